@@ -1,0 +1,121 @@
+"""Router -> worker: `POST /generate`, `POST /infer`, `POST /cancel/{id}`, `GET /status`.
+
+`/generate` answers 200 with newline-delimited JSON events (`application/x-ndjson`): any number of `token`, then
+exactly one `done` or `failed`. With `stream: false` the one line is `done` carrying the whole `text`. A stream
+that ends without `done` or `failed` was cut, and is never passed on as if it were whole.
+A worker at its bound answers 429 with a `Problem` whose `details.predicted_wait_ms` is its queue delay.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+import msgspec
+from msgspec import Meta
+
+Id = Annotated[str, Meta(min_length=1, max_length=128, pattern=r"^[A-Za-z0-9._:-]+$")]
+
+
+class Message(msgspec.Struct, frozen=True):
+    """One turn of a chat. The worker applies its model's own template."""
+
+    role: str
+    content: str
+
+
+class GenerateRequest(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Exactly one of `prompt` and `messages` is set. `deadline_ms` is what remains, never a time of day."""
+
+    id: Id
+    tenant: str
+    deadline_ms: Annotated[float, Meta(gt=0, le=120_000)]
+    max_tokens: Annotated[int, Meta(ge=1, le=131_072)]
+    prompt: str | None = None
+    messages: Annotated[list[Message], Meta(min_length=1, max_length=1024)] | None = None
+    model: str | None = None
+    stream: bool = True
+    temperature: Annotated[float, Meta(ge=0, le=2)] = 1.0
+    top_p: Annotated[float, Meta(gt=0, le=1)] = 1.0
+    stop: Annotated[list[str], Meta(max_length=4)] = []
+    seed: int | None = None
+    ignore_eos: bool = False  # run to max_tokens, as load generators ask for
+
+
+class Usage(msgspec.Struct, frozen=True):
+    """Counted by the engine's own tokenizer, never estimated."""
+
+    prompt_tokens: int
+    completion_tokens: int
+
+
+class Timings(msgspec.Struct, frozen=True):
+    """Milliseconds: waiting for a slot, until the first token, and in all."""
+
+    queue_ms: float
+    first_token_ms: float
+    total_ms: float
+
+
+class Token(msgspec.Struct, frozen=True, tag_field="event", tag="token"):
+    """One token's text. Concatenating all of them gives the answer, byte for byte."""
+
+    text: str
+
+
+class Done(msgspec.Struct, frozen=True, tag_field="event", tag="done"):
+    """The last event of an answer that is whole."""
+
+    finish_reason: Literal["stop", "length"]
+    usage: Usage
+    timings: Timings
+    batch_size: int  # sequences that shared this one's first step, itself included
+    text: str | None = None  # the whole answer, only with `stream: false`
+
+
+class Failed(msgspec.Struct, frozen=True, tag_field="event", tag="failed"):
+    """The last event of an answer that is not. `code` is one of runtime.errors' codes."""
+
+    code: str
+    message: str
+
+
+Event = Token | Done | Failed
+
+
+class InferRequest(msgspec.Struct, frozen=True):
+    """The plain form, for people with curl."""
+
+    prompt: Annotated[str, Meta(min_length=1)]
+    max_tokens: Annotated[int, Meta(ge=1, le=131_072)] = 256
+    tenant: str = "demo"
+
+
+class InferReply(msgspec.Struct, frozen=True):
+    """`tokens` is the number of completion tokens; `served_ms` includes the wait for a slot."""
+
+    text: str
+    tokens: int
+    batch_size: int
+    served_ms: float
+    source: Literal["inference"] = "inference"
+
+
+class CancelReply(msgspec.Struct, frozen=True):
+    """`cancelled` is false when no such request waits or runs here: it is over, or never came."""
+
+    id: str
+    cancelled: bool
+
+
+class WorkerStatus(msgspec.Struct, frozen=True):
+    """What a worker announces: the router sizes its ledger from `slots` and `queue_size`."""
+
+    name: str
+    engine: str
+    models: list[str]
+    slots: int
+    queue_size: int
+    running: int
+    waiting: int
+    draining: bool
+    step_ms: float  # mean of recent engine steps, 0.0 before the first

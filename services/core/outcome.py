@@ -1,0 +1,54 @@
+"""How a request ends. A closed set: it is the `outcome` label of every metric, and the key of the refusal table.
+
+A refusal is a result, not a surprise. `REJECTED` never held a place; `EVICTED` held one and lost it;
+`FAILED` used a worker in vain. The three cost differently, so they are told apart (llm-d's router does the same).
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+
+
+class Ending(Enum):
+    """What a request had used by the time it ended."""
+
+    SERVED = "served"
+    REJECTED = "rejected"
+    EVICTED = "evicted"
+    FAILED = "failed"
+
+
+class Outcome(Enum):
+    """Every way a request ends; the value is the metric label and, for refusals, the `error.code`."""
+
+    SERVED = "served"
+    TENANT_QUEUE_FULL = "tenant_queue_full"
+    RATE_LIMITED = "rate_limit_exceeded"
+    YIELD = "yield"
+    DEADLINE_INFEASIBLE = "deadline_infeasible"
+    DEADLINE_EXPIRED = "deadline_expired"
+    DEADLINE_EXCEEDED = "deadline_exceeded"
+    NO_CAPACITY = "no_capacity"
+    DRAINING = "draining"
+    UPSTREAM_FAILED = "upstream_failed"
+    POISON = "poison_request"
+    MODEL_NOT_FOUND = "model_not_found"
+    BAD_INPUT = "invalid_request"
+    CLIENT_GONE = "client_gone"
+    INTERNAL = "internal_error"
+
+    @property
+    def ending(self) -> Ending:
+        """What the request had used; refusals at the door by default."""
+        return _ENDINGS.get(self, Ending.REJECTED)
+
+
+_ENDINGS = {
+    Outcome.SERVED: Ending.SERVED,
+    Outcome.DEADLINE_EXPIRED: Ending.EVICTED,
+    Outcome.DEADLINE_EXCEEDED: Ending.FAILED,
+    Outcome.UPSTREAM_FAILED: Ending.FAILED,
+    Outcome.POISON: Ending.FAILED,
+    Outcome.CLIENT_GONE: Ending.FAILED,
+    Outcome.INTERNAL: Ending.FAILED,
+}

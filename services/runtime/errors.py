@@ -1,0 +1,161 @@
+"""What can go wrong, and the one place where it becomes HTTP.
+
+    WeirError                     carries an Outcome: the metric label and the key of the table below
+    ├── BadInput                  400 unless said otherwise; `param` names the field
+    │   ├── TooLarge              413
+    │   ├── TooSlow               408
+    │   └── NoSuchModel           404 model_not_found
+    ├── Refused                   a decision: 429 while capacity is contended, 503 when there is none
+    └── UpstreamFailed            502: a worker failed before the first token, after the one retry
+
+429 means capacity exists but is contended; 503 means there is none (llm-d-router and Ray converged on this in 2026).
+A request whose own deadline has passed is told not to retry; everything retryable carries a hint.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import msgspec
+
+from services.contracts.problem import Details, ErrorBody, Problem
+from services.core.outcome import Outcome
+
+Headers = list[tuple[bytes, bytes]]
+
+DEFAULT_RETRY_HINT_MS = 500
+MIN_RETRY_HINT_MS = 50
+MAX_RETRY_HINT_MS = 30_000
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """How an outcome is told to a client. `retry` is x-should-retry; a retryable one always has a hint."""
+
+    status: int
+    type: str
+    retry: bool = False
+
+
+REFUSALS: dict[Outcome, Answer] = {
+    Outcome.TENANT_QUEUE_FULL: Answer(429, "rate_limit_error", retry=True),
+    Outcome.RATE_LIMITED: Answer(429, "rate_limit_error", retry=True),
+    Outcome.YIELD: Answer(429, "rate_limit_error", retry=True),
+    Outcome.DEADLINE_INFEASIBLE: Answer(429, "rate_limit_error", retry=True),
+    Outcome.DEADLINE_EXPIRED: Answer(429, "rate_limit_error"),
+    Outcome.DEADLINE_EXCEEDED: Answer(504, "timeout_error"),
+    Outcome.NO_CAPACITY: Answer(503, "service_unavailable_error", retry=True),
+    Outcome.DRAINING: Answer(503, "service_unavailable_error", retry=True),
+    Outcome.UPSTREAM_FAILED: Answer(502, "upstream_error", retry=True),
+    Outcome.POISON: Answer(422, "invalid_request_error"),
+    Outcome.MODEL_NOT_FOUND: Answer(404, "invalid_request_error"),
+    Outcome.BAD_INPUT: Answer(400, "invalid_request_error"),
+    Outcome.CLIENT_GONE: Answer(499, "client_gone"),
+    Outcome.INTERNAL: Answer(500, "server_error"),
+}
+
+
+class WeirError(Exception):
+    """Anything that ends a request other than an answer."""
+
+    def __init__(
+        self,
+        outcome: Outcome,
+        message: str,
+        *,
+        param: str | None = None,
+        status: int | None = None,
+        code: str | None = None,
+        details: Details | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.outcome = outcome
+        self.message = message
+        self.param = param
+        self.status = status if status is not None else REFUSALS[outcome].status
+        self.code = code or outcome.value
+        self.details = details or Details()
+
+
+class BadInput(WeirError):
+    """The request itself is wrong: it will not get better by trying again."""
+
+    def __init__(self, message: str, param: str | None = None, *, status: int = 400, code: str | None = None) -> None:
+        super().__init__(Outcome.BAD_INPUT, message, param=param, status=status, code=code)
+
+
+class TooLarge(BadInput):
+    """413: more bytes than the limit that the message names."""
+
+    def __init__(self, message: str, param: str | None = None) -> None:
+        super().__init__(message, param, status=413, code="request_too_large")
+
+
+class NoSuchModel(WeirError):
+    """404: no worker serves it, or this tenant may not use it; the two look the same from outside."""
+
+    def __init__(self, model: str) -> None:
+        super().__init__(Outcome.MODEL_NOT_FOUND, f"no model named {model!r} is served here", param="model")
+
+
+class Refused(WeirError):
+    """A decision not to serve, now. Retryable outcomes get a hint even where the caller gives none."""
+
+    def __init__(
+        self,
+        outcome: Outcome,
+        message: str,
+        *,
+        reason: str | None = None,
+        scope: str = "platform",
+        retry_hint_ms: float | None = None,
+        predicted_wait_ms: float | None = None,
+        deadline_ms: float | None = None,
+        queue_depth: int | None = None,
+    ) -> None:
+        retry = REFUSALS[outcome].retry
+        details = Details(
+            status="yield" if REFUSALS[outcome].status == 429 else None,
+            reason=reason,
+            scope=scope,
+            retry_hint_ms=_bounded_hint(retry_hint_ms) if retry else None,
+            predicted_wait_ms=_whole(predicted_wait_ms),
+            deadline_ms=_whole(deadline_ms),
+            queue_depth=queue_depth,
+        )
+        super().__init__(outcome, message, details=details)
+
+
+class UpstreamFailed(Refused):
+    """502: the fault is a worker's, and nothing of its answer was passed on."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(Outcome.UPSTREAM_FAILED, message)
+
+
+def _bounded_hint(hint_ms: float | None) -> int:
+    if hint_ms is None or not math.isfinite(hint_ms):
+        return DEFAULT_RETRY_HINT_MS
+    return int(min(max(math.ceil(hint_ms), MIN_RETRY_HINT_MS), MAX_RETRY_HINT_MS))
+
+
+def _whole(value_ms: float | None) -> int | None:
+    return None if value_ms is None or not math.isfinite(value_ms) else math.ceil(value_ms)
+
+
+_encoder = msgspec.json.Encoder()
+
+
+def problem(error: WeirError) -> tuple[int, Headers, bytes]:
+    """The error as status, headers and body; every service's boundary and every refusal goes through here."""
+    answer = REFUSALS[error.outcome]
+    details = error.details
+    headers: Headers = [(b"x-should-retry", b"true" if answer.retry else b"false")]
+    if details.retry_hint_ms is not None:
+        headers.append((b"retry-after", b"%d" % math.ceil(details.retry_hint_ms / 1000)))
+        headers.append((b"retry-after-ms", b"%d" % details.retry_hint_ms))
+    if details.reason is not None:
+        headers.append((b"x-weir-reason", details.reason.encode("ascii", "replace")))
+    body = Problem(ErrorBody(error.message, answer.type, error.code, error.param, details))
+    return error.status, headers, _encoder.encode(body)

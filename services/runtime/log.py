@@ -1,0 +1,111 @@
+"""Logs: one JSON object per line on stdout, and the event loop never waits for them.
+
+A line is encoded where it happens (about 2 us) and handed, in batches, to a writer thread. What cannot be written is
+dropped and counted, so that a full disk or a stalled pipe costs lines, not requests. A prompt, an answer or a key is
+never a field: callers log names, counts and times.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+import threading
+from collections import deque
+from datetime import UTC, datetime
+from typing import BinaryIO
+
+import msgspec
+
+LEVELS = {"DEBUG": 10, "INFO": 20, "WARNING": 30, "ERROR": 40}
+MAX_PENDING_LINES = 20_000
+FLUSH_INTERVAL_S = 0.1
+
+
+class Log:
+    """A service's log. Safe to call from any thread."""
+
+    def __init__(self, service: str, level: str = "INFO", stream: BinaryIO | None = None) -> None:
+        self.service = service
+        self.dropped_lines = 0
+        self._threshold = LEVELS[level]
+        self._stream = stream if stream is not None else sys.stdout.buffer
+        self._encode = msgspec.json.Encoder(enc_hook=str).encode
+        self._pending: deque[bytes] = deque()
+        self._wake = threading.Event()
+        self._closing = False
+        self._writer = threading.Thread(target=self._write_out, name="log-writer", daemon=True)
+        self._writer.start()
+
+    def debug(self, event: str, **fields: object) -> None:
+        """Detail for whoever is looking for a fault."""
+        self._line("DEBUG", event, fields)
+
+    def info(self, event: str, **fields: object) -> None:
+        """Something that happened as it should."""
+        self._line("INFO", event, fields)
+
+    def warning(self, event: str, **fields: object) -> None:
+        """Something is missing and the service goes on without it."""
+        self._line("WARNING", event, fields)
+
+    def error(self, event: str, **fields: object) -> None:
+        """Something that should not happen did."""
+        self._line("ERROR", event, fields)
+
+    def _line(self, level: str, event: str, fields: dict[str, object]) -> None:
+        if LEVELS[level] < self._threshold:
+            return
+        if len(self._pending) >= MAX_PENDING_LINES:
+            self.dropped_lines += 1
+            return
+        now = datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+        record = {"time": now, "level": level, "service": self.service, "event": event, **fields}
+        try:
+            self._pending.append(self._encode(record))
+        except (TypeError, ValueError, UnicodeEncodeError):
+            self.dropped_lines += 1
+        if level != "INFO":
+            self._wake.set()  # what may be the last words is written at once
+
+    def _write_out(self) -> None:
+        while not self._closing:
+            self._wake.wait(FLUSH_INTERVAL_S)
+            self._wake.clear()
+            self._flush()
+        self._flush()
+
+    def _flush(self) -> None:
+        batch = [self._pending.popleft() for _ in range(len(self._pending))]
+        if not batch:
+            return
+        try:
+            self._stream.write(b"\n".join(batch) + b"\n")
+            self._stream.flush()
+        except (OSError, ValueError):
+            self.dropped_lines += len(batch)
+
+    def close(self) -> None:
+        """Write what is pending and stop the writer; waits at most a second for a stalled stream."""
+        self._closing = True
+        self._wake.set()
+        self._writer.join(timeout=1.0)
+
+    def capture_stdlib(self, *loggers: str) -> None:
+        """Send these standard library loggers here, warnings and worse only."""
+        for name in loggers:
+            logger = logging.getLogger(name)
+            logger.handlers = [_Bridge(self)]
+            logger.setLevel(logging.WARNING)
+            logger.propagate = False
+
+
+class _Bridge(logging.Handler):
+    def __init__(self, log: Log) -> None:
+        super().__init__(logging.WARNING)
+        self._log = log
+
+    def emit(self, record: logging.LogRecord) -> None:
+        level = "ERROR" if record.levelno >= logging.ERROR else "WARNING"
+        trace = logging.Formatter().formatException(record.exc_info) if record.exc_info else None
+        fields: dict[str, object] = {"logger": record.name, **({"traceback": trace} if trace else {})}
+        self._log._line(level, record.getMessage(), fields)

@@ -1,0 +1,84 @@
+"""Settings: the only reader of the environment.
+
+One frozen object per service, read once at start. A service's `config.py` subclasses `ServiceSettings`; a field's
+environment name is its own name in capitals. Every fault is reported at once, in plain words, before anything starts.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping
+from typing import Any, Literal, TypeVar
+
+from pydantic import Field, ValidationError
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+EXIT_BAD_SETTINGS = 2
+
+
+class ServiceSettings(BaseSettings):
+    """What every service has. Values come from arguments, the environment, then `.env`, then the default."""
+
+    model_config = SettingsConfigDict(
+        frozen=True, extra="ignore", env_file=".env", env_file_encoding="utf-8", env_ignore_empty=True
+    )
+
+    host: str = Field("127.0.0.1", min_length=1, description="address the public port listens on")
+    metrics_host: str = Field(
+        "127.0.0.1", min_length=1, description="address the metrics and admin listener listens on"
+    )
+    metrics_port: int = Field(0, ge=0, le=65535, description="port of the metrics and admin listener")
+    log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = Field("INFO", description="least level logged")
+    http_timeout_s: float = Field(
+        30.0,
+        gt=0,
+        le=600,
+        description="seconds a call to another service may take when no deadline says less",
+    )
+    drain_timeout_s: float = Field(
+        10.0, ge=0, le=600, description="seconds running requests may take to finish after SIGTERM"
+    )
+    max_body_bytes: int = Field(1_048_576, ge=1024, le=268_435_456, description="largest request body accepted, bytes")
+    max_connections: int = Field(4096, ge=1, le=100_000, description="client connections held open at once")
+    client_timeout_s: float = Field(
+        30.0,
+        gt=0,
+        le=600,
+        description="seconds a client may take to send a request's body; a third for its headers",
+    )
+    write_stall_s: float = Field(
+        10.0, gt=0, le=600, description="seconds a client may refuse to read before it is cut off"
+    )
+    idle_timeout_s: float = Field(75.0, gt=0, le=3600, description="seconds an idle connection is kept")
+
+
+S = TypeVar("S", bound=BaseSettings)
+
+
+def load(cls: type[S], **overrides: Any) -> S:
+    """Read the settings, or list every fault on stderr and leave with status 2."""
+    try:
+        return cls(**overrides)
+    except ValidationError as faults:
+        sys.stderr.write(f"{faults.error_count()} setting(s) cannot be used:\n{describe(faults)}\n")
+        raise SystemExit(EXIT_BAD_SETTINGS) from None
+
+
+def describe(faults: ValidationError) -> str:
+    """One line per fault: the variable, what it said, what is wrong. A secret's value is not repeated."""
+    return "\n".join(f"  {_fault(fault)}" for fault in faults.errors(include_url=False))
+
+
+def _fault(fault: Mapping[str, Any]) -> str:
+    name = ".".join(str(part) for part in fault["loc"]).upper()
+    said = fault.get("input")
+    hidden = any(word in name for word in ("KEY", "TOKEN", "SECRET", "URL", "PASSWORD"))
+    shown = "" if hidden or isinstance(said, dict) else f"={said!r}"
+    message = str(fault["msg"]).removeprefix("Value error, ")
+    return f"{name}{shown}: {message}" if name else message
+
+
+def environment() -> dict[str, str]:
+    """A copy of the process environment, for those that start child processes."""
+    return dict(os.environ)

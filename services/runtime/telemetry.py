@@ -1,0 +1,43 @@
+"""Prometheus, cheaply: one registry per process, seconds up to 120, labels from closed sets.
+
+Bucket edges reach 120 s because a histogram that ends below the deadline answers NaN for the very tail one wants
+to see. `_created` series are off: they double a scrape and tell nothing here. Each service declares its metrics once,
+in its `metrics.py`, and keeps the labelled children: `labels()` costs four times an increment.
+"""
+
+from __future__ import annotations
+
+from prometheus_client import CollectorRegistry, GCCollector, PlatformCollector, ProcessCollector
+from prometheus_client import disable_created_metrics as _disable_created_metrics
+from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+SECONDS_BUCKETS = (
+    0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0,
+)  # fmt: skip
+
+
+def new_registry() -> CollectorRegistry:
+    """A registry with the process's own memory, CPU and descriptors in it."""
+    _disable_created_metrics()  # type: ignore[no-untyped-call]  # untyped upstream
+    registry = CollectorRegistry()
+    ProcessCollector(registry=registry)
+    PlatformCollector(registry=registry)
+    GCCollector(registry=registry)
+    return registry
+
+
+def metrics_app(registry: CollectorRegistry) -> ASGIApp:
+    """GET and HEAD /metrics; everything else on this listener is 404."""
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            return
+        found = scope["path"] == "/metrics" and scope["method"] in ("GET", "HEAD")
+        body = generate_latest(registry) if found else b"not found\n"
+        content_type = CONTENT_TYPE_LATEST.encode() if found else b"text/plain; charset=utf-8"
+        headers = [(b"content-type", content_type), (b"content-length", b"%d" % len(body))]
+        await send({"type": "http.response.start", "status": 200 if found else 404, "headers": headers})
+        await send({"type": "http.response.body", "body": b"" if scope["method"] == "HEAD" else body})
+
+    return app
