@@ -1,0 +1,168 @@
+"""What the simulated engine says: sentences of the passages in its prompt, chosen by the question.
+
+A model's latency can be simulated with any text, but an answer that visibly depends on the documents shows that
+retrieval, prompt and engine are joined. So this is the oldest trick of question answering: score each sentence by the
+content words it shares with the question, rare words more (inverse sentence frequency), long sentences less, and quote
+the best with their passage's number. It is a function of the prompt and the seed, and knows nothing else.
+
+A prompt has the router's form: `<passage id="1" doc="docs/x.md">text</passage>` blocks, then `Question: ...`. Without
+a `Question:` the last message is the question. Everything scans the text once: a hostile prompt costs no more.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import zlib
+from collections import Counter
+from dataclasses import dataclass
+
+from services.contracts.generate import GenerateRequest
+
+MAX_PASSAGES = 50
+MAX_SENTENCES = 600
+MAX_SENTENCE_WORDS = 60
+MIN_SENTENCE_WORDS = 4
+MAX_TOPIC_WORDS = 14
+QUOTES = 3
+WORTH_QUOTING = 0.4  # of the best sentence's score
+
+_HEAD = re.compile(r'\s*id="(\d{1,4})"[^>]{0,1024}>')
+_WORD = re.compile(r"\w+(?:[-'’]\w+)*")
+_BLOCK = re.compile(r"\n[ \t]*\n|\n(?=[ \t]*(?:[-*+#|>]|\d{1,3}[.)])\s?)")
+_MARKER = re.compile(r"^(?:[-*+#>]+|\d{1,3}[.)])\s+")
+_LINK = re.compile(r"\[([^\[\]\n]{1,300})\]\([^()\n]{0,300}\)")
+_SENTENCE = re.compile(r"(?<=[.!?])\s+(?=[\w\"'“(])")
+_STOPWORDS = frozenset(
+    "a an and are as at be been but by can could did do does for from had has have how i if in into is it its me my "
+    "no not of on or our please should so tell than that the their them then there these they this those to us was "
+    "we were what when where which who whom why will with would you your about explain describe give say happens "
+    "weir".split()
+)
+_LEADS = ("From the documents: ", "The documents say: ", "In the words of the documents: ")
+
+
+@dataclass(frozen=True, slots=True)
+class Quotable:
+    """One sentence of a passage, and the stems of its content words."""
+
+    passage: str
+    rank: int
+    text: str
+    stems: frozenset[str]
+
+
+def answer(request: GenerateRequest) -> str:
+    """The whole natural answer to a request."""
+    prompt = prompt_text(request)
+    passages, rest = split_prompt(prompt)
+    asked = _question(request, rest)
+    variant = zlib.crc32(prompt.encode("utf-8", "surrogatepass"), (request.seed or 0) & 0xFFFFFFFF)
+    if not passages:
+        return _without_documents(asked)
+    quotes = best_quotes(asked, passages)
+    if not quotes:
+        return f"The {len(passages)} passages given to me do not speak of {_topic(asked)}."
+    lead = _LEADS[variant % len(_LEADS)]
+    return lead + " ".join(f"{quote.text.rstrip('.;:, ')} [{quote.passage}]." for quote in quotes)
+
+
+def prompt_text(request: GenerateRequest) -> str:
+    """The prompt as the model sees it: a completion's own text, or the messages in the chat template."""
+    if request.prompt is not None:
+        return request.prompt
+    return "".join(f"{message.role}: {message.content}\n" for message in request.messages or [])
+
+
+def split_prompt(prompt: str) -> tuple[list[tuple[str, str]], str]:
+    """The passages as (number, text), and the text behind the last of them."""
+    passages: list[tuple[str, str]] = []
+    first, *blocks = prompt.split("<passage")
+    rest = first
+    for block in blocks:
+        head = _HEAD.match(block)
+        body, closed, after = block[head.end() :].partition("</passage>") if head else ("", "", block)
+        rest = after
+        if head and closed and len(passages) < MAX_PASSAGES:
+            passages.append((head[1], body))
+    return passages, rest
+
+
+def best_quotes(question: str, passages: list[tuple[str, str]]) -> list[Quotable]:
+    """The few sentences closest to the question, in the order of the passages."""
+    sentences = _sentences(passages)
+    wanted = stems(question)
+    seen = Counter(stem for sentence in sentences for stem in sentence.stems & wanted)
+    rarity = {stem: math.log1p(len(sentences) / count) for stem, count in seen.items()}
+    scored = [(_score(sentence, rarity), -order, sentence) for order, sentence in enumerate(sentences)]
+    ranked = sorted((row for row in scored if row[0] > 0), key=lambda row: row[:2], reverse=True)
+    chosen: list[tuple[int, Quotable]] = []
+    for score, order, sentence in ranked:
+        if len(chosen) == QUOTES or score < WORTH_QUOTING * ranked[0][0]:
+            break
+        if all(sentence.text != other.text for _, other in chosen):
+            chosen.append((-order, sentence))
+    return [sentence for _, sentence in sorted(chosen, key=lambda row: row[0])]
+
+
+def stems(text: str) -> frozenset[str]:
+    """The content words of a text, lower-cased and without their commonest endings."""
+    words = (word.lower() for word in _WORD.findall(text))
+    return frozenset(_stem(word) for word in words if word not in _STOPWORDS and len(word) > 1)
+
+
+def _stem(word: str) -> str:
+    for ending in ("ingly", "tion", "ing", "ies", "ed", "es", "ly", "s", "e"):
+        if word.endswith(ending) and len(word) - len(ending) >= 3:
+            return word[: -len(ending)]
+    return word
+
+
+def _score(sentence: Quotable, rarity: dict[str, float]) -> float:
+    """Shared words by rarity; long sentences and late passages count a little less."""
+    shared = sum(rarity[stem] for stem in sorted(sentence.stems & rarity.keys()))
+    return shared / (1 + len(sentence.stems) / 30) * (1 - 0.01 * sentence.rank)
+
+
+def _sentences(passages: list[tuple[str, str]]) -> list[Quotable]:
+    found: list[Quotable] = []
+    for rank, (number, body) in enumerate(passages):
+        for block in _BLOCK.split(body):
+            for text in _SENTENCE.split(_plain(block)):
+                words = text.split()
+                if len(words) < MIN_SENTENCE_WORDS or len(found) >= MAX_SENTENCES:
+                    continue
+                shown = " ".join(words[:MAX_SENTENCE_WORDS]) + ("…" if len(words) > MAX_SENTENCE_WORDS else "")
+                found.append(Quotable(number, rank, shown, stems(shown)))
+    return found
+
+
+def _plain(block: str) -> str:
+    """A Markdown block as prose: no markers, no emphasis, a table row as `cell: cell`."""
+    text = _MARKER.sub("", block.strip())
+    if text.startswith("|"):
+        cells = [cell.strip() for cell in text.strip("|").split("|")]
+        text = ": ".join(cell for cell in cells if cell.strip("-: "))
+    text = _LINK.sub(r"\1", text)
+    return " ".join(text.replace("**", "").replace("`", "").split())
+
+
+def _question(request: GenerateRequest, rest: str) -> str:
+    _, marked, question = rest.rpartition("Question:")
+    if marked:
+        return question.strip()
+    if request.messages:
+        return next((m.content for m in reversed(request.messages) if m.role == "user"), request.messages[-1].content)
+    return rest.strip()
+
+
+def _topic(question: str) -> str:
+    words = [word for word in _WORD.findall(question[:2000]) if word.lower() not in _STOPWORDS]
+    return " ".join(words[:MAX_TOPIC_WORDS]) or "that"
+
+
+def _without_documents(question: str) -> str:
+    return (
+        f"This is Weir's simulated engine: it has the latency of a language model, and no knowledge of its own. "
+        f"You asked about {_topic(question)}. No document stood in the prompt, so there is nothing to quote."
+    )

@@ -1,0 +1,139 @@
+"""An engine with a model's latency and none of its weights: the lab's default.
+
+One step of n sequences lasts
+
+    (a + b * n + c * prefill_tokens) * (1 + jitter) * time_scale      milliseconds
+
+which is how real batched decoding behaves: the weights are read once for all (a), each sequence adds its attention
+(b), and a prompt is computed in proportion to its length (c). Fitted to transformers' continuous batching the line
+holds from 1 to 32 sequences; the defaults are a small model on one GPU.
+
+Memory is counted in tokens, prompt and answer alike. Every slot owns an equal share of the budget, so a full engine
+can never run out, and a request whose prompt and `max_tokens` exceed the share is refused before it waits.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence as Texts
+from dataclasses import dataclass
+
+from services.contracts.generate import GenerateRequest
+from services.runtime.errors import BadInput
+from services.worker.engine import FinishReason, Sequence, Step
+from services.worker.engines.extractive import answer, prompt_text
+from services.worker.engines.tokenizer import count_tokens, least_tokens, tokenize
+
+
+@dataclass(frozen=True, slots=True)
+class LatencyModel:
+    """The parameters of the formula above. `jitter` is the half-width of a uniform error, as a share."""
+
+    step_ms: float = 20.0
+    per_sequence_ms: float = 0.5
+    prefill_ms_per_token: float = 0.1
+    jitter: float = 0.0
+    time_scale: float = 1.0
+
+    def step_s(self, batch_size: int, prefill_tokens: int, chance: random.Random) -> float:
+        """How long a step lasts, in seconds."""
+        mean_ms = self.step_ms + self.per_sequence_ms * batch_size + self.prefill_ms_per_token * prefill_tokens
+        error = chance.uniform(-self.jitter, self.jitter) if self.jitter else 0.0
+        return mean_ms * (1 + error) * self.time_scale / 1000
+
+
+class SimulatedEngine:
+    """See `services.worker.engine.Engine` for the protocol."""
+
+    name = "simulated"
+
+    def __init__(
+        self, *, model: str, slots: int, kv_tokens: int, latency: LatencyModel, chance: random.Random
+    ) -> None:
+        if slots < 1 or kv_tokens < slots:
+            raise ValueError(f"{slots} slots cannot share {kv_tokens} tokens of memory")
+        self.model = model
+        self.slots = slots
+        self.kv_tokens = kv_tokens
+        self.context_tokens = kv_tokens // slots
+        self._latency = latency
+        self._chance = chance
+        self._answers: dict[Sequence, Texts[str]] = {}
+        self._held_tokens = 0
+
+    @property
+    def running(self) -> int:
+        return len(self._answers)
+
+    @property
+    def kv_usage(self) -> float:
+        return self._held_tokens / self.kv_tokens
+
+    def prepare(self, request: GenerateRequest) -> Sequence:
+        """Count the prompt. The answer is only written once the sequence has a slot."""
+        field = "messages" if request.prompt is None else "prompt"
+        prompt = prompt_text(request)
+        if least_tokens(prompt) > self.context_tokens:
+            raise self._too_long(f"a prompt of {len(prompt)} characters", field)
+        prompt_tokens = count_tokens(prompt)
+        if prompt_tokens >= self.context_tokens:
+            raise self._too_long(f"a prompt of {prompt_tokens} tokens", field)
+        if prompt_tokens + request.max_tokens > self.context_tokens:
+            raise self._too_long(f"a prompt of {prompt_tokens} tokens and {request.max_tokens} more", "max_tokens")
+        return Sequence(request, prompt_tokens, unread_tokens=prompt_tokens)
+
+    def admit(self, sequence: Sequence) -> None:
+        if len(self._answers) >= self.slots:
+            raise RuntimeError(f"{sequence.id} was admitted to an engine without a free slot")
+        self._answers[sequence] = _answer_tokens(sequence.request)
+        self._held_tokens += sequence.prompt_tokens
+
+    def step(self) -> Step:
+        batch_size = len(self._answers)
+        prefill_tokens = self._prefill()
+        duration_s = self._latency.step_s(batch_size, prefill_tokens, self._chance)
+        step = Step(duration_s, batch_size, prefill_tokens)
+        for sequence, texts in self._answers.items():
+            if sequence.unread_tokens:
+                continue
+            step.tokens.append((sequence, texts[sequence.completion_tokens % len(texts)]))
+            sequence.completion_tokens += 1
+            reason = _finish_reason(sequence, len(texts))
+            if reason is not None:
+                step.finished.append((sequence, reason))
+        self._held_tokens += len(step.tokens)
+        for sequence, _ in step.finished:
+            self.drop(sequence)
+        return step
+
+    def drop(self, sequence: Sequence) -> None:
+        if self._answers.pop(sequence, None) is not None:
+            self._held_tokens -= sequence.prompt_tokens + sequence.completion_tokens
+
+    def _prefill(self) -> int:
+        """Read the prompts of the newcomers, whole."""
+        read = 0
+        for sequence in self._answers:
+            read += sequence.unread_tokens
+            sequence.unread_tokens = 0
+        return read
+
+    def _too_long(self, what: str, field: str) -> BadInput:
+        limit = f"this worker's context of {self.context_tokens} tokens"
+        return BadInput(f"{what} do not fit {limit}", field, code="context_length_exceeded")
+
+    def __repr__(self) -> str:
+        return f"<SimulatedEngine {self.running}/{self.slots} slots, {self._held_tokens}/{self.kv_tokens} KV tokens>"
+
+
+def _answer_tokens(request: GenerateRequest) -> Texts[str]:
+    """The natural answer as tokens; with `ignore_eos`, a text that can be repeated without end."""
+    text = answer(request)
+    return tokenize(f"{text}\n" if request.ignore_eos else text)
+
+
+def _finish_reason(sequence: Sequence, natural_tokens: int) -> FinishReason | None:
+    request = sequence.request
+    if not request.ignore_eos and sequence.completion_tokens == natural_tokens:
+        return "stop"
+    return "length" if sequence.completion_tokens == request.max_tokens else None
