@@ -1,0 +1,12 @@
+"""What the lab says when it cannot go on: one sentence for a person, never a traceback."""
+
+from __future__ import annotations
+
+
+class LabError(Exception):
+    """What was wrong, where, and what to do; `notes` are lines shown below it, such as the end of a log."""
+
+    def __init__(self, message: str, *, notes: tuple[str, ...] = ()) -> None:
+        super().__init__(message)
+        self.message = message
+        self.notes = notes

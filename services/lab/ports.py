@@ -1,0 +1,65 @@
+"""Who holds a port: asked before anything is started, so that all conflicts are named in one sentence each."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import psutil
+
+
+@dataclass(frozen=True, slots=True)
+class Port:
+    name: str  # what will listen there
+    setting: str  # the setting that moves it; empty if it follows another's
+    host: str
+    number: int
+
+
+def is_free(host: str, number: int) -> bool:
+    """Whether we could listen there now. A connection in TIME_WAIT does not count, as it will not for the server."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    with socket.socket(family, socket.SOCK_STREAM) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((host, number))
+            probe.listen(1)
+        except OSError:
+            return False
+    return True
+
+
+def taken(ports: Iterable[Port]) -> list[Port]:
+    return [port for port in ports if port.number and not is_free(port.host, port.number)]
+
+
+def holder(number: int) -> str:
+    """The process that listens on a port, in words; what cannot be seen is said to be another user's."""
+    try:
+        for connection in psutil.net_connections("tcp"):
+            listening = connection.status == psutil.CONN_LISTEN
+            if listening and connection.laddr and connection.laddr.port == number and connection.pid:
+                return f"{_title(connection.pid)} (pid {connection.pid})"
+    except psutil.Error:
+        pass
+    return "a process that cannot be seen from here (another user's, or another container's)"
+
+
+def _title(pid: int) -> str:
+    try:
+        process = psutil.Process(pid)
+        words = process.cmdline()
+        if "-m" in words[:-1]:
+            return f"python -m {words[words.index('-m') + 1]}"
+        return process.name()
+    except psutil.Error:
+        return "a process"
+
+
+def free_port(host: str = "127.0.0.1") -> int:
+    """A port nobody holds at this moment."""
+    with socket.socket() as probe:
+        probe.bind((host, 0))
+        number: int = probe.getsockname()[1]
+        return number

