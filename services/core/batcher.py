@@ -9,8 +9,9 @@ Two policies, told apart by when a newcomer may join:
 - `static`: only into an empty engine. A batch fires when it is full, or when its oldest member has waited for the
   window, and then runs to completion. Kept literal, for the experiment: a window bounds a wait that was free.
 
-Bounds: at most `queue_size` wait; at most `slots` run; nobody fires at or after its deadline; in continuous mode no
-slot is free while someone waits. A deadline that has passed removes its request. Its slack is never clamped to zero,
+Bounds: at most `slots` run and at most `slots + queue_size` are here in all, so that a burst onto an idle engine is not
+refused while slots stand empty; nobody fires at or after its deadline; in continuous mode no slot is left free while
+someone waits. A deadline that has passed removes its request. Its slack is never clamped to zero,
 which would make the dead the most urgent of all.
 
 Order is first come, first served. It lives in `_take` alone: earliest deadline first replaces that one method.
@@ -82,18 +83,17 @@ class BatchFormer(Generic[T]):
     def __len__(self) -> int:
         return len(self._line)
 
-    @property
-    def full(self) -> bool:
-        """The next offer would be refused."""
-        return len(self._line) >= self.queue_size
+    def full(self, running: int) -> bool:
+        """With `running` sequences in the engine, the next offer would be refused."""
+        return running + len(self._line) >= self.slots + self.queue_size
 
-    def offer(self, waiting: Waiting[T]) -> bool:
+    def offer(self, waiting: Waiting[T], running: int) -> bool:
         """Join the line; False, and nothing changes, when it is at its bound."""
         if waiting.id in self._line:
             raise ValueError(f"{waiting.id} already waits")
         if math.isnan(waiting.deadline):
             raise ValueError(f"{waiting.id} has no deadline: NaN is before and after everything")
-        if self.full:
+        if self.full(running):
             return False
         self._line[waiting.id] = waiting
         return True
@@ -149,5 +149,5 @@ class BatchFormer(Generic[T]):
         return soonest if soonest < math.inf else None
 
     def __repr__(self) -> str:
-        line = f"{len(self._line)}/{self.queue_size} waiting"
-        return f"<BatchFormer {self.batching.value}, {line}, {self.slots} slots, window {self.window_s * 1000:g} ms>"
+        bounds = f"{self.slots} slots + {self.queue_size}"
+        return f"<BatchFormer {self.batching.value}, {len(self)} waiting, {bounds}, window {self.window_s * 1000:g} ms>"

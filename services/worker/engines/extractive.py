@@ -29,15 +29,17 @@ WORTH_QUOTING = 0.4  # of the best sentence's score
 
 _HEAD = re.compile(r'\s*id="(\d{1,4})"[^>]{0,1024}>')
 _WORD = re.compile(r"\w+(?:[-'’]\w+)*")
-_BLOCK = re.compile(r"\n[ \t]*\n|\n(?=[ \t]*(?:[-*+#|>]|\d{1,3}[.)])\s?)")
+_BLOCK = re.compile(r"\n[ \t]*\n\s*|\n(?=[ \t]*(?:[-*+#|>]|\d{1,3}[.)])\s?)")
 _MARKER = re.compile(r"^(?:[-*+#>]+|\d{1,3}[.)])\s+")
 _LINK = re.compile(r"\[([^\[\]\n]{1,300})\]\([^()\n]{0,300}\)")
 _SENTENCE = re.compile(r"(?<=[.!?])\s+(?=[\w\"'“(])")
 _STOPWORDS = frozenset(
-    "a an and are as at be been but by can could did do does for from had has have how i if in into is it its me my "
-    "no not of on or our please should so tell than that the their them then there these they this those to us was "
-    "we were what when where which who whom why will with would you your about explain describe give say happens "
-    "weir".split()
+    _WORD.findall(
+        "a an and are as at be been but by can could did do does for from had has have how i if in into is it its me "
+        "my no not of on or our please should so tell than that the their them then there these they this those to us "
+        "was we were what when where which who whom why will with would you your about explain describe give say "
+        "happens weir"
+    )
 )
 _LEADS = ("From the documents: ", "The documents say: ", "In the words of the documents: ")
 

@@ -47,9 +47,7 @@ class SimulatedEngine:
 
     name = "simulated"
 
-    def __init__(
-        self, *, model: str, slots: int, kv_tokens: int, latency: LatencyModel, chance: random.Random
-    ) -> None:
+    def __init__(self, *, model: str, slots: int, kv_tokens: int, latency: LatencyModel, chance: random.Random) -> None:
         if slots < 1 or kv_tokens < slots:
             raise ValueError(f"{slots} slots cannot share {kv_tokens} tokens of memory")
         self.model = model

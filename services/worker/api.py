@@ -1,0 +1,182 @@
+"""The worker's HTTP face: read a request, hand it to the engine loop, send what comes out.
+
+A stream's status is sent with its first token. Until then whatever ends a request has a status of its own (429, 503,
+504), so the router may still retry; after that it is a `failed` event, and the stream ends.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from itertools import count
+
+import msgspec
+
+from services.contracts.generate import (
+    CancelReply,
+    Done,
+    Failed,
+    GenerateRequest,
+    InferReply,
+    InferRequest,
+    Token,
+    WorkerStatus,
+)
+from services.core.outcome import Outcome
+from services.runtime.errors import BadInput, NoSuchModel, Refused, WeirError
+from services.runtime.http import Exchange, Handler, Readiness
+from services.runtime.strictjson import decode
+from services.worker.batching import EngineLoop
+from services.worker.job import Job
+from services.worker.metrics import WorkerMetrics
+from services.worker.stream import Dropped
+
+NDJSON = b"application/x-ndjson"
+MAX_STOP_CHARS = 256
+
+
+class Api:
+    """The routes of one worker."""
+
+    def __init__(self, loop: EngineLoop, metrics: WorkerMetrics, *, worker_name: str, infer_deadline_s: float) -> None:
+        self._loop = loop
+        self._metrics = metrics
+        self._worker_name = worker_name
+        self._infer_deadline_ms = min(infer_deadline_s * 1000, 120_000)
+        self._infer_numbers = count(1)
+        self._encode: Callable[[object], bytes] = msgspec.json.Encoder().encode
+
+    def routes(self) -> Mapping[tuple[str, str], Handler]:
+        return {
+            ("POST", "/generate"): self.generate,
+            ("POST", "/infer"): self.infer,
+            ("POST", "/cancel/*"): self.cancel,
+            ("GET", "/status"): self.status,
+        }
+
+    def ready(self) -> Readiness:
+        """Ready while the loop turns. A full worker is ready: it says `yield`, at once."""
+        engine = self._loop.engine
+        detail: dict[str, object] = {"worker": self._worker_name, "engine": engine.name, "model": engine.model}
+        return Readiness(self._loop.alive, detail)
+
+    async def generate(self, exchange: Exchange) -> None:
+        """POST /generate: one answer, as a stream of events or as its last one."""
+        job = self._admit(exchange, self._read_generate)
+        try:
+            await (self._send_stream if job.sequence.request.stream else self._send_whole)(exchange, job)
+        finally:
+            self._loop.abandon(job)  # changes nothing unless this handler was cut short
+
+    async def infer(self, exchange: Exchange) -> None:
+        """POST /infer: the plain form, for people with curl."""
+        job = self._admit(exchange, self._read_infer)
+        try:
+            text, done = await _whole(job)
+        finally:
+            self._loop.abandon(job)
+        _log(exchange, job)
+        reply = InferReply(text, done.usage.completion_tokens, done.batch_size, done.timings.total_ms)
+        await exchange.reply(200, self._encode(reply))
+
+    async def cancel(self, exchange: Exchange) -> None:
+        """POST /cancel/{id}: true if it waited or ran here, and then it is gone."""
+        reply = CancelReply(exchange.tail, self._loop.cancel(exchange.tail))
+        await exchange.reply(200, self._encode(reply))
+
+    async def status(self, exchange: Exchange) -> None:
+        """GET /status: what the router sizes its ledger from."""
+        loop, engine = self._loop, self._loop.engine
+        reply = WorkerStatus(
+            name=self._worker_name, engine=engine.name, models=[engine.model], slots=engine.slots,
+            queue_size=loop.queue_size, running=loop.running, waiting=loop.waiting, draining=loop.draining,
+            step_ms=round((loop.pace.step_s or 0.0) * 1000, 3),
+        )  # fmt: skip
+        await exchange.reply(200, self._encode(reply))
+
+    def _admit(self, exchange: Exchange, read: Callable[[bytes], GenerateRequest]) -> Job:
+        """Read a request and submit it. What is refused here never becomes a job, so it is counted here."""
+        try:
+            request = read(exchange.body)
+            exchange.log["tenant"] = request.tenant
+            job = self._loop.submit(request)
+        except WeirError as refusal:
+            self._metrics.requests[refusal.outcome].inc()
+            raise
+        exchange.on_gone(partial(self._loop.abandon, job))
+        return job
+
+    def _read_generate(self, body: bytes) -> GenerateRequest:
+        request = decode(body, GenerateRequest)
+        check(request, self._loop.engine.model)
+        return request
+
+    def _read_infer(self, body: bytes) -> GenerateRequest:
+        asked = decode(body, InferRequest)
+        return GenerateRequest(
+            id=f"infer-{next(self._infer_numbers)}", tenant=asked.tenant, deadline_ms=self._infer_deadline_ms,
+            max_tokens=asked.max_tokens, prompt=asked.prompt, stream=False,
+        )  # fmt: skip
+
+    async def _send_stream(self, exchange: Exchange, job: Job) -> None:
+        """Events as they come; all that has gathered in one write, the last event with the last token."""
+        texts = await job.stream.take()
+        if not texts and isinstance(job.stream.ending, Dropped):
+            raise _refused(job.stream.ending)
+        await exchange.start(200, NDJSON)
+        while True:
+            lines = [self._encode(Token(text)) for text in texts]
+            ending = job.stream.ending
+            if ending is not None:
+                lines.append(self._encode(_last_event(ending)))
+            await exchange.write(b"\n".join(lines) + b"\n")
+            if ending is not None:
+                break
+            texts = await job.stream.take()
+        _log(exchange, job)
+        await exchange.end()
+
+    async def _send_whole(self, exchange: Exchange, job: Job) -> None:
+        text, done = await _whole(job)
+        _log(exchange, job)
+        line = self._encode(msgspec.structs.replace(done, text=text)) + b"\n"
+        await exchange.reply(200, line, content_type=NDJSON)
+
+
+def check(request: GenerateRequest, model: str) -> None:
+    """What the wire type cannot say. Raises BadInput or NoSuchModel."""
+    if (request.prompt is None) == (request.messages is None):
+        raise BadInput("prompt: give either prompt or messages, not both and not neither", "prompt")
+    if request.prompt == "":
+        raise BadInput("prompt: an empty prompt has no answer", "prompt")
+    if request.model not in (None, model):
+        raise NoSuchModel(str(request.model))
+    for index, stop in enumerate(request.stop):
+        if not 1 <= len(stop) <= MAX_STOP_CHARS:
+            name = f"stop[{index}]"
+            raise BadInput(f"{name}: a stop string has 1 to {MAX_STOP_CHARS} characters", name)
+
+
+async def _whole(job: Job) -> tuple[str, Done]:
+    """The whole answer, or the refusal that took its place."""
+    texts = await job.stream.take()
+    ending = job.stream.ending
+    if isinstance(ending, Done):
+        return "".join(texts), ending
+    raise _refused(ending or Dropped(Outcome.INTERNAL, "the answer has no ending"))
+
+
+def _refused(dropped: Dropped) -> Refused:
+    return Refused(dropped.outcome, dropped.message)
+
+
+def _last_event(ending: Done | Dropped) -> Done | Failed:
+    return ending if isinstance(ending, Done) else Failed(ending.outcome.value, ending.message)
+
+
+def _log(exchange: Exchange, job: Job) -> None:
+    outcome = job.ticket.outcome or Outcome.INTERNAL
+    exchange.log["outcome"] = outcome.value
+    exchange.log["prompt_tokens"] = job.sequence.prompt_tokens
+    exchange.log["completion_tokens"] = job.sequence.completion_tokens
+    exchange.log["batch_size"] = job.batch_size

@@ -1,0 +1,65 @@
+"""Every metric of a worker, declared once; labelled children are made here and kept.
+
+Counts that can be read off an object are read when Prometheus asks, so the steps pay nothing for them. The `vllm:`
+gauges carry the names that inference gateways already scrape, so a worker can stand behind one of those as well.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+
+from services.core.outcome import Outcome
+from services.runtime.telemetry import SECONDS_BUCKETS
+
+BATCH_BUCKETS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 256)
+WASTE_REASONS = ("client_gone", "deadline_exceeded", "write_stall", "draining", "internal_error")
+
+
+class WorkerMetrics:
+    """What the batching loop reports as it happens."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self.registry = registry
+        self.step_seconds = Histogram(
+            "weir_worker_step_seconds", "Time of one engine step", buckets=SECONDS_BUCKETS, registry=registry
+        )
+        self.batch_size = Histogram(
+            "weir_worker_batch_size", "Sequences that shared a step", buckets=BATCH_BUCKETS, registry=registry
+        )
+        self.queue_delay_seconds = Histogram(
+            "weir_worker_queue_delay_seconds", "Wait for a slot", buckets=SECONDS_BUCKETS, registry=registry
+        )
+        self.prompt_tokens = Counter("weir_worker_prompt_tokens_total", "Prompt tokens read", registry=registry)
+        self.completion_tokens = Counter("weir_worker_completion_tokens_total", "Tokens generated", registry=registry)
+        requests = Counter("weir_worker_requests_total", "Requests by how they ended", ["outcome"], registry=registry)
+        self.requests = {outcome: requests.labels(outcome.value) for outcome in Outcome}
+        wasted = Counter(
+            "weir_wasted_seconds_total", "Slot time spent on answers that nobody got", ["reason"], registry=registry
+        )
+        self.wasted_seconds = {reason: wasted.labels(reason) for reason in WASTE_REASONS}
+
+    def watch(
+        self,
+        *,
+        model: str,
+        slots: int,
+        inflight: Callable[[], float],
+        waiting: Callable[[], float],
+        kv_usage: Callable[[], float],
+    ) -> None:
+        """Declare the gauges that are read off the worker at each scrape."""
+        self._gauge("weir_worker_slots", "Sequences that may run at once", lambda: slots)
+        self._gauge("weir_worker_inflight", "Sequences running now", inflight)
+        self._gauge("weir_worker_queue_depth", "Requests waiting for a slot", waiting)
+        for name, meaning, read in (
+            ("vllm:num_requests_running", "Sequences running now", inflight),
+            ("vllm:num_requests_waiting", "Requests waiting for a slot", waiting),
+            ("vllm:kv_cache_usage_perc", "Share of the token memory in use, 0 to 1", kv_usage),
+        ):
+            gauge = Gauge(name, meaning, ["model_name"], registry=self.registry)
+            gauge.labels(model).set_function(read)
+
+    def _gauge(self, name: str, meaning: str, read: Callable[[], float]) -> None:
+        Gauge(name, meaning, registry=self.registry).set_function(read)
