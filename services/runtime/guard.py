@@ -58,9 +58,9 @@ class Peer:
 
     def __init__(self) -> None:
         self.gone = False
-        self._callbacks: list[Callable[[], None]] = []
+        self._callbacks: list[Callable[[], object]] = []
 
-    def on_gone(self, callback: Callable[[], None]) -> None:
+    def on_gone(self, callback: Callable[[], object]) -> None:
         """Call this once when the client leaves; at once if it has already left."""
         if self.gone:
             callback()

@@ -80,7 +80,7 @@ class Exchange:
         """The client left before its answer was complete."""
         return self._peer.gone
 
-    def on_gone(self, callback: Callable[[], None]) -> None:
+    def on_gone(self, callback: Callable[[], object]) -> None:
         """Call this once when the client leaves; at once if it has already left."""
         self._peer.on_gone(callback)
 

@@ -1,0 +1,135 @@
+"""What the router asks of a worker, and what it gets: the same for every kind of worker.
+
+A surface (chat, completions, ask) makes a `Call`; an upstream (weir, openai) turns it into a `Whole` or a `Stream`.
+An upstream that speaks the surface's own format hands the bytes through in `raw`, unread where that is safe.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from enum import Enum
+from typing import Any, Protocol
+
+from services.contracts.generate import Message
+
+
+class Format(Enum):
+    """Whose words the client speaks. ASK is Weir's own and never passes through."""
+
+    CHAT = "chat"
+    COMPLETIONS = "completions"
+    ASK = "ask"
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One piece of inference, on its way to a worker. `body` is the client's parsed JSON, for pass-through."""
+
+    id: str
+    tenant: str
+    format: Format
+    model: str
+    max_tokens: int
+    stream: bool
+    deadline_at: float
+    messages: list[Message] | None = None
+    prompt: str | None = None
+    temperature: float | None = None
+    top_p: float | None = None
+    stop: tuple[str, ...] = ()
+    seed: int | None = None
+    ignore_eos: bool = False
+    include_usage: bool = False
+    body: dict[str, Any] | None = None
+    reduce: Callable[[], list[Message]] | None = None  # the same question over less context, for the one retry
+
+    def reduced(self) -> Call:
+        """The call for the one retry: with less context where there is any to leave out."""
+        return self if self.reduce is None else replace(self, messages=self.reduce(), reduce=None)
+
+
+@dataclass(frozen=True, slots=True)
+class End:
+    """What the last event of an answer says. Counts are the engine's own."""
+
+    finish_reason: str
+    prompt_tokens: int
+    completion_tokens: int
+    queue_ms: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Whole:
+    """An answer in one piece."""
+
+    text: str
+    end: End
+    raw: bytes | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Delta:
+    """What has newly arrived of a stream: text, or the client's own format in `raw`."""
+
+    text: str = ""
+    raw: bytes | None = None
+
+
+class Stream(Protocol):
+    """An answer under way. `next` returns None after the end; `end` and `tail` are set then and not before."""
+
+    end: End | None
+    tail: list[bytes]  # the last events in the client's own format, kept back so that timings can be added
+
+    async def next(self) -> Delta | None:
+        """The next delta. Raises UpstreamError when the answer is cut, malformed or failed."""
+
+    def close(self) -> None:
+        """Let go; an unfinished answer is aborted at the worker."""
+
+
+@dataclass(frozen=True, slots=True)
+class Begun:
+    """A stream whose first output is here: from now on there is no retry. `first` is None for an empty answer."""
+
+    stream: Stream
+    first: Delta | None
+
+
+class Busy(Exception):
+    """A worker refused: it is at its bound, or draining. `delay_ms` is its own estimate of the wait."""
+
+    def __init__(self, delay_ms: float, *, draining: bool = False) -> None:
+        super().__init__(f"busy for {delay_ms:g} ms")
+        self.delay_ms = delay_ms
+        self.draining = draining
+
+
+class Upstream(Protocol):
+    """How one kind of worker is spoken to. Raises Busy, UpstreamError, or BadInput when the request is at fault."""
+
+    async def whole(self, call: Call, remaining_ms: float) -> Whole:
+        """The answer in one piece."""
+
+    async def open(self, call: Call, remaining_ms: float) -> Stream:
+        """A stream whose head has been accepted."""
+
+    async def cancel(self, call_id: str) -> None:
+        """Say that nobody waits; beside the closed socket, and allowed to fail."""
+
+    async def probe(self) -> Probe:
+        """What the worker announces. Raises UpstreamError when it does not answer."""
+
+    def close(self) -> None:
+        """Close idle connections."""
+
+
+@dataclass(frozen=True, slots=True)
+class Probe:
+    """A worker's own word: `places` is how many requests it may hold, waiting ones included."""
+
+    slots: int
+    places: int
+    models: tuple[str, ...]
+    draining: bool = False

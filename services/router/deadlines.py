@@ -1,0 +1,58 @@
+"""By when: one relative budget per request, read once at the door and passed down as what remains.
+
+Only relative times are trusted, since clocks differ. Where several headers name a deadline the least one counts, and
+none may exceed the platform's maximum. The aliases are what llm-d, Envoy and gRPC send.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+
+from services.runtime.errors import BadInput
+
+_NUMBER = re.compile(rb"^[0-9]{1,15}(\.[0-9]{1,9})?([eE][+-]?[0-9]{1,2})?$")
+_GO_PART = re.compile(r"([0-9]+(?:\.[0-9]+)?)(ms|us|µs|ns|s|m|h)")
+_GRPC = re.compile(r"^([0-9]{1,8})([HMSmun])$")
+_GO_MS = {"h": 3_600_000.0, "m": 60_000.0, "s": 1000.0, "ms": 1.0, "us": 1e-3, "µs": 1e-3, "ns": 1e-6}
+_GRPC_MS = {"H": 3_600_000.0, "M": 60_000.0, "S": 1000.0, "m": 1.0, "u": 1e-3, "n": 1e-6}
+
+
+def _milliseconds(value: bytes) -> float | None:
+    return float(value) if _NUMBER.match(value) else None
+
+
+def _go_duration(value: bytes) -> float | None:
+    text = value.decode("utf-8", "replace")
+    parts = _GO_PART.findall(text)
+    if not parts or "".join(number + unit for number, unit in parts) != text:
+        return None
+    return sum(float(number) * _GO_MS[unit] for number, unit in parts)
+
+
+def _grpc_timeout(value: bytes) -> float | None:
+    match = _GRPC.match(value.decode("latin-1"))
+    return float(match[1]) * _GRPC_MS[match[2]] if match else None
+
+
+READERS = {
+    b"x-weir-deadline-ms": _milliseconds,
+    b"x-llm-d-inference-ttl": _go_duration,
+    b"x-envoy-expected-rq-timeout-ms": _milliseconds,
+    b"grpc-timeout": _grpc_timeout,
+}
+
+
+def deadline_ms(headers: list[tuple[bytes, bytes]], default_ms: float, max_ms: float) -> float:
+    """The request's budget in milliseconds. Raises BadInput naming the header where one cannot be used."""
+    asked: list[float] = []
+    for name, value in headers:
+        reader = READERS.get(name)
+        if reader is None:
+            continue
+        asked_ms = reader(value.strip())
+        if asked_ms is None or not math.isfinite(asked_ms) or not 0 < asked_ms <= max_ms:
+            header = name.decode("ascii")
+            raise BadInput(f"{header}: a duration above 0 and at most {max_ms:g} ms was expected", header)
+        asked.append(asked_ms)
+    return min(asked, default=default_ms)

@@ -1,0 +1,145 @@
+"""Every metric of the router, declared once. Labelled children are looked up once and kept."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.metrics_core import Metric
+from prometheus_client.registry import Collector
+
+from services.core.limit import InflightCap
+from services.core.outcome import Outcome
+from services.router.workers import Worker
+from services.runtime.telemetry import SECONDS_BUCKETS
+
+
+class RouterMetrics:
+    """What is counted as requests end. `tenant` labels come from a closed set (see tenants)."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self._requests = Counter(
+            "weir_requests", "Requests by how they ended.", ["tenant", "outcome"], registry=registry
+        )
+        self._seconds = Histogram(
+            "weir_request_seconds", "From arrival to the end of the answer, by how it ended.",
+            ["tenant", "outcome"], buckets=SECONDS_BUCKETS, registry=registry,
+        )  # fmt: skip
+        self._first_token = Histogram(
+            "weir_time_to_first_token_seconds", "From arrival to the first output of a worker, streamed answers.",
+            ["tenant"], buckets=SECONDS_BUCKETS, registry=registry,
+        )  # fmt: skip
+        self._queue_wait = Histogram(
+            "weir_queue_wait_seconds", "What the worker said a served request waited for a slot.",
+            ["tenant"], buckets=SECONDS_BUCKETS, registry=registry,
+        )  # fmt: skip
+        self._admission = Counter("weir_admission", "Decisions at the door.", ["tenant", "decision"], registry=registry)
+        self._degradation = Counter(
+            "weir_degradation", "Answers from which something was cut.", ["reason"], registry=registry
+        )
+        self._retries = Counter(
+            "weir_retries", "Second attempts, by why the first failed.", ["reason"], registry=registry
+        )
+        self._served_cost = Counter(
+            "weir_served_cost", "Prompt and completion tokens of served requests.", ["tenant"], registry=registry
+        )
+        self._wasted = Counter(
+            "weir_wasted_seconds", "Worker time spent on requests that were not served.", ["reason"], registry=registry
+        )
+        self._retrieval = Histogram(
+            "weir_retrieval_seconds", "What retrieval took of a request, as the router saw it.",
+            ["source"], buckets=SECONDS_BUCKETS, registry=registry,
+        )  # fmt: skip
+        self.level = Gauge("weir_level", "The degradation level: 0 is full quality.", registry=registry)
+        self._standard_seconds = Histogram(
+            "gen_ai_server_request_duration_seconds", "OpenTelemetry's name for the duration of served requests.",
+            buckets=SECONDS_BUCKETS, registry=registry,
+        )  # fmt: skip
+        self._standard_first_token = Histogram(
+            "gen_ai_server_time_to_first_token_seconds", "OpenTelemetry's name for the time to the first token.",
+            buckets=SECONDS_BUCKETS, registry=registry,
+        )  # fmt: skip
+        self._ends: dict[tuple[str, Outcome], tuple[Counter, Histogram]] = {}
+        self._tenants: dict[str, tuple[Counter, Counter, Histogram, Histogram]] = {}
+
+    def admitted(self, tenant: str) -> None:
+        """A request took its place."""
+        self._tenant(tenant)[0].inc()
+
+    def refused(self, tenant: str, outcome: Outcome) -> None:
+        """A request was turned away at the door."""
+        self._admission.labels(tenant, outcome.value).inc()
+
+    def ended(self, tenant: str, outcome: Outcome, seconds: float) -> None:
+        """A request ended, however it did: exactly once for each."""
+        key = (tenant, outcome)
+        children = self._ends.get(key)
+        if children is None:
+            labels = (tenant, outcome.value)
+            children = self._ends[key] = (self._requests.labels(*labels), self._seconds.labels(*labels))
+        children[0].inc()
+        children[1].observe(seconds)
+        if outcome is Outcome.SERVED:
+            self._standard_seconds.observe(seconds)
+
+    def served(self, tenant: str, tokens: int, queue_wait_s: float) -> None:
+        """What a served request used."""
+        _, cost, wait, _ = self._tenant(tenant)
+        cost.inc(tokens)
+        wait.observe(queue_wait_s)
+
+    def first_token(self, tenant: str, seconds: float) -> None:
+        """The first output of a streamed answer."""
+        self._tenant(tenant)[3].observe(seconds)
+        self._standard_first_token.observe(seconds)
+
+    def degraded(self, reasons: Iterable[str]) -> None:
+        """Something was cut from an answer."""
+        for reason in reasons:
+            self._degradation.labels(reason).inc()
+
+    def retry(self, reason: str) -> None:
+        """A second attempt begins."""
+        self._retries.labels(reason).inc()
+
+    def wasted(self, outcome: Outcome, seconds: float) -> None:
+        """A worker's place was held for nothing."""
+        self._wasted.labels(outcome.value).inc(seconds)
+
+    def retrieved(self, source: str, seconds: float) -> None:
+        """Retrieval answered, or did not."""
+        self._retrieval.labels(source).observe(seconds)
+
+    def _tenant(self, tenant: str) -> tuple[Counter, Counter, Histogram, Histogram]:
+        children = self._tenants.get(tenant)
+        if children is None:
+            children = self._tenants[tenant] = (
+                self._admission.labels(tenant, "admit"),
+                self._served_cost.labels(tenant),
+                self._queue_wait.labels(tenant),
+                self._first_token.labels(tenant),
+            )
+        return children
+
+
+class Holdings(Collector):
+    """What is held now, read from the ledger when Prometheus asks: nothing to keep in step."""
+
+    def __init__(self, cap: InflightCap, workers: list[Worker]) -> None:
+        self._cap = cap
+        self._workers = workers
+
+    def collect(self) -> Iterable[Metric]:
+        yield GaugeMetricFamily("weir_inflight", "Requests dispatched to workers.", value=self._cap.inflight)
+        yield GaugeMetricFamily("weir_inflight_cap", "MAX_INFLIGHT.", value=self._cap.cap)
+        columns = (
+            ("weir_worker_inflight", "Requests the router holds places for at a worker.", lambda w: w.inflight),
+            ("weir_worker_slots", "Slots the worker announced.", lambda w: w.slots),
+            ("weir_worker_healthy", "1 when the worker answered its last probe.", lambda w: int(w.healthy)),
+        )
+        for name, text, value in columns:
+            family = GaugeMetricFamily(name, text, labels=["worker"])
+            for worker in self._workers:
+                family.add_metric([worker.name], value(worker))
+            yield family

@@ -1,0 +1,99 @@
+"""The router's view of retrieval: passages within a budget, or none, never an error and never late."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, field
+
+import msgspec
+
+from services.contracts.answer import RetrievalSource
+from services.contracts.problem import Problem
+from services.contracts.search import EmbedReply, EmbedRequest, Passage, RetrieveReply, RetrieveRequest
+from services.core.outcome import Outcome
+from services.runtime.errors import BadInput, Refused, UpstreamFailed, WeirError
+from services.runtime.keepalive import Pool, UpstreamError
+
+MAX_REPLY_BYTES = 8 * 1_048_576
+WIRE_RESERVE_MS = 10.0  # of the budget, for the way there and back
+MIN_BUDGET_MS = 1.0
+
+_HEADERS = ((b"content-type", b"application/json"),)
+_encode = msgspec.json.Encoder().encode
+_reply = msgspec.json.Decoder(RetrieveReply)
+_embed_reply = msgspec.json.Decoder(EmbedReply)
+_problem = msgspec.json.Decoder(Problem)
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What retrieval brought. `source` "none" is an answer too: the budget ran out, or the store is down."""
+
+    source: RetrievalSource
+    passages: list[Passage] = field(default_factory=list)
+    reason: str | None = None
+    seconds: float = 0.0
+
+
+class RetrievalClient:
+    """Speaks to the retrieval service. Its failure costs context, never the answer."""
+
+    def __init__(self, url: str, max_connections: int) -> None:
+        self._pool = Pool(url, max_connections=max_connections)
+
+    async def retrieve(self, query: str, tenant: str, top_k: int, cache_ttl_s: float, budget_ms: float) -> Found:
+        """Passages, within `budget_ms` from now whatever the service does."""
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        try:
+            async with asyncio.timeout(max(budget_ms, MIN_BUDGET_MS) / 1000):
+                reply = await self._ask(query, tenant, top_k, cache_ttl_s, budget_ms)
+        except TimeoutError:
+            return Found("none", reason="retrieval_timeout", seconds=loop.time() - began)
+        except (UpstreamError, WeirError, msgspec.MsgspecError):
+            return Found("none", reason="retrieval_unavailable", seconds=loop.time() - began)
+        return Found(reply.source, reply.results, reply.reason, loop.time() - began)
+
+    async def _ask(self, query: str, tenant: str, top_k: int, cache_ttl_s: float, budget_ms: float) -> RetrieveReply:
+        inner_ms = max(budget_ms - WIRE_RESERVE_MS, budget_ms / 2, MIN_BUDGET_MS)
+        request = RetrieveRequest(query, tenant, top_k, cache_ttl_s, inner_ms)
+        body = await self._post(b"/retrieve", _encode(request))
+        return _reply.decode(body)
+
+    async def embed(self, texts: list[str], timeout_s: float) -> EmbedReply:
+        """Vectors for `/v1/embeddings`. Raises BadInput, Refused or UpstreamFailed."""
+        try:
+            async with asyncio.timeout(timeout_s):
+                return _embed_reply.decode(await self._post(b"/embed", _encode(EmbedRequest(texts))))
+        except TimeoutError:
+            raise Refused(Outcome.DEADLINE_EXCEEDED, f"no embedding within {timeout_s:g} s") from None
+        except (UpstreamError, msgspec.MsgspecError) as error:
+            raise UpstreamFailed(f"the embedder cannot be reached: {error}") from None
+
+    async def _post(self, target: bytes, body: bytes) -> bytes:
+        with await self._pool.request(b"POST", target, body=body, headers=_HEADERS) as reply:
+            answer = await reply.read(MAX_REPLY_BYTES)
+        if reply.status == 200:
+            return answer
+        error = _problem.decode(answer).error
+        if reply.status in (429, 503):
+            raise Refused(
+                Outcome.YIELD, error.message, reason="retrieval_busy", retry_hint_ms=error.details.retry_hint_ms
+            )
+        if reply.status < 500:
+            raise BadInput(error.message, error.param, status=reply.status, code=error.code)
+        raise UpstreamError(error.message)
+
+    async def ready(self) -> bool:
+        """Whether it says it is ready; asked beside requests, never before one."""
+        try:
+            async with asyncio.timeout(1.0):
+                with await self._pool.request(b"GET", b"/health/ready") as reply:
+                    await reply.read(MAX_REPLY_BYTES)
+                    return reply.status == 200
+        except (UpstreamError, TimeoutError):
+            return False
+
+    def close(self) -> None:
+        """Close idle connections."""
+        self._pool.close()

@@ -1,0 +1,1 @@
+"""How each kind of worker is spoken to: `weir` (our own event stream) and `openai` (any OpenAI-compatible server)."""

@@ -1,0 +1,26 @@
+"""A worker's error code -> what the router makes of it.
+
+What is the request's fault is the client's to know; what is the deadline's ends the request as such; the rest is the
+worker's fault and may be tried once elsewhere. A table, so that a new code is one line and never a branch.
+"""
+
+from __future__ import annotations
+
+from services.core.outcome import Outcome
+from services.runtime.errors import BadInput, Refused
+from services.runtime.keepalive import UpstreamError
+
+ENDS = {
+    Outcome.DEADLINE_EXCEEDED.value: Outcome.DEADLINE_EXCEEDED,
+    Outcome.DEADLINE_EXPIRED.value: Outcome.DEADLINE_EXPIRED,
+    Outcome.POISON.value: Outcome.POISON,
+}
+
+
+def meaning(code: str, message: str, param: str | None = None, status: int = 500) -> Exception:
+    """What this code means here, to be raised: Refused, BadInput, else UpstreamError."""
+    if code in ENDS:
+        return Refused(ENDS[code], message)
+    if status in (400, 404, 409, 413, 415, 422):
+        return BadInput(message, param, status=status, code=code)
+    return UpstreamError(f"the worker failed: {message}")

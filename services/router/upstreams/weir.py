@@ -1,0 +1,158 @@
+"""A Weir worker: `POST /generate`, newline-delimited events, and `/status` for what it announces."""
+
+from __future__ import annotations
+
+import msgspec
+
+from services.contracts.generate import Done, Event, Failed, GenerateRequest, Token, WorkerStatus
+from services.contracts.problem import Problem
+from services.router.call import Busy, Call, Delta, End, Probe, Whole
+from services.router.upstreams.refusals import raise_for
+from services.runtime.errors import WeirError
+from services.runtime.keepalive import Pool, Reply, Truncated, UpstreamError
+
+MAX_ANSWER_BYTES = 16 * 1_048_576
+MAX_LINE_BYTES = 1_048_576
+MAX_PROBLEM_BYTES = 65_536
+
+_HEADERS = ((b"content-type", b"application/json"),)
+_encode = msgspec.json.Encoder().encode
+_event = msgspec.json.Decoder(Event)
+_status = msgspec.json.Decoder(WorkerStatus)
+_problem = msgspec.json.Decoder(Problem)
+
+
+class WeirUpstream:
+    """One Weir worker."""
+
+    def __init__(self, pool: Pool) -> None:
+        self._pool = pool
+
+    async def whole(self, call: Call, remaining_ms: float) -> Whole:
+        reply = await self._post(call, remaining_ms)
+        with reply:
+            body = await reply.read(MAX_ANSWER_BYTES)
+        event = _decoded(body)
+        if isinstance(event, Failed):
+            raise_for(event.code, event.message)
+        if not isinstance(event, Done) or event.text is None:
+            raise UpstreamError("the worker's answer holds no text")
+        return Whole(event.text, _end(event))
+
+    async def open(self, call: Call, remaining_ms: float) -> WeirStream:
+        return WeirStream(await self._post(call, remaining_ms))
+
+    async def _post(self, call: Call, remaining_ms: float) -> Reply:
+        body = _encode(_request(call, remaining_ms))
+        reply = await self._pool.request(b"POST", b"/generate", body=body, headers=_HEADERS)
+        if reply.status == 200:
+            return reply
+        with reply:
+            raise refusal_of(reply.status, await reply.read(MAX_PROBLEM_BYTES))
+
+    async def cancel(self, call_id: str) -> None:
+        reply = await self._pool.request(b"POST", b"/cancel/" + call_id.encode("ascii"))
+        with reply:
+            await reply.read(MAX_PROBLEM_BYTES)
+
+    async def probe(self) -> Probe:
+        reply = await self._pool.request(b"GET", b"/status")
+        with reply:
+            body = await reply.read(MAX_PROBLEM_BYTES)
+        if reply.status != 200:
+            raise UpstreamError(f"/status answered {reply.status}")
+        try:
+            status = _status.decode(body)
+        except msgspec.MsgspecError as error:
+            raise UpstreamError(f"/status is not understood: {error}") from None
+        places = status.slots + status.queue_size
+        return Probe(status.slots, places, tuple(status.models), status.draining)
+
+    def close(self) -> None:
+        self._pool.close()
+
+
+def _request(call: Call, remaining_ms: float) -> GenerateRequest:
+    return GenerateRequest(
+        id=call.id,
+        tenant=call.tenant,
+        deadline_ms=remaining_ms,
+        max_tokens=call.max_tokens,
+        prompt=call.prompt,
+        messages=call.messages,
+        model=call.model,
+        stream=call.stream,
+        temperature=1.0 if call.temperature is None else call.temperature,
+        top_p=1.0 if call.top_p is None else call.top_p,
+        stop=list(call.stop),
+        seed=call.seed,
+        ignore_eos=call.ignore_eos,
+    )
+
+
+def _decoded(line: bytes) -> Event:
+    try:
+        event: Event = _event.decode(line)
+    except msgspec.MsgspecError as error:
+        raise UpstreamError(f"the worker's answer is not understood: {error}") from None
+    return event
+
+
+def _end(done: Done) -> End:
+    usage = done.usage
+    return End(done.finish_reason, usage.prompt_tokens, usage.completion_tokens, done.timings.queue_ms)
+
+
+def refusal_of(status: int, body: bytes) -> Exception:
+    """A worker's refusal as Busy, its word on bad input as ours, anything else as its failure."""
+    try:
+        error = _problem.decode(body).error
+    except msgspec.MsgspecError:
+        return UpstreamError(f"the worker answered {status} without a reason")
+    if status in (429, 503):
+        delay_ms = error.details.predicted_wait_ms or error.details.retry_hint_ms or 0
+        return Busy(delay_ms, draining=error.code == "draining")
+    try:
+        raise_for(error.code, error.message, error.param, status)
+    except (WeirError, UpstreamError) as mapped:
+        return mapped
+
+
+class WeirStream:
+    """Events of one answer, several at a time where they arrived together."""
+
+    def __init__(self, reply: Reply) -> None:
+        self.end: End | None = None
+        self.tail: list[bytes] = []
+        self._reply = reply
+        self._partial = b""
+
+    async def next(self) -> Delta | None:
+        if self.end is not None:
+            return None
+        texts: list[str] = []
+        while not texts and self.end is None:
+            piece = await self._reply.next_piece()
+            if piece is None:
+                raise Truncated("the worker's stream ended without its last event")
+            *lines, self._partial = (self._partial + piece).split(b"\n")
+            if len(self._partial) > MAX_LINE_BYTES:
+                raise UpstreamError(f"an event exceeds {MAX_LINE_BYTES} bytes")
+            for line in lines:
+                self._take(_decoded(line), texts)
+        if self.end is not None:
+            self._reply.linger()
+        return Delta("".join(texts)) if texts else None
+
+    def _take(self, event: Event, texts: list[str]) -> None:
+        if self.end is not None:
+            raise UpstreamError("the worker sent an event after its last one")
+        if isinstance(event, Token):
+            texts.append(event.text)
+        elif isinstance(event, Done):
+            self.end = _end(event)
+        else:
+            raise_for(event.code, event.message)
+
+    def close(self) -> None:
+        self._reply.close()
