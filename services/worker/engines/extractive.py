@@ -27,7 +27,8 @@ MAX_TOPIC_WORDS = 14
 QUOTES = 3
 WORTH_QUOTING = 0.4  # of the best sentence's score
 
-_HEAD = re.compile(r'\s*id="(\d{1,4})"[^>]{0,1024}>')
+_HEAD = re.compile(r'<passage id="(\d{1,4})"[^<>]{0,1024}>')
+_CLOSE = "</passage>"
 _WORD = re.compile(r"\w+(?:[-'’]\w+)*")
 _BLOCK = re.compile(r"\n[ \t]*\n\s*|\n(?=[ \t]*(?:[-*+#|>]|\d{1,3}[.)])\s?)")
 _MARKER = re.compile(r"^(?:[-*+#>]+|\d{1,3}[.)])\s+")
@@ -79,15 +80,16 @@ def prompt_text(request: GenerateRequest) -> str:
 def split_prompt(prompt: str) -> tuple[list[tuple[str, str]], str]:
     """The passages as (number, text), and the text behind the last of them."""
     passages: list[tuple[str, str]] = []
-    first, *blocks = prompt.split("<passage")
-    rest = first
-    for block in blocks:
-        head = _HEAD.match(block)
-        body, closed, after = block[head.end() :].partition("</passage>") if head else ("", "", block)
-        rest = after
-        if head and closed and len(passages) < MAX_PASSAGES:
-            passages.append((head[1], body))
-    return passages, rest
+    at = 0
+    for head in _HEAD.finditer(prompt):
+        if head.start() < at:
+            continue  # an opening inside a passage is text
+        end = prompt.find(_CLOSE, head.end())
+        if end < 0 or len(passages) == MAX_PASSAGES:
+            break
+        passages.append((head[1], prompt[head.end() : end]))
+        at = end + len(_CLOSE)
+    return passages, prompt[at:]
 
 
 def best_quotes(question: str, passages: list[tuple[str, str]]) -> list[Quotable]:

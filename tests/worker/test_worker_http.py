@@ -1,0 +1,224 @@
+"""A worker on a real socket: the wire, its refusals, and clients that leave."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import socket
+import sys
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import httpx2
+import pytest
+
+from services.runtime.serve import running
+from services.worker.app import build
+from services.worker.config import WorkerSettings
+
+pytestmark = pytest.mark.stack
+
+QUESTION = (
+    '<passage id="1" doc="docs/a.md">A weir holds a river at its level.</passage>\nQuestion: What does a weir hold?'
+)
+
+
+def ask(id: str = "a", **fields: Any) -> dict[str, Any]:
+    messages = [{"role": "user", "content": QUESTION}]
+    return {"id": id, "tenant": "t", "deadline_ms": 30_000, "max_tokens": 64, "messages": messages, **fields}
+
+
+def endless(id: str) -> dict[str, Any]:
+    return ask(id, max_tokens=16_000, ignore_eos=True)
+
+
+def served(scenario: Callable[[httpx2.AsyncClient, httpx2.AsyncClient], Awaitable[None]], **settings: Any) -> None:
+    """Run a scenario against a worker: with a client of its public port, and one of its metrics."""
+
+    async def main() -> None:
+        chosen = {"sim_time_scale": 0.05, "log_level": "ERROR", "drain_timeout_s": 1.0, **settings}
+        process = build(WorkerSettings(worker_port=0, metrics_port=0, **chosen))
+        async with running(process):
+            public = httpx2.AsyncClient(base_url=f"http://127.0.0.1:{process.bound_port}")
+            metrics = httpx2.AsyncClient(base_url=f"http://127.0.0.1:{process.bound_metrics_port}")
+            async with public, metrics:
+                await scenario(public, metrics)
+        process.log.close()
+
+    asyncio.run(main())
+
+
+async def until(condition: Callable[[], Awaitable[bool]]) -> None:
+    async with asyncio.timeout(20):
+        while True:
+            if await condition():
+                return
+            await asyncio.sleep(0.01)
+
+
+async def status(client: httpx2.AsyncClient) -> dict[str, Any]:
+    found: dict[str, Any] = (await client.get("/status")).json()
+    return found
+
+
+def test_a_stream_is_tokens_and_then_one_done_and_equals_the_whole_answer():
+    async def scenario(client, metrics):
+        reply = await client.post("/generate", json=ask("a"))
+        assert reply.headers["content-type"] == "application/x-ndjson"
+        events = [json.loads(line) for line in reply.text.splitlines()]
+        assert [event["event"] for event in events] == ["token"] * (len(events) - 1) + ["done"]
+        text = "".join(event["text"] for event in events[:-1])
+        assert "A weir holds a river at its level [1]." in text
+        assert events[-1]["usage"]["completion_tokens"] == len(events) - 1
+        whole = (await client.post("/generate", json=ask("b", stream=False))).json()
+        assert (whole["event"], whole["text"], whole["finish_reason"]) == ("done", text, "stop")
+
+    served(scenario)
+
+
+def test_the_plain_form_answers_with_text_and_counts():
+    async def scenario(client, metrics):
+        reply = (await client.post("/infer", json={"prompt": "What is a weir?", "max_tokens": 7})).json()
+        assert (reply["tokens"], reply["batch_size"], reply["source"]) == (7, 1, "inference")
+        assert reply["text"].startswith("This is Weir")
+
+    served(scenario)
+
+
+WRONG = [
+    ("/generate", ask(prompt="both"), 400, "prompt"),
+    ("/generate", {**ask(), "messages": None}, 400, "prompt"),
+    ("/generate", ask(prompt="", messages=None), 400, "prompt"),
+    ("/generate", ask(stop=["ok", ""]), 400, "stop[1]"),
+    ("/generate", ask(id="no spaces"), 400, "id"),
+    ("/generate", ask(deadline_ms=0), 400, "deadline_ms"),
+    ("/generate", ask(max_tokens=40_000), 400, "max_tokens"),
+    ("/generate", ask(messages=[{"role": 1, "content": "x"}]), 400, "messages[0].role"),
+    ("/generate", ask(model="llama"), 404, "model"),
+    ("/infer", {"prompt": ""}, 400, "prompt"),
+    ("/infer", {}, 400, "prompt"),
+]
+
+
+def test_bad_input_names_its_field():
+    async def scenario(client, metrics):
+        for path, body, code, param in WRONG:
+            reply = await client.post(path, json=body)
+            assert (reply.status_code, reply.json()["error"]["param"]) == (code, param)
+            assert reply.headers["x-should-retry"] == "false"
+
+    served(scenario)
+
+
+def test_a_full_worker_yields_at_once_with_a_hint_and_a_cancel_frees_its_slot():
+    async def scenario(client, metrics):
+        tasks = [asyncio.create_task(client.post("/generate", json=endless(id))) for id in ("a", "b")]
+        await until(lambda: holds(client, running=1, waiting=1))
+        refused = await client.post("/generate", json=ask("c"))
+        details = refused.json()["error"]["details"]
+        assert (refused.status_code, details["status"], details["reason"]) == (429, "yield", "worker_queue_full")
+        assert int(refused.headers["retry-after-ms"]) == details["retry_hint_ms"]
+        assert (await client.post("/generate", json=endless("a"))).status_code == 409
+        assert (await client.post("/cancel/b")).json() == {"id": "b", "cancelled": True}
+        assert (await tasks[1]).status_code == 499
+        assert (await client.post("/cancel/b")).json() == {"id": "b", "cancelled": False}
+        await client.post("/cancel/a")
+        events = (await tasks[0]).text.splitlines()
+        assert json.loads(events[-1])["code"] == "client_gone"
+        await until(lambda: holds(client, running=0, waiting=0))
+
+    served(scenario, max_batch_size=1, worker_queue_size=1)
+
+
+async def holds(client: httpx2.AsyncClient, **counts: int) -> bool:
+    found = await status(client)
+    return all(found[name] == count for name, count in counts.items())
+
+
+@pytest.mark.parametrize("stream", [True, False])
+def test_a_client_that_leaves_frees_its_slot(stream: bool):
+    async def scenario(client, metrics):
+        body = json.dumps({**endless("a"), "stream": stream}).encode()
+        _, writer = await asyncio.open_connection("127.0.0.1", client.base_url.port)
+        writer.write(b"POST /generate HTTP/1.1\r\nhost: x\r\ncontent-length: %d\r\n\r\n%s" % (len(body), body))
+        await until(lambda: holds(client, running=1))
+        writer.transport.abort()
+        await until(lambda: holds(client, running=0))
+        text = (await metrics.get("/metrics")).text
+        assert 'weir_worker_requests_total{outcome="client_gone"} 1.0' in text
+
+    served(scenario)
+
+
+def test_a_client_that_never_reads_is_dropped_while_others_are_served():
+    async def scenario(client, metrics):
+        body = json.dumps(endless("a")).encode()
+        with socket.socket() as deaf:
+            deaf.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            deaf.connect(("127.0.0.1", client.base_url.port))
+            deaf.sendall(b"POST /generate HTTP/1.1\r\nhost: x\r\ncontent-length: %d\r\n\r\n%s" % (len(body), body))
+            await until(lambda: holds(client, running=1))
+            assert (await client.post("/generate", json=ask("b"))).status_code == 200
+            await until(lambda: holds(client, running=0))
+            text = (await metrics.get("/metrics")).text
+            assert 'weir_wasted_seconds_total{reason="write_stall"} 0.0' not in text.splitlines()
+
+    served(scenario, sim_time_scale=0.001, stream_buffer_tokens=64)
+
+
+def test_the_metrics_are_the_names_that_gateways_read():
+    async def scenario(client, metrics):
+        await client.post("/generate", json=ask("a"))
+        text = (await metrics.get("/metrics")).text
+        for line in (
+            "weir_worker_slots 8.0",
+            "weir_worker_inflight 0.0",
+            'vllm:num_requests_running{model_name="weir-sim"} 0.0',
+            'vllm:num_requests_waiting{model_name="weir-sim"} 0.0',
+            'vllm:kv_cache_usage_perc{model_name="weir-sim"} 0.0',
+            'weir_worker_requests_total{outcome="served"} 1.0',
+        ):
+            assert line in text.splitlines()
+        assert (await client.get("/metrics")).status_code == 404
+
+    served(scenario)
+
+
+def test_sigterm_finishes_what_runs_refuses_what_waits_and_exits_with_0():
+    async def main() -> None:
+        with socket.socket() as one, socket.socket() as two:
+            one.bind(("127.0.0.1", 0))
+            two.bind(("127.0.0.1", 0))
+            port, metrics_port = one.getsockname()[1], two.getsockname()[1]
+        chosen = {"WORKER_PORT": port, "METRICS_PORT": metrics_port, "MAX_BATCH_SIZE": 1, "SIM_TIME_SCALE": 0.5}
+        worker = await asyncio.create_subprocess_exec(
+            sys.executable, "-m", "services.worker", env={**os.environ, **{k: str(v) for k, v in chosen.items()}},
+            stdout=asyncio.subprocess.DEVNULL,
+        )  # fmt: skip
+        try:
+            async with httpx2.AsyncClient(base_url=f"http://127.0.0.1:{port}", timeout=30) as client:
+                await until(lambda: is_up(client))
+                runs = asyncio.create_task(client.post("/generate", json=ask("a", ignore_eos=True)))
+                await until(lambda: holds(client, running=1))
+                waits = asyncio.create_task(client.post("/generate", json=ask("b")))
+                await until(lambda: holds(client, waiting=1))
+                worker.send_signal(signal.SIGTERM)
+                refused, answered = await waits, await runs
+            assert (refused.status_code, refused.json()["error"]["code"]) == (503, "draining")
+            assert json.loads(answered.text.splitlines()[-1])["usage"]["completion_tokens"] == 64
+            assert await asyncio.wait_for(worker.wait(), 20) == 0
+        finally:
+            if worker.returncode is None:
+                worker.kill()
+                await worker.wait()
+
+    asyncio.run(main())
+
+
+async def is_up(client: httpx2.AsyncClient) -> bool:
+    try:
+        return (await client.get("/health/ready")).status_code == 200
+    except httpx2.TransportError:
+        return False
