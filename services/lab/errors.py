@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from rich.console import Console
+from rich.text import Text
+
 
 class LabError(Exception):
     """What was wrong, where, and what to do; `notes` are lines shown below it, such as the end of a log."""
@@ -10,3 +13,9 @@ class LabError(Exception):
         super().__init__(message)
         self.message = message
         self.notes = notes
+
+
+def complain(console: Console, error: LabError) -> None:
+    console.print(Text.assemble(("✗ ", "bold red"), (error.message, "bold")), soft_wrap=True)
+    for note in error.notes:
+        console.print(Text(f"    {note}", style="dim"), soft_wrap=True)

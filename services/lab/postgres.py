@@ -67,6 +67,11 @@ class EmbeddedPostgres:
         return f"EmbeddedPostgres({self.data}, port={self.port}, {state})"
 
     @property
+    def exists(self) -> bool:
+        """Whether an earlier start has left a cluster here."""
+        return (self.data / "PG_VERSION").is_file()
+
+    @property
     def url(self) -> str:
         password = (self.data / PASSWORD_FILE).read_text(encoding="ascii").strip()
         return f"postgresql://{USER}:{password}@127.0.0.1:{self.port}/{DATABASE}"
@@ -99,7 +104,7 @@ class EmbeddedPostgres:
         self._make_folder()
         self._identity = identity.choose(self._stage)
         self._programs = identity.reachable_programs(found, self._stage, self._identity)
-        if not (self.data / "PG_VERSION").is_file():
+        if not self.exists:
             self._create_cluster()
         if not (self.data / PASSWORD_FILE).is_file():
             raise LabError(

@@ -1,0 +1,134 @@
+"""`weir`: the command line. Each command imports what it needs when it is called, so that --help is quick."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from services.lab.config import LabSettings
+
+app = typer.Typer(
+    name="weir",
+    help="An overload-proof front door for LLM inference, and the lab to watch it in.",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode="rich",
+    pretty_exceptions_enable=False,
+)
+
+
+@app.command()
+def up() -> None:
+    """Start everything here: database, cache, workers, retrieval, router. Ctrl-C stops it all."""
+    from services.lab.up import up as run
+
+    raise typer.Exit(run(_settings(), _console()))
+
+
+@app.command()
+def down() -> None:
+    """Stop the stack that runs in this folder (DATA_DIR)."""
+    from services.lab.lease import stop_running
+
+    settings = _settings()
+    pid = stop_running(settings.folder, within_s=2 * settings.drain_timeout_s + 15)
+    _console().print(f"Stopped (pid {pid})." if pid else f"Nothing runs in {settings.folder}.", highlight=False)
+
+
+@app.command()
+def status() -> None:
+    """Show what runs in this folder, and whether it is ready."""
+    from services.lab.status import status as show
+
+    raise typer.Exit(show(_settings(), _console()))
+
+
+@app.command()
+def doctor() -> None:
+    """Check versions, ports, disk, database, cache and services, and say what to mend."""
+    from services.lab.doctor import doctor as examine
+
+    raise typer.Exit(examine(_settings(), _console()))
+
+
+@app.command()
+def ask(
+    question: Annotated[str, typer.Argument(help="What to ask of the ingested documents.")],
+    tenant: Annotated[str, typer.Option(help="Whose documents.")] = "demo",
+    top_k: Annotated[int, typer.Option(min=1, max=20, help="Passages to look up.")] = 5,
+    max_tokens: Annotated[int, typer.Option(min=1, max=2048, help="Longest answer, in tokens.")] = 256,
+    router: Annotated[str, typer.Option(help="The router's address; default: the one running here.")] = "",
+    key: Annotated[str, typer.Option(help="Bearer key, where the router has a tenants file.")] = "",
+) -> None:
+    """Ask a question; the answer names its sources."""
+    from services.lab.ask import Question
+    from services.lab.ask import ask as put
+
+    settings = _settings()
+    address = router or settings.router_url
+    asked = Question(question, tenant=tenant, top_k=top_k, max_tokens=max_tokens, key=key)
+    raise typer.Exit(put(asked, address, _console()))
+
+
+@app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
+def ingest(
+    context: typer.Context,
+    paths: Annotated[list[str], typer.Argument(help="Files or folders; options of the ingester may follow.")],
+) -> None:
+    """Read documents into the database: chunk, embed, store, forget what has gone."""
+    from services.lab.ingest import ingest as run
+
+    run(_settings(), [*paths, *context.args])
+
+
+@app.command()
+def version() -> None:
+    """Print the version."""
+    from importlib.metadata import version as installed
+
+    typer.echo(f"weir {installed('weir')}, Python {sys.version.split()[0]}")
+
+
+@app.command(name="clean-data", hidden=True)
+def clean_data() -> None:
+    """Remove the embedded database, the cache and the logs."""
+    from services.lab.lease import clear
+
+    settings = _settings()
+    removed = clear(settings.folder)
+    _console().print(f"{settings.folder}: removed {', '.join(removed) or 'nothing'}.", highlight=False)
+
+
+def main() -> None:
+    """The console script. A LabError is a sentence, not a traceback."""
+    from services.lab.errors import LabError, complain
+
+    try:
+        app()
+    except LabError as error:
+        complain(_console(stderr=True), error)
+        raise SystemExit(1) from None
+    except KeyboardInterrupt:
+        raise SystemExit(130) from None
+
+
+def _settings() -> LabSettings:
+    from services.lab.config import LabSettings
+    from services.runtime.settings import load
+
+    return load(LabSettings)
+
+
+def _console(*, stderr: bool = False) -> Console:
+    from rich.console import Console
+
+    return Console(stderr=stderr, highlight=False)
+
+
+if __name__ == "__main__":
+    main()

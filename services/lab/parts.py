@@ -1,0 +1,77 @@
+"""The parts of the stack that are our own services: which module, on which port, with which settings.
+
+Everything a part needs to know travels in its environment, exactly as it would in a container: the lab has no other
+way in, so whatever works here works with `python -m services.router` by hand.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+
+from services.lab.config import METRICS_OFFSET, LabSettings
+from services.lab.ports import Port
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    name: str
+    module: str
+    host: str
+    port: int
+    env: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def ready_url(self) -> str:
+        return f"http://{self.host}:{self.port}/health/ready"
+
+
+def workers(settings: LabSettings) -> list[Part]:
+    return [
+        _part(settings, f"worker-{index}", "services.worker", "WORKER_PORT", port, WORKER_NAME=f"worker-{index}")
+        for index, port in enumerate(settings.worker_ports)
+    ]
+
+
+def retrieval(settings: LabSettings, postgres_url: str, redis_url: str) -> Part:
+    stores = {"POSTGRES_URL": postgres_url, "REDIS_URL": redis_url}
+    return _part(settings, "retrieval", "services.retrieval", "RETRIEVAL_PORT", settings.retrieval_port, **stores)
+
+
+def router(settings: LabSettings) -> Part:
+    peers = {"RETRIEVAL_URL": settings.retrieval_url}
+    if settings.own_workers:
+        peers["WORKERS"] = ",".join(settings.worker_urls)
+    return _part(settings, "router", "services.router", "ROUTER_PORT", settings.router_port, **peers)
+
+
+def _part(settings: LabSettings, name: str, module: str, variable: str, port: int, **env: str) -> Part:
+    own = {variable: str(port), "METRICS_PORT": str(port + METRICS_OFFSET)}
+    return Part(name, module, settings.reach, port, {**env, **own})
+
+
+def ports(settings: LabSettings) -> Iterator[Port]:
+    """Every port the stack will listen on, with the setting that moves it."""
+    if not settings.postgres_url:
+        yield Port("PostgreSQL", "EMBEDDED_POSTGRES_PORT", "127.0.0.1", settings.embedded_postgres_port)
+    if not settings.redis_url:
+        yield Port("Valkey", "EMBEDDED_REDIS_PORT", "127.0.0.1", settings.embedded_redis_port)
+    services = [
+        *((f"worker-{index}", "WORKER_PORT", port) for index, port in enumerate(settings.worker_ports)),
+        ("retrieval", "RETRIEVAL_PORT", settings.retrieval_port),
+        ("router", "ROUTER_PORT", settings.router_port),
+    ]
+    for name, variable, number in services:
+        yield Port(name, variable, settings.host, number)
+        yield Port(f"{name}'s metrics", variable, settings.metrics_host, number + METRICS_OFFSET)
+
+
+def clashes(settings: LabSettings) -> list[str]:
+    """Ports that two parts of the stack would both want."""
+    first: dict[int, Port] = {}
+    found = []
+    for port in ports(settings):
+        other = first.setdefault(port.number, port)
+        if other is not port:
+            found.append(f"{port.number}: {other.name} ({other.setting}) and {port.name} ({port.setting})")
+    return found

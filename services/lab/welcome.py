@@ -1,0 +1,67 @@
+"""What stands on the screen once the stack is up: where everything is, and three things to try."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from pathlib import Path
+
+from rich.console import Group, RenderableType
+from rich.rule import Rule
+from rich.table import Table
+from rich.text import Text
+
+from services.lab.config import METRICS_OFFSET, LabSettings
+
+QUESTION = "When does Weir refuse a request?"
+
+
+def welcome(settings: LabSettings, took_s: float) -> RenderableType:
+    """No box around the commands, so that they can be copied whole."""
+    title = Text.assemble(("weir is up", "bold green"), (f" · ready in {took_s:.1f} s", "dim"))
+    return Group(Rule(title, align="left", style="green"), "", addresses(settings), "", commands(settings), "")
+
+
+def addresses(settings: LabSettings) -> RenderableType:
+    url = settings.router_url
+    metrics = f"http://{settings.reach}:{settings.router_port + METRICS_OFFSET}/metrics"
+    return _lines(
+        ("router", f"{url}", "POST /ask"),
+        ("openai", f"{url}/v1", "base_url of any OpenAI client; any key will do"),
+        ("API", f"{url}/docs", "every route, to try in a browser"),
+        ("metrics", metrics, "Prometheus text"),
+        ("logs", str(_short(settings.folder / "logs")), "one file per part"),
+    )
+
+
+def commands(settings: LabSettings) -> RenderableType:
+    moved = f"ROUTER_PORT={settings.router_port} " if settings.router_port != 8000 else ""
+    body = f"""-H 'content-type: application/json' -d '{{"query": "What is a weir?"}}'"""
+    lines = (
+        f'{moved}{weir()} ask "{QUESTION}"',
+        f"curl {settings.router_url}/ask {body}",
+        f"{moved}make load",
+    )
+    return Group(Text("  try", style="bold"), *(Text(f"    {line}", overflow="fold") for line in lines))
+
+
+def weir() -> str:
+    """How this very program is called from the shell the reader has."""
+    if shutil.which("weir"):
+        return "weir"
+    return str(_short(Path(sys.executable).parent / "weir"))
+
+
+def _lines(*rows: tuple[str, str, str]) -> RenderableType:
+    grid = Table.grid(padding=(0, 2, 0, 0))
+    grid.add_column(width=9, justify="right", style="dim")
+    grid.add_column(no_wrap=True, style="cyan")
+    grid.add_column(style="dim", no_wrap=True)
+    for row in rows:
+        grid.add_row(*row)
+    return grid
+
+
+def _short(path: Path) -> Path:
+    here = Path.cwd()
+    return path.relative_to(here) if path.is_relative_to(here) else path
