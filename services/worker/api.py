@@ -33,6 +33,7 @@ from services.worker.stream import Dropped
 
 NDJSON = b"application/x-ndjson"
 MAX_STOP_CHARS = 256
+MAX_TENANT_CHARS = 128
 
 
 class Api:
@@ -62,7 +63,7 @@ class Api:
 
     async def generate(self, exchange: Exchange) -> None:
         """POST /generate: one answer, as a stream of events or as its last one."""
-        job = self._admit(exchange, self._read_generate)
+        job = self._admit(exchange, _read_generate)
         try:
             await (self._send_stream if job.sequence.request.stream else self._send_whole)(exchange, job)
         finally:
@@ -98,6 +99,7 @@ class Api:
         """Read a request and submit it. What is refused here never becomes a job, so it is counted here."""
         try:
             request = read(exchange.body)
+            check(request, self._loop.engine.model)
             exchange.log["tenant"] = request.tenant
             job = self._loop.submit(request)
         except WeirError as refusal:
@@ -105,11 +107,6 @@ class Api:
             raise
         exchange.on_gone(partial(self._loop.abandon, job))
         return job
-
-    def _read_generate(self, body: bytes) -> GenerateRequest:
-        request = decode(body, GenerateRequest)
-        check(request, self._loop.engine.model)
-        return request
 
     def _read_infer(self, body: bytes) -> GenerateRequest:
         asked = decode(body, InferRequest)
@@ -143,6 +140,10 @@ class Api:
         await exchange.reply(200, line, content_type=NDJSON)
 
 
+def _read_generate(body: bytes) -> GenerateRequest:
+    return decode(body, GenerateRequest)
+
+
 def check(request: GenerateRequest, model: str) -> None:
     """What the wire type cannot say. Raises BadInput or NoSuchModel."""
     if (request.prompt is None) == (request.messages is None):
@@ -151,6 +152,8 @@ def check(request: GenerateRequest, model: str) -> None:
         raise BadInput("prompt: an empty prompt has no answer", "prompt")
     if request.model not in (None, model):
         raise NoSuchModel(str(request.model))
+    if not 1 <= len(request.tenant) <= MAX_TENANT_CHARS:
+        raise BadInput(f"tenant: a tenant's name has 1 to {MAX_TENANT_CHARS} characters", "tenant")
     for index, stop in enumerate(request.stop):
         if not 1 <= len(stop) <= MAX_STOP_CHARS:
             name = f"stop[{index}]"

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Literal, Self
 
 from pydantic import Field, model_validator
 
 from services.runtime.settings import ServiceSettings
+
+MIN_CONTEXT_TOKENS = 128  # a slot with less could not hold a question
 
 
 class WorkerSettings(ServiceSettings):
@@ -49,9 +51,15 @@ class WorkerSettings(ServiceSettings):
     sim_seed: int = Field(0, description="seed of the simulated chance")
 
     @model_validator(mode="after")
-    def _steps_take_time(self) -> WorkerSettings:
+    def _can_work(self) -> Self:
+        faults = []
         if self.sim_step_ms + self.sim_step_per_sequence_ms <= 0:
-            raise ValueError("SIM_STEP_MS and SIM_STEP_PER_SEQUENCE_MS are both 0: a step must take some time")
-        if self.sim_kv_tokens // self.max_batch_size < 128:
-            raise ValueError("SIM_KV_TOKENS leaves each of MAX_BATCH_SIZE slots fewer than 128 tokens")
+            faults.append("SIM_STEP_MS and SIM_STEP_PER_SEQUENCE_MS are both 0: a step must take some time")
+        if self.sim_kv_tokens // self.max_batch_size < MIN_CONTEXT_TOKENS:
+            least = MIN_CONTEXT_TOKENS * self.max_batch_size
+            faults.append(
+                f"SIM_KV_TOKENS={self.sim_kv_tokens} is too little for MAX_BATCH_SIZE slots: at least {least}"
+            )
+        if faults:
+            raise ValueError("; ".join(faults))
         return self

@@ -39,7 +39,7 @@ def served(scenario: Callable[[httpx2.AsyncClient, httpx2.AsyncClient], Awaitabl
 
     async def main() -> None:
         chosen = {"sim_time_scale": 0.05, "log_level": "ERROR", "drain_timeout_s": 1.0, **settings}
-        process = build(WorkerSettings(worker_port=0, metrics_port=0, **chosen))
+        process = build(WorkerSettings(_env_file=None, worker_port=0, metrics_port=0, **chosen))
         async with running(process):
             public = httpx2.AsyncClient(base_url=f"http://127.0.0.1:{process.bound_port}")
             metrics = httpx2.AsyncClient(base_url=f"http://127.0.0.1:{process.bound_metrics_port}")
@@ -93,6 +93,7 @@ WRONG = [
     ("/generate", ask(prompt="", messages=None), 400, "prompt"),
     ("/generate", ask(stop=["ok", ""]), 400, "stop[1]"),
     ("/generate", ask(id="no spaces"), 400, "id"),
+    ("/generate", ask(tenant="t" * 129), 400, "tenant"),
     ("/generate", ask(deadline_ms=0), 400, "deadline_ms"),
     ("/generate", ask(max_tokens=40_000), 400, "max_tokens"),
     ("/generate", ask(messages=[{"role": 1, "content": "x"}]), 400, "messages[0].role"),

@@ -65,7 +65,7 @@ def answer(request: GenerateRequest) -> str:
         return _without_documents(asked)
     quotes = best_quotes(asked, passages)
     if not quotes:
-        return f"The {len(passages)} passages given to me do not speak of {_topic(asked)}."
+        return f"None of the passages in the prompt speaks of {_topic(asked)}."
     lead = _LEADS[variant % len(_LEADS)]
     return lead + " ".join(f"{quote.text.rstrip('.;:, ')} [{quote.passage}]." for quote in quotes)
 

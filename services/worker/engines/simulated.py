@@ -6,7 +6,8 @@ One step of n sequences lasts
 
 which is how real batched decoding behaves: the weights are read once for all (a), each sequence adds its attention
 (b), and a prompt is computed in proportion to its length (c). Fitted to transformers' continuous batching the line
-holds from 1 to 32 sequences; the defaults are a small model on one GPU.
+holds from 1 to 32 sequences; the defaults are a small model on one GPU. The text is a function of the prompt and the
+seed; temperature and top_p are accepted and change nothing.
 
 Memory is counted in tokens, prompt and answer alike. Every slot owns an equal share of the budget, so a full engine
 can never run out, and a request whose prompt and `max_tokens` exceed the share is refused before it waits.
