@@ -16,6 +16,7 @@ import asyncio
 import ssl
 from collections.abc import Sequence
 from types import TracebackType
+from typing import cast
 from urllib.parse import urlsplit
 
 import httptools
@@ -70,8 +71,7 @@ class _Connection(asyncio.Protocol):
     # Transport
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self.transport = transport
+        self.transport = cast(asyncio.Transport, transport)  # uvloop's does not inherit from it
 
     def data_received(self, data: bytes) -> None:
         if not self.busy or self.complete:

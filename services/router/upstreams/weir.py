@@ -7,8 +7,7 @@ import msgspec
 from services.contracts.generate import Done, Event, Failed, GenerateRequest, Token, WorkerStatus
 from services.contracts.problem import Problem
 from services.router.call import Busy, Call, Delta, End, Probe, Whole
-from services.router.upstreams.refusals import raise_for
-from services.runtime.errors import WeirError
+from services.router.upstreams.refusals import meaning
 from services.runtime.keepalive import Pool, Reply, Truncated, UpstreamError
 
 MAX_ANSWER_BYTES = 16 * 1_048_576
@@ -34,7 +33,7 @@ class WeirUpstream:
             body = await reply.read(MAX_ANSWER_BYTES)
         event = _decoded(body)
         if isinstance(event, Failed):
-            raise_for(event.code, event.message)
+            raise meaning(event.code, event.message)
         if not isinstance(event, Done) or event.text is None:
             raise UpstreamError("the worker's answer holds no text")
         return Whole(event.text, _end(event))
@@ -112,10 +111,7 @@ def refusal_of(status: int, body: bytes) -> Exception:
     if status in (429, 503):
         delay_ms = error.details.predicted_wait_ms or error.details.retry_hint_ms or 0
         return Busy(delay_ms, draining=error.code == "draining")
-    try:
-        raise_for(error.code, error.message, error.param, status)
-    except (WeirError, UpstreamError) as mapped:
-        return mapped
+    return meaning(error.code, error.message, error.param, status)
 
 
 class WeirStream:
@@ -126,12 +122,13 @@ class WeirStream:
         self.tail: list[bytes] = []
         self._reply = reply
         self._partial = b""
+        self._over = False
 
     async def next(self) -> Delta | None:
-        if self.end is not None:
+        if self._over:
             return None
         texts: list[str] = []
-        while not texts and self.end is None:
+        while not texts and not self._over:
             piece = await self._reply.next_piece()
             if piece is None:
                 raise Truncated("the worker's stream ended without its last event")
@@ -140,19 +137,19 @@ class WeirStream:
                 raise UpstreamError(f"an event exceeds {MAX_LINE_BYTES} bytes")
             for line in lines:
                 self._take(_decoded(line), texts)
-        if self.end is not None:
-            self._reply.linger()
         return Delta("".join(texts)) if texts else None
 
     def _take(self, event: Event, texts: list[str]) -> None:
-        if self.end is not None:
+        if self._over:
             raise UpstreamError("the worker sent an event after its last one")
         if isinstance(event, Token):
             texts.append(event.text)
         elif isinstance(event, Done):
             self.end = _end(event)
+            self._over = True
+            self._reply.linger()
         else:
-            raise_for(event.code, event.message)
+            raise meaning(event.code, event.message)
 
     def close(self) -> None:
         self._reply.close()

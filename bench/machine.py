@@ -1,0 +1,74 @@
+"""What a figure was measured on, and how processes are pinned and watched."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import platform
+import subprocess
+import sys
+import urllib.request
+from collections.abc import AsyncIterator
+from datetime import UTC, datetime
+from pathlib import Path
+
+
+def describe() -> str:
+    model = next(
+        (line.split(":")[1].strip() for line in Path("/proc/cpuinfo").read_text().splitlines() if "model name" in line),
+        platform.machine(),
+    )
+    commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True).stdout.strip()
+    dirty = subprocess.run(["git", "status", "--porcelain", "-uno"], capture_output=True, text=True).stdout.strip()
+    return (
+        f"{os.cpu_count()} cores of {model}, Linux {platform.release().split('-')[0]}, "
+        f"Python {platform.python_version()}; commit {commit or 'none'}{' with changes' if dirty else ''}, "
+        f"{datetime.now(UTC):%Y-%m-%d}"
+    )
+
+
+def cores() -> tuple[set[int], set[int]]:
+    """One core for the router, another for everything else; the same one where there is only one."""
+    have = sorted(os.sched_getaffinity(0))
+    return {have[0]}, {have[-1]}
+
+
+@contextlib.asynccontextmanager
+async def process(args: list[str], pin: set[int], env: dict[str, str] | None = None) -> AsyncIterator[int]:
+    """A child process pinned to cores; its pid. Ends with the block."""
+    child = await asyncio.create_subprocess_exec(
+        sys.executable, *args, env={**os.environ, **(env or {})},
+        stdout=asyncio.subprocess.DEVNULL, preexec_fn=lambda: os.sched_setaffinity(0, pin),
+    )  # fmt: skip
+    try:
+        yield child.pid
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            child.terminate()
+        try:
+            async with asyncio.timeout(10):
+                await child.wait()
+        except TimeoutError:
+            child.kill()
+            await child.wait()
+
+
+def rss_mb(pid: int) -> float:
+    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+        if line.startswith("VmRSS"):
+            return int(line.split()[1]) / 1024
+    return 0.0
+
+
+async def until_ready(url: str, seconds: float = 30.0) -> float:
+    """Seconds until GET answers 200."""
+    loop = asyncio.get_running_loop()
+    began = loop.time()
+    while loop.time() - began < seconds:
+        with contextlib.suppress(OSError):
+            status = await asyncio.to_thread(lambda: urllib.request.urlopen(url, timeout=1).status)
+            if status == 200:
+                return loop.time() - began
+        await asyncio.sleep(0.02)
+    raise TimeoutError(f"{url} was not ready within {seconds:g} s")

@@ -1,0 +1,113 @@
+"""The router on one core, before a stub on the other: requests, refusals and streamed chunks a second, added latency."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+from bench.client import Tally, closed_loop, connect, open_loop, post
+from bench.machine import cores, process, rss_mb, until_ready
+
+ROUTER_PORT, METRICS_PORT, STUB_PORT = 18000, 19000, 18080
+CONNECTIONS = 32
+
+
+@dataclass
+class Figure:
+    """One measured figure and what it should be."""
+
+    name: str
+    value: float
+    unit: str
+    target: float
+    at_least: bool = True
+    note: str = ""
+
+    @property
+    def held(self) -> bool:
+        return self.value >= self.target if self.at_least else self.value <= self.target
+
+
+def chat(model: str, stream: bool = False) -> bytes:
+    body = {
+        "model": model,
+        "messages": [
+            {"role": "system", "content": "You are a lock keeper."},
+            {"role": "user", "content": "What does a weir do to a river that is in flood, and why?"},
+        ],
+        "max_tokens": 64,
+        "stream": stream,
+    }
+    return json.dumps(body, separators=(",", ":")).encode()
+
+
+async def measure(seconds: float) -> list[Figure]:
+    router_core, other_core = cores()
+    with tempfile.TemporaryDirectory() as folder:
+        workers = Path(folder) / "workers.yaml"
+        url = f"http://127.0.0.1:{STUB_PORT}/v1"
+        workers.write_text(f"workers: [{{name: stub, kind: openai, url: '{url}', slots: 1000, models: [fast, hang]}}]")
+        env = {
+            "ROUTER_PORT": str(ROUTER_PORT), "METRICS_PORT": str(METRICS_PORT), "WORKERS_FILE": str(workers),
+            "MAX_INFLIGHT": "64", "RETRIEVAL_URL": "http://127.0.0.1:1",
+        }  # fmt: skip
+        async with process(["-m", "bench.stub", str(STUB_PORT)], other_core):
+            async with process(["-m", "services.router"], router_core, env) as pid:
+                await until_ready(f"http://127.0.0.1:{ROUTER_PORT}/health/ready")
+                idle_mb = rss_mb(pid)
+                figures = await _loads(seconds)
+                figures.append(Figure("idle memory", idle_mb, "MB", 80, at_least=False))
+            refusing = {**env, "MAX_INFLIGHT": "1"}
+            async with process(["-m", "services.router"], router_core, refusing):
+                await until_ready(f"http://127.0.0.1:{ROUTER_PORT}/health/ready")
+                figures += await _refusals(seconds)
+    return figures
+
+
+async def _loads(seconds: float) -> list[Figure]:
+    plain = post(ROUTER_PORT, "/v1/chat/completions", chat("fast"))
+    direct = post(STUB_PORT, "/v1/chat/completions", chat("fast"))
+    streamed = post(ROUTER_PORT, "/v1/chat/completions", chat("fast", stream=True))
+    ceiling = await closed_loop(STUB_PORT, direct, CONNECTIONS, seconds / 2)
+    busy = await closed_loop(ROUTER_PORT, plain, CONNECTIONS, seconds)
+    _must(busy, 200)
+    streams = await closed_loop(ROUTER_PORT, streamed, CONNECTIONS, seconds)
+    _must(streams, 200)
+    alone = await open_loop(STUB_PORT, direct, 200, seconds * 2)
+    through = await open_loop(ROUTER_PORT, plain, 200, seconds * 2)
+    chunks = streams.events / streams.wall_s
+    return [
+        Figure("chat completions", busy.per_second, "requests/s", 5000,
+               note=f"p50 {busy.quantile_ms(0.5):.1f} ms, p99 {busy.quantile_ms(0.99):.1f} ms; "
+                    f"client and stub alone {ceiling.per_second:,.0f}/s"),
+        Figure("streamed chunks", chunks, "chunks/s", 15_000,
+               note=f"{CONNECTIONS} streams; {streams.events / max(1, streams.reads):.2f} chunks per read"),
+        Figure("added latency p50, at 200 requests/s", through.quantile_ms(0.5) - alone.quantile_ms(0.5), "ms", 1.5,
+               at_least=False, note=f"{through.quantile_ms(0.5):.2f} ms against {alone.quantile_ms(0.5):.2f} ms"),
+        Figure("added latency p99, at 200 requests/s", through.quantile_ms(0.99) - alone.quantile_ms(0.99), "ms", 6,
+               at_least=False, note=f"{through.quantile_ms(0.99):.2f} ms against {alone.quantile_ms(0.99):.2f} ms"),
+    ]  # fmt: skip
+
+
+async def _refusals(seconds: float) -> list[Figure]:
+    holder = await connect(ROUTER_PORT, Tally())
+    holding = holder.ask(post(ROUTER_PORT, "/v1/chat/completions", chat("hang")))
+    await asyncio.sleep(0.2)
+    request = post(ROUTER_PORT, "/v1/chat/completions", chat("fast"))
+    refused = await closed_loop(ROUTER_PORT, request, CONNECTIONS, seconds)
+    _must(refused, 429)
+    holding.cancel()
+    holder.transport.close()
+    return [
+        Figure("refusals", refused.per_second, "requests/s", 12_000),
+        Figure("refusal p99", refused.quantile_ms(0.99), "ms", 10, at_least=False,
+               note=f"p50 {refused.quantile_ms(0.5):.1f} ms"),
+    ]  # fmt: skip
+
+
+def _must(tally: Tally, status: int) -> None:
+    if set(tally.statuses) != {status} or tally.failed:
+        raise RuntimeError(f"expected only {status}, got {tally.statuses} and {tally.failed} failures")
