@@ -94,7 +94,7 @@ class LiveDisplay:
         self._console = console
         self._rows = {name: Row(name) for name in names}
         self._spinners = {name: Spinner("dots", style="cyan") for name in names}
-        self._live = Live(console=console, get_renderable=self._table, refresh_per_second=12, transient=False)
+        self._live = Live(console=console, get_renderable=self.table, refresh_per_second=12, transient=False)
 
     @contextlib.contextmanager
     def shown(self) -> Iterator[None]:
@@ -122,7 +122,7 @@ class LiveDisplay:
     def say(self, text: RenderableType) -> None:
         self._console.print(text)
 
-    def _table(self) -> RenderableType:
+    def table(self) -> RenderableType:
         table = Table.grid(padding=(0, 2, 0, 0))
         table.add_column(width=3, justify="right")
         table.add_column(no_wrap=True)

@@ -1,0 +1,129 @@
+"""Children: their logs, their ends, and that they cannot outlive the supervisor."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from services.lab.child import Child, describe_exit, trim
+from services.lab.errors import LabError
+from services.lab.supervisor import Supervisor, together
+
+IGNORES_SIGTERM = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('up', flush=True)"
+
+
+def child(folder: Path, code: str, name: str = "part") -> Child:
+    return Child(name, [sys.executable, "-c", code], env=dict(os.environ), log=folder / f"{name}.log")
+
+
+def test_a_child_that_dies_is_named_with_its_exit_code_its_last_words_and_its_log(tmp_path: Path) -> None:
+    async def run() -> None:
+        dying = child(tmp_path, "print('no such model: x'); raise SystemExit(7)", "worker-0")
+        dying.spawn()
+        supervisor = Supervisor()
+        supervisor.take(dying, tier=0, stop_within_s=1)
+        with pytest.raises(LabError) as caught:
+            await asyncio.wait_for(supervisor.watch(), 20)
+        assert "worker-0 ended (exit code 7)" in caught.value.message
+        assert str(dying.log) in caught.value.message
+        assert caught.value.notes == ("no such model: x",)
+
+    asyncio.run(run())
+
+
+def test_tiers_stop_in_reverse_and_a_deaf_child_is_killed_and_named(
+    tmp_path: Path, wait_until: Callable[[Callable[[], bool]], None]
+) -> None:
+    ends = tmp_path / "ends"
+    notes = f"open({str(ends)!r}, 'a').write"
+    handler = "signal.signal(signal.SIGTERM, lambda *_: (%s('%s '), os._exit(0)))"
+
+    def polite(name: str) -> str:
+        return f"import os, signal, time; {handler % (notes, name)}; print('up', flush=True); time.sleep(600)"
+
+    front, store = child(tmp_path, polite("front"), "front"), child(tmp_path, polite("store"), "store")
+    deaf = child(tmp_path, f"{IGNORES_SIGTERM}; time.sleep(600)", "deaf")
+    supervisor = Supervisor()
+    for tier, each in enumerate((store, deaf, front)):
+        each.spawn()
+        supervisor.take(each, tier, stop_within_s=20 if each is not deaf else 0.05)
+    wait_until(lambda: all(each.tail() for each in (store, deaf, front)))
+    assert asyncio.run(supervisor.stop()) == ["deaf"]
+    assert ends.read_text().split() == ["front", "store"]
+    assert not any(each.running for each in (store, deaf, front))
+
+
+def test_stopping_what_has_never_started_or_has_ended_does_nothing(tmp_path: Path) -> None:
+    idle = child(tmp_path, "pass")
+    assert idle.stop(1)
+    idle.spawn()
+    assert idle.process is not None
+    idle.process.wait()
+    assert idle.stop(1)
+
+
+def test_a_command_that_does_not_exist_is_one_sentence(tmp_path: Path) -> None:
+    missing = Child("router", [str(tmp_path / "nowhere")], env={}, log=tmp_path / "router.log")
+    with pytest.raises(LabError, match=r"router could not be started: .*nowhere: No such file"):
+        missing.spawn()
+
+
+def test_only_the_main_thread_may_fork_since_the_child_dies_with_the_thread(tmp_path: Path) -> None:
+    refused: list[str] = []
+
+    def attempt() -> None:
+        try:
+            child(tmp_path, "pass").spawn()
+        except RuntimeError as error:
+            refused.append(str(error))
+
+    thread = threading.Thread(target=attempt)
+    thread.start()
+    thread.join()
+    assert refused
+    assert "main thread" in refused[0]
+
+
+def test_a_new_run_keeps_the_last_log_and_a_long_log_is_cut(tmp_path: Path) -> None:
+    for word in ("first", "second"):
+        run = child(tmp_path, f"print('{word}')")
+        run.spawn()
+        assert run.process is not None
+        run.process.wait()
+    assert run.log.read_text() == "second\n"
+    assert run.log.with_name("part.log.1").read_text() == "first\n"
+    run.log.write_bytes(b"x" * 1000 + b"y" * 1000)
+    assert not trim(run.log, limit_bytes=2000)
+    assert trim(run.log, limit_bytes=1000)
+    assert run.log.read_bytes() == b""
+    assert run.log.with_name("part.log.1").read_bytes() == b"y" * 500
+
+
+def test_an_exit_is_told_as_a_code_or_a_signal() -> None:
+    assert describe_exit(3) == "exit code 3"
+    assert describe_exit(-signal.SIGKILL) == "killed by SIGKILL"
+
+
+def test_the_first_of_several_failures_is_raised_as_itself() -> None:
+    cancelled: list[str] = []
+
+    async def fails() -> None:
+        raise LabError("the disk is full")
+
+    async def waits() -> None:
+        try:
+            await asyncio.sleep(600)
+        except asyncio.CancelledError:
+            cancelled.append("waits")
+            raise
+
+    with pytest.raises(LabError, match="the disk is full"):
+        asyncio.run(together(waits(), fails()))
+    assert cancelled == ["waits"]
