@@ -25,14 +25,13 @@ from services.lab.ports import free_port
 from services.lab.up import refuse_taken_ports
 from services.lab.welcome import welcome
 
-
 PORTS = ("router_port", "retrieval_port", "worker_port", "embedded_postgres_port", "embedded_redis_port")
 
 
 def settings(tmp_path: Path, **chosen: Any) -> LabSettings:
     """On free ports, in a folder of its own, whatever .env says."""
     values = {"data_dir": tmp_path, "workers_count": 1, **{name: free_port() for name in PORTS}, **chosen}
-    return LabSettings(_env_file=None, **values)
+    return LabSettings(_env_file=None, **values)  # type: ignore[call-arg]  # pydantic-settings' own argument
 
 
 def test_all_taken_ports_are_named_at_once_with_their_holder_and_a_way_out(tmp_path: Path) -> None:
