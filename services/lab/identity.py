@@ -62,14 +62,18 @@ def reachable_programs(programs: Path, stage: Path, identity: Identity) -> Path:
     """The programs themselves, or a copy of them that the other user may execute."""
     if identity.uid is None or _first_closed(programs / "bin") is None:
         return programs
-    copy = stage / programs.name
+    package = programs.parent
+    libraries = package.with_name(f"{package.name}.libs")  # found by a path relative to the programs
+    copy, partial = stage / "programs", stage / "programs.partial"
     if not copy.exists():
-        partial = stage / f"{programs.name}.partial"
         shutil.rmtree(partial, ignore_errors=True)
-        shutil.copytree(programs, partial, symlinks=True)
+        shutil.copytree(programs, partial / package.name / programs.name, symlinks=True)
+        if libraries.exists():
+            shutil.copytree(libraries, partial / libraries.name, symlinks=True)
         partial.rename(copy)
-    stage.chmod(0o755)
-    return copy
+    for folder in (stage, copy, copy / package.name):
+        folder.chmod(0o755)
+    return copy / package.name / programs.name
 
 
 def _known(uid: int) -> bool:
