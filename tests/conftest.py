@@ -81,8 +81,8 @@ async def _execute(url: str, statement: str) -> None:
 
 
 @pytest.fixture
-def wait_until() -> Callable[[Callable[[], bool]], None]:
-    """Wait for a condition rather than for a time; give up, loudly, after 20 s."""
+def wait_until() -> Callable[..., None]:
+    """Wait for a condition rather than for a time; give up, loudly, after a while."""
 
     def wait(condition: Callable[[], bool], within_s: float = 20.0) -> None:
         deadline = time.monotonic() + within_s

@@ -39,7 +39,7 @@ def test_a_child_that_dies_is_named_with_its_exit_code_its_last_words_and_its_lo
 
 
 def test_tiers_stop_in_reverse_and_a_deaf_child_is_killed_and_named(
-    tmp_path: Path, wait_until: Callable[[Callable[[], bool]], None]
+    tmp_path: Path, wait_until: Callable[..., None]
 ) -> None:
     ends = tmp_path / "ends"
     notes = f"open({str(ends)!r}, 'a').write"

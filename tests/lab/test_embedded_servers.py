@@ -94,7 +94,7 @@ def test_the_cache_comes_back_after_kill_9(redis: EmbeddedValkey) -> None:
 
 
 def test_kill_9_of_the_supervisor_leaves_no_process_and_no_port(
-    tmp_path: Path, wait_until: Callable[[Callable[[], bool]], None]
+    tmp_path: Path, wait_until: Callable[..., None]
 ) -> None:
     ports = free_port(), free_port()
     script = textwrap.dedent(f"""
