@@ -44,6 +44,8 @@ class Scenario:
     def __post_init__(self) -> None:
         _within("deadline_ms", self.deadline_ms, 1, MAX_DEADLINE_MS)
         _within("max_tokens", self.max_tokens, 1, 2048)
+        if len(self.think_s) != 2:
+            raise ValueError("think_s: two numbers were expected, the least and the most")
         least, most = self.think_s
         _within("think_s[0]", least, 0, 600)
         _within("think_s[1]", most, least, 600)
@@ -75,6 +77,7 @@ def load(name: str) -> Scenario:
     try:
         raw = tomllib.loads(path.read_text(encoding="utf-8"))
         stages = tuple(Stage(**stage) for stage in raw.pop("stages", []))
-        return Scenario(name=name, stages=stages, **{**raw, "think_s": tuple(raw["think_s"])})
-    except (ValueError, TypeError, KeyError) as error:
+        think_s = tuple(raw.pop("think_s", ()))
+        return Scenario(name=name, stages=stages, think_s=think_s, **raw)
+    except (ValueError, TypeError) as error:
         raise ValueError(f"{path.name}: {error}") from None

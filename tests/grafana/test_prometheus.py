@@ -1,0 +1,73 @@
+"""Prometheus looks where the services are, in containers and embedded, and calls them the same in both."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from services.retrieval.config import RetrievalSettings
+from services.router.config import RouterSettings
+from services.worker.config import WorkerSettings
+
+ROOT = Path(__file__).parents[2]
+CONFIGS = ("prometheus.yml", "prometheus.embedded.yml")
+PROMTOOL = shutil.which("promtool")
+PORTS = {
+    "router": RouterSettings.model_fields["metrics_port"].default,
+    "retrieval": RetrievalSettings.model_fields["metrics_port"].default,
+    "worker": WorkerSettings.model_fields["metrics_port"].default,
+}
+
+
+def read(path: str) -> dict[str, Any]:
+    content: dict[str, Any] = yaml.safe_load((ROOT / path).read_text(encoding="utf-8"))
+    return content
+
+
+def targets(config: str) -> dict[tuple[str, str], str]:
+    """(job, instance) -> address."""
+    return {
+        (job["job_name"], group["labels"]["instance"]): address
+        for job in read(f"grafana/{config}")["scrape_configs"]
+        for group in job["static_configs"]
+        for address in group["targets"]
+    }
+
+
+def test_both_configurations_know_the_same_instances():
+    assert targets(CONFIGS[0]).keys() == targets(CONFIGS[1]).keys()
+
+
+def test_in_containers_each_instance_is_a_service_at_its_metrics_port():
+    services = read("docker-compose.yml")["services"]
+    scraped = {key: address for key, address in targets("prometheus.yml").items() if key[0] != "prometheus"}
+    assert {instance: address for (_, instance), address in scraped.items()} == {
+        instance: f"{instance}:{services[instance]['environment']['METRICS_PORT']}" for _, instance in scraped
+    }
+
+
+def test_embedded_each_instance_is_at_its_default_port():
+    found = targets("prometheus.embedded.yml")
+    assert found["router", "router"] == f"127.0.0.1:{PORTS['router']}"
+    assert found["retrieval", "retrieval"] == f"127.0.0.1:{PORTS['retrieval']}"
+    assert found["worker", "worker-0"] == f"127.0.0.1:{PORTS['worker']}"
+    assert found["worker", "worker-1"] == f"127.0.0.1:{PORTS['worker'] + 1}"
+
+
+def test_the_provisioned_source_is_the_one_that_dashboards_name():
+    (source,) = read("grafana/provisioning/datasources/prometheus.yml")["datasources"]
+    assert (source["uid"], source["url"]) == ("prometheus", "http://prometheus:9090")
+
+
+@pytest.mark.skipif(PROMTOOL is None, reason="promtool is not installed (Debian: apt install prometheus)")
+@pytest.mark.parametrize("config", CONFIGS)
+def test_promtool_accepts_the_configuration(config):
+    done = subprocess.run(
+        [str(PROMTOOL), "check", "config", config], cwd=ROOT / "grafana", capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
