@@ -1,0 +1,119 @@
+"""A circuit breaker: after a few failures in a row, stop asking for a while, then ask once.
+
+A dependency that hangs costs every caller its timeout; one that is known to hang should cost nothing. The idea is
+Nygard's (Release It!), and the whole of it is this table:
+
+    state      on       next       and
+    closed     success  closed     failures := 0
+    closed     failure  closed     failures += 1
+    closed     tripped  open       for `open_for_s`
+    open       timer    half-open  one probe may pass
+    half-open  success  closed     failures := 0
+    half-open  failure  open       for twice as long as before, at most `open_at_most_s`
+
+`tripped` is the failure that makes `failures_to_open` in a row. What was asked before the breaker opened may answer
+after: while open, neither counts. A probe that never reports is lost, not awaited: another may pass after `open_for_s`.
+
+Bounds: with a dependency that is frozen from time t on, callers lose at most `failures_to_open` timeouts (and those
+already on their way), then one per probe.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+
+class State(Enum):
+    """Whether calls pass."""
+
+    CLOSED = "closed"
+    OPEN = "open"
+    HALF_OPEN = "half-open"
+
+
+class Event(Enum):
+    """What happened to a call, or to the clock."""
+
+    SUCCESS = "success"
+    FAILURE = "failure"
+    TRIPPED = "tripped"
+    TIMER = "timer"
+
+
+TRANSITIONS: dict[tuple[State, Event], State] = {
+    (State.CLOSED, Event.SUCCESS): State.CLOSED,
+    (State.CLOSED, Event.FAILURE): State.CLOSED,
+    (State.CLOSED, Event.TRIPPED): State.OPEN,
+    (State.OPEN, Event.TIMER): State.HALF_OPEN,
+    (State.OPEN, Event.SUCCESS): State.OPEN,
+    (State.OPEN, Event.FAILURE): State.OPEN,
+    (State.HALF_OPEN, Event.TIMER): State.HALF_OPEN,
+    (State.HALF_OPEN, Event.SUCCESS): State.CLOSED,
+    (State.HALF_OPEN, Event.FAILURE): State.OPEN,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """The breaker went from one state to another: worth one line in the log."""
+
+    before: State
+    after: State
+
+
+class Breaker:
+    """Ask `allow` before a call and report its end; a report returns the change it made, if any."""
+
+    __slots__ = ("_open_for_s", "_until", "failures", "failures_to_open", "open_at_most_s", "open_for_s", "state")
+
+    def __init__(self, *, failures_to_open: int = 3, open_for_s: float = 1.0, open_at_most_s: float = 30.0) -> None:
+        if failures_to_open < 1:
+            raise ValueError(f"failures_to_open must be at least 1, got {failures_to_open}")
+        if not 0 < open_for_s <= open_at_most_s:
+            raise ValueError(f"open_for_s must be above 0 and at most open_at_most_s, got {open_for_s}")
+        self.failures_to_open = failures_to_open
+        self.open_for_s = open_for_s
+        self.open_at_most_s = open_at_most_s
+        self.state = State.CLOSED
+        self.failures = 0
+        self._open_for_s = open_for_s
+        self._until = 0.0
+
+    def allow(self, now: float) -> bool:
+        """Whether to make this call. When it was open and its time is up, this call is the probe."""
+        if self.state is State.CLOSED:
+            return True
+        if now < self._until:
+            return False
+        self.state = TRANSITIONS[self.state, Event.TIMER]
+        self._until = now + self.open_for_s
+        return True
+
+    def succeeded(self, now: float) -> Change | None:
+        """The call was answered, whatever the answer."""
+        return self._on(Event.SUCCESS, now)
+
+    def failed(self, now: float) -> Change | None:
+        """The call timed out or could not be made."""
+        last_straw = self.state is State.CLOSED and self.failures + 1 >= self.failures_to_open
+        return self._on(Event.TRIPPED if last_straw else Event.FAILURE, now)
+
+    def _on(self, event: Event, now: float) -> Change | None:
+        before, self.state = self.state, TRANSITIONS[self.state, event]
+        if self.state is State.CLOSED:
+            self.failures = 0 if event is Event.SUCCESS else self.failures + 1
+        if before is self.state:
+            return None
+        if self.state is State.OPEN:
+            self._open(now, again=before is State.HALF_OPEN)
+        return Change(before, self.state)
+
+    def _open(self, now: float, *, again: bool) -> None:
+        self._open_for_s = min(self._open_for_s * 2, self.open_at_most_s) if again else self.open_for_s
+        self._until = now + self._open_for_s
+        self.failures = 0
+
+    def __repr__(self) -> str:
+        until = f" until {self._until:g}" if self.state is not State.CLOSED else ""
+        return f"<Breaker {self.state.value}{until}, {self.failures}/{self.failures_to_open} failures>"

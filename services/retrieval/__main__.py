@@ -1,0 +1,25 @@
+"""`python -m services.retrieval`: the retrieval service, settings from the environment."""
+
+from __future__ import annotations
+
+import sys
+
+from services.retrieval.app import build
+from services.retrieval.config import RetrievalSettings
+from services.retrieval.minilm import ModelUnusable, find_model
+from services.runtime.serve import run
+from services.runtime.settings import EXIT_BAD_SETTINGS, load
+
+
+def main() -> int:
+    settings = load(RetrievalSettings)
+    try:
+        model = find_model(settings.embed_model_path)
+    except ModelUnusable as error:
+        sys.stderr.write(f"retrieval: {error}\n")
+        return EXIT_BAD_SETTINGS
+    return run(lambda: build(settings, model))
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

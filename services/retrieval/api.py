@@ -1,0 +1,85 @@
+"""Retrieval's HTTP face: read a request, ask, send the answer."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+
+import msgspec
+
+from services.contracts.search import EmbedReply, EmbedRequest, RetrieveRequest
+from services.core.outcome import Outcome
+from services.retrieval.cache import Cache
+from services.retrieval.embedder import Embedded, EmbedderFull, ThreadedEmbedder
+from services.retrieval.minilm import DIMENSIONS
+from services.retrieval.search import Retrieval
+from services.retrieval.store import Store
+from services.runtime.errors import BadInput, Refused
+from services.runtime.http import Exchange, Handler, Readiness
+from services.runtime.strictjson import decode
+
+
+class Api:
+    """The routes of the retrieval service."""
+
+    def __init__(self, retrieval: Retrieval, embedder: ThreadedEmbedder, store: Store, cache: Cache) -> None:
+        self._retrieval = retrieval
+        self._embedder = embedder
+        self._store = store
+        self._cache = cache
+        self._encode: Callable[[object], bytes] = msgspec.json.Encoder().encode
+
+    def routes(self) -> Mapping[tuple[str, str], Handler]:
+        return {("POST", "/retrieve"): self.retrieve, ("POST", "/embed"): self.embed}
+
+    def ready(self) -> Readiness:
+        """Not ready before the embedder is warm and the database was reached once; ready from then on.
+
+        What is missing at the moment is listed either way: a cache or a database that is down costs answers their
+        freshness or their context, not the service its place.
+        """
+        up = {"embedder": self._embedder.warm, "postgres": self._store.up, "redis": self._cache.up}
+        detail: dict[str, object] = {"degraded": [name for name, is_up in up.items() if not is_up]}
+        if not self._store.up and self._store.fault is not None:
+            detail["postgres"] = self._store.fault
+        return Readiness(self._embedder.warm and self._store.reached, detail)
+
+    async def retrieve(self, exchange: Exchange) -> None:
+        """POST /retrieve: passages within a budget. A shortfall is an answer too, with source `stale` or `none`."""
+        request = decode(exchange.body, RetrieveRequest)
+        if request.query.isspace():
+            raise BadInput("query: is blank", "query")
+        _leave_with_client(exchange)
+        if not self._embedder.warm:
+            raise Refused(Outcome.NO_CAPACITY, "the embedder is still being loaded", reason="warming")
+        reply = await self._retrieval.retrieve(request)
+        exchange.log.update(
+            tenant=request.tenant, source=reply.source, reason=reply.reason, results=len(reply.results),
+            embed_ms=reply.embed_ms, search_ms=reply.search_ms,
+        )  # fmt: skip
+        await exchange.reply(200, self._encode(reply))
+
+    async def embed(self, exchange: Exchange) -> None:
+        """POST /embed: a vector for each text, in order. Gives way to queries."""
+        request = decode(exchange.body, EmbedRequest)
+        _leave_with_client(exchange)
+        embedded = await self._embed_all(request.input)
+        exchange.log.update(texts=len(request.input), tokens=embedded.tokens)
+        reply = EmbedReply(self._embedder.name, DIMENSIONS, embedded.vectors.tolist(), embedded.tokens)
+        await exchange.reply(200, self._encode(reply))
+
+    async def _embed_all(self, texts: list[str]) -> Embedded:
+        if not self._embedder.warm:
+            raise Refused(Outcome.NO_CAPACITY, "the embedder is still being loaded", reason="warming")
+        try:
+            return await self._embedder.embed(texts, urgent=False)
+        except EmbedderFull as full:
+            waiting = self._embedder.waiting
+            raise Refused(Outcome.YIELD, str(full), reason="embedder_queue", queue_depth=waiting) from None
+
+
+def _leave_with_client(exchange: Exchange) -> None:
+    """Stop when nobody waits for the answer any more: a text that is still in line is then not embedded."""
+    task = asyncio.current_task()
+    if task is not None:
+        exchange.on_gone(task.cancel)

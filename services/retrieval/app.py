@@ -1,0 +1,110 @@
+"""The composition root: every part of the retrieval service is made here, and nowhere else."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+from services.core.breaker import Breaker
+from services.retrieval.api import Api
+from services.retrieval.cache import Cache, redis_client
+from services.retrieval.config import RetrievalSettings
+from services.retrieval.database import Session, connect
+from services.retrieval.embedder import ThreadedEmbedder
+from services.retrieval.metrics import RetrievalMetrics
+from services.retrieval.minilm import MiniLM
+from services.retrieval.pool import Pool
+from services.retrieval.search import Retrieval
+from services.retrieval.store import Store
+from services.runtime.drain import Drain
+from services.runtime.guard import GuardLimits
+from services.runtime.http import Service
+from services.runtime.log import Log
+from services.runtime.serve import Process
+from services.runtime.telemetry import metrics_app, new_registry
+
+NAME = "retrieval"
+WAITING_PER_CONNECTION = 32
+
+
+def build(settings: RetrievalSettings, model: Path) -> Process:
+    """The service over the model in that folder, ready to be run."""
+    log = Log(NAME, settings.log_level)
+    drain = Drain()
+    registry = new_registry()
+    metrics = RetrievalMetrics(registry)
+    embedder = ThreadedEmbedder(
+        lambda: MiniLM(model), threads=settings.embed_threads, queue_size=settings.embed_queue_size, metrics=metrics
+    )
+    pool = connection_pool(settings, log)
+    store = Store(pool, log=log)
+    cache = exact_cache(settings, metrics, log)
+    retrieval = Retrieval(
+        embedder=embedder,
+        store=store,
+        cache=cache,
+        metrics=metrics,
+        budget_s=settings.retrieval_budget_ms / 1000,
+        ttl_s=settings.cache_ttl_s,
+    )
+    metrics.watch(
+        embedder_waiting=lambda: embedder.waiting,
+        connections=lambda: pool.open,
+        connections_in_use=lambda: pool.lent,
+        up={"postgres": lambda: store.up, "redis": lambda: cache.up},
+    )
+    api = Api(retrieval, embedder, store, cache)
+    service = Service(NAME, api.routes(), ready=api.ready, log=log, drain=drain)
+
+    async def start() -> None:
+        await store.start()
+        await cache.start()
+        await embedder.start()
+
+    async def stop() -> None:
+        await embedder.stop()
+        await cache.stop()
+        await store.stop()
+
+    return Process(
+        name=NAME,
+        app=service,
+        metrics=metrics_app(registry),
+        log=log,
+        drain=drain,
+        host=settings.host,
+        port=settings.retrieval_port,
+        metrics_host=settings.metrics_host,
+        metrics_port=settings.metrics_port,
+        limits=GuardLimits(
+            body_bytes=settings.max_body_bytes,
+            connections=settings.max_connections,
+            headers_s=settings.client_timeout_s / 3,
+            body_s=settings.client_timeout_s,
+            write_stall_s=settings.write_stall_s,
+        ),
+        idle_timeout_s=settings.idle_timeout_s,
+        drain_timeout_s=settings.drain_timeout_s,
+        start=start,
+        stop=stop,
+    )
+
+
+def connection_pool(settings: RetrievalSettings, log: Log) -> Pool[Session]:
+    """Sessions with the database, which connect by themselves."""
+
+    async def session() -> Session:
+        timeout_s = settings.postgres_connect_timeout_s
+        return Session(await connect(settings.postgres_url, timeout_s=timeout_s, application="weir-retrieval"))
+
+    size = settings.postgres_pool_size
+    return Pool(session, size=size, max_waiting=size * WAITING_PER_CONNECTION, log=log, chance=random.Random())
+
+
+def exact_cache(settings: RetrievalSettings, metrics: RetrievalMetrics, log: Log) -> Cache:
+    """The cache over its Redis client and its breaker."""
+    timeout_s = settings.redis_timeout_ms / 1000
+    client = redis_client(settings.redis_url, timeout_s=timeout_s, connections=settings.redis_pool_size)
+    return Cache(
+        client, Breaker(open_at_most_s=2.0), timeout_s=timeout_s, stale_s=settings.stale_ttl_s, metrics=metrics, log=log
+    )

@@ -1,0 +1,238 @@
+"""The exact cache: results by tenant, query and depth, in Redis. It may save a search and must never cost one.
+
+One entry serves twice. Its key is a digest of model, tenant, top_k and query; its value carries the tenant and the
+corpus version it was computed from, and is checked on every read, for a shared store may hand out anything. Of the
+current version and younger than the time to live, an entry is fresh. Otherwise it is kept a while longer as the
+fallback of a search that fails: it is then already in hand, so the fallback costs no time of its own.
+
+Age is not told by a wall clock but by what is left of the key's life, which Redis counts.
+
+Redis gets min(`timeout_s`, a quarter of the remaining budget) and no second try. What it does wrong is a miss, counted
+and swallowed. After three failures in a row a breaker opens and nobody waits for it any more: a watcher asks on behalf
+of all, and closes the breaker again. One log line per change.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hashlib
+from collections.abc import Coroutine
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import msgspec
+from redis.asyncio import BlockingConnectionPool, Redis
+from redis.asyncio.retry import Retry
+from redis.backoff import NoBackoff
+from redis.exceptions import ConnectionError as RedisConnectionError
+from redis.exceptions import RedisError, ResponseError
+from redis.exceptions import TimeoutError as RedisTimeoutError
+from redis.maint_notifications import MaintNotificationsConfig
+
+from services.contracts.search import Passage
+from services.core.breaker import Breaker, Change, State
+from services.retrieval.deadline import Late, by
+from services.retrieval.metrics import RetrievalMetrics
+from services.runtime.log import Log
+
+PREFIX = "weir:retrieval:1:"
+MAX_ENTRY_BYTES = 262_144
+MAX_WRITES = 64  # writes under way at once; more are dropped
+WRITE_TIMEOUT_S = 0.25  # nobody waits for a write
+WATCH_EVERY_S = 1.0
+SHARE_OF_BUDGET = 0.25
+
+T = TypeVar("T")
+
+
+class Entry(msgspec.Struct, frozen=True, array_like=True):
+    """What is stored. `fresh_s` of its `life_s` it may stand for a search; for the rest it is a fallback."""
+
+    key: str
+    tenant: str
+    version: int
+    fresh_s: float
+    life_s: float
+    results: list[Passage]
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """An entry that was read and checked."""
+
+    results: list[Passage]
+    age_s: float
+    fresh: bool
+
+
+class Unreachable(Exception):
+    """Redis did not answer in time, or not at all."""
+
+
+@dataclass(frozen=True, slots=True)
+class CacheKey:
+    """What makes two retrievals the same. The digest is what Redis sees: never a query."""
+
+    tenant: str
+    query: str
+    top_k: int
+    model: str
+
+    @property
+    def digest(self) -> str:
+        """Every part with its length before it, so that no two keys run together."""
+        hashed = hashlib.sha256()
+        for part in (self.model, self.tenant, str(self.top_k), self.query):
+            data = part.encode("utf-8")
+            hashed.update(len(data).to_bytes(8, "big"))
+            hashed.update(data)
+        return PREFIX + hashed.hexdigest()
+
+
+def redis_client(url: str, *, timeout_s: float, connections: int) -> Redis:
+    """A client with every wait bounded and nothing tried twice; the library's defaults wait up to 15 s."""
+    pool = BlockingConnectionPool.from_url(
+        url,
+        max_connections=connections,
+        timeout=timeout_s,
+        socket_timeout=WRITE_TIMEOUT_S,
+        socket_connect_timeout=WRITE_TIMEOUT_S,
+        retry=Retry(NoBackoff(), 0),
+        maint_notifications_config=MaintNotificationsConfig(enabled=False),
+    )
+    return Redis(connection_pool=pool)
+
+
+class Cache:
+    """Reads within a small allowance, writes in the background, and never raises."""
+
+    def __init__(
+        self, client: Redis, breaker: Breaker, *, timeout_s: float, stale_s: float, metrics: RetrievalMetrics, log: Log
+    ) -> None:
+        self._client = client
+        self._breaker = breaker
+        self._timeout_s = timeout_s
+        self._stale_s = stale_s
+        self._count = metrics.cache
+        self._log = log
+        self._encode = msgspec.msgpack.Encoder().encode
+        self._decode = msgspec.msgpack.Decoder(Entry).decode
+        self._writes: set[asyncio.Task[None]] = set()
+        self._watcher: asyncio.Task[None] | None = None
+
+    @property
+    def up(self) -> bool:
+        """Redis answers, as far as anyone knows."""
+        return self._breaker.state is State.CLOSED
+
+    async def start(self) -> None:
+        """Watch Redis in the background."""
+        self._watcher = asyncio.get_running_loop().create_task(self._watch(), name="redis-watch")
+
+    async def stop(self) -> None:
+        """Drop what is being written, and the connections."""
+        running = [task for task in (self._watcher, *self._writes) if task is not None]
+        for task in running:
+            task.cancel()
+        if running:
+            await asyncio.wait(running, timeout=WRITE_TIMEOUT_S)
+        await self._client.aclose()
+
+    async def get(self, key: CacheKey, *, version: int | None, ttl_s: float, budget_s: float) -> Kept | None:
+        """The entry under this key, if there is a sound one; fresh if of this corpus version and young enough."""
+        if not self.up:
+            self._count["skipped"].inc()
+            return None
+        allowance_s = min(self._timeout_s, budget_s * SHARE_OF_BUDGET)
+        digest = key.digest
+        try:
+            data, left_ms = await self._ask(self._read(digest), allowance_s)
+        except (ResponseError, Unreachable):  # refused (a key of another type, no permission), or not answered
+            self._count["error"].inc()
+            return None
+        kept = None if data is None else self._check(digest, key.tenant, data, left_ms, version, ttl_s)
+        result = "miss" if data is None else "invalid" if kept is None else "hit" if kept.fresh else "stale"
+        self._count[result].inc()
+        return kept
+
+    def put(self, key: CacheKey, results: list[Passage], *, version: int, ttl_s: float) -> None:
+        """Keep a whole, unerrored result, in the background."""
+        if ttl_s <= 0 or not results:
+            return
+        digest, life_s = key.digest, ttl_s + self._stale_s
+        data = self._encode(Entry(digest, key.tenant, version, ttl_s, life_s, results))
+        if not self.up or len(self._writes) >= MAX_WRITES or len(data) > MAX_ENTRY_BYTES:
+            self._count["not_stored"].inc()
+            return
+        task = asyncio.get_running_loop().create_task(self._write(digest, data, life_s))
+        self._writes.add(task)
+        task.add_done_callback(self._writes.discard)
+
+    async def _read(self, digest: str) -> tuple[bytes | None, int]:
+        async with self._client.pipeline(transaction=False) as pipeline:
+            pipeline.get(digest)
+            pipeline.pttl(digest)
+            data, left_ms = await pipeline.execute()
+        return data, left_ms
+
+    async def _set(self, digest: str, data: bytes, life_s: float) -> None:
+        await self._client.set(digest, data, px=max(1, round(life_s * 1000)))
+
+    async def _write(self, digest: str, data: bytes, life_s: float) -> None:
+        try:
+            await self._ask(self._set(digest, data, life_s), WRITE_TIMEOUT_S)
+        except (ResponseError, Unreachable):  # full, read-only, or gone
+            self._count["not_stored"].inc()
+        else:
+            self._count["stored"].inc()
+
+    def _check(
+        self, digest: str, tenant: str, data: bytes, left_ms: int, version: int | None, ttl_s: float
+    ) -> Kept | None:
+        """None unless this is what we stored under this key, for this tenant, with an end to its life."""
+        if not isinstance(data, bytes) or len(data) > MAX_ENTRY_BYTES:
+            return None
+        try:
+            entry = self._decode(data)
+        except msgspec.DecodeError:
+            return None
+        age_s = entry.life_s - left_ms / 1000
+        if entry.key != digest or entry.tenant != tenant or left_ms < 0 or age_s < -1:
+            return None
+        fresh = entry.version == version and age_s < min(entry.fresh_s, ttl_s)
+        return Kept(entry.results, max(0.0, age_s), fresh)
+
+    async def _ask(self, work: Coroutine[Any, Any, T], allowance_s: float) -> T:
+        """One exchange with Redis, its end told to the breaker. Raises `Unreachable` or `ResponseError`."""
+        loop = asyncio.get_running_loop()
+        try:
+            answer = await by(loop.time() + allowance_s, work)
+        except ResponseError:
+            self._note(self._breaker.succeeded(loop.time()))
+            raise
+        except (Late, RedisConnectionError, RedisTimeoutError, RedisError, OSError) as error:
+            self._note(self._breaker.failed(loop.time()), error)
+            raise Unreachable from None
+        self._note(self._breaker.succeeded(loop.time()))
+        return answer
+
+    async def _watch(self) -> None:
+        """Ask for a sign of life once a second, so that an open breaker closes without a client paying for it."""
+        loop = asyncio.get_running_loop()
+        while True:
+            if self._breaker.allow(loop.time()):
+                with contextlib.suppress(ResponseError, Unreachable):
+                    await self._ask(self._ping(), WRITE_TIMEOUT_S)
+            await asyncio.sleep(WATCH_EVERY_S)
+
+    async def _ping(self) -> None:
+        await self._client.ping()
+
+    def _note(self, change: Change | None, error: Exception | None = None) -> None:
+        if change is None:
+            return
+        if change.after is State.CLOSED:
+            self._log.info("redis is up")
+        elif change.before is State.CLOSED:
+            self._log.warning("redis is down", fault=type(error).__name__)

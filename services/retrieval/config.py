@@ -1,0 +1,53 @@
+"""Settings of the retrieval service, and of `python -m services.retrieval.ingest`."""
+
+from __future__ import annotations
+
+from pydantic import Field, model_validator
+
+from services.runtime.settings import ServiceSettings
+
+
+class RetrievalSettings(ServiceSettings):
+    """One retrieval service: a database, a cache before it, an embedder, and a budget over all three."""
+
+    retrieval_port: int = Field(8001, ge=0, le=65535, description="port of the retrieval service")
+    metrics_port: int = Field(9001, ge=0, le=65535, description="port of retrieval's metrics listener")
+    postgres_url: str = Field(
+        "postgresql://weir:weir@127.0.0.1:5432/weir",
+        pattern=r"^postgres(ql)?://",
+        description="PostgreSQL with pgvector, the store of documents",
+    )
+    redis_url: str = Field(
+        "redis://127.0.0.1:6379/0", pattern=r"^(rediss?|unix)://", description="Redis or Valkey, the cache"
+    )
+    retrieval_budget_ms: float = Field(
+        100.0, gt=0, le=60_000, description="milliseconds a retrieval may take; a request may allow less"
+    )
+    cache_ttl_s: float = Field(
+        300.0, ge=0, le=86_400, description="seconds a cached result counts as fresh, at most; 0 turns the cache off"
+    )
+    stale_ttl_s: float = Field(
+        3600.0, ge=0, le=604_800, description="seconds after that for which it may still stand in when a search fails"
+    )
+    redis_timeout_ms: float = Field(
+        20.0, gt=0, le=1000, description="milliseconds the cache may cost a request; never over a quarter of its budget"
+    )
+    redis_pool_size: int = Field(16, ge=1, le=1024, description="connections to Redis")
+    postgres_pool_size: int = Field(4, ge=1, le=256, description="connections to PostgreSQL, held open")
+    postgres_connect_timeout_s: float = Field(
+        3.0, gt=0, le=60, description="seconds an attempt to connect to PostgreSQL may take"
+    )
+    embed_model_path: str = Field("", description="folder of the embedding model; empty: the one that is installed")
+    embed_threads: int = Field(1, ge=1, le=64, description="processor threads a pass of the embedder may use")
+    embed_queue_size: int = Field(512, ge=1, le=65_536, description="most texts waiting to be embedded")
+    ingest_max_file_bytes: int = Field(
+        8_388_608, ge=1024, le=1_073_741_824, description="largest document that is ingested, bytes"
+    )
+    chunk_tokens: int = Field(200, ge=32, le=254, description="most tokens in a chunk, its headings included")
+    chunk_overlap_tokens: int = Field(30, ge=0, le=127, description="tokens a chunk repeats of the one before")
+
+    @model_validator(mode="after")
+    def _chunks_advance(self) -> RetrievalSettings:
+        if self.chunk_overlap_tokens * 2 > self.chunk_tokens:
+            raise ValueError("CHUNK_OVERLAP_TOKENS may be at most half of CHUNK_TOKENS")
+        return self

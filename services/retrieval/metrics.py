@@ -1,0 +1,62 @@
+"""Every metric of retrieval, declared once; labelled children are made here and kept.
+
+Labels are closed sets: sources, cache results, dependencies. A tenant is not a label here: the router, which knows
+which tenants are configured, counts by tenant.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import get_args
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+
+from services.contracts.search import Source
+from services.runtime.telemetry import SECONDS_BUCKETS
+
+BATCH_BUCKETS = (1, 2, 3, 4, 6, 8)
+CACHE_RESULTS = ("hit", "stale", "miss", "invalid", "error", "skipped", "stored", "not_stored")
+SHORTFALL_REASONS = ("budget_spent", "postgres_down", "postgres_busy", "search_failed", "embedder_full")
+DEPENDENCIES = ("postgres", "redis")
+
+
+class RetrievalMetrics:
+    """What search, cache and embedder report as it happens."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self.registry = registry
+        seconds = self._seconds("weir_retrieval_seconds", "Time of a retrieval by where it came from", ["source"])
+        self.retrieval_seconds = {source: seconds.labels(source) for source in get_args(Source)}
+        cache = Counter("weir_cache_total", "Cache look-ups and writes", ["cache", "result"], registry=registry)
+        self.cache = {result: cache.labels("exact", result) for result in CACHE_RESULTS}
+        shortfalls = Counter(
+            "weir_retrieval_shortfalls_total", "Retrievals that had no fresh result", ["reason"], registry=registry
+        )
+        self.shortfalls = {reason: shortfalls.labels(reason) for reason in SHORTFALL_REASONS}
+        self.search_seconds = self._seconds("weir_retrieval_search_seconds", "Time of a database search that answered")
+        self.embed_seconds = self._seconds("weir_embed_seconds", "Time of one pass of the embedder")
+        self.embed_batch = Histogram(
+            "weir_embed_batch_size", "Texts that shared a pass", buckets=BATCH_BUCKETS, registry=registry
+        )
+
+    def _seconds(self, name: str, meaning: str, labels: list[str] | None = None) -> Histogram:
+        return Histogram(name, meaning, labels or [], buckets=SECONDS_BUCKETS, registry=self.registry)
+
+    def watch(
+        self,
+        *,
+        embedder_waiting: Callable[[], float],
+        connections: Callable[[], float],
+        connections_in_use: Callable[[], float],
+        up: dict[str, Callable[[], float]],
+    ) -> None:
+        """Declare the gauges that are read off the service at each scrape."""
+        self._gauge("weir_embed_queue_depth", "Texts waiting to be embedded", embedder_waiting)
+        self._gauge("weir_postgres_connections", "Open database connections", connections)
+        self._gauge("weir_postgres_connections_in_use", "Database connections running a query", connections_in_use)
+        gauge = Gauge("weir_dependency_up", "1 while it answers", ["dependency"], registry=self.registry)
+        for dependency in DEPENDENCIES:
+            gauge.labels(dependency).set_function(up[dependency])
+
+    def _gauge(self, name: str, meaning: str, read: Callable[[], float]) -> None:
+        Gauge(name, meaning, registry=self.registry).set_function(read)

@@ -1,0 +1,206 @@
+"""A few connections, held open by a keeper, lent for one query at a time.
+
+A request never connects: connecting to a frozen server hangs, and to a full one fails slowly. The keeper connects in
+the background, one attempt at a time, with a growing and jittered pause while attempts fail, so the pool heals by
+itself when the server is back and a restarted server is not stampeded. With no connection at all, `take` says so at
+once; with all of them lent it waits in line, first come first served, until the deadline.
+
+Bounds: at most `size` connections; at most `max_waiting` wait; a pause is at most `PAUSE_AT_MOST_S`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections import deque
+from collections.abc import Awaitable, Callable
+from typing import Generic, Protocol, TypeVar
+
+from services.runtime.log import Log
+
+PAUSE_S = 0.1
+PAUSE_AT_MOST_S = 2.0
+
+
+class Down(Exception):
+    """There is no connection."""
+
+
+class Busy(Exception):
+    """Every connection is lent, and none came back in time."""
+
+
+class Connection(Protocol):
+    """What the pool needs of one."""
+
+    def is_closed(self) -> bool: ...
+
+    def terminate(self) -> None: ...
+
+    def on_lost(self, callback: Callable[[], None]) -> None: ...
+
+
+C = TypeVar("C", bound=Connection)
+
+
+class Pool(Generic[C]):
+    """Connections made by `connect`, which raises when it cannot and takes a bounded time to find out."""
+
+    def __init__(
+        self, connect: Callable[[], Awaitable[C]], *, size: int, max_waiting: int, log: Log, chance: random.Random
+    ) -> None:
+        self._connect = connect
+        self._size = size
+        self._max_waiting = max_waiting
+        self._log = log
+        self._chance = chance
+        self._open: set[C] = set()
+        self._idle: deque[C] = deque()
+        self._waiting: deque[asyncio.Future[C]] = deque()
+        self._wanted = asyncio.Event()
+        self._failures = 0
+        self._was_up: bool | None = None
+        self._keeper: asyncio.Task[None] | None = None
+        self.fault: str | None = None
+
+    @property
+    def open(self) -> int:
+        """Connections that stand, idle or lent."""
+        return len(self._open)
+
+    @property
+    def lent(self) -> int:
+        """Connections at work."""
+        return len(self._open) - len(self._idle)
+
+    def start(self) -> None:
+        """Begin to connect, and go on for as long as the pool lives."""
+        self._wanted.set()
+        self._keeper = asyncio.get_running_loop().create_task(self._keep(), name="postgres-keeper")
+
+    async def stop(self) -> None:
+        """Close everything, without waiting for the server's farewell."""
+        if self._keeper is not None:
+            self._keeper.cancel()
+            await asyncio.wait({self._keeper})
+        for connection in list(self._open):
+            connection.terminate()
+        self._open.clear()
+        self._idle.clear()
+        self._fail_waiting()
+
+    async def take(self, deadline: float) -> C:
+        """A connection, until it is given back or discarded. Raises `Down` at once, or `Busy` by the deadline."""
+        while self._idle:
+            connection = self._idle.pop()
+            if not connection.is_closed():
+                return connection
+            self._forget(connection)
+        if not self._open:
+            raise Down(self.fault or "not connected")
+        if len(self._waiting) >= self._max_waiting:
+            raise Busy
+        return await self._wait_in_line(deadline)
+
+    async def _wait_in_line(self, deadline: float) -> C:
+        loop = asyncio.get_running_loop()
+        place: asyncio.Future[C] = loop.create_future()
+        self._waiting.append(place)
+        try:
+            await asyncio.wait({place}, timeout=max(0.0, deadline - loop.time()))
+        except asyncio.CancelledError:
+            if place.done() and place.exception() is None:
+                self.give_back(place.result())  # it was lent to someone who has just left
+            place.cancel()
+            raise
+        if not place.done():
+            place.cancel()
+            raise Busy
+        return place.result()
+
+    def give_back(self, connection: C) -> None:
+        """The query was answered, even if with an error: the connection is sound."""
+        self._failures = 0
+        if connection.is_closed() or connection not in self._open:
+            self._forget(connection)
+            return
+        while self._waiting:
+            place = self._waiting.popleft()
+            if not place.done():
+                place.set_result(connection)
+                return
+        self._idle.append(connection)
+
+    def discard(self, connection: C) -> None:
+        """The query was not answered: nobody may use this connection again."""
+        connection.terminate()
+        self._failures += 1
+        self._forget(connection)
+
+    def discard_idle(self) -> None:
+        """The server does not answer: those that lie idle are no better than the one that was tried."""
+        for connection in list(self._idle):
+            self.discard(connection)
+
+    def _forget(self, connection: C) -> None:
+        if connection not in self._open:
+            return
+        self._open.discard(connection)
+        if connection in self._idle:
+            self._idle.remove(connection)
+        self._wanted.set()
+        if not self._open:
+            self._fail_waiting()
+            self._note(up=False, fault="every connection was lost")
+
+    def _fail_waiting(self) -> None:
+        while self._waiting:
+            place = self._waiting.popleft()
+            if not place.done():
+                place.set_exception(Down("every connection was lost"))
+
+    async def _keep(self) -> None:
+        while True:
+            await self._wanted.wait()
+            if len(self._open) >= self._size:
+                self._wanted.clear()
+                continue
+            await asyncio.sleep(self._pause_s())
+            await self._add_one()
+
+    def _pause_s(self) -> float:
+        if self._failures == 0:
+            return 0.0
+        longest = min(PAUSE_S * 2 ** min(self._failures - 1, 10), PAUSE_AT_MOST_S)
+        return self._chance.uniform(longest / 2, longest)
+
+    async def _add_one(self) -> None:
+        try:
+            connection = await self._connect()
+        except Exception as error:  # refused, timed out, wrong password, no such database: all mean not yet
+            self._failures += 1
+            if not self._open:
+                self._note(up=False, fault=describe(error))
+            return
+        self._open.add(connection)
+        connection.on_lost(lambda: self._forget(connection))
+        self._note(up=True)
+        self._failures, failures = 0, self._failures
+        self.give_back(connection)
+        self._failures = failures  # only an answered query proves the server well
+
+    def _note(self, *, up: bool, fault: str | None = None) -> None:
+        self.fault = fault
+        if up is self._was_up:
+            return
+        self._was_up = up
+        if up:
+            self._log.info("postgres is up")
+        else:
+            self._log.warning("postgres is down", fault=fault)
+
+
+def describe(error: BaseException) -> str:
+    """An error in one short line, without the address, which may hold a password."""
+    text = " ".join(str(error).split())
+    return f"{type(error).__name__}: {text[:200]}" if text else type(error).__name__

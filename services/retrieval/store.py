@@ -1,0 +1,162 @@
+"""All SQL that reads: the search, and how new each tenant's corpus is. (What writes is in `writing.py`.)
+
+The search is exact: the distance to every chunk of the tenant, by way of an index on the tenant. For tens of thousands
+of chunks that takes milliseconds and recall is 1, where an approximate index filters after its scan and silently
+returns too few rows for a small tenant.
+
+A query has two bounds. The caller walks away at its deadline. The server stops by `statement_timeout`, the remaining
+budget, and its refusal to go on hands back a sound connection: a server that is merely
+slow causes no reconnecting. One that does not even say that, within `GRACE_S`, is taken for frozen, and the connection
+is terminated without waiting for the driver's clean-up.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from typing import Any
+
+import asyncpg
+
+from services.contracts.search import Passage
+from services.retrieval.database import Session
+from services.retrieval.deadline import Late, leave_at
+from services.retrieval.minilm import Floats
+from services.retrieval.pool import Busy, Down, Pool
+from services.runtime.log import Log
+
+GRACE_S = 0.25
+VERSIONS_EVERY_S = 1.0
+VERSIONS_BY_S = 1.0
+MAX_TENANTS = 10_000
+
+SEARCH = """
+SELECT nearest.doc_id, nearest.ordinal, nearest.text, nearest.distance, documents.version,
+       (SELECT version FROM corpora WHERE tenant = $1) AS corpus_version
+FROM (
+    SELECT doc_id, ordinal, text, embedding <=> $2 AS distance
+    FROM chunks WHERE tenant = $1
+    ORDER BY embedding <=> $2, doc_id, ordinal LIMIT $3
+) AS nearest
+JOIN documents ON documents.tenant = $1 AND documents.doc_id = nearest.doc_id
+ORDER BY nearest.distance, nearest.doc_id, nearest.ordinal
+"""
+VERSIONS = "SELECT tenant, version FROM corpora ORDER BY version DESC LIMIT $1"
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What a search found, nearest first, and the corpus it was found in; version None: an empty one."""
+
+    passages: list[Passage]
+    corpus_version: int | None
+
+
+class SearchFailed(Exception):
+    """The database answered with an error."""
+
+
+class Store:
+    """Searches over a pool of sessions, and the newest corpus version seen of each tenant."""
+
+    def __init__(self, pool: Pool[Session], *, log: Log) -> None:
+        self._pool = pool
+        self._log = log
+        self._versions: dict[str, int] = {}
+        self._queries: set[asyncio.Task[list[Any]]] = set()
+        self._watcher: asyncio.Task[None] | None = None
+        self.reached = False
+
+    @property
+    def up(self) -> bool:
+        """There is a connection, as far as anyone knows."""
+        return self._pool.open > 0
+
+    @property
+    def fault(self) -> str | None:
+        """Why there is none."""
+        return self._pool.fault
+
+    def corpus_version(self, tenant: str) -> int | None:
+        """The newest one seen, at most about a second old while the database is up; None: none was ever seen."""
+        return self._versions.get(tenant)
+
+    async def start(self) -> None:
+        """Connect in the background; answers can be asked for at once, and will be `Down` until then."""
+        self._pool.start()
+        self._watcher = asyncio.get_running_loop().create_task(self._watch(), name="corpus-versions")
+
+    async def stop(self) -> None:
+        """Leave the database, waiting for nothing."""
+        if self._watcher is not None:
+            self._watcher.cancel()
+            await asyncio.wait({self._watcher})
+        await self._pool.stop()
+
+    async def search(self, tenant: str, vector: Floats, top_k: int, deadline: float) -> Found:
+        """The `top_k` nearest chunks of this tenant. Raises `Late`, `Down`, `Busy` or `SearchFailed`."""
+        rows = await self._query(deadline, SEARCH, tenant, vector, top_k)
+        version = rows[0]["corpus_version"] if rows else None
+        if version is not None:
+            self._learn(tenant, version)
+        return Found([_passage(row) for row in rows], version)
+
+    async def _query(self, deadline: float, sql: str, *arguments: object) -> list[Any]:
+        session = await self._pool.take(deadline)
+        task = asyncio.get_running_loop().create_task(self._run(session, deadline, sql, *arguments))
+        self._queries.add(task)
+        task.add_done_callback(self._queries.discard)
+        return await leave_at(deadline, task)
+
+    async def _run(self, session: Session, deadline: float, sql: str, *arguments: object) -> list[Any]:
+        """Holds the session until it is given back or discarded, which may be after the caller has walked away."""
+        loop = asyncio.get_running_loop()
+        fetching = loop.create_task(session.fetch(deadline - loop.time(), sql, *arguments))
+        try:
+            rows = await leave_at(deadline + GRACE_S, fetching)
+        except asyncpg.QueryCanceledError:
+            self._pool.give_back(session)
+            raise Late from None
+        except asyncpg.PostgresError as error:
+            self._pool.give_back(session)
+            raise SearchFailed(type(error).__name__) from None
+        except (OSError, asyncpg.InterfaceError, asyncpg.InternalClientError) as error:
+            self._pool.discard(session)
+            raise SearchFailed(type(error).__name__) from None
+        except BaseException:
+            self._pool.discard(session)  # terminated, and the fetch with it
+            raise
+        self._pool.give_back(session)
+        return rows
+
+    async def _watch(self) -> None:
+        """Read every corpus version once a second: what a cached result is compared with, and proof of life."""
+        loop = asyncio.get_running_loop()
+        while True:
+            try:
+                for tenant, version in await self._query(loop.time() + VERSIONS_BY_S, VERSIONS, MAX_TENANTS):
+                    self._learn(tenant, version)
+                self.reached = True
+            except Late:
+                self._pool.discard_idle()
+            except SearchFailed as error:
+                self._log.warning("corpus versions cannot be read", fault=str(error))
+            except (Down, Busy):
+                pass  # the pool has said so
+            await asyncio.sleep(VERSIONS_EVERY_S if self.reached else VERSIONS_EVERY_S / 20)
+
+    def _learn(self, tenant: str, version: int) -> None:
+        known = self._versions.get(tenant)
+        if known is None and len(self._versions) >= MAX_TENANTS:
+            self._versions.pop(next(iter(self._versions)))
+        self._versions[tenant] = version if known is None else max(known, version)
+
+
+def _passage(row: Any) -> Passage:
+    return Passage(
+        chunk_id=f"{row['doc_id']}#{row['ordinal']}",
+        doc_id=row["doc_id"],
+        version=row["version"],
+        text=row["text"],
+        distance=row["distance"],
+    )
