@@ -11,7 +11,7 @@ from services.contracts.search import EmbedReply, EmbedRequest, RetrieveRequest
 from services.core.outcome import Outcome
 from services.retrieval.cache import Cache
 from services.retrieval.embedder import Embedded, EmbedderFull, ThreadedEmbedder
-from services.retrieval.minilm import DIMENSIONS
+from services.retrieval.minilm import DIMENSIONS, Floats
 from services.retrieval.search import Retrieval
 from services.retrieval.store import Store
 from services.runtime.errors import BadInput, Refused
@@ -65,7 +65,7 @@ class Api:
         _leave_with_client(exchange)
         embedded = await self._embed_all(request.input)
         exchange.log.update(texts=len(request.input), tokens=embedded.tokens)
-        reply = EmbedReply(self._embedder.name, DIMENSIONS, embedded.vectors.tolist(), embedded.tokens)
+        reply = EmbedReply(self._embedder.name, DIMENSIONS, _numbers(embedded.vectors), embedded.tokens)
         await exchange.reply(200, self._encode(reply))
 
     async def _embed_all(self, texts: list[str]) -> Embedded:
@@ -83,3 +83,9 @@ def _leave_with_client(exchange: Exchange) -> None:
     task = asyncio.current_task()
     if task is not None:
         exchange.on_gone(task.cancel)
+
+
+def _numbers(vectors: Floats) -> list[list[float]]:
+    """float32 has seven digits; nine keep it whole, where its exact decimals would be twice as long."""
+    numbers: list[list[float]] = vectors.astype(float).round(9).tolist()
+    return numbers

@@ -190,9 +190,8 @@ def _separator(node: docutils.nodes.Element) -> str:
 
 _INVISIBLE = {"script", "style", "template", "noscript", "head"}
 _HEADINGS = {f"h{level}": level for level in range(1, 7)}
-_PARAGRAPHS = set(
-    "p div section article main header footer nav aside ul ol dl table blockquote figure form body".split()
-)
+_PARAGRAPHS = {"p", "div", "section", "article", "main", "header", "footer", "nav", "aside", "body", "form", "figure"}
+_PARAGRAPHS |= {"ul", "ol", "dl", "table", "blockquote"}
 _LINES = {"li": "\n- ", "tr": "\n", "br": "\n", "dt": "\n", "dd": "\n", "option": "\n"}
 
 

@@ -1,0 +1,81 @@
+"""All SQL that writes: a tenant's documents, replaced and removed, with the corpus version moved in the same breath.
+
+Each document is one transaction: its old chunks out, its new ones in, and the corpus one version on. A reader sees it
+before or after, never between; an ingest that is stopped keeps what it has done and goes on from there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from services.retrieval.minilm import Floats
+
+CHUNK_COLUMNS = ("tenant", "doc_id", "ordinal", "text", "embedding")
+
+# The row lock that this takes also makes writers of one tenant follow one another.
+NEXT_VERSION = """
+INSERT INTO corpora (tenant, version) VALUES ($1, (extract(epoch FROM clock_timestamp()) * 1000)::bigint)
+ON CONFLICT (tenant) DO UPDATE SET version = greatest(corpora.version + 1, excluded.version)
+RETURNING version
+"""
+PUT_DOCUMENT = """
+INSERT INTO documents (tenant, doc_id, root, title, content_hash, version) VALUES ($1, $2, $3, $4, $5, $6)
+ON CONFLICT (tenant, doc_id) DO UPDATE
+SET root = excluded.root, title = excluded.title, content_hash = excluded.content_hash, version = excluded.version
+"""
+DOCUMENTS = "SELECT doc_id, root, content_hash FROM documents WHERE tenant = $1"
+MOVE_DOCUMENT = "UPDATE documents SET root = $3 WHERE tenant = $1 AND doc_id = $2"
+REMOVE_CHUNKS = "DELETE FROM chunks WHERE tenant = $1 AND doc_id = $2"
+REMOVE_DOCUMENTS = "DELETE FROM documents WHERE tenant = $1 AND doc_id = ANY($2)"
+LOCK = "SELECT pg_try_advisory_lock(hashtextextended('weir ingest ' || $1, 0))"
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """A document as the database has it: where it came from, and the digest of what it was made of."""
+
+    root: str
+    content_hash: str
+
+
+class Corpus:
+    """One tenant's documents, over one connection that is nobody else's."""
+
+    def __init__(self, connection: Any, tenant: str) -> None:
+        self._connection = connection
+        self._tenant = tenant
+
+    async def lock(self) -> bool:
+        """Keep other ingests of this tenant out for as long as the connection lasts; False when one is running."""
+        return bool(await self._connection.fetchval(LOCK, self._tenant))
+
+    async def documents(self) -> dict[str, Stored]:
+        """Every document there is, by id."""
+        rows = await self._connection.fetch(DOCUMENTS, self._tenant)
+        return {row["doc_id"]: Stored(row["root"], row["content_hash"]) for row in rows}
+
+    async def put(
+        self, doc_id: str, *, root: str, title: str, content_hash: str, texts: Sequence[str], vectors: Floats
+    ) -> None:
+        """Add this document, or put it in the place of the one with its id."""
+        rows = [
+            (self._tenant, doc_id, ordinal, text, vector)
+            for ordinal, (text, vector) in enumerate(zip(texts, vectors, strict=True))
+        ]
+        async with self._connection.transaction():
+            version = await self._connection.fetchval(NEXT_VERSION, self._tenant)
+            await self._connection.execute(PUT_DOCUMENT, self._tenant, doc_id, root, title, content_hash, version)
+            await self._connection.execute(REMOVE_CHUNKS, self._tenant, doc_id)
+            await self._connection.copy_records_to_table("chunks", columns=CHUNK_COLUMNS, records=rows)
+
+    async def move(self, doc_id: str, root: str) -> None:
+        """The same content, found below another folder: nothing that a reader sees has changed."""
+        await self._connection.execute(MOVE_DOCUMENT, self._tenant, doc_id, root)
+
+    async def remove(self, doc_ids: Sequence[str]) -> None:
+        """Remove these documents and their chunks."""
+        async with self._connection.transaction():
+            await self._connection.fetchval(NEXT_VERSION, self._tenant)
+            await self._connection.execute(REMOVE_DOCUMENTS, self._tenant, list(doc_ids))
