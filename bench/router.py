@@ -11,7 +11,7 @@ from pathlib import Path
 from bench.client import Tally, closed_loop, connect, open_loop, post
 from bench.machine import cores, process, rss_mb, until_ready
 
-ROUTER_PORT, METRICS_PORT, STUB_PORT = 18000, 19000, 18080
+ROUTER_PORT, METRICS_PORT, STUB_PORT = 28000, 29000, 28080
 CONNECTIONS = 32
 
 

@@ -15,7 +15,7 @@ import httptools
 import uvloop
 
 CHUNKS = 200
-CHUNK_INTERVAL_S = 0.0016  # 32 streams of these offer 20,000 events a second
+CHUNK_INTERVAL_S = 0.001  # 32 streams of these offer 32,000 events a second
 
 _WHOLE = (
     b'{"id":"stub","object":"chat.completion","created":1,"model":"fast","choices":[{"index":0,"message":'

@@ -6,7 +6,7 @@ A refusal is a result, not a surprise. `REJECTED` never held a place; `EVICTED` 
 
 from __future__ import annotations
 
-from enum import Enum
+from enum import Enum, StrEnum
 
 
 class Ending(Enum):
@@ -18,7 +18,7 @@ class Ending(Enum):
     FAILED = "failed"
 
 
-class Outcome(Enum):
+class Outcome(StrEnum):
     """Every way a request ends; the value is the metric label and, for refusals, the `error.code`."""
 
     SERVED = "served"

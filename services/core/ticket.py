@@ -50,5 +50,5 @@ class Ticket:
         return True
 
     def __repr__(self) -> str:
-        state = self.outcome.value if self.outcome else f"open, {len(self._holds)} holds"
+        state = str(self.outcome) if self.outcome else f"open, {len(self._holds)} holds"
         return f"<Ticket {self.id} {state}>"

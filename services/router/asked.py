@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
+
+import msgspec
 
 from services.contracts.answer import AskRequest
 from services.contracts.generate import Message
@@ -14,8 +15,7 @@ from services.runtime.errors import BadInput
 from services.runtime.strictjson import convert, loads
 
 
-@dataclass(frozen=True, slots=True)
-class Lookup:
+class Lookup(msgspec.Struct, frozen=True):
     """What is to be looked up before the answer."""
 
     query: str
@@ -23,8 +23,7 @@ class Lookup:
     cache_ttl_s: float | None
 
 
-@dataclass(frozen=True, slots=True)
-class Asked:
+class Asked(msgspec.Struct, frozen=True):
     """A parsed request. `body` is the client's own JSON, for workers that speak its format."""
 
     format: Format

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+import msgspec
 
 from services.contracts.openai import Timing
 from services.router.call import End
@@ -10,8 +10,7 @@ from services.router.retrieval import Found
 from services.router.tenants import OTHER
 
 
-@dataclass(slots=True)
-class Life:
+class Life(msgspec.Struct):
     """Times are the loop's, in seconds; 0.0 until it happens."""
 
     began_at: float
@@ -21,7 +20,7 @@ class Life:
     first_at: float = 0.0
     found: Found | None = None
     end: End | None = None
-    degraded: list[str] = field(default_factory=list)
+    degraded: list[str] = []
 
     def cut(self, what: str) -> None:
         """Something was left out; the client is told, once."""

@@ -69,14 +69,14 @@ class RouterMetrics:
 
     def refused(self, tenant: str, outcome: Outcome) -> None:
         """A request was turned away at the door."""
-        self._admission.labels(tenant, outcome.value).inc()
+        self._admission.labels(tenant, outcome).inc()
 
     def ended(self, tenant: str, outcome: Outcome, seconds: float) -> None:
         """A request ended, however it did: exactly once for each."""
         key = (tenant, outcome)
         children = self._ends.get(key)
         if children is None:
-            labels = (tenant, outcome.value)
+            labels = (tenant, outcome)
             children = self._ends[key] = (self._requests.labels(*labels), self._seconds.labels(*labels))
         children[0].inc()
         children[1].observe(seconds)
@@ -105,7 +105,7 @@ class RouterMetrics:
 
     def wasted(self, outcome: Outcome, seconds: float) -> None:
         """A worker's place was held for nothing."""
-        self._wasted.labels(outcome.value).inc(seconds)
+        self._wasted.labels(outcome).inc(seconds)
 
     def retrieved(self, source: str, seconds: float) -> None:
         """Retrieval answered, or did not."""

@@ -63,7 +63,7 @@ def _refusals() -> dict[str, Any]:
     told: dict[str, list[str]] = {}
     for outcome, answer in REFUSALS.items():
         if outcome is not Outcome.CLIENT_GONE:
-            told.setdefault(str(answer.status), []).append(outcome.value)
+            told.setdefault(str(answer.status), []).append(outcome)
     content = {"application/json": {"schema": _ref(Problem)}}
     return {status: {"description": ", ".join(codes), "content": content} for status, codes in sorted(told.items())}
 

@@ -203,7 +203,7 @@ class Pipeline:
 
     async def _fail(self, exchange: Exchange, error: WeirError) -> None:
         """Before the headers a failure has its status; after them it is an event, and the stream has no [DONE]."""
-        exchange.log["outcome"] = error.outcome.value
+        exchange.log["outcome"] = error.outcome
         if not exchange.started:
             raise error
         if not exchange.gone:
@@ -213,7 +213,7 @@ class Pipeline:
 
     async def _abandon(self, exchange: Exchange, outcome: Outcome) -> None:
         """Cancelled: by a client that left, or by the end of the drain's grace, which the client is told."""
-        exchange.log["outcome"] = outcome.value
+        exchange.log["outcome"] = outcome
         if exchange.started and not exchange.gone:
             await self._fail(exchange, Refused(Outcome.DRAINING, "this router is shutting down"))
 
@@ -224,7 +224,7 @@ class Pipeline:
         if not ticket.finish(outcome):
             return
         self.metrics.ended(life.tenant, outcome, now - life.began_at)
-        exchange.log["outcome"] = outcome.value
+        exchange.log["outcome"] = outcome
         exchange.log["tenant"] = life.tenant
         if place is None:
             return

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass, field
 
 import msgspec
 
@@ -25,12 +24,11 @@ _embed_reply = msgspec.json.Decoder(EmbedReply)
 _problem = msgspec.json.Decoder(Problem)
 
 
-@dataclass(frozen=True, slots=True)
-class Found:
+class Found(msgspec.Struct, frozen=True):
     """What retrieval brought. `source` "none" is an answer too: the budget ran out, or the store is down."""
 
     source: RetrievalSource
-    passages: list[Passage] = field(default_factory=list)
+    passages: list[Passage] = []
     reason: str | None = None
     seconds: float = 0.0
 

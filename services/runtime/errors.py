@@ -74,7 +74,7 @@ class WeirError(Exception):
         self.message = message
         self.param = param
         self.status = status if status is not None else REFUSALS[outcome].status
-        self.code = code or outcome.value
+        self.code = code or str(outcome)
         self.details = details or Details()
 
 

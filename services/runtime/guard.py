@@ -23,6 +23,7 @@ import functools
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
+from urllib.parse import unquote
 
 import httptools
 from uvicorn._types import ASGI3Application
@@ -31,7 +32,9 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 from uvicorn.server import ServerState
 
 from services.core.outcome import Outcome
+from services.runtime.cycle import Cycle
 from services.runtime.errors import BadInput, Refused, WeirError, problem
+from services.runtime.outbox import Outbox
 
 PEER_EXTENSION = "weir.peer"
 
@@ -96,9 +99,11 @@ class GuardedProtocol(HttpToolsProtocol):
         _loop: asyncio.AbstractEventLoop | None = None,
         *,
         limits: GuardLimits,
+        outbox: Outbox,
     ) -> None:
         super().__init__(config, server_state, app_state, _loop)
         self.limits = limits
+        self._outbox = outbox
         self._receiving_head = True
         self._head_bytes = 0
         self._chunks = 0
@@ -184,12 +189,45 @@ class GuardedProtocol(HttpToolsProtocol):
         self._head_bytes = 0
         self._disarm_receive_timer()
         try:
-            super().on_headers_complete()
+            self._begin_cycle()
         except (UnicodeDecodeError, httptools.HttpParserInvalidURLError):
             self._fail(_bad(400, "bad_request", "the request target is not a valid URL"))
         if self.expect_100_continue and not self.pipeline:
+            self._outbox.flush()
             self.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
             self.cycle.waiting_for_100_continue = False
+
+    def _begin_cycle(self) -> None:
+        """As uvicorn's, without upgrades, and with a cycle that writes once."""
+        scope = self.scope
+        http_version = self.parser.get_http_version()
+        scope["http_version"] = http_version
+        scope["method"] = self.parser.get_method().decode("ascii")
+        url = httptools.parse_url(self.url)
+        path = url.path.decode("ascii")
+        scope["path"] = unquote(path) if "%" in path else path
+        scope["raw_path"] = url.path
+        scope["query_string"] = url.query or b""
+        unanswered = self.cycle is not None and not self.cycle.response_complete
+        self.cycle = Cycle(
+            self._outbox,
+            scope=scope,
+            transport=self.transport,
+            flow=self.flow,
+            logger=self.logger,
+            access_logger=self.access_logger,
+            access_log=False,
+            default_headers=self.server_state.default_headers,
+            message_event=asyncio.Event(),
+            expect_100_continue=self.expect_100_continue,
+            keep_alive=http_version != "1.0" and self.parser.should_keep_alive(),
+            on_response=self.on_response_complete,
+        )
+        if unanswered:  # pipelined: answered in its turn
+            self.flow.pause_reading()
+            self.pipeline.appendleft((self.cycle, self.app))
+        else:
+            self._start_asgi_task(self.cycle, self.app)
 
     def _check_headers(self) -> None:
         total = 0
@@ -277,6 +315,7 @@ class GuardedProtocol(HttpToolsProtocol):
         self._disarm_receive_timer()
         unfinished = self.cycle is not None and not self.cycle.response_complete and self._parked is None
         self._parked = None
+        self._outbox.flush()
         if not unfinished and not self.transport.is_closing():
             status, headers, body = problem(error)
             headers += [(b"content-type", b"application/json"), (b"connection", b"close")]
@@ -294,4 +333,4 @@ def _peer_of(cycle: RequestResponseCycle) -> Peer:
 
 def guarded(limits: GuardLimits) -> type[asyncio.Protocol]:
     """The protocol factory that uvicorn's `Config(http=...)` takes."""
-    return functools.partial(GuardedProtocol, limits=limits)  # type: ignore[return-value]  # called as uvicorn calls a class
+    return functools.partial(GuardedProtocol, limits=limits, outbox=Outbox())  # type: ignore[return-value]  # called as uvicorn calls a class

@@ -183,7 +183,7 @@ class Service:
         except asyncio.CancelledError:
             if not exchange.gone:
                 raise
-            exchange.log.setdefault("outcome", Outcome.CLIENT_GONE.value)
+            exchange.log.setdefault("outcome", Outcome.CLIENT_GONE)
         except Exception as error:
             self.log.error("a handler failed", id=exchange.id, path=route, traceback=_trace(error))
             await self._problem(exchange, WeirError(Outcome.INTERNAL, "an internal error; the log has its id"))
@@ -197,7 +197,7 @@ class Service:
         raise BadInput(f"there is nothing at {exchange.path[:200]}", status=404, code="not_found")
 
     async def _problem(self, exchange: Exchange, error: WeirError) -> None:
-        exchange.log.setdefault("outcome", error.outcome.value)
+        exchange.log.setdefault("outcome", error.outcome)
         if exchange.started or exchange.gone:
             return
         status, headers, body = problem(error)

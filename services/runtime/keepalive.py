@@ -21,6 +21,8 @@ from urllib.parse import urlsplit
 
 import httptools
 
+from services.runtime.outbox import Outbox
+
 HIGH_WATER_BYTES = 262_144
 MAX_HEADER_BYTES = 65_536
 
@@ -183,7 +185,7 @@ class _Connection(asyncio.Protocol):
         self.uses += 1
         if self.transport is None or self.transport.is_closing():
             raise _ClosedBeforeReply("the connection was already closed", sent=False)
-        self.transport.write(request)
+        self.pool.outbox.write(self.transport, request)
         while not self.has_head:
             await self.wait()
 
@@ -293,6 +295,7 @@ class Pool:
         self._max_idle = max_idle
         self._idle: list[_Connection] = []
         self.in_use = 0
+        self.outbox = Outbox()
 
     async def request(
         self,

@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import sys
 import threading
+import time
 from collections import deque
 from datetime import UTC, datetime
 from typing import BinaryIO
@@ -33,6 +34,8 @@ class Log:
         self._pending: deque[bytes] = deque()
         self._wake = threading.Event()
         self._closing = False
+        self._second = -1.0
+        self._second_text = ""
         self._writer = threading.Thread(target=self._write_out, name="log-writer", daemon=True)
         self._writer.start()
 
@@ -58,14 +61,21 @@ class Log:
         if len(self._pending) >= MAX_PENDING_LINES:
             self.dropped_lines += 1
             return
-        now = datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
-        record = {"time": now, "level": level, "service": self.service, "event": event, **fields}
+        record = {"time": self._stamp(), "level": level, "service": self.service, "event": event, **fields}
         try:
             self._pending.append(self._encode(record))
         except (TypeError, ValueError, UnicodeEncodeError):
             self.dropped_lines += 1
         if level != "INFO":
             self._wake.set()  # what may be the last words is written at once
+
+    def _stamp(self) -> str:
+        """UTC to the millisecond; the second's part is kept, since thousands of lines share it."""
+        second, fraction = divmod(time.time(), 1)
+        if second != self._second:
+            self._second = second
+            self._second_text = datetime.fromtimestamp(second, UTC).strftime("%Y-%m-%dT%H:%M:%S")
+        return f"{self._second_text}.{int(fraction * 1000):03d}Z"
 
     def _write_out(self) -> None:
         while not self._closing:

@@ -11,9 +11,9 @@ from services.runtime.errors import BadInput, Refused
 from services.runtime.keepalive import UpstreamError
 
 ENDS = {
-    Outcome.DEADLINE_EXCEEDED.value: Outcome.DEADLINE_EXCEEDED,
-    Outcome.DEADLINE_EXPIRED.value: Outcome.DEADLINE_EXPIRED,
-    Outcome.POISON.value: Outcome.POISON,
+    str(Outcome.DEADLINE_EXCEEDED): Outcome.DEADLINE_EXCEEDED,
+    str(Outcome.DEADLINE_EXPIRED): Outcome.DEADLINE_EXPIRED,
+    str(Outcome.POISON): Outcome.POISON,
 }
 
 
