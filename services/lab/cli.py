@@ -12,6 +12,8 @@ if TYPE_CHECKING:
 
     from services.lab.config import LabSettings
 
+NO_TERMINAL_WIDTH = 160
+
 app = typer.Typer(
     name="weir",
     help="An overload-proof front door for LLM inference, and the lab to watch it in.",
@@ -127,7 +129,10 @@ def _settings() -> LabSettings:
 def _console(*, stderr: bool = False) -> Console:
     from rich.console import Console
 
-    return Console(stderr=stderr, highlight=False)
+    console = Console(stderr=stderr, highlight=False)
+    if not console.is_terminal:
+        console.width = NO_TERMINAL_WIDTH  # nobody's window: do not fold or cut for one
+    return console
 
 
 if __name__ == "__main__":

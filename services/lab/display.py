@@ -21,6 +21,7 @@ from rich.table import Table
 from rich.text import Text
 
 BAR_WIDTH = 24
+OTHER_COLUMNS_WIDTH, MIN_NOTE_WIDTH = 54, 20
 
 
 @dataclass
@@ -126,10 +127,10 @@ class LiveDisplay:
         table = Table.grid(padding=(0, 2, 0, 0))
         table.add_column(width=3, justify="right")
         table.add_column(no_wrap=True)
-        table.add_column(style="dim", no_wrap=True)
+        table.add_column(style="dim", no_wrap=True, max_width=24, overflow="ellipsis")
         table.add_column(justify="right", no_wrap=True)
         table.add_column(justify="right", style="dim", no_wrap=True)
-        table.add_column(style="dim", overflow="ellipsis", no_wrap=True)
+        table.add_column(style="dim", no_wrap=True)
         for row in self._rows.values():
             table.add_row(*self._cells(row))
         return Group("", table, "")
@@ -141,9 +142,15 @@ class LiveDisplay:
             return [self._spinners[row.name], name, row.where, Text(elapsed, style="dim"), "", _activity(row)]
         if row.state == "ready":
             memory = f"{row.memory_mb:.0f} MB" if row.memory_mb else ""
-            return [Text("✓", style="green"), name, row.where, f"{row.took_s:.1f} s", memory, Text(row.note)]
+            return [Text("✓", style="green"), name, row.where, f"{row.took_s:.1f} s", memory, self._note(row)]
         mark = Text("–" if row.state == "skipped" else "·", style="dim")
-        return [mark, name, row.where, "", "", Text(row.note)]
+        return [mark, name, row.where, "", "", self._note(row)]
+
+    def _note(self, row: Row) -> Text:
+        """The last column gets what the others leave: a long word of a library must not squeeze the table."""
+        note = Text(row.note)
+        note.truncate(max(MIN_NOTE_WIDTH, self._console.width - OTHER_COLUMNS_WIDTH), overflow="ellipsis")
+        return note
 
 
 def _activity(row: Row) -> RenderableType:

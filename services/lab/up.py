@@ -14,19 +14,17 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
 import os
 import signal
 import sys
-from collections.abc import AsyncIterator, Coroutine, Mapping
-from pathlib import Path
+from collections.abc import Coroutine, Mapping
 from typing import Any
 
 import httpx2
 from rich.console import Console
 from rich.text import Text
 
-from services.lab import parts
+from services.lab import parts, seed
 from services.lab.child import Child
 from services.lab.config import LabSettings
 from services.lab.display import Display, display_for
@@ -42,7 +40,6 @@ from services.runtime.settings import environment
 
 POSTGRES, VALKEY, RETRIEVAL, ROUTER, CORPUS = "PostgreSQL", "Valkey", "retrieval", "router", "corpus"
 STORES, BEHIND, FRONT = range(3)  # tiers: each leans on those before it
-INGEST = "services.retrieval.ingest"
 EXIT_FAILED = 1
 READY_WITHIN_S = 60.0
 PROBE_EVERY_S = 0.05
@@ -78,13 +75,6 @@ def another_way(conflicts: list[Port]) -> str:
     return "make up " + " ".join(f"{setting}={number}" for setting, number in moved.items())
 
 
-def no_corpus(corpus: str) -> str:
-    """Why there is nothing to ingest first; empty if there is."""
-    if corpus == "none":
-        return "SEED_CORPUS=none"
-    return "" if Path(corpus).exists() else f"no folder {corpus} here (SEED_CORPUS)"
-
-
 class Stack:
     """What `up` starts; one object per run."""
 
@@ -95,6 +85,7 @@ class Stack:
         self._logs = settings.folder / "logs"
         self._supervisor = Supervisor()
         self._environment = environment()
+        self._ready_at = 0.0
         self._urls = {POSTGRES: settings.postgres_url, VALKEY: settings.redis_url}
         names = [POSTGRES, VALKEY, *(part.name for part in parts.workers(settings)), RETRIEVAL, ROUTER, CORPUS]
         self._display: Display = display_for(console, names)
@@ -107,8 +98,8 @@ class Stack:
             with self._display.shown():
                 await self._unless_told_to_leave(leaving, self._start())
             if not leaving.is_set():
-                took_s = asyncio.get_running_loop().time() - began_s
-                self._display.say(welcome(self._settings, took_s))
+                whole_s = asyncio.get_running_loop().time() - began_s
+                self._display.say(welcome(self._settings, self._ready_at - began_s, whole_s))
                 await self._unless_told_to_leave(leaving, asyncio.Event().wait())
         except LabError as error:
             complain(self._console, error)
@@ -121,6 +112,7 @@ class Stack:
         settings = self._settings
         simulated = [self._serve(part, BEHIND) for part in parts.workers(settings)]
         await together(self._retrieval_behind_its_stores(), *simulated, self._serve(parts.router(settings), FRONT))
+        self._ready_at = asyncio.get_running_loop().time()
         self._publish()
         await self._seed()
 
@@ -183,39 +175,28 @@ class Stack:
 
     async def _seed(self) -> None:
         """Ingest the first corpus. What cannot be ingested is said, and no reason to stop the platform."""
-        settings = self._settings
-        corpus = settings.seed_corpus
-        if reason := no_corpus(corpus):
+        corpus, tenant = self._settings.seed_corpus, self._settings.seed_tenant
+        if reason := seed.no_corpus(corpus):
             self._display.skipped(CORPUS, reason)
             return
-        self._display.starting(CORPUS, corpus, f"for tenant {settings.seed_tenant}")
-        words = ["-m", INGEST, corpus, "--tenant", settings.seed_tenant, "--progress", "json"]
-        stores = {"POSTGRES_URL": self._urls[POSTGRES], "REDIS_URL": self._urls[VALKEY], "PYTHONUNBUFFERED": "1"}
-        child = self._child("ingest", words, stores)
+        self._display.starting(CORPUS, corpus, f"for tenant {tenant}")
+        stores = {"POSTGRES_URL": self._urls[POSTGRES], "REDIS_URL": self._urls[VALKEY]}
+        child = self._child("ingest", seed.words(corpus, tenant), stores)
         child.spawn()
-        summary = ""
+        finished = None
         try:
-            async for line in lines_of(child):
-                summary = self._show_progress(line) or summary
+            async for step in seed.steps(child):
+                if step.name == seed.FINISHED:
+                    finished = step
+                else:
+                    self._display.progress(CORPUS, step.done, step.total, step.name)
         finally:
             child.stop(ONCE_STOP_S)
-        if child.poll() == 0:
-            self._display.ready(CORPUS, note=summary)
+        there, became = seed.summary(finished, child)
+        if there:
+            self._display.ready(CORPUS, note=became)
         else:
-            last = child.tail(1)
-            self._display.skipped(CORPUS, f"not ingested: {last[0] if last else 'no reason given'}; see {child.log}")
-
-    def _show_progress(self, line: str) -> str:
-        """Pass a progress line on to the display; the text of a summary line."""
-        try:
-            told = json.loads(line)
-        except ValueError:
-            return ""
-        if not isinstance(told, dict):
-            return ""
-        if isinstance(told.get("done"), int) and isinstance(told.get("total"), int):
-            self._display.progress(CORPUS, told["done"], told["total"])
-        return ""
+            self._display.skipped(CORPUS, became)
 
     def _child(self, name: str, words: list[str], env: Mapping[str, str]) -> Child:
         return Child(name, [sys.executable, *words], {**self._environment, **env}, self._logs / f"{name}.log")
@@ -262,19 +243,3 @@ class Stack:
 
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             asyncio.get_running_loop().add_signal_handler(number, received)
-
-
-async def lines_of(child: Child) -> AsyncIterator[str]:
-    """The lines a child writes, as they come, until it ends."""
-    with child.log.open(encoding="utf-8", errors="replace") as log:
-        partial = ""
-        while True:
-            ended = child.poll() is not None  # asked before reading: what it wrote last is still read
-            while piece := log.readline():
-                partial += piece
-                if partial.endswith("\n"):
-                    yield partial
-                    partial = ""
-            if ended:
-                return
-            await asyncio.sleep(PROBE_EVERY_S)

@@ -7,7 +7,6 @@ import sys
 from pathlib import Path
 
 from rich.console import Group, RenderableType
-from rich.rule import Rule
 from rich.table import Table
 from rich.text import Text
 
@@ -16,10 +15,11 @@ from services.lab.config import METRICS_OFFSET, LabSettings
 QUESTION = "When does Weir refuse a request?"
 
 
-def welcome(settings: LabSettings, took_s: float) -> RenderableType:
+def welcome(settings: LabSettings, ready_s: float, whole_s: float) -> RenderableType:
     """No box around the commands, so that they can be copied whole."""
-    title = Text.assemble(("weir is up", "bold green"), (f" · ready in {took_s:.1f} s", "dim"))
-    return Group(Rule(title, align="left", style="green"), "", addresses(settings), "", commands(settings), "")
+    took = f"ready in {ready_s:.1f} s" + (f", with its corpus in {whole_s:.1f} s" if whole_s - ready_s >= 1 else "")
+    title = Text.assemble(("── weir is up ", "bold green"), (f"· {took} ", "dim"), ("─" * (62 - len(took)), "green"))
+    return Group(title, "", addresses(settings), "", commands(settings), "")
 
 
 def addresses(settings: LabSettings) -> RenderableType:
