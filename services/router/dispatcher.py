@@ -54,7 +54,7 @@ class Dispatcher:
 
     def resolve_model(self, model: str | None) -> str:
         """The model asked for, or the first. Raises NoSuchModel, or Refused when nobody serves anything yet."""
-        known = self.pool.models()
+        known = self.pool.models
         if not known:
             raise self._no_capacity("no worker has answered yet")
         if model is None:

@@ -61,6 +61,7 @@ class RouterMetrics:
             buckets=SECONDS_BUCKETS, registry=registry,
         )  # fmt: skip
         self._ends: dict[tuple[str, Outcome], tuple[Counter, Histogram]] = {}
+        self._refusals: dict[tuple[str, Outcome], Counter] = {}
         self._tenants: dict[str, tuple[Counter, Counter, Histogram, Histogram]] = {}
 
     def admitted(self, tenant: str) -> None:
@@ -69,7 +70,11 @@ class RouterMetrics:
 
     def refused(self, tenant: str, outcome: Outcome) -> None:
         """A request was turned away at the door."""
-        self._admission.labels(tenant, outcome).inc()
+        key = (tenant, outcome)
+        child = self._refusals.get(key)
+        if child is None:
+            child = self._refusals[key] = self._admission.labels(tenant, outcome)
+        child.inc()
 
     def ended(self, tenant: str, outcome: Outcome, seconds: float) -> None:
         """A request ended, however it did: exactly once for each."""

@@ -60,11 +60,13 @@ class WorkerPool:
     def __init__(self, workers: list[Worker]) -> None:
         self.workers = workers
         self._uses = 0
+        self.models: list[str] = []
+        self.learn_models()
         self._waiters: deque[asyncio.Future[None]] = deque()
 
-    def models(self) -> list[str]:
+    def learn_models(self) -> None:
         """Every model served, in the order of the worker list; the first is the default."""
-        return list(dict.fromkeys(model for worker in self.workers for model in worker.models))
+        self.models = list(dict.fromkeys(model for worker in self.workers for model in worker.models))
 
     def alive(self, model: str) -> list[Worker]:
         """The workers that could serve it now or soon."""
@@ -186,6 +188,7 @@ class Prober:
         if seen is not None:
             worker.slots, worker.places, worker.models = seen.slots, seen.places, seen.models
             worker.draining = seen.draining
+            self._pool.learn_models()
         if (worker.healthy, worker.draining) == was:
             return
         write = self._log.info if worker.healthy else self._log.warning

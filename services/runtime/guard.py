@@ -107,6 +107,7 @@ class GuardedProtocol(HttpToolsProtocol):
         self._receiving_head = True
         self._head_bytes = 0
         self._chunks = 0
+        self._resting_since = 0.0
         self._pending_refusal: _RefusedRequest | None = None
         self._parked: tuple[RequestResponseCycle, ASGI3Application] | None = None
         self._receive_timer: asyncio.TimerHandle | None = None
@@ -124,6 +125,7 @@ class GuardedProtocol(HttpToolsProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self._disarm_receive_timer()
         self._disarm_stall_timer()
+        self._unset_keepalive_if_required()
         self._parked = None
         # Behind an unfinished answer stand the pipelined requests, whose client has gone as well.
         waiting = [cycle for cycle, _ in self.pipeline]
@@ -140,7 +142,6 @@ class GuardedProtocol(HttpToolsProtocol):
     def data_received(self, data: bytes) -> None:
         if self.transport.is_closing():
             return
-        self._unset_keepalive_if_required()
         if self._receiving_head:
             self._head_bytes += len(data)
         try:
@@ -272,6 +273,35 @@ class GuardedProtocol(HttpToolsProtocol):
             cycle, app = self._parked
             self._parked = None
             super()._start_asgi_task(cycle, app)
+
+    def on_response_complete(self) -> None:
+        """Turn to the next pipelined request, or rest. One timer serves every rest of a connection."""
+        self.server_state.total_requests += 1
+        if self.transport.is_closing():
+            return
+        self.flow.resume_reading()
+        if self.pipeline:
+            cycle, app = self.pipeline.pop()
+            self._start_asgi_task(cycle, app)
+            return
+        self._resting_since = self.loop.time()
+        if self.timeout_keep_alive_task is None:
+            self._arm_rest_timer(self.timeout_keep_alive)
+
+    def _arm_rest_timer(self, seconds: float) -> None:
+        self.timeout_keep_alive_task = self.loop.call_later(seconds, self.timeout_keep_alive_handler)
+
+    def timeout_keep_alive_handler(self) -> None:
+        """Close a connection that has rested long enough; look again later at one that has not."""
+        self.timeout_keep_alive_task = None
+        if self.transport.is_closing():
+            return
+        busy = self._parked is not None or self._head_bytes > 0 or not self.cycle.response_complete
+        left = self.timeout_keep_alive - (self.loop.time() - self._resting_since)
+        if busy or left > 0:
+            self._arm_rest_timer(max(left, 1.0))
+        else:
+            self.transport.close()
 
     # Writing
 
