@@ -54,4 +54,4 @@ def renew(environment: Any, **_: Any) -> None:
 def summarise(environment: Any, **_: Any) -> None:
     """Print how the requests ended."""
     scenario = Shape.scenario
-    print(f"\n{scenario.name}: {scenario.asks}\n{environment.run_data.ledger.table()}\n")
+    print(f"\n{scenario.name}: {scenario.asks}\n{environment.run_data.ledger.table()}\n", flush=True)
