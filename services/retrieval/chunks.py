@@ -28,7 +28,10 @@ _SENTENCE_END = re.compile(r"[.!?:;。！？][\"')\]*_`]*$")
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """Text under one heading, without its subsections. `path` is the headings from the top down to its own."""
+    """Text under one heading, without its subsections. `path` is the headings from the top down to its own.
+
+    In a document each of those is a section before it, though perhaps one without text.
+    """
 
     path: tuple[str, ...]
     text: str
