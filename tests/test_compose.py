@@ -72,6 +72,13 @@ def test_the_grace_exceeds_the_drain(name):
     assert float(grace) > SETTINGS[name].model_fields["drain_timeout_s"].default
 
 
+@every_service
+def test_a_stop_reaches_what_it_is_meant_for(name):
+    """An init passes signals on, so a stop during start-up is obeyed; but not to a user it may not signal."""
+    changes_user = "SETUID" in SERVICES[name].get("cap_add", [])
+    assert SERVICES[name]["init"] is not changes_user
+
+
 def test_the_stores_are_reached_by_retrieval_alone():
     assert COMPOSE["networks"]["store"]["internal"]
     assert {name for name, service in SERVICES.items() if "store" in service["networks"]} == {
