@@ -21,8 +21,9 @@ export SCENARIO
 .PHONY: help up down ask doctor test check bench load docs venv clean clean-data clean-venv
 
 help: ## list the verbs
-	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  \033[36mmake %-11s\033[0m %s\n", $$1, $$2}' $(MAKEFILE_LIST) \
-	  | if [ -t 1 ]; then cat; else sed 's/\x1b\[[0-9;]*m//g'; fi
+	@if [ -t 1 ]; then on=$$(printf '\033[36m') off=$$(printf '\033[0m'); fi; \
+	awk -F ':.*## ' -v on="$$on" -v off="$$off" \
+	  '/^[a-z-]+:.*## /{printf "  %smake %-11s%s %s\n", on, $$1, off, $$2}' $(MAKEFILE_LIST)
 
 # ---- run
 

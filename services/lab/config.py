@@ -49,7 +49,8 @@ class LabSettings(ServiceSettings):
     @property
     def reach(self) -> str:
         """Where we find what listens on `host`."""
-        return "127.0.0.1" if self.host in EVERYWHERE else self.host
+        host = "127.0.0.1" if self.host in EVERYWHERE else self.host
+        return f"[{host}]" if ":" in host else host
 
     @property
     def router_url(self) -> str:
