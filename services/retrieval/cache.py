@@ -101,7 +101,7 @@ def redis_client(url: str, *, timeout_s: float, connections: int) -> Redis:
         retry=Retry(NoBackoff(), 0),
         maint_notifications_config=MaintNotificationsConfig(enabled=False),
     )
-    return Redis(connection_pool=pool)
+    return Redis.from_pool(pool)
 
 
 class Cache:
@@ -137,7 +137,8 @@ class Cache:
             task.cancel()
         if running:
             await asyncio.wait(running, timeout=WRITE_TIMEOUT_S)
-        await self._client.aclose()
+        with contextlib.suppress(Late, RedisError, OSError):
+            await by(asyncio.get_running_loop().time() + WRITE_TIMEOUT_S, self._client.aclose())
 
     async def get(self, key: CacheKey, *, version: int | None, ttl_s: float, budget_s: float) -> Kept | None:
         """The entry under this key, if there is a sound one; fresh if of this corpus version and young enough."""

@@ -83,11 +83,12 @@ class Pool(Generic[C]):
         if self._keeper is not None:
             self._keeper.cancel()
             await asyncio.wait({self._keeper})
-        for connection in list(self._open):
-            connection.terminate()
+        leaving = list(self._open)
         self._open.clear()
         self._idle.clear()
         self._fail_waiting()
+        for connection in leaving:
+            connection.terminate()
 
     async def take(self, deadline: float) -> C:
         """A connection, until it is given back or discarded. Raises `Down` at once, or `Busy` by the deadline."""

@@ -1,0 +1,121 @@
+"""Stand-ins for embedder, store, cache and connections, on any loop, virtual ones included."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from prometheus_client import CollectorRegistry
+
+from services.contracts.search import Passage
+from services.retrieval.cache import CacheKey, Kept
+from services.retrieval.embedder import Embedded
+from services.retrieval.metrics import RetrievalMetrics
+from services.retrieval.minilm import Floats
+from services.retrieval.store import Found
+from services.runtime.log import Log
+
+VECTOR = np.zeros(384, np.float32)
+
+
+def passage(text: str = "text", distance: float = 0.5) -> Passage:
+    return Passage("guide.md#0", "guide.md", 1, text, distance)
+
+
+def metrics() -> RetrievalMetrics:
+    return RetrievalMetrics(CollectorRegistry())
+
+
+class Lines:
+    """A log, and what it said."""
+
+    def __init__(self) -> None:
+        self._stream = io.BytesIO()
+        self.log = Log("test", stream=self._stream)
+
+    def read(self) -> str:
+        """Everything logged; the log is closed by it."""
+        self.log.close()
+        return self._stream.getvalue().decode()
+
+
+@dataclass
+class FakeEmbedder:
+    """Takes `takes_s`, then gives a vector or raises."""
+
+    takes_s: float = 0.005
+    raises: Exception | None = None
+    name: str = "fake"
+    fingerprint: str = "fake-1"
+    asked: int = 0
+
+    async def embed(self, texts: Sequence[str], *, urgent: bool) -> Embedded:
+        self.asked += 1
+        await asyncio.sleep(self.takes_s)
+        if self.raises is not None:
+            raise self.raises
+        return Embedded(np.stack([VECTOR for _ in texts]), len(texts))
+
+
+@dataclass
+class FakeStore:
+    """Takes `takes_s`, then finds or raises."""
+
+    takes_s: float = 0.002
+    raises: Exception | None = None
+    up: bool = True
+    version: int | None = 7
+    found: list[Passage] = field(default_factory=lambda: [passage("from the database")])
+    asked: int = 0
+
+    def corpus_version(self, tenant: str) -> int | None:
+        return self.version
+
+    async def search(self, tenant: str, vector: Floats, top_k: int, deadline: float) -> Found:
+        self.asked += 1
+        await asyncio.sleep(self.takes_s)
+        if self.raises is not None:
+            raise self.raises
+        return Found(self.found, self.version)
+
+
+@dataclass
+class FakeCache:
+    """Holds one answer for every key, and remembers what it was given."""
+
+    kept: Kept | None = None
+    takes_s: float = 0.001
+    put_in: list[tuple[CacheKey, int, float]] = field(default_factory=list)
+
+    async def get(self, key: CacheKey, *, version: int | None, ttl_s: float, budget_s: float) -> Kept | None:
+        await asyncio.sleep(self.takes_s)
+        return self.kept
+
+    def put(self, key: CacheKey, results: list[Passage], *, version: int, ttl_s: float) -> None:
+        self.put_in.append((key, version, ttl_s))
+
+
+class FakeConnection:
+    """A connection that is open until someone ends it."""
+
+    def __init__(self) -> None:
+        self.closed = False
+        self._lost: Callable[[], None] = lambda: None
+
+    def is_closed(self) -> bool:
+        return self.closed
+
+    def terminate(self) -> None:
+        self.lose()
+
+    def on_lost(self, callback: Callable[[], None]) -> None:
+        self._lost = callback
+
+    def lose(self) -> None:
+        """The server goes away."""
+        if not self.closed:
+            self.closed = True
+            self._lost()

@@ -1,0 +1,210 @@
+"""The pool heals by itself, never makes a request connect, and lends each connection to one at a time."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Awaitable, Callable
+
+import pytest
+
+from services.retrieval.pool import PAUSE_AT_MOST_S, Busy, Down, Pool
+from tests.retrieval.fakes import FakeConnection, Lines
+from tests.virtual_time import run
+
+
+class Server:
+    """Makes connections, or refuses, or hangs."""
+
+    def __init__(self) -> None:
+        self.made: list[FakeConnection] = []
+        self.attempts: list[float] = []
+        self.fault: Exception | None = None
+        self.hangs = False
+
+    async def connect(self) -> FakeConnection:
+        self.attempts.append(asyncio.get_running_loop().time())
+        if self.hangs:
+            await asyncio.sleep(3)
+            raise TimeoutError("no connection within 3 s")
+        await asyncio.sleep(0.01)
+        if self.fault is not None:
+            raise self.fault
+        self.made.append(FakeConnection())
+        return self.made[-1]
+
+    def go_down(self) -> None:
+        self.fault = ConnectionRefusedError("refused")
+        for connection in self.made:
+            connection.lose()
+
+
+def with_pool(
+    scenario: Callable[[Pool[FakeConnection], Server], Awaitable[None]], *, size: int = 2, down: bool = False
+) -> str:
+    """Run a scenario on a started pool; returns what was logged."""
+    lines = Lines()
+
+    async def main() -> None:
+        server = Server()
+        server.fault = ConnectionRefusedError("refused") if down else None
+        pool = Pool(server.connect, size=size, max_waiting=2, log=lines.log, chance=random.Random(1))
+        pool.start()
+        await asyncio.sleep(0.1)
+        try:
+            await scenario(pool, server)
+        finally:
+            await pool.stop()
+
+    run(main())
+    return lines.read()
+
+
+def test_it_connects_before_anyone_asks() -> None:
+    async def scenario(pool: Pool[FakeConnection], server: Server) -> None:
+        assert (pool.open, pool.lent) == (2, 0)
+        before = asyncio.get_running_loop().time()
+        await pool.take(before)
+        assert asyncio.get_running_loop().time() == before
+        assert (pool.open, pool.lent) == (2, 1)
+
+    with_pool(scenario)
+
+
+def test_with_no_connection_it_says_so_at_once_and_why() -> None:
+    async def scenario(pool: Pool[FakeConnection], server: Server) -> None:
+        before = asyncio.get_running_loop().time()
+        with pytest.raises(Down, match="ConnectionRefusedError: refused"):
+            await pool.take(before + 60)
+        assert asyncio.get_running_loop().time() == before
+
+    with_pool(scenario, down=True)
+
+
+def test_those_who_wait_are_served_in_order_and_too_many_are_not_let_in() -> None:
+    async def scenario(pool: Pool[FakeConnection], server: Server) -> None:
+        now = asyncio.get_running_loop().time()
+        lent = [await pool.take(now), await pool.take(now)]
+        served: list[str] = []
+
+        async def wait(name: str) -> None:
+            connection = await pool.take(now + 1)
+            served.append(name)
+            pool.give_back(connection)
+
+        async with asyncio.TaskGroup() as group:
+            group.create_task(wait("first"))
+            group.create_task(wait("second"))
+            await asyncio.sleep(0)
+            with pytest.raises(Busy):
+                await pool.take(now + 1)
+            pool.give_back(lent[0])
+        assert served == ["first", "second"]
+        assert pool.lent == 1
+
+    with_pool(scenario)
+
+
+def test_a_wait_ends_at_its_deadline() -> None:
+    async def scenario(pool: Pool[FakeConnection], server: Server) -> None:
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        await pool.take(began)
+        with pytest.raises(Busy):
+            await pool.take(began + 0.5)
+        assert loop.time() == pytest.approx(began + 0.5)
+
+    with_pool(scenario, size=1)
+
+
+def test_one_that_leaves_as_it_is_served_does_not_take_the_connection_along() -> None:
+    async def scenario(pool: Pool[FakeConnection], server: Server) -> None:
+        now = asyncio.get_running_loop().time()
+        connection = await pool.take(now)
+        waiting = asyncio.create_task(pool.take(now + 1))
+        await asyncio.sleep(0)
+        pool.give_back(connection)
+        waiting.cancel()
+        await asyncio.wait({waiting})
+        assert waiting.cancelled()
+        assert await pool.take(now) is connection
+
+    with_pool(scenario, size=1)
+
+
+def test_what_was_discarded_is_ended_and_replaced() -> None:
+    async def scenario(pool: Pool[FakeConnection], server: Server) -> None:
+        connection = await pool.take(asyncio.get_running_loop().time())
+        pool.discard(connection)
+        assert connection.closed
+        assert pool.open == 0
+        await asyncio.sleep(1)
+        assert pool.open == 1
+        assert await pool.take(asyncio.get_running_loop().time()) is not connection
+
+    with_pool(scenario, size=1)
+
+
+def test_one_that_the_server_closed_is_not_lent() -> None:
+    async def scenario(pool: Pool[FakeConnection], server: Server) -> None:
+        server.made[-1].lose()
+        assert pool.open == 1
+        assert await pool.take(asyncio.get_running_loop().time()) is server.made[0]
+
+    with_pool(scenario)
+
+
+def test_it_comes_back_by_itself_and_says_each_change_once() -> None:
+    async def scenario(pool: Pool[FakeConnection], server: Server) -> None:
+        server.go_down()
+        await asyncio.sleep(30)
+        with pytest.raises(Down):
+            await pool.take(0)
+        server.fault = None
+        await asyncio.sleep(PAUSE_AT_MOST_S + 0.1)
+        assert pool.open == 2
+
+    logged = with_pool(scenario)
+    assert logged.count("postgres is down") == 1
+    assert logged.count("postgres is up") == 2
+
+
+def test_those_who_wait_when_everything_is_lost_are_told_at_once() -> None:
+    async def scenario(pool: Pool[FakeConnection], server: Server) -> None:
+        loop = asyncio.get_running_loop()
+        now = loop.time()
+        await pool.take(now)
+        waiting = asyncio.create_task(pool.take(now + 60))
+        await asyncio.sleep(0)
+        server.go_down()
+        with pytest.raises(Down):
+            await waiting
+        assert loop.time() == now
+
+    with_pool(scenario, size=1)
+
+
+def test_pauses_between_attempts_grow_to_a_limit_and_differ() -> None:
+    async def scenario(pool: Pool[FakeConnection], server: Server) -> None:
+        await asyncio.sleep(60)
+        pauses = [after - before for before, after in zip(server.attempts, server.attempts[1:], strict=False)]
+        assert max(pauses) <= PAUSE_AT_MOST_S + 0.02
+        assert min(pauses[-10:]) >= PAUSE_AT_MOST_S / 2
+        assert len(set(pauses[-10:])) == 10
+
+    with_pool(scenario, down=True)
+
+
+def test_a_server_that_accepts_but_never_answers_is_not_hammered() -> None:
+    """Each new connection is discarded unused: connecting alone proves nothing, so the pauses grow all the same."""
+
+    async def scenario(pool: Pool[FakeConnection], server: Server) -> None:
+        end = asyncio.get_running_loop().time() + 60
+        while (now := asyncio.get_running_loop().time()) < end:
+            try:
+                pool.discard(await pool.take(now))
+            except Down:
+                await asyncio.sleep(0.01)
+        assert len(server.attempts) < 60
+
+    with_pool(scenario, size=1)

@@ -1,0 +1,310 @@
+"""The cache before a real Valkey: what it keeps, what it refuses to believe, and what Redis' faults cost."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from redis.asyncio import Redis
+
+from services.core.breaker import Breaker
+from services.lab.valkey import EmbeddedValkey
+from services.retrieval.cache import MAX_ENTRY_BYTES, PREFIX, Cache, CacheKey, Entry, Kept, redis_client
+from services.retrieval.metrics import RetrievalMetrics
+from tests.retrieval.fakes import Lines, metrics, passage
+
+TIMEOUT_S = 0.02
+KEY = CacheKey("demo", "How does a weir work?", 5, "model-1")
+RESULTS = [passage("one", 0.1), passage("two", 0.2)]
+TEXT = st.text(max_size=20)
+
+
+class Rig:
+    """A cache, the client under it, and what it counted."""
+
+    def __init__(self, url: str, **breaker: float) -> None:
+        self.metrics: RetrievalMetrics = metrics()
+        self.lines = Lines()
+        self.client: Redis = redis_client(url, timeout_s=TIMEOUT_S, connections=4)
+        self.cache = Cache(
+            self.client,
+            Breaker(**breaker),  # type: ignore[arg-type]
+            timeout_s=TIMEOUT_S,
+            stale_s=100.0,
+            metrics=self.metrics,
+            log=self.lines.log,
+        )
+
+    def counted(self, result: str) -> float:
+        value = self.metrics.registry.get_sample_value("weir_cache_total", {"cache": "exact", "result": result})
+        assert value is not None
+        return value
+
+    async def put(self, key: CacheKey = KEY, *, version: int = 7, ttl_s: float = 60.0) -> None:
+        """Store, and wait until it is stored."""
+        before = self.counted("stored") + self.counted("not_stored")
+        self.cache.put(key, RESULTS, version=version, ttl_s=ttl_s)
+        while self.counted("stored") + self.counted("not_stored") == before:
+            await asyncio.sleep(0.001)
+
+    async def get(self, key: CacheKey = KEY, *, version: int | None = 7, ttl_s: float = 60.0) -> Kept | None:
+        return await self.cache.get(key, version=version, ttl_s=ttl_s, budget_s=10.0)
+
+
+@asynccontextmanager
+async def rigged(url: str, **breaker: float) -> AsyncIterator[Rig]:
+    rig = Rig(url, **breaker)
+    try:
+        yield rig
+    finally:
+        await rig.cache.stop()
+        rig.lines.log.close()
+
+
+def with_redis(url: str, scenario: Callable[[Rig], Awaitable[None]], **breaker: float) -> None:
+    async def main() -> None:
+        async with rigged(url, **breaker) as rig:
+            await scenario(rig)
+
+    asyncio.run(main())
+
+
+@given(st.tuples(TEXT, TEXT, st.integers(1, 50), TEXT), st.tuples(TEXT, TEXT, st.integers(1, 50), TEXT))
+def test_two_keys_are_equal_only_if_every_part_is(
+    one: tuple[str, str, int, str], other: tuple[str, str, int, str]
+) -> None:
+    assert (CacheKey(*one).digest == CacheKey(*other).digest) is (one == other)
+
+
+def test_parts_that_run_together_differently_are_different_keys() -> None:
+    assert CacheKey("ab", "c", 5, "m").digest != CacheKey("a", "bc", 5, "m").digest
+    assert CacheKey("a", "b", 51, "m").digest != CacheKey("a", "1b", 5, "m").digest
+
+
+def test_a_key_tells_nothing_of_the_query() -> None:
+    assert KEY.digest.removeprefix(PREFIX).isalnum()
+    assert "weir work" not in KEY.digest
+
+
+@pytest.mark.stack
+def test_what_was_put_in_comes_out_fresh(redis_url: str) -> None:
+    async def scenario(rig: Rig) -> None:
+        assert await rig.get() is None
+        await rig.put()
+        kept = await rig.get()
+        assert kept is not None
+        assert (kept.results, kept.fresh) == (RESULTS, True)
+        assert 0 <= kept.age_s < 30
+        assert (rig.counted("miss"), rig.counted("hit")) == (1, 1)
+
+    with_redis(redis_url, scenario)
+
+
+@pytest.mark.stack
+@pytest.mark.parametrize(
+    "other",
+    [
+        CacheKey("rival", KEY.query, 5, "model-1"),
+        CacheKey("demo", "How does a weir fail?", 5, "model-1"),
+        CacheKey("demo", KEY.query, 6, "model-1"),
+        CacheKey("demo", KEY.query, 5, "model-2"),
+    ],
+    ids=["tenant", "query", "top_k", "model"],
+)
+def test_another_tenant_query_depth_or_model_is_a_miss(redis_url: str, other: CacheKey) -> None:
+    async def scenario(rig: Rig) -> None:
+        await rig.put()
+        assert await rig.get(other) is None
+
+    with_redis(redis_url, scenario)
+
+
+@pytest.mark.stack
+def test_an_entry_of_another_corpus_version_or_past_its_time_is_stale_not_lost(redis_url: str) -> None:
+    async def scenario(rig: Rig) -> None:
+        await rig.put(version=7)
+        for kept in (await rig.get(version=8), await rig.get(version=None), await rig.get(ttl_s=0.0)):
+            assert kept is not None
+            assert (kept.results, kept.fresh) == (RESULTS, False)
+        assert rig.counted("stale") == 3
+
+    with_redis(redis_url, scenario)
+
+
+@pytest.mark.stack
+def test_age_is_what_has_gone_of_the_keys_life(redis_url: str) -> None:
+    async def scenario(rig: Rig) -> None:
+        await rig.put(ttl_s=60.0)
+        await rig.client.pexpire(KEY.digest, 130_000)  # of 160 s
+        kept = await rig.get()
+        assert kept is not None
+        assert kept.fresh
+        assert kept.age_s == pytest.approx(30, abs=5)
+        await rig.client.pexpire(KEY.digest, 90_000)
+        kept = await rig.get()
+        assert kept is not None
+        assert not kept.fresh
+
+    with_redis(redis_url, scenario)
+
+
+def entry(**changed: object) -> bytes:
+    """A sound entry for KEY, but for what is changed."""
+    sound = {"key": KEY.digest, "tenant": "demo", "version": 7, "fresh_s": 60.0, "life_s": 160.0, "results": RESULTS}
+    return msgspec.msgpack.encode(Entry(**(sound | changed)))  # type: ignore[arg-type]
+
+
+@pytest.mark.stack
+@pytest.mark.parametrize(
+    "junk",
+    [
+        b"",
+        b"\xff\x00junk",
+        b"null",
+        entry()[:-3],
+        entry(tenant="rival"),
+        entry(key=CacheKey("rival", KEY.query, 5, "model-1").digest),
+        entry(life_s=1.0),
+        entry(life_s="soon"),
+        entry() + b" " * MAX_ENTRY_BYTES,
+    ],
+    ids=["empty", "bytes", "json", "cut off", "foreign tenant", "foreign key", "too old", "wrong type", "too long"],
+)
+def test_what_we_did_not_store_ourselves_is_not_believed(redis_url: str, junk: bytes) -> None:
+    async def scenario(rig: Rig) -> None:
+        await rig.client.set(KEY.digest, junk, px=160_000)
+        assert await rig.get() is None
+        assert rig.counted("invalid") == 1
+        await rig.put()
+        assert await rig.get() is not None, "and it is overwritten by the next result"
+
+    with_redis(redis_url, scenario)
+
+
+@pytest.mark.stack
+def test_an_entry_without_an_end_is_not_believed_since_its_age_is_unknown(redis_url: str) -> None:
+    async def scenario(rig: Rig) -> None:
+        await rig.client.set(KEY.digest, entry())
+        assert await rig.get() is None
+
+    with_redis(redis_url, scenario)
+
+
+@pytest.mark.stack
+def test_a_key_of_another_type_is_a_miss_and_no_reason_to_distrust_the_server(redis_url: str) -> None:
+    async def scenario(rig: Rig) -> None:
+        await rig.client.lpush(KEY.digest, "x")
+        for _ in range(10):
+            assert await rig.get() is None
+        assert rig.counted("error") == 10
+        assert rig.cache.up
+
+    with_redis(redis_url, scenario)
+
+
+@pytest.mark.stack
+def test_a_full_server_still_answers_and_what_it_does_not_take_is_counted(
+    redis: EmbeddedValkey, redis_url: str
+) -> None:
+    async def scenario(rig: Rig) -> None:
+        await rig.put()
+        limit, policy = "maxmemory", "maxmemory-policy"
+        before = {**await rig.client.config_get(limit), **await rig.client.config_get(policy)}
+        await rig.client.config_set(policy, "noeviction")
+        await rig.client.config_set(limit, 1)
+        try:
+            await rig.put(CacheKey("demo", "another", 5, "model-1"))
+            assert rig.counted("not_stored") == 1
+            assert await rig.get() is not None
+            assert rig.cache.up
+        finally:
+            for name, value in before.items():
+                await rig.client.config_set(name, value)
+
+    with_redis(redis_url, scenario)
+
+
+def test_nothing_is_stored_without_a_time_to_live_or_without_results() -> None:
+    async def scenario(rig: Rig) -> None:
+        rig.cache.put(KEY, RESULTS, version=7, ttl_s=0.0)
+        rig.cache.put(KEY, [], version=7, ttl_s=60.0)
+        rig.cache.put(KEY, [passage("x" * MAX_ENTRY_BYTES)], version=7, ttl_s=60.0)
+        await asyncio.sleep(0)
+        assert (rig.counted("stored"), rig.counted("not_stored")) == (0, 1)
+
+    with_redis("redis://127.0.0.1:1/0", scenario)
+
+
+def test_a_server_that_is_not_there_is_a_miss_and_after_three_is_not_asked() -> None:
+    async def scenario(rig: Rig) -> None:
+        for _ in range(10):
+            assert await rig.get() is None
+        assert not rig.cache.up
+        assert (rig.counted("error"), rig.counted("skipped")) == (3, 7)
+        assert rig.lines.read().count("redis is down") == 1
+
+    with_redis("redis://127.0.0.1:1/0", scenario)
+
+
+@pytest.mark.stack
+def test_a_frozen_server_costs_three_short_waits_and_comes_back_by_itself(
+    redis: EmbeddedValkey, redis_url: str
+) -> None:
+    async def scenario(rig: Rig) -> None:
+        await rig.put()
+        await rig.cache.start()
+        await rig.get()
+        os.kill(redis.pid, signal.SIGSTOP)
+        try:
+            loop = asyncio.get_running_loop()
+            began = loop.time()
+            for _ in range(200):
+                assert await rig.get() is None
+            waited_s = loop.time() - began
+        finally:
+            os.kill(redis.pid, signal.SIGCONT)
+        assert rig.counted("error") <= 3
+        assert rig.counted("skipped") >= 197
+        assert waited_s < 200 * TIMEOUT_S / 4, "two hundred requests waited for less than a quarter of their timeouts"
+        give_up = time.monotonic() + 20
+        while not rig.cache.up and time.monotonic() < give_up:
+            await asyncio.sleep(0.05)
+        assert await rig.get() is not None
+        logged = rig.lines.read()
+        assert (logged.count("redis is down"), logged.count("redis is up")) == (1, 1)
+
+    with_redis(redis_url, scenario, open_for_s=0.2, open_at_most_s=0.4)
+
+
+@pytest.mark.stack
+def test_requests_that_are_cut_off_never_get_each_others_answers(redis_url: str) -> None:
+    """A cancelled command leaves its answer on the wire; the connection must go with it (CVE-2023-28858)."""
+
+    async def scenario(rig: Rig) -> None:
+        keys = [CacheKey("demo", f"query {number}", 5, "model-1") for number in range(20)]
+        for number, key in enumerate(keys):
+            rig.cache.put(key, [passage(f"answer {number}")], version=7, ttl_s=60.0)
+        while rig.counted("stored") < len(keys):
+            await asyncio.sleep(0.005)
+
+        async def ask(number: int, patience_s: float) -> None:
+            try:
+                async with asyncio.timeout(patience_s):
+                    kept = await rig.get(keys[number])
+            except TimeoutError:
+                return
+            assert kept is None or kept.results[0].text == f"answer {number}"
+
+        for attempt in range(40):
+            await asyncio.gather(*(ask(number, 0.0002 * ((attempt + number) % 20)) for number in range(20)))
+        assert rig.counted("invalid") == 0
+
+    with_redis(redis_url, scenario, failures_to_open=10_000)

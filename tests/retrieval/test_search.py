@@ -1,0 +1,122 @@
+"""The order of fallbacks and the budget, in virtual time: exact to the millisecond, on any machine."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from services.contracts.search import RetrieveReply, RetrieveRequest
+from services.retrieval.cache import Kept
+from services.retrieval.deadline import Late
+from services.retrieval.embedder import EmbedderFull
+from services.retrieval.pool import Busy, Down
+from services.retrieval.search import SHORTFALLS, Retrieval
+from services.retrieval.store import SearchFailed
+from tests.retrieval.fakes import FakeCache, FakeEmbedder, FakeStore, metrics, passage
+from tests.virtual_time import run
+
+FRESH = Kept([passage("kept")], age_s=10.0, fresh=True)
+STALE = Kept([passage("old")], age_s=400.0, fresh=False)
+HANGS_S = 3600.0
+
+
+def retrieve(
+    *,
+    embedder: FakeEmbedder | None = None,
+    store: FakeStore | None = None,
+    cache: FakeCache | None = None,
+    budget_ms: float = 100.0,
+    cache_ttl_s: float = 300.0,
+) -> tuple[RetrieveReply, float]:
+    """The reply, and the milliseconds until it came."""
+    retrieval = Retrieval(
+        embedder=embedder or FakeEmbedder(),
+        store=store or FakeStore(),
+        cache=cache or FakeCache(),
+        metrics=metrics(),
+        budget_s=0.1,
+        ttl_s=300.0,
+    )
+
+    async def ask() -> tuple[RetrieveReply, float]:
+        loop = asyncio.get_running_loop()
+        reply = await retrieval.retrieve(RetrieveRequest("why?", "demo", 5, cache_ttl_s, budget_ms))
+        return reply, loop.time() * 1000
+
+    return run(ask())
+
+
+def test_a_miss_is_embedded_searched_and_kept() -> None:
+    cache = FakeCache()
+    reply, _ = retrieve(cache=cache)
+    assert (reply.source, reply.reason) == ("db", None)
+    assert reply.results[0].text == "from the database"
+    assert (reply.embed_ms, reply.search_ms) == (5.0, 2.0)
+    ((key, version, ttl_s),) = cache.put_in
+    assert (key.tenant, key.query, key.top_k, key.model, version, ttl_s) == ("demo", "why?", 5, "fake-1", 7, 300.0)
+
+
+def test_a_fresh_entry_is_the_answer_and_nothing_else_is_asked() -> None:
+    embedder, store = FakeEmbedder(), FakeStore()
+    reply, _ = retrieve(embedder=embedder, store=store, cache=FakeCache(FRESH))
+    assert (reply.source, reply.age_s, reply.results) == ("cache", 10.0, FRESH.results)
+    assert (embedder.asked, store.asked) == (0, 0)
+
+
+def test_an_entry_that_is_not_fresh_does_not_replace_a_search() -> None:
+    reply, _ = retrieve(cache=FakeCache(STALE))
+    assert reply.source == "db"
+
+
+@pytest.mark.parametrize(("error", "reason"), [(kind("x"), reason) for kind, reason in SHORTFALLS.items()])
+@pytest.mark.parametrize(("kept", "source"), [(STALE, "stale"), (None, "none")])
+def test_when_the_search_falls_short_what_is_kept_answers_or_else_nothing(
+    error: Exception, reason: str, kept: Kept | None, source: str
+) -> None:
+    cache = FakeCache(kept)
+    store = FakeStore(raises=None if isinstance(error, EmbedderFull) else error)
+    embedder = FakeEmbedder(raises=error if isinstance(error, EmbedderFull) else None)
+    reply, _ = retrieve(cache=cache, store=store, embedder=embedder)
+    assert (reply.source, reply.reason) == (source, reason)
+    assert reply.results == (kept.results if kept else [])
+    assert reply.age_s == (400.0 if kept else 0.0)
+    assert cache.put_in == [], "only a whole result is kept"
+
+
+def test_every_shortfall_has_its_words() -> None:
+    assert set(SHORTFALLS) == {Late, Down, Busy, SearchFailed, EmbedderFull}
+
+
+@pytest.mark.parametrize("budget_ms", [1.0, 20.0, 100.0])
+def test_an_embedder_that_hangs_costs_the_budget_less_the_reserve(budget_ms: float) -> None:
+    reply, took_ms = retrieve(
+        embedder=FakeEmbedder(takes_s=HANGS_S), cache=FakeCache(STALE, takes_s=0), budget_ms=budget_ms
+    )
+    assert (reply.source, reply.reason, reply.search_ms) == ("stale", "budget_spent", 0.0)
+    assert took_ms == pytest.approx(budget_ms - min(budget_ms * 0.1, 5.0))
+
+
+def test_a_request_may_allow_less_than_the_service_and_not_more() -> None:
+    _, took_ms = retrieve(embedder=FakeEmbedder(takes_s=HANGS_S), budget_ms=60_000)
+    assert took_ms == pytest.approx(95.0)
+
+
+def test_a_database_that_is_known_to_be_down_costs_not_even_an_embedding() -> None:
+    embedder = FakeEmbedder()
+    reply, took_ms = retrieve(embedder=embedder, store=FakeStore(up=False), cache=FakeCache(STALE))
+    assert (reply.source, reply.reason) == ("stale", "postgres_down")
+    assert (embedder.asked, took_ms) == (0, 1.0)
+
+
+def test_a_tenant_without_documents_gets_an_empty_answer_that_is_not_kept() -> None:
+    cache = FakeCache()
+    reply, _ = retrieve(store=FakeStore(found=[], version=None), cache=cache)
+    assert (reply.source, reply.results, cache.put_in) == ("db", [], [])
+
+
+def test_the_time_to_live_is_the_lesser_of_the_requests_and_the_services() -> None:
+    cache = FakeCache()
+    retrieve(cache=cache, cache_ttl_s=10.0)
+    retrieve(cache=cache, cache_ttl_s=86_400.0)
+    assert [ttl_s for _, _, ttl_s in cache.put_in] == [10.0, 300.0]
