@@ -147,8 +147,7 @@ class GuardedProtocol(HttpToolsProtocol):
         try:
             self.parser.feed_data(data)
         except httptools.HttpParserUpgrade:
-            self._refuse(BadInput("protocol upgrades are not supported here", code="bad_request"))
-            return
+            self.cycle.keep_alive = False  # declined, as RFC 9110 section 7.8 allows: answered in HTTP/1.1, then closed
         except httptools.HttpParserError:
             refusal = self._pending_refusal
             self._refuse(refusal.error if refusal else BadInput("this is not a valid HTTP/1.1 request"))

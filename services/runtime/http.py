@@ -21,7 +21,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from services.core.outcome import Outcome
 from services.runtime.drain import Drain
-from services.runtime.errors import BadInput, TooLarge, WeirError, problem
+from services.runtime.errors import BadInput, Refused, TooLarge, WeirError, problem
 from services.runtime.guard import PEER_EXTENSION, Peer
 from services.runtime.log import Log
 
@@ -180,10 +180,11 @@ class Service:
                 await handler(exchange)
         except WeirError as error:
             await self._problem(exchange, error)
-        except asyncio.CancelledError:
-            if not exchange.gone:
-                raise
-            exchange.log.setdefault("outcome", Outcome.CLIENT_GONE)
+        except asyncio.CancelledError:  # by a client that left, or by the end of the drain's grace
+            if exchange.gone:
+                exchange.log.setdefault("outcome", Outcome.CLIENT_GONE)
+            else:
+                await self._problem(exchange, Refused(Outcome.DRAINING, "this service is shutting down"))
         except Exception as error:
             self.log.error("a handler failed", id=exchange.id, path=route, traceback=_trace(error))
             await self._problem(exchange, WeirError(Outcome.INTERNAL, "an internal error; the log has its id"))

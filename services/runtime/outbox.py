@@ -12,23 +12,34 @@ from __future__ import annotations
 import asyncio
 
 
-class Outbox:
-    """Pending writes of one event loop. Bounded by what one turn of the loop can write."""
+MAX_PENDING_BYTES = 65_536
 
-    __slots__ = ("_pending",)
+
+class Outbox:
+    """Pending writes of one event loop, at most MAX_PENDING_BYTES and one write more.
+
+    The bound is what lets backpressure work: a handler that writes without end must come to the transport's own limit.
+    """
+
+    __slots__ = ("_bytes", "_pending")
 
     def __init__(self) -> None:
         self._pending: list[tuple[asyncio.Transport, bytes]] = []
+        self._bytes = 0
 
     def write(self, transport: asyncio.Transport, data: bytes) -> None:
         """Send before the loop next waits for the outside."""
         if not self._pending:
             asyncio.get_running_loop().call_soon(self.flush)
         self._pending.append((transport, data))
+        self._bytes += len(data)
+        if self._bytes > MAX_PENDING_BYTES:
+            self.flush()
 
     def flush(self) -> None:
         """Send now; before a direct write or a close."""
         pending, self._pending = self._pending, []
+        self._bytes = 0
         for transport, data in pending:
             if not transport.is_closing():
                 transport.write(data)

@@ -79,7 +79,7 @@ def test_sixty_four_levels_are_not_too_deep() -> None:
 
 FIELDS = {
     "a missing field": (ChatRequest, b"{}", "messages"),
-    "an inner field of the wrong type": (ChatRequest, b'{"messages": [{"role": 1, "content": "x"}]}', "messages[0].role"),
+    "an inner field of a wrong type": (ChatRequest, b'{"messages":[{"role":1,"content":"x"}]}', "messages[0].role"),
     "a boolean for a number": (AskRequest, b'{"query": "x", "top_k": true}', "top_k"),
     "a string for a number": (AskRequest, b'{"query": "x", "top_k": "5"}', "top_k"),
     "a float for a whole number": (AskRequest, b'{"query": "x", "max_tokens": 1.5}', "max_tokens"),

@@ -1,0 +1,83 @@
+"""A service on a real socket with handlers made for the test, and a client that sends raw bytes."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from typing import Any
+
+from services.runtime.drain import Drain
+from services.runtime.guard import GuardLimits
+from services.runtime.http import Handler, Readiness, Service
+from services.runtime.log import Log
+from services.runtime.serve import Process, running
+from services.runtime.telemetry import metrics_app, new_registry
+
+
+def build(routes: Mapping[tuple[str, str], Handler], *, stream: io.BytesIO | None = None, **process: Any) -> Process:
+    log, drain = Log("test", stream=stream or io.BytesIO()), Drain()
+    return Process(
+        name="test",
+        app=Service("test", routes, ready=lambda: Readiness(True), log=log, drain=drain),
+        metrics=metrics_app(new_registry()),
+        log=log,
+        drain=drain,
+        host="127.0.0.1",
+        port=0,
+        metrics_host="127.0.0.1",
+        metrics_port=0,
+        **process,
+    )
+
+
+@asynccontextmanager
+async def serving(routes: Mapping[tuple[str, str], Handler], **process: Any) -> AsyncIterator[Process]:
+    built = build(routes, **process)
+    try:
+        async with running(built):
+            yield built
+    finally:
+        built.log.close()
+
+
+def tight(**limits: Any) -> GuardLimits:
+    """Limits small enough to be met in a test."""
+    return GuardLimits(**limits)
+
+
+async def send(port: int, data: bytes, *, half_close: bool = False) -> bytes:
+    """Send bytes, then read until the server closes; fails rather than hangs."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    writer.write(data)
+    await writer.drain()
+    if half_close:
+        writer.write_eof()
+    try:
+        async with asyncio.timeout(20):
+            return await reader.read()
+    finally:
+        writer.close()
+
+
+async def ask(port: int, data: bytes) -> tuple[int, bytes, bytes]:
+    """One request on a connection of its own that asks to be closed: status, head, body."""
+    answer = await send(port, data)
+    head, _, body = answer.partition(b"\r\n\r\n")
+    return int(head.split(b" ", 2)[1]), head, body
+
+
+def post(path: str, body: bytes, *headers: str) -> bytes:
+    lines = [f"POST {path} HTTP/1.1", "host: test", "connection: close", f"content-length: {len(body)}", *headers]
+    return "\r\n".join(lines).encode("latin-1") + b"\r\n\r\n" + body
+
+
+async def until(condition: Any, what: str = "the condition") -> None:
+    """Wait for a condition, never for a duration."""
+    try:
+        async with asyncio.timeout(20):
+            while not condition():
+                await asyncio.sleep(0.005)
+    except TimeoutError:
+        raise AssertionError(f"{what} never came true") from None

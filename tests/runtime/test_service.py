@@ -1,0 +1,165 @@
+"""Routes, the error boundary, the request's one log line, and leaving without dropping anyone."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import json
+import socket
+
+import pytest
+
+from services.core.outcome import Outcome
+from services.runtime.errors import Refused
+from services.runtime.http import Exchange
+from services.runtime.serve import PortTaken, running
+from tests.runtime.rig import ask, build, post, serving, until
+
+pytestmark = pytest.mark.stack
+
+
+async def hello(exchange: Exchange) -> None:
+    exchange.log["tenant"] = "demo"
+    await exchange.reply(200, b'"hello"', headers=[(b"x-said", exchange.tail.encode())])
+
+
+async def refuse(exchange: Exchange) -> None:
+    raise Refused(Outcome.YIELD, "full", reason="max_inflight", retry_hint_ms=120)
+
+
+async def fail(exchange: Exchange) -> None:
+    raise RuntimeError("the prompt was: sekrit")
+
+
+ROUTES = {("GET", "/hello"): hello, ("POST", "/cancel/*"): hello, ("GET", "/full"): refuse, ("GET", "/fail"): fail}
+
+
+def get(path: str, *headers: str) -> bytes:
+    return "\r\n".join([f"GET {path} HTTP/1.1", "host: t", "connection: close", *headers]).encode() + b"\r\n\r\n"
+
+
+def test_routes_answer_and_what_is_not_there_says_so() -> None:
+    async def main() -> None:
+        async with serving(ROUTES) as process:
+            port = process.bound_port
+            assert (await ask(port, get("/hello")))[::2] == (200, b'"hello"')
+            status, head, _ = await ask(port, post("/cancel/r-7", b""))
+            assert status == 200
+            assert b"x-said: r-7" in head
+            status, _, body = await ask(port, get("/nowhere"))
+            assert (status, json.loads(body)["error"]["code"]) == (404, "not_found")
+            status, _, body = await ask(port, get("/cancel/r-7"))
+            assert (status, json.loads(body)["error"]["code"]) == (405, "method_not_allowed")
+            assert (await ask(port, get("/health")))[0] == 200
+            assert (await ask(port, get("/health/ready")))[0] == 200
+            assert (await ask(port, get("/metrics")))[0] == 404  # on its own listener only
+            assert b"process_resident_memory_bytes" in (await ask(process.bound_metrics_port, get("/metrics")))[2]
+
+    asyncio.run(main())
+
+
+def test_a_refusal_is_told_in_status_headers_and_body() -> None:
+    async def main() -> None:
+        async with serving(ROUTES) as process:
+            status, head, body = await ask(process.bound_port, get("/full"))
+            assert status == 429
+            assert b"retry-after: 1" in head
+            assert b"retry-after-ms: 120" in head
+            assert b"x-should-retry: true" in head
+            assert json.loads(body)["error"]["details"]["reason"] == "max_inflight"
+
+    asyncio.run(main())
+
+
+def test_a_handlers_fault_is_500_and_its_words_stay_out_of_answer_and_log() -> None:
+    stream = io.BytesIO()
+
+    async def main() -> None:
+        async with serving(ROUTES, stream=stream) as process:
+            status, _, body = await ask(process.bound_port, get("/fail"))
+            assert status == 500
+            assert json.loads(body)["error"]["code"] == "internal_error"
+            assert b"sekrit" not in body
+
+    asyncio.run(main())
+    logged = stream.getvalue().decode()
+    assert "a handler failed" in logged
+    assert "RuntimeError in fail" in logged
+    assert "sekrit" not in logged
+
+
+def test_every_request_is_one_line_with_its_id_and_never_its_content() -> None:
+    stream = io.BytesIO()
+
+    async def main() -> None:
+        async with serving(ROUTES, stream=stream) as process:
+            _, head, _ = await ask(
+                process.bound_port, get("/hello", "x-request-id: mine-1", "authorization: Bearer k3y")
+            )
+            assert b"x-request-id: mine-1" in head
+            _, head, _ = await ask(process.bound_port, get("/hello", "x-request-id: not ok"))
+            assert b"x-request-id: not ok" not in head
+            await ask(process.bound_port, get("/%0d%0aforged"))
+
+    asyncio.run(main())
+    lines = [json.loads(line) for line in stream.getvalue().splitlines()]
+    requests = [line for line in lines if line["event"] == "request"]
+    first = requests[0]
+    assert (first["id"], first["path"], first["status"], first["tenant"]) == ("mine-1", "/hello", 200, "demo")
+    assert requests[2]["path"] == "other"
+    assert "k3y" not in stream.getvalue().decode()
+
+
+def test_draining_finishes_what_runs_and_lets_nobody_else_in() -> None:
+    release = asyncio.Event()
+
+    async def slow(exchange: Exchange) -> None:
+        await release.wait()
+        await exchange.reply(200, b"done")
+
+    async def main() -> None:
+        process = build({("GET", "/slow"): slow})
+        async with running(process):
+            answer = asyncio.create_task(ask(process.bound_port, get("/slow")))
+            await until(lambda: process.drain.inflight == 1, "the request's start")
+            process.drain.begin()
+            status, _, body = await ask(process.bound_port, get("/health/ready"))
+            assert (status, json.loads(body)["status"]) == (503, "draining")
+            asyncio.get_running_loop().call_later(0.05, release.set)
+        assert (await answer)[::2] == (200, b"done")
+        with pytest.raises(ConnectionRefusedError):
+            await ask(process.bound_port, get("/health"))
+        process.log.close()
+
+    asyncio.run(main())
+
+
+def test_what_outlasts_the_grace_is_told_so_and_cut() -> None:
+    async def endless(exchange: Exchange) -> None:
+        await asyncio.Event().wait()
+
+    async def main() -> None:
+        process = build({("GET", "/endless"): endless}, drain_timeout_s=0.1)
+        async with running(process):
+            answer = asyncio.create_task(ask(process.bound_port, get("/endless")))
+            await until(lambda: process.drain.inflight == 1, "the request's start")
+        assert process.drain.inflight == 0
+        status, _, body = await answer
+        assert (status, json.loads(body)["error"]["code"]) == (503, "draining")
+        process.log.close()
+
+    asyncio.run(main())
+
+
+def test_a_port_that_is_taken_is_one_clear_sentence() -> None:
+    async def main() -> None:
+        with socket.create_server(("127.0.0.1", 0)) as taken:
+            process = build(ROUTES)
+            process.port = taken.getsockname()[1]
+            process.port_variable = "ROUTER_PORT"
+            with pytest.raises(PortTaken, match=r"cannot listen on 127\.0\.0\.1:\d+ \(.*\); choose .* ROUTER_PORT"):
+                async with running(process):
+                    pass
+            process.log.close()
+
+    asyncio.run(main())
