@@ -7,10 +7,12 @@ and it knows what any client could.
 from __future__ import annotations
 
 import os
+import signal
 import sys
 from pathlib import Path
 from typing import Any
 
+import gevent
 from locust import events
 from scenario import Scenario, load
 from shapes import shape_of
@@ -40,6 +42,8 @@ def prepare(environment: Any, **_: Any) -> None:
     forbidden = refusal(environment.host)
     if forbidden:
         sys.exit(f"loadtests: {forbidden}")
+    if environment.web_ui is None:  # while a shape runs headless, Locust does not obey SIGTERM: end with the summary
+        gevent.signal_handler(signal.SIGTERM, environment.runner.quit)
     environment.stop_timeout = Shape.scenario.deadline_ms / 1000  # who has asked may hear the answer
     renew(environment)
 
