@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 
 import pytest
@@ -58,7 +59,7 @@ def test_words_keep_their_order_and_repeat_by_at_most_the_overlap(count: int, mo
     ]
     assert pieces[0][0] == 0
     assert pieces[-1][-1] == count - 1
-    for piece, following in zip(pieces, pieces[1:], strict=False):
+    for piece, following in itertools.pairwise(pieces):
         assert piece == list(range(piece[0], piece[-1] + 1))
         repeated = piece[-1] + 1 - following[0]
         assert 0 <= repeated <= overlap

@@ -43,7 +43,8 @@ def _names(values: dict[str, str]) -> dict[NameObject, NameObject]:
 def test_markdown_gives_its_words_under_their_headings() -> None:
     text = (
         "---\ntitle: front matter\n---\nBefore.\n\n# Guide *to* `weir`\n\nSome [link](http://x) text\nwrapped.\n\n"
-        "1. one\n2. two\n   - nested\n\n## Tables\n\n| a | b |\n|---|---|\n| 1 | 2 |\n\n```py\nif x:\n    y\n```\n\n# End\n"
+        "1. one\n2. two\n   - nested\n\n## Tables\n\n| a | b |\n|---|---|\n| 1 | 2 |\n\n"
+        "```py\nif x:\n    y\n```\n\n# End\n"
     )
     assert sections("a.md", text) == [
         Section((), "Before."),
@@ -136,8 +137,7 @@ def test_a_page_nested_beyond_all_measure_is_refused_and_nothing_worse() -> None
 def test_any_bytes_are_a_document_or_unreadable_and_storable_either_way(kind: str, data: bytes) -> None:
     try:
         document = parse(f"file{kind}", data)
-    except Unreadable as error:
-        assert str(error)
+    except Unreadable:
         return
     for section in document.sections:
         for text in (*section.path, section.text):

@@ -106,6 +106,9 @@ def test_damaged_weights_are_refused(tmp_path: Path) -> None:
     header = json.dumps({"a": {"dtype": "F32", "shape": [4], "data_offsets": [0, 16]}}).encode()
     file = tmp_path / "model.safetensors"
     file.write_bytes(struct.pack("<Q", len(header)) + header + b"\0" * 12)  # four bytes short
-    with file.open("rb") as opened, mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_READ) as mapped:
-        with pytest.raises(ModelUnusable, match="the weights are damaged: a is not as long"):
-            read_safetensors(mapped)
+    with (
+        file.open("rb") as opened,
+        mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_READ) as mapped,
+        pytest.raises(ModelUnusable, match="the weights are damaged: a is not as long"),
+    ):
+        read_safetensors(mapped)

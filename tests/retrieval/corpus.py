@@ -1,0 +1,73 @@
+"""Small corpora for tests that need a real database."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from types import TracebackType
+
+from services.retrieval.config import RetrievalSettings
+from services.retrieval.ingest import ingest
+from services.retrieval.progress import Summary
+
+RIVER = "# Weir\n\nA weir holds a river at its level.\n\n## Gates\n\nSluice gates open when the water rises.\n"
+BREAD = "# Bread\n\nKnead the dough, let it rest for an hour, and bake it in a hot oven.\n"
+
+
+class Recorder:
+    """A reporter that remembers what it was told."""
+
+    def __init__(self) -> None:
+        self.steps: list[tuple[str, int, int]] = []
+        self.summaries: list[Summary] = []
+
+    def __enter__(self) -> Recorder:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        return None
+
+    def step(self, name: str, done: int, total: int) -> None:
+        self.steps.append((name, done, total))
+
+    def finished(self, summary: Summary) -> None:
+        self.summaries.append(summary)
+
+
+def write(folder: Path, **files: str | bytes) -> Path:
+    """Files named by keyword: `guide_md="..."` is guide.md; `sub__guide_md` is sub/guide.md."""
+    for name, content in files.items():
+        stem, _, kind = name.replace("__", "/").rpartition("_")
+        path = folder / f"{stem}.{kind}"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content if isinstance(content, bytes) else content.encode())
+    return folder
+
+
+def settings_for(postgres_url: str, redis_url: str = "redis://127.0.0.1:1/0", **changed: object) -> RetrievalSettings:
+    """Settings over these servers, on free ports."""
+    return RetrievalSettings(
+        postgres_url=postgres_url, redis_url=redis_url, retrieval_port=0, metrics_port=0, log_level="ERROR", **changed
+    )
+
+
+async def take_in(
+    settings: RetrievalSettings,
+    *paths: Path,
+    tenant: str = "demo",
+    prune: bool = True,
+    dry_run: bool = False,
+    recorder: Recorder | None = None,
+) -> Summary:
+    """Ingest on the running loop."""
+    return await ingest(settings, paths, tenant=tenant, prune=prune, dry_run=dry_run, report=recorder or Recorder())
+
+
+def ingested(settings: RetrievalSettings, *paths: Path, **options: object) -> Summary:
+    """Ingest on a loop of its own."""
+    return asyncio.run(take_in(settings, *paths, **options))  # type: ignore[arg-type]
+
+
+def outcome(summary: Summary) -> tuple[int, int, int, int]:
+    """Added, updated, unchanged, removed."""
+    return summary.added, summary.updated, summary.unchanged, summary.removed

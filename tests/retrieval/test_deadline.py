@@ -1,0 +1,101 @@
+"""Walking away: exactly on time, whatever the work does about it."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from services.retrieval.deadline import Late, by, leave_at
+from tests.virtual_time import run
+
+
+async def after(seconds: float) -> str:
+    await asyncio.sleep(seconds)
+    return "done"
+
+
+async def cleans_up_for(seconds: float) -> None:
+    """A driver that takes its time over being cancelled."""
+    try:
+        await asyncio.sleep(3600)
+    finally:
+        await asyncio.sleep(seconds)
+
+
+def test_what_is_in_time_is_passed_on_and_so_is_its_error() -> None:
+    async def fails() -> None:
+        raise ValueError("theirs")
+
+    async def main() -> None:
+        assert await by(1.0, after(0.5)) == "done"
+        with pytest.raises(ValueError, match="theirs"):
+            await by(1.0, fails())
+
+    run(main())
+
+
+def test_what_cleans_up_for_six_seconds_does_not_delay_the_caller() -> None:
+    async def main() -> None:
+        loop = asyncio.get_running_loop()
+        with pytest.raises(Late):
+            await by(1.0, cleans_up_for(6.0))
+        assert loop.time() == 1.0
+        await asyncio.sleep(10)  # let it end before the loop does
+
+    run(main())
+
+
+def test_a_deadline_that_has_passed_is_late_at_once() -> None:
+    async def main() -> None:
+        with pytest.raises(Late):
+            await by(-1.0, after(0.5))
+        assert asyncio.get_running_loop().time() == 0.0
+
+    run(main())
+
+
+def test_work_goes_when_its_caller_goes() -> None:
+    ended: list[str] = []
+
+    async def work() -> None:
+        try:
+            await asyncio.sleep(3600)
+        finally:
+            ended.append("work")
+
+    async def main() -> None:
+        caller = asyncio.create_task(by(100.0, work()))
+        await asyncio.sleep(1)
+        caller.cancel()
+        await asyncio.sleep(0.1)
+        assert ended == ["work"]
+
+    run(main())
+
+
+def test_a_task_that_is_left_runs_on() -> None:
+    async def main() -> None:
+        task = asyncio.create_task(after(2))
+        with pytest.raises(Late):
+            await leave_at(1.0, task)
+        assert await task == "done"
+
+    run(main())
+
+
+def test_the_error_of_what_was_left_behind_troubles_nobody() -> None:
+    complaints: list[object] = []
+
+    async def fails_later() -> None:
+        await asyncio.sleep(2)
+        raise ValueError("nobody listens")
+
+    async def main() -> None:
+        asyncio.get_running_loop().set_exception_handler(lambda _, context: complaints.append(context))
+        with pytest.raises(Late):
+            await leave_at(1.0, asyncio.create_task(fails_later()))
+        await asyncio.sleep(5)
+
+    run(main())
+    assert complaints == []

@@ -1,0 +1,254 @@
+"""Ingest over a real database: idempotent, honest about bad files, and in step with the folder."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import asyncpg
+import pytest
+
+from services.retrieval.database import SCHEMA_VERSION, connect
+from services.retrieval.files import Fault, find
+from services.retrieval.ingest import IngestFailed, exit_status
+from services.retrieval.progress import Summary
+from tests.retrieval.corpus import BREAD, RIVER, Recorder, ingested, outcome, settings_for, take_in, write
+
+
+def query(url: str, sql: str, *arguments: object) -> list[Any]:
+    async def ask() -> list[Any]:
+        connection = await asyncpg.connect(url)
+        try:
+            return [tuple(row) for row in await connection.fetch(sql, *arguments)]
+        finally:
+            await connection.close()
+
+    return asyncio.run(ask())
+
+
+def corpus_version(url: str, tenant: str = "demo") -> int:
+    ((version,),) = query(url, "SELECT version FROM corpora WHERE tenant = $1", tenant)
+    return int(version)
+
+
+@pytest.mark.stack
+def test_a_second_run_embeds_nothing_and_leaves_the_version_alone(postgres_url: str, tmp_path: Path) -> None:
+    settings, folder = settings_for(postgres_url), write(tmp_path, guide_md=RIVER, sub__bread_txt=BREAD)
+    first = ingested(settings, folder)
+    assert outcome(first) == (2, 0, 0, 0)
+    assert first.embedded == 3
+    version = corpus_version(postgres_url)
+    second = ingested(settings, folder)
+    assert outcome(second) == (0, 0, 2, 0)
+    assert second.embedded == 0
+    assert corpus_version(postgres_url) == version
+    assert query(postgres_url, "SELECT doc_id, title FROM documents ORDER BY doc_id") == [
+        ("guide.md", "Weir"),
+        ("sub/bread.txt", "bread"),
+    ]
+
+
+@pytest.mark.stack
+def test_what_changed_is_replaced_whole_what_has_gone_is_removed_and_the_version_grows(
+    postgres_url: str, tmp_path: Path
+) -> None:
+    settings, folder = settings_for(postgres_url), write(tmp_path, a_md=RIVER, b_md=BREAD)
+    ingested(settings, folder)
+    before = corpus_version(postgres_url)
+    write(folder, a_md="# Weir\n\nOnly this is left.\n")
+    (folder / "b.md").unlink()
+    assert outcome(ingested(settings, folder)) == (0, 1, 0, 1)
+    assert query(postgres_url, "SELECT doc_id, ordinal, text FROM chunks") == [
+        ("a.md", 0, "Weir\n\nOnly this is left.")
+    ]
+    assert corpus_version(postgres_url) > before
+
+
+@pytest.mark.stack
+def test_without_prune_what_has_gone_stays(postgres_url: str, tmp_path: Path) -> None:
+    settings, folder = settings_for(postgres_url), write(tmp_path, a_md=RIVER, b_md=BREAD)
+    ingested(settings, folder)
+    (folder / "b.md").unlink()
+    assert outcome(ingested(settings, folder, prune=False)) == (0, 0, 1, 0)
+
+
+@pytest.mark.stack
+def test_only_documents_of_the_folder_that_was_named_are_removed(postgres_url: str, tmp_path: Path) -> None:
+    settings = settings_for(postgres_url)
+    one, two = write(tmp_path / "one", a_md=RIVER), write(tmp_path / "two", b_md=BREAD)
+    ingested(settings, one)
+    assert outcome(ingested(settings, two)) == (1, 0, 0, 0)
+    ingested(settings, one / "a.md")
+    assert query(postgres_url, "SELECT doc_id FROM documents ORDER BY 1") == [("a.md",), ("b.md",)]
+
+
+@pytest.mark.stack
+def test_a_folder_that_is_suddenly_empty_removes_nothing(postgres_url: str, tmp_path: Path) -> None:
+    settings, folder = settings_for(postgres_url), write(tmp_path, a_md=RIVER)
+    ingested(settings, folder)
+    (folder / "a.md").unlink()
+    summary = ingested(settings, folder)
+    assert outcome(summary) == (0, 0, 0, 0)
+    assert exit_status(summary) == 1
+    assert query(postgres_url, "SELECT count(*) FROM documents") == [(1,)]
+
+
+@pytest.mark.stack
+def test_a_folder_that_has_moved_is_recognised_and_not_embedded_again(postgres_url: str, tmp_path: Path) -> None:
+    settings, folder = settings_for(postgres_url), write(tmp_path / "old", a_md=RIVER)
+    ingested(settings, folder)
+    moved = folder.rename(tmp_path / "new")
+    summary = ingested(settings, moved)
+    assert (outcome(summary), summary.embedded) == ((0, 0, 1, 0), 0)
+    assert query(postgres_url, "SELECT root FROM documents") == [(str(moved),)]
+
+
+@pytest.mark.stack
+def test_bad_files_are_named_skipped_and_do_not_take_the_good_ones_along(postgres_url: str, tmp_path: Path) -> None:
+    settings = settings_for(postgres_url, ingest_max_file_bytes=1024)
+    folder = write(
+        tmp_path, good_md=RIVER, nul_txt=b"a\0b", latin_txt=b"caf\xe9", broken_pdf=b"%PDF-1.4 no", big_md="x " * 1024,
+        empty_md="", notes_docx=b"PK", _hidden_md=RIVER,
+    )  # fmt: skip
+    (folder / ".hidden.md").write_text("# Secret")
+    (folder / "outside.md").symlink_to("/etc/hostname")
+    summary = ingested(settings, folder, tmp_path / "nowhere")
+    assert summary.added == 2
+    assert exit_status(summary) == 3
+    reasons = {Path(fault.path).name: fault.reason for fault in summary.skipped}
+    assert reasons == {
+        "nul.txt": "contains NUL bytes: it is not text",
+        "latin.txt": "is not UTF-8 (byte 3)",
+        "broken.pdf": reasons["broken.pdf"],
+        "big.md": "is larger than 1,024 bytes (INGEST_MAX_FILE_BYTES)",
+        "empty.md": "holds no text",
+        "outside.md": "is a link that leads out of the folder",
+        "nowhere": "does not exist",
+    }
+
+
+@pytest.mark.stack
+def test_a_document_whose_file_has_become_bad_stays_as_it_was(postgres_url: str, tmp_path: Path) -> None:
+    settings, folder = settings_for(postgres_url), write(tmp_path, a_md=RIVER, b_md=BREAD)
+    ingested(settings, folder)
+    write(folder, b_md=b"\xff")
+    summary = ingested(settings, folder)
+    assert (outcome(summary), len(summary.skipped)) == ((0, 0, 1, 0), 1)
+    assert query(postgres_url, "SELECT count(*) FROM documents") == [(2,)]
+
+
+@pytest.mark.stack
+def test_tenants_have_documents_and_versions_of_their_own(postgres_url: str, tmp_path: Path) -> None:
+    settings, folder = settings_for(postgres_url), write(tmp_path, a_md=RIVER)
+    ingested(settings, folder, tenant="acme")
+    version = corpus_version(postgres_url, "acme")
+    assert outcome(ingested(settings, folder, tenant="rival")) == (1, 0, 0, 0)
+    assert corpus_version(postgres_url, "acme") == version
+
+
+@pytest.mark.stack
+def test_other_chunk_sizes_embed_everything_anew(postgres_url: str, tmp_path: Path) -> None:
+    folder = write(tmp_path, a_md=RIVER)
+    ingested(settings_for(postgres_url), folder)
+    assert outcome(ingested(settings_for(postgres_url, chunk_tokens=100), folder)) == (0, 1, 0, 0)
+
+
+@pytest.mark.stack
+def test_a_dry_run_tells_and_writes_nothing(postgres_url: str, tmp_path: Path) -> None:
+    settings, folder = settings_for(postgres_url), write(tmp_path, a_md=RIVER)
+    summary = ingested(settings, folder, dry_run=True)
+    assert (outcome(summary), summary.embedded) == ((1, 0, 0, 0), 2)
+    assert query(postgres_url, "SELECT count(*) FROM documents") == [(0,)]
+
+
+@pytest.mark.stack
+def test_progress_only_grows_and_ends_at_its_total(postgres_url: str, tmp_path: Path) -> None:
+    recorder = Recorder()
+    folder = write(tmp_path, a_md=RIVER, b_txt="\n\n".join([BREAD * 10] * 5), c_md=BREAD)
+    ingested(settings_for(postgres_url), folder, recorder=recorder)
+    for step in ("read", "embed"):
+        done = [done for name, done, _ in recorder.steps if name == step]
+        assert done == sorted(done)
+        assert {total for name, _, total in recorder.steps if name == step} == {done[-1]}
+    assert len(recorder.summaries) == 1
+
+
+@pytest.mark.stack
+def test_two_ingests_of_one_tenant_at_once_are_refused_and_of_two_are_not(postgres_url: str, tmp_path: Path) -> None:
+    settings, folder = settings_for(postgres_url), write(tmp_path, a_md=RIVER)
+
+    async def scenario() -> None:
+        holder = await connect(postgres_url, timeout_s=5, application="test")
+        await holder.execute("SELECT pg_advisory_lock(hashtextextended('weir ingest demo', 0))")
+        with pytest.raises(IngestFailed, match="another ingest for demo is running"):
+            await take_in(settings, folder)
+        assert (await take_in(settings, folder, tenant="other")).added == 1
+        holder.terminate()
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.stack
+def test_services_that_start_together_make_one_schema(postgres_url: str) -> None:
+    async def scenario() -> None:
+        connecting = (connect(postgres_url, timeout_s=20, application="test") for _ in range(5))
+        for connection in await asyncio.gather(*connecting):
+            assert await connection.fetchval("SELECT version FROM weir_schema") == SCHEMA_VERSION
+            connection.terminate()
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.stack
+def test_a_database_of_a_later_version_is_left_alone(postgres_url: str, tmp_path: Path) -> None:
+    settings, folder = settings_for(postgres_url), write(tmp_path, a_md=RIVER)
+    ingested(settings, folder)
+    query(postgres_url, "UPDATE weir_schema SET version = 99")
+    with pytest.raises(IngestFailed, match="the schema is version 99, this program knows 1: upgrade it"):
+        ingested(settings, folder)
+
+
+def test_an_unreachable_database_is_one_clear_sentence(tmp_path: Path) -> None:
+    with pytest.raises(IngestFailed, match="POSTGRES_URL: the database cannot be used: ConnectionRefusedError"):
+        ingested(settings_for("postgresql://weir:secret@127.0.0.1:1/weir"), write(tmp_path, a_md=RIVER))
+
+
+def test_two_files_of_one_ingest_cannot_have_one_id(tmp_path: Path) -> None:
+    one, two = write(tmp_path / "one", a_md=RIVER), write(tmp_path / "two", a_md=BREAD)
+    found = find([one, two])
+    assert [source.doc_id for source in found.sources] == ["a.md"]
+    assert found.faults == [Fault(str(two / "a.md"), "another file of this ingest has the id a.md already")]
+
+
+@pytest.mark.parametrize(
+    ("summary", "status"),
+    [
+        (Summary("demo", added=1), 0),
+        (Summary("demo", unchanged=1), 0),
+        (Summary("demo"), 1),
+        (Summary("demo", skipped=[Fault("a.md", "why")]), 1),
+        (Summary("demo", unchanged=1, skipped=[Fault("a.md", "why")]), 3),
+    ],
+)
+def test_the_exit_status_tells_all_some_and_nothing_apart(summary: Summary, status: int) -> None:
+    assert exit_status(summary) == status
+
+
+@pytest.mark.stack
+def test_the_command_prints_json_lines_that_a_program_can_follow(postgres_url: str, tmp_path: Path) -> None:
+    folder = write(tmp_path, a_md=RIVER, bad_txt=b"\0")
+    ran = subprocess.run(
+        [sys.executable, "-m", "services.retrieval.ingest", str(folder), "--progress", "json", "--tenant", "acme"],
+        env={**os.environ, "POSTGRES_URL": postgres_url}, capture_output=True, text=True, check=False, timeout=60,
+    )  # fmt: skip
+    assert ran.returncode == 3, ran.stderr
+    lines = [json.loads(line) for line in ran.stdout.splitlines()]
+    assert lines[:2] == [{"step": "read", "done": 2, "total": 2}, {"step": "embed", "done": 2, "total": 2}]
+    assert lines[-1]["step"] == "finished"
+    assert lines[-1]["added"] == 1
+    assert [Path(fault["path"]).name for fault in lines[-1]["skipped"]] == ["bad.txt"]
