@@ -11,15 +11,18 @@ Nygard's (Release It!), and the whole of it is this table:
     half-open  success  closed     failures := 0
     half-open  failure  open       for twice as long as before, at most `open_at_most_s`
 
-`tripped` is the failure that makes `failures_to_open` in a row. What was asked before the breaker opened may answer
-after: while open, neither counts. A probe that never reports is lost, not awaited: another may pass after `open_for_s`.
+`tripped` is the failure that makes `failures_to_open` in a row. Calls that were under way together and fail together
+are one failure: one stall of ours, with fifty calls in flight, says less about the other side than three calls one
+after the other. What was asked before the breaker opened may answer after: while open, neither counts. A probe that
+never reports is lost, not awaited: another may pass after `open_for_s`.
 
-Bounds: with a dependency that is frozen from time t on, callers lose at most `failures_to_open` timeouts (and those
-already on their way), then one per probe.
+Bound: once a dependency freezes, each caller loses time only in the first `failures_to_open` timeouts, then one call
+per probe does.
 """
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from enum import Enum
 
@@ -65,7 +68,16 @@ class Change:
 class Breaker:
     """Ask `allow` before a call and report its end; a report returns the change it made, if any."""
 
-    __slots__ = ("_open_for_s", "_until", "failures", "failures_to_open", "open_at_most_s", "open_for_s", "state")
+    __slots__ = (
+        "_failed_at",
+        "_open_for_s",
+        "_until",
+        "failures",
+        "failures_to_open",
+        "open_at_most_s",
+        "open_for_s",
+        "state",
+    )
 
     def __init__(self, *, failures_to_open: int = 3, open_for_s: float = 1.0, open_at_most_s: float = 30.0) -> None:
         if failures_to_open < 1:
@@ -79,6 +91,7 @@ class Breaker:
         self.failures = 0
         self._open_for_s = open_for_s
         self._until = 0.0
+        self._failed_at = -math.inf
 
     def allow(self, now: float) -> bool:
         """Whether to make this call. When it was open and its time is up, this call is the probe."""
@@ -94,8 +107,11 @@ class Breaker:
         """The call was answered, whatever the answer."""
         return self._on(Event.SUCCESS, now)
 
-    def failed(self, now: float) -> Change | None:
-        """The call timed out or could not be made."""
+    def failed(self, now: float, *, asked_at: float) -> Change | None:
+        """The call, made at `asked_at`, timed out or could not be made."""
+        if asked_at < self._failed_at:
+            return None  # it shared its fate with one that is counted
+        self._failed_at = now
         last_straw = self.state is State.CLOSED and self.failures + 1 >= self.failures_to_open
         return self._on(Event.TRIPPED if last_straw else Event.FAILURE, now)
 

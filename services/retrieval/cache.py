@@ -207,13 +207,14 @@ class Cache:
     async def _ask(self, work: Coroutine[Any, Any, T], allowance_s: float) -> T:
         """One exchange with Redis, its end told to the breaker. Raises `Unreachable` or `ResponseError`."""
         loop = asyncio.get_running_loop()
+        asked_at = loop.time()
         try:
-            answer = await by(loop.time() + allowance_s, work)
+            answer = await by(asked_at + allowance_s, work)
         except ResponseError:
             self._note(self._breaker.succeeded(loop.time()))
             raise
         except (Late, RedisConnectionError, RedisTimeoutError, RedisError, OSError) as error:
-            self._note(self._breaker.failed(loop.time()), error)
+            self._note(self._breaker.failed(loop.time(), asked_at=asked_at), error)
             raise Unreachable from None
         self._note(self._breaker.succeeded(loop.time()))
         return answer

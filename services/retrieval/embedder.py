@@ -3,7 +3,8 @@
 Matrix products hold the processor for milliseconds, so they run on a thread of their own, one pass at a time. Requests
 that arrive meanwhile share the next pass: a batch forms from waiting, never by waiting. A query, which someone with a
 deadline waits for, goes before bulk work, and bulk work runs in short passes so that a query is not kept behind a
-long one. Whoever has gone by the time their turn comes is passed over.
+long one. Of queries the newest go first: when more come than can be served, the budget of the oldest is spent anyway,
+and serving them would make the next ones late as well. Whoever has gone by the time their turn comes is passed over.
 """
 
 from __future__ import annotations
@@ -143,14 +144,18 @@ class ThreadedEmbedder:
                     job.vector.set_result(result)
 
     def _next_jobs(self) -> list[_Job]:
-        """Those that wait, queries first; of bulk work one text at a time, for a pass cannot be interrupted."""
-        line, most = (self._urgent, MAX_PASS) if self._urgent else (self._bulk, 1)
+        """Whose turn it is; of bulk work it is one text's at a time, for a pass cannot be interrupted."""
         jobs: list[_Job] = []
-        while line and len(jobs) < most:
-            job = line.popleft()
-            if not job.vector.done():
-                jobs.append(job)
+        while self._urgent and len(jobs) < MAX_PASS:
+            _join(jobs, self._urgent.pop())
+        while self._bulk and not jobs:
+            _join(jobs, self._bulk.popleft())
         return jobs
+
+
+def _join(jobs: list[_Job], job: _Job) -> None:
+    if not job.vector.done():
+        jobs.append(job)
 
 
 def _embed(model: Model, texts: Sequence[str]) -> list[tuple[Floats, int]]:

@@ -102,6 +102,8 @@ class Store:
         return Found([_passage(row) for row in rows], version)
 
     async def _query(self, deadline: float, sql: str, *arguments: object) -> list[Any]:
+        if asyncio.get_running_loop().time() >= deadline:
+            raise Late
         session = await self._pool.take(deadline)
         task = asyncio.get_running_loop().create_task(self._run(session, deadline, sql, *arguments))
         self._queries.add(task)

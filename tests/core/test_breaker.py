@@ -12,22 +12,32 @@ from services.core.breaker import TRANSITIONS, Breaker, Change, Event, State
 def tripped(now: float = 0.0) -> Breaker:
     breaker = Breaker(failures_to_open=3, open_for_s=1.0, open_at_most_s=4.0)
     for _ in range(3):
-        breaker.failed(now)
+        breaker.failed(now, asked_at=now)
     return breaker
 
 
 def test_three_failures_in_a_row_open_it_and_the_third_says_so() -> None:
     breaker = Breaker(failures_to_open=3)
-    assert [breaker.failed(0.0) for _ in range(3)] == [None, None, Change(State.CLOSED, State.OPEN)]
+    assert [breaker.failed(0.0, asked_at=0.0) for _ in range(3)] == [None, None, Change(State.CLOSED, State.OPEN)]
     assert not breaker.allow(0.5)
 
 
 def test_a_success_between_failures_starts_the_count_anew() -> None:
     breaker = Breaker(failures_to_open=2)
     for _ in range(10):
-        assert breaker.failed(0.0) is None
+        assert breaker.failed(0.0, asked_at=0.0) is None
         assert breaker.succeeded(0.0) is None
     assert breaker.state is State.CLOSED
+
+
+def test_calls_that_fail_together_are_one_failure() -> None:
+    breaker = Breaker(failures_to_open=3)
+    for _ in range(50):
+        breaker.failed(0.02, asked_at=0.0)
+    assert breaker.state is State.CLOSED
+    for now in (1.0, 2.0):
+        breaker.failed(now, asked_at=now - 0.5)
+    assert breaker.state is State.OPEN
 
 
 def test_after_its_time_one_probe_passes_and_no_second() -> None:
@@ -52,18 +62,18 @@ def test_probes_that_fail_double_the_pause_up_to_its_limit() -> None:
         while not breaker.allow(now):
             now += 0.25
         pauses.append(now - began)
-        assert breaker.failed(now) == Change(State.HALF_OPEN, State.OPEN)
+        assert breaker.failed(now, asked_at=now) == Change(State.HALF_OPEN, State.OPEN)
     assert pauses == [1.0, 2.0, 4.0, 4.0, 4.0]
 
 
 def test_the_pause_is_short_again_after_it_has_closed() -> None:
     breaker = tripped()
     assert breaker.allow(1.0)
-    breaker.failed(1.0)
+    breaker.failed(1.0, asked_at=1.0)
     assert breaker.allow(3.0)
     breaker.succeeded(3.0)
     for _ in range(3):
-        breaker.failed(4.0)
+        breaker.failed(4.0, asked_at=4.0)
     assert breaker.allow(5.0)
 
 
@@ -77,7 +87,7 @@ def test_a_probe_that_never_reports_does_not_shut_it_for_ever() -> None:
 def test_answers_to_what_was_asked_before_it_opened_change_nothing() -> None:
     breaker = tripped()
     assert breaker.succeeded(0.1) is None
-    assert breaker.failed(0.2) is None
+    assert breaker.failed(0.2, asked_at=0.2) is None
     assert breaker.state is State.OPEN
     assert breaker.allow(1.0)
 
@@ -88,7 +98,7 @@ def test_whatever_happens_it_is_in_a_state_of_the_table_and_opens_again(steps: l
     for method, later in steps:
         now += later
         before = breaker.state
-        change = getattr(breaker, method)(now)
+        change = breaker.failed(now, asked_at=now) if method == "failed" else getattr(breaker, method)(now)
         if isinstance(change, Change):
             assert (change.before, change.after) == (before, breaker.state)
             assert breaker.state in TRANSITIONS.values()

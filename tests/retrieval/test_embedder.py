@@ -105,6 +105,18 @@ def test_queries_that_wait_together_share_a_pass() -> None:
     assert [len(texts) for texts in with_embedder(scenario).passes] == [1, MAX_PASS, 1]
 
 
+def test_of_queries_that_cannot_all_go_at_once_the_newest_go_first() -> None:
+    async def scenario(embedder: ThreadedEmbedder, model: FakeModel) -> None:
+        await behind_a_pass(embedder, model)
+        waiting = [asyncio.create_task(embedder.embed(["q" * (2 + n)], urgent=True)) for n in range(MAX_PASS + 2)]
+        await asyncio.sleep(0)
+        model.go.set()
+        await asyncio.gather(*waiting)
+
+    passes = with_embedder(scenario).passes
+    assert sorted(passes[2]) == [2, 3], "the oldest two"
+
+
 def test_a_query_goes_before_bulk_work_that_came_first_and_waits_for_one_text_of_it() -> None:
     async def scenario(embedder: ThreadedEmbedder, model: FakeModel) -> None:
         await behind_a_pass(embedder, model)
