@@ -1,4 +1,4 @@
-"""The router on one core, before a stub on the other: requests, refusals and streamed chunks a second, added latency."""
+"""The router on one core, before a stub on the other: throughput, refusals, streamed chunks, added latency."""
 
 from __future__ import annotations
 

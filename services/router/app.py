@@ -20,16 +20,16 @@ from services.runtime.log import Log
 from services.runtime.serve import Process
 from services.runtime.telemetry import metrics_app, new_registry
 
-RETRIEVAL_LOOK_S = 2.0
+RETRIEVAL_LOOK_S = 1.0
 
 
 class RetrievalWatch:
-    """Whether retrieval is ready, asked at leisure, so that health never waits for another service."""
+    """What retrieval lacks, asked at leisure, so that health never waits for another service."""
 
     def __init__(self, client: RetrievalClient) -> None:
         self._client = client
         self._task: asyncio.Task[None] | None = None
-        self.ready = False
+        self.lacking = ["retrieval"]
 
     def start(self) -> None:
         """Begin to ask."""
@@ -44,8 +44,8 @@ class RetrievalWatch:
 
     async def _watch(self) -> None:
         while True:
-            self.ready = await self._client.ready()
-            await asyncio.sleep(RETRIEVAL_LOOK_S if self.ready else RETRIEVAL_LOOK_S / 8)
+            self.lacking = await self._client.lacking()
+            await asyncio.sleep(RETRIEVAL_LOOK_S / 8 if self.lacking else RETRIEVAL_LOOK_S)
 
 
 def build(settings: RouterSettings) -> Process:
@@ -73,9 +73,7 @@ def build(settings: RouterSettings) -> Process:
     def ready() -> Readiness:
         up = [worker.name for worker in pool.workers if worker.healthy and not worker.draining]
         degraded = [f"worker {worker.name}" for worker in pool.workers if worker.name not in up]
-        if not watch.ready:
-            degraded.append("retrieval")
-        return Readiness(bool(up), {"workers": up, "degraded": degraded})
+        return Readiness(bool(up), {"workers": up, "degraded": degraded + watch.lacking})
 
     async def start() -> None:
         await asyncio.gather(*(prober.probe(worker) for worker in pool.workers))

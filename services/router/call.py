@@ -14,6 +14,7 @@ from typing import Any, Protocol
 import msgspec
 
 from services.contracts.generate import Message
+from services.runtime.keepalive import UpstreamError
 
 
 class Format(Enum):
@@ -101,6 +102,10 @@ class Busy(Exception):
         super().__init__(f"busy for {delay_ms:g} ms")
         self.delay_ms = delay_ms
         self.draining = draining
+
+
+class WorkerFailed(UpstreamError):
+    """The worker is there and says that it failed: worth a retry elsewhere, no reason to think it dead."""
 
 
 class Upstream(Protocol):

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from services.core.limit import InflightCap
 from services.core.outcome import Outcome
 from services.core.ticket import Ticket
-from services.router.call import Begun, Busy, Call, Whole
+from services.router.call import Begun, Busy, Call, Whole, WorkerFailed
 from services.router.metrics import RouterMetrics
 from services.router.workers import Prober, Worker, WorkerPool
 from services.runtime.errors import NoSuchModel, Refused, UpstreamFailed
@@ -83,7 +83,8 @@ class Dispatcher:
             try:
                 return await self._attempt(call, place.worker)
             except UpstreamError as error:
-                self._prober.suspect(place.worker, error)
+                if not isinstance(error, WorkerFailed):
+                    self._prober.suspect(place.worker, error)
                 reason = "unreachable" if not error.sent else "failed"
                 failure: Exception = error
             except Busy as busy:

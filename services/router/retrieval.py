@@ -24,6 +24,13 @@ _embed_reply = msgspec.json.Decoder(EmbedReply)
 _problem = msgspec.json.Decoder(Problem)
 
 
+class _Health(msgspec.Struct):
+    degraded: list[str] = []
+
+
+_health = msgspec.json.Decoder(_Health)
+
+
 class Found(msgspec.Struct, frozen=True):
     """What retrieval brought. `source` "none" is an answer too: the budget ran out, or the store is down."""
 
@@ -82,15 +89,15 @@ class RetrievalClient:
             raise BadInput(error.message, error.param, status=reply.status, code=error.code)
         raise UpstreamError(error.message)
 
-    async def ready(self) -> bool:
-        """Whether it says it is ready; asked beside requests, never before one."""
+    async def lacking(self) -> list[str]:
+        """What retrieval lacks, by its own word; asked beside requests, never before one."""
         try:
             async with asyncio.timeout(1.0):
                 with await self._pool.request(b"GET", b"/health/ready") as reply:
-                    await reply.read(MAX_REPLY_BYTES)
-                    return reply.status == 200
-        except (UpstreamError, TimeoutError):
-            return False
+                    health = _health.decode(await reply.read(MAX_REPLY_BYTES))
+        except (UpstreamError, msgspec.MsgspecError, TimeoutError):
+            return ["retrieval"]
+        return health.degraded if reply.status == 200 else ["retrieval", *health.degraded]
 
     def close(self) -> None:
         """Close idle connections."""

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import asyncio
 
-
 MAX_PENDING_BYTES = 65_536
 
 

@@ -13,7 +13,7 @@ import msgspec
 
 from services.contracts.generate import Message
 from services.contracts.openai import Usage
-from services.router.call import Busy, Call, Delta, End, Format, Probe, Whole
+from services.router.call import Busy, Call, Delta, End, Format, Probe, Whole, WorkerFailed
 from services.runtime.errors import BadInput
 from services.runtime.keepalive import Pool, Reply, Truncated, UpstreamError
 
@@ -137,7 +137,7 @@ def _refusal(reply: Reply, body: bytes) -> Exception:
     if reply.status in (400, 404, 413, 415, 422):
         message, param, code = _reason(body)
         return BadInput(message, param, status=reply.status, code=code)
-    return UpstreamError(f"the worker answered {reply.status}")
+    return WorkerFailed(f"the worker answered {reply.status}")
 
 
 def _delay_ms(reply: Reply) -> float:
@@ -230,14 +230,14 @@ class OpenAIStream:
             answer = _answer.decode(data)
         except msgspec.MsgspecError:
             message, _, _ = _reason(data)
-            raise UpstreamError(f"the worker failed in its stream: {message}") from None
+            raise WorkerFailed(f"the worker failed in its stream: {message}") from None
         self._usage = answer.usage or self._usage
         choice = answer.choices[0] if answer.choices else None
         if choice is not None:
             texts.append(choice.words())
             self._finish_reason = choice.finish_reason or self._finish_reason
-        if choice is None and not self._wants_usage:
-            return  # asked for by us, not by the client
+        if not self._raw or (choice is None and not self._wants_usage):
+            return  # told in our own words; or asked for by us, not by the client
         if self._finish_reason is None:
             passed.append(b"data: " + data + b"\n\n")
         else:

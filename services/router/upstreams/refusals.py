@@ -7,8 +7,8 @@ worker's fault and may be tried once elsewhere. A table, so that a new code is o
 from __future__ import annotations
 
 from services.core.outcome import Outcome
+from services.router.call import WorkerFailed
 from services.runtime.errors import BadInput, Refused
-from services.runtime.keepalive import UpstreamError
 
 ENDS = {
     str(Outcome.DEADLINE_EXCEEDED): Outcome.DEADLINE_EXCEEDED,
@@ -18,9 +18,9 @@ ENDS = {
 
 
 def meaning(code: str, message: str, param: str | None = None, status: int = 500) -> Exception:
-    """What this code means here, to be raised: Refused, BadInput, else UpstreamError."""
+    """What this code means here, to be raised: Refused, BadInput, else WorkerFailed."""
     if code in ENDS:
         return Refused(ENDS[code], message)
     if status in (400, 404, 409, 413, 415, 422):
         return BadInput(message, param, status=status, code=code)
-    return UpstreamError(f"the worker failed: {message}")
+    return WorkerFailed(f"the worker failed: {message}")

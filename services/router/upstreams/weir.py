@@ -6,7 +6,7 @@ import msgspec
 
 from services.contracts.generate import Done, Event, Failed, GenerateRequest, Token, WorkerStatus
 from services.contracts.problem import Problem
-from services.router.call import Busy, Call, Delta, End, Probe, Whole
+from services.router.call import Busy, Call, Delta, End, Probe, Whole, WorkerFailed
 from services.router.upstreams.refusals import meaning
 from services.runtime.keepalive import Pool, Reply, Truncated, UpstreamError
 
@@ -107,7 +107,7 @@ def refusal_of(status: int, body: bytes) -> Exception:
     try:
         error = _problem.decode(body).error
     except msgspec.MsgspecError:
-        return UpstreamError(f"the worker answered {status} without a reason")
+        return WorkerFailed(f"the worker answered {status} without a reason")
     if status in (429, 503):
         delay_ms = error.details.predicted_wait_ms or error.details.retry_hint_ms or 0
         return Busy(delay_ms, draining=error.code == "draining")

@@ -1,0 +1,260 @@
+"""A router on real sockets before workers that do as the test says."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import msgspec
+
+from services.contracts.generate import Done, Failed, GenerateRequest, Timings, Token, Usage, WorkerStatus
+from services.contracts.search import Passage, RetrieveReply, RetrieveRequest
+from services.core.outcome import Outcome
+from services.router.app import build
+from services.router.config import RouterSettings
+from services.runtime.errors import Refused
+from services.runtime.http import Exchange, Handler
+from services.runtime.serve import Process, running
+from tests.runtime.rig import build as build_service
+from tests.runtime.rig import until
+
+USAGE, TIMINGS = Usage(7, 3), Timings(1.0, 2.0, 3.0)
+WORDS = ("A ", "weir ", "holds.")
+
+
+@dataclass
+class FakeWorker:
+    """A Weir worker whose answer is a script. `script` is called once for each /generate."""
+
+    script: Callable[[Exchange, GenerateRequest, FakeWorker], Awaitable[None]]
+    slots: int = 4
+    queue_size: int = 0
+    models: tuple[str, ...] = ("fake",)
+    draining: bool = False
+    asked: list[GenerateRequest] = field(default_factory=list)
+    cancelled: list[str] = field(default_factory=list)
+    running: int = 0
+    left: int = 0
+    port: int = 0
+
+    def routes(self) -> dict[tuple[str, str], Handler]:
+        return {
+            ("GET", "/status"): self.status,
+            ("POST", "/generate"): self.generate,
+            ("POST", "/cancel/*"): self.cancel,
+        }
+
+    async def status(self, exchange: Exchange) -> None:
+        status = WorkerStatus(
+            "fake", "fake", list(self.models), self.slots, self.queue_size, self.running, 0, self.draining, 1.0
+        )
+        await exchange.reply(200, msgspec.json.encode(status))
+
+    async def cancel(self, exchange: Exchange) -> None:
+        self.cancelled.append(exchange.tail)
+        await exchange.reply(200, b"{}")
+
+    async def generate(self, exchange: Exchange) -> None:
+        request = msgspec.json.decode(exchange.body, type=GenerateRequest)
+        self.asked.append(request)
+        self.running += 1
+        task = asyncio.current_task()
+        assert task is not None
+        exchange.on_gone(task.cancel)
+        try:
+            await self.script(exchange, request, self)
+        except asyncio.CancelledError:
+            self.left += 1
+            raise
+        finally:
+            self.running -= 1
+
+
+async def answer(exchange: Exchange, request: GenerateRequest, worker: FakeWorker) -> None:
+    """A good worker."""
+    done = Done("stop", USAGE, TIMINGS, 1, None if request.stream else "".join(WORDS))
+    if not request.stream:
+        await exchange.reply(200, msgspec.json.encode(done) + b"\n", content_type=b"application/x-ndjson")
+        return
+    await exchange.start(200, b"application/x-ndjson")
+    for word in WORDS:
+        await exchange.write(msgspec.json.encode(Token(word)) + b"\n")
+        await asyncio.sleep(0.001)
+    await exchange.write(msgspec.json.encode(done) + b"\n")
+    await exchange.end()
+
+
+async def refuse(exchange: Exchange, request: GenerateRequest, worker: FakeWorker) -> None:
+    """A worker at its bound."""
+    raise Refused(Outcome.YIELD, "full", predicted_wait_ms=30, retry_hint_ms=60)
+
+
+async def hang(exchange: Exchange, request: GenerateRequest, worker: FakeWorker) -> None:
+    """A worker that takes the request and says nothing."""
+    await asyncio.Event().wait()
+
+
+def failing(message: str = "broken", code: str = "internal_error") -> Any:
+    async def fail(exchange: Exchange, request: GenerateRequest, worker: FakeWorker) -> None:
+        await exchange.reply(200, msgspec.json.encode(Failed(code, message)) + b"\n")
+
+    return fail
+
+
+def cut_after(words: int) -> Any:
+    """A worker that dies in the middle of its answer."""
+
+    async def cut(exchange: Exchange, request: GenerateRequest, worker: FakeWorker) -> None:
+        await exchange.start(200, b"application/x-ndjson")
+        for word in WORDS[:words]:
+            await exchange.write(msgspec.json.encode(Token(word)) + b"\n")
+            await asyncio.sleep(0.02)
+        raise RuntimeError("died")  # after the start: the connection is closed without an end
+
+    return cut
+
+
+def then(*scripts: Any) -> Any:
+    """One script after another; the last one stays."""
+    left = list(scripts)
+
+    async def play(exchange: Exchange, request: GenerateRequest, worker: FakeWorker) -> None:
+        script = left.pop(0) if len(left) > 1 else left[0]
+        await script(exchange, request, worker)
+
+    return play
+
+
+@dataclass
+class FakeRetrieval:
+    """Retrieval whose passages are given."""
+
+    passages: list[Passage] = field(default_factory=list)
+    source: Any = "db"
+    stall: bool = False
+    asked: list[RetrieveRequest] = field(default_factory=list)
+    port: int = 0
+
+    def routes(self) -> dict[tuple[str, str], Handler]:
+        return {("POST", "/retrieve"): self.retrieve}
+
+    async def retrieve(self, exchange: Exchange) -> None:
+        self.asked.append(msgspec.json.decode(exchange.body, type=RetrieveRequest))
+        if self.stall:
+            await asyncio.Event().wait()
+        await exchange.reply(200, msgspec.json.encode(RetrieveReply(self.source, self.passages)))
+
+
+def passage(number: int) -> Passage:
+    return Passage(f"docs/{number}.md#0", f"docs/{number}.md", 1, f"Fact number {number}.", number / 10)
+
+
+@dataclass
+class Stand:
+    """The router under test, its client, and the parts around it."""
+
+    router: Process
+    client: httpx2.AsyncClient
+    metrics: httpx2.AsyncClient
+    workers: list[FakeWorker]
+    retrieval: FakeRetrieval | None
+
+    async def post(self, path: str, body: Any, **headers: str) -> httpx2.Response:
+        named = {name.replace("_", "-"): value for name, value in headers.items()}
+        content = body if isinstance(body, bytes) else json.dumps(body).encode()
+        return await self.client.post(path, content=content, headers=named)
+
+    async def chat(
+        self, *, stream: bool = False, headers: dict[str, str] | None = None, **fields: Any
+    ) -> httpx2.Response:
+        body = {"messages": [{"role": "user", "content": "hi"}], "stream": stream, **fields}
+        return await self.client.post("/v1/chat/completions", content=json.dumps(body).encode(), headers=headers)
+
+    async def samples(self, name: str) -> list[tuple[str, float]]:
+        """(labels, value) of each sample of a metric."""
+        text = (await self.metrics.get("/metrics")).text
+        lines = [line.rsplit(" ", 1) for line in text.splitlines() if line.startswith((name + "{", name + " "))]
+        return [(labels[len(name) :], float(value)) for labels, value in lines]
+
+    async def counted(self) -> dict[str, float]:
+        """weir_requests_total by outcome, over all tenants."""
+        found: dict[str, float] = {}
+        for labels, value in await self.samples("weir_requests_total"):
+            outcome = labels.split('outcome="')[1].split('"')[0]
+            found[outcome] = found.get(outcome, 0) + value
+        return found
+
+    async def held(self) -> float:
+        """Places under the cap and at workers, together."""
+        held = await self.samples("weir_inflight") + await self.samples("weir_worker_inflight")
+        return sum(value for _, value in held)
+
+    async def all_returned(self) -> None:
+        """Nothing is held any more, by the router or at a fake worker."""
+        async with asyncio.timeout(20):
+            while await self.held():
+                await asyncio.sleep(0.005)
+        await until(lambda: not any(worker.running for worker in self.workers), "every worker idle")
+
+    async def until_up(self, workers: int) -> None:
+        """So many workers are known to be healthy."""
+        async with asyncio.timeout(20):
+            while sum(value for _, value in await self.samples("weir_worker_healthy")) != workers:
+                await asyncio.sleep(0.005)
+
+
+def error_of(response: httpx2.Response) -> dict[str, Any]:
+    error: dict[str, Any] = response.json()["error"]
+    return error
+
+
+def events_of(response: httpx2.Response) -> list[str]:
+    """The data of each event of a stream, in order."""
+    return [line[6:] for line in response.text.split("\n") if line.startswith("data: ")]
+
+
+@asynccontextmanager
+async def standing(
+    *workers: FakeWorker, retrieval: FakeRetrieval | None = None, upstreams: str | None = None, **settings: Any
+) -> AsyncIterator[Stand]:
+    """Fake workers and retrieval, and the router before them, all on free ports; checked for leaks at the end."""
+    async with AsyncExitStack() as stack:
+        for part in [*workers, *([retrieval] if retrieval else [])]:
+            process = build_service(part.routes(), drain_timeout_s=0.2)
+            await stack.enter_async_context(running(process))
+            stack.callback(process.log.close)
+            part.port = process.bound_port
+        urls = ",".join(f"http://127.0.0.1:{worker.port}" for worker in workers)
+        chosen = {
+            "workers": urls or "http://127.0.0.1:1",
+            "retrieval_url": f"http://127.0.0.1:{retrieval.port if retrieval else 1}",
+            "workers_file": Path(upstreams) if upstreams else None,
+            "log_level": "ERROR",
+            "probe_interval_s": 0.05,
+            "drain_timeout_s": 0.5,
+            **settings,
+        }
+        router = build(RouterSettings(_env_file=None, router_port=0, metrics_port=0, **chosen))
+        await stack.enter_async_context(running(router))
+        stack.callback(router.log.close)
+        client = httpx2.AsyncClient(base_url=f"http://127.0.0.1:{router.bound_port}", timeout=20)
+        metrics = httpx2.AsyncClient(base_url=f"http://127.0.0.1:{router.bound_metrics_port}", timeout=20)
+        await stack.enter_async_context(client)
+        await stack.enter_async_context(metrics)
+        stand = Stand(router, client, metrics, list(workers), retrieval)
+        yield stand
+        await stand.all_returned()
+
+
+def run(main: Callable[[], Awaitable[None]]) -> None:
+    async def bounded() -> None:
+        async with asyncio.timeout(60):
+            await main()
+
+    asyncio.run(bounded())
