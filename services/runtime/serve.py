@@ -15,18 +15,22 @@ import os
 import signal
 import socket
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, field
+from email.utils import formatdate
+from typing import Any
 
 import uvicorn
 import uvloop
 from starlette.types import ASGIApp
+from uvicorn.server import ServerState
 
 from services.runtime.drain import Drain
 from services.runtime.guard import GuardLimits, guarded
 from services.runtime.log import Log
 
 EXIT_PORT_TAKEN = 3
+LAST_WORDS_S = 1.0  # for a request cut by the end of the grace to tell its client
 SEND_BUFFER_BYTES = 65_536  # what a client that does not read can make the kernel hold for it
 
 
@@ -61,12 +65,53 @@ class PortTaken(Exception):
     """An address cannot be listened on; the message says which, why, and what to do."""
 
 
-class _Listener(uvicorn.Server):
-    """uvicorn's server without its signal handling: `run` owns the signals of the process."""
+class _Listener:
+    """One listening socket over uvicorn's protocol, with a drain of our own: no polling, and nobody's signals."""
 
-    @contextlib.contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        yield
+    def __init__(self, app: ASGIApp, limits: GuardLimits, idle_timeout_s: float) -> None:
+        self._config = uvicorn.Config(
+            app, http=guarded(limits), ws="none", lifespan="off", loop="none", log_config=None, access_log=False,
+            server_header=False, proxy_headers=False, timeout_keep_alive=math.ceil(idle_timeout_s),
+        )  # fmt: skip
+        self._config.load()
+        self._state = ServerState()
+        self._server: asyncio.Server | None = None
+        self._dating: asyncio.Task[None] | None = None
+
+    async def open(self, sock: socket.socket) -> None:
+        """Begin to accept."""
+        loop = asyncio.get_running_loop()
+        self._dating = loop.create_task(self._keep_the_date())
+        await asyncio.sleep(0)  # the first answer has a date, too
+        self._server = await loop.create_server(self._connection, sock=sock)
+
+    def _connection(self) -> asyncio.Protocol:
+        make: Any = self._config.http_protocol_class
+        connection: asyncio.Protocol = make(config=self._config, server_state=self._state, app_state={})
+        return connection
+
+    async def _keep_the_date(self) -> None:
+        while True:
+            self._state.default_headers = [(b"date", formatdate(usegmt=True).encode("ascii"))]
+            await asyncio.sleep(1.0)
+
+    async def close(self, grace_s: float) -> None:
+        """Stop accepting, let what runs finish within the grace, cancel the rest and let it say so."""
+        if self._server is not None:
+            self._server.close()
+        for connection in list(self._state.connections):
+            connection.shutdown()
+        if self._state.tasks:
+            _, late = await asyncio.wait(set(self._state.tasks), timeout=grace_s)
+            for task in late:
+                task.cancel()
+            if late:
+                await asyncio.wait(late, timeout=LAST_WORDS_S)
+        await asyncio.sleep(0)  # the last answers leave with the loop's turn
+        for connection in list(self._state.connections):
+            connection.transport.close()
+        if self._dating is not None:
+            self._dating.cancel()
 
 
 def _bind(host: str, port: int, variable: str) -> socket.socket:
@@ -85,15 +130,6 @@ def _bind(host: str, port: int, variable: str) -> socket.socket:
     return sock
 
 
-def _listener(app: ASGIApp, limits: GuardLimits, idle_timeout_s: float, grace_s: float) -> _Listener:
-    config = uvicorn.Config(
-        app, http=guarded(limits), ws="none", lifespan="off", loop="none", log_config=None, access_log=False,
-        server_header=False, proxy_headers=False, timeout_keep_alive=math.ceil(idle_timeout_s),
-        timeout_graceful_shutdown=math.ceil(grace_s),
-    )  # fmt: skip
-    return _Listener(config)
-
-
 @contextlib.asynccontextmanager
 async def running(process: Process) -> AsyncIterator[Process]:
     """Serve for as long as the block lasts, then drain. Raises PortTaken before anything has started."""
@@ -106,10 +142,10 @@ async def running(process: Process) -> AsyncIterator[Process]:
         raise
     process.bound_port = public_socket.getsockname()[1]
     process.bound_metrics_port = metrics_socket.getsockname()[1]
-    public = _listener(process.app, process.limits, process.idle_timeout_s, process.drain_timeout_s)
-    metrics = _listener(process.metrics, GuardLimits(connections=64), 30.0, 1.0)
-    serving = asyncio.create_task(public.serve([public_socket]))
-    measuring = asyncio.create_task(metrics.serve([metrics_socket]))
+    public = _Listener(process.app, process.limits, process.idle_timeout_s)
+    metrics = _Listener(process.metrics, GuardLimits(connections=64), 30.0)
+    await public.open(public_socket)
+    await metrics.open(metrics_socket)
     try:
         await process.start()
         where = {"port": process.bound_port, "metrics_port": process.bound_metrics_port, "host": process.host}
@@ -117,20 +153,10 @@ async def running(process: Process) -> AsyncIterator[Process]:
         yield process
     finally:
         process.drain.begin()
-        await _leave(public, serving)
+        await public.close(process.drain_timeout_s)
         await process.stop()
-        await _leave(metrics, measuring)
+        await metrics.close(1.0)
         process.log.info("stopped")
-
-
-async def _leave(listener: _Listener, serving: asyncio.Task[None]) -> None:
-    listener.should_exit = True
-    await serving
-    cut = set(listener.server_state.tasks)  # those that outlasted the grace were cancelled: let them end
-    if cut:
-        await asyncio.wait(cut, timeout=1.0)
-    for connection in list(listener.server_state.connections):
-        connection.transport.abort()
 
 
 def run(build: Callable[[], Process | Awaitable[Process]]) -> int:
