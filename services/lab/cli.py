@@ -12,8 +12,6 @@ if TYPE_CHECKING:
 
     from services.lab.config import LabSettings
 
-NO_TERMINAL_WIDTH = 160
-
 app = typer.Typer(
     name="weir",
     help="An overload-proof front door for LLM inference, and the lab to watch it in.",
@@ -108,10 +106,12 @@ def clean_data() -> None:
 
 def main() -> None:
     """The console script. A LabError is a sentence, not a traceback."""
-    from services.lab.errors import LabError, complain
+    from services.lab.errors import LabError, OutputClosed, complain
 
     try:
         app()
+    except OutputClosed:
+        raise SystemExit(1) from None
     except LabError as error:
         complain(_console(stderr=True), error)
         raise SystemExit(1) from None
@@ -127,12 +127,9 @@ def _settings() -> LabSettings:
 
 
 def _console(*, stderr: bool = False) -> Console:
-    from rich.console import Console
+    from services.lab.console import open_console
 
-    console = Console(stderr=stderr, highlight=False)
-    if not console.is_terminal:
-        console.width = NO_TERMINAL_WIDTH  # nobody's window: do not fold or cut for one
-    return console
+    return open_console(stderr=stderr)
 
 
 if __name__ == "__main__":

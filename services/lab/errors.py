@@ -15,6 +15,13 @@ class LabError(Exception):
         self.notes = notes
 
 
+class OutputClosed(LabError):
+    """Whoever read our output has gone, as `head` does: nothing more can be said, and that is no fault."""
+
+    def __init__(self) -> None:
+        super().__init__("nobody reads the output any more")
+
+
 def complain(console: Console, error: LabError) -> None:
     console.print(Text.assemble(("✗ ", "bold red"), (error.message, "bold")), soft_wrap=True)
     for note in error.notes:

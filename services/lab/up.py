@@ -218,7 +218,7 @@ class Stack:
 
     def _mutter(self, words: str) -> None:
         """Say it if anyone is there: a closed terminal or pipe must not keep us from stopping."""
-        with contextlib.suppress(OSError, SystemExit):  # rich turns a broken pipe into SystemExit
+        with contextlib.suppress(OSError, LabError):
             self._display.say(Text(words, style="dim"))
 
     async def _unless_told_to_leave(self, leaving: asyncio.Event, work: Coroutine[Any, Any, object]) -> None:

@@ -181,3 +181,15 @@ def test_a_part_that_dies_is_named_and_the_rest_is_stopped(lab: Lab) -> None:
     assert "worker-0 ended (killed by SIGKILL)" in lab.said()
     assert "worker-0.log" in lab.said()
     lab.has_left_nothing()
+
+
+def test_a_reader_that_leaves_stops_the_stack_without_a_traceback(lab: Lab) -> None:
+    words = [sys.executable, "-m", "services.lab.cli", "up"]
+    with subprocess.Popen(words, cwd=lab.folder, env=lab.env, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as up:
+        assert up.stdout is not None
+        assert up.stderr is not None
+        assert up.stdout.readline().startswith(b"starting")
+        up.stdout.close()
+        assert up.stderr.read() == b""
+        assert up.wait(60) == 1
+    lab.has_left_nothing()

@@ -1,0 +1,30 @@
+"""The console of every command: colours on a terminal, whole plain lines elsewhere, quiet when nobody reads."""
+
+from __future__ import annotations
+
+import os
+
+from rich.console import Console
+
+from services.lab.errors import OutputClosed
+
+NO_TERMINAL_WIDTH = 160
+
+
+class LabConsole(Console):
+    """rich's console, which leaves with SystemExit when its pipe breaks: here that is an error like any other, so
+    that whoever holds processes can stop them first."""
+
+    def on_broken_pipe(self) -> None:
+        self.quiet = True
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, self.file.fileno())  # what is still buffered goes there at exit, without a complaint
+        os.close(nowhere)
+        raise OutputClosed
+
+
+def open_console(*, stderr: bool = False) -> Console:
+    console = LabConsole(stderr=stderr, highlight=False)
+    if not console.is_terminal:
+        console.width = NO_TERMINAL_WIDTH  # nobody's window: do not fold or cut for one
+    return console
