@@ -15,10 +15,10 @@ def main() -> int:
     settings = load(RetrievalSettings)
     try:
         model = find_model(settings.embed_model_path)
+        return run(lambda: build(settings, model))
     except ModelUnusable as error:
         sys.stderr.write(f"retrieval: {error}\n")
         return EXIT_BAD_SETTINGS
-    return run(lambda: build(settings, model))
 
 
 if __name__ == "__main__":

@@ -102,9 +102,9 @@ def _fault(path: Path, root: Path, doc_id: str, taken: set[str]) -> str | None:
 def read(path: Path, max_bytes: int) -> bytes:
     """The bytes of a file. Raises Unreadable, for more than `max_bytes` too."""
     try:
+        if not path.is_file():  # opening a pipe would wait for someone to write into it
+            raise Unreadable("is not a regular file")
         with path.open("rb") as file:
-            if not path.is_file():
-                raise Unreadable("is not a regular file")
             data = file.read(max_bytes + 1)
     except OSError as error:
         raise Unreadable(error.strerror or "cannot be read") from None

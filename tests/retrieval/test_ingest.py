@@ -14,7 +14,8 @@ import asyncpg
 import pytest
 
 from services.retrieval.database import SCHEMA_VERSION, connect
-from services.retrieval.files import Fault, find
+from services.retrieval.documents import Unreadable
+from services.retrieval.files import Fault, find, read
 from services.retrieval.ingest import IngestFailed, exit_status
 from services.retrieval.progress import Summary
 from tests.retrieval.corpus import BREAD, RIVER, Recorder, ingested, outcome, settings_for, take_in, write
@@ -216,6 +217,12 @@ def test_a_database_of_a_later_version_is_left_alone(postgres_url: str, tmp_path
 def test_an_unreachable_database_is_one_clear_sentence(tmp_path: Path) -> None:
     with pytest.raises(IngestFailed, match="POSTGRES_URL: the database cannot be used: ConnectionRefusedError"):
         ingested(settings_for("postgresql://weir:secret@127.0.0.1:1/weir"), write(tmp_path, a_md=RIVER))
+
+
+def test_a_pipe_is_refused_rather_than_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe.md")
+    with pytest.raises(Unreadable, match="is not a regular file"):
+        read(tmp_path / "pipe.md", 1024)
 
 
 def test_two_files_of_one_ingest_cannot_have_one_id(tmp_path: Path) -> None:
