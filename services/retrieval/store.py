@@ -5,9 +5,12 @@ of chunks that takes milliseconds and recall is 1, where an approximate index fi
 returns too few rows for a small tenant.
 
 A query has two bounds. The caller walks away at its deadline. The server stops by `statement_timeout`, the remaining
-budget, and its refusal to go on hands back a sound connection: a server that is merely
-slow causes no reconnecting. One that does not even say that, within `GRACE_S`, is taken for frozen, and the connection
-is terminated without waiting for the driver's clean-up.
+budget, and its refusal to go on hands back a sound connection: a server that is merely slow causes no reconnecting.
+One that does not even say that, within `GRACE_S`, is taken for frozen, and the connection is terminated without
+waiting for the driver's clean-up.
+
+Corpus versions are read once a second, all of them in one query, so that a cached result is compared with the newest
+version without asking: after an ingest a cached result may be served for about a second more.
 """
 
 from __future__ import annotations
