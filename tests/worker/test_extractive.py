@@ -78,3 +78,16 @@ def test_stems_join_the_forms_of_a_word():
 def test_a_hostile_prompt_is_read_in_one_pass(hostile: str):
     for prompt in (hostile, f'<passage id="1" doc="d">{hostile}</passage>Question: a passage'):
         assert answer(GenerateRequest(id="a", tenant="t", deadline_ms=1, max_tokens=1, prompt=prompt))
+
+
+def test_a_question_of_one_word_that_stands_everywhere_is_answered_by_its_definition() -> None:
+    text = "Every weir has its own river. A weir is a low dam across a river. Water goes over the weir when it is full."
+    quoted = best_quotes("What is a weir?", [("1", text)])
+    assert "A weir is a low dam across a river." in [quote.text for quote in quoted]
+
+
+def test_a_row_of_a_table_is_not_quoted() -> None:
+    text = "code | meaning | hint\nyield | the refusal of a request | yes\n\nA yield is an honest refusal with a hint."
+    assert [quote.text for quote in best_quotes("What is a yield?", [("1", text)])] == [
+        "A yield is an honest refusal with a hint."
+    ]

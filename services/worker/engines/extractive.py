@@ -26,6 +26,8 @@ MIN_SENTENCE_WORDS = 4
 MAX_TOPIC_WORDS = 14
 QUOTES = 3
 WORTH_QUOTING = 0.4  # of the best sentence's score
+OPENING_WORDS = 3
+OPENING_BONUS = 1.5  # "A lock is ..." defines a lock; a sentence that mentions one may not
 
 _HEAD = re.compile(r'<passage id="(\d{1,4})"[^<>]{0,1024}>')
 _CLOSE = "</passage>"
@@ -39,9 +41,10 @@ _STOPWORDS = frozenset(
         "a an and are as at be been but by can could did do does for from had has have how i if in into is it its me "
         "my no not of on or our please should so tell than that the their them then there these they this those to us "
         "was we were what when where which who whom why will with would you your about explain describe give say "
-        "happens weir"
+        "happens"
     )
 )
+_EVERYWHERE = frozenset({"weir"})  # in every sentence of the first corpus: it tells nothing beside another word
 _LEADS = ("From the documents: ", "The documents say: ", "In the words of the documents: ")
 
 
@@ -53,6 +56,7 @@ class Quotable:
     rank: int
     text: str
     stems: frozenset[str]
+    opening: frozenset[str]
 
 
 def answer(request: GenerateRequest) -> str:
@@ -95,7 +99,7 @@ def split_prompt(prompt: str) -> tuple[list[tuple[str, str]], str]:
 def best_quotes(question: str, passages: list[tuple[str, str]]) -> list[Quotable]:
     """The few sentences closest to the question, in the order of the passages."""
     sentences = _sentences(passages)
-    wanted = stems(question)
+    wanted = stems(question) - _EVERYWHERE or stems(question)
     seen = Counter(stem for sentence in sentences for stem in sentence.stems & wanted)
     rarity = {stem: math.log1p(len(sentences) / count) for stem, count in seen.items()}
     scored = [(_score(sentence, rarity), -order, sentence) for order, sentence in enumerate(sentences)]
@@ -125,7 +129,8 @@ def _stem(word: str) -> str:
 def _score(sentence: Quotable, rarity: dict[str, float]) -> float:
     """Shared words by rarity; long sentences and late passages count a little less."""
     shared = sum(rarity[stem] for stem in sorted(sentence.stems & rarity.keys()))
-    return shared / (1 + len(sentence.stems) / 30) * (1 - 0.01 * sentence.rank)
+    bonus = OPENING_BONUS if sentence.opening & rarity.keys() else 1.0
+    return bonus * shared / (1 + len(sentence.stems) / 30) * (1 - 0.01 * sentence.rank)
 
 
 def _sentences(passages: list[tuple[str, str]]) -> list[Quotable]:
@@ -134,10 +139,11 @@ def _sentences(passages: list[tuple[str, str]]) -> list[Quotable]:
         for block in _BLOCK.split(body):
             for text in _SENTENCE.split(_plain(block)):
                 words = text.split()
-                if len(words) < MIN_SENTENCE_WORDS or len(found) >= MAX_SENTENCES:
-                    continue
+                if len(words) < MIN_SENTENCE_WORDS or len(found) >= MAX_SENTENCES or " | " in text:
+                    continue  # a row of a table is no sentence
                 shown = " ".join(words[:MAX_SENTENCE_WORDS]) + ("…" if len(words) > MAX_SENTENCE_WORDS else "")
-                found.append(Quotable(number, rank, shown, stems(shown)))
+                opening = stems(" ".join(words[:OPENING_WORDS]))
+                found.append(Quotable(number, rank, shown, stems(shown), opening))
     return found
 
 
