@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from services.contracts.generate import GenerateRequest, Message
-from services.worker.engines.extractive import answer, split_prompt, stems
+from services.worker.engines.extractive import answer, best_quotes, split_prompt, stems
 
 WEIR = "A weir holds a river at its level. It was built of oak and stone."
 TURBINE = "The turbine turns at ninety revolutions. Salmon climb the ladder beside it in spring."
