@@ -63,16 +63,16 @@ class Dispatcher:
             raise NoSuchModel(model)
         return model
 
-    def admit(self, ticket: Ticket, model: str) -> Place:
-        """A place under the cap and at a worker, or Refused, now."""
+    def admit(self, ticket: Ticket, model: str) -> Place | Refused:
+        """A place under the cap and at a worker, or a refusal, now. A refusal here is a result, and never raised."""
         if not self.cap.try_take():
-            raise self._yield("every place is taken", "max_inflight")
+            return self._yield("every place is taken", "max_inflight")
         ticket.hold(self.cap.give_back)
         worker = self.pool.take(model)
         if worker is None:
             if not self.pool.alive(model):
-                raise self._no_capacity(f"no worker that serves {model} is alive")
-            raise self._yield("every worker's places are taken", "workers_full")
+                return self._no_capacity(f"no worker that serves {model} is alive")
+            return self._yield("every worker's places are taken", "workers_full")
         release = self.pool.releaser(worker)
         ticket.hold(release)
         return Place(worker, ticket, release)

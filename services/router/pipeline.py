@@ -63,7 +63,14 @@ class Pipeline:
             budget_ms = deadline_ms(exchange.headers, self.settings.default_slo_ms, self.settings.max_deadline_ms)
             self._open_for_business()
             model = self.dispatcher.resolve_model(asked.model)
-            place = self._admit(ticket, model, life)
+            admitted = self.dispatcher.admit(ticket, model)
+            if isinstance(admitted, Refused):
+                outcome = admitted.outcome
+                self.metrics.refused(life.tenant, outcome)
+                await exchange.refuse(admitted)
+                return
+            place = admitted
+            self.metrics.admitted(life.tenant)
             stop_when_gone(exchange)
             async with asyncio.timeout_at(life.began_at + budget_ms / 1000):
                 await self._serve(exchange, asked, model, place, life, life.began_at + budget_ms / 1000)
@@ -89,15 +96,6 @@ class Pipeline:
     def _open_for_business(self) -> None:
         if self.drain.draining:
             raise Refused(Outcome.DRAINING, "this router is shutting down", reason="draining", retry_hint_ms=1000)
-
-    def _admit(self, ticket: Ticket, model: str, life: Life) -> Place:
-        try:
-            place = self.dispatcher.admit(ticket, model)
-        except Refused as refusal:
-            self.metrics.refused(life.tenant, refusal.outcome)
-            raise
-        self.metrics.admitted(life.tenant)
-        return place
 
     async def _serve(
         self, exchange: Exchange, asked: Asked, model: str, place: Place, life: Life, deadline_at: float

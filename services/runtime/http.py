@@ -27,6 +27,7 @@ from services.runtime.log import Log
 
 _REQUEST_ID = re.compile(rb"^[A-Za-z0-9._:-]{1,128}$")
 MAX_UNGUARDED_BODY_BYTES = 1_048_576
+HEALTH_ROUTES = ("/health", "/health/ready")
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +96,11 @@ class Exchange:
         """Send the whole answer."""
         await self.start(status, content_type, [(b"content-length", b"%d" % len(body)), *headers])
         await self._send({"type": "http.response.body", "body": body})
+
+    async def refuse(self, error: WeirError) -> None:
+        """Send a refusal as the problem body, with its hint."""
+        status, headers, body = problem(error)
+        await self.reply(status, body, headers=headers)
 
     async def start(self, status: int, content_type: bytes, headers: Sequence[tuple[bytes, bytes]] = ()) -> None:
         """Send status and headers; `write` and `end` follow."""
@@ -201,17 +207,16 @@ class Service:
         exchange.log.setdefault("outcome", error.outcome)
         if exchange.started or exchange.gone:
             return
-        status, headers, body = problem(error)
-        await exchange.reply(status, body, headers=headers)
+        await exchange.refuse(error)
 
     def _log_request(self, exchange: Exchange, route: str, seconds: float) -> None:
         known = route if route in self._paths else "other"
-        write = self.log.debug if known.startswith("/health") else self.log.info
-        status = 499 if exchange.gone and exchange.log.get("outcome") == "client_gone" else exchange.status
-        write(
-            "request", id=exchange.id, method=exchange.method, path=known, status=status,
-            ms=round(seconds * 1000, 2), **exchange.log,
-        )  # fmt: skip
+        status = 499 if exchange.gone and exchange.log.get("outcome") == Outcome.CLIENT_GONE else exchange.status
+        fields = {
+            "id": exchange.id, "method": exchange.method, "path": known, "status": status,
+            "ms": round(seconds * 1000, 2), **exchange.log,
+        }  # fmt: skip
+        self.log.write("DEBUG" if known in HEALTH_ROUTES else "INFO", "request", fields)
 
     async def _health(self, exchange: Exchange) -> None:
         await exchange.reply(200, msgspec.json.encode({"status": "ok", "service": self.name}))

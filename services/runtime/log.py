@@ -41,21 +41,22 @@ class Log:
 
     def debug(self, event: str, **fields: object) -> None:
         """Detail for whoever is looking for a fault."""
-        self._line("DEBUG", event, fields)
+        self.write("DEBUG", event, fields)
 
     def info(self, event: str, **fields: object) -> None:
         """Something that happened as it should."""
-        self._line("INFO", event, fields)
+        self.write("INFO", event, fields)
 
     def warning(self, event: str, **fields: object) -> None:
         """Something is missing and the service goes on without it."""
-        self._line("WARNING", event, fields)
+        self.write("WARNING", event, fields)
 
     def error(self, event: str, **fields: object) -> None:
         """Something that should not happen did."""
-        self._line("ERROR", event, fields)
+        self.write("ERROR", event, fields)
 
-    def _line(self, level: str, event: str, fields: dict[str, object]) -> None:
+    def write(self, level: str, event: str, fields: dict[str, object]) -> None:
+        """One line. The methods above are its short forms."""
         if LEVELS[level] < self._threshold:
             return
         if len(self._pending) >= MAX_PENDING_LINES:
@@ -118,4 +119,4 @@ class _Bridge(logging.Handler):
         level = "ERROR" if record.levelno >= logging.ERROR else "WARNING"
         trace = logging.Formatter().formatException(record.exc_info) if record.exc_info else None
         fields: dict[str, object] = {"logger": record.name, **({"traceback": trace} if trace else {})}
-        self._log._line(level, record.getMessage(), fields)
+        self._log.write(level, record.getMessage(), fields)
