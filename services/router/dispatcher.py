@@ -149,8 +149,8 @@ class Dispatcher:
 
     def retry_hint_ms(self) -> float:
         """When a place should come free: the mean service time over the places that drain side by side."""
-        places = min(self.cap.cap, sum(worker.slots for worker in self.pool.workers if worker.healthy) or 1)
-        return 1000 * self._service_s * max(1.0, self.cap.inflight / places)
+        draining_at_once = min(self.cap.cap, self.pool.slots or 1)
+        return 1000 * self._service_s * max(1.0, self.cap.inflight / draining_at_once)
 
     def _yield(self, message: str, reason: str) -> Refused:
         return Refused(

@@ -61,11 +61,13 @@ class WorkerPool:
         self.workers = workers
         self._uses = 0
         self.models: list[str] = []
-        self.learn_models()
+        self.slots = 0
+        self.learn()
         self._waiters: deque[asyncio.Future[None]] = deque()
 
-    def learn_models(self) -> None:
-        """Every model served, in the order of the worker list; the first is the default."""
+    def learn(self) -> None:
+        """Every model served, in the order of the worker list, the first being the default; and the slots alive."""
+        self.slots = sum(worker.slots for worker in self.workers if worker.healthy)
         self.models = list(dict.fromkeys(model for worker in self.workers for model in worker.models))
 
     def alive(self, model: str) -> list[Worker]:
@@ -188,7 +190,7 @@ class Prober:
         if seen is not None:
             worker.slots, worker.places, worker.models = seen.slots, seen.places, seen.models
             worker.draining = seen.draining
-            self._pool.learn_models()
+        self._pool.learn()
         if (worker.healthy, worker.draining) == was:
             return
         write = self._log.info if worker.healthy else self._log.warning

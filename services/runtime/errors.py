@@ -108,7 +108,7 @@ class Refused(WeirError):
         message: str,
         *,
         reason: str | None = None,
-        scope: str = "platform",
+        scope: str | None = None,
         retry_hint_ms: float | None = None,
         predicted_wait_ms: float | None = None,
         deadline_ms: float | None = None,
@@ -118,7 +118,7 @@ class Refused(WeirError):
         details = Details(
             status="yield" if REFUSALS[outcome].status == 429 else None,
             reason=reason,
-            scope=scope,
+            scope=scope or ("platform" if retry else None),
             retry_hint_ms=_bounded_hint(retry_hint_ms) if retry else None,
             predicted_wait_ms=_whole(predicted_wait_ms),
             deadline_ms=_whole(deadline_ms),

@@ -10,7 +10,7 @@ body is complete, so a slow upload holds a socket and never a handler:
     time to send the headers, then the body              408 and close
     time without a request on an open connection         close
     time a client may refuse to read                     abort
-    connections                                          503 and close
+    connections                                          429 and close
 
 Timers are armed only for a request that did not arrive whole, so the common request pays for none of this.
 A client that leaves is reported at once to whoever asked (`Peer`), for streamed and plain answers alike.
@@ -179,7 +179,7 @@ class GuardedProtocol(HttpToolsProtocol):
             self._fail(_bad(414, "url_too_long", f"the URL exceeds {self.limits.url_bytes} bytes"))
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        super().on_header(name, value)
+        self.headers.append((name.lower(), value))
         if len(self.headers) > self.limits.header_count:
             self._fail(_bad(431, "headers_too_large", f"more than {self.limits.header_count} headers"))
 
@@ -237,6 +237,8 @@ class GuardedProtocol(HttpToolsProtocol):
                 self._fail(_bad(413, "request_too_large", self._body_limit()))
             elif name == b"content-encoding" and value.lower() != b"identity":
                 self._fail(_bad(415, "unsupported_encoding", "compressed bodies are not accepted"))
+            elif name == b"expect" and value.lower() == b"100-continue":
+                self.expect_100_continue = True
         if total > self.limits.header_bytes:
             self._fail(_bad(431, "headers_too_large", self._header_limit()))
 
@@ -261,7 +263,12 @@ class GuardedProtocol(HttpToolsProtocol):
         if cycle.more_body:
             self._parked = (cycle, app)
         else:
-            super()._start_asgi_task(cycle, app)
+            self._run(cycle, app)
+
+    def _run(self, cycle: RequestResponseCycle, app: ASGI3Application) -> None:
+        task = self.loop.create_task(cycle.run_asgi(app))
+        self.tasks.add(task)
+        task.add_done_callback(self.tasks.discard)
 
     def on_message_complete(self) -> None:
         super().on_message_complete()
@@ -271,7 +278,7 @@ class GuardedProtocol(HttpToolsProtocol):
             self._disarm_receive_timer()
             cycle, app = self._parked
             self._parked = None
-            super()._start_asgi_task(cycle, app)
+            self._run(cycle, app)
 
     def on_response_complete(self) -> None:
         """Turn to the next pipelined request, or rest. One timer serves every rest of a connection."""

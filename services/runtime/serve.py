@@ -15,6 +15,7 @@ import os
 import signal
 import socket
 import sys
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, field
 from email.utils import formatdate
@@ -159,10 +160,18 @@ async def running(process: Process) -> AsyncIterator[Process]:
         process.log.info("stopped")
 
 
+class FineClockLoop(uvloop.Loop):
+    """uvloop with a clock of its own: its `time` counts whole milliseconds, half of what a small answer takes."""
+
+    def time(self) -> float:
+        """Seconds, monotonic."""
+        return time.monotonic()
+
+
 def run(build: Callable[[], Process | Awaitable[Process]]) -> int:
     """Build the service and run it until a signal. Returns the exit status of the process."""
     _quiet_collector()
-    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+    with asyncio.Runner(loop_factory=FineClockLoop) as runner:
         return runner.run(_run(build))
 
 
