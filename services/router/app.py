@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from random import Random
 
 from services.core.limit import InflightCap
 from services.router.api import routes
@@ -60,7 +61,7 @@ def build(settings: RouterSettings) -> Process:
     watch = RetrievalWatch(retrieval)
     metrics = RouterMetrics(registry)
     registry.register(Holdings(cap, pool.workers))
-    dispatcher = Dispatcher(cap, pool, prober, metrics)
+    dispatcher = Dispatcher(cap, pool, prober, metrics, Random())
     pipeline = Pipeline(
         settings=settings,
         tenants=LabTenants(settings.max_lab_tenants),
@@ -87,7 +88,7 @@ def build(settings: RouterSettings) -> Process:
 
     return Process(
         name="router",
-        app=Service("router", routes(pipeline), ready=ready, log=log, drain=drain),
+        app=Service("router", routes(pipeline), ready=ready, log=log, drain=drain, headers=[(b"x-weir-level", b"0")]),
         metrics=metrics_app(registry),
         log=log,
         drain=drain,

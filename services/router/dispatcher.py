@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
+from random import Random
 
 from services.core.limit import InflightCap
 from services.core.outcome import Outcome
@@ -24,6 +25,7 @@ from services.runtime.keepalive import UpstreamError
 MIN_RETRY_SLACK_MS = 20.0
 MEAN_SERVICE_S_WEIGHT = 0.05  # of the newest sample in the moving average behind the retry hint
 FIRST_GUESS_SERVICE_S = 0.5
+HINT_JITTER = 0.2
 
 
 @dataclass(slots=True)
@@ -44,11 +46,12 @@ class Place:
 class Dispatcher:
     """The async shell over the cap and the ledger."""
 
-    def __init__(self, cap: InflightCap, pool: WorkerPool, prober: Prober, metrics: RouterMetrics) -> None:
+    def __init__(self, cap: InflightCap, pool: WorkerPool, prober: Prober, metrics: RouterMetrics, rng: Random) -> None:
         self.cap = cap
         self.pool = pool
         self._prober = prober
         self._metrics = metrics
+        self._rng = rng
         self._service_s = FIRST_GUESS_SERVICE_S
         self._cancels: set[asyncio.Task[None]] = set()
 
@@ -65,14 +68,15 @@ class Dispatcher:
 
     def admit(self, ticket: Ticket, model: str) -> Place | Refused:
         """A place under the cap and at a worker, or a refusal, now. A refusal here is a result, and never raised."""
+        depth = self.cap.inflight
         if not self.cap.try_take():
-            return self._yield("every place is taken", "max_inflight")
+            return self._yield("every place is taken", "max_inflight", depth)
         ticket.hold(self.cap.give_back)
         worker = self.pool.take(model)
         if worker is None:
             if not self.pool.alive(model):
                 return self._no_capacity(f"no worker that serves {model} is alive")
-            return self._yield("every worker's places are taken", "workers_full")
+            return self._yield("every worker's places are taken", "workers_full", depth)
         release = self.pool.releaser(worker)
         ticket.hold(release)
         return Place(worker, ticket, release)
@@ -148,14 +152,14 @@ class Dispatcher:
         self._service_s += MEAN_SERVICE_S_WEIGHT * (seconds - self._service_s)
 
     def retry_hint_ms(self) -> float:
-        """When a place should come free: the mean service time over the places that drain side by side."""
+        """When a place should come free: mean service time over the places that drain side by side, and up to a
+        fifth more, so that those who were refused together do not come back together."""
         draining_at_once = min(self.cap.cap, self.pool.slots or 1)
-        return 1000 * self._service_s * max(1.0, self.cap.inflight / draining_at_once)
+        rounds = max(1.0, self.cap.inflight / draining_at_once)
+        return 1000 * self._service_s * rounds * (1 + HINT_JITTER * self._rng.random())
 
-    def _yield(self, message: str, reason: str) -> Refused:
-        return Refused(
-            Outcome.YIELD, message, reason=reason, retry_hint_ms=self.retry_hint_ms(), queue_depth=self.cap.inflight
-        )
+    def _yield(self, message: str, reason: str, depth: int) -> Refused:
+        return Refused(Outcome.YIELD, message, reason=reason, retry_hint_ms=self.retry_hint_ms(), queue_depth=depth)
 
     def _no_capacity(self, message: str) -> Refused:
         return Refused(Outcome.NO_CAPACITY, message, reason="no_worker", retry_hint_ms=1000)

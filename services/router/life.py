@@ -6,6 +6,7 @@ import msgspec
 
 from services.contracts.openai import Timing
 from services.router.call import End
+from services.router.dispatcher import Place
 from services.router.retrieval import Found
 from services.router.tenants import OTHER
 
@@ -15,6 +16,8 @@ class Life(msgspec.Struct):
 
     began_at: float
     tenant: str = OTHER
+    deadline_ms: float = 0.0
+    place: Place | None = None
     level: int = 0
     dispatched_at: float = 0.0
     first_at: float = 0.0
@@ -41,8 +44,8 @@ class Life(msgspec.Struct):
         )
 
     def headers(self, now: float | None) -> list[tuple[bytes, bytes]]:
-        """x-weir-level, x-weir-degraded, and Server-Timing where the whole story is known."""
-        headers = [(b"x-weir-level", b"%d" % self.level)]
+        """x-weir-degraded, and Server-Timing where the whole story is known."""
+        headers: list[tuple[bytes, bytes]] = []
         if self.degraded:
             headers.append((b"x-weir-degraded", ",".join(self.degraded).encode("ascii")))
         if now is not None:

@@ -10,12 +10,12 @@ costs: a refused request has been parsed and counted, and nothing else.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
 from services.contracts.generate import Message
 from services.contracts.search import Passage
-from services.core.outcome import Outcome
+from services.core.outcome import Ending, Outcome
 from services.core.ticket import Ticket
 from services.router import prompt
 from services.router.asked import Asked, Lookup, Parser
@@ -36,7 +36,9 @@ from services.runtime.keepalive import UpstreamError
 
 ANSWER_RESERVE_MS = 50.0  # of the deadline, which retrieval may not take
 
-Now = Callable[[], float]
+STILL_RUNNING = (Outcome.CLIENT_GONE, Outcome.DEADLINE_EXCEEDED, Outcome.DRAINING)
+
+Work = Callable[[Life, Ticket], Awaitable[Refused | None]]
 
 
 @dataclass(frozen=True)
@@ -51,51 +53,64 @@ class Pipeline:
     drain: Drain
 
     async def answer(self, exchange: Exchange, parse: Parser) -> None:
-        """Serve one request from beginning to end. Raises WeirError where it was refused before its headers."""
+        """Serve one request for text, from beginning to end."""
+        await self.live(exchange, lambda life, ticket: self._answer(exchange, parse, life, ticket))
+
+    async def live(self, exchange: Exchange, work: Work) -> None:
+        """Do the work of one request; end it once, however it ends; then tell the client if it failed.
+
+        What it held is given back before the failure is told: a client that does not read delays nobody else.
+        """
         now = asyncio.get_running_loop().time
         life = Life(began_at=now())
         ticket = Ticket(exchange.id, life.began_at)
+        failure: WeirError | None = None
         outcome = Outcome.INTERNAL
-        place: Place | None = None
         try:
-            asked = parse(exchange.body)
-            life.tenant = self.tenants.identify(exchange.header(b"x-tenant"), asked.tenant)
-            budget_ms = deadline_ms(exchange.headers, self.settings.default_slo_ms, self.settings.max_deadline_ms)
-            self._open_for_business()
-            model = self.dispatcher.resolve_model(asked.model)
-            admitted = self.dispatcher.admit(ticket, model)
-            if isinstance(admitted, Refused):
-                outcome = admitted.outcome
-                self.metrics.refused(life.tenant, outcome)
-                await exchange.refuse(admitted)
-                return
-            place = admitted
-            self.metrics.admitted(life.tenant)
-            stop_when_gone(exchange)
-            async with asyncio.timeout_at(life.began_at + budget_ms / 1000):
-                await self._serve(exchange, asked, model, place, life, life.began_at + budget_ms / 1000)
-            outcome = Outcome.SERVED
+            failure = await work(life, ticket)
+            outcome = Outcome.SERVED if failure is None else failure.outcome
         except TimeoutError:
-            error = _too_late(life)
-            outcome = error.outcome
-            await self._fail(exchange, error)
+            failure = _too_late(life)
+            outcome = failure.outcome
         except WeirError as error:
+            failure = error
             outcome = error.outcome
-            await self._fail(exchange, error)
         except UpstreamError as error:  # after the first output: before it, the dispatcher retries
-            failed = UpstreamFailed(f"the worker's answer was cut: {error}")
-            outcome = failed.outcome
-            await self._fail(exchange, failed)
-        except asyncio.CancelledError:
+            failure = UpstreamFailed(f"the worker's answer was cut: {error}")
+            outcome = failure.outcome
+        except asyncio.CancelledError:  # by the client's leaving, or by the end of the drain's grace
             outcome = Outcome.CLIENT_GONE if exchange.gone else Outcome.DRAINING
-            await self._abandon(exchange, outcome)
-            raise
+            if exchange.gone:
+                raise
+            failure = Refused(Outcome.DRAINING, "this router is shutting down", reason="draining")
         finally:
-            self._settle(exchange, ticket, life, outcome, place, now())
+            self._settle(exchange, ticket, life, outcome, now())
+        if failure is not None:
+            await self._tell_failure(exchange, failure)
 
-    def _open_for_business(self) -> None:
+    async def _answer(self, exchange: Exchange, parse: Parser, life: Life, ticket: Ticket) -> Refused | None:
+        asked = parse(exchange.body)
+        deadline_at = self.introduce(exchange, asked.tenant, life)
+        model = self.dispatcher.resolve_model(asked.model)
+        place = self.dispatcher.admit(ticket, model)
+        if isinstance(place, Refused):
+            self.metrics.refused(life.tenant, place.outcome)
+            return place
+        self.metrics.admitted(life.tenant)
+        life.place = place
+        stop_when_gone(exchange)
+        async with asyncio.timeout_at(deadline_at):
+            await self._serve(exchange, asked, model, place, life, deadline_at)
+        return None
+
+    def introduce(self, exchange: Exchange, named: str | None, life: Life) -> float:
+        """Who is asking, and by when (loop time). Raises BadInput, or Refused while draining."""
+        life.tenant = self.tenants.identify(exchange.header(b"x-tenant"), named)
+        settings = self.settings
+        life.deadline_ms = deadline_ms(exchange.headers, settings.default_slo_ms, settings.max_deadline_ms)
         if self.drain.draining:
             raise Refused(Outcome.DRAINING, "this router is shutting down", reason="draining", retry_hint_ms=1000)
+        return life.began_at + life.deadline_ms / 1000
 
     async def _serve(
         self, exchange: Exchange, asked: Asked, model: str, place: Place, life: Life, deadline_at: float
@@ -199,44 +214,40 @@ class Pipeline:
         await exchange.write(last)
         await exchange.end()
 
-    async def _fail(self, exchange: Exchange, error: WeirError) -> None:
+    async def _tell_failure(self, exchange: Exchange, failure: WeirError) -> None:
         """Before the headers a failure has its status; after them it is an event, and the stream has no [DONE]."""
-        exchange.log["outcome"] = error.outcome
+        if exchange.gone:
+            return
         if not exchange.started:
-            raise error
-        if not exchange.gone:
-            _, _, body = problem(error)
-            await exchange.write(b"event: error\ndata: " + body + b"\n\n")
-            await exchange.end()
+            await exchange.refuse(failure)
+            return
+        _, _, body = problem(failure)
+        await exchange.write(b"event: error\ndata: " + body + b"\n\n")
+        await exchange.end()
 
-    async def _abandon(self, exchange: Exchange, outcome: Outcome) -> None:
-        """Cancelled: by a client that left, or by the end of the drain's grace, which the client is told."""
-        exchange.log["outcome"] = outcome
-        if exchange.started and not exchange.gone:
-            await self._fail(exchange, Refused(Outcome.DRAINING, "this router is shutting down"))
-
-    def _settle(
-        self, exchange: Exchange, ticket: Ticket, life: Life, outcome: Outcome, place: Place | None, now: float
-    ) -> None:
+    def _settle(self, exchange: Exchange, ticket: Ticket, life: Life, outcome: Outcome, now: float) -> None:
         """Give everything back and count it: the only place where a request ends."""
         if not ticket.finish(outcome):
             return
         self.metrics.ended(life.tenant, outcome, now - life.began_at)
         exchange.log["outcome"] = outcome
         exchange.log["tenant"] = life.tenant
-        if place is None:
-            return
-        exchange.log["worker"] = place.worker.name
+        if life.place is not None:
+            exchange.log["worker"] = life.place.worker.name
+            self._account(exchange.id, life, life.place, outcome, now)
+
+    def _account(self, id: str, life: Life, place: Place, outcome: Outcome, now: float) -> None:
+        """What the place was good for; a worker that still works for nobody is told to stop."""
         held_s = now - life.dispatched_at if life.dispatched_at else 0.0
         if outcome is Outcome.SERVED and life.end is not None:
             tokens = life.end.prompt_tokens + life.end.completion_tokens
             self.metrics.served(life.tenant, tokens, life.end.queue_ms / 1000)
             self.metrics.degraded(life.degraded)
             self.dispatcher.served(held_s)
-        elif life.dispatched_at:
+        elif life.dispatched_at and outcome.ending is Ending.FAILED:
             self.metrics.wasted(outcome, held_s)
-            if outcome in (Outcome.CLIENT_GONE, Outcome.DEADLINE_EXCEEDED, Outcome.DRAINING):
-                self.dispatcher.cancel(exchange.id, place.worker)
+            if outcome in STILL_RUNNING:
+                self.dispatcher.cancel(id, place.worker)
 
 
 def stop_when_gone(exchange: Exchange) -> None:
@@ -247,6 +258,7 @@ def stop_when_gone(exchange: Exchange) -> None:
 
 
 def _too_late(life: Life) -> Refused:
-    if life.dispatched_at:
-        return Refused(Outcome.DEADLINE_EXCEEDED, "the deadline passed while the answer was being made")
-    return Refused(Outcome.DEADLINE_EXPIRED, "the deadline passed before a worker was reached")
+    started = life.place is None or life.dispatched_at
+    outcome = Outcome.DEADLINE_EXCEEDED if started else Outcome.DEADLINE_EXPIRED
+    where = "while the answer was being made" if started else "before a worker was reached"
+    return Refused(outcome, f"the deadline of {life.deadline_ms:g} ms passed {where}", deadline_ms=life.deadline_ms)

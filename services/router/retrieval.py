@@ -16,6 +16,7 @@ from services.runtime.keepalive import Pool, UpstreamError
 MAX_REPLY_BYTES = 8 * 1_048_576
 WIRE_RESERVE_MS = 10.0  # of the budget, for the way there and back
 MIN_BUDGET_MS = 1.0
+REFUSED_BY_STATUS = {429: Outcome.YIELD, 503: Outcome.NO_CAPACITY}
 
 _HEADERS = ((b"content-type", b"application/json"),)
 _encode = msgspec.json.Encoder().encode
@@ -65,13 +66,10 @@ class RetrievalClient:
         body = await self._post(b"/retrieve", _encode(request))
         return _reply.decode(body)
 
-    async def embed(self, texts: list[str], timeout_s: float) -> EmbedReply:
-        """Vectors for `/v1/embeddings`. Raises BadInput, Refused or UpstreamFailed."""
+    async def embed(self, texts: list[str]) -> EmbedReply:
+        """Vectors for `/v1/embeddings`; the caller bounds the time. Raises BadInput, Refused or UpstreamFailed."""
         try:
-            async with asyncio.timeout(timeout_s):
-                return _embed_reply.decode(await self._post(b"/embed", _encode(EmbedRequest(texts))))
-        except TimeoutError:
-            raise Refused(Outcome.DEADLINE_EXCEEDED, f"no embedding within {timeout_s:g} s") from None
+            return _embed_reply.decode(await self._post(b"/embed", _encode(EmbedRequest(texts))))
         except (UpstreamError, msgspec.MsgspecError) as error:
             raise UpstreamFailed(f"the embedder cannot be reached: {error}") from None
 
@@ -81,10 +79,10 @@ class RetrievalClient:
         if reply.status == 200:
             return answer
         error = _problem.decode(answer).error
-        if reply.status in (429, 503):
-            raise Refused(
-                Outcome.YIELD, error.message, reason="retrieval_busy", retry_hint_ms=error.details.retry_hint_ms
-            )
+        outcome = REFUSED_BY_STATUS.get(reply.status)
+        if outcome is not None:
+            reason = error.details.reason or "retrieval_busy"
+            raise Refused(outcome, error.message, reason=reason, retry_hint_ms=error.details.retry_hint_ms)
         if reply.status < 500:
             raise BadInput(error.message, error.param, status=reply.status, code=error.code)
         raise UpstreamError(error.message)

@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import secrets
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -355,6 +356,7 @@ class GuardedProtocol(HttpToolsProtocol):
         if not unfinished and not self.transport.is_closing():
             status, headers, body = problem(error)
             headers += [(b"content-type", b"application/json"), (b"connection", b"close")]
+            headers.append((b"x-request-id", secrets.token_hex(8).encode("ascii")))
             headers.append((b"content-length", b"%d" % len(body)))
             lines = [STATUS_LINE[status], *(b"%s: %s\r\n" % header for header in headers), b"\r\n", body]
             self.transport.write(b"".join(lines))

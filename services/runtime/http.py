@@ -42,6 +42,7 @@ class Exchange:
     """One request and its answer."""
 
     __slots__ = (
+        "_always",
         "_named",
         "_peer",
         "_send",
@@ -56,7 +57,14 @@ class Exchange:
         "tail",
     )
 
-    def __init__(self, scope: Scope, send: Send, body: bytes, new_id: Callable[[], str]) -> None:
+    def __init__(
+        self,
+        scope: Scope,
+        send: Send,
+        body: bytes,
+        new_id: Callable[[], str],
+        always: Sequence[tuple[bytes, bytes]] = (),
+    ) -> None:
         self.method: str = scope["method"]
         self.path: str = scope["path"]
         self.tail = ""
@@ -66,6 +74,7 @@ class Exchange:
         self.started = False
         self.log: dict[str, object] = {}
         self._send = send
+        self._always = always
         self._named = dict(self.headers)
         extensions: Mapping[str, Any] = scope.get("extensions") or {}
         self._peer: Peer = extensions.get(PEER_EXTENSION) or Peer()
@@ -106,7 +115,7 @@ class Exchange:
         """Send status and headers; `write` and `end` follow."""
         self.started = True
         self.status = status
-        sent = [(b"content-type", content_type), (b"x-request-id", self.id.encode("ascii")), *headers]
+        sent = [(b"content-type", content_type), (b"x-request-id", self.id.encode("ascii")), *self._always, *headers]
         await self._send({"type": "http.response.start", "status": status, "headers": sent})
 
     async def write(self, chunk: bytes) -> None:
@@ -125,7 +134,8 @@ class Service:
     """The ASGI application of one service.
 
     `routes` maps (METHOD, path) to a handler; a path that ends in `/*` matches one more segment (`exchange.tail`).
-    /health answers while the loop turns; /health/ready is 200 or 503 by `ready`, and 503 while draining.
+    `headers` stand on every answer. /health answers while the loop turns; /health/ready is 200 or 503 by `ready`,
+    and 503 while draining.
     """
 
     def __init__(
@@ -137,12 +147,14 @@ class Service:
         log: Log,
         drain: Drain,
         fallback: ASGIApp | None = None,
+        headers: Sequence[tuple[bytes, bytes]] = (),
     ) -> None:
         self.name = name
         self.log = log
         self.drain = drain
         self._ready = ready
         self._fallback = fallback
+        self._headers = headers
         own: dict[tuple[str, str], Handler] = {
             ("GET", "/health"): self._health,
             ("GET", "/health/ready"): self._readiness,
@@ -161,7 +173,7 @@ class Service:
             await self._fallback(scope, receive, send)
             return
         began = asyncio.get_running_loop().time()
-        exchange = Exchange(scope, send, b"", self._new_id)
+        exchange = Exchange(scope, send, b"", self._new_id, self._headers)
         exchange.tail = tail
         self.drain.inflight += 1
         try:

@@ -14,7 +14,7 @@ import httpx2
 import msgspec
 
 from services.contracts.generate import Done, Failed, GenerateRequest, Timings, Token, Usage, WorkerStatus
-from services.contracts.search import Passage, RetrieveReply, RetrieveRequest
+from services.contracts.search import EmbedReply, Passage, RetrieveReply, RetrieveRequest
 from services.core.outcome import Outcome
 from services.router.app import build
 from services.router.config import RouterSettings
@@ -138,11 +138,19 @@ class FakeRetrieval:
     passages: list[Passage] = field(default_factory=list)
     source: Any = "db"
     stall: bool = False
+    warming: bool = False
     asked: list[RetrieveRequest] = field(default_factory=list)
     port: int = 0
 
     def routes(self) -> dict[tuple[str, str], Handler]:
-        return {("POST", "/retrieve"): self.retrieve}
+        return {("POST", "/retrieve"): self.retrieve, ("POST", "/embed"): self.embed}
+
+    async def embed(self, exchange: Exchange) -> None:
+        if self.warming:
+            raise Refused(Outcome.NO_CAPACITY, "the embedder is warming up", reason="warming", retry_hint_ms=500)
+        texts = msgspec.json.decode(exchange.body)["input"]
+        reply = EmbedReply("fake-embedder", 2, [[1.0, 0.5] for _ in texts], len(texts))
+        await exchange.reply(200, msgspec.json.encode(reply))
 
     async def retrieve(self, exchange: Exchange) -> None:
         self.asked.append(msgspec.json.decode(exchange.body, type=RetrieveRequest))

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import base64
 import json
+import struct
 from pathlib import Path
 
 import pytest
@@ -220,5 +222,64 @@ def test_an_openai_worker_is_passed_through_in_its_own_words(tmp_path: Path, mon
                 streamed = events_of(await stand.post("/ask", {"query": "What?", "stream": True}))
                 assert json.loads(streamed[-2])["text"] == "Theirs."
         upstream.log.close()
+
+    run(main)
+
+
+def test_vectors_come_as_floats_and_as_base64_and_are_counted() -> None:
+    async def main() -> None:
+        async with standing(FakeWorker(answer), retrieval=FakeRetrieval()) as stand:
+            floats = (await stand.post("/v1/embeddings", {"input": ["a", "b"], "encoding_format": "float"})).json()
+            assert [item["embedding"] for item in floats["data"]] == [[1.0, 0.5], [1.0, 0.5]]
+            assert floats["usage"] == {"prompt_tokens": 2, "total_tokens": 2}
+            packed = (await stand.post("/v1/embeddings", {"input": "a", "encoding_format": "base64"})).json()
+            raw = base64.b64decode(packed["data"][0]["embedding"])
+            assert struct.unpack("<2f", raw) == (1.0, 0.5)
+            missing = await stand.post("/v1/embeddings", {"input": "a", "model": "other"})
+            assert (missing.status_code, missing.json()["error"]["code"]) == (404, "model_not_found")
+            assert await stand.counted() == {"served": 2, "model_not_found": 1}
+
+    run(main)
+
+
+def test_without_an_embedder_vectors_are_refused_and_the_reason_is_told() -> None:
+    async def main() -> None:
+        async with standing(FakeWorker(answer)) as stand:
+            failed = await stand.post("/v1/embeddings", {"input": "a"})
+            assert (failed.status_code, failed.json()["error"]["code"]) == (502, "upstream_failed")
+        async with standing(FakeWorker(answer), retrieval=FakeRetrieval(warming=True)) as stand:
+            refused = await stand.post("/v1/embeddings", {"input": "a"})
+            error = refused.json()["error"]
+            assert (refused.status_code, error["code"], error["details"]["reason"]) == (503, "no_capacity", "warming")
+
+    run(main)
+
+
+def test_every_answer_names_its_request_and_the_level_it_was_served_at() -> None:
+    async def main() -> None:
+        async with standing(FakeWorker(answer)) as stand:
+            for path in ("/health", "/v1/models", "/nowhere", "/openapi.json", "/docs"):
+                response = await stand.client.get(path)
+                assert response.headers["x-weir-level"] == "0"
+                assert response.headers["x-request-id"]
+            refused = await stand.post("/ask", {"query": ""})
+            assert refused.headers["x-weir-level"] == "0"
+
+    run(main)
+
+
+def test_the_api_describes_itself_from_its_own_wire_types() -> None:
+    async def main() -> None:
+        async with standing(FakeWorker(answer)) as stand:
+            document = (await stand.client.get("/openapi.json")).json()
+            assert set(document["paths"]) >= {"/ask", "/v1/chat/completions", "/v1/completions", "/v1/embeddings"}
+            ask = document["components"]["schemas"]["AskRequest"]["properties"]
+            assert (ask["top_k"]["minimum"], ask["top_k"]["maximum"], ask["top_k"]["default"]) == (1, 20, 5)
+            refusals = document["paths"]["/ask"]["post"]["responses"]
+            assert "deadline_exceeded" in refusals["504"]["description"]
+            page = (await stand.client.get("/docs")).text
+            assert "/v1/chat/completions" in page
+            assert "http://" not in page
+            assert "https://" not in page
 
     run(main)
