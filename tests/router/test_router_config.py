@@ -1,0 +1,94 @@
+"""Bad configuration: all faults at once, at start, in plain words."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from services.router.config import RouterSettings
+from services.runtime.settings import load
+
+
+def settings(**values: Any) -> RouterSettings:
+    return load(RouterSettings, _env_file=None, **values)
+
+
+def faults(capsys: pytest.CaptureFixture[str], **values: Any) -> str:
+    with pytest.raises(SystemExit) as left:
+        settings(**values)
+    assert left.value.code == 2
+    return capsys.readouterr().err
+
+
+def test_every_fault_is_named_at_once(capsys: pytest.CaptureFixture[str]) -> None:
+    said = faults(capsys, router_port=99_999, max_inflight=0, log_level="LOUD", default_slo_ms=-1)
+    assert said.startswith("4 setting(s) cannot be used:")
+    for name in ("ROUTER_PORT=99999", "MAX_INFLIGHT=0", "LOG_LEVEL='LOUD'", "DEFAULT_SLO_MS=-1"):
+        assert name in said
+
+
+def test_a_default_beyond_the_maximum_is_a_fault(capsys: pytest.CaptureFixture[str]) -> None:
+    assert "DEFAULT_SLO_MS exceeds MAX_DEADLINE_MS" in faults(capsys, default_slo_ms=9000, max_deadline_ms=8000)
+
+
+def test_workers_are_named_by_their_place_in_the_list() -> None:
+    specs = settings(workers="http://a:1, http://b:2/").worker_specs()
+    assert [(spec.name, spec.kind, spec.url) for spec in specs] == [
+        ("worker-0", "weir", "http://a:1"),
+        ("worker-1", "weir", "http://b:2"),
+    ]
+
+
+def test_a_worker_list_of_both_kinds_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("VLLM_KEY", "k")
+    listing = tmp_path / "workers.yaml"
+    listing.write_text(
+        "workers:\n"
+        "  - {name: gpu-0, kind: weir, url: http://127.0.0.1:8010}\n"
+        "  - {name: vllm-a, kind: openai, url: 'http://10.0.0.5:8000/v1', slots: 32, lookahead: 1, models: [m],"
+        " api_key_env: VLLM_KEY}\n"
+    )
+    own, other = settings(workers_file=listing).worker_specs()
+    assert (own.kind, own.slots) == ("weir", None)
+    assert (other.slots, other.lookahead, other.models, other.api_key()) == (32, 1, ["m"], "k")
+
+
+BROKEN = {
+    "not there": (None, "No such file"),
+    "not YAML": ("workers: [", "is not YAML"),
+    "empty": ("", "valid dictionary"),
+    "without workers": ("workers: []", "at least 1 item"),
+    "an unknown kind": ("workers: [{name: a, kind: grpc, url: 'http://x'}]", "'weir' or 'openai'"),
+    "an unknown field": ("workers: [{name: a, kind: weir, url: 'http://x', weight: 3}]", "WEIGHT"),
+    "no address": ("workers: [{name: a, kind: weir, url: localhost}]", "not an http:// or https:// address"),
+    "openai without slots": ("workers: [{name: a, kind: openai, url: 'http://x'}]", "needs `slots`"),
+    "weir with slots": ("workers: [{name: a, kind: weir, url: 'http://x', slots: 3}]", "announces its own slots"),
+    "a key that is not set": (
+        "workers: [{name: a, kind: openai, slots: 1, url: 'http://x', api_key_env: NOT_SET_ANYWHERE}]",
+        "NOT_SET_ANYWHERE, which is not set",
+    ),
+    "a name that stands twice": (
+        "workers: [{name: a, kind: weir, url: 'http://x'}, {name: a, kind: weir, url: 'http://y'}]",
+        "stand twice: a",
+    ),
+}
+
+
+@pytest.mark.parametrize(("content", "says"), BROKEN.values(), ids=BROKEN.keys())
+def test_a_broken_worker_list_says_what_is_wrong_and_where(
+    content: str | None, says: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    listing = tmp_path / "workers.yaml"
+    if content is not None:
+        listing.write_text(content)
+    said = faults(capsys, workers_file=listing)
+    assert says in said
+    assert str(listing) in said
+
+
+def test_a_secret_is_not_repeated_in_a_fault(capsys: pytest.CaptureFixture[str]) -> None:
+    said = faults(capsys, retrieval_url=["s3cret"])
+    assert "RETRIEVAL_URL" in said
+    assert "s3cret" not in said
