@@ -8,9 +8,12 @@ from __future__ import annotations
 
 import asyncio
 import random
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 _END_OF_HEAD = b"\r\n\r\n"
+
+Request = bytes | Callable[[], bytes]  # the same each time, or the next one
 
 
 def post(port: int, path: str, body: bytes) -> bytes:
@@ -20,8 +23,10 @@ def post(port: int, path: str, body: bytes) -> bytes:
 
 @dataclass
 class Tally:
-    """Seconds per answer, statuses, and streamed events."""
+    """Seconds per answer, statuses, and streamed events; with `judge`, how many bodies it gave which verdict."""
 
+    judge: Callable[[bytes], str] | None = None
+    verdicts: dict[str, int] = field(default_factory=dict)
     seconds: list[float] = field(default_factory=list)
     statuses: dict[int, int] = field(default_factory=dict)
     events: int = 0
@@ -37,13 +42,23 @@ class Tally:
     def per_second(self) -> float:
         return len(self.seconds) / self.wall_s
 
+    def rate_of(self, *verdicts: str) -> float:
+        """Answers per second with one of these verdicts."""
+        return sum(self.verdicts.get(verdict, 0) for verdict in verdicts) / self.wall_s
+
+    def answered(self, status: int, body: bytes) -> None:
+        self.statuses[status] = self.statuses.get(status, 0) + 1
+        if self.judge is not None:
+            verdict = self.judge(body)
+            self.verdicts[verdict] = self.verdicts.get(verdict, 0) + 1
+
 
 class Connection(asyncio.Protocol):
     """One request at a time; answers with a content-length, or chunked ones that end in the last chunk."""
 
     def __init__(self, tally: Tally) -> None:
         self.tally = tally
-        self.buffer = b""
+        self.buffer = self.body = b""
         self.chunked = False
         self.need = -1
         self.done: asyncio.Future | None = None
@@ -53,7 +68,7 @@ class Connection(asyncio.Protocol):
 
     def ask(self, request: bytes) -> asyncio.Future:
         self.done = asyncio.get_running_loop().create_future()
-        self.buffer, self.need, self.chunked = b"", -1, False
+        self.buffer, self.body, self.need, self.chunked = b"", b"", -1, False
         self.transport.write(request)
         return self.done
 
@@ -75,11 +90,13 @@ class Connection(asyncio.Protocol):
                 self.finish()
             return
         self.need -= len(data)
+        if self.tally.judge is not None:
+            self.body += data
         if self.need <= 0:
             self.finish()
 
     def finish(self) -> None:
-        self.tally.statuses[self.status] = self.tally.statuses.get(self.status, 0) + 1
+        self.tally.answered(self.status, self.body)
         if self.done is not None and not self.done.done():
             self.done.set_result(None)
 
@@ -94,9 +111,11 @@ async def connect(port: int, tally: Tally) -> Connection:
     return connection
 
 
-async def closed_loop(port: int, request: bytes, connections: int, seconds: float) -> Tally:
-    """`connections` clients that ask again as soon as they are answered."""
-    warm, tally = Tally(), Tally()
+async def closed_loop(
+    port: int, request: Request, connections: int, seconds: float, judge: Callable[[bytes], str] | None = None
+) -> Tally:
+    """`connections` clients that ask again as soon as they are answered; what they ask while warming up is not told."""
+    warm, tally = Tally(), Tally(judge)
     clients = [await connect(port, warm) for _ in range(connections)]
     await _drive(clients, request, min(1.0, seconds / 4), warm)
     for client in clients:
@@ -107,13 +126,13 @@ async def closed_loop(port: int, request: bytes, connections: int, seconds: floa
     return tally
 
 
-async def _drive(clients: list[Connection], request: bytes, seconds: float, tally: Tally) -> None:
+async def _drive(clients: list[Connection], request: Request, seconds: float, tally: Tally) -> None:
     loop = asyncio.get_running_loop()
     began = loop.time()
 
     async def one(client: Connection) -> None:
         while (sent := loop.time()) - began < seconds:
-            await client.ask(request)
+            await client.ask(request if isinstance(request, bytes) else request())
             tally.seconds.append(loop.time() - sent)
 
     await asyncio.gather(*map(one, clients))

@@ -9,7 +9,7 @@ import platform
 import subprocess
 import sys
 import urllib.request
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -34,12 +34,23 @@ def cores() -> tuple[set[int], set[int]]:
     return {have[0]}, {have[-1]}
 
 
+@contextlib.contextmanager
+def pinned(to: set[int]) -> Iterator[None]:
+    """This process on these cores, for a while."""
+    before = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, to)
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, before)
+
+
 @contextlib.asynccontextmanager
-async def process(args: list[str], pin: set[int], env: dict[str, str] | None = None) -> AsyncIterator[int]:
-    """A child process pinned to cores; its pid. Ends with the block."""
+async def process(args: Sequence[str], pin: set[int] | None = None, env: dict[str, str] | None = None) -> AsyncIterator[int]:
+    """A child process of Python, pinned to cores or free to use all of them; its pid. Ends with the block."""
     child = await asyncio.create_subprocess_exec(
         sys.executable, *args, env={**os.environ, **(env or {})},
-        stdout=asyncio.subprocess.DEVNULL, preexec_fn=lambda: os.sched_setaffinity(0, pin),
+        stdout=asyncio.subprocess.DEVNULL, preexec_fn=(lambda: os.sched_setaffinity(0, pin)) if pin else None,
     )  # fmt: skip
     try:
         yield child.pid

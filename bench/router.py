@@ -5,30 +5,14 @@ from __future__ import annotations
 import asyncio
 import json
 import tempfile
-from dataclasses import dataclass
 from pathlib import Path
 
 from bench.client import Tally, closed_loop, connect, open_loop, post
-from bench.machine import cores, process, rss_mb, until_ready
+from bench.figure import Figure
+from bench.machine import cores, pinned, process, rss_mb, until_ready
 
 ROUTER_PORT, METRICS_PORT, STUB_PORT = 28000, 29000, 28080
 CONNECTIONS = 32
-
-
-@dataclass
-class Figure:
-    """One measured figure and what it should be."""
-
-    name: str
-    value: float
-    unit: str
-    target: float
-    at_least: bool = True
-    note: str = ""
-
-    @property
-    def held(self) -> bool:
-        return self.value >= self.target if self.at_least else self.value <= self.target
 
 
 def chat(model: str, stream: bool = False) -> bytes:
@@ -46,7 +30,7 @@ def chat(model: str, stream: bool = False) -> bytes:
 
 async def measure(seconds: float) -> list[Figure]:
     router_core, other_core = cores()
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory() as folder, pinned(other_core):
         workers = Path(folder) / "workers.yaml"
         url = f"http://127.0.0.1:{STUB_PORT}/v1"
         workers.write_text(f"workers: [{{name: stub, kind: openai, url: '{url}', slots: 1000, models: [fast, hang]}}]")
