@@ -290,6 +290,8 @@ class GuardedProtocol(HttpToolsProtocol):
         if self.pipeline:
             cycle, app = self.pipeline.pop()
             self._start_asgi_task(cycle, app)
+            if self._parked is not None:  # its body had to wait behind the answer: now it has its time to come
+                self._arm_receive_timer(self.limits.body_s)
             return
         self._resting_since = self.loop.time()
         if self.timeout_keep_alive_task is None:

@@ -234,6 +234,17 @@ def test_expect_continue_is_honoured_before_the_body_comes() -> None:
     asyncio.run(main())
 
 
+def test_a_pipelined_body_that_never_comes_is_not_waited_for() -> None:
+    async def main() -> None:
+        async with serving(ROUTES, limits=GuardLimits(body_s=0.1)) as process:
+            half = b"POST /echo HTTP/1.1\r\nhost: t\r\ncontent-length: 5\r\n\r\nha"
+            answer = await send(process.bound_port, b"GET /echo HTTP/1.1\r\nhost: t\r\n\r\n" + half)
+            assert answer.startswith(b"HTTP/1.1 200 ")
+            assert b"HTTP/1.1 408 " in answer
+
+    asyncio.run(main())
+
+
 def test_a_slow_body_holds_a_socket_and_never_a_handler() -> None:
     async def main() -> None:
         async with serving(ROUTES) as process:
