@@ -1,0 +1,107 @@
+"""Where the router's time goes: py-spy's samples of a saturated router, summed by what the code is for.
+
+A sample counts for the innermost frame that is not a library's helper: what `json` does for `strictjson` is parsing.
+py-spy sees Python frames only, so a system call counts for the line that makes it (`writes`), and the event loop's own
+C code for `event loop`. Needs the right to trace processes (root, or kernel.yama.ptrace_scope=0).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import tempfile
+from collections import Counter
+from pathlib import Path
+
+from bench.client import Tally, closed_loop, connect, post
+from bench.machine import cores, pinned, process, until_ready
+from bench.router import CONNECTIONS, METRICS_PORT, ROUTER_PORT, STUB_PORT, chat
+
+AREAS = {
+    "runtime/outbox.py": "writes (system calls)",
+    "runtime/keepalive.py": "HTTP to the worker",
+    "router/upstreams/": "HTTP to the worker",
+    "runtime/guard.py": "HTTP from the client",
+    "runtime/cycle.py": "HTTP from the client",
+    "uvicorn/": "HTTP from the client",
+    "runtime/http.py": "HTTP from the client",
+    "runtime/strictjson.py": "parsing and checking",
+    "router/asked.py": "parsing and checking",
+    "router/deadlines.py": "parsing and checking",
+    "router/tenants.py": "parsing and checking",
+    "prometheus_client/": "metrics",
+    "router/metrics.py": "metrics",
+    "runtime/log.py": "logs",
+    "runtime/errors.py": "the refusal's body",
+    "router/": "the pipeline itself",
+    "core/": "the pipeline itself",
+}
+ROOT = "services/router/__main__.py"  # at the bottom of every stack of the event loop's thread
+SECONDS = 5
+SAMPLES_A_SECOND = 500
+KINDS = ("answers", "refusals", "streams")
+
+
+def area(stack: list[str]) -> str:
+    """What the innermost known frame is for."""
+    for frame in reversed(stack):
+        for part, name in AREAS.items():
+            if part in frame and ROOT not in frame:
+                return name
+    return "event loop and kernel"
+
+
+def summed(raw: str) -> list[tuple[str, float]]:
+    """py-spy's raw stacks of the event loop's thread as shares, largest first."""
+    counts: Counter[str] = Counter()
+    for line in raw.splitlines():
+        stack, _, samples = line.rpartition(" ")
+        frames = stack.split(";")
+        if any(ROOT in frame for frame in frames):
+            counts[area(frames)] += int(samples)
+    total = sum(counts.values()) or 1
+    return [(name, count / total) for name, count in counts.most_common()]
+
+
+async def measure() -> dict[str, list[tuple[str, float]]]:
+    """Shares of the router's time for whole answers, refusals and streams."""
+    shares = {}
+    router_core, other_core = cores()
+    with tempfile.TemporaryDirectory() as folder, pinned(other_core):
+        workers = Path(folder) / "workers.yaml"
+        url = f"http://127.0.0.1:{STUB_PORT}/v1"
+        workers.write_text(f"workers: [{{name: stub, kind: openai, url: '{url}', slots: 1000, models: [fast, hang]}}]")
+        for kind in KINDS:
+            env = {
+                "ROUTER_PORT": str(ROUTER_PORT), "METRICS_PORT": str(METRICS_PORT), "WORKERS_FILE": str(workers),
+                "MAX_INFLIGHT": "1" if kind == "refusals" else "64", "RETRIEVAL_URL": "http://127.0.0.1:1",
+            }  # fmt: skip
+            stub = process(["-m", "bench.stub", str(STUB_PORT)], other_core)
+            async with stub, process(["-m", "services.router"], router_core, env) as pid:
+                await until_ready(f"http://127.0.0.1:{ROUTER_PORT}/health/ready")
+                raw = Path(folder) / "raw"
+                await _sample(pid, kind, raw)
+                shares[kind] = summed(await asyncio.to_thread(raw.read_text))
+    return shares
+
+
+async def _sample(pid: int, kind: str, raw: Path) -> None:
+    holder = await connect(ROUTER_PORT, Tally())
+    if kind == "refusals":
+        holder.ask(post(ROUTER_PORT, "/v1/chat/completions", chat("hang"))).add_done_callback(
+            lambda done: done.exception()
+        )
+        await asyncio.sleep(0.2)
+    request = post(ROUTER_PORT, "/v1/chat/completions", chat("fast", stream=kind == "streams"))
+    load = asyncio.create_task(closed_loop(ROUTER_PORT, request, CONNECTIONS, SECONDS + 3))
+    await asyncio.sleep(1.5)
+    spy = await asyncio.create_subprocess_exec(
+        str(Path(sys.executable).parent / "py-spy"), "record", "--pid", str(pid), "--duration", str(SECONDS),
+        "--rate", str(SAMPLES_A_SECOND), "--format", "raw", "--output", str(raw),
+        stdout=asyncio.subprocess.DEVNULL, stderr=asyncio.subprocess.PIPE,
+    )  # fmt: skip
+    _, said = await spy.communicate()
+    await load
+    holder.transport.close()
+    if spy.returncode:
+        raise RuntimeError(f"py-spy failed: {said.decode(errors='replace').strip()[-300:]}")
