@@ -68,7 +68,7 @@ class _Strict:
         return value
 
     def integer(self, text: str) -> int:
-        if len(text) > self.limits.max_digits:
+        if len(text.lstrip("-")) > self.limits.max_digits:
             raise BadInput(f"a number has more than {self.limits.max_digits} digits", code="invalid_json")
         return int(text)
 
