@@ -16,10 +16,11 @@ import json
 import os
 import random
 import signal
+import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -39,6 +40,7 @@ WITHIN_S = 30.0  # a safety net: what is waited for takes a second or two
 DATABASE = "weir_stand"
 MODEL = "weir-sim"
 CACHE_MB = 64
+PORTS_IN_A_BLOCK = 40
 LOCK = """# The lock of Greenfield
 
 The lock-keeper of Greenfield opens the upper gate at half past six in the morning, and never on a Sunday.
@@ -93,16 +95,19 @@ def frozen(pid: int) -> Iterator[None]:
                 os.kill(process.pid, signal.SIGCONT)
 
 
-def steady_port() -> int:
-    """A free port below the range that the kernel takes source ports from.
+def steady_ports() -> Generator[int, None, None]:
+    """Free ports below the range that the kernel takes source ports from, in a block that this run alone uses.
 
     A part that is killed comes back on its port. In the kernel's range somebody's outgoing connection may have taken
-    it meanwhile, or a client that knocks there while nobody listens may be connected to itself.
+    it meanwhile, or a client that knocks there while nobody listens may be connected to itself; and another run of
+    these tests on the same machine must not take it for free. The block's first port, held, keeps it.
     """
-    while True:
-        port = random.randrange(20_000, 32_000)
-        if is_free("127.0.0.1", port):
-            return port
+    blocks = list(range(20_000, 32_000, PORTS_IN_A_BLOCK))
+    random.shuffle(blocks)
+    for first in blocks:
+        with socket.socket() as claim, contextlib.suppress(OSError):
+            claim.bind(("127.0.0.1", first))
+            yield from (port for port in range(first + 1, first + PORTS_IN_A_BLOCK) if is_free("127.0.0.1", port))
 
 
 @dataclass
@@ -114,8 +119,8 @@ class Part:
     folder: Path
     settings: dict[str, str]
     http: httpx2.Client
-    port: int = field(default_factory=steady_port)
-    metrics_port: int = field(default_factory=steady_port)
+    port: int
+    metrics_port: int
     process: subprocess.Popen[bytes] | None = None
 
     @property
@@ -211,13 +216,13 @@ class Stand:
         self.redis = redis
         no_reuse = httpx2.Limits(max_keepalive_connections=0)  # what is asked of a part is asked of its present life
         self.http = httpx2.Client(timeout=WITHIN_S, limits=no_reuse, trust_env=False)
+        self.ports = steady_ports()
         self.workers = [
-            Part(name, "worker", folder, {**WORKER_SETTINGS, "WORKER_NAME": name}, self.http)
-            for name in ("worker-0", "worker-1")
+            self._part(name, "worker", {**WORKER_SETTINGS, "WORKER_NAME": name}) for name in ("worker-0", "worker-1")
         ]
         database_url = postgres.url.rsplit("/", 1)[0] + f"/{DATABASE}"
         stores = {"POSTGRES_URL": database_url, "REDIS_URL": redis.url}
-        self.retrieval = Part("retrieval", "retrieval", folder, {**stores, **RETRIEVAL_SETTINGS}, self.http)
+        self.retrieval = self._part("retrieval", "retrieval", {**stores, **RETRIEVAL_SETTINGS})
         self.router = self._router("router")
         self.numbers = itertools.count(1)
 
@@ -225,9 +230,12 @@ class Stand:
     def parts(self) -> list[Part]:
         return [*self.workers, self.retrieval, self.router]
 
+    def _part(self, name: str, service: str, settings: dict[str, str]) -> Part:
+        return Part(name, service, self.folder, settings, self.http, next(self.ports), next(self.ports))
+
     def _router(self, name: str, **settings: str) -> Part:
         peers = {"WORKERS": ",".join(worker.url for worker in self.workers), "RETRIEVAL_URL": self.retrieval.url}
-        return Part(name, "router", self.folder, {**peers, **ROUTER_SETTINGS, **settings}, self.http)
+        return self._part(name, "router", {**peers, **ROUTER_SETTINGS, **settings})
 
     # Standing
 
@@ -268,6 +276,7 @@ class Stand:
                 except subprocess.TimeoutExpired:
                     part.kill()
         self.http.close()
+        self.ports.close()
 
     def whole(self, router: Part | None = None) -> bool:
         """Every worker up, and nothing lacking."""

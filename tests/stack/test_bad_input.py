@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import socket
-from pathlib import Path
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -194,7 +194,7 @@ def refusal(stand: Stand, path: str, body: bytes, headers: dict[str, str] | None
 
 
 @pytest.fixture
-def same_processes(stand: Stand) -> Any:
+def same_processes(stand: Stand) -> Iterator[None]:
     """Whatever comes in, nobody dies of it, nothing stays held, and good requests are served."""
     before = [part.pid for part in stand.parts]
     yield
@@ -266,4 +266,4 @@ def test_no_prompt_and_no_key_stands_in_any_log(stand: Stand) -> None:
     stand.http.post(f"{stand.retrieval.url}/retrieve", json=RETRIEVE, headers=BEARER)
     stand.restore()
     logs = [*(part.log for part in stand.parts), stand.postgres.child.log, stand.redis.child.log]
-    assert [log.name for log in logs if "canary-7f3a" in Path(log).read_text()] == []
+    assert [log.name for log in logs if "canary-7f3a" in log.read_text()] == []

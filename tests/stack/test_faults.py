@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections import Counter
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 
 import httpx2
 import pytest
@@ -32,7 +32,7 @@ def run(main: Callable[[], Awaitable[None]]) -> None:
 
 
 @contextlib.asynccontextmanager
-async def callers(client: httpx2.AsyncClient, told: list[Told]):  # type: ignore[no-untyped-def]
+async def callers(client: httpx2.AsyncClient, told: list[Told]) -> AsyncIterator[None]:
     """So many clients, half of them streaming, each asking again as soon as it is answered."""
     leaving = asyncio.Event()
 
