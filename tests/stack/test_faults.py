@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
 
 import httpx2
+import psutil
 import pytest
 
 from tests.stack.stand import Part, Stand, Told, chat, frozen, soon, until
@@ -235,7 +236,9 @@ def test_a_frozen_postgres_costs_no_more_than_the_budget_and_then_nothing(stand:
 
 
 def test_without_retrieval_answers_go_on_and_it_is_found_again(stand: Stand) -> None:
+    helpers = psutil.Process(stand.retrieval.pid).children(recursive=True)
     stand.retrieval.kill()
+    until(lambda: not any(is_alive(helper) for helper in helpers), "what it had started is gone with it")
     answers = [stand.ask() for _ in range(6)]
     assert {(answer["retrieval_source"], tuple(answer["degraded"])) for answer in answers} == {("none", ("retrieval",))}
     embedding = stand.http.post(f"{stand.router.url}/v1/embeddings", json={"input": "a weir"})
@@ -244,6 +247,12 @@ def test_without_retrieval_answers_go_on_and_it_is_found_again(stand: Stand) -> 
     stand.retrieval.spawn()
     until(lambda: stand.source() == "db", "retrieval is in use again")
     until(stand.whole, "nothing is said to be missing")
+
+
+def is_alive(process: psutil.Process) -> bool:
+    with contextlib.suppress(psutil.NoSuchProcess):
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    return False
 
 
 def test_a_frozen_retrieval_costs_its_budget_and_no_answer(stand: Stand) -> None:
