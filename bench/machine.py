@@ -13,6 +13,8 @@ from collections.abc import AsyncIterator, Iterator, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
+import psutil
+
 
 def describe() -> str:
     model = next(
@@ -46,7 +48,9 @@ def pinned(to: set[int]) -> Iterator[None]:
 
 
 @contextlib.asynccontextmanager
-async def process(args: Sequence[str], pin: set[int] | None = None, env: dict[str, str] | None = None) -> AsyncIterator[int]:
+async def process(
+    args: Sequence[str], pin: set[int] | None = None, env: dict[str, str] | None = None
+) -> AsyncIterator[int]:
     """A child process of Python, pinned to cores or free to use all of them; its pid. Ends with the block."""
     child = await asyncio.create_subprocess_exec(
         sys.executable, *args, env={**os.environ, **(env or {})},
@@ -66,6 +70,11 @@ async def process(args: Sequence[str], pin: set[int] | None = None, env: dict[st
 
 
 def rss_mb(pid: int) -> float:
+    """Resident memory of a process and of those it has started."""
+    return sum(_rss_mb(each) for each in [pid, *(child.pid for child in psutil.Process(pid).children(recursive=True))])
+
+
+def _rss_mb(pid: int) -> float:
     for line in Path(f"/proc/{pid}/status").read_text().splitlines():
         if line.startswith("VmRSS"):
             return int(line.split()[1]) / 1024

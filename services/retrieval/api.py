@@ -10,7 +10,7 @@ import msgspec
 from services.contracts.search import EmbedReply, EmbedRequest, RetrieveRequest
 from services.core.outcome import Outcome
 from services.retrieval.cache import Cache
-from services.retrieval.embedder import Embedded, EmbedderFull, ThreadedEmbedder
+from services.retrieval.embedder import Embedded, EmbedderFull, LinedEmbedder
 from services.retrieval.minilm import DIMENSIONS, Floats
 from services.retrieval.search import Retrieval
 from services.retrieval.store import Store
@@ -22,7 +22,7 @@ from services.runtime.strictjson import decode
 class Api:
     """The routes of the retrieval service."""
 
-    def __init__(self, retrieval: Retrieval, embedder: ThreadedEmbedder, store: Store, cache: Cache) -> None:
+    def __init__(self, retrieval: Retrieval, embedder: LinedEmbedder, store: Store, cache: Cache) -> None:
         self._retrieval = retrieval
         self._embedder = embedder
         self._store = store
@@ -72,7 +72,7 @@ class Api:
         if not self._embedder.warm:
             raise Refused(Outcome.NO_CAPACITY, "the embedder is still being loaded", reason="warming")
         try:
-            return await self._embedder.embed(texts, urgent=False)
+            return await self._embedder.embed(texts)
         except EmbedderFull as full:
             waiting = self._embedder.waiting
             raise Refused(Outcome.YIELD, str(full), reason="embedder_queue", queue_depth=waiting) from None

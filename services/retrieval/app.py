@@ -10,9 +10,9 @@ from services.retrieval.api import Api
 from services.retrieval.cache import Cache, redis_client
 from services.retrieval.config import RetrievalSettings
 from services.retrieval.database import Session, connect
-from services.retrieval.embedder import ThreadedEmbedder
+from services.retrieval.embedder import LinedEmbedder
 from services.retrieval.metrics import RetrievalMetrics
-from services.retrieval.minilm import MiniLM
+from services.retrieval.modelprocess import ModelProcess
 from services.retrieval.pool import Pool
 from services.retrieval.search import Retrieval
 from services.retrieval.store import Store
@@ -33,8 +33,8 @@ def build(settings: RetrievalSettings, model: Path) -> Process:
     drain = Drain()
     registry = new_registry()
     metrics = RetrievalMetrics(registry)
-    embedder = ThreadedEmbedder(
-        lambda: MiniLM(model), threads=settings.embed_threads, queue_size=settings.embed_queue_size, metrics=metrics
+    embedder = LinedEmbedder(
+        ModelProcess(model, threads=settings.embed_threads), queue_size=settings.embed_queue_size, metrics=metrics
     )
     pool = connection_pool(settings, log)
     store = Store(pool, log=log)

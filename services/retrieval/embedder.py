@@ -1,41 +1,43 @@
-"""Embedding beside the event loop: one thread, a bounded line, and batches of whatever has gathered.
+"""Embedding beside the event loop: a model in another process, a bounded line, and batches of whatever has gathered.
 
-Matrix products hold the processor for milliseconds, so they run on a thread of their own, one pass at a time. Requests
-that arrive meanwhile share the next pass: a batch forms from waiting, never by waiting. A query, which someone with a
-deadline waits for, goes before bulk work, and bulk work runs in short passes so that a query is not kept behind a
-long one. Of queries the newest go first: when more come than can be served, the budget of the oldest is spent anyway,
-and serving them would make the next ones late as well. Whoever has gone by the time their turn comes is passed over.
+Matrix products hold a processor for milliseconds, so they run elsewhere (`modelprocess.py`), one pass at a time.
+Requests that arrive meanwhile share the next pass: a batch forms from waiting, never by waiting. A query, which someone
+with a deadline waits for, goes before bulk work, and bulk work runs in short passes so that a query is not kept behind
+a long one.
+
+Who goes next among queries, and who is told that there is no time for them, is planned by the pace that was measured
+(`line.py`). Whoever has left by the time their turn comes is passed over. So nothing is computed for nobody.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 from collections import deque
-from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
-from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]  # carries no types
 
+from services.retrieval.line import Pace, Plan, plan, tokens_of
 from services.retrieval.metrics import RetrievalMetrics
 from services.retrieval.minilm import Floats
+from services.retrieval.modelprocess import Hello
 
 MAX_PASS = 4  # most queries in one pass: all of them wait for the last, and those that come meanwhile as well
 WARM_UP = "A weir holds a river at its level: what the turbines cannot take goes over the edge, in plain sight."
 
 
 class Model(Protocol):
-    """What computes: synchronous, used from one thread at a time."""
+    """What computes, elsewhere. It is asked one list of texts at a time, and gives a vector and tokens for each."""
 
-    name: str
-    fingerprint: str
+    async def load(self) -> Hello: ...
 
-    def tokenize(self, text: str) -> list[int]: ...
+    async def embed(self, texts: Sequence[str]) -> list[tuple[Floats, int]]: ...
 
-    def embed(self, texts: Sequence[Sequence[int]]) -> Floats: ...
+    async def stop(self) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,16 +49,28 @@ class Embedded:
 
 
 class Embedder(Protocol):
-    """What the rest of the service sees. Raises `EmbedderFull` at once, rather than making anyone wait without end."""
+    """What the rest of the service sees.
+
+    Vectors are there by `due` on the loop's clock, or else `EmbedderBusy` is raised as soon as that is known. Without
+    `due` it is bulk work, which gives way. Raises `EmbedderFull` rather than making anyone wait without end.
+    """
 
     name: str
     fingerprint: str
 
-    async def embed(self, texts: Sequence[str], *, urgent: bool) -> Embedded: ...
+    async def embed(self, texts: Sequence[str], *, due: float | None = None) -> Embedded: ...
 
 
 class EmbedderFull(Exception):
     """As many texts as allowed are waiting already."""
+
+
+class EmbedderFailed(Exception):
+    """The model could not compute it; the message says why."""
+
+
+class EmbedderBusy(Exception):
+    """What is being embedded, and what waits before this, leaves no time for it."""
 
 
 @dataclass(slots=True, eq=False)
@@ -64,112 +78,134 @@ class _Job:
     """One text in line. Nobody wants it any more once its future is done."""
 
     text: str
+    due: float
+    tokens: int
     vector: asyncio.Future[tuple[Floats, int]]
 
 
-class ThreadedEmbedder:
-    """An `Embedder` over a model that is loaded by `start`, on the thread that will run it."""
+class LinedEmbedder:
+    """An `Embedder` over a model that is loaded by `start`."""
 
     name = fingerprint = ""
 
-    def __init__(self, load: Callable[[], Model], *, threads: int, queue_size: int, metrics: RetrievalMetrics) -> None:
+    def __init__(self, model: Model, *, queue_size: int, metrics: RetrievalMetrics) -> None:
         self.warm = False
-        self._load = load
-        self._threads = threads
+        self._model = model
         self._queue_size = queue_size
         self._metrics = metrics
-        self._urgent: deque[_Job] = deque()
+        self._pace = Pace()
+        self._queries: list[_Job] = []
         self._bulk: deque[_Job] = deque()
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="embedder")
+        self._passing: list[_Job] = []
+        self._free_at = -math.inf
         self._arrived = asyncio.Event()
-        self._model: Model | None = None
         self._pump: asyncio.Task[None] | None = None
 
     @property
     def waiting(self) -> int:
         """Texts in line."""
-        return len(self._urgent) + len(self._bulk)
+        return len(self._queries) + len(self._bulk)
 
     async def start(self) -> None:
-        """Load the model and run it once: the first query must not be the one that pays for cold pages."""
-        loop = asyncio.get_running_loop()
-        model = await loop.run_in_executor(self._thread, self._load_and_warm)
-        self._model, self.name, self.fingerprint = model, model.name, model.fingerprint
-        self._pump = loop.create_task(self._run(model), name="embedder")
+        """Load the model and run it: the first query must neither pay for cold pages nor find no pace measured."""
+        hello = await self._model.load()
+        self.name, self.fingerprint = hello.name, hello.fingerprint
+        await self._model.embed([WARM_UP])
+        await self._pass([_job(WARM_UP, math.inf)])
+        self._pump = asyncio.get_running_loop().create_task(self._run(), name="embedder")
         self.warm = True
 
-    def _load_and_warm(self) -> Model:
-        threadpool_limits(self._threads, user_api="blas")
-        model = self._load()
-        model.embed([model.tokenize(WARM_UP)])
-        return model
-
     async def stop(self) -> None:
-        """Stop taking turns; a pass that runs is left to end by itself."""
+        """Stop taking turns, and let go whoever waits."""
         if self._pump is not None:
             self._pump.cancel()
             await asyncio.wait({self._pump})
-        for job in (*self._urgent, *self._bulk):
+        for job in (*self._passing, *self._queries, *self._bulk):
             job.vector.cancel()
-        self._thread.shutdown(wait=False, cancel_futures=True)
+        await self._model.stop()
 
-    async def embed(self, texts: Sequence[str], *, urgent: bool) -> Embedded:
+    async def embed(self, texts: Sequence[str], *, due: float | None = None) -> Embedded:
         """Vectors for these texts. When the caller is cancelled, what has not begun is not computed."""
         if self.waiting + len(texts) > self._queue_size:
             raise EmbedderFull(f"{self.waiting} texts are waiting to be embedded, {self._queue_size} may")
-        loop = asyncio.get_running_loop()
-        jobs = [_Job(text, loop.create_future()) for text in texts]
-        line = self._urgent if urgent else self._bulk
-        line.extend(jobs)
+        jobs = [_job(text, math.inf if due is None else due) for text in texts]
+        if due is None:
+            self._bulk.extend(jobs)
+        else:
+            self._queries.extend(jobs)
+            self._replan()
         self._arrived.set()
         try:
             parts = await asyncio.gather(*(job.vector for job in jobs))
-        except asyncio.CancelledError:
-            for job in jobs:
-                with contextlib.suppress(ValueError):  # its turn has come already
-                    line.remove(job)
-            raise
+        finally:
+            self._forget(jobs)
         return Embedded(np.stack([vector for vector, _ in parts]), sum(tokens for _, tokens in parts))
 
-    async def _run(self, model: Model) -> None:
-        loop = asyncio.get_running_loop()
+    def _forget(self, jobs: Sequence[_Job]) -> None:
+        """Whoever waited for these has what they wanted, or wants it no more."""
+        for job in jobs:
+            job.vector.cancel()
+            for line in (self._queries, self._bulk):
+                with contextlib.suppress(ValueError):  # its turn has come already
+                    line.remove(job)
+
+    async def _run(self) -> None:
         while True:
             await self._arrived.wait()
             jobs = self._next_jobs()
-            if not jobs:
+            if jobs:
+                await self._pass(jobs)
+            else:
                 self._arrived.clear()
-                continue
-            began = loop.time()
-            try:
-                embedded = await loop.run_in_executor(self._thread, _embed, model, [job.text for job in jobs])
-            except Exception as error:  # whatever it was, it is theirs alone: the line goes on
-                _fail(jobs, error)
-                continue
-            self._metrics.embed_batch.observe(len(jobs))
-            self._metrics.embed_seconds.observe(loop.time() - began)
-            for job, result in zip(jobs, embedded, strict=True):
-                if not job.vector.done():
-                    job.vector.set_result(result)
+
+    async def _pass(self, jobs: list[_Job]) -> None:
+        loop = asyncio.get_running_loop()
+        began, tokens = loop.time(), sum(job.tokens for job in jobs)
+        self._passing, self._free_at = jobs, began + self._pace.duration_s(tokens)
+        try:
+            embedded = await self._model.embed([job.text for job in jobs])
+        except Exception as error:  # whatever it was, it is theirs alone: the line goes on
+            _fail(jobs, EmbedderFailed(f"{type(error).__name__}: {error}"))
+            return
+        finally:
+            self._free_at = -math.inf
+        self._pace.passed(tokens, loop.time() - began)
+        self._metrics.embed_batch.observe(len(jobs))
+        self._metrics.embed_seconds.observe(loop.time() - began)
+        for job, result in zip(jobs, embedded, strict=True):
+            if not job.vector.done():
+                job.vector.set_result(result)
 
     def _next_jobs(self) -> list[_Job]:
         """Whose turn it is; of bulk work it is one text's at a time, for a pass cannot be interrupted."""
-        jobs: list[_Job] = []
-        while self._urgent and len(jobs) < MAX_PASS:
-            _join(jobs, self._urgent.pop())
-        while self._bulk and not jobs:
-            _join(jobs, self._bulk.popleft())
-        return jobs
+        planned = self._replan()
+        self._passing = []
+        if planned.next:
+            self._queries = planned.later
+            return planned.next
+        while self._bulk:
+            job = self._bulk.popleft()
+            if not job.vector.done():
+                return [job]
+        return []
+
+    def _replan(self) -> Plan[_Job]:
+        """Tell those for whom there is no time; the others stay in line, in the order of their arrival."""
+        self._queries = [job for job in self._queries if not job.vector.done()]
+        planned = plan(
+            self._queries,
+            free_at=max(asyncio.get_running_loop().time(), self._free_at),
+            is_idle=not self._passing,
+            most=MAX_PASS,
+            duration_s=self._pace.duration_s,
+        )
+        _fail(planned.late, EmbedderBusy())
+        self._queries = [job for job in self._queries if not job.vector.done()]
+        return planned
 
 
-def _join(jobs: list[_Job], job: _Job) -> None:
-    if not job.vector.done():
-        jobs.append(job)
-
-
-def _embed(model: Model, texts: Sequence[str]) -> list[tuple[Floats, int]]:
-    """What happens on the thread."""
-    ids = [model.tokenize(text) for text in texts]
-    return [(vector, len(each)) for vector, each in zip(model.embed(ids), ids, strict=True)]
+def _job(text: str, due: float) -> _Job:
+    return _Job(text, due, tokens_of(text), asyncio.get_running_loop().create_future())
 
 
 def _fail(jobs: Sequence[_Job], error: Exception) -> None:

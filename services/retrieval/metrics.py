@@ -16,7 +16,10 @@ from services.runtime.telemetry import SECONDS_BUCKETS
 
 BATCH_BUCKETS = (1, 2, 3, 4, 6, 8)
 CACHE_RESULTS = ("hit", "stale", "miss", "invalid", "error", "skipped", "stored", "not_stored")
-SHORTFALL_REASONS = ("budget_spent", "postgres_down", "postgres_busy", "search_failed", "embedder_full")
+SHORTFALL_REASONS = (
+    "budget_spent", "postgres_down", "postgres_busy", "search_failed", "embedder_full", "embedder_busy",
+    "embedder_failed",
+)  # fmt: skip
 DEPENDENCIES = ("postgres", "redis")
 
 

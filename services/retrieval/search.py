@@ -1,12 +1,12 @@
 """A retrieval, read forward: cache, embed, search; and when that does not come in time, what is kept, or nothing.
 
-    0 ms                                              answer_by   budget
-    |-- cache --|-- embed --|---------- search ----------|---reserve---|
-     <= quarter                                             the fallback, already in hand
+    0 ms                     embed_by                answer_by   budget
+    |-- cache --|--- embed ---|--------- search ---------|---reserve---|
+     <= quarter                 as long as it has taken     the fallback, already in hand
 
-Three rules keep the budget. The fallback is fetched first, so it needs no time at the end; a reserve is kept all the
+A few rules keep the budget. The fallback is fetched first, so it needs no time at the end; a reserve is kept all the
 same, for the answer to be written and for a loop that is late. Whatever is late is left behind, never waited for. What
-is known to be down is not tried.
+is known to be down is not tried. And a vector is asked for by the time at which a search can still be done with it.
 """
 
 from __future__ import annotations
@@ -18,12 +18,14 @@ from typing import Protocol
 from services.contracts.search import Passage, RetrieveReply, RetrieveRequest, Source
 from services.retrieval.cache import CacheKey, Kept
 from services.retrieval.deadline import Late, by
-from services.retrieval.embedder import Embedder, EmbedderFull
+from services.retrieval.embedder import Embedder, EmbedderBusy, EmbedderFailed, EmbedderFull
+from services.retrieval.line import Estimate
 from services.retrieval.metrics import RetrievalMetrics
 from services.retrieval.minilm import Floats
 from services.retrieval.pool import Busy, Down
 from services.retrieval.store import Found, SearchFailed
 
+SEARCH_SHARE = 0.25  # most of the budget that is kept for the search: what is never tried cannot turn out faster
 RESERVE_SHARE = 0.1
 RESERVE_AT_MOST_S = 0.005
 
@@ -52,6 +54,7 @@ class _Timing:
     """When one retrieval began, when its answer is due, and where its time went."""
 
     began: float
+    embed_by: float
     answer_by: float
     embed_ms: float = 0.0
     search_ms: float = 0.0
@@ -65,6 +68,8 @@ SHORTFALLS: dict[type[Exception], str] = {
     Busy: "postgres_busy",
     SearchFailed: "search_failed",
     EmbedderFull: "embedder_full",
+    EmbedderBusy: "embedder_busy",
+    EmbedderFailed: "embedder_failed",
 }
 
 
@@ -87,12 +92,12 @@ class Retrieval:
         self._metrics = metrics
         self._budget_s = budget_s
         self._ttl_s = ttl_s
+        self._search_s = Estimate()
 
     async def retrieve(self, request: RetrieveRequest) -> RetrieveReply:
         """Passages for a query, within its budget, with their source and, where that is not `db`, the reason."""
-        began = asyncio.get_running_loop().time()
         budget_s = min(request.budget_ms / 1000, self._budget_s)
-        timing = _Timing(began, answer_by=began + budget_s - min(budget_s * RESERVE_SHARE, RESERVE_AT_MOST_S))
+        timing = self._timing(budget_s)
         ttl_s = min(request.cache_ttl_s, self._ttl_s)
         key = CacheKey(request.tenant, request.query, request.top_k, self._embedder.fingerprint)
 
@@ -113,13 +118,18 @@ class Retrieval:
             self._cache.put(key, found.passages, version=found.corpus_version, ttl_s=ttl_s)
         return self._reply("db", found.passages, timing)
 
+    def _timing(self, budget_s: float) -> _Timing:
+        began = asyncio.get_running_loop().time()
+        answer_by = began + budget_s - min(budget_s * RESERVE_SHARE, RESERVE_AT_MOST_S)
+        return _Timing(began, answer_by - min(self._search_s.value, budget_s * SEARCH_SHARE), answer_by)
+
     async def _embed(self, query: str, timing: _Timing) -> Floats:
         if not self._store.up:
             raise Down  # a vector would be of no use
         loop = asyncio.get_running_loop()
         began = loop.time()
         try:
-            embedded = await by(timing.answer_by, self._embedder.embed([query], urgent=True))
+            embedded = await by(timing.answer_by, self._embedder.embed([query], due=timing.embed_by))
         finally:
             timing.embed_ms = (loop.time() - began) * 1000
         vector: Floats = embedded.vectors[0]
@@ -132,6 +142,7 @@ class Retrieval:
             found = await self._store.search(request.tenant, vector, request.top_k, timing.answer_by)
         finally:
             timing.search_ms = (loop.time() - began) * 1000
+            self._search_s.learn(timing.search_ms / 1000)
         self._metrics.search_seconds.observe(timing.search_ms / 1000)
         return found
 

@@ -51,9 +51,11 @@ class FakeEmbedder:
     name: str = "fake"
     fingerprint: str = "fake-1"
     asked: int = 0
+    dues: list[float | None] = field(default_factory=list)
 
-    async def embed(self, texts: Sequence[str], *, urgent: bool) -> Embedded:
+    async def embed(self, texts: Sequence[str], *, due: float | None = None) -> Embedded:
         self.asked += 1
+        self.dues.append(due)
         await asyncio.sleep(self.takes_s)
         if self.raises is not None:
             raise self.raises

@@ -9,7 +9,7 @@ import pytest
 from services.contracts.search import RetrieveReply, RetrieveRequest
 from services.retrieval.cache import Kept
 from services.retrieval.deadline import Late
-from services.retrieval.embedder import EmbedderFull
+from services.retrieval.embedder import EmbedderBusy, EmbedderFailed, EmbedderFull
 from services.retrieval.pool import Busy, Down
 from services.retrieval.search import SHORTFALLS, Retrieval
 from services.retrieval.store import SearchFailed
@@ -19,6 +19,7 @@ from tests.virtual_time import run
 FRESH = Kept([passage("kept")], age_s=10.0, fresh=True)
 STALE = Kept([passage("old")], age_s=400.0, fresh=False)
 HANGS_S = 3600.0
+EMBEDDER = (EmbedderFull, EmbedderBusy, EmbedderFailed)
 
 
 def retrieve(
@@ -75,8 +76,8 @@ def test_when_the_search_falls_short_what_is_kept_answers_or_else_nothing(
     error: Exception, reason: str, kept: Kept | None, source: str
 ) -> None:
     cache = FakeCache(kept)
-    store = FakeStore(raises=None if isinstance(error, EmbedderFull) else error)
-    embedder = FakeEmbedder(raises=error if isinstance(error, EmbedderFull) else None)
+    store = FakeStore(raises=None if isinstance(error, EMBEDDER) else error)
+    embedder = FakeEmbedder(raises=error if isinstance(error, EMBEDDER) else None)
     reply, _ = retrieve(cache=cache, store=store, embedder=embedder)
     assert (reply.source, reply.reason) == (source, reason)
     assert reply.results == (kept.results if kept else [])
@@ -85,7 +86,7 @@ def test_when_the_search_falls_short_what_is_kept_answers_or_else_nothing(
 
 
 def test_every_shortfall_has_its_words() -> None:
-    assert set(SHORTFALLS) == {Late, Down, Busy, SearchFailed, EmbedderFull}
+    assert set(SHORTFALLS) == {Late, Down, Busy, SearchFailed, *EMBEDDER}
 
 
 @pytest.mark.parametrize("budget_ms", [1.0, 20.0, 100.0])
@@ -120,3 +121,23 @@ def test_the_time_to_live_is_the_lesser_of_the_requests_and_the_services() -> No
     retrieve(cache=cache, cache_ttl_s=10.0)
     retrieve(cache=cache, cache_ttl_s=86_400.0)
     assert [ttl_s for _, _, ttl_s in cache.put_in] == [10.0, 300.0]
+
+
+def test_a_vector_is_asked_for_by_the_time_at_which_it_can_still_be_searched_for() -> None:
+    embedder, store = FakeEmbedder(), FakeStore(takes_s=0.012)
+    retrieval = Retrieval(
+        embedder=embedder, store=store, cache=FakeCache(takes_s=0), metrics=metrics(), budget_s=0.1, ttl_s=300.0
+    )
+
+    async def ask_three_times() -> list[float]:
+        began = []
+        for _ in range(3):
+            began.append(asyncio.get_running_loop().time())
+            await retrieval.retrieve(RetrieveRequest("why?", "demo", 5, 300.0, 100.0))
+            store.takes_s = HANGS_S
+        return [due - at for due, at in zip(embedder.dues, began, strict=True)]
+
+    before_any, after_a_quick_one, after_a_slow_one = run(ask_three_times())
+    assert before_any == pytest.approx(0.095)
+    assert after_a_quick_one == pytest.approx(0.095 - 0.012 * 1.5)
+    assert after_a_slow_one == pytest.approx(0.095 - 0.025), "a quarter of the budget at most"

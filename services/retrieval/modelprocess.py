@@ -1,0 +1,157 @@
+"""The model in a process of its own: `python -m services.retrieval.modelprocess FOLDER THREADS`.
+
+In a thread of the service it would share an interpreter with the event loop. A pass takes that interpreter's lock some
+hundred times and, while the loop is busy, waits for it each time: under a flood of requests that are refused, passes
+were measured to take three times as long and no answer came in time any more. Processes share nothing but processors.
+
+    parent -> child   length, msgpack list of texts
+    child -> parent   length, msgpack `Hello`, once; then for each list of texts a `Vectors` or, as a string, a fault
+
+The child ends when its standard input does, so it cannot outlive the service however that ends, and it is in a session
+of its own, so that Ctrl-C reaches only the service, which may have answers to finish.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import BinaryIO
+
+import msgspec
+import numpy as np
+
+from services.retrieval.minilm import DIMENSIONS, Floats, MiniLM, ModelUnusable
+
+LENGTH_BYTES = 4
+STOP_WITHIN_S = 1.0
+
+
+class Hello(msgspec.Struct, frozen=True, array_like=True):
+    """The model is loaded. `fault` says why not."""
+
+    name: str = ""
+    fingerprint: str = ""
+    fault: str = ""
+
+
+class Vectors(msgspec.Struct, frozen=True, array_like=True):
+    """One float32 vector after the other, and how many tokens each text had."""
+
+    data: bytes
+    tokens: list[int]
+
+
+class ModelFailed(Exception):
+    """The model could not compute these texts; the message says why."""
+
+
+class ModelProcess:
+    """Speaks to the child, one list of texts at a time. A child that has died is started anew by the next call."""
+
+    def __init__(self, folder: Path, *, threads: int) -> None:
+        self._words = ["-m", __name__, str(folder), str(threads)]
+        self._child: asyncio.subprocess.Process | None = None
+
+    async def load(self) -> Hello:
+        """Start it and wait until the model is there. Raises ModelUnusable."""
+        self._child = await asyncio.create_subprocess_exec(
+            sys.executable, *self._words, stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE,
+            start_new_session=True,
+        )  # fmt: skip
+        try:
+            hello = msgspec.msgpack.decode(await self._read(), type=Hello)
+        except BaseException:
+            await self.stop()
+            raise
+        if hello.fault:
+            await self.stop()
+            raise ModelUnusable(hello.fault)
+        return hello
+
+    async def embed(self, texts: Sequence[str]) -> list[tuple[Floats, int]]:
+        """A unit vector and the number of tokens of each text. Raises ModelFailed."""
+        if self._child is None:
+            await self.load()
+        try:
+            answer = await self._ask(msgspec.msgpack.encode(texts))
+        except BaseException:  # the answer to this question must not be taken for the next one's
+            await self.stop()
+            raise
+        if isinstance(answer, str):
+            raise ModelFailed(answer)
+        vectors = np.frombuffer(answer.data, np.float32).reshape(-1, DIMENSIONS)
+        return list(zip(vectors, answer.tokens, strict=True))
+
+    async def stop(self) -> None:
+        """Kill it: it holds nothing that could be lost."""
+        child, self._child = self._child, None
+        if child is None:
+            return
+        with contextlib.suppress(ProcessLookupError):
+            child.kill()
+        await asyncio.wait({asyncio.ensure_future(child.wait())}, timeout=STOP_WITHIN_S)
+
+    async def _ask(self, question: bytes) -> Vectors | str:
+        assert self._child is not None
+        assert self._child.stdin is not None
+        try:
+            self._child.stdin.write(_frame(question))
+            await self._child.stdin.drain()
+        except OSError as error:
+            raise ModelFailed(f"the model's process has gone: {error}") from None
+        return msgspec.msgpack.decode(await self._read(), type=Vectors | str)
+
+    async def _read(self) -> bytes:
+        assert self._child is not None
+        assert self._child.stdout is not None
+        try:
+            length = int.from_bytes(await self._child.stdout.readexactly(LENGTH_BYTES), "big")
+            return await self._child.stdout.readexactly(length)
+        except asyncio.IncompleteReadError:
+            raise ModelFailed("the model's process has gone") from None
+
+
+def _frame(data: bytes) -> bytes:
+    return len(data).to_bytes(LENGTH_BYTES, "big") + data
+
+
+def serve(folder: Path, threads: int, questions: BinaryIO, answers: BinaryIO) -> None:
+    """The child: load, then answer until there is nobody to ask."""
+    from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]  # carries no types
+
+    threadpool_limits(threads, user_api="blas")
+    try:
+        model = MiniLM(folder)
+    except (ModelUnusable, OSError, ValueError) as error:
+        _write(answers, Hello(fault=str(error)))
+        return
+    _write(answers, Hello(model.name, model.fingerprint))
+    while question := _read_frame(questions):
+        _write(answers, _answer(model, msgspec.msgpack.decode(question, type=list[str])))
+
+
+def _answer(model: MiniLM, texts: list[str]) -> Vectors | str:
+    try:
+        ids = [model.tokenize(text) for text in texts]
+        return Vectors(model.embed(ids).tobytes(), [len(each) for each in ids])
+    except Exception as error:  # theirs alone: the next ones may fare better
+        return f"{type(error).__name__}: {error}"
+
+
+def _read_frame(stream: BinaryIO) -> bytes:
+    """Empty at the end."""
+    head = stream.read(LENGTH_BYTES)
+    return stream.read(int.from_bytes(head, "big")) if len(head) == LENGTH_BYTES else b""
+
+
+def _write(stream: BinaryIO, answer: object) -> None:
+    stream.write(_frame(msgspec.msgpack.encode(answer)))
+    stream.flush()
+
+
+if __name__ == "__main__":
+    with contextlib.suppress(BrokenPipeError):
+        serve(Path(sys.argv[1]), int(sys.argv[2]), sys.stdin.buffer, sys.stdout.buffer)

@@ -1,0 +1,87 @@
+"""Who goes next and who is told: the plan alone, and the pace it is made with."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from services.retrieval.line import MOST_TOKENS, Estimate, Pace, Plan, plan, tokens_of
+
+
+@dataclass(frozen=True, eq=False)
+class Text:
+    due: float
+    tokens: int = 1
+
+
+def planned(*jobs: Text, free_at: float = 0.0, is_idle: bool = False, most: int = 4) -> Plan[Text]:
+    """A pass lasts one second and one more for each token."""
+    return plan(jobs, free_at=free_at, is_idle=is_idle, most=most, duration_s=lambda tokens: 1.0 + tokens)
+
+
+def test_an_empty_line_has_no_plan() -> None:
+    assert planned(is_idle=True) == Plan([], [], [])
+
+
+def test_a_text_that_could_not_make_it_alone_in_the_next_pass_is_late() -> None:
+    late, in_time = Text(due=11.9), Text(due=12.0)
+    assert planned(late, in_time, free_at=10.0) == Plan([in_time], [], [late])
+
+
+def test_a_text_that_no_longer_fits_waits_for_the_pass_after() -> None:
+    tight, lax = Text(due=2.5), Text(due=9.0)
+    assert planned(lax, tight) == Plan([tight], [lax], [])
+
+
+def test_an_idle_model_is_given_the_text_with_the_most_time_left_if_none_can_make_it() -> None:
+    jobs = Text(due=1.0), Text(due=1.5), Text(due=1.2)
+    assert planned(*jobs, is_idle=True) == Plan([jobs[1]], [], [jobs[0], jobs[2]])
+
+
+@given(
+    st.lists(st.builds(Text, due=st.floats(0, 50), tokens=st.integers(1, 5)), max_size=12),
+    st.floats(0, 10),
+    st.integers(1, 5),
+)
+def test_everyone_is_somewhere_once_and_a_pass_ends_before_any_deadline_in_it(
+    jobs: list[Text], free_at: float, most: int
+) -> None:
+    made = planned(*jobs, free_at=free_at, most=most)
+    assert sorted(map(id, [*made.next, *made.later, *made.late])) == sorted(map(id, jobs))
+    assert len(made.next) <= most
+    assert bool(made.next) == (len(made.late) < len(jobs))
+    if made.next:
+        end = free_at + 1.0 + sum(job.tokens for job in made.next)
+        assert end <= min(job.due for job in made.next)
+
+
+def test_an_estimate_is_cautious_and_keeps_nobody_out_before_it_knows() -> None:
+    estimate = Estimate()
+    assert estimate.value == 0.0
+    for _ in range(100):
+        estimate.learn(2.0)
+    assert estimate.value == pytest.approx(2.0, abs=0.01)
+    estimate.learn(3.0)
+    assert estimate.value > 2.2
+
+
+def test_one_long_stall_counts_as_a_slow_pass_and_no_more() -> None:
+    stalled, slow = Estimate(), Estimate()
+    for estimate, worst in ((stalled, 3600.0), (slow, 6.0)):
+        estimate.learn(1.0)
+        estimate.learn(worst)
+    assert stalled.value == slow.value
+
+
+def test_a_pace_learned_from_short_texts_holds_for_long_ones() -> None:
+    pace = Pace()
+    pace.passed(16, 0.040)
+    assert pace.duration_s(56) == pytest.approx(2 * pace.duration_s(16))
+
+
+@pytest.mark.parametrize(("text", "tokens"), [("", 1), ("four", 1), ("fives", 2), ("x" * 9999, MOST_TOKENS)])
+def test_tokens_are_guessed_from_bytes_up_to_what_a_model_reads(text: str, tokens: int) -> None:
+    assert tokens_of(text) == tokens
