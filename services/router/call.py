@@ -51,6 +51,13 @@ class Call(msgspec.Struct, frozen=True):
         return self if self.reduce is None else msgspec.structs.replace(self, messages=self.reduce(), reduce=None)
 
 
+class Attempt(msgspec.Struct, frozen=True):
+    """One try at one worker. Its id is the router's own: two clients may use the same `x-request-id`."""
+
+    id: str
+    remaining_ms: float
+
+
 class End(msgspec.Struct, frozen=True):
     """What the last event of an answer says. Counts are the engine's own."""
 
@@ -111,17 +118,20 @@ class WorkerFailed(UpstreamError):
 class Upstream(Protocol):
     """How one kind of worker is spoken to. Raises Busy, UpstreamError, or BadInput when the request is at fault."""
 
-    async def whole(self, call: Call, remaining_ms: float) -> Whole:
+    async def whole(self, call: Call, attempt: Attempt) -> Whole:
         """The answer in one piece."""
 
-    async def open(self, call: Call, remaining_ms: float) -> Stream:
+    async def open(self, call: Call, attempt: Attempt) -> Stream:
         """A stream whose head has been accepted."""
 
-    async def cancel(self, call_id: str) -> None:
+    async def cancel(self, attempt_id: str) -> None:
         """Say that nobody waits; beside the closed socket, and allowed to fail."""
 
     async def probe(self) -> Probe:
         """What the worker announces. Raises UpstreamError when it does not answer."""
+
+    def give_up(self, why: str) -> None:
+        """It is taken for dead: fail what it has not begun to answer, so that it can be tried elsewhere."""
 
     def close(self) -> None:
         """Close idle connections."""

@@ -11,12 +11,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import count
 from random import Random
 
 from services.core.limit import InflightCap
 from services.core.outcome import Outcome
 from services.core.ticket import Ticket
-from services.router.call import Begun, Busy, Call, Whole, WorkerFailed
+from services.router.call import Attempt, Begun, Busy, Call, Whole, WorkerFailed
 from services.router.metrics import RouterMetrics
 from services.router.workers import Prober, Worker, WorkerPool
 from services.runtime.errors import NoSuchModel, Refused, UpstreamFailed
@@ -35,6 +36,7 @@ class Place:
     worker: Worker
     ticket: Ticket
     release: Callable[[], None]
+    attempt_id: str = ""
     retried: bool = False
 
     def move_to(self, worker: Worker, release: Callable[[], None]) -> None:
@@ -52,6 +54,7 @@ class Dispatcher:
         self._prober = prober
         self._metrics = metrics
         self._rng = rng
+        self._prefix, self._attempts = f"{rng.getrandbits(48):012x}", count(1)
         self._service_s = FIRST_GUESS_SERVICE_S
         self._cancels: set[asyncio.Task[None]] = set()
 
@@ -85,7 +88,7 @@ class Dispatcher:
         """The answer, or a stream with its first output. Raises Refused, UpstreamFailed or BadInput."""
         while True:
             try:
-                return await self._attempt(call, place.worker)
+                return await self._attempt(call, place)
             except UpstreamError as error:
                 if not isinstance(error, WorkerFailed):
                     self._prober.suspect(place.worker, error)
@@ -97,13 +100,15 @@ class Dispatcher:
                 failure = busy
             call = await self._move(call, place, reason, failure)
 
-    async def _attempt(self, call: Call, worker: Worker) -> Whole | Begun:
+    async def _attempt(self, call: Call, place: Place) -> Whole | Begun:
         remaining_ms = (call.deadline_at - asyncio.get_running_loop().time()) * 1000
         if remaining_ms <= 0:
             raise Refused(Outcome.DEADLINE_EXPIRED, "the deadline passed before a worker was reached")
+        place.attempt_id = f"{self._prefix}-{next(self._attempts):x}"
+        attempt, upstream = Attempt(place.attempt_id, remaining_ms), place.worker.upstream
         if not call.stream:
-            return await worker.upstream.whole(call, remaining_ms)
-        stream = await worker.upstream.open(call, remaining_ms)
+            return await upstream.whole(call, attempt)
+        stream = await upstream.open(call, attempt)
         try:
             return Begun(stream, await stream.next())
         except BaseException:
@@ -141,9 +146,9 @@ class Dispatcher:
         if place.worker is left:
             await asyncio.sleep(delay_s)
 
-    def cancel(self, call_id: str, worker: Worker) -> None:
+    def cancel(self, place: Place) -> None:
         """Tell a worker that nobody waits; beside the socket that closes, so it may fail."""
-        task = asyncio.get_running_loop().create_task(_quietly_cancel(worker, call_id))
+        task = asyncio.get_running_loop().create_task(_quietly_cancel(place.worker, place.attempt_id))
         self._cancels.add(task)
         task.add_done_callback(self._cancels.discard)
 
@@ -173,9 +178,9 @@ class Dispatcher:
         return UpstreamFailed(f"two workers failed: {failure}")
 
 
-async def _quietly_cancel(worker: Worker, call_id: str) -> None:
+async def _quietly_cancel(worker: Worker, attempt_id: str) -> None:
     try:
         async with asyncio.timeout(1.0):
-            await worker.upstream.cancel(call_id)
+            await worker.upstream.cancel(attempt_id)
     except (UpstreamError, TimeoutError):
         return  # the closed socket tells it as well

@@ -234,9 +234,9 @@ class Pipeline:
         exchange.log["tenant"] = life.tenant
         if life.place is not None:
             exchange.log["worker"] = life.place.worker.name
-            self._account(exchange.id, life, life.place, outcome, now)
+            self._account(life, life.place, outcome, now)
 
-    def _account(self, id: str, life: Life, place: Place, outcome: Outcome, now: float) -> None:
+    def _account(self, life: Life, place: Place, outcome: Outcome, now: float) -> None:
         """What the place was good for; a worker that still works for nobody is told to stop."""
         held_s = now - life.dispatched_at if life.dispatched_at else 0.0
         if outcome is Outcome.SERVED and life.end is not None:
@@ -247,7 +247,7 @@ class Pipeline:
         elif life.dispatched_at and outcome.ending is Ending.FAILED:
             self.metrics.wasted(outcome, held_s)
             if outcome in STILL_RUNNING:
-                self.dispatcher.cancel(id, place.worker)
+                self.dispatcher.cancel(place)
 
 
 def stop_when_gone(exchange: Exchange) -> None:

@@ -46,9 +46,12 @@ class RetrievalClient:
 
     def __init__(self, url: str, max_connections: int) -> None:
         self._pool = Pool(url, max_connections=max_connections)
+        self._answers = True
 
     async def retrieve(self, query: str, tenant: str, top_k: int, cache_ttl_s: float, budget_ms: float) -> Found:
-        """Passages, within `budget_ms` from now whatever the service does."""
+        """Passages, within `budget_ms` from now whatever the service does; one known to be gone is not asked."""
+        if not self._answers:
+            return Found("none", reason="retrieval_unavailable")
         loop = asyncio.get_running_loop()
         began = loop.time()
         try:
@@ -94,7 +97,9 @@ class RetrievalClient:
                 with await self._pool.request(b"GET", b"/health/ready") as reply:
                     health = _health.decode(await reply.read(MAX_REPLY_BYTES))
         except (UpstreamError, msgspec.MsgspecError, TimeoutError):
+            self._answers = False
             return ["retrieval"]
+        self._answers = True
         return health.degraded if reply.status == 200 else ["retrieval", *health.degraded]
 
     def close(self) -> None:

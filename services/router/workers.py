@@ -20,7 +20,8 @@ from services.router.upstreams.weir import WeirUpstream
 from services.runtime.keepalive import Pool, UpstreamError
 from services.runtime.log import Log
 
-PROBE_TIMEOUT_S = 2.0
+PROBE_TIMEOUT_S = 1.0
+LOOK_AGAIN_S = 0.1
 SPARE_CONNECTIONS = 8  # for probes and cancels, beside one for each place
 
 
@@ -39,6 +40,7 @@ class Worker:
         self.healthy = False
         self.draining = False
         self.last_used = 0
+        self.missed_probes = 0
 
     @property
     def free(self) -> int:
@@ -167,21 +169,33 @@ class Prober:
         while True:
             await self.probe(worker)
             nudge.clear()
+            pause_s = min(LOOK_AGAIN_S, self._interval_s) if worker.missed_probes == 1 else self._interval_s
             try:
-                async with asyncio.timeout(self._interval_s):
+                async with asyncio.timeout(pause_s):
                     await nudge.wait()
-                await asyncio.sleep(min(0.1, self._interval_s))  # a restarting worker must not be hammered
+                await asyncio.sleep(min(LOOK_AGAIN_S, self._interval_s))  # a restarting worker must not be hammered
             except TimeoutError:
                 pass
 
     async def probe(self, worker: Worker) -> None:
-        """Look once, and believe what is seen."""
+        """Look once, and believe what is seen.
+
+        One missed probe keeps new requests away; a second one in a row, or a refused connection, means that it is
+        dead: what it has not begun to answer fails at once, and has its retry while there is time.
+        """
         try:
             async with asyncio.timeout(PROBE_TIMEOUT_S):
                 seen = await worker.upstream.probe()
-        except (UpstreamError, TimeoutError) as error:
-            self._mark(worker, None, str(error) or "no answer to a probe")
+        except TimeoutError:
+            worker.missed_probes += 1
+            self._mark(worker, None, f"no answer to a probe in {PROBE_TIMEOUT_S:g} s")
+            if worker.missed_probes > 1:
+                worker.upstream.give_up("the worker answers no probe")
+        except UpstreamError as error:
+            self._mark(worker, None, str(error))
+            worker.upstream.give_up(f"the worker is gone: {error}")
         else:
+            worker.missed_probes = 0
             self._mark(worker, seen, "")
 
     def _mark(self, worker: Worker, seen: Probe | None, why: str) -> None:

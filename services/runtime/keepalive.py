@@ -68,6 +68,7 @@ class _Connection(asyncio.Protocol):
         self.began = False
         self.error: UpstreamError | None = None
         self.paused = False
+        self.heard = False
         self._waiter: asyncio.Future[None] | None = None
 
     # Transport
@@ -82,7 +83,7 @@ class _Connection(asyncio.Protocol):
         try:
             self.parser.feed_data(data)
         except (httptools.HttpParserUpgrade, httptools.HttpParserError) as error:
-            self._fail(UpstreamError(f"the answer is not valid HTTP/1.1: {error}"))
+            self.fail(UpstreamError(f"the answer is not valid HTTP/1.1: {error}"))
 
     def eof_received(self) -> None:
         return None
@@ -99,9 +100,9 @@ class _Connection(asyncio.Protocol):
             self.complete = True
             self._wake()
         elif self.began:
-            self._fail(Truncated("the answer was cut before its end"))
+            self.fail(Truncated("the answer was cut before its end"))
         else:
-            self._fail(_ClosedBeforeReply("the connection was closed before an answer"))
+            self.fail(_ClosedBeforeReply("the connection was closed before an answer"))
 
     def _ends_at_eof(self) -> bool:
         """Neither length nor chunks: the answer ends where the connection does (RFC 9112 section 6.3)."""
@@ -131,6 +132,7 @@ class _Connection(asyncio.Protocol):
     def on_body(self, body: bytes) -> None:
         if self.lingering is not None:
             raise ValueError("bytes after what should have been the end")
+        self.heard = True
         self.pieces.append(body)
         self.buffered_bytes += len(body)
         if self.buffered_bytes > HIGH_WATER_BYTES and not self.paused and self.transport is not None:
@@ -161,7 +163,8 @@ class _Connection(asyncio.Protocol):
         if waiter is not None and not waiter.done():
             waiter.set_result(None)
 
-    def _fail(self, error: UpstreamError) -> None:
+    def fail(self, error: UpstreamError) -> None:
+        """End the exchange with this error."""
         if self.error is None:
             self.error = error
         self.abort()
@@ -294,6 +297,7 @@ class Pool:
         self._connect_timeout_s = connect_timeout_s
         self._max_idle = max_idle
         self._idle: list[_Connection] = []
+        self._working: set[_Connection] = set()
         self.in_use = 0
         self.outbox = Outbox()
 
@@ -323,16 +327,20 @@ class Pool:
         connection: _Connection | None = None
         try:
             connection = self._idle.pop() if self._idle else await self._connect()
+            self._working.add(connection)
             try:
                 await connection.exchange(request)
             except _ClosedBeforeReply:
                 if connection.uses == 1:
                     raise
+                self._working.discard(connection)
                 connection = await self._connect()
+                self._working.add(connection)
                 await connection.exchange(request)
         except BaseException:
             self.in_use -= 1
             if connection is not None:
+                self._working.discard(connection)
                 connection.busy = False
                 connection.abort()
             raise
@@ -353,6 +361,7 @@ class Pool:
 
     def _release(self, connection: _Connection) -> None:
         self.in_use -= 1
+        self._working.discard(connection)
         connection.busy = False
         reusable = connection.complete and connection.keep_alive and connection.error is None
         if reusable and len(self._idle) < self._max_idle and not connection.pieces:
@@ -363,6 +372,12 @@ class Pool:
     def _forget(self, connection: _Connection) -> None:
         if not connection.busy and connection in self._idle:
             self._idle.remove(connection)
+
+    def fail_unheard(self, why: str) -> None:
+        """Fail every exchange of which no byte of a body has come, and forget the idle connections."""
+        for connection in [connection for connection in self._working if not connection.heard]:
+            connection.fail(UpstreamError(why))
+        self.close()
 
     def close(self) -> None:
         """Close the idle connections; those in use close with their replies."""

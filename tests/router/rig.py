@@ -37,7 +37,9 @@ class FakeWorker:
     queue_size: int = 0
     models: tuple[str, ...] = ("fake",)
     draining: bool = False
+    frozen: bool = False
     asked: list[GenerateRequest] = field(default_factory=list)
+    ids: list[str] = field(default_factory=list)
     cancelled: list[str] = field(default_factory=list)
     running: int = 0
     left: int = 0
@@ -54,6 +56,8 @@ class FakeWorker:
         status = WorkerStatus(
             "fake", "fake", list(self.models), self.slots, self.queue_size, self.running, 0, self.draining, 1.0
         )
+        if self.frozen:
+            await asyncio.Event().wait()
         await exchange.reply(200, msgspec.json.encode(status))
 
     async def cancel(self, exchange: Exchange) -> None:
@@ -63,6 +67,7 @@ class FakeWorker:
     async def generate(self, exchange: Exchange) -> None:
         request = msgspec.json.decode(exchange.body, type=GenerateRequest)
         self.asked.append(request)
+        self.ids.append((exchange.header(b"x-request-id") or b"").decode())
         self.running += 1
         task = asyncio.current_task()
         assert task is not None

@@ -29,7 +29,7 @@ def test_a_chat_is_answered_with_exact_usage_and_its_timings() -> None:
             assert response.headers["x-weir-level"] == "0"
             assert "total;dur=" in response.headers["server-timing"]
             assert stand.workers[0].asked[0].max_tokens == 9
-            assert stand.workers[0].asked[0].id == response.headers["x-request-id"]
+            assert stand.workers[0].ids == [response.headers["x-request-id"]]
 
     run(main)
 

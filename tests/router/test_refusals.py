@@ -186,6 +186,31 @@ def test_a_deadline_that_passes_is_504_and_the_worker_is_told(stream: bool) -> N
 
 
 @pytest.mark.parametrize("stream", [False, True], ids=["plain", "streamed"])
+def test_a_worker_that_freezes_gives_up_what_it_has_not_begun_to_answer(stream: bool) -> None:
+    async def main() -> None:
+        frozen = FakeWorker(hang)
+        async with standing(frozen, FakeWorker(answer)) as stand:
+            asking = [asyncio.create_task(stand.chat(stream=stream)) for _ in range(4)]
+            await until(lambda: frozen.running > 0, "a request at the worker that freezes")
+            frozen.frozen = True
+            assert {response.status_code for response in await asyncio.gather(*asking)} == {200}
+            await stand.until_up(1)
+
+    run(main)
+
+
+def test_clients_that_use_the_same_request_id_do_not_meet_at_a_worker() -> None:
+    async def main() -> None:
+        async with standing(FakeWorker(answer)) as stand:
+            same = {"x-request-id": "the-same"}
+            responses = await asyncio.gather(*(stand.chat(headers=same) for _ in range(4)))
+            assert [response.headers["x-request-id"] for response in responses] == ["the-same"] * 4
+            assert len({request.id for request in stand.workers[0].asked}) == 4
+
+    run(main)
+
+
+@pytest.mark.parametrize("stream", [False, True], ids=["plain", "streamed"])
 def test_a_client_that_leaves_frees_its_place_and_its_worker(stream: bool) -> None:
     async def main() -> None:
         async with standing(FakeWorker(hang), max_inflight=1) as stand:

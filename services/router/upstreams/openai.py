@@ -13,7 +13,7 @@ import msgspec
 
 from services.contracts.generate import Message
 from services.contracts.openai import Usage
-from services.router.call import Busy, Call, Delta, End, Format, Probe, Whole, WorkerFailed
+from services.router.call import Attempt, Busy, Call, Delta, End, Format, Probe, Whole, WorkerFailed
 from services.runtime.errors import BadInput
 from services.runtime.keepalive import Pool, Reply, Truncated, UpstreamError
 
@@ -60,8 +60,8 @@ class OpenAIUpstream:
         if api_key:
             self._headers.append((b"authorization", b"Bearer " + api_key.encode()))
 
-    async def whole(self, call: Call, remaining_ms: float) -> Whole:
-        reply = await self._post(call, remaining_ms)
+    async def whole(self, call: Call, attempt: Attempt) -> Whole:
+        reply = await self._post(call, attempt)
         with reply:
             body = await reply.read(MAX_ANSWER_BYTES)
         try:
@@ -72,28 +72,34 @@ class OpenAIUpstream:
         end = _end(choice.finish_reason or "stop", answer.usage)
         return Whole(choice.words(), end, raw=body)
 
-    async def open(self, call: Call, remaining_ms: float) -> OpenAIStream:
-        return OpenAIStream(await self._post(call, remaining_ms), call)
+    async def open(self, call: Call, attempt: Attempt) -> OpenAIStream:
+        return OpenAIStream(await self._post(call, attempt), call)
 
-    async def _post(self, call: Call, remaining_ms: float) -> Reply:
+    async def _post(self, call: Call, attempt: Attempt) -> Reply:
         target = b"/completions" if call.format is Format.COMPLETIONS else b"/chat/completions"
-        headers = [*self._headers, (b"x-request-id", call.id.encode()), (b"x-weir-deadline-ms", b"%d" % remaining_ms)]
+        headers = [
+            *self._headers,
+            (b"x-request-id", call.id.encode()),
+            (b"x-weir-deadline-ms", b"%d" % attempt.remaining_ms),
+        ]
         reply = await self._pool.request(b"POST", target, body=_encode(request_body(call)), headers=headers)
         if reply.status == 200:
             return reply
         with reply:
             raise _refusal(reply, await reply.read(MAX_ERROR_BYTES))
 
-    async def cancel(self, call_id: str) -> None:
+    async def cancel(self, attempt_id: str) -> None:
         """OpenAI has no such call: the closed connection is the message."""
 
     async def probe(self) -> Probe:
         reply = await self._pool.request(b"GET", b"/models", headers=self._headers)
         with reply:
             body = await reply.read(MAX_ANSWER_BYTES)
-        if reply.status >= 500:
-            raise UpstreamError(f"/models answered {reply.status}")
+        # Any answer is a sign of life: not every server has a /models that works.
         return Probe(self._slots, self._places, self._models or _model_ids(body))
+
+    def give_up(self, why: str) -> None:
+        self._pool.fail_unheard(why)
 
     def close(self) -> None:
         self._pool.close()

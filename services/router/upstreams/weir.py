@@ -6,7 +6,7 @@ import msgspec
 
 from services.contracts.generate import Done, Event, Failed, GenerateRequest, Token, WorkerStatus
 from services.contracts.problem import Problem
-from services.router.call import Busy, Call, Delta, End, Probe, Whole, WorkerFailed
+from services.router.call import Attempt, Busy, Call, Delta, End, Probe, Whole, WorkerFailed
 from services.router.upstreams.refusals import meaning
 from services.runtime.keepalive import Pool, Reply, Truncated, UpstreamError
 
@@ -14,7 +14,6 @@ MAX_ANSWER_BYTES = 16 * 1_048_576
 MAX_LINE_BYTES = 1_048_576
 MAX_PROBLEM_BYTES = 65_536
 
-_HEADERS = ((b"content-type", b"application/json"),)
 _encode = msgspec.json.Encoder().encode
 _event = msgspec.json.Decoder(Event)
 _status = msgspec.json.Decoder(WorkerStatus)
@@ -27,8 +26,8 @@ class WeirUpstream:
     def __init__(self, pool: Pool) -> None:
         self._pool = pool
 
-    async def whole(self, call: Call, remaining_ms: float) -> Whole:
-        reply = await self._post(call, remaining_ms)
+    async def whole(self, call: Call, attempt: Attempt) -> Whole:
+        reply = await self._post(call, attempt)
         with reply:
             body = await reply.read(MAX_ANSWER_BYTES)
         event = _decoded(body)
@@ -38,19 +37,20 @@ class WeirUpstream:
             raise UpstreamError("the worker's answer holds no text")
         return Whole(event.text, _end(event))
 
-    async def open(self, call: Call, remaining_ms: float) -> WeirStream:
-        return WeirStream(await self._post(call, remaining_ms))
+    async def open(self, call: Call, attempt: Attempt) -> WeirStream:
+        return WeirStream(await self._post(call, attempt))
 
-    async def _post(self, call: Call, remaining_ms: float) -> Reply:
-        body = _encode(_request(call, remaining_ms))
-        reply = await self._pool.request(b"POST", b"/generate", body=body, headers=_HEADERS)
+    async def _post(self, call: Call, attempt: Attempt) -> Reply:
+        body = _encode(_request(call, attempt))
+        headers = ((b"content-type", b"application/json"), (b"x-request-id", call.id.encode("ascii")))
+        reply = await self._pool.request(b"POST", b"/generate", body=body, headers=headers)
         if reply.status == 200:
             return reply
         with reply:
             raise refusal_of(reply.status, await reply.read(MAX_PROBLEM_BYTES))
 
-    async def cancel(self, call_id: str) -> None:
-        reply = await self._pool.request(b"POST", b"/cancel/" + call_id.encode("ascii"))
+    async def cancel(self, attempt_id: str) -> None:
+        reply = await self._pool.request(b"POST", b"/cancel/" + attempt_id.encode("ascii"))
         with reply:
             await reply.read(MAX_PROBLEM_BYTES)
 
@@ -67,15 +67,18 @@ class WeirUpstream:
         places = status.slots + status.queue_size
         return Probe(status.slots, places, tuple(status.models), status.draining)
 
+    def give_up(self, why: str) -> None:
+        self._pool.fail_unheard(why)
+
     def close(self) -> None:
         self._pool.close()
 
 
-def _request(call: Call, remaining_ms: float) -> GenerateRequest:
+def _request(call: Call, attempt: Attempt) -> GenerateRequest:
     return GenerateRequest(
-        id=call.id,
+        id=attempt.id,
         tenant=call.tenant,
-        deadline_ms=remaining_ms,
+        deadline_ms=attempt.remaining_ms,
         max_tokens=call.max_tokens,
         prompt=call.prompt,
         messages=call.messages,
