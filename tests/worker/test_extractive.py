@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from services.contracts.generate import GenerateRequest, Message
-from services.worker.engines.extractive import answer, best_quotes, split_prompt, stems
+from services.worker.engines.extractive import answer, best_quotes, prose, split_prompt, stems
 
 WEIR = "A weir holds a river at its level. It was built of oak and stone."
 TURBINE = "The turbine turns at ninety revolutions. Salmon climb the ladder beside it in spring."
@@ -91,3 +91,32 @@ def test_a_row_of_a_table_is_not_quoted() -> None:
     assert [quote.text for quote in best_quotes("What is a yield?", [("1", text)])] == [
         "A yield is an honest refusal with a hint."
     ]
+
+
+def test_the_headings_that_a_chunk_begins_with_are_not_quoted() -> None:
+    text = "\n006: The core takes now > Context\n\nThe core takes the time as an argument and never asks a clock.\n"
+    quoted = best_quotes("Why does the core take the time now?", [("1", text)])
+    assert [quote.text for quote in quoted] == ["The core takes the time as an argument and never asks a clock."]
+
+
+@pytest.mark.parametrize(
+    ("body", "left"),
+    [
+        ("Guide > Lock\n\nIt opens.", "It opens."),
+        ("What is a lock? > Why\n\nIt opens.", "It opens."),
+        ("Glossary\n\nA lock opens.", "A lock opens."),
+        ("A lock opens.\n\nIt closes.", "A lock opens.\n\nIt closes."),
+        ("A lock opens and\nit closes.", "A lock opens and\nit closes."),
+        ("Before.\n```json\nnot a sentence\n```\nAfter.", "Before.\nAfter."),
+        ("cut in the middle\n```\nAfter.", "After."),
+        ("Before.\n```sh\ncut in the middle", "Before."),
+        ('See:\n$ curl -s http://lock -d \'{"a": 1}\'\n{"gate":"open"}\nHTTP/1.1 200 OK\nIt opens.', "See:\nIt opens."),
+        (
+            "from lock import Gate\nclient = Gate(open=True)\nIt opens = it does not close.",
+            "It opens = it does not close.",
+        ),
+        ("Important: an import of oak from elsewhere.", "Important: an import of oak from elsewhere."),
+    ],
+)
+def test_what_is_quoted_from_is_prose(body: str, left: str) -> None:
+    assert prose(body).split() == left.split()

@@ -36,6 +36,12 @@ _BLOCK = re.compile(r"\n[ \t]*\n\s*|\n(?=[ \t]*(?:[-*+#|>]|\d{1,3}[.)])\s?)")
 _MARKER = re.compile(r"^(?:[-*+#>]+|\d{1,3}[.)])\s+")
 _LINK = re.compile(r"\[([^\[\]\n]{1,300})\]\([^()\n]{0,300}\)")
 _SENTENCE = re.compile(r"(?<=[.!?])\s+(?=[\w\"'“(])")
+_HEADINGS = re.compile(r"\A\s*([^\n]{1,1000})\n[ \t]*\n")  # a chunk begins with them: services/retrieval/chunks.py
+_FENCE = re.compile(r"^[ \t]*(?:```|~~~)[ \t]*(\w*)[^\n`]*$", re.MULTILINE)
+_CODE = re.compile(  # a line that is a command, JSON, HTTP or a statement
+    r"^[ \t]*(?:\$ |[{}]|\[[{\"\]]|HTTP/\d|-[dH] '|(?:from [\w.]+ )?import [\w.]+(?:,|$)|[\w.]+(?:\[.*\])?:? ?=[ {])"
+    r"|\"\w{1,64}\":|\\$"
+)
 _STOPWORDS = frozenset(
     _WORD.findall(
         "a an and are as at be been but by can could did do does for from had has have how i if in into is it its me "
@@ -136,7 +142,7 @@ def _score(sentence: Quotable, rarity: dict[str, float]) -> float:
 def _sentences(passages: list[tuple[str, str]]) -> list[Quotable]:
     found: list[Quotable] = []
     for rank, (number, body) in enumerate(passages):
-        for block in _BLOCK.split(body):
+        for block in _BLOCK.split(prose(body)):
             for text in _SENTENCE.split(_plain(block)):
                 words = text.split()
                 if len(words) < MIN_SENTENCE_WORDS or len(found) >= MAX_SENTENCES or " | " in text:
@@ -145,6 +151,25 @@ def _sentences(passages: list[tuple[str, str]]) -> list[Quotable]:
                 opening = stems(" ".join(words[:OPENING_WORDS]))
                 found.append(Quotable(number, rank, shown, stems(shown), opening))
     return found
+
+
+def prose(body: str) -> str:
+    """A passage without the headings it begins with, and without code: neither of them is a sentence to quote."""
+    headings = _HEADINGS.match(body)
+    if headings and (" > " in headings[1] or not headings[1].rstrip().endswith((".", "!", ":", ";"))):
+        body = body[headings.end() :]
+    return "\n".join(line for line in _unfenced(body).split("\n") if not _CODE.search(line))
+
+
+def _unfenced(body: str) -> str:
+    """Without fenced code. A passage may be cut in the middle of it: then its first fence, a bare one, ends it."""
+    fences = list(_FENCE.finditer(body))
+    inside = len(fences) % 2 == 1 and not fences[0][1]
+    kept, at = [], 0
+    for fence in fences:
+        kept.append("" if inside else body[at : fence.start()])
+        inside, at = not inside, fence.end()
+    return "\n".join([*kept, "" if inside else body[at:]])
 
 
 def _plain(block: str) -> str:
