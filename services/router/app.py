@@ -22,6 +22,7 @@ from services.runtime.serve import Process
 from services.runtime.telemetry import metrics_app, new_registry
 
 RETRIEVAL_LOOK_S = 1.0
+EAGER = ("/ask", "/v1/chat/completions", "/v1/completions")  # refused, they end where they began
 
 
 class RetrievalWatch:
@@ -88,7 +89,15 @@ def build(settings: RouterSettings) -> Process:
 
     return Process(
         name="router",
-        app=Service("router", routes(pipeline), ready=ready, log=log, drain=drain, headers=[(b"x-weir-level", b"0")]),
+        app=Service(
+            "router",
+            routes(pipeline),
+            ready=ready,
+            log=log,
+            drain=drain,
+            headers=[(b"x-weir-level", b"0")],
+            eager=EAGER,
+        ),
         metrics=metrics_app(registry),
         log=log,
         drain=drain,

@@ -31,7 +31,7 @@ from services.router.tenants import LabTenants
 from services.runtime.clock import unix_seconds
 from services.runtime.drain import Drain
 from services.runtime.errors import Refused, UpstreamFailed, WeirError, problem
-from services.runtime.http import Exchange
+from services.runtime.http import Exchange, become_task
 from services.runtime.keepalive import UpstreamError
 
 ANSWER_RESERVE_MS = 50.0  # of the deadline, which retrieval may not take
@@ -98,6 +98,7 @@ class Pipeline:
             return place
         self.metrics.admitted(life.tenant)
         life.place = place
+        await become_task()
         stop_when_gone(exchange)
         async with asyncio.timeout_at(deadline_at):
             await self._serve(exchange, asked, model, place, life, deadline_at)

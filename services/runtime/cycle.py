@@ -7,26 +7,55 @@ the first piece of the body (ASGI lets a server do that), and both leave togethe
 
 from __future__ import annotations
 
-from collections.abc import Iterable, MutableMapping
+import asyncio
+import logging
+from collections.abc import Callable, Iterable, MutableMapping
 from typing import Any, cast
 
+from uvicorn.protocols.http.flow_control import FlowControl
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, RequestResponseCycle
 
 from services.runtime.outbox import Outbox
 
 _BODILESS = (204, 304)
+_LOGGER = logging.getLogger("uvicorn.error")
 
 
 class Cycle(RequestResponseCycle):
     """`send` of ASGI, for HTTP/1.1."""
 
-    _head: list[bytes] | None = None
-    _length: int | None = None
-
-    def __init__(self, outbox: Outbox, **cycle: Any) -> None:
-        super().__init__(**cycle)
+    def __init__(
+        self,
+        scope: Any,
+        transport: asyncio.Transport,
+        flow: FlowControl,
+        outbox: Outbox,
+        *,
+        default_headers: list[tuple[bytes, bytes]],
+        expect_100_continue: bool,
+        keep_alive: bool,
+        on_response: Callable[[], None],
+    ) -> None:
+        # As uvicorn's own, set here rather than passed through it: this is made for every request.
+        self.scope = scope
+        self.transport = transport
+        self.flow = flow
+        self.logger = _LOGGER
+        self.default_headers = default_headers
+        self.message_event = asyncio.Event()
+        self.on_response = on_response
+        self.disconnected = False
+        self.keep_alive = keep_alive
+        self.waiting_for_100_continue = expect_100_continue
+        self.body = bytearray()
+        self.more_body = True
+        self.response_started = False
+        self.response_complete = False
+        self.chunked_encoding: bool | None = None
         self._outbox = outbox
         self._body_taken = False
+        self._head: list[bytes] | None = None
+        self._length: int | None = None
 
     async def receive(self) -> Any:
         """The body, which is whole before the application starts; then the client's leaving, as uvicorn tells it."""

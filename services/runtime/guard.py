@@ -21,7 +21,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import unquote
@@ -111,6 +111,7 @@ class GuardedProtocol(HttpToolsProtocol):
         self._resting_since = 0.0
         self._pending_refusal: _RefusedRequest | None = None
         self._parked: tuple[RequestResponseCycle, ASGI3Application] | None = None
+        self._complete: list[tuple[RequestResponseCycle, ASGI3Application]] = []
         self._receive_timer: asyncio.TimerHandle | None = None
         self._stall_timer: asyncio.TimerHandle | None = None
 
@@ -153,6 +154,8 @@ class GuardedProtocol(HttpToolsProtocol):
             refusal = self._pending_refusal
             self._refuse(refusal.error if refusal else BadInput("this is not a valid HTTP/1.1 request"))
             return
+        while self._complete:  # outside the parser's callbacks, which a handler must not run in
+            self._run(*self._complete.pop(0))
         if self._receiving_head and self._head_bytes > self.limits.header_bytes:
             self._refuse(_bad(431, "headers_too_large", self._header_limit()).error)
         elif self._receiving_head and self._head_bytes:
@@ -181,8 +184,6 @@ class GuardedProtocol(HttpToolsProtocol):
 
     def on_header(self, name: bytes, value: bytes) -> None:
         self.headers.append((name.lower(), value))
-        if len(self.headers) > self.limits.header_count:
-            self._fail(_bad(431, "headers_too_large", f"more than {self.limits.header_count} headers"))
 
     def on_headers_complete(self) -> None:
         self._check_headers()
@@ -211,15 +212,11 @@ class GuardedProtocol(HttpToolsProtocol):
         scope["query_string"] = url.query or b""
         unanswered = self.cycle is not None and not self.cycle.response_complete
         self.cycle = Cycle(
+            scope,
+            self.transport,
+            self.flow,
             self._outbox,
-            scope=scope,
-            transport=self.transport,
-            flow=self.flow,
-            logger=self.logger,
-            access_logger=self.access_logger,
-            access_log=False,
             default_headers=self.server_state.default_headers,
-            message_event=asyncio.Event(),
             expect_100_continue=self.expect_100_continue,
             keep_alive=http_version != "1.0" and self.parser.should_keep_alive(),
             on_response=self.on_response_complete,
@@ -231,17 +228,21 @@ class GuardedProtocol(HttpToolsProtocol):
             self._start_asgi_task(self.cycle, self.app)
 
     def _check_headers(self) -> None:
-        total = 0
+        if len(self.headers) > self.limits.header_count:
+            self._fail(_bad(431, "headers_too_large", f"more than {self.limits.header_count} headers"))
         for name, value in self.headers:
-            total += len(name) + len(value) + 4
             if name == b"content-length" and (not value.isdigit() or int(value) > self.limits.body_bytes):
                 self._fail(_bad(413, "request_too_large", self._body_limit()))
             elif name == b"content-encoding" and value.lower() != b"identity":
                 self._fail(_bad(415, "unsupported_encoding", "compressed bodies are not accepted"))
             elif name == b"expect" and value.lower() == b"100-continue":
                 self.expect_100_continue = True
-        if total > self.limits.header_bytes:
+        if self._head_bytes > self.limits.header_bytes and self._size_of_headers() > self.limits.header_bytes:
             self._fail(_bad(431, "headers_too_large", self._header_limit()))
+
+    def _size_of_headers(self) -> int:
+        """Without what came of the body in the same read."""
+        return sum(len(name) + len(value) + 4 for name, value in self.headers)
 
     def _body_limit(self) -> str:
         return f"the body exceeds {self.limits.body_bytes} bytes"
@@ -264,10 +265,26 @@ class GuardedProtocol(HttpToolsProtocol):
         if cycle.more_body:
             self._parked = (cycle, app)
         else:
-            self._run(cycle, app)
+            self._run(cycle, app)  # a pipelined one, whose turn it is
 
     def _run(self, cycle: RequestResponseCycle, app: ASGI3Application) -> None:
-        task = self.loop.create_task(cycle.run_asgi(app))
+        """Start the handler at once, as Python 3.12's eager tasks do: one that never waits never needs a task.
+
+        A refusal is such a handler. One that does wait gives the future it waits for, or nothing (`become_task`).
+        """
+        handler = cycle.run_asgi(app)
+        try:
+            waits_for = handler.send(None)
+        except StopIteration:
+            return
+        if waits_for is None:
+            self._go_on(handler)
+        else:
+            waits_for._asyncio_future_blocking = False  # what a task does when it takes a future over
+            waits_for.add_done_callback(lambda _: self._go_on(handler))
+
+    def _go_on(self, handler: Coroutine[Any, Any, None]) -> None:
+        task = self.loop.create_task(handler)
         self.tasks.add(task)
         task.add_done_callback(self.tasks.discard)
 
@@ -279,7 +296,7 @@ class GuardedProtocol(HttpToolsProtocol):
             self._disarm_receive_timer()
             cycle, app = self._parked
             self._parked = None
-            self._run(cycle, app)
+            self._complete.append((cycle, app))
 
     def on_response_complete(self) -> None:
         """Turn to the next pipelined request, or rest. One timer serves every rest of a connection."""

@@ -11,7 +11,8 @@ import asyncio
 import re
 import secrets
 import traceback
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+import types
+from collections.abc import Awaitable, Callable, Collection, Generator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import count
 from typing import Any
@@ -130,11 +131,18 @@ class Exchange:
 Handler = Callable[[Exchange], Awaitable[None]]
 
 
+@types.coroutine
+def become_task() -> Generator[None, None, None]:
+    """Go on in a task of one's own: before anything that waits, has a timeout or may be cancelled."""
+    yield
+
+
 class Service:
     """The ASGI application of one service.
 
     `routes` maps (METHOD, path) to a handler; a path that ends in `/*` matches one more segment (`exchange.tail`).
-    `headers` stand on every answer. /health answers while the loop turns; /health/ready is 200 or 503 by `ready`,
+    `headers` stand on every answer. The handlers of `eager` paths start without a task, and call `become_task`
+    themselves before they wait. /health answers while the loop turns; /health/ready is 200 or 503 by `ready`,
     and 503 while draining.
     """
 
@@ -148,6 +156,7 @@ class Service:
         drain: Drain,
         fallback: ASGIApp | None = None,
         headers: Sequence[tuple[bytes, bytes]] = (),
+        eager: Collection[str] = (),
     ) -> None:
         self.name = name
         self.log = log
@@ -155,6 +164,7 @@ class Service:
         self._ready = ready
         self._fallback = fallback
         self._headers = headers
+        self._eager = frozenset(eager) | {"/health", "/health/ready"}
         own: dict[tuple[str, str], Handler] = {
             ("GET", "/health"): self._health,
             ("GET", "/health/ready"): self._readiness,
@@ -195,6 +205,8 @@ class Service:
                 self._no_route(exchange, route)
             else:
                 exchange.body = await _whole_body(receive)
+                if route not in self._eager:
+                    await become_task()
                 await handler(exchange)
         except WeirError as error:
             await self._problem(exchange, error)
