@@ -48,6 +48,10 @@ async def measure(seconds: float) -> list[Figure]:
             async with process(["-m", "services.router"], router_core, refusing):
                 await until_ready(f"http://127.0.0.1:{ROUTER_PORT}/health/ready")
                 figures += await _refusals(seconds)
+            async with process(["-m", "bench.bare", str(ROUTER_PORT)], router_core):
+                await until_ready(f"http://127.0.0.1:{ROUTER_PORT}/")
+                bare = await closed_loop(ROUTER_PORT, post(ROUTER_PORT, "/", chat("fast")), CONNECTIONS, seconds)
+                figures.append(Figure("for scale: an empty ASGI app under uvicorn", bare.per_second, "requests/s"))
     return figures
 
 
