@@ -12,7 +12,7 @@ from services.router.dispatcher import Dispatcher
 from services.router.metrics import Holdings, RouterMetrics
 from services.router.pipeline import Pipeline
 from services.router.retrieval import RetrievalClient
-from services.router.tenants import LabTenants
+from services.router.tenants import DEMO, OTHER, LabTenants
 from services.router.workers import Prober, WorkerPool, connect
 from services.runtime.drain import Drain
 from services.runtime.guard import GuardLimits
@@ -61,6 +61,8 @@ def build(settings: RouterSettings) -> Process:
     retrieval = RetrievalClient(settings.retrieval_url, max_connections=settings.max_inflight + 64)
     watch = RetrievalWatch(retrieval)
     metrics = RouterMetrics(registry)
+    for tenant in (DEMO, OTHER):
+        metrics.expect(tenant)
     registry.register(Holdings(cap, pool.workers))
     dispatcher = Dispatcher(cap, pool, prober, metrics, Random())
     pipeline = Pipeline(

@@ -10,9 +10,12 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
 from services.core.limit import InflightCap
-from services.core.outcome import Outcome
+from services.core.outcome import Ending, Outcome
 from services.router.workers import Worker
 from services.runtime.telemetry import SECONDS_BUCKETS
+
+CUTS = ("retrieval", "context")
+RETRY_REASONS = ("refused", "failed", "unreachable")
 
 
 class RouterMetrics:
@@ -63,6 +66,22 @@ class RouterMetrics:
         self._ends: dict[tuple[str, Outcome], tuple[Counter, Histogram]] = {}
         self._refusals: dict[tuple[str, Outcome], Counter] = {}
         self._tenants: dict[str, tuple[Counter, Counter, Histogram, Histogram]] = {}
+        for reason in CUTS:
+            self._degradation.labels(reason)
+        for reason in RETRY_REASONS:
+            self._retries.labels(reason)
+        for outcome in Outcome:
+            if outcome.ending is Ending.FAILED:
+                self._wasted.labels(outcome)
+
+    def expect(self, tenant: str) -> None:
+        """Begin a tenant's series at zero: Prometheus sees no rate in a counter that is born at forty."""
+        for outcome in Outcome:
+            self._requests.labels(tenant, outcome)
+            if outcome.ending is Ending.REJECTED:
+                self._admission.labels(tenant, outcome)
+        self._seconds.labels(tenant, Outcome.SERVED)
+        self._tenant(tenant)
 
     def admitted(self, tenant: str) -> None:
         """A request took its place."""

@@ -200,7 +200,8 @@ class Stand:
         found: dict[str, float] = {}
         for labels, value in await self.samples("weir_requests_total"):
             outcome = labels.split('outcome="')[1].split('"')[0]
-            found[outcome] = found.get(outcome, 0) + value
+            if value:
+                found[outcome] = found.get(outcome, 0) + value
         return found
 
     async def held(self) -> float:

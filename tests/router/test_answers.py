@@ -115,7 +115,7 @@ def test_without_retrieval_an_ask_is_answered_without_context_and_says_so(troubl
             assert response.status_code == 200
             assert (body["source"], body["retrieval_source"], body["degraded"]) == ("degraded", "none", ["retrieval"])
             assert response.headers["x-weir-degraded"] == "retrieval"
-            assert (await stand.samples("weir_degradation_total")) == [('{reason="retrieval"}', 1.0)]
+            assert dict(await stand.samples("weir_degradation_total"))['{reason="retrieval"}'] == 1
 
     run(main)
 
@@ -281,5 +281,16 @@ def test_the_api_describes_itself_from_its_own_wire_types() -> None:
             assert "/v1/chat/completions" in page
             assert "http://" not in page
             assert "https://" not in page
+
+    run(main)
+
+
+def test_the_series_of_the_first_tenants_begin_at_zero() -> None:
+    async def main() -> None:
+        async with standing(FakeWorker(answer)) as stand:
+            born = dict(await stand.samples("weir_requests_total"))
+            assert born['{outcome="yield",tenant="demo"}'] == 0
+            assert born['{outcome="served",tenant="other"}'] == 0
+            assert dict(await stand.samples("weir_retries_total"))['{reason="failed"}'] == 0
 
     run(main)

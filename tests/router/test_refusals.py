@@ -288,7 +288,7 @@ def test_invented_tenants_share_one_name_beyond_the_bound() -> None:
             tenants = {
                 labels.split('tenant="')[1].split('"')[0] for labels, _ in await stand.samples("weir_requests_total")
             }
-            assert tenants == {"t0", "t1", "other"}
+            assert tenants == {"demo", "t0", "t1", "other"}
             refused = await stand.chat(headers={"x-tenant": "a b"})
             assert (refused.status_code, error_of(refused)["param"]) == (400, "X-Tenant")
 
