@@ -10,7 +10,7 @@ import msgspec
 from services.contracts.search import EmbedReply, EmbedRequest, RetrieveRequest
 from services.core.outcome import Outcome
 from services.retrieval.cache import Cache
-from services.retrieval.embedder import Embedded, EmbedderFull, LinedEmbedder
+from services.retrieval.embedder import Embedded, EmbedderFailed, EmbedderFull, LinedEmbedder
 from services.retrieval.minilm import DIMENSIONS, Floats
 from services.retrieval.search import Retrieval
 from services.retrieval.store import Store
@@ -76,6 +76,9 @@ class Api:
         except EmbedderFull as full:
             waiting = self._embedder.waiting
             raise Refused(Outcome.YIELD, str(full), reason="embedder_queue", queue_depth=waiting) from None
+        except EmbedderFailed:
+            said = "the embedder failed and is started again"
+            raise Refused(Outcome.NO_CAPACITY, said, reason="embedder_failed") from None
 
 
 def _leave_with_client(exchange: Exchange) -> None:

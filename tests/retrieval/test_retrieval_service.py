@@ -290,6 +290,29 @@ def test_texts_are_embedded_in_order_with_their_exact_tokens(settings: Retrieval
     serve(settings, model, scenario)
 
 
+def test_a_model_process_that_dies_is_refused_with_a_reason_and_started_again(
+    settings: RetrievalSettings, model: Path
+) -> None:
+    async def scenario(client: Client) -> None:
+        await client.until_ready()
+        children = psutil.Process().children(recursive=True)
+        model_processes = [child for child in children if "services.retrieval.modelprocess" in child.cmdline()]
+        assert len(model_processes) == 1
+        model_processes[0].kill()
+
+        async def embeds_again() -> bool:
+            reply = await client.http.post("/embed", json={"input": ["bread"]})
+            if reply.status_code != 200:
+                error = reply.json()["error"]
+                assert (reply.status_code, error["code"]) == (503, "no_capacity")
+                assert error["details"]["reason"] in ("embedder_failed", "warming")
+            return reply.status_code == 200
+
+        await client.until(embeds_again)
+
+    serve(settings, model, scenario)
+
+
 MALFORMED: list[tuple[str, dict[str, object], str]] = [
     ("/retrieve", {"tenant": "demo"}, "query"),
     ("/retrieve", {"query": "", "tenant": "demo"}, "query"),
