@@ -21,7 +21,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import secrets
-from collections.abc import Callable, Coroutine
+from collections.abc import Coroutine
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import unquote
@@ -36,8 +36,9 @@ from services.core.outcome import Outcome
 from services.runtime.cycle import Cycle
 from services.runtime.errors import BadInput, Refused, WeirError, problem
 from services.runtime.outbox import Outbox
+from services.runtime.peer import PEER_EXTENSION, Peer, peer_of
 
-PEER_EXTENSION = "weir.peer"
+LINGER_S = 1.0  # for a client to read why it was refused while it still sends
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,29 +54,6 @@ class GuardLimits:
     body_s: float = 30.0
     write_stall_s: float = 10.0
     connections: int = 4096
-
-
-class Peer:
-    """The client of one request: `gone` once its connection is lost before the answer is complete."""
-
-    __slots__ = ("_callbacks", "gone")
-
-    def __init__(self) -> None:
-        self.gone = False
-        self._callbacks: list[Callable[[], object]] = []
-
-    def on_gone(self, callback: Callable[[], object]) -> None:
-        """Call this once when the client leaves; at once if it has already left."""
-        if self.gone:
-            callback()
-        else:
-            self._callbacks.append(callback)
-
-    def lost(self) -> None:
-        """The connection is lost: tell everyone who asked, once."""
-        self.gone = True
-        while self._callbacks:
-            self._callbacks.pop(0)()
 
 
 class _RefusedRequest(Exception):
@@ -114,6 +92,7 @@ class GuardedProtocol(HttpToolsProtocol):
         self._complete: list[tuple[RequestResponseCycle, ASGI3Application]] = []
         self._receive_timer: asyncio.TimerHandle | None = None
         self._stall_timer: asyncio.TimerHandle | None = None
+        self._lingering: asyncio.TimerHandle | None = None
 
     # Connection
 
@@ -121,6 +100,7 @@ class GuardedProtocol(HttpToolsProtocol):
         super().connection_made(transport)
         if len(self.connections) > self.limits.connections:
             self._refuse(Refused(Outcome.YIELD, "too many open connections", reason="connections"))
+            self.transport.close()  # there is no room to linger
             return
         self._arm_receive_timer(self.limits.headers_s)
 
@@ -128,6 +108,8 @@ class GuardedProtocol(HttpToolsProtocol):
         self._disarm_receive_timer()
         self._disarm_stall_timer()
         self._unset_keepalive_if_required()
+        if self._lingering is not None:
+            self._lingering.cancel()
         self._parked = None
         # Behind an unfinished answer stand the pipelined requests, whose client has gone as well.
         waiting = [cycle for cycle, _ in self.pipeline]
@@ -137,12 +119,12 @@ class GuardedProtocol(HttpToolsProtocol):
         for cycle in [*waiting, current]:
             if cycle is not None and not cycle.response_complete:
                 cycle.disconnected = True
-                _peer_of(cycle).lost()
+                peer_of(cycle.scope).lost()
 
     # Reading
 
     def data_received(self, data: bytes) -> None:
-        if self.transport.is_closing():
+        if self._lingering is not None or self.transport.is_closing():
             return
         if self._receiving_head:
             self._head_bytes += len(data)
@@ -379,13 +361,14 @@ class GuardedProtocol(HttpToolsProtocol):
             headers.append((b"content-length", b"%d" % len(body)))
             lines = [STATUS_LINE[status], *(b"%s: %s\r\n" % header for header in headers), b"\r\n", body]
             self.transport.write(b"".join(lines))
-        self.transport.close()
+            self._linger()
+        else:
+            self.transport.close()
 
-
-def _peer_of(cycle: RequestResponseCycle) -> Peer:
-    extensions: Any = cycle.scope["extensions"]
-    peer: Peer = extensions[PEER_EXTENSION]
-    return peer
+    def _linger(self) -> None:
+        """Close so that the refusal arrives: what the client is still sending would make the kernel reset it away."""
+        self.transport.write_eof()
+        self._lingering = self.loop.call_later(LINGER_S, self.transport.close)
 
 
 def guarded(limits: GuardLimits) -> type[asyncio.Protocol]:

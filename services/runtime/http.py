@@ -15,7 +15,6 @@ import types
 from collections.abc import Awaitable, Callable, Collection, Generator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import count
-from typing import Any
 
 import msgspec
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -23,8 +22,8 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from services.core.outcome import Outcome
 from services.runtime.drain import Drain
 from services.runtime.errors import BadInput, Refused, TooLarge, WeirError, problem
-from services.runtime.guard import PEER_EXTENSION, Peer
 from services.runtime.log import Log
+from services.runtime.peer import peer_of
 
 _REQUEST_ID = re.compile(rb"^[A-Za-z0-9._:-]{1,128}$")
 MAX_UNGUARDED_BODY_BYTES = 1_048_576
@@ -77,8 +76,7 @@ class Exchange:
         self._send = send
         self._always = always
         self._named = dict(self.headers)
-        extensions: Mapping[str, Any] = scope.get("extensions") or {}
-        self._peer: Peer = extensions.get(PEER_EXTENSION) or Peer()
+        self._peer = peer_of(scope)
         given = self._named.get(b"x-request-id")
         self.id = given.decode("ascii") if given and _REQUEST_ID.match(given) else new_id()
 

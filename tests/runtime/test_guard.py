@@ -117,6 +117,22 @@ def test_a_byte_now_and_then_does_not_push_the_limit_back() -> None:
     asyncio.run(main())
 
 
+def test_a_client_that_is_still_sending_can_read_why_it_was_refused() -> None:
+    async def main() -> None:
+        async with serving(ROUTES, limits=LIMITS) as process:
+            reader, writer = await asyncio.open_connection("127.0.0.1", process.bound_port)
+            writer.write(b"POST /echo HTTP/1.1\r\nhost: t\r\ncontent-length: 100000\r\n\r\n")
+            for _ in range(100):
+                writer.write(b"x" * 1000)
+                await asyncio.sleep(0)
+            async with asyncio.timeout(20):
+                answer = await reader.read()
+            assert answer.startswith(b"HTTP/1.1 413 ")
+            writer.close()
+
+    asyncio.run(main())
+
+
 def test_a_connection_that_asks_nothing_is_closed_without_a_word() -> None:
     async def main() -> None:
         async with serving(ROUTES, limits=GuardLimits(headers_s=0.05)) as process:
