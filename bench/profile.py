@@ -2,7 +2,7 @@
 
 A sample counts for the innermost frame that is not a library's helper: what `json` does for `strictjson` is parsing.
 py-spy sees Python frames only, so a system call counts for the line that makes it (`writes`), and the event loop's own
-C code for `event loop`. Needs the right to trace processes (root, or kernel.yama.ptrace_scope=0).
+C code for `event loop`. Needs the right to trace processes (root, or kernel.yama.ptrace_scope=0). Run: python -m bench.profile
 """
 
 from __future__ import annotations
@@ -13,8 +13,10 @@ import tempfile
 from collections import Counter
 from pathlib import Path
 
+import uvloop
+
 from bench.client import Tally, closed_loop, connect, post
-from bench.machine import cores, pinned, process, until_ready
+from bench.machine import cores, describe, pinned, process, until_ready
 from bench.router import CONNECTIONS, METRICS_PORT, ROUTER_PORT, STUB_PORT, chat
 
 AREAS = {
@@ -36,6 +38,7 @@ AREAS = {
     "router/": "the pipeline itself",
     "core/": "the pipeline itself",
 }
+RESULTS = Path(__file__).parents[1] / "docs" / "results"
 ROOT = "services/router/__main__.py"  # at the bottom of every stack of the event loop's thread
 SECONDS = 5
 SAMPLES_A_SECOND = 500
@@ -105,3 +108,30 @@ async def _sample(pid: int, kind: str, raw: Path) -> None:
     holder.transport.close()
     if spy.returncode:
         raise RuntimeError(f"py-spy failed: {said.decode(errors='replace').strip()[-300:]}")
+
+
+def page(shares: dict[str, list[tuple[str, float]]], machine: str) -> str:
+    """The shares as Markdown."""
+    names = list(dict.fromkeys(name for rows in shares.values() for name, _ in rows))
+    lines = [
+        "# Where the router's time goes",
+        "",
+        f"`python -m bench.profile` on {machine}.",
+        "",
+        "The router is saturated on one core by the loads of [bench.md](bench.md) while py-spy samples its event loop.",
+        "A system call counts for the line that makes it. The event loop's own share holds what libuv does without",
+        "Python: polling, reading, timers.",
+        "",
+        f"| share of the router's time | {' | '.join(shares)} |",
+        f"|---|{'---|' * len(shares)}",
+    ]
+    for name in names:
+        cells = (f"{dict(rows).get(name, 0):.0%}" for rows in shares.values())
+        lines.append(f"| {name} | {' | '.join(cells)} |")
+    return "\n".join(lines) + "\n"
+
+
+if __name__ == "__main__":
+    found = uvloop.run(measure())
+    (RESULTS / "profile.md").write_text(text := page(found, describe()), encoding="utf-8")
+    print(text)
