@@ -2,7 +2,9 @@
 
 A sample counts for the innermost frame that is not a library's helper: what `json` does for `strictjson` is parsing.
 py-spy sees Python frames only, so a system call counts for the line that makes it (`writes`), and the event loop's own
-C code for `event loop`. Needs the right to trace processes (root, or kernel.yama.ptrace_scope=0). Run: python -m bench.profile
+C code for `event loop`. Needs the right to trace processes (root, or kernel.yama.ptrace_scope=0).
+
+Run: python -m bench.profile
 """
 
 from __future__ import annotations
