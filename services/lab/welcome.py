@@ -28,7 +28,7 @@ def addresses(settings: LabSettings) -> RenderableType:
     return _lines(
         ("router", f"{url}", "POST /ask"),
         ("openai", f"{url}/v1", "base_url of any OpenAI client; any key will do"),
-        ("API", f"{url}/docs", "every route and field"),
+        ("API", f"{url}/docs", "every route"),
         ("metrics", metrics, "Prometheus text"),
         ("logs", str(_short(settings.folder / "logs")), "one file per part"),
     )
