@@ -17,10 +17,9 @@ from services.retrieval.pool import Pool
 from services.retrieval.search import Retrieval
 from services.retrieval.store import Store
 from services.runtime.drain import Drain
-from services.runtime.guard import GuardLimits
 from services.runtime.http import Service
 from services.runtime.log import Log
-from services.runtime.serve import Process
+from services.runtime.serve import Process, from_settings
 from services.runtime.telemetry import metrics_app, new_registry
 
 NAME = "retrieval"
@@ -66,25 +65,15 @@ def build(settings: RetrievalSettings, model: Path) -> Process:
         await cache.stop()
         await store.stop()
 
-    return Process(
+    return from_settings(
+        settings,
         name=NAME,
+        port=settings.retrieval_port,
+        port_variable="RETRIEVAL_PORT",
         app=service,
         metrics=metrics_app(registry),
         log=log,
         drain=drain,
-        host=settings.host,
-        port=settings.retrieval_port,
-        metrics_host=settings.metrics_host,
-        metrics_port=settings.metrics_port,
-        limits=GuardLimits(
-            body_bytes=settings.max_body_bytes,
-            connections=settings.max_connections,
-            headers_s=settings.client_timeout_s / 3,
-            body_s=settings.client_timeout_s,
-            write_stall_s=settings.write_stall_s,
-        ),
-        idle_timeout_s=settings.idle_timeout_s,
-        drain_timeout_s=settings.drain_timeout_s,
         start=start,
         stop=stop,
     )

@@ -15,10 +15,9 @@ from services.router.retrieval import RetrievalClient
 from services.router.tenants import DEMO, OTHER, LabTenants
 from services.router.workers import Prober, WorkerPool, connect
 from services.runtime.drain import Drain
-from services.runtime.guard import GuardLimits
 from services.runtime.http import Readiness, Service
 from services.runtime.log import Log
-from services.runtime.serve import Process
+from services.runtime.serve import Process, from_settings
 from services.runtime.telemetry import metrics_app, new_registry
 
 RETRIEVAL_LOOK_S = 1.0
@@ -89,8 +88,11 @@ def build(settings: RouterSettings) -> Process:
         await prober.stop()
         await watch.stop()
 
-    return Process(
+    return from_settings(
+        settings,
         name="router",
+        port=settings.router_port,
+        port_variable="ROUTER_PORT",
         app=Service(
             "router",
             routes(pipeline),
@@ -103,20 +105,6 @@ def build(settings: RouterSettings) -> Process:
         metrics=metrics_app(registry),
         log=log,
         drain=drain,
-        host=settings.host,
-        port=settings.router_port,
-        metrics_host=settings.metrics_host,
-        metrics_port=settings.metrics_port,
-        limits=GuardLimits(
-            body_bytes=settings.max_body_bytes,
-            headers_s=settings.client_timeout_s / 3,
-            body_s=settings.client_timeout_s,
-            write_stall_s=settings.write_stall_s,
-            connections=settings.max_connections,
-        ),
-        idle_timeout_s=settings.idle_timeout_s,
-        drain_timeout_s=settings.drain_timeout_s,
         start=start,
         stop=stop,
-        port_variable="ROUTER_PORT",
     )

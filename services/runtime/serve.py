@@ -29,6 +29,7 @@ from uvicorn.server import ServerState
 from services.runtime.drain import Drain
 from services.runtime.guard import GuardLimits, guarded
 from services.runtime.log import Log
+from services.runtime.settings import ServiceSettings
 
 EXIT_PORT_TAKEN = 3
 LAST_WORDS_S = 1.0  # for a request cut by the end of the grace to tell its client
@@ -60,6 +61,45 @@ class Process:
     port_variable: str = ""
     bound_port: int = 0
     bound_metrics_port: int = 0
+
+
+def from_settings(
+    settings: ServiceSettings,
+    *,
+    name: str,
+    port: int,
+    port_variable: str,
+    app: ASGIApp,
+    metrics: ASGIApp,
+    log: Log,
+    drain: Drain,
+    start: Callable[[], Awaitable[None]],
+    stop: Callable[[], Awaitable[None]],
+) -> Process:
+    """A service with the bounds and addresses that every service's settings have."""
+    return Process(
+        name=name,
+        app=app,
+        metrics=metrics,
+        log=log,
+        drain=drain,
+        host=settings.host,
+        port=port,
+        metrics_host=settings.metrics_host,
+        metrics_port=settings.metrics_port,
+        limits=GuardLimits(
+            body_bytes=settings.max_body_bytes,
+            headers_s=settings.client_timeout_s / 3,
+            body_s=settings.client_timeout_s,
+            write_stall_s=settings.write_stall_s,
+            connections=settings.max_connections,
+        ),
+        idle_timeout_s=settings.idle_timeout_s,
+        drain_timeout_s=settings.drain_timeout_s,
+        start=start,
+        stop=stop,
+        port_variable=port_variable,
+    )
 
 
 class PortTaken(Exception):

@@ -6,10 +6,9 @@ import random
 
 from services.core.batcher import BatchFormer, Batching
 from services.runtime.drain import Drain
-from services.runtime.guard import GuardLimits
 from services.runtime.http import Service
 from services.runtime.log import Log
-from services.runtime.serve import Process
+from services.runtime.serve import Process, from_settings
 from services.runtime.telemetry import metrics_app, new_registry
 from services.worker.api import Api
 from services.worker.batching import EngineLoop
@@ -43,28 +42,17 @@ def build(settings: WorkerSettings) -> Process:
     async def start() -> None:
         loop.start()
 
-    return Process(
+    return from_settings(
+        settings,
         name=settings.worker_name,
+        port=settings.worker_port,
+        port_variable="WORKER_PORT",
         app=service,
         metrics=metrics_app(registry),
         log=log,
         drain=drain,
-        host=settings.host,
-        port=settings.worker_port,
-        metrics_host=settings.metrics_host,
-        metrics_port=settings.metrics_port,
-        limits=GuardLimits(
-            body_bytes=settings.max_body_bytes,
-            connections=settings.max_connections,
-            headers_s=settings.client_timeout_s / 3,
-            body_s=settings.client_timeout_s,
-            write_stall_s=settings.write_stall_s,
-        ),
-        idle_timeout_s=settings.idle_timeout_s,
-        drain_timeout_s=settings.drain_timeout_s,
         start=start,
         stop=loop.stop,
-        port_variable="WORKER_PORT",
     )
 
 
