@@ -38,6 +38,7 @@ from services.runtime.errors import BadInput, Refused, WeirError, problem
 from services.runtime.outbox import Outbox
 from services.runtime.peer import PEER_EXTENSION, Peer, peer_of
 
+CHECKED_HEADERS = frozenset({b"content-length", b"content-encoding", b"expect"})
 LINGER_S = 1.0  # for a client to read why it was refused while it still sends
 
 
@@ -213,6 +214,8 @@ class GuardedProtocol(HttpToolsProtocol):
         if len(self.headers) > self.limits.header_count:
             self._fail(_bad(431, "headers_too_large", f"more than {self.limits.header_count} headers"))
         for name, value in self.headers:
+            if name not in CHECKED_HEADERS:
+                continue
             if name == b"content-length" and (not value.isdigit() or int(value) > self.limits.body_bytes):
                 self._fail(_bad(413, "request_too_large", self._body_limit()))
             elif name == b"content-encoding" and value.lower() != b"identity":

@@ -102,7 +102,16 @@ class Exchange:
         headers: Sequence[tuple[bytes, bytes]] = (),
     ) -> None:
         """Send the whole answer."""
-        await self.start(status, content_type, [(b"content-length", b"%d" % len(body)), *headers])
+        self.started = True
+        self.status = status
+        sent = [
+            (b"content-type", content_type),
+            (b"content-length", b"%d" % len(body)),
+            (b"x-request-id", self.id.encode("ascii")),
+            *self._always,
+            *headers,
+        ]
+        await self._send({"type": "http.response.start", "status": status, "headers": sent})
         await self._send({"type": "http.response.body", "body": body})
 
     async def refuse(self, error: WeirError) -> None:
