@@ -17,8 +17,9 @@ from services.runtime.http import Exchange, Handler
 def routes(pipeline: Pipeline) -> dict[tuple[str, str], Handler]:
     """(METHOD, path) -> handler."""
     default_max_tokens = pipeline.settings.default_max_tokens
-    spec = msgspec.json.encode(document())
-    html = page(document())
+    described = document()
+    spec = msgspec.json.encode(described)
+    html = page(described)
 
     def answering(parse: Parser) -> Handler:
         return lambda exchange: pipeline.answer(exchange, parse)

@@ -42,11 +42,6 @@ class Worker:
         self.last_used = 0
         self.missed_probes = 0
 
-    @property
-    def free(self) -> int:
-        """Places left by the router's own count."""
-        return self.places - self.inflight
-
     def serves(self, model: str) -> bool:
         """Whether it announced this model."""
         return model in self.models

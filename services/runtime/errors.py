@@ -3,7 +3,6 @@
     WeirError                     carries an Outcome: the metric label and the key of the table below
     ├── BadInput                  400 unless said otherwise; `param` names the field
     │   ├── TooLarge              413
-    │   ├── TooSlow               408
     │   └── NoSuchModel           404 model_not_found
     ├── Refused                   a decision: 429 while capacity is contended, 503 when there is none
     └── UpstreamFailed            502: a worker failed before the first token, after the one retry

@@ -1,8 +1,7 @@
 """A service's HTTP face: routes in a table, one error boundary, one log line per request.
 
 A plain ASGI application, because it is the hot path: measured on one core, bare ASGI carries three times what a
-framework with validation does, and one `@app.middleware("http")` costs more than all of this file. Documentation
-and rarely used routes live in a framework application behind it (`fallback`).
+framework with validation does, and one `@app.middleware("http")` costs more than all of this file.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from dataclasses import dataclass, field
 from itertools import count
 
 import msgspec
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from starlette.types import Message, Receive, Scope, Send
 
 from services.core.outcome import Outcome
 from services.runtime.drain import Drain
@@ -161,7 +160,6 @@ class Service:
         ready: Callable[[], Readiness],
         log: Log,
         drain: Drain,
-        fallback: ASGIApp | None = None,
         headers: Sequence[tuple[bytes, bytes]] = (),
         eager: Collection[str] = (),
     ) -> None:
@@ -169,7 +167,6 @@ class Service:
         self.log = log
         self.drain = drain
         self._ready = ready
-        self._fallback = fallback
         self._headers = headers
         self._eager = frozenset(eager) | {"/health", "/health/ready"}
         own: dict[tuple[str, str], Handler] = {
@@ -186,9 +183,6 @@ class Service:
             raise RuntimeError(f"{self.name} speaks HTTP only, not {scope['type']}")
         route, tail = self._match(scope["path"])
         handler = self._routes.get((scope["method"], route))
-        if handler is None and route not in self._paths and self._fallback is not None:
-            await self._fallback(scope, receive, send)
-            return
         began = asyncio.get_running_loop().time()
         exchange = Exchange(scope, send, b"", self._new_id, self._headers)
         exchange.tail = tail
