@@ -1,0 +1,67 @@
+"""What the core knows of a request: sizes, times, wishes, and where it stands.
+
+The fields above the line are the caller's. Those below it are written by the core while the request waits and runs,
+and read by anyone. One object goes through every mechanism, so that a decision costs no copies.
+
+All times are seconds on the clock that `now` is read from.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+
+class Stage(Enum):
+    """Where a request stands. It only ever moves to the right: new, waiting, running, ended (or straight to ended)."""
+
+    NEW = "new"
+    WAITING = "waiting"
+    RUNNING = "running"
+    ENDED = "ended"
+
+
+@dataclass(slots=True, eq=False)
+class Request:
+    """One request for one answer. Compared by identity."""
+
+    id: str | int
+    tenant: str
+    arrived_at: float
+    deadline: float
+    prompt_tokens: int
+    """Estimated at the door, counted when it starts. What retrieval adds is `context_tokens`."""
+    max_tokens: int
+    """The longest answer that was asked for."""
+    context_tokens: int = 0
+    """What retrieval is expected to add to the prompt at level 0."""
+    bytes: int = 0
+    """Memory that the request holds while it waits."""
+    pool: str = "default"
+    """The workers that can serve it: those with its model."""
+    max_level: int = 0
+    """The deepest degradation that its tenant allows."""
+    may_clamp: bool = False
+    """Whether its answer may be cut to what still fits before the deadline."""
+    ready: bool = True
+    """Whether it could start now; False while its retrieval runs."""
+
+    # ---- written by the core
+
+    stage: Stage = Stage.NEW
+    level: int = 0
+    """The degradation it was admitted at."""
+    granted_tokens: int = 0
+    """The longest answer it may give: `max_tokens` after its level and the clamp."""
+    charge_tokens: float = 0.0
+    """Estimated cost, as charged to its tenant until it is settled."""
+    expires_at: float = 0.0
+    """While it waits: when it can no longer make its deadline."""
+    predicted_wait_s: float = 0.0
+    queued_at: float = 0.0
+    started_at: float = 0.0
+    first_token_at: float = 0.0
+
+    def __repr__(self) -> str:
+        sizes = f"{self.prompt_tokens}+{self.context_tokens} tokens, at most {self.max_tokens}"
+        return f"<Request {self.id} of {self.tenant}, {self.stage.value}, {sizes}, deadline {self.deadline:g}>"
