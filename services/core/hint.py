@@ -1,0 +1,60 @@
+"""When to come back: a refusal is an appointment, not a shrug.
+
+Telling each refused client how long the queue takes to drain brings all of them back together, to be refused again.
+So the hint reserves. The capacity of a scope (`rate`, in work per second) is thought of as two halves: one drains what
+is queued, the other serves those who were told to come back. A refusal takes the first appointment that is free once
+the queue is gone:
+
+    slot    = max(now + 0.05 s, now + queued_work / (0.5 * rate), free_at)
+    free_at = slot + work / (0.5 * rate)
+    hint    = (slot - now) * (1 + 0.2 * random())
+
+`free_at` is the whole state. It is the virtual clock of a leaky bucket (GCRA, ITU-T I.371): the work that is booked
+and not yet back is (free_at - now) * 0.5 * rate, and drains with time by itself. Jitter only ever delays, so that it
+cannot break the bound. Breakwater (Cho et al., OSDI 2020) hands out credits for the same reason; here the credit is a
+time, since the client is a stranger that keeps no connection.
+
+Bounds. Slots never overlap: if everybody obeys, the work that is back by t after a crowd was refused at 0 is at most
+0.5 * rate * t + that of one request. More queued work never gives an earlier slot. A hint lies in [0.05, 30] s.
+The last holds against the first: the book ends after 25 s (30 with jitter). A crowd that is larger than half the
+capacity of 25 s shares the last five seconds: under lasting overload no hint can promise more than the capacity.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+SHARE = 0.5
+"""The part of the capacity that is promised to those who were told to come back."""
+JITTER = 0.2
+SOONEST_S = 0.05
+LATEST_S = 30.0
+
+
+class Appointments:
+    """The book of one scope (a tenant, a class, or all): ask it for a hint at each refusal."""
+
+    __slots__ = ("_free_at", "hinted_total")
+
+    def __init__(self) -> None:
+        self._free_at = -math.inf
+        self.hinted_total = 0
+
+    def hint(self, now: float, queued_work: float, work: float, rate: float, random: Callable[[], float]) -> float:
+        """Book `work` and say in how many seconds to come back. With no capacity at all: as late as we ever say."""
+        self.hinted_total += 1
+        latest = now + LATEST_S / (1 + JITTER)
+        slot = latest
+        if rate > 0:
+            promised = SHARE * rate
+            slot = min(max(now + SOONEST_S, now + queued_work / promised, self._free_at), latest)
+            self._free_at = min(slot + work / promised, latest)
+        return min(max(SOONEST_S, slot - now) * (1 + JITTER * random()), LATEST_S)
+
+    def booked_s(self, now: float) -> float:
+        """How far ahead the book is full."""
+        return max(0.0, self._free_at - now)
+
+    def __repr__(self) -> str:
+        return f"<Appointments free at {self._free_at:g}, {self.hinted_total} hinted>"

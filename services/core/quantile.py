@@ -1,0 +1,201 @@
+"""Quantiles of a stream: one sketch with a stated error and forgetting, one exact window.
+
+`Sketch` is DDSketch (Masson, Rim, Lee: "DDSketch: a fast and fully-mergeable quantile sketch with relative-error
+guarantees", VLDB 2019): count samples in buckets whose borders grow geometrically,
+
+    bucket i holds the values in (least * g^(i-1), least * g^i],      i = ceil(log_g(value / least)),
+
+so two values of one bucket never differ by more than a factor of g. A quantile walks the buckets from below until it
+has passed a share q of the weight. Latencies and lengths have long tails, where a bound on the error in *rank* says
+little about the value; this one bounds the value.
+
+Bound: let x be the q-quantile of the samples, the smallest of them that a share q of the weight does not exceed. Then
+`|quantile(q) - x| <= alpha * |x|` for `least <= |x| <= most`. Smaller values count as 0, larger ones as `most`.
+Buckets: at most `2 * ln(most / least) / ln(1 + alpha) + 3`, and only those that hold something take memory.
+
+Where we differ. A bucket answers with the mean of what fell into it, not with its middle: lengths that are all equal
+are answered exactly, and so is the mean. The price is g = 1 + alpha, where the paper has (1 + alpha) / (1 - alpha):
+twice as many buckets. And samples are forgotten: each weighs half as much when `half_life` more have come. Not by
+touching every bucket at each sample, but by letting the weight of *new* samples grow, and scaling all of it down once
+in 64 half-lives.
+
+`Rolling` is exact over the last `window` samples: a sorted list beside the order of arrival.
+"""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_left, insort
+from collections import deque
+from itertools import accumulate
+
+_HEAVIEST = 2.0**64
+"""The weight of a new sample at which all weights are scaled down: far from overflow, and rare."""
+_FORGOTTEN = 1e-6
+"""A bucket that weighs less than this, a new sample weighing 1, is dropped when weights are scaled down."""
+_ROUNDING = 1e-9
+"""Weights are sums of floats: a share of the weight is reached when it is this near."""
+
+
+class Sketch:
+    """Quantiles within a relative error of `alpha`. `quantile` may be up to `refresh` samples behind (or 1 in 8)."""
+
+    __slots__ = (
+        "_buckets",
+        "_fresh_until",
+        "_growth",
+        "_inverse_log_g",
+        "_passed",
+        "_scale",
+        "_sum",
+        "_total",
+        "_values",
+        "alpha",
+        "count",
+        "half_life",
+        "least",
+        "most",
+        "refresh",
+    )
+
+    def __init__(
+        self,
+        alpha: float = 0.01,
+        *,
+        half_life: float = math.inf,
+        least: float = 1e-4,
+        most: float = 1e7,
+        refresh: int = 16,
+    ) -> None:
+        if not 0 < alpha < 1:
+            raise ValueError(f"alpha must be between 0 and 1, got {alpha}")
+        if not half_life >= 1:
+            raise ValueError(f"half_life must be at least 1 sample, got {half_life}")
+        if not 0 < least < most < math.inf:
+            raise ValueError(f"least must be above 0 and below most, got {least} and {most}")
+        if refresh < 0:
+            raise ValueError(f"refresh must be at least 0 samples, got {refresh}")
+        self.alpha = alpha
+        self.half_life = half_life
+        self.least = least
+        self.most = most
+        self.refresh = refresh
+        self.count = 0
+        """Samples ever added."""
+        self._inverse_log_g = 1.0 / math.log1p(alpha)
+        self._growth = 2.0 ** (1.0 / half_life)
+        self._scale = 1.0
+        self._total = 0.0
+        self._sum = 0.0
+        self._buckets: dict[int, list[float]] = {}  # signed index: weight, weight times value
+        self._values: list[float] = []
+        self._passed: list[float] = []  # the weight of all buckets up to this one
+        self._fresh_until = 0
+
+    def add(self, value: float, weight: float = 1.0) -> None:
+        """Count a sample. What came before it weighs a little less from now on."""
+        size = value if value >= 0 else -value
+        if size > self.most:
+            value = math.copysign(self.most, value)
+            size = self.most
+        index = 0 if size <= self.least else math.ceil(math.log(size / self.least) * self._inverse_log_g)
+        self.forget()
+        mass = weight * self._scale
+        bucket = self._buckets.get(index if value >= 0 else -index)
+        if bucket is None:
+            self._buckets[index if value >= 0 else -index] = [mass, mass * value]
+        else:
+            bucket[0] += mass
+            bucket[1] += mass * value
+        self._total += mass
+        self._sum += mass * value
+        self.count += 1
+
+    def forget(self) -> None:
+        """Let one sample's worth of forgetting pass, though none came."""
+        self._scale *= self._growth
+        if self._scale > _HEAVIEST:
+            self._scale_down()
+
+    def _scale_down(self) -> None:
+        kept = {}
+        for index, (mass, moment) in self._buckets.items():
+            if mass > _FORGOTTEN * self._scale:
+                kept[index] = [mass / self._scale, moment / self._scale]
+        self._buckets = kept
+        self._total = math.fsum(mass for mass, _ in kept.values())
+        self._sum = math.fsum(moment for _, moment in kept.values())
+        self._scale = 1.0
+
+    @property
+    def mean(self) -> float | None:
+        """The weighted mean, exact but for `most`; None while empty."""
+        return self._sum / self._total if self._total > 0 else None
+
+    @property
+    def weight(self) -> float:
+        """What all samples weigh together, a new one weighing 1: never above about 1.44 half-lives."""
+        return self._total / self._scale
+
+    def quantile(self, q: float) -> float | None:
+        """The smallest value that a share q of the weight does not exceed; None while empty."""
+        if not 0 <= q <= 1:
+            raise ValueError(f"q must be from 0 to 1, got {q}")
+        if self.count >= self._fresh_until:
+            self._walk()
+        if not self._values:
+            return None
+        rank = bisect_left(self._passed, (q - _ROUNDING) * self._passed[-1])
+        return self._values[min(rank, len(self._values) - 1)]
+
+    def _walk(self) -> None:
+        self._fresh_until = self.count + 1 + min(self.refresh, self.count // 8)
+        buckets = self.buckets()
+        self._values = [value for value, _ in buckets]
+        self._passed = list(accumulate(weight for _, weight in buckets))
+
+    def buckets(self) -> list[tuple[float, float]]:
+        """The (value, weight) of every bucket, ascending; a new sample weighs 1."""
+        buckets = self._buckets
+        return [(buckets[i][1] / buckets[i][0] if i else 0.0, buckets[i][0] / self._scale) for i in sorted(buckets)]
+
+    def __repr__(self) -> str:
+        middle, high = self.quantile(0.5), self.quantile(0.95)
+        seen = f"median {middle:g}, q95 {high:g}" if middle is not None and high is not None else "empty"
+        return f"<Sketch {seen}, within {self.alpha:.0%}, {self.count} samples in {len(self._buckets)} buckets>"
+
+
+class Rolling:
+    """Exact quantiles of the last `window` samples."""
+
+    __slots__ = ("_arrived", "_sorted", "window")
+
+    def __init__(self, window: int) -> None:
+        if window < 1:
+            raise ValueError(f"window must be at least 1 sample, got {window}")
+        self.window = window
+        self._arrived: deque[float] = deque()
+        self._sorted: list[float] = []
+
+    def add(self, value: float) -> None:
+        """Take a sample in, and let the oldest of a full window go."""
+        if value != value:
+            raise ValueError("a sample must be a number, got nan")
+        if len(self._arrived) == self.window:
+            del self._sorted[bisect_left(self._sorted, self._arrived.popleft())]
+        self._arrived.append(value)
+        insort(self._sorted, value)
+
+    def quantile(self, q: float) -> float | None:
+        """The smallest sample that a share q of them does not exceed; None while empty."""
+        if not 0 <= q <= 1:
+            raise ValueError(f"q must be from 0 to 1, got {q}")
+        if not self._sorted:
+            return None
+        return self._sorted[max(0, math.ceil((q - _ROUNDING) * len(self._sorted)) - 1)]
+
+    def __len__(self) -> int:
+        return len(self._sorted)
+
+    def __repr__(self) -> str:
+        return f"<Rolling median {self.quantile(0.5)}, {len(self)}/{self.window} samples>"
