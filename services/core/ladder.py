@@ -1,0 +1,241 @@
+"""The degradation ladder: do less for each before doing nothing for some.
+
+An overloaded service can refuse, or it can give everyone a smaller answer: fewer passages, a shorter context, a
+shorter completion. Fox and Brewer (1999) call the two yield and harvest. The ladder trades harvest for yield in a few
+named steps, a table, so that each can be exercised, priced and told to the client. The idea of a controller that dims
+optional work is Klein et al.'s (Brownout, ICSE'14), where one number dims one thing.
+
+A level is chosen from what is offered, not from what is felt. The caller prices the work that arrives at every level;
+`load[k]` is that price over the capacity R. In each window of 0.5 s a level *fits* when
+
+    load[k] <= 1 / 0.9     no more than a tenth would have to be refused        while waits are short
+    load[k] <  0.8         the line would shrink by itself                      while q95 wait > half the median slack
+
+and the window *wants* the lowest level, from the present one up, that fits; failing that, the cheapest.
+
+    rise   to the level that two of the last three windows wanted at least (their median), however far up it is
+    fall   one level, when the work priced at the level below has stayed under 0.8 R for 5 s
+    dwell  3 s between any two changes
+    undo   a fall that a rise undid within a minute is not tried again for a minute, unless full price fits
+
+Why waits alone decide nothing: the standing-queue control keeps them short whatever the load, so they would never
+raise the level; and under 0.8 R a long wait is an old burst that drains by itself. Why the level is judged by the
+price at the level itself: priced at level 0, as a first sketch of ours had it, any steady overload climbs to the top
+and falls again, for ever.
+
+Bounds. Under constant inputs the level changes at most twice, ever: once for the work and once for the waits. A rise
+leaves a level whose load is >= 0.8, and a fall needs < 0.8, so one never undoes the other; the space between 0.8 and
+1.11 is wider than the 15 % by which R may shift when a level changes the mix. From rest an overload is answered after
+two windows, 1 s. Once full price fits, level k is left behind after 5 + 3(k - 1) s: 14 s from the top of a ladder of
+five. Without work, or with nobody who calls, it falls; while R is unknown, it stays.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+
+WINDOW_S = 0.5
+DWELL_WINDOWS = 6  # 3 s
+CALM_WINDOWS = 10  # 5 s
+UNDONE_WINDOWS = 120  # 60 s
+LONG_WAIT_SHARE = 0.5  # of the median slack
+FULL_LOAD = 1 / (1 - 0.1)  # above it, more than a tenth would be refused
+CALM_LOAD = 0.8
+
+
+@dataclass(frozen=True, slots=True)
+class Level:
+    """What a request gets at this level, as shares of what it would get at level 0."""
+
+    retrieval_depth_share: float
+    retrieval_budget_share: float
+    context_share: float
+    ef_search_share: float
+    max_tokens_share: float
+    retrieval: bool = True
+
+    def __post_init__(self) -> None:
+        for name, share in asdict(self).items():
+            if not 0 <= share <= 1:
+                raise ValueError(f"{name} must be between 0 and 1, got {share}")
+
+    def context_tokens(self, asked: int) -> int:
+        """How much of the context that retrieval would add is kept."""
+        return int(asked * self.context_share) if self.retrieval else 0
+
+    def answer_tokens(self, asked: int) -> int:
+        """How long the answer may be: at least one token of any that was asked for."""
+        return max(int(asked * self.max_tokens_share), min(asked, 1))
+
+
+# Cut first what is missed least: search effort, then context, then length, and the sources themselves last.
+LADDER: tuple[Level, ...] = (
+    #     depth budget context ef   answer
+    Level(1.00, 1.00, 1.00, 1.00, 1.00),
+    Level(0.60, 0.75, 0.60, 0.50, 1.00),
+    Level(0.40, 0.50, 0.40, 0.50, 0.70),
+    Level(0.25, 0.40, 0.25, 0.25, 0.45),
+    Level(0.00, 0.00, 0.00, 0.25, 0.30, retrieval=False),
+)
+
+
+def fit_clamp(asked: int, slack_s: float, prefill_s: float, s_per_token: float) -> int:
+    """The longest answer, up to `asked`, whose last token still comes in time; 0 when not even one does.
+
+        min(asked, (slack - prefill) / time per token)
+
+    Feed it a high quantile of the time per token: a promise kept for the median is broken for half.
+    """
+    left_s = slack_s - prefill_s
+    if not left_s > 0:
+        return 0
+    if left_s >= asked * s_per_token:
+        return max(asked, 0)
+    return int(left_s / s_per_token)
+
+
+class Controller:
+    """Which level one class is at. Call `observe` at every offer; it decides at most once per window.
+
+    A window in which nobody called is one in which nothing was offered. Each class has its own controller, fed with
+    the capacity that the classes above it leave: so the lowest class is degraded first.
+    """
+
+    __slots__ = (
+        "_calm",
+        "_changed",
+        "_fell",
+        "_patient_until",
+        "_wanted",
+        "_window",
+        "_window_ends",
+        "changes",
+        "level",
+    )
+
+    def __init__(self, levels: int = len(LADDER)) -> None:
+        if levels < 1:
+            raise ValueError(f"a ladder has at least one level, got {levels}")
+        self.level = 0
+        self.changes = 0
+        self._calm = [0] * levels  # windows in a row in which the work, priced at this level, was calm
+        self._wanted = (0, 0, 0)  # by the last three windows
+        self._window_ends = -math.inf  # until the first call
+        self._window = 0  # how many have been closed: the time of everything below, free of rounding
+        self._changed = -DWELL_WINDOWS
+        self._fell = -UNDONE_WINDOWS
+        self._patient_until = 0
+
+    @property
+    def top(self) -> int:
+        """The deepest level."""
+        return len(self._calm) - 1
+
+    def due(self, now: float) -> bool:
+        """Whether `observe` would look at its arguments. Asking first saves the cost of making them."""
+        return now >= self._window_ends
+
+    def observe(
+        self,
+        now: float,
+        *,
+        q95_wait_s: float | None,
+        median_slack_s: float | None,
+        offered_work_per_s: Sequence[float],
+        rate: float | None,
+    ) -> int:
+        """The level from now on.
+
+        `offered_work_per_s` is the work that arrives, served or not, priced at each level; a mean over the last
+        second serves best. `rate` is the capacity in the same unit, None or 0 while unknown. The waits are of recent
+        starts, the slacks of recent arrivals; None without any.
+        """
+        if now < self._window_ends:
+            return self.level
+        if len(offered_work_per_s) != len(self._calm):
+            raise ValueError(f"work was priced at {len(offered_work_per_s)} levels, the ladder has {len(self._calm)}")
+        self._pass_silence(now)
+        loads = _loads(offered_work_per_s, rate)
+        if loads is None:
+            self._hold()
+        else:
+            self._close(loads, _long(q95_wait_s, median_slack_s))
+        return self.level
+
+    def _pass_silence(self, now: float) -> None:
+        """Close the windows in which nobody called, all but the one that the caller speaks for."""
+        if self._window_ends == -math.inf:
+            self._window_ends = now
+        silent = int((now - self._window_ends) / WINDOW_S)
+        self._window_ends += (silent + 1) * WINDOW_S
+        while silent and self.level:
+            self._close([0.0] * len(self._calm), long_waits=False)
+            silent -= 1
+        if silent:
+            self._window += silent
+            self._wanted = (0, 0, 0)
+
+    def _hold(self) -> None:
+        """End a window that says nothing."""
+        self._window += 1
+        self._wanted = (*self._wanted[1:], self.level)
+        self._calm = [0] * len(self._calm)
+
+    def _close(self, loads: list[float], long_waits: bool) -> None:
+        """End a window: learn what it says, and change the level if it is time to."""
+        self._window += 1
+        self._wanted = (*self._wanted[1:], self._fitting(loads, long_waits))
+        self._calm = [windows + 1 if load < CALM_LOAD else 0 for windows, load in zip(self._calm, loads, strict=True)]
+        if self._window - self._changed < DWELL_WINDOWS:
+            return
+        wanted = sorted(self._wanted)[1]
+        if wanted > self.level:
+            self._rise(wanted)
+        elif self._may_fall():
+            self._fall()
+
+    def _fitting(self, loads: list[float], long_waits: bool) -> int:
+        """The lowest level from the present one up that fits, or the cheapest."""
+        for level in range(self.level, len(loads)):
+            if loads[level] < CALM_LOAD or (loads[level] <= FULL_LOAD and not long_waits):
+                return level
+        return min(range(self.level, len(loads)), key=loads.__getitem__)
+
+    def _may_fall(self) -> bool:
+        if self.level == 0 or self._calm[self.level - 1] < CALM_WINDOWS:
+            return False
+        return self._calm[0] >= CALM_WINDOWS or self._window >= self._patient_until
+
+    def _rise(self, level: int) -> None:
+        if self._window - self._fell < UNDONE_WINDOWS:
+            self._patient_until = self._window + UNDONE_WINDOWS
+        self._change(level)
+
+    def _fall(self) -> None:
+        self._fell = self._window
+        self._change(self.level - 1)
+
+    def _change(self, level: int) -> None:
+        self.level = level
+        self.changes += 1
+        self._changed = self._window
+
+    def __repr__(self) -> str:
+        calm = "/".join(map(str, self._calm))
+        return f"<Controller level {self.level} of {self.top}, {self.changes} changes, calm for {calm} windows>"
+
+
+def _loads(work_per_s: Sequence[float], rate: float | None) -> list[float] | None:
+    """Offered work over capacity, level by level. Without work the load is 0 whatever the rate; None: unknown."""
+    if rate is not None and rate > 0:
+        return [work / rate for work in work_per_s]
+    return None if any(work_per_s) else [0.0] * len(work_per_s)
+
+
+def _long(q95_wait_s: float | None, median_slack_s: float | None) -> bool:
+    """Whether waits use up more of the slack than they may. Where there is no slack, any wait does."""
+    if q95_wait_s is None or median_slack_s is None:
+        return False
+    return q95_wait_s > LONG_WAIT_SHARE * max(median_slack_s, 0.0)
