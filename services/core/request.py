@@ -58,6 +58,8 @@ class Request:
     expires_at: float = 0.0
     """While it waits: when it can no longer make its deadline."""
     predicted_wait_s: float = 0.0
+    sequence: int = 0
+    """Order of arrival in the scheduler; breaks ties between equal deadlines."""
     queued_at: float = 0.0
     started_at: float = 0.0
     first_token_at: float = 0.0

@@ -1,0 +1,125 @@
+"""A tenant's account: who it is, what it may have waiting, what it has, and what it has been charged.
+
+Bounds are kept per tenant and for all, in three units, because each protects something else: requests protect the
+books, cost protects the wait, bytes protect the memory. One place counts them, so a request is in all counts or none.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+from math import inf
+from typing import TYPE_CHECKING
+
+from services.core.request import Request
+
+if TYPE_CHECKING:
+    from services.core.pool import Flow
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """At most this much waits: requests, their cost in tokens, their size in bytes."""
+
+    requests: int
+    cost_tokens: float = inf
+    bytes: float = inf
+
+    def __post_init__(self) -> None:
+        if self.requests < 1 or not self.cost_tokens > 0 or not self.bytes > 0:
+            raise ValueError(f"bounds must leave room for one request, got {self}")
+
+
+@dataclass(frozen=True, slots=True)
+class ClassSpec:
+    """A class of tenants: its weight among classes, and the least share it may fall to."""
+
+    name: str
+    weight: float = 1.0
+    floor: float = 0.0
+
+    def __post_init__(self) -> None:
+        if not 0 < self.weight < inf or not 0 <= self.floor < 1:
+            raise ValueError(f"class {self.name}: weight must be above 0, floor in [0, 1), got {self}")
+
+
+@dataclass(frozen=True, slots=True)
+class TenantSpec:
+    """A tenant as it is configured."""
+
+    id: str
+    bounds: Bounds
+    weight: float = 1.0
+    class_name: str = "default"
+
+
+class Full(Enum):
+    """Which bound a request would have broken. The value names the refusal's reason."""
+
+    TENANT_REQUESTS = "tenant_requests"
+    TENANT_COST = "tenant_cost"
+    TENANT_BYTES = "tenant_bytes"
+    REQUESTS = "platform_requests"
+    COST = "platform_cost"
+    BYTES = "platform_bytes"
+
+    @property
+    def of_tenant(self) -> bool:
+        """The tenant's own bound, not the platform's."""
+        return self in (Full.TENANT_REQUESTS, Full.TENANT_COST, Full.TENANT_BYTES)
+
+
+class Usage:
+    """What waits, against its bounds."""
+
+    __slots__ = ("bounds", "bytes", "cost_tokens", "requests")
+
+    def __init__(self, bounds: Bounds) -> None:
+        self.bounds = bounds
+        self.requests = 0
+        self.cost_tokens = 0.0
+        self.bytes = 0
+
+    def broken_by(self, request: Request) -> int | None:
+        """0, 1 or 2: the bound on requests, cost or bytes that one more would break."""
+        bounds = self.bounds
+        if self.requests >= bounds.requests:
+            return 0
+        if self.cost_tokens + request.charge_tokens > bounds.cost_tokens:
+            return 1
+        return 2 if self.bytes + request.bytes > bounds.bytes else None
+
+    def add(self, request: Request, sign: int) -> None:
+        """Count a request in (1) or out (-1)."""
+        self.requests += sign
+        self.bytes += sign * request.bytes
+        self.cost_tokens = self.cost_tokens + sign * request.charge_tokens if self.requests else 0.0
+
+
+TENANT_FULL = (Full.TENANT_REQUESTS, Full.TENANT_COST, Full.TENANT_BYTES)
+ALL_FULL = (Full.REQUESTS, Full.COST, Full.BYTES)
+
+
+class Tenant:
+    """An account: weight, class, bounds, what waits, what runs, and what it has been charged."""
+
+    __slots__ = ("charged", "class_name", "configured", "flows", "id", "running", "usage", "weight")
+
+    def __init__(self, spec: TenantSpec, configured: bool) -> None:
+        self.id = spec.id
+        self.weight = spec.weight
+        self.class_name = spec.class_name
+        self.configured = configured
+        self.usage = Usage(spec.bounds)
+        self.running = 0
+        self.charged = 0.0
+        self.flows: dict[str, Flow] = {}
+
+    @property
+    def busy(self) -> bool:
+        """Whether anything of it waits or runs."""
+        return self.running > 0 or self.usage.requests > 0
+
+    def __repr__(self) -> str:
+        waits, runs = self.usage.requests, self.running
+        return f"<Tenant {self.id}: {waits} wait, {runs} run, charged {self.charged:g}, {list(self.flows.values())}>"

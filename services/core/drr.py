@@ -1,0 +1,274 @@
+"""Who is served next: hierarchical Deficit Round Robin over token cost, with bounds.
+
+    pool of workers -> class (weights, a floor for each) -> tenant (weights) -> earliest deadline
+
+Each inner node is a surplus round robin (`ring.py`), so each level keeps its own bounded gap and the gaps add. What a
+class leaves unused goes to the other classes, what a tenant leaves to its class. A request is charged its estimated
+cost when it starts and settled once when it ends, at both levels. With the settlement two equal tenants whose lengths
+nobody knows get equal work; without it the one whom the estimate flatters takes the rest.
+
+Only what could start competes: a request whose retrieval still runs stands in its tenant's line, is counted in its
+bounds, and is passed over. So is one that does not fit what is free now (`fits`).
+
+A *tenant* is an account: its weight, its class, its bounds over all pools. Its line in one pool is a *flow*, with a
+deficit of its own. Debt follows the tenant: on becoming active in one pool, a flow takes over what its siblings owe.
+
+Bounds, per tenant and in all: requests, cost and bytes that wait. All are required.
+Cost: O(1) in the common case, O(log n) at worst, and a bulk jump instead of empty rounds. Idle tenants that nobody
+configured are forgotten, oldest first, after FORGET_AFTER_S or when `idle_tenants` are kept.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable
+from heapq import heapify, heappop, heappush
+from math import inf
+
+from services.core.account import ALL_FULL, TENANT_FULL, Bounds, ClassSpec, Full, Tenant, TenantSpec, Usage
+from services.core.pool import ClassNode, Flow, Pool
+from services.core.request import Request, Stage
+
+FORGET_AFTER_S = 300.0
+"""An unknown tenant's debt has halved five times by now."""
+
+
+class Drr:
+    """The scheduler of every pool. Its own ledger: what it holds is what waits."""
+
+    __slots__ = (
+        "_expiries",
+        "_idle",
+        "_sequence",
+        "_stale",
+        "classes",
+        "idle_tenants",
+        "pools",
+        "quantum",
+        "tenants",
+        "usage",
+    )
+
+    def __init__(
+        self, *, quantum: float, bounds: Bounds, classes: tuple[ClassSpec, ...] = (), idle_tenants: int = 1000
+    ) -> None:
+        if not quantum > 0 or idle_tenants < 1:
+            raise ValueError(f"quantum and idle_tenants must be above 0, got {quantum} and {idle_tenants}")
+        self.quantum = quantum
+        self.classes = classes or (ClassSpec("default"),)
+        self.idle_tenants = idle_tenants
+        self.usage = Usage(bounds)
+        self.tenants: dict[str, Tenant] = {}
+        self.pools: dict[str, Pool] = {}
+        self._sequence = 0
+        self._expiries: list[tuple[float, int, Request]] = []
+        self._stale = 0  # entries of the heap above whose request no longer waits
+        self._idle: OrderedDict[Tenant, float] = OrderedDict()
+
+    # ---- tenants
+
+    def configure(self, spec: TenantSpec) -> Tenant:
+        """Make a tenant that is kept, or change one. A new class holds for pools that it has not used yet."""
+        tenant = self.tenants.get(spec.id)
+        if tenant is None:
+            tenant = self.tenants[spec.id] = Tenant(spec, configured=True)
+        tenant.configured = True
+        tenant.weight, tenant.class_name, tenant.usage.bounds = spec.weight, spec.class_name, spec.bounds
+        self._idle.pop(tenant, None)
+        for name, flow in tenant.flows.items():
+            self.pools[name].reweigh(flow, spec.weight)
+        return tenant
+
+    def meet(self, now: float, spec: TenantSpec) -> Tenant:
+        """Make a tenant that nobody configured. It is forgotten some time after it has gone idle."""
+        tenant = self.tenants[spec.id] = Tenant(spec, configured=False)
+        self._idle[tenant] = now
+        return tenant
+
+    def forget_idle(self, now: float) -> list[str]:
+        """Forget idle tenants that nobody configured: past their time, or too many. Returns their ids; O(1) each."""
+        forgotten = []
+        while self._idle:
+            tenant, since = next(iter(self._idle.items()))
+            if now - since < FORGET_AFTER_S and len(self._idle) <= self.idle_tenants:
+                break
+            del self._idle[tenant], self.tenants[tenant.id]
+            forgotten.append(tenant.id)
+        return forgotten
+
+    # ---- waiting
+
+    def enqueue(self, now: float, request: Request) -> Full | None:
+        """Put a request in line under `request.charge_tokens`; or say which bound keeps it out, and change nothing."""
+        tenant = self.tenants[request.tenant]
+        if (broken := tenant.usage.broken_by(request)) is not None:
+            return TENANT_FULL[broken]
+        if (broken := self.usage.broken_by(request)) is not None:
+            return ALL_FULL[broken]
+        self._sequence += 1
+        request.sequence = self._sequence
+        request.stage, request.queued_at = Stage.WAITING, now
+        self._idle.pop(tenant, None)
+        self._count(tenant, request, 1)
+        pool = self.pool(request.pool)
+        pool.insert(now, self.flow(pool, tenant), request)
+        heappush(self._expiries, (request.expires_at, request.sequence, request))
+        return None
+
+    def make_ready(self, now: float, request: Request) -> None:
+        """It could start from now on: its retrieval is done. On one that does not wait, only the mark changes."""
+        if request.ready or request.stage is not Stage.WAITING:
+            request.ready = True
+            return
+        self.pools[request.pool].make_ready(now, self.tenants[request.tenant].flows[request.pool], request)
+
+    def reprice(self, now: float, request: Request, charge_tokens: float) -> None:
+        """Change the estimate: its prompt has been counted. Waiting or running; its end settles the rest."""
+        tenant = self.tenants[request.tenant]
+        pool = self.pools[request.pool]
+        flow = tenant.flows[request.pool]
+        if request.stage is Stage.WAITING:
+            pool.remove(now, flow, request)
+            self._count(tenant, request, -1)
+            request.charge_tokens = charge_tokens
+            self._count(tenant, request, 1)
+            pool.insert(now, flow, request)
+        elif request.stage is Stage.RUNNING:
+            self._put_right(now, tenant, request, charge_tokens)
+
+    def discard(self, now: float, request: Request) -> bool:
+        """Take a waiting request out. False when it does not wait."""
+        if request.stage is not Stage.WAITING:
+            return False
+        self._take_out(now, request)
+        self._entry_is_stale()
+        return True
+
+    def expire(self, now: float) -> list[Request]:
+        """Take out and return those whose time has come, earliest first."""
+        expired = []
+        while self.wakes_at() <= now:
+            request = heappop(self._expiries)[2]
+            self._take_out(now, request)
+            expired.append(request)
+        return expired
+
+    def wakes_at(self) -> float:
+        """When `expire` next has something to do; infinity when nothing waits."""
+        expiries = self._expiries
+        while expiries and expiries[0][2].stage is not Stage.WAITING:
+            heappop(expiries)
+            self._stale -= 1
+        return expiries[0][0] if expiries else inf
+
+    # ---- serving
+
+    def next(self, now: float, pool_name: str, fits: Callable[[Request], bool] | None = None) -> Request | None:
+        """Whose turn it is among those that could start: taken out of line, charged to its flow and its class.
+
+        With `fits`, a head for which it is false is passed over together with its line; O(n) in those passed over.
+        """
+        pool = self.pools.get(pool_name)
+        if pool is None or not pool.classes.backlog:
+            return None
+        aside: list[ClassNode] = []
+        chosen = None
+        while node := pool.classes.front(now):
+            chosen = self._front(now, node, fits)
+            if chosen:
+                break
+            pool.classes.put_aside(node)
+            aside.append(node)
+        for node in reversed(aside):
+            pool.classes.put_back(node)
+        return self._start(now, pool, *chosen) if chosen else None
+
+    def settle(self, now: float, request: Request, actual_tokens: float) -> None:
+        """It ended, having cost this much: give the difference back to its flow and class, or take it. Once."""
+        if request.stage is not Stage.RUNNING:
+            raise RuntimeError(f"{request!r} does not run, so there is nothing to settle")
+        tenant = self.tenants[request.tenant]
+        self._put_right(now, tenant, request, actual_tokens)
+        request.stage = Stage.ENDED
+        tenant.running -= 1
+        self._rest(now, tenant)
+
+    # ---- what admission asks
+
+    def pool(self, name: str) -> Pool:
+        """The pool of that name; made when it is first asked for. Names come from the worker list, not from clients."""
+        pool = self.pools.get(name)
+        if pool is None:
+            pool = self.pools[name] = Pool(name, self.quantum, self.classes)
+        return pool
+
+    def flow(self, pool: Pool, tenant: Tenant) -> Flow:
+        """The tenant's line in the pool; made when it is first asked for."""
+        flow = tenant.flows.get(pool.name)
+        if flow is None:
+            flow = tenant.flows[pool.name] = Flow(tenant, pool.nodes[tenant.class_name])
+        return flow
+
+    # ---- inside
+
+    def _count(self, tenant: Tenant, request: Request, sign: int) -> None:
+        tenant.usage.add(request, sign)
+        self.usage.add(request, sign)
+
+    def _front(
+        self, now: float, node: ClassNode, fits: Callable[[Request], bool] | None
+    ) -> tuple[Flow, Request] | None:
+        """The first flow of the class, in turn, whose head fits; those passed over get their places back."""
+        aside: list[Flow] = []
+        found = None
+        while flow := node.flows.front(now):
+            head = flow.line.first
+            assert head is not None, f"{flow!r} is in turn with nothing to start"
+            if fits is None or fits(head):
+                found = (flow, head)
+                break
+            node.flows.put_aside(flow)
+            aside.append(flow)
+        for flow in reversed(aside):
+            node.flows.put_back(flow)
+        return found
+
+    def _start(self, now: float, pool: Pool, flow: Flow, request: Request) -> Request:
+        tenant = flow.tenant
+        pool.remove(now, flow, request)
+        self._count(tenant, request, -1)
+        pool.charge(flow, request.charge_tokens)
+        tenant.charged += request.charge_tokens
+        tenant.running += 1
+        request.stage, request.started_at = Stage.RUNNING, now
+        self._entry_is_stale()
+        return request
+
+    def _put_right(self, now: float, tenant: Tenant, request: Request, charge_tokens: float) -> None:
+        refund = request.charge_tokens - charge_tokens
+        request.charge_tokens = charge_tokens
+        tenant.charged -= refund
+        self.pools[request.pool].settle(now, tenant.flows[request.pool], refund)
+
+    def _take_out(self, now: float, request: Request) -> None:
+        tenant = self.tenants[request.tenant]
+        self.pools[request.pool].remove(now, tenant.flows[request.pool], request)
+        self._count(tenant, request, -1)
+        request.stage = Stage.ENDED
+        self._rest(now, tenant)
+
+    def _rest(self, now: float, tenant: Tenant) -> None:
+        if not tenant.configured and not tenant.busy:
+            self._idle[tenant] = now
+
+    def _entry_is_stale(self) -> None:
+        """One entry of the expiry heap points at a request that left; when most do, keep the others only."""
+        self._stale += 1
+        if self._stale > 64 + self.usage.requests:
+            self._expiries = [entry for entry in self._expiries if entry[2].stage is Stage.WAITING]
+            heapify(self._expiries)
+            self._stale = 0
+
+    def __repr__(self) -> str:
+        waiting = f"{self.usage.requests} requests wait ({self.usage.cost_tokens:g} tokens)"
+        return f"<Drr {waiting}, {len(self.tenants)} tenants, {list(self.pools.values())}>"

@@ -1,0 +1,219 @@
+"""The workers that serve the same models, as the scheduler sees them: who waits for them, and with what share.
+
+    pool -> class -> flow (one tenant's line in this pool)
+
+Beside the two levels of rings, a pool keeps the sums that admission asks for, each changed in O(1) when a flow changes:
+all work that waits, one round's worth of it, and the weights of those that are active.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+
+from services.core.account import ClassSpec, Tenant
+from services.core.edf import DeadlineLine
+from services.core.request import Request
+from services.core.ring import Member, Ring, Turn
+
+ACTIVE_FOR_S = 1.0
+"""A flow whose line empties counts as active this long: light tenants come back, and their share is spoken for."""
+
+
+class Flow(Member):
+    """One tenant's line in one pool."""
+
+    __slots__ = ("active", "line", "node", "round_part", "tenant", "unready")
+
+    def __init__(self, tenant: Tenant, node: ClassNode) -> None:
+        super().__init__(tenant.weight)
+        self.tenant = tenant
+        self.node = node
+        self.line = DeadlineLine()
+        self.unready = DeadlineLine()
+        self.round_part = 0.0  # this flow's part of one round: min(its quantum, its work)
+        self.active = False
+
+    @property
+    def work(self) -> float:
+        """Charges of all that wait here."""
+        return self.line.work + self.unready.work
+
+    def work_before(self, deadline: float) -> float:
+        """Charges of those that a newcomer with this deadline would stand behind."""
+        return self.line.work_before(deadline) + (self.unready.work_before(deadline) if self.unready else 0.0)
+
+    def __len__(self) -> int:
+        return len(self.line) + len(self.unready)
+
+    def __repr__(self) -> str:
+        return (
+            f"<Flow {self.tenant.id}: {len(self.line)}+{len(self.unready)} wait, deficit {self.deficit:g},"
+            f" {self.turn.value}, weight {self.weight:g}>"
+        )
+
+
+class ClassNode(Member):
+    """One class in one pool, and the ring of its flows."""
+
+    __slots__ = ("active_weight", "flows", "name")
+
+    def __init__(self, name: str, weight: float, flows: Ring[Flow]) -> None:
+        super().__init__(weight)
+        self.name = name
+        self.flows = flows
+        self.active_weight = 0.0
+
+    def __repr__(self) -> str:
+        return f"<ClassNode {self.name}: deficit {self.deficit:g}, {self.turn.value}, {self.flows!r}>"
+
+
+class Pool:
+    """Rings of two levels, and sums over them."""
+
+    __slots__ = (
+        "_lingering",
+        "active_flows",
+        "active_weight",
+        "classes",
+        "name",
+        "nodes",
+        "quantum",
+        "requests",
+        "round_work",
+        "work",
+    )
+
+    def __init__(self, name: str, quantum: float, classes: tuple[ClassSpec, ...]) -> None:
+        self.name = name
+        self.quantum = quantum
+        self.nodes = {spec.name: ClassNode(spec.name, floored(spec, classes), Ring(quantum)) for spec in classes}
+        self.classes: Ring[ClassNode] = Ring(quantum)
+        self.requests = 0
+        self.work = 0.0
+        self.round_work = 0.0
+        self.active_weight = 0.0
+        self.active_flows = 0
+        self._lingering: OrderedDict[Flow, float] = OrderedDict()
+
+    # ---- who waits
+
+    def insert(self, now: float, flow: Flow, request: Request) -> None:
+        """A request joins its flow's line."""
+        self.requests += 1
+        self.work += request.charge_tokens
+        if not flow.active:
+            self._activate(flow)
+        self._lingering.pop(flow, None)
+        if request.ready:
+            flow.line.add(request)
+            self._more(now, flow)
+        else:
+            flow.unready.add(request)
+        self._update_round(flow)
+
+    def remove(self, now: float, flow: Flow, request: Request) -> None:
+        """A request leaves its flow's line, for whatever reason."""
+        self.requests -= 1
+        self.work = self.work - request.charge_tokens if self.requests else 0.0  # sums of floats drift
+        if request.ready:
+            flow.line.discard(request)
+            flow.node.flows.less(flow)
+            self.classes.less(flow.node)
+        else:
+            flow.unready.discard(request)
+        if not len(flow):
+            self._lingering[flow] = now
+        self._update_round(flow)
+
+    def make_ready(self, now: float, flow: Flow, request: Request) -> None:
+        """A request that waits could start from now on."""
+        flow.unready.discard(request)
+        request.ready = True
+        flow.line.add(request)
+        self._more(now, flow)
+
+    def charge(self, flow: Flow, cost: float) -> None:
+        """The flow in turn starts a request of this estimated cost."""
+        flow.node.flows.charge(flow, cost)
+        self.classes.charge(flow.node, cost)
+
+    def settle(self, now: float, flow: Flow, refund: float) -> None:
+        """A charge was too high by `refund`, or too low where it is negative: put it right at both levels."""
+        flow.node.flows.settle(now, flow, refund)
+        self.classes.settle(now, flow.node, refund)
+
+    def reweigh(self, flow: Flow, weight: float) -> None:
+        """The tenant's weight changes from here on."""
+        if flow.active:
+            flow.node.active_weight += weight - flow.weight
+        flow.weight = weight
+        self._update_round(flow)
+
+    # ---- what admission asks
+
+    def share(self, flow: Flow) -> float:
+        """The flow's part of the pool while everyone active stays so: own weight / active weight, level by level."""
+        node = flow.node
+        within = flow.weight / (node.active_weight + (0.0 if flow.active else flow.weight))
+        classes = self.active_weight + (0.0 if node.active_weight else node.weight)
+        return within * node.weight / classes
+
+    def debt(self, now: float, flow: Flow) -> float:
+        """What the flow must wait out before its next turn; 0 when it owes nothing."""
+        return max(0.0, -flow.node.flows.standing(now, flow))
+
+    def let_go(self, now: float) -> None:
+        """Those whose line has been empty for ACTIVE_FOR_S are no longer active. O(1) per flow and second."""
+        while self._lingering:
+            flow, since = next(iter(self._lingering.items()))
+            if now - since < ACTIVE_FOR_S:
+                return
+            del self._lingering[flow]
+            self._deactivate(flow)
+
+    # ---- inside
+
+    def _more(self, now: float, flow: Flow) -> None:
+        if flow.turn is Turn.OUT and len(flow.tenant.flows) > 1:
+            self._take_over_debt(now, flow)
+        flow.node.flows.more(now, flow)
+        self.classes.more(now, flow.node)
+
+    def _take_over_debt(self, now: float, flow: Flow) -> None:
+        """Debt follows the tenant: what its idle flows in other pools owe is owed here."""
+        for sibling in flow.tenant.flows.values():
+            if sibling is not flow and sibling.turn is Turn.OUT and sibling.deficit < 0:
+                owed = sibling.node.flows.standing(now, sibling)
+                sibling.deficit = 0.0
+                flow.node.flows.settle(now, flow, owed)
+
+    def _update_round(self, flow: Flow) -> None:
+        part = min(self.quantum * flow.weight, flow.work)
+        self.round_work = self.round_work + part - flow.round_part if self.requests else 0.0
+        flow.round_part = part
+
+    def _activate(self, flow: Flow) -> None:
+        flow.active = True
+        self.active_flows += 1
+        if not flow.node.active_weight:
+            self.active_weight += flow.node.weight
+        flow.node.active_weight += flow.weight
+
+    def _deactivate(self, flow: Flow) -> None:
+        flow.active = False
+        self.active_flows -= 1
+        node = flow.node
+        node.active_weight -= flow.weight
+        if node.active_weight < 1e-9:  # sums of floats drift; nobody is left
+            node.active_weight = 0.0
+            self.active_weight -= node.weight
+
+    def __repr__(self) -> str:
+        waits = f"{self.requests} wait ({self.work:g} tokens)"
+        return f"<Pool {self.name}: {waits}, {self.active_flows} flows active, {self.classes!r}>"
+
+
+def floored(spec: ClassSpec, classes: tuple[ClassSpec, ...]) -> float:
+    """The class's weight, raised where its share of all weights would be below its floor."""
+    others = sum(other.weight for other in classes) - spec.weight
+    return max(spec.weight, spec.floor / (1.0 - spec.floor) * others)
