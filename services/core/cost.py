@@ -135,17 +135,16 @@ class Lengths:
 
     def _tabulate(self) -> None:
         """Kaplan and Meier's product, from the shortest answer to the longest."""
-        cut = dict(self._cut.buckets()) if self._cut is not None else {}
-        ended = dict(self._ended.buckets())
+        ended, cut = self._ended.tally(), self._cut.tally() if self._cut is not None else {}
         lengths, reached, area = [0.0], [0.0], [0.0]
-        at_least = sum(ended.values()) + sum(cut.values())
+        at_least = sum(weight for _, weight in ended.values()) + sum(weight for _, weight in cut.values())
         longer = 1.0
-        for length in sorted(ended.keys() | cut.keys()):
+        for bucket in sorted(ended.keys() | cut.keys()):
+            length, ends = ended[bucket] if bucket in ended else (cut[bucket][0], 0.0)
             area.append(area[-1] + (length - lengths[-1]) * longer)
-            ends = ended.get(length, 0.0)
             longer *= max(0.0, 1 - ends / at_least) if at_least > ends else 0.0
             longer = longer if longer > _NEVER else 0.0
-            at_least -= ends + cut.get(length, 0.0)
+            at_least -= ends + (cut[bucket][1] if bucket in cut else 0.0)
             lengths.append(length)
             reached.append(1 - longer)
         self._lengths, self._reached, self._area = lengths, reached, area

@@ -94,6 +94,8 @@ class Sketch:
 
     def add(self, value: float, weight: float = 1.0) -> None:
         """Count a sample. What came before it weighs a little less from now on."""
+        if not weight > 0:
+            raise ValueError(f"weight must be above 0, got {weight}")
         size = value if value >= 0 else -value
         if size > self.most:
             value = math.copysign(self.most, value)
@@ -150,14 +152,14 @@ class Sketch:
 
     def _walk(self) -> None:
         self._fresh_until = self.count + 1 + min(self.refresh, self.count // 8)
-        buckets = self.buckets()
-        self._values = [value for value, _ in buckets]
-        self._passed = list(accumulate(weight for _, weight in buckets))
+        tally = self.tally()
+        self._values = [tally[index][0] for index in sorted(tally)]
+        self._passed = list(accumulate(tally[index][1] for index in sorted(tally)))
 
-    def buckets(self) -> list[tuple[float, float]]:
-        """The (value, weight) of every bucket, ascending; a new sample weighs 1."""
-        buckets = self._buckets
-        return [(buckets[i][1] / buckets[i][0] if i else 0.0, buckets[i][0] / self._scale) for i in sorted(buckets)]
+    def tally(self) -> dict[int, tuple[float, float]]:
+        """The (value, weight) of every bucket by its index, which ascends with the value; a new sample weighs 1."""
+        scale = self._scale
+        return {i: (moment / mass if i else 0.0, mass / scale) for i, (mass, moment) in self._buckets.items()}
 
     def __repr__(self) -> str:
         middle, high = self.quantile(0.5), self.quantile(0.95)
