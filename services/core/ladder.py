@@ -16,18 +16,19 @@ and the window *wants* the lowest level, from the present one up, that fits; fai
     rise   to the level that two of the last three windows wanted at least (their median), however far up it is
     fall   one level, when the work priced at the level below has stayed under 0.8 R for 5 s
     dwell  3 s between any two changes
-    undo   a fall that a rise undid within a minute is not tried again for a minute, unless full price fits
+    budget two changes a minute; a third must be worth it: a rise from a load above 1.5, or a fall while full price fits
 
 Why waits alone decide nothing: the standing-queue control keeps them short whatever the load, so they would never
 raise the level; and under 0.8 R a long wait is an old burst that drains by itself. Why the level is judged by the
-price at the level itself: priced at level 0, as a first sketch of ours had it, any steady overload climbs to the top
-and falls again, for ever.
+price at the level itself: priced at level 0, as a first sketch of ours had it, any steady overload climbs to the top,
+falls, and climbs again, for ever.
 
-Bounds. Under constant inputs the level changes at most twice, ever: once for the work and once for the waits. A rise
-leaves a level whose load is >= 0.8, and a fall needs < 0.8, so one never undoes the other; the space between 0.8 and
-1.11 is wider than the 15 % by which R may shift when a level changes the mix. From rest an overload is answered after
-two windows, 1 s. Once full price fits, level k is left behind after 5 + 3(k - 1) s: 14 s from the top of a ladder of
-five. Without work, or with nobody who calls, it falls; while R is unknown, it stays.
+Bounds. While the work is constant the level changes at most twice, ever: once for the work and once for the waits. A
+rise leaves a level whose load is >= 0.8, and a fall needs < 0.8, so one never undoes the other; the space between 0.8
+and 1.11 is wider than the 15 % by which R may shift when a level changes the mix. However the work fluctuates, a
+minute has at most two changes but for those that are worth it. From rest an overload is answered after two windows,
+1 s. Once full price fits, level k is left behind after 5 + 3(k - 1) s: 14 s from the top of a ladder of five. Without
+work, or with nobody who calls, it falls; while R is unknown, it stays.
 """
 
 from __future__ import annotations
@@ -39,10 +40,11 @@ from dataclasses import asdict, dataclass
 WINDOW_S = 0.5
 DWELL_WINDOWS = 6  # 3 s
 CALM_WINDOWS = 10  # 5 s
-UNDONE_WINDOWS = 120  # 60 s
+BUDGET_WINDOWS = 120  # 60 s
 LONG_WAIT_SHARE = 0.5  # of the median slack
 FULL_LOAD = 1 / (1 - 0.1)  # above it, more than a tenth would be refused
 CALM_LOAD = 0.8
+WORTH_IT_LOAD = 1.5  # a third would be refused
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,17 +105,7 @@ class Controller:
     the capacity that the classes above it leave: so the lowest class is degraded first.
     """
 
-    __slots__ = (
-        "_calm",
-        "_changed",
-        "_fell",
-        "_patient_until",
-        "_wanted",
-        "_window",
-        "_window_ends",
-        "changes",
-        "level",
-    )
+    __slots__ = ("_calm", "_changed", "_spent", "_wanted", "_window", "_window_ends", "changes", "level")
 
     def __init__(self, levels: int = len(LADDER)) -> None:
         if levels < 1:
@@ -125,8 +117,7 @@ class Controller:
         self._window_ends = -math.inf  # until the first call
         self._window = 0  # how many have been closed: the time of everything below, free of rounding
         self._changed = -DWELL_WINDOWS
-        self._fell = -UNDONE_WINDOWS
-        self._patient_until = 0
+        self._spent = (-BUDGET_WINDOWS, -BUDGET_WINDOWS)  # when the budget paid for its last two changes
 
     @property
     def top(self) -> int:
@@ -186,15 +177,18 @@ class Controller:
     def _close(self, loads: list[float], long_waits: bool) -> None:
         """End a window: learn what it says, and change the level if it is time to."""
         self._window += 1
-        self._wanted = (*self._wanted[1:], self._fitting(loads, long_waits))
+        broke = self._window - self._spent[0] < BUDGET_WINDOWS
+        content = broke and loads[self.level] <= WORTH_IT_LOAD
+        self._wanted = (*self._wanted[1:], self.level if content else self._fitting(loads, long_waits))
         self._calm = [windows + 1 if load < CALM_LOAD else 0 for windows, load in zip(self._calm, loads, strict=True)]
         if self._window - self._changed < DWELL_WINDOWS:
             return
         wanted = sorted(self._wanted)[1]
+        full_price_fits = self._calm[0] >= CALM_WINDOWS
         if wanted > self.level:
-            self._rise(wanted)
-        elif self._may_fall():
-            self._fall()
+            self._change(wanted, free=False)
+        elif self.level and self._calm[self.level - 1] >= CALM_WINDOWS and (full_price_fits or not broke):
+            self._change(self.level - 1, free=full_price_fits)
 
     def _fitting(self, loads: list[float], long_waits: bool) -> int:
         """The lowest level from the present one up that fits, or the cheapest."""
@@ -203,24 +197,12 @@ class Controller:
                 return level
         return min(range(self.level, len(loads)), key=loads.__getitem__)
 
-    def _may_fall(self) -> bool:
-        if self.level == 0 or self._calm[self.level - 1] < CALM_WINDOWS:
-            return False
-        return self._calm[0] >= CALM_WINDOWS or self._window >= self._patient_until
-
-    def _rise(self, level: int) -> None:
-        if self._window - self._fell < UNDONE_WINDOWS:
-            self._patient_until = self._window + UNDONE_WINDOWS
-        self._change(level)
-
-    def _fall(self) -> None:
-        self._fell = self._window
-        self._change(self.level - 1)
-
-    def _change(self, level: int) -> None:
+    def _change(self, level: int, *, free: bool) -> None:
         self.level = level
         self.changes += 1
         self._changed = self._window
+        if not free:
+            self._spent = (self._spent[1], self._window)
 
     def __repr__(self) -> str:
         calm = "/".join(map(str, self._calm))

@@ -149,6 +149,12 @@ class Pool:
         flow.weight = weight
         self._update_round(flow)
 
+    def set_quantum(self, quantum: float) -> None:
+        """One quantum per round and unit of weight from here on."""
+        self.quantum = self.classes.quantum = quantum
+        for node in self.nodes.values():
+            node.flows.quantum = quantum
+
     # ---- what admission asks
 
     def share(self, flow: Flow) -> float:

@@ -63,6 +63,8 @@ class Request:
     queued_at: float = 0.0
     started_at: float = 0.0
     first_token_at: float = 0.0
+    full_s: float = 0.0
+    """The estimator's mark at the start: how long the slots had been full by then."""
 
     def __repr__(self) -> str:
         sizes = f"{self.prompt_tokens}+{self.context_tokens} tokens, at most {self.max_tokens}"

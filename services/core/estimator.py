@@ -1,0 +1,179 @@
+"""What the workers of a pool can do: work per second, time per token, time to read a prompt.
+
+Capacity is measured where it shows, while at least 90 % of the slots are taken:
+
+    R = (work done / slot-seconds spent on it, both fading) * slots that live now
+
+Per slot, so that a lost worker shows at once and not when the average has noticed. A ratio of sums, not a mean of
+ratios: short answers come often and say little. Work that was cancelled counts, since it took its slot like any other.
+Before anything was measured at that load, R is what the workers announced; without that, what was measured at any load.
+
+Time per token and prefill time are kept as sketches, because admission asks for medians and for cautious quantiles:
+a promise kept for the median is broken for half. Prefill is learned as a factor on tokens times the mean rate.
+
+Bound: the sketches' relative error (`quantile.Sketch`), 2 %. State: O(1).
+"""
+
+from __future__ import annotations
+
+from math import exp2
+
+from services.core.quantile import Sketch
+
+FULL = 0.9
+HALF_LIFE = 200.0
+"""Samples after which one weighs half: seconds under load, and long enough to smooth the mix."""
+ENOUGH = 20
+"""Samples from which a measurement is preferred to what was announced."""
+
+
+class Ratio:
+    """A fading sum over a fading sum."""
+
+    __slots__ = ("above", "below", "samples")
+
+    def __init__(self) -> None:
+        self.above = 0.0
+        self.below = 0.0
+        self.samples = 0
+
+    def add(self, above: float, below: float) -> None:
+        """Count a sample; what came before it weighs a little less."""
+        fade = exp2(-1.0 / HALF_LIFE)
+        self.above = self.above * fade + above
+        self.below = self.below * fade + below
+        self.samples += 1
+
+    @property
+    def value(self) -> float | None:
+        """The ratio; None while there is nothing to divide by."""
+        return self.above / self.below if self.below > 0 else None
+
+
+class Estimator:
+    """One pool's slots, and what they have been seen to do. All times are seconds, all work token-equivalents."""
+
+    __slots__ = (
+        "_any",
+        "_changed_at",
+        "_full",
+        "_full_s",
+        "_prefill",
+        "_prefill_error",
+        "_token_s",
+        "announced_per_slot_s",
+        "busy",
+        "mean_cost",
+        "rate",
+        "slots",
+    )
+
+    def __init__(
+        self,
+        *,
+        work_per_slot_s: float | None = None,
+        prefill_s_per_token: float | None = None,
+        s_per_token: float | None = None,
+    ) -> None:
+        self.slots = 0
+        self.busy = 0
+        self.rate: float | None = None
+        """R, work per second of all slots; None while unknown."""
+        self.mean_cost = 0.0
+        self.announced_per_slot_s = work_per_slot_s
+        self._full = Ratio()
+        self._any = Ratio()
+        self._full_s = 0.0
+        self._changed_at = 0.0
+        self._prefill = Ratio()
+        self._prefill_error = Sketch(0.02, half_life=HALF_LIFE)
+        self._token_s = Sketch(0.02, half_life=HALF_LIFE, least=1e-6)
+        if prefill_s_per_token is not None:
+            self._prefill.add(prefill_s_per_token, 1.0)
+        if s_per_token is not None:
+            self._token_s.add(s_per_token)
+
+    # ---- slots
+
+    @property
+    def free(self) -> int:
+        """Slots that nobody uses."""
+        return max(0, self.slots - self.busy)
+
+    def resize(self, now: float, slots: int) -> None:
+        """This many slots live from now on."""
+        self._pass(now)
+        self.slots = slots
+        self._update_rate()
+
+    def start(self, now: float) -> float:
+        """A slot is taken. Returns a mark to give to `learn` when it is free again."""
+        self._pass(now)
+        self.busy += 1
+        return self._full_s
+
+    def stop(self, now: float) -> None:
+        """A slot is free again."""
+        self._pass(now)
+        self.busy -= 1
+
+    def _pass(self, now: float) -> None:
+        if self.busy >= FULL * self.slots:
+            self._full_s += now - self._changed_at
+        self._changed_at = now
+
+    # ---- learning
+
+    def learn(self, now: float, started_at: float, mark: float, work: float) -> None:
+        """A slot did this much work from `started_at` until now."""
+        self.mean_cost = work if not self._any.samples else self.mean_cost + 0.02 * (work - self.mean_cost)
+        spent_s = now - started_at
+        if spent_s <= 0:
+            return
+        self._any.add(work, spent_s)
+        if self._full_s - mark >= FULL * spent_s:
+            self._full.add(work, spent_s)
+        self._update_rate()
+
+    def learn_prefill(self, seconds: float, prompt_tokens: float) -> None:
+        """The first token came this long after the start."""
+        if prompt_tokens <= 0:
+            return
+        predicted = self.prefill_s(prompt_tokens)
+        if predicted > 0:
+            self._prefill_error.add(seconds / predicted)
+        self._prefill.add(seconds, prompt_tokens)
+
+    def learn_pace(self, seconds: float, tokens: float) -> None:
+        """The tokens after the first took this long."""
+        if tokens > 0 and seconds > 0:
+            self._token_s.add(seconds / tokens)
+
+    def _update_rate(self) -> None:
+        per_slot = self._full.value if self._full.samples >= ENOUGH else None
+        if per_slot is None:
+            per_slot = self.announced_per_slot_s or self._full.value or self._any.value
+        self.rate = per_slot * self.slots if per_slot and self.slots else None
+
+    # ---- what is asked of it
+
+    def prefill_s(self, prompt_tokens: float, q: float | None = None) -> float:
+        """Seconds to read a prompt: on average, or at a quantile. 0 while unknown."""
+        per_token = self._prefill.value or 0.0
+        factor = self._prefill_error.quantile(q) if q is not None else None
+        return prompt_tokens * per_token * (1.0 if factor is None else factor)
+
+    def token_s(self, q: float) -> float:
+        """Seconds per token of an answer at a quantile. 0 while unknown."""
+        return self._token_s.quantile(q) or 0.0
+
+    @property
+    def residual_s(self) -> float:
+        """Seconds until the next slot comes free: none while one is, else the mean time between two ends."""
+        if self.busy < self.slots or not self.rate:
+            return 0.0
+        return self.mean_cost / self.rate
+
+    def __repr__(self) -> str:
+        rate = f"{self.rate:g} tokens/s" if self.rate else "rate unknown"
+        return f"<Estimator {self.busy}/{self.slots} slots, {rate}, {self.token_s(0.5) * 1000:g} ms a token>"

@@ -1,0 +1,84 @@
+"""What has been learned, and of whom: a pool, its classes, its tenants. Plain state; the rules are elsewhere."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from services.core.calibration import Calibration
+from services.core.cost import Lengths
+from services.core.estimator import Estimator
+from services.core.hint import Appointments
+from services.core.ladder import Controller
+from services.core.pool import Pool
+from services.core.quantile import Rolling, Sketch
+from services.core.standing import StandingQueue
+
+WAITS = 100
+"""Recent waits and slacks of a class that its ladder looks at."""
+
+
+class OfTenant:
+    """One tenant on one pool."""
+
+    __slots__ = ("appointments", "lengths", "service_s", "standing")
+
+    def __init__(self, parent: Lengths) -> None:
+        self.lengths = Lengths(parent)
+        self.standing = StandingQueue()
+        self.appointments = Appointments()
+        self.service_s = 0.0
+
+    def served(self, service_s: float) -> None:
+        """One of its requests held a slot this long."""
+        self.service_s += (service_s - self.service_s) * (0.05 if self.service_s else 1.0)
+
+
+class OfClass:
+    """One class on one pool: how good its predictions were, and how far it is degraded."""
+
+    __slots__ = ("_before", "_before_s", "_offered", "_since", "calibration", "controller", "slacks", "waits", "weight")
+
+    def __init__(self, weight: float, levels: int) -> None:
+        self.weight = weight
+        self.calibration = Calibration()
+        self.controller = Controller(levels)
+        self.waits = Rolling(WAITS)
+        self.slacks = Rolling(WAITS)
+        self._offered = [0.0] * levels
+        self._since = 0.0
+        self._before = [0.0] * levels
+        self._before_s = 0.0
+
+    def offered(self, costs: list[float]) -> None:
+        """Work that was offered, priced at each level."""
+        self._offered = [total + cost for total, cost in zip(self._offered, costs, strict=True)]
+
+    def offered_per_s(self, now: float) -> list[float]:
+        """Work offered per second over this window and the one before, level by level; a new window begins."""
+        this_s = now - self._since
+        spent_s = max(1e-9, this_s + self._before_s)
+        rates = [(a + b) / spent_s for a, b in zip(self._offered, self._before, strict=True)]
+        self._before, self._before_s, self._since = self._offered, this_s, now
+        self._offered = [0.0] * len(self._before)
+        return rates
+
+
+@dataclass(slots=True)
+class OfPool:
+    """One pool: its line, its slots, and what is known of those who use them."""
+
+    pool: Pool
+    classes: dict[str, OfClass]
+    estimator: Estimator = field(default_factory=Estimator)
+    lengths: Lengths = field(default_factory=Lengths)
+    tenants: dict[str, OfTenant] = field(default_factory=dict)
+    appointments: Appointments = field(default_factory=Appointments)
+    costs: Sketch = field(default_factory=lambda: Sketch(0.02, half_life=500))
+    retrieval_s: Sketch = field(default_factory=lambda: Sketch(0.02, half_life=200))
+
+    def tenant(self, id: str) -> OfTenant:
+        """What is known of a tenant; made when it is first asked for."""
+        known = self.tenants.get(id)
+        if known is None:
+            known = self.tenants[id] = OfTenant(self.lengths)
+        return known
