@@ -187,6 +187,18 @@ def test_a_change_of_habit_is_learned_within_a_few_hundred_answers() -> None:
     assert lengths.expected(4096) > 600
 
 
+def test_an_estimate_is_at_most_32_samples_behind_and_less_while_young() -> None:
+    for before, most_behind in ((24, 4), (1000, 31)):
+        lengths, samples = learned([(30, False)] * before), [(30, False)] * before
+        fresh = [lengths.expected(4096)]
+        for _ in range(70):
+            samples.append((1000, False))
+            lengths.observe(1000)
+            fresh.append(learned(samples).expected(4096))
+            assert any(lengths.expected(4096) == pytest.approx(x) for x in fresh[-1 - most_behind :])
+            most_behind = most_behind if before == 1000 else max(4, len(samples) // 8)
+
+
 @pytest.mark.parametrize("share", [0, -0.1, 1.1])
 def test_a_prior_is_a_share(share: float) -> None:
     with pytest.raises(ValueError, match="prior_share"):

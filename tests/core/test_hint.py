@@ -109,6 +109,12 @@ def test_with_no_capacity_everyone_comes_back_late_and_nothing_is_booked() -> No
     assert book.hint(5.0, 0, 10, 1000, never) == pytest.approx(SOONEST_S)
 
 
+def test_a_moment_of_almost_no_capacity_does_not_fill_the_book_for_hours() -> None:
+    book = Appointments()
+    book.hint(0.0, 0, 1000, 0.01, never)
+    assert book.hint(30.0, 0, 10, 1000, never) == pytest.approx(SOONEST_S)
+
+
 def test_a_queue_without_end_is_no_error() -> None:
     assert Appointments().hint(0.0, math.inf, 1, 1, never) == pytest.approx(25)
 
