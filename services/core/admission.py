@@ -93,9 +93,10 @@ def outlook(now: float, pool: Pool, flow: Flow, deadline: float, estimator: Esti
         return Outlook(own, share, 0.0, False)
     if own == 0.0 and flow.turn is Turn.OUT:  # it would be new: before it are the others that are
         ahead = pool.round_work * min(1.0, flow.node.flows.newcomers / max(1, pool.active_flows))
-    else:
-        ahead = own / share + pool.round_work - flow.round_part
-    return Outlook(own, share, min(pool.work, ahead) / rate + estimator.residual_s, False)
+        return Outlook(own, share, min(pool.work, ahead) / rate + estimator.residual_s, False)
+    ahead = own / share + pool.round_work - flow.round_part
+    wait_s = min(pool.work, ahead) / rate + estimator.residual_s
+    return Outlook(own, share, max(wait_s, flow.node.flows.turn_s(now, flow, flow.work_before(deadline))), False)
 
 
 def plan(

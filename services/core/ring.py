@@ -49,7 +49,7 @@ class Turn(Enum):
 class Member:
     """Someone who takes turns. `backlog` counts the requests that it could start now."""
 
-    __slots__ = ("backlog", "deficit", "due", "left_at", "since", "turn", "weight")
+    __slots__ = ("backlog", "deficit", "due", "left_at", "since", "turn", "turned_at", "weight")
 
     def __init__(self, weight: float) -> None:
         if not 0 < weight < float("inf"):
@@ -61,9 +61,13 @@ class Member:
         self.since = 0  # the round up to which quanta have been added to the deficit
         self.due = 0  # in NEXT and LATER: the round of its turn
         self.left_at = 0.0
+        self.turned_at = 0.0  # when its last turn ended
 
 
 M = TypeVar("M", bound=Member)
+
+ROUNDS = 4
+"""Rounds that their mean time looks back on."""
 
 
 class Ring(Generic[M]):
@@ -78,11 +82,13 @@ class Ring(Generic[M]):
         "_next",
         "_now",
         "_pushes",
+        "_turned_at",
         "backlog",
         "debt_half_life_s",
         "debt_quanta",
         "quantum",
         "round",
+        "round_s",
     )
 
     def __init__(self, quantum: float, *, debt_quanta: float = 16.0, debt_half_life_s: float = 60.0) -> None:
@@ -92,6 +98,8 @@ class Ring(Generic[M]):
         self.debt_quanta = debt_quanta
         self.debt_half_life_s = debt_half_life_s
         self.round = 0
+        self.round_s = 0.0
+        self._turned_at = 0.0
         self.backlog = 0
         # OrderedDict, not dict: taking the first key of a dict again and again walks over its dead entries.
         self._new: OrderedDict[M, None] = OrderedDict()
@@ -111,7 +119,7 @@ class Ring(Generic[M]):
         member.deficit = self.standing(now, member)
         member.since = self.round
         if member.deficit < 0:
-            self._wait(member)
+            self._wait(now, member)
             return
         member.deficit = self.quantum * member.weight
         member.turn = Turn.NEW
@@ -135,7 +143,7 @@ class Ring(Generic[M]):
                 del self._new[member]
                 if not member.backlog:
                     member.deficit = min(member.deficit, 0.0)
-                self._wait(member)
+                self._wait(now, member)
             elif self._now:
                 member = next(iter(self._now))
                 self._add_quanta(member)
@@ -144,10 +152,10 @@ class Ring(Generic[M]):
                     return member
                 del self._now[member]
                 if member.backlog:
-                    self._wait(member)
+                    self._wait(now, member)
                 else:
                     self._leave(now, member)
-            elif not self._turn_round():
+            elif not self._turn_round(now):
                 return None  # all who have work are put aside
 
     def charge(self, member: M, cost: float) -> None:
@@ -193,6 +201,16 @@ class Ring(Generic[M]):
             return 0.0
         return paid * float(0.5 ** ((now - member.left_at) / self.debt_half_life_s))
 
+    def turn_s(self, now: float, member: Member, ahead: float) -> float:
+        """Seconds until the turn in which the member starts what stands behind `ahead` of its own work.
+
+        Rounds are timed, so this knows what the members' present work does not show: who comes back in every round.
+        """
+        rounds = floor((ahead - self.standing(now, member)) / (self.quantum * member.weight)) + 1
+        if rounds < 1 or not self.round_s:
+            return 0.0
+        return max(0.0, rounds * self.round_s - min(now - member.turned_at, self.round_s))
+
     # ---- turns
 
     def _add_quanta(self, member: M) -> None:
@@ -206,7 +224,8 @@ class Ring(Generic[M]):
             return 1
         return floor(-member.deficit / (self.quantum * member.weight)) + 1
 
-    def _wait(self, member: M) -> None:
+    def _wait(self, now: float, member: M) -> None:
+        member.turned_at = now
         self._stand(member, self.round + self._rounds_to_wait(member))
 
     def _stand(self, member: M, due: int) -> None:
@@ -223,17 +242,16 @@ class Ring(Generic[M]):
             self._pushes += 1
             heappush(self._later, (due, self._pushes, member))
 
-    def _turn_round(self) -> bool:
+    def _turn_round(self, now: float) -> bool:
         """On to the next round in which anyone has a turn; False when nobody is left."""
         later = self._later
         while later and not self._awaited(later[0]):
             heappop(later)
-        if self._next:
-            self.round += 1
-        elif later:
-            self.round = later[0][0]
-        else:
+        if not self._next and not later:
             return False
+        turned = 1 if self._next else later[0][0] - self.round
+        self.round += turned
+        self._time_rounds(now, turned)
         self._now, self._next = self._next, self._now
         while later and later[0][0] <= self.round:
             entry = heappop(later)
@@ -241,6 +259,12 @@ class Ring(Generic[M]):
                 entry[2].turn = Turn.NOW
                 self._now[entry[2]] = None
         return True
+
+    def _time_rounds(self, now: float, turned: int) -> None:
+        """Keep the mean time of a round, over about the last ROUNDS of them."""
+        each_s = (now - self._turned_at) / turned
+        self._turned_at = now
+        self.round_s += (each_s - self.round_s) * (1.0 - (1.0 - 1.0 / ROUNDS) ** turned)
 
     @staticmethod
     def _awaited(entry: tuple[int, int, M]) -> bool:
@@ -256,6 +280,7 @@ class Ring(Generic[M]):
 
     def _send_home(self, now: float) -> None:
         """Nobody has work, so no round turns: all leave, with the debt that they have."""
+        self.round_s, self._turned_at = 0.0, now
         for members in (self._new, self._now, self._next):
             for member in members:
                 self._leave(now, member)

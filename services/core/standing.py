@@ -7,9 +7,9 @@ and Jacobson, RFC 8289). CoDel drops at the head, from a line whose senders will
 have been promised an answer, so the control is at the door and turns newcomers away.
 
 Own backlog in seconds, sampled at each of the tenant's starts:     b = (own work in line / share) / R
-At the end of a 500 ms window, with m the smallest b in it:
+At the first start after a window of 500 ms (or one service time, if that is longer), with m the smallest b in it:
     m > target      limit := max(target, 0.7 * limit)
-    otherwise       limit := limit / 0.7, up to the slack
+    otherwise       limit := limit / 0.7 for every window that passed, up to the slack
 A newcomer is turned away when its expected wait is above the limit, unless its own line is empty.
 
 One controller per tenant: one for the platform would let a tenant's standing queue turn away the others.
@@ -38,17 +38,16 @@ class StandingQueue:
         """At a start: what still stands in line, what may stand there, and how long its requests could wait at most."""
         if now >= self._window_ends:
             if self._window_ends > -inf:
-                self._turn(now, target_s, slack_s)
-            self._window_ends = now + WINDOW_S
+                self._judge(1 + int((now - self._window_ends) / WINDOW_S), target_s, slack_s)
+            self._window_ends = now + max(WINDOW_S, target_s)
             self._least_s = inf
         self._least_s = min(self._least_s, backlog_s)
 
-    def _turn(self, now: float, target_s: float, slack_s: float) -> None:
-        windows = 1 + int((now - self._window_ends) / WINDOW_S)  # more than one when nothing started for a while
-        if self._least_s > target_s and windows == 1:
+    def _judge(self, windows: int, target_s: float, slack_s: float) -> None:
+        if self._least_s > target_s:
             self.limit_s = max(target_s, STEP * min(self.limit_s, slack_s))
         else:
-            self.limit_s = self.limit_s / STEP**windows
+            self.limit_s /= STEP ** min(windows, 100)
         if self.limit_s >= slack_s:
             self.limit_s = inf  # the deadline is the limit
 
