@@ -1,0 +1,178 @@
+"""How every plot of the simulator looks: one palette, one type size, weir in front and the others behind it.
+
+The blue of weir keeps its distance from the muted tints of the others for every kind of colour blindness; each of
+those has a dash of its own besides, so that no line is known by its colour alone (after Okabe and Ito, and Tol). A
+line is named at its end, where the eye arrives, rather than in a legend.
+
+Two themes: `light` for a page that is white, `dark` for one that is not. The same run gives the same bytes: ids in
+the SVG are hashed from a fixed salt, and no date is written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+
+WIDTH_IN, HEIGHT_IN = 8.4, 4.7
+LABEL_PT, SMALL_PT, TITLE_PT = 10.0, 9.0, 13.0
+WEIR = "weir"
+SOLID = (0, ())
+
+
+@dataclass(frozen=True, slots=True)
+class Theme:
+    """The colours of a page."""
+
+    name: str
+    paper: str
+    ink: str
+    quiet: str
+    grid: str
+    weir: str
+    others: tuple[str, ...]
+    tenants: tuple[str, ...]
+    useful: str
+    wasted: str
+
+
+LIGHT = Theme(
+    name="light",
+    paper="#fcfcfa",
+    ink="#22272e",
+    quiet="#6a7178",
+    grid="#e4e4df",
+    weir="#0064a8",
+    others=("#a8714a", "#8a8f98", "#b0932f", "#6f8f7a", "#9a7aa6", "#b57585", "#7b9cbf"),
+    tenants=("#0064a8", "#d08a2c", "#3b9c7c", "#a4568c", "#6b7a3a", "#58626c"),
+    useful="#757d86",
+    wasted="#c8643c",
+)
+DARK = Theme(
+    name="dark",
+    paper="#1d2126",
+    ink="#e6e8ea",
+    quiet="#9aa1a9",
+    grid="#30363d",
+    weir="#56b4e9",
+    others=("#c08a63", "#8f959e", "#bfa550", "#7fa38b", "#a98bb5", "#c28796", "#7f97b3"),
+    tenants=("#56b4e9", "#e0a04a", "#5cc09c", "#c986b3", "#a5b56a", "#a9b2bb"),
+    useful="#7d858e",
+    wasted="#e08a5f",
+)
+DASHES: tuple[Any, ...] = (
+    (0, (6, 1.6)),
+    (0, (1.2, 1.4)),
+    (0, (5, 1.4, 1.2, 1.4)),
+    (0, (3, 1.2)),
+    (0, (8, 1.6, 1.2, 1.6, 1.2, 1.6)),
+    (0, (2, 2.4)),
+    (0, (10, 2)),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Stroke:
+    """How one policy is drawn."""
+
+    color: str
+    width: float
+    dash: Any
+    front: int
+
+
+def strokes(policies: Sequence[str], theme: Theme) -> dict[str, Stroke]:
+    """Weir in front; every other policy keeps the place that its name has among those shown."""
+    others = [name for name in policies if not is_weir(name)]
+    drawn = {
+        name: Stroke(theme.others[i % len(theme.others)], 1.4, DASHES[i % len(DASHES)], 3)
+        for i, name in enumerate(others)
+    }
+    ours = [name for name in policies if is_weir(name)]
+    for i, name in enumerate(ours):  # variants of weir share its colour, and are told apart by their dash
+        drawn[name] = Stroke(theme.weir, 2.6 if i == 0 else 1.9, SOLID if i == 0 else DASHES[i - 1], 5)
+    return drawn
+
+
+def is_weir(policy: str) -> bool:
+    return policy == WEIR or policy.startswith(f"{WEIR}_") or policy.startswith(f"{WEIR} ")
+
+
+def settings(theme: Theme) -> dict[Any, Any]:
+    """matplotlib's settings for a theme; everything that differs from its defaults."""
+    return {
+        "font.family": "DejaVu Sans",  # comes with matplotlib, so that every machine draws the same
+        "font.size": LABEL_PT,
+        "svg.fonttype": "none",  # text stays text: it can be read, searched and spoken
+        "svg.hashsalt": "weir",
+        "figure.facecolor": theme.paper,
+        "savefig.facecolor": theme.paper,
+        "axes.facecolor": theme.paper,
+        "axes.edgecolor": theme.quiet,
+        "axes.linewidth": 0.8,
+        "axes.labelcolor": theme.quiet,
+        "axes.labelsize": LABEL_PT,
+        "axes.grid": True,
+        "axes.grid.axis": "y",
+        "axes.axisbelow": True,
+        "axes.spines.top": False,
+        "axes.spines.right": False,
+        "axes.spines.left": False,
+        "grid.color": theme.grid,
+        "grid.linewidth": 0.8,
+        "xtick.color": theme.quiet,
+        "ytick.color": theme.quiet,
+        "xtick.labelsize": SMALL_PT,
+        "ytick.labelsize": SMALL_PT,
+        "ytick.left": False,
+        "text.color": theme.ink,
+        "lines.solid_capstyle": "round",
+        "lines.dash_capstyle": "butt",
+    }
+
+
+def sheet(
+    columns: int = 1, *, left: float = 0.1, right: float = 0.77, height_in: float = HEIGHT_IN
+) -> tuple[Figure, list[Axes]]:
+    """A page with its axes; the margin on the right is where lines are named."""
+    figure = Figure(figsize=(WIDTH_IN, height_in))
+    FigureCanvasAgg(figure)
+    grid = figure.add_gridspec(
+        1, columns, left=left, right=right, top=1 - 0.92 / height_in, bottom=0.62 / height_in, wspace=0.12
+    )
+    first = figure.add_subplot(grid[0, 0])
+    rest = [figure.add_subplot(grid[0, i], sharex=first, sharey=first) for i in range(1, columns)]
+    return figure, [first, *rest]
+
+
+def headline(figure: Figure, theme: Theme, question: str, note: str) -> None:
+    """The question that the plot answers, and below it what was run."""
+    top = figure.get_figheight()
+    figure.text(0.02, 1 - 0.16 / top, question, fontsize=TITLE_PT, fontweight="bold", color=theme.ink, va="top")
+    figure.text(0.02, 1 - 0.47 / top, note, fontsize=SMALL_PT, color=theme.quiet, va="top")
+
+
+def spread(wanted: Sequence[float], gap: float, low: float, high: float) -> list[float]:
+    """Places near the wanted ones, in the same order, at least `gap` apart, and within low and high while they fit.
+
+    Those that are too close form a block, which sits at the mean of its members' wishes.
+    """
+    order = sorted(range(len(wanted)), key=lambda i: (wanted[i], -i))  # of equals, the first one stands above
+    blocks: list[tuple[float, int]] = []  # (where its lowest member stands, how many)
+    for i in order:
+        start, size = wanted[i], 1
+        while blocks and blocks[-1][0] + blocks[-1][1] * gap > start:
+            before, members = blocks.pop()
+            start = (before * members + (start - members * gap) * size) / (members + size)
+            size += members
+        blocks.append((start, size))
+    places = [start + gap * k for start, size in blocks for k in range(size)]
+    for k in range(len(places) - 1, -1, -1):
+        places[k] = min(places[k], high - (len(places) - 1 - k) * gap)
+    for k in range(len(places)):
+        places[k] = max(places[k], low + k * gap)
+    return [place for _, place in sorted(zip(order, places, strict=True))]
