@@ -99,6 +99,8 @@ class Lengths:
 
     def observe(self, completion_tokens: float, *, cut: bool = False) -> None:
         """Learn from an answer; `cut` if it would have gone on (its limit, its deadline, its client left)."""
+        if cut and completion_tokens <= 0:
+            return  # it would have been at least nothing
         if self.parent is not None:
             self.parent.observe(completion_tokens, cut=cut)
         if cut and self._cut is None:

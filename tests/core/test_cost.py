@@ -123,6 +123,14 @@ def test_a_tenant_whose_answers_are_all_cut_is_taken_to_use_its_limit() -> None:
     assert lengths.at(0.9, 512) == 512
 
 
+def test_an_answer_that_never_began_teaches_nothing() -> None:
+    model = Lengths()
+    tenant = Lengths(model)
+    for _ in range(CONFIDENT_SAMPLES):
+        tenant.observe(0, cut=True)
+    assert (tenant.samples, model.samples) == (0, 0)
+
+
 @given(st.lists(st.integers(0, 200_000), min_size=CONFIDENT_SAMPLES, max_size=120), limits)
 def test_uncut_lengths_are_kept_within_their_error(lengths_seen: list[int], limit: float) -> None:
     """The tables are built of buckets 5 % wide; the mean over a limit is that of min(length, limit)."""
