@@ -21,7 +21,9 @@ refused on a guess: only what could not make it in an empty house is turned away
 
 **The service.** Prefill, then the answer's length times the time per token. The length is a guess: at q90 for a tenant
 that asks for more than its share, at the median for one that does not, since a light tenant must not pay for caution.
-Where the answer may be cut to fit (`fit_clamp`), the median serves for all: the clamp bounds the rest.
+Where the answer may be cut to fit (`fit_clamp`), the median serves for all: the clamp bounds the rest. A tenant of whom
+fewer than 20 answers are known is not refused on a guess at all: only its prefill counts, and waits and bounds as for
+everyone. Judged by the lengths of others it might be refused for ever, and nobody would learn that they were wrong.
 
 Relatives: Clockwork (OSDI '20) and Nexus (SOSP '19) test feasibility with known service times; Mooncake (FAST '25)
 refuses before prefill; QLM (2024) estimates waits from queued tokens. None of them knows the share that DRR gives.
@@ -102,10 +104,10 @@ def outlook(now: float, pool: Pool, flow: Flow, deadline: float, estimator: Esti
 def plan(
     request: Request, level: int, rung: Level, lengths: Lengths, estimator: Estimator, weights: Weights, q: float
 ) -> Plan:
-    """The request at a level; `q` is the quantile of the answer's length that its service time counts with."""
+    """The request at a level; `q` is the quantile of its length that its service time counts with, 0: none of it."""
     prompt, answer = sizes(request, level, rung)
     cost = prompt * weights.prompt + lengths.expected(answer) * weights.completion
-    return Plan(level, prompt, answer, cost, service_s(estimator, prompt, lengths.at(q, answer)))
+    return Plan(level, prompt, answer, cost, service_s(estimator, prompt, lengths.at(q, answer) if q else 0.0))
 
 
 def sizes(request: Request, level: int, rung: Level) -> tuple[int, int]:

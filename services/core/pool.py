@@ -42,7 +42,9 @@ class Flow(Member):
         """Charges of those that a newcomer with this deadline would stand behind."""
         return self.line.work_before(deadline) + (self.unready.work_before(deadline) if self.unready else 0.0)
 
-    def __len__(self) -> int:
+    @property
+    def requests(self) -> int:
+        """How many wait here."""
         return len(self.line) + len(self.unready)
 
     def __repr__(self) -> str:
@@ -121,7 +123,7 @@ class Pool:
             self.classes.less(flow.node)
         else:
             flow.unready.discard(request)
-        if not len(flow):
+        if not flow.requests:
             self._lingering[flow] = now
         self._update_round(flow)
 

@@ -46,6 +46,9 @@ class Turn(Enum):
     LATER = "later"
 
 
+WAITS = (Turn.NEXT, Turn.LATER)
+
+
 class Member:
     """Someone who takes turns. `backlog` counts the requests that it could start now."""
 
@@ -65,6 +68,9 @@ class Member:
 
 
 M = TypeVar("M", bound=Member)
+
+DUST = 1e-6
+"""Of a quantum: a debt below this is rounding, and must not cost a newcomer its place on the new list."""
 
 ROUNDS = 4
 """Rounds that their mean time looks back on."""
@@ -197,7 +203,7 @@ class Ring(Generic[M]):
         paid = member.deficit + (self.round - member.since) * self.quantum * member.weight
         if member.turn is not Turn.OUT:
             return paid
-        if paid >= 0:
+        if paid >= -DUST * self.quantum * member.weight:
             return 0.0
         return paid * float(0.5 ** ((now - member.left_at) / self.debt_half_life_s))
 
@@ -206,10 +212,13 @@ class Ring(Generic[M]):
 
         Rounds are timed, so this knows what the members' present work does not show: who comes back in every round.
         """
-        rounds = floor((ahead - self.standing(now, member)) / (self.quantum * member.weight)) + 1
-        if rounds < 1 or not self.round_s:
+        if not self.backlog:
             return 0.0
-        return max(0.0, rounds * self.round_s - min(now - member.turned_at, self.round_s))
+        round_s = max(self.round_s, now - self._turned_at)  # this one may be the longest yet
+        if member.turn is not Turn.OUT and (member.since < self.round or member.turn in WAITS):
+            rounds = max(1, self._rounds(member, ahead - member.deficit))
+            return max(0.0, rounds * round_s - (now - member.turned_at))
+        return max(0, self._rounds(member, ahead - self.standing(now, member))) * round_s
 
     # ---- turns
 
@@ -220,9 +229,11 @@ class Ring(Generic[M]):
 
     def _rounds_to_wait(self, member: M) -> int:
         """Rounds after `since` at which the deficit is above 0; at least one."""
-        if member.deficit > 0:
-            return 1
-        return floor(-member.deficit / (self.quantum * member.weight)) + 1
+        return max(1, self._rounds(member, -member.deficit))
+
+    def _rounds(self, member: Member, owed: float) -> int:
+        """Rounds whose quanta are more than what is owed."""
+        return floor(owed / (self.quantum * member.weight)) + 1
 
     def _wait(self, now: float, member: M) -> None:
         member.turned_at = now
@@ -264,7 +275,8 @@ class Ring(Generic[M]):
         """Keep the mean time of a round, over about the last ROUNDS of them."""
         each_s = (now - self._turned_at) / turned
         self._turned_at = now
-        self.round_s += (each_s - self.round_s) * (1.0 - (1.0 - 1.0 / ROUNDS) ** turned)
+        weight = 1.0 - (1.0 - 1.0 / ROUNDS) ** turned if self.round_s else 1.0
+        self.round_s += weight * (each_s - self.round_s)
 
     @staticmethod
     def _awaited(entry: tuple[int, int, M]) -> bool:

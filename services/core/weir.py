@@ -112,7 +112,7 @@ class Weir:
         plan = self._plan(request, first, of_pool, of_tenant, flow, view)
         if not of_pool.estimator.slots:
             return self._refuse(now, Outcome.NO_CAPACITY, "no_worker", of_pool, of_tenant, flow, view, plan)
-        if self.settings.standing_queue and len(flow) and view.wait_s > of_tenant.standing.limit_s:
+        if self.settings.standing_queue and flow.requests and view.wait_s > of_tenant.standing.limit_s:
             return self._refuse(now, Outcome.YIELD, "standing_queue", of_pool, of_tenant, flow, view, plan)
         while not self._makes_it(now, request, plan, view, of_pool, of_class):
             if plan.level >= request.max_level or not self.settings.degrade:
@@ -133,9 +133,13 @@ class Weir:
     def _plan(
         self, request: Request, level: int, of_pool: OfPool, of_tenant: OfTenant, flow: Flow, view: Outlook
     ) -> Plan:
-        light = view.own_work <= self.drr.quantum * flow.weight
-        q = 0.5 if light or request.may_clamp else 0.9
         rung, settings = self.settings.ladder[level], self.settings
+        if not of_tenant.lengths.confident:
+            q = 0.0
+        elif request.may_clamp or view.own_work <= self.drr.quantum * flow.weight:
+            q = 0.5
+        else:
+            q = 0.9
         return plan(request, level, rung, of_tenant.lengths, of_pool.estimator, settings.weights, q)
 
     def _makes_it(
@@ -172,7 +176,7 @@ class Weir:
         if request.may_clamp:
             answer: float = min(plan.answer_tokens, self.settings.least_answer_tokens)
         else:
-            answer = lengths.at(0.5, plan.answer_tokens)
+            answer = _median(lengths, plan.answer_tokens)
         return request.deadline - estimator.prefill_s(plan.prompt_tokens) - answer * estimator.token_s(0.5)
 
     def _refuse(
@@ -187,7 +191,7 @@ class Weir:
         plan: Plan,
     ) -> Refused:
         rate = of_pool.estimator.rate or 0.0
-        if len(flow) and outcome is not Outcome.NO_CAPACITY:
+        if flow.requests and outcome is not Outcome.NO_CAPACITY:
             book, scope, queued, rate = of_tenant.appointments, "tenant", flow.work, rate * view.share
         else:
             book, scope, queued = of_pool.appointments, "platform", of_pool.pool.work
@@ -237,7 +241,7 @@ class Weir:
 
     def _grant(self, now: float, request: Request, of_pool: OfPool) -> int:
         prompt, answer = sizes(request, request.level, self.settings.ladder[request.level])
-        median = of_pool.tenant(request.tenant).lengths.at(0.5, answer)
+        median = _median(of_pool.tenant(request.tenant).lengths, answer)
         tokens = grant(request, prompt, answer, median, request.deadline - now, of_pool.estimator)
         return tokens if tokens >= min(answer, self.settings.least_answer_tokens) else 0
 
@@ -338,3 +342,8 @@ class Weir:
 
     def __repr__(self) -> str:
         return f"<Weir {self.drr!r}, {[of_pool.estimator for of_pool in self.learned.values()]}>"
+
+
+def _median(lengths: Lengths, answer_tokens: int) -> float:
+    """Half of the tenant's answers are at most so long; 0 while too few are known to say."""
+    return lengths.at(0.5, answer_tokens) if lengths.confident else 0.0
