@@ -173,7 +173,7 @@ def test_a_step_back_that_failed_waits_for_its_budget():
 def test_going_back_to_full_quality_is_free():
     drive = Drive()
     drive.hold(20.0, 5.0)
-    assert drive.hold(0.5, 15.0) == 0
+    assert drive.hold(0.5, 20.0) == 0
     assert drive.hold(1.3, 1.5) == 1  # at once, though the last minute has seen five changes
 
 
