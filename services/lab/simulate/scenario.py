@@ -286,8 +286,8 @@ def _unknown(scenario: Scenario) -> list[str]:
 
 def load(path_or_name: str | Path) -> Scenario:
     """A scenario from a file, or by the name of one that ships with Weir. LabError tells every fault."""
-    path = _find(path_or_name)
-    return parse(_read(path), name=path.name, folder=path.parent)
+    path = find(path_or_name)
+    return parse(load_raw(path), name=path.name, folder=path.parent)
 
 
 def parse(raw: Any, *, name: str = "scenario", folder: Path | None = None) -> Scenario:
@@ -305,14 +305,16 @@ def names() -> list[str]:
     return sorted(path.stem for path in NAMED.glob("*.yaml"))
 
 
-def _find(path_or_name: str | Path) -> Path:
+def find(path_or_name: str | Path) -> Path:
+    """Where a scenario's file is."""
     for path in (Path(path_or_name), NAMED / f"{path_or_name}.yaml"):
         if path.is_file():
             return path
     raise LabError(f"There is no scenario {path_or_name}.", notes=(f"Those that ship: {', '.join(names())}.",))
 
 
-def _read(path: Path) -> Any:
+def load_raw(path: Path) -> Any:
+    """What its YAML says, unjudged."""
     if path.stat().st_size > LARGEST_FILE_BYTES:
         raise LabError(f"{path} is larger than {LARGEST_FILE_BYTES:,} bytes: that is no scenario.")
     try:

@@ -1,0 +1,239 @@
+"""What the workers can do at most, measured: a closed loop, one client a slot, straight at the workers.
+
+Every goodput in a report is a share of this, so it is measured on the same workers and the same mix of requests in
+the same run, never computed. A group's own load turns into a rate by the capacity for that group alone (so loads add
+up in worker time); then the capacity for the mix of all rates is measured, and the rates are scaled by what it shows
+to be left over, so that the total load is what the scenario says.
+
+Nothing is refused, cancelled or late here, no worker fails, and the router is no distance away.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from functools import lru_cache
+from random import Random
+from typing import Any, NamedTuple
+
+from services.core.cost import Weights
+from services.core.estimator import Estimator
+from services.lab.simulate.arrivals import Closed, Trace
+from services.lab.simulate.clients import Sizes, Tenant
+from services.lab.simulate.distributions import constant
+from services.lab.simulate.job import Job
+from services.lab.simulate.plan import Asks, period_s
+from services.lab.simulate.policies.fifo import Fifo
+from services.lab.simulate.report import Capacity
+from services.lab.simulate.scenario import Scenario, SlotWorkers, TenantGroup, Workers
+from services.lab.simulate.simulation import Simulation
+from services.lab.simulate.tally import Account
+from services.lab.simulate.traces import read
+
+ANSWERS = 20_000
+ANSWERS_OF_STEPS = 5_000
+UNSEEN_PREFILL = 1e-9
+"""Seconds a prompt token, where reading one costs nothing: then only answers cost."""
+
+
+class Measured(NamedTuple):
+    """The capacity, and each group's rate in requests per second."""
+
+    capacity: Capacity
+    rates: Mapping[str, float]
+
+
+def measure(scenario: Scenario) -> Measured:
+    """By the scenario's own seed. The same question is measured once per process."""
+    loads = {group.name: group.arrivals.load for group in scenario.tenants if not isinstance(group.arrivals, Closed)}
+    rates: dict[str, float] = {}
+    for group in scenario.tenants:
+        rate = _rate(scenario, group)
+        if rate is not None:
+            rates[group.name] = rate
+    capacity = _mix(scenario, rates)
+    if rates and all(load is not None for load in loads.values()):
+        asked = sum(load for load in loads.values() if load is not None)
+        scale = asked * capacity.requests_per_s / sum(rates.values())
+        rates = {name: rate * scale for name, rate in rates.items()}
+    return Measured(capacity, rates)
+
+
+def _rate(scenario: Scenario, group: TenantGroup) -> float | None:
+    arrivals = group.arrivals
+    if isinstance(arrivals, Closed):
+        return None
+    if arrivals.load is not None:
+        return arrivals.load * _mix(scenario, {group.name: 1.0}).requests_per_s
+    if isinstance(arrivals, Trace):
+        rows = read(arrivals.path, arrivals.format)
+        return (arrivals.time_scale or 1.0) * len(rows) / period_s(rows)
+    return arrivals.rate_per_s
+
+
+def _mix(scenario: Scenario, rates: Mapping[str, float]) -> Capacity:
+    """Of these groups in these proportions; of the closed ones by their clients, if there are no others."""
+    if not rates:
+        closed = [group for group in scenario.tenants if isinstance(group.arrivals, Closed)]
+        rates = {group.name: float(group.arrivals.clients) for group in closed if isinstance(group.arrivals, Closed)}
+    total = sum(rates.values())
+    shares = {name: round(rate / total, 6) for name, rate in rates.items()}
+    workers = [json.loads(group.model_dump_json()) for group in scenario.workers]
+    for worker in workers:
+        worker |= {"failures": [], "round_trip_ms": 0.0, "lookahead": 0}
+    tenants = [json.loads(group.model_dump_json(by_alias=True)) for group in scenario.tenants if group.name in shares]
+    for tenant in tenants:
+        _forget_when(tenant)
+    bare = {
+        "title": "capacity",
+        "seed": scenario.seed,
+        "duration_s": 1e6,
+        "bucket_s": 3600.0,
+        "workers": workers,
+        "classes": [{"name": name} for name in sorted({tenant["class"] for tenant in tenants})],
+        "tenants": tenants,
+    }
+    return _measured(json.dumps(bare, sort_keys=True), tuple(sorted(shares.items())))
+
+
+def _forget_when(tenant: dict[str, Any]) -> None:
+    """Only what is asked matters here, not how often: or the cache would miss at every load."""
+    arrivals = tenant["arrivals"]
+    if arrivals["kind"] == "trace":
+        arrivals |= {"load": 1.0, "time_scale": None}
+    else:
+        tenant["arrivals"] = {"kind": "poisson", "load": 1.0}
+    tenant |= {"count": 1, "retries": {}}
+
+
+@lru_cache(maxsize=256)
+def _measured(bare: str, shares: tuple[tuple[str, float], ...]) -> Capacity:
+    scenario = Scenario.model_validate_json(bare)
+    saturation = Saturation(scenario, dict(shares))
+    weights = weights_of(scenario.workers)
+    simulation = Simulation(scenario, saturation, Fifo(), weights.cost, seed=scenario.seed)
+    is_slots = all(isinstance(group, SlotWorkers) for group in scenario.workers)
+    wanted = ANSWERS if is_slots else ANSWERS_OF_STEPS
+    until = 0.25
+    while simulation.answers < 3 * scenario.slots:
+        until *= 2
+        simulation.run_until(until)
+    from_s, answers, cost = until, simulation.answers, simulation.answered_cost
+    while simulation.answers - answers < wanted:
+        until *= 1.1
+        simulation.run_until(until)
+    span_s, answers = until - from_s, simulation.answers - answers
+    return Capacity(
+        requests_per_s=answers / span_s,
+        cost_per_s=(simulation.answered_cost - cost) / span_s,
+        slots=scenario.slots,
+        prompt_weight=weights.prompt,
+        completion_weight=weights.completion,
+        service_s=scenario.slots * span_s / answers,
+    )
+
+
+class Saturation:
+    """A plan in which one client a slot asks again at once; what it asks is drawn from the mix."""
+
+    def __init__(self, scenario: Scenario, shares: Mapping[str, float]) -> None:
+        self._chance = Random(f"{scenario.seed}/capacity")
+        account = Account()
+        self.accounts = {"all": account}
+        self.tenants: list[Tenant] = []  # none is watched
+        self._made = 0
+        self._askers = [Tenant(group.name, group, account, 0, False) for group in scenario.tenants]
+        self._draws = [_Draw(group, self._chance) for group in scenario.tenants]
+        self._edges = [shares[group.name] for group in scenario.tenants]
+        self.clients = scenario.slots
+        self.loops: list[Asks] = [self]
+        self.chunk_s = math.inf
+
+    def number(self) -> int:
+        self._made += 1
+        return self._made
+
+    def until(self, until: float) -> list[Job]:
+        return []
+
+    def think(self) -> float:
+        return 0.0
+
+    def draw(self, number: int, client: int, now: float) -> Job:
+        place = 0
+        if len(self._askers) > 1:
+            (place,) = self._chance.choices(range(len(self._askers)), self._edges)
+        job = self._draws[place].job(number, self._askers[place], now)
+        job.deadline = job.leaves_at = math.inf
+        return job
+
+
+class _Draw:
+    """One request of a group: by its distributions, or any row of its trace."""
+
+    def __init__(self, group: TenantGroup, chance: Random) -> None:
+        timeless = group.model_copy(update={"deadline_s": constant(1.0), "patience_s": None})
+        self._sizes = Sizes(timeless, chance)
+        self._chance = chance
+        trace = group.arrivals if isinstance(group.arrivals, Trace) else None
+        self._rows = read(trace.path, trace.format) if trace else []
+        self._scale = trace.token_scale if trace else 1.0
+
+    def job(self, number: int, asker: Tenant, now: float) -> Job:
+        if not self._rows:
+            return self._sizes.job(number, asker, now)
+        row = self._rows[int(self._chance.random() * len(self._rows))]
+        prompt, completion = (
+            round(row.prompt_tokens * self._scale) or 1,
+            round(row.completion_tokens * self._scale) or 1,
+        )
+        return self._sizes.job(number, asker, now, prompt, completion)
+
+
+# ---- what workers say of themselves
+
+
+def weights_of(groups: tuple[Workers, ...]) -> Weights:
+    """Cost per token as a calibrated worker would have it; of several kinds, the mean by slots."""
+    return Weights.calibrated(_mean(groups, _read_s), _mean(groups, _write_s))
+
+
+def announced(groups: tuple[Workers, ...]) -> Estimator:
+    """What a worker tells when it joins: work per slot-second, and its two paces, all slots taken."""
+    weights = weights_of(groups)
+    return Estimator(
+        work_per_slot_s=weights.completion / _mean(groups, _write_s),
+        prefill_s_per_token=_mean(groups, _prefill_s),
+        s_per_token=_mean(groups, _token_s),
+    )
+
+
+def _mean(groups: tuple[Workers, ...], of: Any) -> float:
+    slots = [group.count * group.slots for group in groups]
+    return float(sum(of(group) * count for group, count in zip(groups, slots, strict=True)) / sum(slots))
+
+
+def _read_s(group: Workers) -> float:
+    """Slot-seconds that a prompt token takes."""
+    if isinstance(group, SlotWorkers):
+        return 1.0 / group.prefill_tokens_per_s
+    return max(UNSEEN_PREFILL, group.per_prefill_token_ms * group.slots / 1000.0)
+
+
+def _write_s(group: Workers) -> float:
+    """Slot-seconds that a token of an answer takes."""
+    if isinstance(group, SlotWorkers):
+        return group.s_per_token
+    return (group.base_ms + group.per_sequence_ms * group.slots) / 1000.0
+
+
+_token_s = _write_s
+
+
+def _prefill_s(group: Workers) -> float:
+    """Seconds per prompt token while it is read."""
+    if isinstance(group, SlotWorkers):
+        return 1.0 / group.prefill_tokens_per_s
+    full_step_ms = group.base_ms + group.per_sequence_ms * group.slots
+    return (group.per_prefill_token_ms + full_step_ms / group.chunk_tokens) / 1000.0
