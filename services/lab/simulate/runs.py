@@ -1,0 +1,94 @@
+"""Many runs at once: every policy at every load with every seed, spread over the cores.
+
+Each run is a process's own business from beginning to end and gets only its seed, so the figures do not depend on
+how many processes there were or which came first. The biggest runs start first, so that none is left to wait for at
+the end.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures.process import BrokenProcessPool
+from dataclasses import dataclass
+
+from services.lab.errors import LabError
+from services.lab.simulate.arrivals import Closed, Trace
+from services.lab.simulate.engine import run as simulate
+from services.lab.simulate.results import Result, loads
+from services.lab.simulate.scenario import PolicyChoice, Scenario
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """One policy at one load with one seed."""
+
+    scenario: Scenario
+    choice: PolicyChoice
+    load: float | None
+
+    @property
+    def size(self) -> float:
+        """Simulated seconds times load: how long it takes, relative to others."""
+        return self.scenario.duration_s * sum(_asked(self.scenario))
+
+
+def _asked(scenario: Scenario) -> Iterator[float]:
+    for group in scenario.tenants:
+        arrivals = group.arrivals
+        load = 1.0 if isinstance(arrivals, Closed) else arrivals.load or 1.0
+        yield load
+        for phase in () if isinstance(arrivals, Closed | Trace) else arrivals.phases:
+            yield load * phase.times * (phase.until_s - phase.from_s) / scenario.duration_s
+
+
+def plan(scenario: Scenario) -> list[Run]:
+    """All runs of a scenario."""
+    return [
+        Run((scenario if load is None else scenario.at_load(load)).with_seed(seed), choice, load)
+        for load in loads(scenario)
+        for seed in scenario.runs
+        for choice in scenario.policies
+    ]
+
+
+def cores() -> int:
+    """Those that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def execute(runs: Sequence[Run], jobs: int) -> Iterator[tuple[Run, Result]]:
+    """Make them, and yield each when it is done."""
+    ordered = sorted(runs, key=lambda run: -run.size)
+    if jobs == 1 or len(runs) == 1:
+        yield from ((run, one(run)) for run in ordered)
+        return
+    yield from _in_processes(ordered, min(jobs, len(runs)))
+
+
+def one(run: Run) -> Result:
+    return Result(run.load, simulate(run.scenario, run.choice))
+
+
+def _in_processes(runs: Sequence[Run], jobs: int) -> Iterator[tuple[Run, Result]]:
+    context = multiprocessing.get_context("spawn")  # a fork would copy the progress bar's thread in mid-stride
+    with ProcessPoolExecutor(jobs, mp_context=context, initializer=_die_quietly) as pool:
+        futures = {pool.submit(one, run): run for run in runs}
+        try:
+            for future in as_completed(futures):
+                yield futures[future], future.result()
+        except BrokenProcessPool:
+            raise LabError("A simulating process died: most likely it ran out of memory. Try --jobs 1.") from None
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)
+            for child in multiprocessing.active_children():
+                child.terminate()
+            raise
+
+
+def _die_quietly() -> None:
+    """Ctrl-C reaches every process of the terminal: the parent tells about it, once."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
