@@ -89,16 +89,17 @@ def outlook(now: float, pool: Pool, flow: Flow, deadline: float, estimator: Esti
     if estimator.busy < estimator.slots and not pool.classes.backlog:
         return Outlook(0.0, 1.0, 0.0, True)
     share = pool.share(flow)
-    own = flow.work_before(deadline) + pool.debt(now, flow)
+    line = flow.work_before(deadline)
+    own = line + pool.debt(now, flow)
     rate = estimator.rate
     if not rate:
         return Outlook(own, share, 0.0, False)
     if own == 0.0 and flow.turn is Turn.OUT:  # it would be new: before it are the others that are
         ahead = pool.round_work * min(1.0, flow.node.flows.newcomers / max(1, pool.active_flows))
-        return Outlook(own, share, min(pool.work, ahead) / rate + estimator.residual_s, False)
-    ahead = own / share + pool.round_work - flow.round_part
-    wait_s = min(pool.work, ahead) / rate + estimator.residual_s
-    return Outlook(own, share, max(wait_s, flow.node.flows.turn_s(now, flow, flow.work_before(deadline))), False)
+        return Outlook(own, share, min(pool.work, ahead) / rate + estimator.residual_s(now), False)
+    ahead = min(pool.work, own / share + pool.round_work - flow.round_part)
+    ahead = max(ahead, pool.turn_work(now, flow, line))
+    return Outlook(own, share, ahead / rate + estimator.residual_s(now), False)
 
 
 def plan(

@@ -1,29 +1,42 @@
 """When a batch forms, and who is in it.
 
 A GPU step costs nearly the same for one sequence as for eight (T(n) = a + b*n with b << a), so sequences share steps.
+A batch fires at the first of four moments:
+
+    full          there are as many as there are slots
+    idle          there is a slot that nobody uses
+    latest start  the tightest deadline allows no more waiting: deadline - service_s
+    window end    the one who came first has waited for the window
+
 Two policies, told apart by when a newcomer may join:
 
 - `continuous` (the default): at every step boundary, while a slot is free. Orca (OSDI'22) calls it iteration-level
-  scheduling; it is work-conserving, which makes it throughput-optimal (Li, Dai, Peng 2025). An idle engine fires at
-  once, so nothing waits for company and the window is never used.
-- `static`: only into an empty engine. A batch fires when it is full, or when its oldest member has waited for the
-  window, and then runs to completion. Kept literal, for the experiment: a window bounds a wait that was free.
+  scheduling; it is work-conserving, which makes it throughput-optimal (Li, Dai, Peng 2025). A free slot is idle, so
+  it fires at once, nothing waits for company, and the other three moments never come.
+- `static`: only into an empty engine, which then runs the batch to completion. Here the window is kept literally, for
+  the experiment: an idle engine waits for it (a window of 0 fires when idle). It bounds a wait that was free.
+
+In line, the earliest deadline goes first, and of equal ones who came first: optimal for as long as all deadlines can
+be met (Liu, Layland 1973). When they cannot, it serves the ones about to fail, so it needs the admission test before
+it, and the line is short. It is not fair between tenants either: at most a line's length of the router's order is
+lost here.
 
 Bounds: at most `slots` run and at most `slots + queue_size` are here in all, so that a burst onto an idle engine is not
 refused while slots stand empty; nobody fires at or after its deadline; in continuous mode no slot is left free while
-someone waits. A deadline that has passed removes its request. Its slack is never clamped to zero,
-which would make the dead the most urgent of all.
+someone waits; until the moment that `Wait` names nothing changes by itself, and then something does. A deadline that
+has passed removes its request. Its slack is never clamped to zero, which would make the dead the most urgent of all.
 
-Order is first come, first served. It lives in `_take` alone: earliest deadline first replaces that one method.
+Cost: a place in the line is found by bisection; a decision looks at the head of the line, and, while a static batch
+gathers, at each of its members once.
 """
 
 from __future__ import annotations
 
 import math
-from collections import OrderedDict
-from dataclasses import dataclass
+from bisect import bisect_left, bisect_right, insort
+from dataclasses import dataclass, field
 from enum import Enum
-from typing import Generic, TypeVar
+from typing import Generic, TypeAlias, TypeVar
 
 T = TypeVar("T")
 
@@ -35,14 +48,30 @@ class Batching(Enum):
     STATIC = "static"
 
 
+class Trigger(Enum):
+    """Why a batch fired."""
+
+    FULL = "full"
+    IDLE = "idle"
+    LATEST_START = "latest_start"
+    WINDOW_END = "window_end"
+
+
 @dataclass(frozen=True, slots=True)
 class Waiting(Generic[T]):
-    """A request in line. Both times are seconds on the clock that `now` is read from."""
+    """A request in line. All times are seconds, on the clock that `now` is read from."""
 
     id: str
     arrived_at: float
     deadline: float
     item: T
+    service_s: float = 0.0
+    """How long it would run, if that is known; 0 asks for no early start."""
+
+    @property
+    def latest_start(self) -> float:
+        """When it has to start to be over by its deadline."""
+        return self.deadline - self.service_s
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +80,7 @@ class Fire(Generic[T]):
 
     admit: tuple[Waiting[T], ...]
     expired: tuple[Waiting[T], ...] = ()
+    trigger: Trigger = field(default=Trigger.IDLE, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,13 +91,13 @@ class Wait(Generic[T]):
     expired: tuple[Waiting[T], ...] = ()
 
 
+_Place: TypeAlias = tuple[float, int, Waiting[T]]  # deadline, number of the offer: no two are equal
+
+
 class BatchFormer(Generic[T]):
-    """The bounded line before an engine, and the decision when to let whom in.
+    """The bounded line before an engine, and the decision when to let whom in."""
 
-    The line is a handful of requests, so deadlines are found by looking at each: that beats keeping a heap.
-    """
-
-    __slots__ = ("_line", "batching", "queue_size", "slots", "window_s")
+    __slots__ = ("_line", "_offers", "_places", "batching", "queue_size", "slots", "window_s")
 
     def __init__(self, batching: Batching, *, slots: int, queue_size: int, window_s: float = 0.0) -> None:
         if slots < 1 or queue_size < 1:
@@ -78,7 +108,9 @@ class BatchFormer(Generic[T]):
         self.slots = slots
         self.queue_size = queue_size
         self.window_s = window_s
-        self._line: OrderedDict[str, Waiting[T]] = OrderedDict()
+        self._line: list[_Place[T]] = []  # sorted
+        self._places: dict[str, _Place[T]] = {}  # by id, in order of arrival
+        self._offers = 0
 
     def __len__(self) -> int:
         return len(self._line)
@@ -89,65 +121,84 @@ class BatchFormer(Generic[T]):
 
     def offer(self, waiting: Waiting[T], running: int) -> bool:
         """Join the line; False, and nothing changes, when it is at its bound."""
-        if waiting.id in self._line:
+        if waiting.id in self._places:
             raise ValueError(f"{waiting.id} already waits")
         if math.isnan(waiting.deadline):
             raise ValueError(f"{waiting.id} has no deadline: NaN is before and after everything")
+        if not waiting.service_s >= 0:
+            raise ValueError(f"service_s of {waiting.id} must not be negative, got {waiting.service_s}")
         if self.full(running):
             return False
-        self._line[waiting.id] = waiting
+        place = (waiting.deadline, self._offers, waiting)
+        self._offers += 1
+        self._places[waiting.id] = place
+        insort(self._line, place)
         return True
 
     def discard(self, id: str) -> bool:
-        """Leave the line, in O(1). False when it was not there: it has fired, expired, or never came."""
-        return self._line.pop(id, None) is not None
+        """Leave the line. False when it was not there: it has fired, expired, or never came."""
+        place = self._places.pop(id, None)
+        if place is None:
+            return False
+        del self._line[bisect_left(self._line, place)]
+        return True
 
     def expire(self, now: float) -> tuple[Waiting[T], ...]:
         """Remove and return those whose deadline has come."""
-        expired = tuple(waiting for waiting in self._line.values() if waiting.deadline <= now)
-        for waiting in expired:
-            del self._line[waiting.id]
-        return expired
+        return self._take(bisect_right(self._line, now, key=_deadline))
 
     def flush(self) -> tuple[Waiting[T], ...]:
         """Remove and return everyone: the worker is leaving."""
-        everyone = tuple(self._line.values())
-        self._line.clear()
-        return everyone
+        return self._take(len(self._line))
 
     def decide(self, now: float, running: int) -> Fire[T] | Wait[T]:
         """Whom to start at this step boundary, with `running` sequences in the engine."""
         expired = self.expire(now)
-        free = self._joinable(now, running)
-        if free > 0 and self._line:
-            return Fire(self._take(free), expired)
-        return Wait(self._wake_at(running), expired)
+        trigger = self._trigger(now, running) if self._line else None
+        if trigger is None:
+            return Wait(self._wake_at(running), expired)
+        return Fire(self._take(self.slots - running), expired, trigger)
 
-    def _joinable(self, now: float, running: int) -> int:
-        """How many may join now."""
+    def _trigger(self, now: float, running: int) -> Trigger | None:
+        """Why the line may go in now; None: it may not."""
         if self.batching is Batching.CONTINUOUS:
-            return self.slots - running
+            return Trigger.IDLE if running < self.slots else None
         if running > 0:
-            return 0
-        ready = len(self._line) >= self.slots or now >= self._window_ends()
-        return self.slots if ready else 0
+            return None
+        if len(self._line) >= self.slots:
+            return Trigger.FULL
+        if now >= self._latest_start():
+            return Trigger.LATEST_START
+        return Trigger.WINDOW_END if now >= self._window_ends() else None
 
     def _take(self, count: int) -> tuple[Waiting[T], ...]:
         """The next ones in order."""
-        return tuple(self._line.popitem(last=False)[1] for _ in range(min(count, len(self._line))))
+        taken = tuple(place[-1] for place in self._line[:count])
+        del self._line[:count]
+        for waiting in taken:
+            del self._places[waiting.id]
+        return taken
+
+    def _latest_start(self) -> float:
+        return min(place[-1].latest_start for place in self._line)
 
     def _window_ends(self) -> float:
-        oldest = next(iter(self._line.values()), None)
-        return math.inf if oldest is None else oldest.arrived_at + self.window_s
+        first = next(iter(self._places.values()))
+        return first[-1].arrived_at + self.window_s
 
     def _wake_at(self, running: int) -> float | None:
         """The next moment at which the answer changes by itself."""
-        moments = [waiting.deadline for waiting in self._line.values()]
+        if not self._line:
+            return None
+        soonest = _deadline(self._line[0])
         if self.batching is Batching.STATIC and running == 0:
-            moments.append(self._window_ends())
-        soonest = min(moments, default=math.inf)
+            soonest = min(soonest, self._window_ends(), self._latest_start())
         return soonest if soonest < math.inf else None
 
     def __repr__(self) -> str:
         bounds = f"{self.slots} slots + {self.queue_size}"
         return f"<BatchFormer {self.batching.value}, {len(self)} waiting, {bounds}, window {self.window_s * 1000:g} ms>"
+
+
+def _deadline(place: _Place[T]) -> float:
+    return place[0]

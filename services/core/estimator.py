@@ -16,9 +16,11 @@ Bound: the sketches' relative error (`quantile.Sketch`), 2 %. State: O(1).
 
 from __future__ import annotations
 
+from heapq import heappop, heappush
 from math import exp2
 
 from services.core.quantile import Sketch
+from services.core.request import Request, Stage
 
 FULL = 0.9
 HALF_LIFE = 200.0
@@ -56,10 +58,12 @@ class Estimator:
     __slots__ = (
         "_any",
         "_changed_at",
+        "_ends",
         "_full",
         "_full_s",
         "_prefill",
         "_prefill_error",
+        "_starts",
         "_token_s",
         "announced_per_slot_s",
         "busy",
@@ -85,6 +89,8 @@ class Estimator:
         self._any = Ratio()
         self._full_s = 0.0
         self._changed_at = 0.0
+        self._ends: list[tuple[float, int, Request]] = []
+        self._starts = 0
         self._prefill = Ratio()
         self._prefill_error = Sketch(0.02, half_life=HALF_LIFE)
         self._token_s = Sketch(0.02, half_life=HALF_LIFE, least=1e-6)
@@ -106,11 +112,13 @@ class Estimator:
         self.slots = slots
         self._update_rate()
 
-    def start(self, now: float) -> float:
-        """A slot is taken. Returns a mark to give to `learn` when it is free again."""
+    def start(self, now: float, request: Request, service_s: float) -> None:
+        """A slot is taken, for about so long."""
         self._pass(now)
         self.busy += 1
-        return self._full_s
+        request.full_s = self._full_s
+        self._starts += 1
+        heappush(self._ends, (now + service_s, self._starts, request))
 
     def stop(self, now: float) -> None:
         """A slot is free again."""
@@ -124,14 +132,14 @@ class Estimator:
 
     # ---- learning
 
-    def learn(self, now: float, started_at: float, mark: float, work: float) -> None:
-        """A slot did this much work from `started_at` until now."""
+    def learn(self, now: float, request: Request, work: float) -> None:
+        """The request's slot did this much work from its start until now."""
         self.mean_cost = work if not self._any.samples else self.mean_cost + 0.02 * (work - self.mean_cost)
-        spent_s = now - started_at
+        spent_s = now - request.started_at
         if spent_s <= 0:
             return
         self._any.add(work, spent_s)
-        if self._full_s - mark >= FULL * spent_s:
+        if self._full_s - request.full_s >= FULL * spent_s:
             self._full.add(work, spent_s)
         self._update_rate()
 
@@ -167,11 +175,19 @@ class Estimator:
         """Seconds per token of an answer at a quantile. 0 while unknown."""
         return self._token_s.quantile(q) or 0.0
 
-    @property
-    def residual_s(self) -> float:
-        """Seconds until the next slot comes free: none while one is, else the mean time between two ends."""
+    def residual_s(self, now: float) -> float:
+        """Seconds until the next slot comes free: the first end that is expected.
+
+        Long requests fall into step, and then the mean time between two ends says little about the next one. Where one
+        is overdue the mean has to serve.
+        """
         if self.busy < self.slots or not self.rate:
             return 0.0
+        ends = self._ends
+        while ends and ends[0][2].stage is not Stage.RUNNING:
+            heappop(ends)
+        if ends and ends[0][0] > now:
+            return ends[0][0] - now
         return self.mean_cost / self.rate
 
     def __repr__(self) -> str:

@@ -9,7 +9,7 @@ from services.core.cost import Lengths
 from services.core.estimator import Estimator
 from services.core.hint import Appointments
 from services.core.ladder import Controller
-from services.core.pool import Pool
+from services.core.pool import Flow, Pool
 from services.core.quantile import Rolling, Sketch
 from services.core.standing import StandingQueue
 
@@ -20,10 +20,11 @@ WAITS = 100
 class OfTenant:
     """One tenant on one pool."""
 
-    __slots__ = ("appointments", "lengths", "service_s", "standing")
+    __slots__ = ("appointments", "calibration", "lengths", "service_s", "standing")
 
-    def __init__(self, parent: Lengths) -> None:
-        self.lengths = Lengths(parent)
+    def __init__(self, lengths: Lengths, calibration: Calibration) -> None:
+        self.lengths = Lengths(lengths)
+        self.calibration = Calibration(calibration)
         self.standing = StandingQueue()
         self.appointments = Appointments()
         self.service_s = 0.0
@@ -76,9 +77,10 @@ class OfPool:
     costs: Sketch = field(default_factory=lambda: Sketch(0.02, half_life=500))
     retrieval_s: Sketch = field(default_factory=lambda: Sketch(0.02, half_life=200))
 
-    def tenant(self, id: str) -> OfTenant:
+    def tenant(self, flow: Flow) -> OfTenant:
         """What is known of a tenant; made when it is first asked for."""
-        known = self.tenants.get(id)
+        known = self.tenants.get(flow.tenant.id)
         if known is None:
-            known = self.tenants[id] = OfTenant(self.lengths)
+            of_class = self.classes[flow.node.name]
+            known = self.tenants[flow.tenant.id] = OfTenant(self.lengths, of_class.calibration)
         return known

@@ -166,6 +166,12 @@ class Pool:
         classes = self.active_weight + (0.0 if node.active_weight else node.weight)
         return within * node.weight / classes
 
+    def turn_work(self, now: float, flow: Flow, ahead: float) -> float:
+        """Work of the whole pool until the flow starts what stands behind `ahead` of its own, as rounds have gone."""
+        node = flow.node
+        classes = self.active_weight + (0.0 if node.active_weight else node.weight)
+        return node.flows.work_until_turn(now, flow, ahead) * classes / node.weight
+
     def debt(self, now: float, flow: Flow) -> float:
         """What the flow must wait out before its next turn; 0 when it owes nothing."""
         return max(0.0, -flow.node.flows.standing(now, flow))

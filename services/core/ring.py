@@ -64,7 +64,7 @@ class Member:
         self.since = 0  # the round up to which quanta have been added to the deficit
         self.due = 0  # in NEXT and LATER: the round of its turn
         self.left_at = 0.0
-        self.turned_at = 0.0  # when its last turn ended
+        self.turned_at = 0.0  # what the ring had served when its last turn ended
 
 
 M = TypeVar("M", bound=Member)
@@ -73,7 +73,7 @@ DUST = 1e-6
 """Of a quantum: a debt below this is rounding, and must not cost a newcomer its place on the new list."""
 
 ROUNDS = 4
-"""Rounds that their mean time looks back on."""
+"""Rounds that their mean work looks back on."""
 
 
 class Ring(Generic[M]):
@@ -88,13 +88,14 @@ class Ring(Generic[M]):
         "_next",
         "_now",
         "_pushes",
+        "_served",
         "_turned_at",
         "backlog",
         "debt_half_life_s",
         "debt_quanta",
         "quantum",
         "round",
-        "round_s",
+        "round_work",
     )
 
     def __init__(self, quantum: float, *, debt_quanta: float = 16.0, debt_half_life_s: float = 60.0) -> None:
@@ -104,8 +105,9 @@ class Ring(Generic[M]):
         self.debt_quanta = debt_quanta
         self.debt_half_life_s = debt_half_life_s
         self.round = 0
-        self.round_s = 0.0
-        self._turned_at = 0.0
+        self.round_work = 0.0
+        self._served = 0.0  # all charges so far
+        self._turned_at = 0.0  # of which before this round
         self.backlog = 0
         # OrderedDict, not dict: taking the first key of a dict again and again walks over its dead entries.
         self._new: OrderedDict[M, None] = OrderedDict()
@@ -125,7 +127,7 @@ class Ring(Generic[M]):
         member.deficit = self.standing(now, member)
         member.since = self.round
         if member.deficit < 0:
-            self._wait(now, member)
+            self._wait(member)
             return
         member.deficit = self.quantum * member.weight
         member.turn = Turn.NEW
@@ -149,7 +151,7 @@ class Ring(Generic[M]):
                 del self._new[member]
                 if not member.backlog:
                     member.deficit = min(member.deficit, 0.0)
-                self._wait(now, member)
+                self._wait(member)
             elif self._now:
                 member = next(iter(self._now))
                 self._add_quanta(member)
@@ -158,15 +160,16 @@ class Ring(Generic[M]):
                     return member
                 del self._now[member]
                 if member.backlog:
-                    self._wait(now, member)
+                    self._wait(member)
                 else:
                     self._leave(now, member)
-            elif not self._turn_round(now):
+            elif not self._turn_round():
                 return None  # all who have work are put aside
 
     def charge(self, member: M, cost: float) -> None:
         """The member at the front started a request of this estimated cost."""
         member.deficit -= cost
+        self._served += cost
 
     def settle(self, now: float, member: M, refund: float) -> None:
         """Put a charge right by `refund` (negative: it cost more), wherever the member stands by now."""
@@ -207,18 +210,19 @@ class Ring(Generic[M]):
             return 0.0
         return paid * float(0.5 ** ((now - member.left_at) / self.debt_half_life_s))
 
-    def turn_s(self, now: float, member: Member, ahead: float) -> float:
-        """Seconds until the turn in which the member starts what stands behind `ahead` of its own work.
+    def work_until_turn(self, now: float, member: Member, ahead: float) -> float:
+        """Work of all members before the turn in which this one starts what stands behind `ahead` of its own.
 
-        Rounds are timed, so this knows what the members' present work does not show: who comes back in every round.
+        Rounds are measured, so this knows what the members' present work does not show: who comes back in every round.
+        A member's turn comes one round after its last.
         """
         if not self.backlog:
             return 0.0
-        round_s = max(self.round_s, now - self._turned_at)  # this one may be the longest yet
+        round_work = max(self.round_work, self._served - self._turned_at)  # this one may be the largest yet
         if member.turn is not Turn.OUT and (member.since < self.round or member.turn in WAITS):
             rounds = max(1, self._rounds(member, ahead - member.deficit))
-            return max(0.0, rounds * round_s - (now - member.turned_at))
-        return max(0, self._rounds(member, ahead - self.standing(now, member))) * round_s
+            return max(0.0, rounds * round_work - (self._served - member.turned_at))
+        return max(0, self._rounds(member, ahead - self.standing(now, member))) * round_work
 
     # ---- turns
 
@@ -235,8 +239,8 @@ class Ring(Generic[M]):
         """Rounds whose quanta are more than what is owed."""
         return floor(owed / (self.quantum * member.weight)) + 1
 
-    def _wait(self, now: float, member: M) -> None:
-        member.turned_at = now
+    def _wait(self, member: M) -> None:
+        member.turned_at = self._served
         self._stand(member, self.round + self._rounds_to_wait(member))
 
     def _stand(self, member: M, due: int) -> None:
@@ -253,7 +257,7 @@ class Ring(Generic[M]):
             self._pushes += 1
             heappush(self._later, (due, self._pushes, member))
 
-    def _turn_round(self, now: float) -> bool:
+    def _turn_round(self) -> bool:
         """On to the next round in which anyone has a turn; False when nobody is left."""
         later = self._later
         while later and not self._awaited(later[0]):
@@ -262,7 +266,7 @@ class Ring(Generic[M]):
             return False
         turned = 1 if self._next else later[0][0] - self.round
         self.round += turned
-        self._time_rounds(now, turned)
+        self._measure_rounds(turned)
         self._now, self._next = self._next, self._now
         while later and later[0][0] <= self.round:
             entry = heappop(later)
@@ -271,12 +275,12 @@ class Ring(Generic[M]):
                 self._now[entry[2]] = None
         return True
 
-    def _time_rounds(self, now: float, turned: int) -> None:
-        """Keep the mean time of a round, over about the last ROUNDS of them."""
-        each_s = (now - self._turned_at) / turned
-        self._turned_at = now
-        weight = 1.0 - (1.0 - 1.0 / ROUNDS) ** turned if self.round_s else 1.0
-        self.round_s += weight * (each_s - self.round_s)
+    def _measure_rounds(self, turned: int) -> None:
+        """Keep the mean work of a round, over about the last ROUNDS of them."""
+        each = (self._served - self._turned_at) / turned
+        self._turned_at = self._served
+        weight = 1.0 - (1.0 - 1.0 / ROUNDS) ** turned if self.round_work else 1.0
+        self.round_work += weight * (each - self.round_work)
 
     @staticmethod
     def _awaited(entry: tuple[int, int, M]) -> bool:
@@ -292,7 +296,7 @@ class Ring(Generic[M]):
 
     def _send_home(self, now: float) -> None:
         """Nobody has work, so no round turns: all leave, with the debt that they have."""
-        self.round_s, self._turned_at = 0.0, now
+        self.round_work, self._turned_at = 0.0, self._served
         for members in (self._new, self._now, self._next):
             for member in members:
                 self._leave(now, member)

@@ -16,7 +16,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 from services.core.account import Bounds, ClassSpec, TenantSpec
-from services.core.admission import Admitted, Outlook, Plan, Refused, grant, outlook, plan, sizes
+from services.core.admission import Admitted, Outlook, Plan, Refused, grant, outlook, plan, service_s, sizes
 from services.core.cost import Lengths, Weights
 from services.core.drr import Drr
 from services.core.estimator import Estimator
@@ -103,7 +103,7 @@ class Weir:
     def offer(self, now: float, request: Request) -> Admitted | Refused:
         """Decide about a newcomer, in one step: if it is admitted, it has its place."""
         of_pool, flow = self._meet(now, request)
-        of_tenant, of_class = of_pool.tenant(request.tenant), of_pool.classes[flow.node.name]
+        of_tenant, of_class = of_pool.tenant(flow), of_pool.classes[flow.node.name]
         of_pool.pool.let_go(now)
         if not request.may_clamp or not self.settings.clamp:
             request.may_clamp = False
@@ -114,7 +114,7 @@ class Weir:
             return self._refuse(now, Outcome.NO_CAPACITY, "no_worker", of_pool, of_tenant, flow, view, plan)
         if self.settings.standing_queue and flow.requests and view.wait_s > of_tenant.standing.limit_s:
             return self._refuse(now, Outcome.YIELD, "standing_queue", of_pool, of_tenant, flow, view, plan)
-        while not self._makes_it(now, request, plan, view, of_pool, of_class):
+        while not self._makes_it(now, request, plan, view, of_pool, of_tenant):
             if plan.level >= request.max_level or not self.settings.degrade:
                 return self._refuse(now, Outcome.DEADLINE_INFEASIBLE, "deadline", of_pool, of_tenant, flow, view, plan)
             plan = self._plan(request, plan.level + 1, of_pool, of_tenant, flow, view)
@@ -143,7 +143,7 @@ class Weir:
         return plan(request, level, rung, of_tenant.lengths, of_pool.estimator, settings.weights, q)
 
     def _makes_it(
-        self, now: float, request: Request, plan: Plan, view: Outlook, of_pool: OfPool, of_class: OfClass
+        self, now: float, request: Request, plan: Plan, view: Outlook, of_pool: OfPool, of_tenant: OfTenant
     ) -> bool:
         """The feasibility test. In an empty house nobody is refused on a guess, only on what is certain."""
         slack_s = request.deadline - now
@@ -153,7 +153,7 @@ class Weir:
             return True
         wait_s = view.wait_s
         if self.settings.calibrate:
-            wait_s = of_class.calibration.cautious_s(wait_s, plan.service_s)
+            wait_s = of_tenant.calibration.cautious_s(wait_s, of_tenant.service_s)
         if not request.ready:
             wait_s = max(wait_s, of_pool.retrieval_s.quantile(0.95) or 0.0)
         return wait_s + plan.service_s <= self.settings.safety_margin * slack_s
@@ -241,14 +241,16 @@ class Weir:
 
     def _grant(self, now: float, request: Request, of_pool: OfPool) -> int:
         prompt, answer = sizes(request, request.level, self.settings.ladder[request.level])
-        median = _median(of_pool.tenant(request.tenant).lengths, answer)
+        median = _median(of_pool.tenants[request.tenant].lengths, answer)
         tokens = grant(request, prompt, answer, median, request.deadline - now, of_pool.estimator)
         return tokens if tokens >= min(answer, self.settings.least_answer_tokens) else 0
 
     def _start(self, now: float, request: Request, of_pool: OfPool) -> None:
         estimator, flow = of_pool.estimator, self.drr.tenants[request.tenant].flows[request.pool]
-        request.full_s = estimator.start(now)
-        of_tenant = of_pool.tenant(request.tenant)
+        of_tenant = of_pool.tenants[request.tenant]
+        prompt, _ = sizes(request, request.level, self.settings.ladder[request.level])
+        answer = of_tenant.lengths.expected(request.granted_tokens)
+        estimator.start(now, request, service_s(estimator, prompt, answer))
         rate = estimator.rate
         if rate:
             backlog_s = flow.work / (of_pool.pool.share(flow) * rate)
@@ -267,10 +269,10 @@ class Weir:
     ) -> None:
         """A request that had started ended: served, failed or cancelled, having read and written so many tokens."""
         of_pool = self.learned[request.pool]
-        estimator, of_tenant = of_pool.estimator, of_pool.tenant(request.tenant)
+        estimator, of_tenant = of_pool.estimator, of_pool.tenants[request.tenant]
         cost = self.settings.weights.cost(prompt_tokens, completion_tokens)
         estimator.stop(now)
-        estimator.learn(now, request.started_at, request.full_s, cost)
+        estimator.learn(now, request, cost)
         self.drr.settle(now, request, cost if self.settings.true_up else request.charge_tokens)
         if completion_tokens > 1 and request.first_token_at:
             estimator.learn_pace(now - request.first_token_at, completion_tokens - 1)
@@ -289,9 +291,8 @@ class Weir:
     def _learn_wait(self, now: float, request: Request) -> None:
         of_pool = self.learned[request.pool]
         flow = self.drr.tenants[request.tenant].flows[request.pool]
-        of_class = of_pool.classes[flow.node.name]
-        service_s = of_pool.tenant(request.tenant).service_s
-        of_class.calibration.learn(request.predicted_wait_s, now - request.queued_at, service_s)
+        of_class, of_tenant = of_pool.classes[flow.node.name], of_pool.tenant(flow)
+        of_tenant.calibration.learn(request.predicted_wait_s, now - request.queued_at)
         of_class.waits.add(now - request.queued_at)
 
     def _level(self, now: float, request: Request, of_pool: OfPool, of_class: OfClass, lengths: Lengths) -> int:
@@ -345,5 +346,5 @@ class Weir:
 
 
 def _median(lengths: Lengths, answer_tokens: int) -> float:
-    """Half of the tenant's answers are at most so long; 0 while too few are known to say."""
-    return lengths.at(0.5, answer_tokens) if lengths.confident else 0.0
+    """Half of the tenant's answers are at most so long. While few are known, a tenth of the model's: no pessimism."""
+    return lengths.at(0.5 if lengths.confident else 0.1, answer_tokens)
