@@ -3,7 +3,7 @@
 The wait estimate is a mean under assumptions (the same tenants stay active, the same mix goes on). Its errors are
 observed, so they are used:
 
-    quantile(wait) = predicted + quantile of (actual - predicted) over the last 200
+    quantile(wait) = predicted + quantile of (actual - predicted) over the last WINDOW starts
 
 That is split conformal prediction over a rolling window (Vovk, Gammerman and Shafer 2005): whatever is wrong with the
 estimate, the share of waits below its q-quantile tends to q. The error is added. A factor on the prediction, which
@@ -23,6 +23,9 @@ from __future__ import annotations
 from services.core.quantile import Rolling
 
 WINDOW = 200
+"""Of a tenant. Short enough to forget a burst."""
+CLASS_WINDOW = 1000
+"""Of a class, whose errors come in waves: it should look back on several."""
 ENOUGH = 20
 PUBLISHED = (0.5, 0.9, 0.95)
 
@@ -42,13 +45,13 @@ class Coverage:
 
 
 class Calibration:
-    """Errors of the last 200 predictions. What a tenant's learns, its class's (the parent) learns too."""
+    """Errors of the last predictions. What a tenant's learns, its class's (the parent) learns too."""
 
     __slots__ = ("_errors", "coverage", "parent")
 
     def __init__(self, parent: Calibration | None = None) -> None:
         self.parent = parent
-        self._errors = Rolling(WINDOW)
+        self._errors = Rolling(CLASS_WINDOW if parent is None else WINDOW)
         self.coverage = Coverage()
 
     def learn(self, predicted_s: float, actual_s: float) -> None:
@@ -78,7 +81,8 @@ class Calibration:
         """The error that a share q of predictions does not exceed; 0 while too few are known."""
         if len(self._errors) < ENOUGH:
             return self.parent.error_s(q) if self.parent is not None else 0.0
-        return self._errors.quantile(q) or 0.0
+        # The next one is as likely to fall into any of the n + 1 gaps between n errors.
+        return self._errors.quantile(min(1.0, q * (1.0 + 1.0 / len(self._errors)))) or 0.0
 
     def __repr__(self) -> str:
         shares = ", ".join(f"q{q * 100:g} {self.coverage.share(q) or 0:.1%}" for q in PUBLISHED)

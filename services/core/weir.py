@@ -17,6 +17,7 @@ from dataclasses import dataclass, field, replace
 
 from services.core.account import Bounds, ClassSpec, TenantSpec
 from services.core.admission import Admitted, Outlook, Plan, Refused, grant, outlook, plan, service_s, sizes
+from services.core.calibration import PUBLISHED
 from services.core.cost import Lengths, Weights
 from services.core.drr import Drr
 from services.core.estimator import Estimator
@@ -197,6 +198,11 @@ class Weir:
             book, scope, queued = of_pool.appointments, "platform", of_pool.pool.work
         hint_s = book.hint(now, queued, plan.cost_tokens, rate, self._random)
         return Refused(outcome, reason, scope, view.wait_s, hint_s)
+
+    def forecast(self, request: Request) -> list[float]:
+        """The wait of one just admitted, in seconds at each of the `PUBLISHED` quantiles."""
+        calibration = self.learned[request.pool].tenants[request.tenant].calibration
+        return [calibration.wait_s(request.predicted_wait_s, q) for q in PUBLISHED]
 
     # ---- the line
 

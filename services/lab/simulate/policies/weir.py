@@ -44,15 +44,8 @@ class WeirPolicy:
         answer = self.weir.offer(now, job)
         if isinstance(answer, Refused):
             return answer
-        job.forecast = self._forecast(job)
+        job.forecast = self.weir.forecast(job)
         return None
-
-    def _forecast(self, job: Job) -> Sequence[float]:
-        flow = self.weir.drr.tenants[job.tenant].flows[POOL]
-        of_pool = self.weir.learned[POOL]
-        calibration = of_pool.classes[flow.node.name].calibration
-        service_s = of_pool.tenant(flow).service_s
-        return [calibration.wait_s(job.predicted_wait_s, service_s, q) for q in PUBLISHED]
 
     def predicted(self, job: Job) -> Sequence[float]:
         return job.forecast
