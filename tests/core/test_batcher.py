@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from services.core.batcher import BatchFormer, Batching, Fire, Wait, Waiting
+from services.core.batcher import BatchFormer, Batching, Fire, Trigger, Wait, Waiting
 
 
 def former(batching: Batching = Batching.CONTINUOUS, **sizes: float) -> BatchFormer[str]:
@@ -19,8 +19,8 @@ def former(batching: Batching = Batching.CONTINUOUS, **sizes: float) -> BatchFor
     )
 
 
-def waiting(id: str, arrived_at: float = 0.0, deadline: float = 100.0) -> Waiting[str]:
-    return Waiting(id, arrived_at, deadline, id)
+def waiting(id: str, arrived_at: float = 0.0, deadline: float = 100.0, service_s: float = 0.0) -> Waiting[str]:
+    return Waiting(id, arrived_at, deadline, id, service_s)
 
 
 def ids(batch: tuple[Waiting[str], ...]) -> list[str]:
@@ -85,10 +85,57 @@ def test_the_dead_leave_the_line_and_their_slack_is_not_clamped():
     assert (ids(decision.expired), ids(decision.admit)) == (["late"], ["a"])
 
 
+def test_the_earliest_deadline_goes_first_and_of_equal_ones_who_came_first():
+    line = former(slots=1, queue_size=9)
+    for id, deadline in (("a", 9.0), ("b", 5.0), ("c", 7.0), ("d", 5.0), ("never", math.inf), ("e", 5.0)):
+        line.offer(waiting(id, deadline=deadline), 1)
+    assert [ids(line.decide(0.0, 0).admit)[0] for _ in range(6)] == ["b", "d", "e", "c", "a", "never"]
+
+
 def test_the_next_wake_up_is_the_nearest_deadline():
     line = former(Batching.STATIC, slots=8, window_s=5.0)
+    line.offer(waiting("b", deadline=4.0), 0)
     line.offer(waiting("a", deadline=3.0), 0)
     assert line.decide(0.0, 0) == Wait(until=3.0)
+
+
+def test_a_static_batch_fires_at_the_latest_start_of_its_tightest_deadline():
+    line = former(Batching.STATIC, slots=8, window_s=5.0)
+    line.offer(waiting("loose", deadline=4.0, service_s=0.5), 0)
+    line.offer(waiting("tight", deadline=4.5, service_s=1.5), 0)
+    assert line.decide(0.0, 0) == Wait(until=3.0)
+    assert line.decide(2.999, 0) == Wait(until=3.0)
+    fired = line.decide(3.0, 0)
+    assert (ids(fired.admit), fired.trigger) == (["loose", "tight"], Trigger.LATEST_START)
+
+
+def test_one_that_is_too_late_to_be_whole_fires_at_once_while_its_deadline_lasts():
+    line = former(Batching.STATIC, slots=8, window_s=5.0)
+    line.offer(waiting("a", deadline=1.0, service_s=3.0), 0)
+    assert line.decide(0.0, 0).trigger is Trigger.LATEST_START
+    line.offer(waiting("b", deadline=1.0, service_s=3.0), 0)
+    assert ids(line.decide(1.0, 0).expired) == ["b"]
+
+
+def test_a_batch_says_why_it_fired():
+    def why(batching: Batching, *, members: int, now: float, window_s: float = 0.01) -> Trigger:
+        line = former(batching, slots=2, window_s=window_s)
+        for n in range(members):
+            line.offer(waiting(str(n)), 0)
+        return line.decide(now, 0).trigger
+
+    assert why(Batching.CONTINUOUS, members=2, now=0.0) is Trigger.IDLE
+    assert why(Batching.STATIC, members=2, now=0.0) is Trigger.FULL
+    assert why(Batching.STATIC, members=1, now=0.01) is Trigger.WINDOW_END
+    assert why(Batching.STATIC, members=1, now=0.0, window_s=0.0) is Trigger.WINDOW_END
+
+
+def test_when_the_one_who_came_first_leaves_the_window_is_that_of_the_next():
+    line = former(Batching.STATIC, slots=8)
+    line.offer(waiting("a", arrived_at=0.0), 0)
+    line.offer(waiting("b", arrived_at=0.004), 0)
+    line.discard("a")
+    assert line.decide(0.01, 0) == Wait(until=0.014)
 
 
 def test_one_without_a_deadline_asks_for_no_wake_up_while_slots_are_taken():
@@ -128,6 +175,9 @@ def test_a_request_twice_or_without_a_deadline_is_a_bug_in_the_caller():
         line.offer(waiting("a"), 0)
     with pytest.raises(ValueError, match="NaN"):
         line.offer(waiting("b", deadline=math.nan), 0)
+    for service_s in (-1.0, math.nan):
+        with pytest.raises(ValueError, match="must not be negative"):
+            line.offer(waiting("b", service_s=service_s), 0)
 
 
 def test_repr_tells_the_state():
@@ -136,95 +186,131 @@ def test_repr_tells_the_state():
     assert repr(line) == "<BatchFormer continuous, 1 waiting, 2 slots + 3, window 10 ms>"
 
 
-@dataclass
-class Replay:
-    """A reference engine: it starts what fires, and ends some of it between decisions."""
+class AnyHistory(RuleBasedStateMachine):
+    """A reference engine, and whatever may happen to it. A decision is asked for at the moments the shell would ask:
+    after each event, and when the last answer wanted waking."""
 
-    line: BatchFormer[str]
-    now: float = 0.0
-    running: set[str] = field(default_factory=set)
-    offered: dict[str, Waiting[str]] = field(default_factory=dict)
-    cancelled: set[str] = field(default_factory=set)
-    fired: list[str] = field(default_factory=list)
-    expired: list[str] = field(default_factory=list)
+    @initialize(
+        batching=st.sampled_from(Batching), slots=st.integers(1, 4), queue_size=st.integers(1, 4),
+        window_s=st.floats(0, 0.2),
+    )  # fmt: skip
+    def begin(self, batching, slots, queue_size, window_s):
+        self.line = former(batching, slots=slots, queue_size=queue_size, window_s=window_s)
+        self.now = 0.0
+        self.offers = 0
+        self.waits: dict[str, Waiting[str]] = {}  # the model of the line, in order of arrival
+        self.running: list[str] = []
+        self.decision: Fire[str] | Wait[str] = Wait(None)
 
-    def arrive(self, slack_s: float) -> None:
-        one = waiting(f"r{len(self.offered)}", self.now, self.now + slack_s)
-        if self.line.offer(one, len(self.running)):
-            self.offered[one.id] = one
+    @rule(slack_s=st.floats(0.001, 2.0) | st.sampled_from([0.5, math.inf]), service_s=st.floats(0.0, 1.0))
+    def arrive(self, slack_s, service_s):
+        one = waiting(f"r{self.offers}", self.now, self.now + slack_s, service_s)
+        fits = len(self.running) + len(self.waits) < self.line.slots + self.line.queue_size
+        assert self.line.offer(one, len(self.running)) == fits
+        if fits:
+            self.offers += 1
+            self.waits[one.id] = one
+        self.decide()
 
-    def cancel(self, choice: int) -> None:
-        there = [id for id in self.offered if id not in self.fired and id not in self.expired]
-        if there and self.line.discard(id := there[choice % len(there)]):
-            self.cancelled.add(id)
+    @precondition(lambda self: self.waits)
+    @rule(choice=st.integers(0, 99))
+    def cancel(self, choice):
+        """No decision follows: a shell does not wake for it."""
+        id = list(self.waits)[choice % len(self.waits)]
+        del self.waits[id]
+        assert self.line.discard(id)
+        assert not self.line.discard(id)
 
-    def end(self, choice: int) -> None:
-        if self.running:
-            self.running.discard(sorted(self.running)[choice % len(self.running)])
+    @precondition(lambda self: self.running)
+    @rule(choice=st.integers(0, 99))
+    def end(self, choice):
+        self.running.pop(choice % len(self.running))
+        self.decide()
 
-    def decide(self) -> Fire[str] | Wait[str]:
-        before = len(self.running)
-        decision = self.line.decide(self.now, before)
-        self.expired += ids(decision.expired)
-        if isinstance(decision, Fire):
-            assert decision.admit
-            assert self.line.batching is Batching.CONTINUOUS or before == 0
-            for one in decision.admit:
-                assert one.deadline > self.now
-                assert one.id not in self.cancelled
-            self.fired += ids(decision.admit)
-            self.running.update(ids(decision.admit))
+    @rule(passes_s=st.floats(0.0, 0.5))
+    def pass_time(self, passes_s):
+        """The shell is woken when it asked to be. Before that, the answer would have been to wait."""
+        until = self.now + passes_s
+        while (woken := self.wakes_at()) <= until:
+            self.nothing_happens_before(woken)
+            assert woken > self.now
+            self.now = woken
+            self.decide()
+        self.nothing_happens_before(math.nextafter(until, math.inf))
+        self.now = until
+        self.decide()
+
+    def wakes_at(self) -> float:
+        if isinstance(self.decision, Fire):
+            self.decide()
+        assert isinstance(self.decision, Wait)
+        return math.inf if self.decision.until is None else self.decision.until
+
+    def nothing_happens_before(self, moment: float) -> None:
+        for just_before in (math.nextafter(moment, -math.inf), (self.now + moment) / 2):
+            if self.now < just_before < moment:
+                assert isinstance(self.line.decide(just_before, len(self.running)), Wait)
+                assert len(self.line) == len(self.waits)  # nobody expired either
+
+    def decide(self) -> None:
+        dead = [id for id, one in self.waits.items() if one.deadline <= self.now]
+        expected = self.expected_fire(dead)
+        self.decision = self.line.decide(self.now, len(self.running))
+        assert sorted(ids(self.decision.expired)) == sorted(dead)
+        fired = ids(self.decision.admit) if isinstance(self.decision, Fire) else []
+        assert fired == expected
+        for id in dead + fired:
+            del self.waits[id]
+        self.running += fired
+        if isinstance(self.decision, Wait) and self.decision.until is not None:
+            assert self.decision.until > self.now
+
+    def expected_fire(self, dead: list[str]) -> list[str]:
+        """The rules again, in the plainest words."""
+        there = [one for id, one in self.waits.items() if id not in dead]
+        free = self.line.slots - len(self.running)
+        if self.line.batching is Batching.STATIC and there:
+            may = not self.running and (
+                len(there) >= self.line.slots
+                or self.now >= there[0].arrived_at + self.line.window_s
+                or any(self.now >= one.deadline - one.service_s for one in there)
+            )
+            free = self.line.slots if may else 0
+        by_deadline = sorted(there, key=lambda one: one.deadline)  # stable: equal ones in order of arrival
+        return [one.id for one in by_deadline[:free]]
+
+    @invariant()
+    def bounds(self):
+        assert len(self.line) == len(self.waits)
         assert len(self.running) <= self.line.slots
-        assert len(self.running) + len(self.line) <= self.line.slots + self.line.queue_size
-        return decision
+        assert len(self.running) + len(self.waits) <= self.line.slots + self.line.queue_size
+
+    @invariant()
+    def no_slot_is_free_while_someone_waits(self):
+        if self.line.batching is Batching.CONTINUOUS and self.waits:
+            assert len(self.running) == self.line.slots
+
+    def teardown(self):
+        if hasattr(self, "line"):
+            by_deadline = sorted(self.waits.values(), key=lambda one: one.deadline)
+            assert ids(self.line.flush()) == [one.id for one in by_deadline]
+            assert len(self.line) == 0
 
 
-EVENTS = st.one_of(
-    st.tuples(st.just("arrive"), st.floats(0.001, 2.0)),
-    st.tuples(st.just("cancel"), st.integers(0, 99)),
-    st.tuples(st.just("end"), st.integers(0, 99)),
-    st.tuples(st.just("pass"), st.floats(0.0, 0.5)),
-)
-
-
-@given(
-    st.sampled_from(Batching), st.integers(1, 4), st.integers(1, 4), st.floats(0, 0.2), st.lists(EVENTS, max_size=60)
-)
-def test_the_bounds_hold_whatever_happens(batching, slots, queue_size, window_s, events):
-    replay = Replay(former(batching, slots=slots, queue_size=queue_size, window_s=window_s))
-    for kind, value in events:
-        if kind == "pass":
-            replay.now += value
-        else:
-            getattr(replay, kind)(value)
-        decision = replay.decide()
-        line = replay.line
-        if batching is Batching.CONTINUOUS:
-            assert len(line) == 0 or len(replay.running) == slots  # work conservation
-        elif isinstance(decision, Wait) and len(line) and not replay.running:
-            oldest = min(one.arrived_at for id, one in replay.offered.items() if _waits(replay, id))
-            assert len(line) < slots
-            assert replay.now < oldest + window_s  # the window, literally
-        if isinstance(decision, Wait) and decision.until is not None:
-            assert decision.until > replay.now
-    known = [*replay.fired, *replay.expired, *replay.cancelled, *ids(replay.line.flush())]
-    assert sorted(known) == sorted(replay.offered)  # everyone ended exactly once, or still waits
-    assert replay.fired == sorted(replay.fired, key=lambda id: int(id[1:]))  # first come, first served
-
-
-def _waits(replay: Replay, id: str) -> bool:
-    return id not in replay.fired and id not in replay.expired and id not in replay.cancelled
+TestAnyHistory = AnyHistory.TestCase
 
 
 @given(st.sampled_from(Batching), st.integers(1, 4), st.floats(0, 0.2), st.lists(st.floats(0.001, 1.0), max_size=8))
 def test_waking_when_told_is_enough_to_start_or_expire_everyone(batching, slots, window_s, slacks):
-    replay = Replay(former(batching, slots=slots, queue_size=8, window_s=window_s))
-    for slack_s in slacks:
-        replay.arrive(slack_s)
+    line = former(batching, slots=slots, queue_size=8, window_s=window_s)
+    for n, slack_s in enumerate(slacks):
+        line.offer(waiting(str(n), deadline=slack_s, service_s=slack_s / 3), 0)
+    now, ended = 0.0, 0
     for _ in range(3 * len(slacks) + 1):
-        decision = replay.decide()
+        decision = line.decide(now, 0)
+        ended += len(decision.expired)
         if isinstance(decision, Fire):
-            replay.running.clear()
+            ended += len(decision.admit)
         elif decision.until is not None:
-            replay.now = decision.until
-    assert len(replay.line) == 0
+            now = decision.until
+    assert (ended, len(line)) == (len(slacks), 0)

@@ -77,6 +77,7 @@ async def test_cancels_at_random_points_leave_nothing_behind():
 async def test_a_deadline_in_the_line_ends_the_wait_at_once():
     async with turning(slots=1) as loop:
         loop.submit(asking("a", 100))
+        await asyncio.sleep(0)  # or the tighter deadline would go first
         late = loop.submit(asking("b", 1, deadline_s=0.1))
         _, ending = await read(late)
         assert ending.outcome is Outcome.DEADLINE_EXPIRED
