@@ -12,10 +12,11 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
+from itertools import count
 from random import Random
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from services.core.cost import Weights
 from services.core.estimator import Estimator
@@ -33,6 +34,7 @@ from services.lab.simulate.traces import read
 
 ANSWERS = 20_000
 ANSWERS_OF_STEPS = 5_000
+SIZES = ("prompt_tokens", "context_tokens", "completion_tokens", "max_tokens")
 UNSEEN_PREFILL = 1e-9
 """Seconds a prompt token, where reading one costs nothing: then only answers cost."""
 
@@ -77,42 +79,41 @@ def _mix(scenario: Scenario, rates: Mapping[str, float]) -> Capacity:
     if not rates:
         closed = [group for group in scenario.tenants if isinstance(group.arrivals, Closed)]
         rates = {group.name: float(group.arrivals.clients) for group in closed if isinstance(group.arrivals, Closed)}
-    total = sum(rates.values())
-    shares = {name: round(rate / total, 6) for name, rate in rates.items()}
-    workers = [json.loads(group.model_dump_json()) for group in scenario.workers]
-    for worker in workers:
-        worker |= {"failures": [], "round_trip_ms": 0.0, "lookahead": 0}
-    tenants = [json.loads(group.model_dump_json(by_alias=True)) for group in scenario.tenants if group.name in shares]
-    for tenant in tenants:
-        _forget_when(tenant)
+    shares: dict[str, float] = {}
+    for group in scenario.tenants:
+        if group.name in rates:
+            asked = _what_is_asked(group)
+            shares[asked] = shares.get(asked, 0.0) + rates[group.name] / sum(rates.values())
+    workers = [
+        group.model_copy(update={"failures": (), "round_trip_ms": 0.0, "lookahead": 0}) for group in scenario.workers
+    ]
     bare = {
         "title": "capacity",
         "seed": scenario.seed,
         "duration_s": 1e6,
         "bucket_s": 3600.0,
-        "workers": workers,
-        "classes": [{"name": name} for name in sorted({tenant["class"] for tenant in tenants})],
-        "tenants": tenants,
+        "workers": [json.loads(group.model_dump_json()) for group in workers],
+        "tenants": [{"name": f"t{place}", **json.loads(asked)} for place, asked in enumerate(sorted(shares))],
     }
-    return _measured(json.dumps(bare, sort_keys=True), tuple(sorted(shares.items())))
+    return _measured(json.dumps(bare, sort_keys=True), tuple(round(shares[asked], 6) for asked in sorted(shares)))
 
 
-def _forget_when(tenant: dict[str, Any]) -> None:
-    """Only what is asked matters here, not how often: or the cache would miss at every load."""
-    arrivals = tenant["arrivals"]
-    if arrivals["kind"] == "trace":
-        arrivals |= {"load": 1.0, "time_scale": None}
+def _what_is_asked(group: TenantGroup) -> str:
+    """Not who asks, nor when: so that equal mixes are measured once, whatever the load."""
+    sizes = json.loads(group.model_dump_json(include={*SIZES}))
+    if isinstance(group.arrivals, Trace):
+        arrivals = json.loads(group.arrivals.model_dump_json(include={"kind", "path", "format", "token_scale"}))
     else:
-        tenant["arrivals"] = {"kind": "poisson", "load": 1.0}
-    tenant |= {"count": 1, "retries": {}}
+        arrivals = {"kind": "poisson", "load": 1.0}
+    return json.dumps({**sizes, "arrivals": arrivals}, sort_keys=True)
 
 
 @lru_cache(maxsize=256)
-def _measured(bare: str, shares: tuple[tuple[str, float], ...]) -> Capacity:
+def _measured(bare: str, shares: tuple[float, ...]) -> Capacity:
     scenario = Scenario.model_validate_json(bare)
-    saturation = Saturation(scenario, dict(shares))
+    saturation = Saturation(scenario, shares)
     weights = weights_of(scenario.workers)
-    simulation = Simulation(scenario, saturation, Fifo(), weights.cost, seed=scenario.seed)
+    simulation = Simulation(scenario, saturation, Fifo(), weights, seed=scenario.seed)
     is_slots = all(isinstance(group, SlotWorkers) for group in scenario.workers)
     wanted = ANSWERS if is_slots else ANSWERS_OF_STEPS
     until = 0.25
@@ -137,22 +138,18 @@ def _measured(bare: str, shares: tuple[tuple[str, float], ...]) -> Capacity:
 class Saturation:
     """A plan in which one client a slot asks again at once; what it asks is drawn from the mix."""
 
-    def __init__(self, scenario: Scenario, shares: Mapping[str, float]) -> None:
+    def __init__(self, scenario: Scenario, shares: Sequence[float]) -> None:
         self._chance = Random(f"{scenario.seed}/capacity")
         account = Account()
         self.accounts = {"all": account}
         self.tenants: list[Tenant] = []  # none is watched
-        self._made = 0
+        self.number = count(1).__next__
         self._askers = [Tenant(group.name, group, account, 0, False) for group in scenario.tenants]
         self._draws = [_Draw(group, self._chance) for group in scenario.tenants]
-        self._edges = [shares[group.name] for group in scenario.tenants]
+        self._shares = shares
         self.clients = scenario.slots
         self.loops: list[Asks] = [self]
         self.chunk_s = math.inf
-
-    def number(self) -> int:
-        self._made += 1
-        return self._made
 
     def until(self, until: float) -> list[Job]:
         return []
@@ -163,7 +160,7 @@ class Saturation:
     def draw(self, number: int, client: int, now: float) -> Job:
         place = 0
         if len(self._askers) > 1:
-            (place,) = self._chance.choices(range(len(self._askers)), self._edges)
+            (place,) = self._chance.choices(range(len(self._askers)), self._shares)
         job = self._draws[place].job(number, self._askers[place], now)
         job.deadline = job.leaves_at = math.inf
         return job
@@ -209,7 +206,7 @@ def announced(groups: tuple[Workers, ...]) -> Estimator:
     )
 
 
-def _mean(groups: tuple[Workers, ...], of: Any) -> float:
+def _mean(groups: tuple[Workers, ...], of: Callable[[Workers], float]) -> float:
     slots = [group.count * group.slots for group in groups]
     return float(sum(of(group) * count for group, count in zip(groups, slots, strict=True)) / sum(slots))
 

@@ -10,6 +10,9 @@ from services.lab.simulate.job import Job
 from services.lab.simulate.scenario import Retries, TenantGroup
 from services.lab.simulate.tally import Account
 
+LEAST_S = 1e-3
+"""The shortest deadline."""
+
 
 class Tenant:
     """One tenant. Jobs refer to it, so that nothing is looked up by name while it runs."""
@@ -63,7 +66,7 @@ class Sizes:
 
     def job(self, number: int, tenant: Tenant, at: float, prompt: int = 0, completion: int = 0) -> Job:
         """A request at this moment; a trace brings its own lengths."""
-        deadline_s = max(1e-3, self._deadline())
+        deadline_s = self._deadline() or LEAST_S
         return Job(
             number,
             tenant,

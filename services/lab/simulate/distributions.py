@@ -1,6 +1,7 @@
 """Distributions of sizes and times: a kind, its parameters in the field's own unit, and optional limits.
 
-A bare number is a constant. A log-normal is given by its median and its 95th percentile, since those are what people
+A bare number is a constant. Samplers are generators' `__next__`: a draw costs no more than it must, since a simulated
+request takes half a dozen. A log-normal is given by its median and its 95th percentile, since those are what people
 read off a dashboard; sigma = ln(p95 / median) / 1.645.
 """
 
@@ -9,15 +10,16 @@ from __future__ import annotations
 import math
 import random
 from bisect import bisect
-from collections.abc import Callable
-from itertools import accumulate
+from collections.abc import Callable, Iterator
+from itertools import accumulate, repeat
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
 Sampler = Callable[[], float]
-Value = Annotated[float, Field(ge=0, le=1e7)]
-Positive = Annotated[float, Field(gt=0, le=1e7)]
+MOST = 1e7
+Value = Annotated[float, Field(ge=0, le=MOST)]
+Positive = Annotated[float, Field(gt=0, le=MOST)]
 
 Z95 = 1.6448536269514722
 
@@ -32,7 +34,7 @@ class Limited(Model):
     """A distribution whose samples are kept within [`least`, `most`]."""
 
     least: Value = 0.0
-    most: Value = 1e7
+    most: Value = MOST
 
     @model_validator(mode="after")
     def _limits_are_in_order(self) -> Self:
@@ -40,14 +42,11 @@ class Limited(Model):
             raise ValueError(f"least ({self.least:g}) is above most ({self.most:g})")
         return self
 
-    def _limited(self, draw: Sampler) -> Sampler:
+    def _limited(self, values: Iterator[float]) -> Sampler:
+        if self.least == 0.0 and self.most == MOST:
+            return values.__next__
         least, most = self.least, self.most
-
-        def sample() -> float:
-            value = draw()
-            return least if value < least else most if value > most else value
-
-        return sample
+        return (least if value < least else most if value > most else value for value in values).__next__
 
 
 class Constant(Model):
@@ -57,8 +56,7 @@ class Constant(Model):
     value: Value
 
     def sampler(self, chance: random.Random) -> Sampler:
-        value = self.value
-        return lambda: value
+        return repeat(self.value).__next__
 
 
 class Uniform(Model):
@@ -75,8 +73,8 @@ class Uniform(Model):
         return self
 
     def sampler(self, chance: random.Random) -> Sampler:
-        low, width, draw = self.low, self.high - self.low, chance.random
-        return lambda: low + width * draw()
+        low, width = self.low, self.high - self.low
+        return (low + width * share for share in iter(chance.random, None)).__next__
 
 
 class Exponential(Limited):
@@ -86,8 +84,8 @@ class Exponential(Limited):
     mean: Positive
 
     def sampler(self, chance: random.Random) -> Sampler:
-        mean, draw, log = self.mean, chance.random, math.log
-        return self._limited(lambda: -mean * log(1.0 - draw()))
+        mean, log = self.mean, math.log
+        return self._limited(-mean * log(1.0 - share) for share in iter(chance.random, None))
 
 
 class LogNormal(Limited):
@@ -108,8 +106,15 @@ class LogNormal(Limited):
         return math.log(self.p95 / self.median) / Z95
 
     def sampler(self, chance: random.Random) -> Sampler:
-        mu, sigma, gauss, exp = math.log(self.median), self.sigma, chance.gauss, math.exp
-        return self._limited(lambda: exp(gauss(mu, sigma)))
+        return self._limited(self._values(chance.random))
+
+    def _values(self, draw: Sampler) -> Iterator[float]:
+        """Two at a time, by Box and Muller's transform."""
+        mu, sigma, exp, log, sqrt = math.log(self.median), self.sigma, math.exp, math.log, math.sqrt
+        while True:
+            angle, radius = math.tau * draw(), sigma * sqrt(-2.0 * log(1.0 - draw()))
+            yield exp(mu + radius * math.cos(angle))
+            yield exp(mu + radius * math.sin(angle))
 
 
 class Choice(Model):
@@ -129,7 +134,7 @@ class Choice(Model):
         values, draw = self.values, chance.random
         edges = list(accumulate(self.weights or [1.0] * len(values)))
         total, last = edges[-1], len(values) - 1
-        return lambda: values[min(last, bisect(edges, draw() * total))]
+        return (values[min(last, bisect(edges, share * total))] for share in iter(draw, None)).__next__
 
 
 def _number_is_constant(given: Any) -> Any:

@@ -47,7 +47,7 @@ def prepare(scenario: Scenario, choice: PolicyChoice) -> tuple[Simulation, Capac
         announced=capacity.announced(scenario.workers),
         tenant_weights={tenant.name: tenant.weight for tenant in plan.tenants},
     )
-    return Simulation(scenario, plan, policy, weights.cost, seed=scenario.seed), measured.capacity
+    return Simulation(scenario, plan, policy, weights, seed=scenario.seed), measured.capacity
 
 
 def tell(simulation: Simulation, choice: PolicyChoice, measured: Capacity, real_s: float) -> PolicyReport:
@@ -83,7 +83,7 @@ def tell(simulation: Simulation, choice: PolicyChoice, measured: Capacity, real_
         quality=total.quality(scenario.quality, changes, scenario.duration_s / 60.0),
         coverage=simulation.predictions.told(),
         series=simulation.timeline.told(),
-        simulated_requests=simulation.offered,
+        simulated_requests=simulation.timeline.offered_total,
         real_s=real_s,
     )
 

@@ -10,12 +10,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import count
 from operator import attrgetter
 from random import Random
 from typing import Protocol
 
 from services.lab.simulate.arrivals import Closed, Gamma, OnOff, Open, Trace
 from services.lab.simulate.clients import Sizes, Tenant, tenants_of
+from services.lab.simulate.distributions import Exponential, Sampler
 from services.lab.simulate.job import Job
 from services.lab.simulate.scenario import PolicyChoice, Scenario, TenantGroup
 from services.lab.simulate.tally import Account
@@ -66,10 +68,9 @@ class Stream:
         self._pieces = rates(group.arrivals, rate_per_s)
         self._at = 0.0
         self._until, self._rate = next(self._pieces)
-        self._advance()
+        self._advance(self._gap())
 
-    def _advance(self) -> None:
-        gap = self._gap()
+    def _advance(self, gap: float) -> None:
         while gap >= (self._until - self._at) * self._rate:
             if self._until == math.inf:
                 self._at = math.inf  # its rate is 0 from here on
@@ -81,22 +82,21 @@ class Stream:
 
     def fill(self, until: float, jobs: list[Job], number: Number) -> None:
         """Add the requests before `until`."""
-        tenants, sizes = self._tenants, self._sizes.job
-        count, draw = len(tenants), self._chance.random
+        tenants, sizes, gap = self._tenants, self._sizes.job, self._gap
+        several, draw = len(tenants), self._chance.random
         while self._at < until:
-            tenant = tenants[int(draw() * count)] if count > 1 else tenants[0]
+            tenant = tenants[int(draw() * several)] if several > 1 else tenants[0]
             jobs.append(sizes(number(), tenant, self._at))
-            self._advance()
+            self._advance(gap())
 
 
-def _gaps(arrivals: Open, chance: Random) -> Callable[[], float]:
+def _gaps(arrivals: Open, chance: Random) -> Sampler:
     """Gaps with mean 1."""
     if isinstance(arrivals, Gamma):
         shape, gamma = arrivals.cv**-2, chance.gammavariate
         scale = 1.0 / shape
         return lambda: gamma(shape, scale)
-    draw, log = chance.random, math.log
-    return lambda: -log(1.0 - draw())
+    return Exponential(kind="exponential", mean=1.0).sampler(chance)
 
 
 class Replay:
@@ -158,10 +158,8 @@ class Arrives(Protocol):
     accounts: dict[str, Account]
     loops: list[Asks]
     chunk_s: float
-
-    def number(self) -> int:
-        """A number that no other request of this run has."""
-        ...
+    number: Number
+    """Gives a number that no other request of this run has."""
 
     def until(self, until: float) -> list[Job]:
         """The open arrivals before `until` that were not given yet, in order."""
@@ -197,7 +195,7 @@ class Plan:
         self.accounts: dict[str, Account] = {}
         self.loops: list[Asks] = []
         self._streams: list[Stream | Replay] = []
-        self._made = 0
+        self.number = count(1).__next__
         self._choice = choice
         self._detailed = scenario.tenant_count <= MOST_ACCOUNTS
         for group in scenario.tenants:
@@ -242,10 +240,6 @@ class Plan:
         tenant = Tenant(name, group, account, max_level, may_clamp)
         self.tenants.append(tenant)
         return tenant
-
-    def number(self) -> int:
-        self._made += 1
-        return self._made
 
     def until(self, until: float) -> list[Job]:
         jobs: list[Job] = []

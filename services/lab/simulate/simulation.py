@@ -17,38 +17,35 @@ from heapq import heappop, heappush
 from random import Random
 from typing import Any
 
+from services.core.cost import Weights
 from services.core.outcome import Outcome
 from services.lab.simulate.clients import Tenant, retry_at
 from services.lab.simulate.fairness import WINDOW_S, Gaps, Jain
+from services.lab.simulate.fleet import Fleet
 from services.lab.simulate.job import OVER, RUNNING, WAITING, Job
 from services.lab.simulate.plan import Arrives, Asks
-from services.lab.simulate.policy import Policy, Refusal
+from services.lab.simulate.policy import Policy
 from services.lab.simulate.predictions import Predictions
-from services.lab.simulate.scenario import Scenario, SlotWorkers
-from services.lab.simulate.slot_workers import SlotWorker
-from services.lab.simulate.step_workers import StepWorker
+from services.lab.simulate.scenario import Scenario
 from services.lab.simulate.tally import Account, LedgerError, Timeline, WorkTally, check
-from services.lab.simulate.workers import Worker
 
 MOST_WAKES_AT_ONCE = 1000
 
-Cost = Callable[[int, int], float]
 Watch = Callable[[float], None]
 
 
 class Simulation:
     """One policy, one plan, one set of workers. `run_until` as often as you like, then `drain`."""
 
-    def __init__(self, scenario: Scenario, plan: Arrives, policy: Policy, cost: Cost, *, seed: int) -> None:
+    def __init__(self, scenario: Scenario, plan: Arrives, policy: Policy, weights: Weights, *, seed: int) -> None:
         self.scenario = scenario
         self.plan = plan
         self.policy = policy
         self.now = 0.0
-        self.offered = 0
-        """Attempts so far."""
         self.answers = 0
         self.answered_cost = 0.0
-        self._cost = cost
+        self._cost = weights.cost
+        self._weights = weights.prompt, weights.completion
         self._from_s, self._until_s = scenario.warm_up_s, scenario.duration_s - scenario.cool_down_s
         self._heap: list[tuple[float, int, Callable[[float, Any], None], Any]] = []
         self._events = 0
@@ -67,26 +64,9 @@ class Simulation:
         """Is told the time at the end of each bucket."""
         self.ended: Callable[[float, Job, str], None] | None = None
         """Is told of each end, with what it was: for tests and for looking closely."""
-        self._workers = self._build(seed)
-        self._places_change(0.0)
+        self.fleet = Fleet(scenario.workers, self, seed, changed=self._fleet_changed, lost=self.lost)
+        self._fleet_changed(0.0)
         self._plan_ahead()
-
-    def _build(self, seed: int) -> list[Worker]:
-        workers: list[Worker] = []
-        for group in self.scenario.workers:
-            for place in range(group.count):
-                worker = (
-                    SlotWorker(group, self, Random(f"{seed}/worker/{len(workers)}"))
-                    if isinstance(group, SlotWorkers)
-                    else StepWorker(group, self)
-                )
-                workers.append(worker)
-                for failure in group.failures:
-                    if failure.workers is None or place < failure.workers:
-                        begin, end = (self._fail, self._mend) if failure.kind == "down" else (self._slow, self._hasten)
-                        self.schedule(failure.from_s, begin, (worker, failure.factor))
-                        self.schedule(failure.until_s, end, (worker, 1.0))
-        return workers
 
     def _plan_ahead(self) -> None:
         self.schedule(self.timeline.bucket_s, self._turn_page, None)
@@ -128,13 +108,13 @@ class Simulation:
         while self._live and heap:
             self.now, _, call, what = heappop(heap)
             call(self.now, what)
-        for worker in self._workers:
+        for worker in self.fleet.workers:
             for job in worker.fail(self.now):
                 self.work.used(job, useful=False)  # still at it, for nobody
         check({**self.plan.accounts, "outside the window": self._outside}, self._live)
 
     def _turn_page(self, now: float, _: None) -> None:
-        self.timeline.turn(self._waiting, sum(worker.inflight for worker in self._workers))
+        self.timeline.turn(self._waiting, self.fleet.inflight)
         if now + self.timeline.bucket_s <= self.scenario.duration_s:
             self.schedule(now + self.timeline.bucket_s, self._turn_page, None)
         if self.watch is not None:
@@ -149,36 +129,28 @@ class Simulation:
     # ---- clients
 
     def _arrive(self, now: float, job: Job) -> None:
-        self.offered += 1
-        self.timeline.offered += 1
+        """The one path that every attempt takes, refused ones at ten times capacity included: it does little."""
+        timeline, asker = self.timeline, job.asker
+        timeline.offered += 1
         if not job.attempt:
             self._live += 1
-            if not self._from_s <= now < self._until_s:
+            if now < self._from_s or now >= self._until_s:
                 job.account = self._outside
             job.account.distinct += 1
-            asker = job.asker
-            natural = job.natural_tokens
-            most = job.max_tokens
-            asker.asked_cost += self._cost(job.prompt_tokens + job.context_tokens, natural if natural < most else most)
-        job.account.attempts += 1
+            natural, most = job.natural_tokens, job.max_tokens
+            prompt_weight, completion_weight = self._weights
+            asker.asked_cost += (job.prompt_tokens + job.context_tokens) * prompt_weight + (
+                natural if natural < most else most
+            ) * completion_weight
+        account = job.account
+        account.attempts += 1
         refusal = self.policy.offer(now, job)
         if job.obeys:
-            self._came_back(job, admitted=refusal is None)
+            account.came_back(job, admitted=refusal is None)
         if refusal is None:
             self._admitted(now, job)
-        else:
-            self.timeline.refused += 1
-            self._refused(now, job, refusal)
-
-    def _came_back(self, job: Job, *, admitted: bool) -> None:
-        account = job.account
-        account.obeyed += 1
-        if job.obeyed == 1:
-            account.first_obeyed += 1
-            account.first_obeyed_admitted += admitted
-
-    def _refused(self, now: float, job: Job, refusal: Refusal) -> None:
-        account = job.account
+            return
+        timeline.refused += 1
         hint_s = refusal.retry_hint_s
         if hint_s is not None:
             account.hints += 1
@@ -244,8 +216,6 @@ class Simulation:
 
     def _over(self, now: float, job: Job, why: str) -> None:
         self._live -= 1
-        if self._live < 0:
-            raise LedgerError(f"more ends than requests: {job!r}")
         if self.ended is not None:
             self.ended(now, job, why)
         if job.loop is not None and now < self.scenario.duration_s:
@@ -266,8 +236,8 @@ class Simulation:
 
     def _dispatch(self, now: float) -> None:
         """Start what the policy wants while there are places."""
-        policy_next = self.policy.next
-        while self._waiting and self._places:
+        policy_next, fleet = self.policy.next, self.fleet
+        while self._waiting and fleet.free:
             job, dropped = policy_next(now)
             for other in dropped:
                 self._evict(now, other)
@@ -323,22 +293,11 @@ class Simulation:
         context = int(job.context_tokens * shares[min(job.level, len(shares) - 1)]) if job.context_tokens else 0
         job.worker_prompt = job.prompt_tokens + context
         job.worker_tokens = max(1, min(job.natural_tokens, job.granted_tokens))
-        worker = job.worker = self._choose()
-        worker.inflight += 1
-        worker.outstanding += job.worker_prompt + job.granted_tokens
-        self._places -= 1
+        worker = job.worker = self.fleet.take(job.worker_prompt + job.granted_tokens)
         if worker.half_trip_s:
             self.schedule(now + worker.half_trip_s, worker.give, job)
         else:
             worker.give(now, job)
-
-    def _choose(self) -> Worker:
-        """The one with the least asked of it, among those with a place."""
-        workers = self._workers
-        if len(workers) == 1:
-            return workers[0]
-        free = [worker for worker in workers if not worker.down and worker.inflight < worker.places]
-        return min(free, key=lambda worker: worker.outstanding / worker.slots)
 
     def began(self, now: float, job: Job) -> None:
         if not job.ended:
@@ -375,9 +334,7 @@ class Simulation:
         if job.state != RUNNING or worker is None:
             raise LedgerError(f"finished, though it did not run: {job!r}")
         job.state = OVER
-        worker.inflight -= 1
-        worker.outstanding -= job.worker_prompt + job.granted_tokens
-        self._places += not worker.down
+        self.fleet.give_back(worker, job.worker_prompt + job.granted_tokens)
         outcome = job.stopped or Outcome.SERVED
         prompt_tokens = job.worker_prompt if job.used_s else 0
         self.policy.finish(now, job, outcome, prompt_tokens, job.tokens_done)
@@ -413,28 +370,7 @@ class Simulation:
             self.timeline.late += 1
         self._over(now, job, Outcome.SERVED)
 
-    # ---- failures
-
-    def _places_change(self, now: float) -> None:
-        up = [worker for worker in self._workers if not worker.down]
-        self._places = sum(worker.places - worker.inflight for worker in up)
-        self.work.slots(now, sum(worker.slots for worker in up))
-        self.policy.capacity(now, sum(worker.places for worker in up))
-
-    def _fail(self, now: float, what: tuple[Worker, float]) -> None:
-        worker = what[0]
-        worker.down = True
-        self._places_change(now)
-        for job in worker.fail(now):
-            self.lost(now, job)
-
-    def _mend(self, now: float, what: tuple[Worker, float]) -> None:
-        what[0].down = False
-        self._places_change(now)
+    def _fleet_changed(self, now: float) -> None:
+        self.work.slots(now, self.fleet.slots)
+        self.policy.capacity(now, self.fleet.places)
         self._dispatch(now)
-
-    def _slow(self, now: float, what: tuple[Worker, float]) -> None:
-        what[0].slow(now, what[1])
-
-    def _hasten(self, now: float, what: tuple[Worker, float]) -> None:
-        what[0].slow(now, 1.0)

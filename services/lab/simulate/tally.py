@@ -59,6 +59,13 @@ class Account:
         self.latency_s, self.latency_to_deadline = Histogram(), Histogram()
         self.first_token_s, self.wait_s = Histogram(), Histogram()
 
+    def came_back(self, job: Job, *, admitted: bool) -> None:
+        """Its client obeyed a hint."""
+        self.obeyed += 1
+        if job.obeyed == 1:
+            self.first_obeyed += 1
+            self.first_obeyed_admitted += admitted
+
     def answered(self, now: float, job: Job, cost: float) -> None:
         """Its client has the whole answer."""
         latency_s = now - job.arrived_at
@@ -125,7 +132,7 @@ def merged(accounts: Iterable[Account]) -> Account:
 
 
 class Timeline:
-    """One value a bucket. The engine counts up, and turns the page at the end of each bucket."""
+    """One value a bucket. The simulation counts up, and turns the page at the end of each bucket."""
 
     __slots__ = ("bucket_s", "late", "level", "offered", "on_time", "pages", "refused", "served")
 
@@ -149,6 +156,11 @@ class Timeline:
         self.offered = self.on_time = self.late = self.refused = self.level = 0
         for costs in self.served.values():
             costs.append(0.0)
+
+    @property
+    def offered_total(self) -> int:
+        """Attempts in all buckets."""
+        return sum(page[0] for page in self.pages) + self.offered
 
     def told(self) -> Series:
         columns = zip(*self.pages, strict=True) if self.pages else [()] * 7
