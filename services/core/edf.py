@@ -110,7 +110,7 @@ class DeadlineLine:
 
     def _block_of(self, entry: Entry) -> int:
         """The block that holds `entry`, or would."""
-        return max(0, bisect_right(self._blocks, [entry]) - 1) if len(self._blocks) > 1 else 0
+        return max(0, bisect_right(self._blocks, entry, key=_first_of) - 1) if len(self._blocks) > 1 else 0
 
     def _split(self, at: int) -> None:
         block = self._blocks[at]
@@ -124,3 +124,7 @@ class DeadlineLine:
     def __repr__(self) -> str:
         span = f", deadlines {self._blocks[0][0][0]:g} to {self._blocks[-1][-1][0]:g}" if self._count else ""
         return f"<DeadlineLine {self._count} requests, {self.work:g} tokens of work{span}>"
+
+
+def _first_of(block: list[Entry]) -> Entry:
+    return block[0]
