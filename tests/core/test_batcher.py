@@ -63,6 +63,14 @@ def test_a_static_batch_fires_part_full_exactly_when_the_window_of_its_oldest_en
     assert ids(line.decide(1.01, 0).admit) == ["a", "b"]
 
 
+def test_the_window_is_of_the_one_who_came_first_whoever_is_the_most_urgent():
+    line = former(Batching.STATIC, slots=8)
+    line.offer(waiting("a", arrived_at=1.0, deadline=9.0), 0)
+    line.offer(waiting("b", arrived_at=1.009, deadline=3.0), 0)
+    assert line.decide(1.0099, 0) == Wait(until=1.01)
+    assert ids(line.decide(1.01, 0).admit) == ["b", "a"]
+
+
 def test_nobody_joins_a_static_batch_that_runs():
     line = former(Batching.STATIC, slots=8)
     line.offer(waiting("a"), 1)
@@ -202,7 +210,7 @@ class AnyHistory(RuleBasedStateMachine):
         self.running: list[str] = []
         self.decision: Fire[str] | Wait[str] = Wait(None)
 
-    @rule(slack_s=st.floats(0.001, 2.0) | st.sampled_from([0.5, math.inf]), service_s=st.floats(0.0, 1.0))
+    @rule(slack_s=st.floats(0.001, 2.0) | st.sampled_from([0.5, math.inf]), service_s=st.just(0.0) | st.floats(0.0, 1.0))
     def arrive(self, slack_s, service_s):
         one = waiting(f"r{self.offers}", self.now, self.now + slack_s, service_s)
         fits = len(self.running) + len(self.waits) < self.line.slots + self.line.queue_size
