@@ -210,7 +210,9 @@ class AnyHistory(RuleBasedStateMachine):
         self.running: list[str] = []
         self.decision: Fire[str] | Wait[str] = Wait(None)
 
-    @rule(slack_s=st.floats(0.001, 2.0) | st.sampled_from([0.5, math.inf]), service_s=st.just(0.0) | st.floats(0.0, 1.0))
+    @rule(
+        slack_s=st.floats(0.001, 2.0) | st.sampled_from([0.5, math.inf]), service_s=st.just(0.0) | st.floats(0.0, 1.0)
+    )
     def arrive(self, slack_s, service_s):
         one = waiting(f"r{self.offers}", self.now, self.now + slack_s, service_s)
         fits = len(self.running) + len(self.waits) < self.line.slots + self.line.queue_size
