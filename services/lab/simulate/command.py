@@ -8,18 +8,17 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
 
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
 from rich.text import Text
 
 from services.lab.errors import LabError, complain
 from services.lab.simulate import figures, table
 from services.lab.simulate.overrides import Changes, changed, missing_trace
-from services.lab.simulate.results import Comparison, Result, compare
-from services.lab.simulate.runs import Run, execute, plan
+from services.lab.simulate.results import Comparison, compare
+from services.lab.simulate.runs import Moved, Run, execute, plan
 from services.lab.simulate.scenario import NAMED, Scenario, find, load_raw, names, parse
 
 EXIT_BAD_INPUT = 2
@@ -97,34 +96,25 @@ def _read(name: str, changes: Changes, aside: Console) -> Scenario | None:
 def _compared(scenarios: dict[str, Scenario], jobs: int, aside: Console) -> Iterator[Comparison]:
     for name, scenario in scenarios.items():
         runs = plan(scenario)
-        with _progress(aside, name, runs) as told:
-            results = []
-            for run, result in execute(runs, jobs):
-                told(run, result)
-                results.append(result)
+        with _progress(aside, name, runs) as moved:
+            results = execute(runs, jobs, moved)
         yield compare(name, scenario, results)
 
 
 @contextmanager
-def _progress(aside: Console, name: str, runs: Sequence[Run]) -> Iterator[Any]:
-    """A bar on a terminal, nothing elsewhere. It moves by the size of what is done."""
+def _progress(aside: Console, name: str, runs: Sequence[Run]) -> Iterator[Moved]:
+    """A bar on a terminal, nothing elsewhere."""
     columns = (
         TextColumn("[cyan]{task.description}"),
         BarColumn(bar_width=32),
         TextColumn("{task.fields[done]}/{task.fields[runs]} runs"),
-        TextColumn("[dim]{task.fields[requests]} requests"),
         TimeElapsedColumn(),
+        TextColumn("[dim]left"),
+        TimeRemainingColumn(),
     )
     with Progress(*columns, console=aside, transient=True, disable=not aside.is_terminal) as progress:
-        task = progress.add_task(name, total=sum(run.size for run in runs), done=0, runs=len(runs), requests="0")
-        done, requests = 0, 0
-
-        def told(run: Run, result: Result) -> None:
-            nonlocal done, requests
-            done, requests = done + 1, requests + result.report.simulated_requests
-            progress.update(task, advance=run.size, done=done, requests=f"{requests:,}")
-
-        yield told
+        task = progress.add_task(name, total=sum(run.size for run in runs), done=0, runs=len(runs))
+        yield lambda size, done: progress.update(task, completed=size, done=done)
 
 
 # ---- keeping

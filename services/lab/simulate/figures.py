@@ -39,6 +39,7 @@ class Band:
     start: float
     end: float
     label: str
+    trouble: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,10 +225,11 @@ def over_time(comparison: Comparison) -> Iterator[Chart | Panels]:
 def _recovery(comparison: Comparison) -> Chart:
     cells = comparison.at(comparison.loads[-1])
     bands = events(comparison.scenario)
-    over = bands[-1].label if bands else ""
     return Chart(
         name="recovery",
-        question=f"How soon is all well again after {over}?" if bands else "Are the answers on time, all the time?",
+        question=f"How soon is all well again after {bands[-1].trouble}?"
+        if bands
+        else "Are the answers on time, all the time?",
         note=_note(comparison),
         x_label="time, seconds",
         y_label=f"answers on time per second{_smoothing(cells)}",
@@ -345,14 +347,16 @@ def events(scenario: Scenario) -> tuple[Band, ...]:
     """Phases and failures, each told in a word or two; the same stretch once."""
     bands = [
         *(
-            Band(phase.from_s, min(phase.until_s, scenario.duration_s), _times_load(phase.times * load))
+            Band(
+                phase.from_s, min(phase.until_s, scenario.duration_s), f"{phase.times * load:.3g}x capacity", "a burst"
+            )
             for group in scenario.tenants[:1]
             if not isinstance(group.arrivals, Trace | Closed)
             for load in [group.arrivals.load or 0.0]
             for phase in group.arrivals.phases
         ),
         *(
-            Band(failure.from_s, min(failure.until_s, scenario.duration_s), _failure(failure.kind, failure.workers))
+            Band(failure.from_s, min(failure.until_s, scenario.duration_s), *_failure(failure.kind, failure.workers))
             for workers in scenario.workers
             for failure in workers.failures
         ),
@@ -360,13 +364,9 @@ def events(scenario: Scenario) -> tuple[Band, ...]:
     return tuple(dict.fromkeys(band for band in bands if band.start < scenario.duration_s))
 
 
-def _times_load(load: float) -> str:
-    return f"{load:.3g}x capacity"
-
-
-def _failure(kind: str, workers: int | None) -> str:
+def _failure(kind: str, workers: int | None) -> tuple[str, str]:
     who = "all workers" if workers is None else "one worker" if workers == 1 else f"{workers} workers"
-    return f"{who} {kind}"
+    return f"{who} {kind}", "an outage" if kind == "down" else "a slow spell"
 
 
 def smoothed(values: Sequence[float], edges: Sequence[int] = (), over: int = SMOOTHED_BUCKETS) -> tuple[float, ...]:

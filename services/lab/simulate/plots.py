@@ -152,13 +152,14 @@ def _compare_with(axes: Axes, chart: Chart, theme: Theme) -> None:
 
 def _name_lines(axes: Axes, named: Sequence[tuple[Curve, Stroke]]) -> None:
     """Each line's name beside its right end. Names that would touch move apart, and a thin line says whose they are."""
-    shown = [(curve, stroke, end) for curve, stroke in named if (end := _end(axes, curve)) is not None]
     gap = LABEL_GAP_PT * POINT / _height_in(axes)
-    places = spread([end for _, _, end in shown], gap, 0.0, 1.0)
-    for (curve, stroke, end), place in zip(shown, places, strict=True):
+    ends = [_end(axes, curve) for curve, _ in named]
+    places = spread([0.0 if end is None else end for end in ends], gap, 0.0, 1.0)
+    for (curve, stroke), end, place in zip(named, ends, places, strict=True):
+        leader = {"arrowstyle": "-", "color": stroke.color, "linewidth": 0.7, "shrinkA": 1, "shrinkB": 0}
         axes.annotate(
-            curve.label,
-            xy=(1.004, end),
+            curve.label if end is not None else f"({curve.label}: none)",
+            xy=(1.004, end or 0.0),
             xytext=(NAMES_START, place),
             xycoords="axes fraction",
             textcoords="axes fraction",
@@ -166,21 +167,14 @@ def _name_lines(axes: Axes, named: Sequence[tuple[Curve, Stroke]]) -> None:
             color=stroke.color,
             fontsize=SMALL_PT + (1 if stroke.front > 3 else 0),
             fontweight="bold" if stroke.front > 3 else "normal",
-            arrowprops={
-                "arrowstyle": "-",
-                "color": stroke.color,
-                "linewidth": 0.7,
-                "shrinkA": 1,
-                "shrinkB": 0,
-                "relpos": (0, 0.5),
-            },
+            arrowprops={**leader, "relpos": (0, 0.5)} if end is not None else None,
             annotation_clip=False,
         )
 
 
 def _end(axes: Axes, curve: Curve) -> float | None:
-    """Where a line ends, as a fraction of the height of the axes."""
-    last = next((y for y in reversed(curve.ys) if y is not None and not math.isnan(y)), None)
+    """Where a line ends, as a fraction of the height of the axes; None if it has ended before."""
+    last = curve.ys[-1]
     if last is None:
         return None
     _, pixel = axes.transData.transform((curve.xs[-1], max(last, 1e-9)))

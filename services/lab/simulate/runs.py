@@ -10,16 +10,20 @@ from __future__ import annotations
 import multiprocessing
 import os
 import signal
-from collections.abc import Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import FIRST_EXCEPTION, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
+from multiprocessing.shared_memory import ShareableList
 
 from services.lab.errors import LabError
 from services.lab.simulate.arrivals import Closed, Trace
 from services.lab.simulate.engine import run as simulate
 from services.lab.simulate.results import Result, loads
 from services.lab.simulate.scenario import PolicyChoice, Scenario
+
+LOOK_EVERY_S = 0.1
+Moved = Callable[[float, int], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,33 +64,69 @@ def cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def execute(runs: Sequence[Run], jobs: int) -> Iterator[tuple[Run, Result]]:
-    """Make them, and yield each when it is done."""
+def execute(runs: Sequence[Run], jobs: int, moved: Moved) -> list[Result]:
+    """Make them all. `moved` is told, now and then, how much is done (in `size`), and how many runs."""
     ordered = sorted(runs, key=lambda run: -run.size)
     if jobs == 1 or len(runs) == 1:
-        yield from ((run, one(run)) for run in ordered)
-        return
-    yield from _in_processes(ordered, min(jobs, len(runs)))
+        return list(_here(ordered, moved))
+    return _in_processes(ordered, min(jobs, len(runs)), moved)
 
 
-def one(run: Run) -> Result:
-    return Result(run.load, simulate(run.scenario, run.choice))
+def _here(runs: Sequence[Run], moved: Moved) -> Iterator[Result]:
+    before = 0.0
+    for number, run in enumerate(runs):
+
+        def told(done: float, number: int = number, run: Run = run, before: float = before) -> None:
+            moved(before + done * run.size, number)
+
+        yield Result(run.load, simulate(run.scenario, run.choice, progress=told))
+        before += run.size
+        moved(before, number + 1)
 
 
-def _in_processes(runs: Sequence[Run], jobs: int) -> Iterator[tuple[Run, Result]]:
+def _in_processes(runs: Sequence[Run], jobs: int, moved: Moved) -> list[Result]:
     context = multiprocessing.get_context("spawn")  # a fork would copy the progress bar's thread in mid-stride
-    with ProcessPoolExecutor(jobs, mp_context=context, initializer=_die_quietly) as pool:
-        futures = {pool.submit(one, run): run for run in runs}
-        try:
-            for future in as_completed(futures):
-                yield futures[future], future.result()
-        except BrokenProcessPool:
-            raise LabError("A simulating process died: most likely it ran out of memory. Try --jobs 1.") from None
-        except BaseException:
-            pool.shutdown(wait=False, cancel_futures=True)
-            for child in multiprocessing.active_children():
-                child.terminate()
-            raise
+    shares = ShareableList([0.0] * len(runs))
+    try:
+        with ProcessPoolExecutor(jobs, mp_context=context, initializer=_die_quietly) as pool:
+            futures = [pool.submit(_there, run, shares, place) for place, run in enumerate(runs)]
+            try:
+                _follow(futures, lambda: sum(shares[place] * run.size for place, run in enumerate(runs)), moved)
+                return [future.result() for future in futures]
+            except BrokenProcessPool:
+                raise LabError("A simulating process died: most likely it ran out of memory. Try --jobs 1.") from None
+            except BaseException:
+                pool.shutdown(wait=False, cancel_futures=True)
+                for child in multiprocessing.active_children():
+                    child.terminate()
+                raise
+    finally:
+        shares.shm.close()
+        shares.shm.unlink()
+
+
+def _follow(futures: Sequence[Future[Result]], done: Callable[[], float], moved: Moved) -> None:
+    """Until all are done, or one has failed."""
+    waiting: set[Future[Result]] = set(futures)
+    while waiting:
+        ready, waiting = wait(waiting, timeout=LOOK_EVERY_S, return_when=FIRST_EXCEPTION)
+        moved(done(), len(futures) - len(waiting))
+        for future in ready:
+            future.result()
+
+
+def _there(run: Run, shares: ShareableList[float], place: int) -> Result:
+    """In another process: one run, which writes how far it is into its own place."""
+
+    def told(done: float) -> None:
+        shares[place] = done
+
+    try:
+        result = Result(run.load, simulate(run.scenario, run.choice, progress=told))
+        told(1.0)
+        return result
+    finally:
+        shares.shm.close()
 
 
 def _die_quietly() -> None:

@@ -31,6 +31,8 @@ class Column:
     below: str
     read: Figure
     write: Callable[[float], str]
+    matters: Figure | None = None
+    """The column is there if any policy has this figure; by default the one that is shown."""
 
 
 # ---- how figures are written
@@ -90,12 +92,16 @@ def gap_s(report: PolicyReport) -> float | None:
     return None if gap is None else gap / report.capacity.cost_per_s
 
 
-def _has_retries(report: PolicyReport) -> float | None:
-    return report.dispatches_per_distinct if report.ledger.attempts > report.ledger.distinct else None
+def _retried(report: PolicyReport) -> float | None:
+    return 1.0 if report.ledger.attempts > report.ledger.distinct else None
 
 
-def _degraded(report: PolicyReport, value: float) -> float | None:
-    return value if any(report.quality.by_level.get(level) for level in report.quality.by_level if level) else None
+def _degraded(report: PolicyReport) -> float | None:
+    return 1.0 if any(answers for level, answers in report.quality.by_level.items() if level) else None
+
+
+def _cut(report: PolicyReport) -> float | None:
+    return 1.0 if report.quality.clamped or _degraded(report) else None
 
 
 MAIN = (
@@ -114,18 +120,12 @@ MORE = (
     Column("missed", "running", lambda report: report.missed_after_worker_share, share),
     Column("latency", "/ deadline p99", lambda report: report.latency_to_deadline.p99, ratio),
     Column("Jain index", "least, 60 s", lambda report: report.fairness.jain_least, ratio),
-    Column("starts", "per request", _has_retries, ratio),
+    Column("starts", "per request", lambda report: report.dispatches_per_distinct, ratio, _retried),
     Column("hints", "admitted", lambda report: report.hints.first_admitted_share, share),
-    Column("worth", "by level", lambda report: _worth(report, report.quality.weighted_on_time), whole),
-    Column("worth", "by tokens", lambda report: _worth(report, report.quality.token_weighted_on_time), whole),
-    Column("level", "changes/min", lambda report: _degraded(report, report.quality.level_changes_per_min), ratio),
+    Column("worth", "by level", lambda report: report.quality.weighted_on_time, whole, _degraded),
+    Column("worth", "by tokens", lambda report: report.quality.token_weighted_on_time, whole, _cut),
+    Column("level", "changes/min", lambda report: report.quality.level_changes_per_min, ratio, _degraded),
 )
-
-
-def _worth(report: PolicyReport, value: float) -> float | None:
-    """What answers were worth, where any was cut; else it is only their number again."""
-    whole = report.ledger.on_time
-    return value if abs(report.quality.token_weighted_on_time - whole) > 0.001 * whole else None
 
 
 MATRICES = (
@@ -198,7 +198,7 @@ def _offered(cells: Sequence[Cell]) -> str:
 
 
 def _says_something(column: Column, cells: Sequence[Cell]) -> bool:
-    return any(cell.mean(column.read) is not None for cell in cells)
+    return any(cell.mean(column.matters or column.read) is not None for cell in cells)
 
 
 def _table(cells: Sequence[Cell], columns: Sequence[Column]) -> Table:
