@@ -31,38 +31,16 @@ refuses before prefill; QLM (2024) estimates waits from queued tokens. None of t
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import NamedTuple
 
-from services.core.cost import Lengths, Weights
 from services.core.estimator import Estimator
 from services.core.ladder import Level, fit_clamp
-from services.core.outcome import Outcome
 from services.core.pool import Flow, Pool
 from services.core.request import Request
 from services.core.ring import Turn
 
-CAUTIOUS_PACE = 0.99
+CAUTIOUS = 0.99
 """The quantile of prefill and time per token that the clamp counts with: whoever is cut must be in time."""
-
-
-@dataclass(frozen=True, slots=True)
-class Admitted:
-    """It has a place in line, at this level of degradation."""
-
-    level: int
-    predicted_wait_s: float
-
-
-@dataclass(frozen=True, slots=True)
-class Refused:
-    """It has none. `retry_hint_s` is None where coming back as it is cannot help."""
-
-    outcome: Outcome
-    reason: str
-    scope: str
-    predicted_wait_s: float
-    retry_hint_s: float | None
 
 
 class Outlook(NamedTuple):
@@ -72,16 +50,6 @@ class Outlook(NamedTuple):
     share: float
     wait_s: float
     idle: bool
-
-
-class Plan(NamedTuple):
-    """What a request comes to at one level: its sizes, its estimated cost, and how long it would run."""
-
-    level: int
-    prompt_tokens: int
-    answer_tokens: int
-    cost_tokens: float
-    service_s: float
 
 
 def outlook(now: float, pool: Pool, flow: Flow, deadline: float, estimator: Estimator) -> Outlook:
@@ -95,20 +63,11 @@ def outlook(now: float, pool: Pool, flow: Flow, deadline: float, estimator: Esti
     if not rate:
         return Outlook(own, share, 0.0, False)
     if own == 0.0 and flow.turn is Turn.OUT:  # it would be new: before it are the others that are
-        ahead = pool.round_work * min(1.0, flow.node.flows.newcomers / max(1, pool.active_flows))
-        return Outlook(own, share, min(pool.work, ahead) / rate + estimator.residual_s(now), False)
-    ahead = min(pool.work, own / share + pool.round_work - flow.round_part)
-    ahead = max(ahead, pool.turn_work(now, flow, line))
+        ahead = min(pool.work, pool.round_work * flow.node.flows.newcomers / (pool.active_flows or 1))
+    else:
+        ahead = min(pool.work, own / share + pool.round_work - flow.round_part)
+        ahead = max(ahead, pool.turn_work(now, flow, line))
     return Outlook(own, share, ahead / rate + estimator.residual_s(now), False)
-
-
-def plan(
-    request: Request, level: int, rung: Level, lengths: Lengths, estimator: Estimator, weights: Weights, q: float
-) -> Plan:
-    """The request at a level; `q` is the quantile of its length that its service time counts with, 0: none of it."""
-    prompt, answer = sizes(request, level, rung)
-    cost = prompt * weights.prompt + lengths.expected(answer) * weights.completion
-    return Plan(level, prompt, answer, cost, service_s(estimator, prompt, lengths.at(q, answer) if q else 0.0))
 
 
 def sizes(request: Request, level: int, rung: Level) -> tuple[int, int]:
@@ -116,11 +75,6 @@ def sizes(request: Request, level: int, rung: Level) -> tuple[int, int]:
     if level == 0:
         return request.prompt_tokens + request.context_tokens, request.max_tokens
     return request.prompt_tokens + rung.context_tokens(request.context_tokens), rung.answer_tokens(request.max_tokens)
-
-
-def service_s(estimator: Estimator, prompt_tokens: float, answer_tokens: float) -> float:
-    """How long it would hold a slot, if its answer has this length."""
-    return estimator.prefill_s(prompt_tokens) + answer_tokens * estimator.token_s(0.5)
 
 
 def grant(
@@ -132,6 +86,6 @@ def grant(
     not must fit at its median length.
     """
     if request.may_clamp:
-        prefill_s = estimator.prefill_s(prompt_tokens, CAUTIOUS_PACE)
-        return fit_clamp(answer_tokens, slack_s, prefill_s, estimator.token_s(CAUTIOUS_PACE))
-    return answer_tokens if service_s(estimator, prompt_tokens, median_tokens) <= slack_s else 0
+        prefill_s = estimator.prefill_s(prompt_tokens, CAUTIOUS)
+        return fit_clamp(answer_tokens, slack_s, prefill_s, estimator.token_s(CAUTIOUS))
+    return answer_tokens if estimator.service_s(prompt_tokens, median_tokens) <= slack_s else 0

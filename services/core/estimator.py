@@ -61,8 +61,10 @@ class Estimator:
         "_ends",
         "_full",
         "_full_s",
+        "_median_s",
         "_prefill",
         "_prefill_error",
+        "_prefill_s",
         "_starts",
         "_token_s",
         "announced_per_slot_s",
@@ -94,10 +96,12 @@ class Estimator:
         self._prefill = Ratio()
         self._prefill_error = Sketch(0.02, half_life=HALF_LIFE)
         self._token_s = Sketch(0.02, half_life=HALF_LIFE, least=1e-6)
-        if prefill_s_per_token is not None:
-            self._prefill.add(prefill_s_per_token, 1.0)
-        if s_per_token is not None:
-            self._token_s.add(s_per_token)
+        self._prefill_s = 0.0
+        self._median_s = 0.0
+        if prefill_s_per_token:
+            self.learn_prefill(prefill_s_per_token, 1.0)
+        if s_per_token:
+            self.learn_pace(s_per_token, 1.0)
 
     # ---- slots
 
@@ -151,11 +155,13 @@ class Estimator:
         if predicted > 0:
             self._prefill_error.add(seconds / predicted)
         self._prefill.add(seconds, prompt_tokens)
+        self._prefill_s = self._prefill.value or 0.0
 
     def learn_pace(self, seconds: float, tokens: float) -> None:
         """The tokens after the first took this long."""
         if tokens > 0 and seconds > 0:
             self._token_s.add(seconds / tokens)
+            self._median_s = self._token_s.quantile(0.5) or 0.0
 
     def _update_rate(self) -> None:
         per_slot = self._full.value if self._full.samples >= ENOUGH else None
@@ -165,11 +171,14 @@ class Estimator:
 
     # ---- what is asked of it
 
+    def service_s(self, prompt_tokens: float, answer_tokens: float) -> float:
+        """How long a request of these sizes holds a slot, on average."""
+        return prompt_tokens * self._prefill_s + answer_tokens * self._median_s
+
     def prefill_s(self, prompt_tokens: float, q: float | None = None) -> float:
         """Seconds to read a prompt: on average, or at a quantile. 0 while unknown."""
-        per_token = self._prefill.value or 0.0
         factor = self._prefill_error.quantile(q) if q is not None else None
-        return prompt_tokens * per_token * (1.0 if factor is None else factor)
+        return prompt_tokens * self._prefill_s * (1.0 if factor is None else factor)
 
     def token_s(self, q: float) -> float:
         """Seconds per token of an answer at a quantile. 0 while unknown."""

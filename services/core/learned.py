@@ -37,7 +37,18 @@ class OfTenant:
 class OfClass:
     """One class on one pool: how good its predictions were, and how far it is degraded."""
 
-    __slots__ = ("_before", "_before_s", "_offered", "_since", "calibration", "controller", "slacks", "waits", "weight")
+    __slots__ = (
+        "_before",
+        "_before_s",
+        "_offered",
+        "_same",
+        "_since",
+        "calibration",
+        "controller",
+        "slacks",
+        "waits",
+        "weight",
+    )
 
     def __init__(self, weight: float, levels: int) -> None:
         self.weight = weight
@@ -46,21 +57,28 @@ class OfClass:
         self.waits = Rolling(WAITS)
         self.slacks = Rolling(WAITS)
         self._offered = [0.0] * levels
+        self._same = 0.0  # of those who are not degraded, whatever the level
         self._since = 0.0
         self._before = [0.0] * levels
         self._before_s = 0.0
 
-    def offered(self, costs: list[float]) -> None:
-        """Work that was offered, priced at each level."""
-        self._offered = [total + cost for total, cost in zip(self._offered, costs, strict=True)]
+    def offered(self, prices: list[float]) -> None:
+        """Work that was offered, priced from level 0 to the deepest that its tenant allows."""
+        offered = self._offered
+        if len(prices) == 1:
+            self._same += prices[0]
+            return
+        for level in range(len(offered)):
+            offered[level] += prices[min(level, len(prices) - 1)]
 
     def offered_per_s(self, now: float) -> list[float]:
         """Work offered per second over this window and the one before, level by level; a new window begins."""
         this_s = now - self._since
         spent_s = max(1e-9, this_s + self._before_s)
-        rates = [(a + b) / spent_s for a, b in zip(self._offered, self._before, strict=True)]
-        self._before, self._before_s, self._since = self._offered, this_s, now
-        self._offered = [0.0] * len(self._before)
+        offered = [work + self._same for work in self._offered]
+        rates = [(a + b) / spent_s for a, b in zip(offered, self._before, strict=True)]
+        self._before, self._before_s, self._since = offered, this_s, now
+        self._offered, self._same = [0.0] * len(offered), 0.0
         return rates
 
 

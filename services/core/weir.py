@@ -13,16 +13,16 @@ What is refused has cost nobody anything, and is told why, how long it would hav
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 
-from services.core.account import Bounds, ClassSpec, TenantSpec
-from services.core.admission import Admitted, Outlook, Plan, Refused, grant, outlook, plan, service_s, sizes
+from services.core.account import TenantSpec
+from services.core.admission import grant, sizes
 from services.core.calibration import PUBLISHED
-from services.core.cost import Lengths, Weights
+from services.core.choices import WeirSettings
+from services.core.door import Admitted, Refused, Visit, median_tokens
 from services.core.drr import Drr
 from services.core.estimator import Estimator
-from services.core.ladder import LADDER, Level
-from services.core.learned import OfClass, OfPool, OfTenant
+from services.core.learned import OfClass, OfPool
 from services.core.outcome import Outcome
 from services.core.pool import Flow
 from services.core.request import Request
@@ -33,36 +33,6 @@ QUANTUM_EVERY = 64
 """Ends between two looks at the quantum."""
 SLACK_EVERY = 8
 """Of the slacks at the door, one in so many is looked at by the ladder."""
-
-
-@dataclass(frozen=True, slots=True)
-class WeirSettings:
-    """What may be chosen. Each mechanism can be switched off, to see what it is worth."""
-
-    bounds: Bounds = field(default_factory=lambda: Bounds(256))
-    stranger: TenantSpec = field(default_factory=lambda: TenantSpec("", Bounds(64)))
-    """Of tenants that nobody configured; the id is their own."""
-    classes: tuple[ClassSpec, ...] = field(default_factory=lambda: (ClassSpec("default"),))
-    idle_tenants: int = 1000
-    quantum_tokens: float | None = None
-    """None: the q90 of what requests cost."""
-    safety_margin: float = 0.8
-    weights: Weights = field(default_factory=Weights)
-    ladder: tuple[Level, ...] = LADDER
-    least_answer_tokens: int = 1
-    """An answer that may be cut is not worth starting below this."""
-    degrade: bool = True
-    clamp: bool = True
-    standing_queue: bool = True
-    feasibility: bool = True
-    calibrate: bool = True
-    true_up: bool = True
-
-    def __post_init__(self) -> None:
-        if not 0 < self.safety_margin <= 1:
-            raise ValueError(f"safety_margin must be above 0 and at most 1, got {self.safety_margin}")
-        if self.quantum_tokens is not None and not self.quantum_tokens > 0:
-            raise ValueError(f"quantum_tokens must be above 0, got {self.quantum_tokens}")
 
 
 class Weir:
@@ -104,22 +74,18 @@ class Weir:
     def offer(self, now: float, request: Request) -> Admitted | Refused:
         """Decide about a newcomer, in one step: if it is admitted, it has its place."""
         of_pool, flow = self._meet(now, request)
-        of_tenant, of_class = of_pool.tenant(flow), of_pool.classes[flow.node.name]
         of_pool.pool.let_go(now)
-        if not request.may_clamp or not self.settings.clamp:
-            request.may_clamp = False
-        view = outlook(now, of_pool.pool, flow, request.deadline, of_pool.estimator)
-        first = self._level(now, request, of_pool, of_class, of_tenant.lengths)
-        plan = self._plan(request, first, of_pool, of_tenant, flow, view)
-        if not of_pool.estimator.slots:
-            return self._refuse(now, Outcome.NO_CAPACITY, "no_worker", of_pool, of_tenant, flow, view, plan)
-        if self.settings.standing_queue and flow.requests and view.wait_s > of_tenant.standing.limit_s:
-            return self._refuse(now, Outcome.YIELD, "standing_queue", of_pool, of_tenant, flow, view, plan)
-        while not self._makes_it(now, request, plan, view, of_pool, of_tenant):
-            if plan.level >= request.max_level or not self.settings.degrade:
-                return self._refuse(now, Outcome.DEADLINE_INFEASIBLE, "deadline", of_pool, of_tenant, flow, view, plan)
-            plan = self._plan(request, plan.level + 1, of_pool, of_tenant, flow, view)
-        return self._enqueue(now, request, plan, view, of_pool, of_tenant, flow)
+        request.may_clamp = request.may_clamp and self.settings.clamp
+        visit = Visit(now, request, self.settings, of_pool, flow)
+        visit.plan(self._level(now, request, of_pool, visit) if self.settings.degrade else 0)
+        why = visit.refusal()
+        if why is None:
+            visit.admit()
+            full = self.drr.enqueue(now, request)
+            if full is None:
+                return Admitted(visit.level, visit.view.wait_s)
+            why = (Outcome.TENANT_QUEUE_FULL if full.of_tenant else Outcome.YIELD), full.value
+        return visit.refuse(*why, self._random)
 
     def _meet(self, now: float, request: Request) -> tuple[OfPool, Flow]:
         tenant = self.drr.tenants.get(request.tenant)
@@ -130,74 +96,6 @@ class Weir:
                     of_pool.tenants.pop(id, None)
         of_pool = self._of_pool(request.pool)
         return of_pool, self.drr.flow(of_pool.pool, tenant)
-
-    def _plan(
-        self, request: Request, level: int, of_pool: OfPool, of_tenant: OfTenant, flow: Flow, view: Outlook
-    ) -> Plan:
-        rung, settings = self.settings.ladder[level], self.settings
-        if not of_tenant.lengths.confident:
-            q = 0.0
-        elif request.may_clamp or view.own_work <= self.drr.quantum * flow.weight:
-            q = 0.5
-        else:
-            q = 0.9
-        return plan(request, level, rung, of_tenant.lengths, of_pool.estimator, settings.weights, q)
-
-    def _makes_it(
-        self, now: float, request: Request, plan: Plan, view: Outlook, of_pool: OfPool, of_tenant: OfTenant
-    ) -> bool:
-        """The feasibility test. In an empty house nobody is refused on a guess, only on what is certain."""
-        slack_s = request.deadline - now
-        if view.idle:
-            return of_pool.estimator.prefill_s(plan.prompt_tokens) < slack_s
-        if not self.settings.feasibility:
-            return True
-        wait_s = view.wait_s
-        if self.settings.calibrate:
-            wait_s = of_tenant.calibration.cautious_s(wait_s, of_tenant.service_s)
-        if not request.ready:
-            wait_s = max(wait_s, of_pool.retrieval_s.quantile(0.95) or 0.0)
-        return wait_s + plan.service_s <= self.settings.safety_margin * slack_s
-
-    def _enqueue(
-        self, now: float, request: Request, plan: Plan, view: Outlook, of_pool: OfPool, of_tenant: OfTenant, flow: Flow
-    ) -> Admitted | Refused:
-        request.level = plan.level
-        request.charge_tokens = plan.cost_tokens
-        request.predicted_wait_s = view.wait_s
-        request.expires_at = self._latest_start(request, plan, of_pool.estimator, of_tenant.lengths)
-        full = self.drr.enqueue(now, request)
-        if full is None:
-            return Admitted(plan.level, view.wait_s)
-        outcome = Outcome.TENANT_QUEUE_FULL if full.of_tenant else Outcome.YIELD
-        return self._refuse(now, outcome, full.value, of_pool, of_tenant, flow, view, plan)
-
-    def _latest_start(self, request: Request, plan: Plan, estimator: Estimator, lengths: Lengths) -> float:
-        """When to give up on it. Its slack may be negative by then; clamped to 0, the dead would be the most urgent."""
-        if request.may_clamp:
-            answer: float = min(plan.answer_tokens, self.settings.least_answer_tokens)
-        else:
-            answer = _median(lengths, plan.answer_tokens)
-        return request.deadline - estimator.prefill_s(plan.prompt_tokens) - answer * estimator.token_s(0.5)
-
-    def _refuse(
-        self,
-        now: float,
-        outcome: Outcome,
-        reason: str,
-        of_pool: OfPool,
-        of_tenant: OfTenant,
-        flow: Flow,
-        view: Outlook,
-        plan: Plan,
-    ) -> Refused:
-        rate = of_pool.estimator.rate or 0.0
-        if flow.requests and outcome is not Outcome.NO_CAPACITY:
-            book, scope, queued, rate = of_tenant.appointments, "tenant", flow.work, rate * view.share
-        else:
-            book, scope, queued = of_pool.appointments, "platform", of_pool.pool.work
-        hint_s = book.hint(now, queued, plan.cost_tokens, rate, self._random)
-        return Refused(outcome, reason, scope, view.wait_s, hint_s)
 
     def forecast(self, request: Request) -> list[float]:
         """The wait of one just admitted, in seconds at each of the `PUBLISHED` quantiles."""
@@ -247,7 +145,7 @@ class Weir:
 
     def _grant(self, now: float, request: Request, of_pool: OfPool) -> int:
         prompt, answer = sizes(request, request.level, self.settings.ladder[request.level])
-        median = _median(of_pool.tenants[request.tenant].lengths, answer)
+        median = median_tokens(of_pool.tenants[request.tenant].lengths, answer)
         tokens = grant(request, prompt, answer, median, request.deadline - now, of_pool.estimator)
         return tokens if tokens >= min(answer, self.settings.least_answer_tokens) else 0
 
@@ -256,7 +154,7 @@ class Weir:
         of_tenant = of_pool.tenants[request.tenant]
         prompt, _ = sizes(request, request.level, self.settings.ladder[request.level])
         answer = of_tenant.lengths.expected(request.granted_tokens)
-        estimator.start(now, request, service_s(estimator, prompt, answer))
+        estimator.start(now, request, estimator.service_s(prompt, answer))
         rate = estimator.rate
         if rate:
             backlog_s = flow.work / (of_pool.pool.share(flow) * rate)
@@ -301,26 +199,20 @@ class Weir:
         of_tenant.calibration.learn(request.predicted_wait_s, now - request.queued_at)
         of_class.waits.add(now - request.queued_at)
 
-    def _level(self, now: float, request: Request, of_pool: OfPool, of_class: OfClass, lengths: Lengths) -> int:
+    def _level(self, now: float, request: Request, of_pool: OfPool, visit: Visit) -> int:
         """Where to begin on the ladder: where its class stands, as far as its tenant allows."""
-        if not self.settings.degrade:
-            return 0
+        of_class = of_pool.classes[visit.flow.node.name]
         self._offers += 1
         if self._offers % SLACK_EVERY == 0:
             of_class.slacks.add(request.deadline - now)
-        of_class.offered(self._prices(request, lengths))
+        prices = []
+        for level in range(min(request.max_level, len(self.settings.ladder) - 1) + 1):
+            visit.plan(level)
+            prices.append(visit.cost_tokens)
+        of_class.offered(prices)
         if of_class.controller.due(now):
             self._look(now, of_pool)
         return min(of_class.controller.level, request.max_level)
-
-    def _prices(self, request: Request, lengths: Lengths) -> list[float]:
-        """What it would cost at each level; at those that its tenant does not allow, the same as at the deepest."""
-        ladder, weights = self.settings.ladder, self.settings.weights
-        prices: list[float] = []
-        for level in range(min(request.max_level, len(ladder) - 1) + 1):
-            prompt, answer = sizes(request, level, ladder[level])
-            prices.append(weights.cost(prompt, lengths.expected(answer)))
-        return prices + prices[-1:] * (len(ladder) - len(prices))
 
     def _look(self, now: float, of_pool: OfPool) -> None:
         """Each class looks at its load, highest weight first: it has what those above it leave, or its own share."""
@@ -349,8 +241,3 @@ class Weir:
 
     def __repr__(self) -> str:
         return f"<Weir {self.drr!r}, {[of_pool.estimator for of_pool in self.learned.values()]}>"
-
-
-def _median(lengths: Lengths, answer_tokens: int) -> float:
-    """Half of the tenant's answers are at most so long. While few are known, a tenth of the model's: no pessimism."""
-    return lengths.at(0.5 if lengths.confident else 0.1, answer_tokens)

@@ -7,12 +7,13 @@ from dataclasses import fields
 from typing import Any
 
 from services.core.account import Bounds, ClassSpec, TenantSpec
-from services.core.admission import Refused
 from services.core.calibration import PUBLISHED
+from services.core.choices import WeirSettings
 from services.core.cost import Weights
+from services.core.door import Refused
 from services.core.estimator import Estimator
 from services.core.outcome import Outcome
-from services.core.weir import Weir, WeirSettings
+from services.core.weir import Weir
 from services.lab.errors import LabError
 from services.lab.simulate.job import Job
 from services.lab.simulate.policy import Refusal

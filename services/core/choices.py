@@ -1,0 +1,39 @@
+"""What may be chosen: one frozen object, checked when it is made."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from services.core.account import Bounds, ClassSpec, TenantSpec
+from services.core.cost import Weights
+from services.core.ladder import LADDER, Level
+
+
+@dataclass(frozen=True, slots=True)
+class WeirSettings:
+    """What may be chosen. Each mechanism can be switched off, to see what it is worth."""
+
+    bounds: Bounds = field(default_factory=lambda: Bounds(256))
+    stranger: TenantSpec = field(default_factory=lambda: TenantSpec("", Bounds(64)))
+    """Of tenants that nobody configured; the id is their own."""
+    classes: tuple[ClassSpec, ...] = field(default_factory=lambda: (ClassSpec("default"),))
+    idle_tenants: int = 1000
+    quantum_tokens: float | None = None
+    """None: the q90 of what requests cost."""
+    safety_margin: float = 0.8
+    weights: Weights = field(default_factory=Weights)
+    ladder: tuple[Level, ...] = LADDER
+    least_answer_tokens: int = 1
+    """An answer that may be cut is not worth starting below this."""
+    degrade: bool = True
+    clamp: bool = True
+    standing_queue: bool = True
+    feasibility: bool = True
+    calibrate: bool = True
+    true_up: bool = True
+
+    def __post_init__(self) -> None:
+        if not 0 < self.safety_margin <= 1:
+            raise ValueError(f"safety_margin must be above 0 and at most 1, got {self.safety_margin}")
+        if self.quantum_tokens is not None and not self.quantum_tokens > 0:
+            raise ValueError(f"quantum_tokens must be above 0, got {self.quantum_tokens}")

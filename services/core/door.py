@@ -1,0 +1,160 @@
+"""At the door: one newcomer, what stands before it, what it would come to, and what follows from that.
+
+A visit lasts one decision. The tests come in the order of what they cost to break:
+
+    is there a worker at all                                        else no_capacity
+    its own line is short, or allowed to stand (`standing.py`)      else yield, standing_queue
+    it makes its deadline (`admission.py`), at some level           else deadline_infeasible
+    there is room (`account.py`), which the scheduler says          else tenant_queue_full or yield
+
+The next level of degradation is tried before the deadline refuses it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+from services.core.admission import outlook, sizes
+from services.core.choices import WeirSettings
+from services.core.cost import Lengths
+from services.core.learned import OfPool
+from services.core.outcome import Outcome
+from services.core.pool import Flow
+from services.core.request import Request
+
+
+class Admitted(NamedTuple):
+    """It has a place in line, at this level of degradation."""
+
+    level: int
+    predicted_wait_s: float
+
+
+class Refused(NamedTuple):
+    """It has none. `retry_hint_s` is None where coming back as it is cannot help."""
+
+    outcome: Outcome
+    reason: str
+    scope: str
+    predicted_wait_s: float
+    retry_hint_s: float | None
+
+
+class Visit:
+    """One newcomer. `plan` prices it at a level, `refusal` judges it, `admit` or `refuse` writes down the answer."""
+
+    __slots__ = (
+        "_quantile",
+        "answer_tokens",
+        "cost_tokens",
+        "flow",
+        "level",
+        "now",
+        "of_pool",
+        "of_tenant",
+        "prompt_tokens",
+        "request",
+        "service_s",
+        "settings",
+        "view",
+    )
+
+    def __init__(self, now: float, request: Request, settings: WeirSettings, of_pool: OfPool, flow: Flow) -> None:
+        self.now = now
+        self.request = request
+        self.settings = settings
+        self.of_pool = of_pool
+        self.of_tenant = of_pool.tenant(flow)
+        self.flow = flow
+        self.view = outlook(now, of_pool.pool, flow, request.deadline, of_pool.estimator)
+        if not self.of_tenant.lengths.confident:
+            self._quantile = 0.0  # nobody is refused on what others' answers were like
+        elif request.may_clamp or self.view.own_work <= of_pool.pool.quantum * flow.weight:
+            self._quantile = 0.5
+        else:
+            self._quantile = 0.9
+        self.level = 0
+        self.prompt_tokens = 0
+        self.answer_tokens = 0
+        self.cost_tokens = 0.0
+        self.service_s = 0.0
+
+    def plan(self, level: int) -> None:
+        """What the request comes to at this level: its sizes, its estimated cost, and how long it would run."""
+        settings, lengths = self.settings, self.of_tenant.lengths
+        prompt, answer = sizes(self.request, level, settings.ladder[level])
+        self.level, self.prompt_tokens, self.answer_tokens = level, prompt, answer
+        self.cost_tokens = settings.weights.cost(prompt, lengths.expected(answer))
+        tokens = lengths.at(self._quantile, answer) if self._quantile else 0.0
+        self.service_s = self.of_pool.estimator.service_s(prompt, tokens)
+
+    def refusal(self) -> tuple[Outcome, str] | None:
+        """Why it cannot come in, at any level from the planned one on; None if it can, at the level planned last."""
+        if not self.of_pool.estimator.slots:
+            return Outcome.NO_CAPACITY, "no_worker"
+        stands = self.flow.requests > 0 and self.view.wait_s > self.of_tenant.standing.limit_s
+        if stands and self.settings.standing_queue:
+            return Outcome.YIELD, "standing_queue"
+        deepest = self.request.max_level if self.settings.degrade else self.level
+        while not self._makes_it():
+            if self.level >= deepest:
+                return Outcome.DEADLINE_INFEASIBLE, "deadline"
+            self.plan(self.level + 1)
+        return None
+
+    def _makes_it(self) -> bool:
+        """The feasibility test. In an empty house nobody is refused on a guess, only on what is certain."""
+        slack_s = self.request.deadline - self.now
+        if self.view.idle:
+            return self.of_pool.estimator.service_s(self.prompt_tokens, 0.0) < slack_s
+        if not self.settings.feasibility:
+            return True
+        wait_s = self.view.wait_s
+        if self.settings.calibrate:
+            wait_s = self.of_tenant.calibration.cautious_s(wait_s, self.of_tenant.service_s)
+        if not self.request.ready:
+            wait_s = max(wait_s, self.of_pool.retrieval_s.quantile(0.95) or 0.0)
+        return wait_s + self.service_s <= self.settings.safety_margin * slack_s
+
+    def admit(self) -> None:
+        """Write down what it was admitted with. The scheduler has the last word: there may be no room."""
+        request = self.request
+        request.level = self.level
+        request.charge_tokens = self.cost_tokens
+        request.predicted_wait_s = self.view.wait_s
+        request.expires_at = request.deadline - self._shortest_s()
+
+    def _shortest_s(self) -> float:
+        """How long it would run at least. One that starts later than that before its deadline starts for nobody.
+
+        The difference may be in the past. It stays so: clamped to now, it would make the dead the most urgent.
+        """
+        if self.request.may_clamp:
+            return self.of_pool.estimator.service_s(
+                self.prompt_tokens, min(self.answer_tokens, self.settings.least_answer_tokens)
+            )
+        answer = median_tokens(self.of_tenant.lengths, self.answer_tokens)
+        return self.of_pool.estimator.service_s(self.prompt_tokens, answer)
+
+    def refuse(self, outcome: Outcome, reason: str, random: Callable[[], float]) -> Refused:
+        """Say no, and when to come back: by the tenant's own line where it has one, by the pool's otherwise."""
+        rate, wait_s = self.of_pool.estimator.rate or 0.0, self.view.wait_s
+        own = self.flow.requests > 0 and outcome is not Outcome.NO_CAPACITY
+        scope = "tenant" if own else "platform"
+        if outcome is Outcome.DEADLINE_INFEASIBLE and not self._fits_alone():
+            return Refused(outcome, "too_long", scope, wait_s, None)
+        if own:
+            book, queued, rate = self.of_tenant.appointments, self.flow.work, rate * self.view.share
+        else:
+            book, queued = self.of_pool.appointments, self.of_pool.pool.work
+        return Refused(outcome, reason, scope, wait_s, book.hint(self.now, queued, self.cost_tokens, rate, random))
+
+    def _fits_alone(self) -> bool:
+        """Whether it would make its deadline without a wait, as what it is known to be."""
+        return self.service_s <= self.settings.safety_margin * (self.request.deadline - self.now)
+
+
+def median_tokens(lengths: Lengths, answer_tokens: int) -> float:
+    """Half of the tenant's answers are at most so long. While few are known, a tenth of the model's: no pessimism."""
+    return lengths.at(0.5 if lengths.confident else 0.1, answer_tokens)
