@@ -2,7 +2,7 @@
 
 A request is admitted if what it will wait and what it will take fit into a share of its slack:
 
-    max(q95(wait), q95(retrieval)) + own service <= margin * (deadline - now)
+    max(wait, q95(retrieval)) + own service <= margin * (deadline - now)
 
 The two terms are kept apart because they fail apart: the wait depends on the others and is predicted well by the law
 of large numbers, the service on one unknown length. One multiplied margin over both would be too brave for the one
@@ -15,15 +15,23 @@ its own share, and for one round of the others.
                 (own work ahead + own debt) / share + one round of the others ) / R + time to the next free slot
 
 `own work ahead` counts earlier deadlines only. `one round of the others` is the sum over them of min(quantum, work);
-without it the estimate is blind when many small tenants cause the overload. A tenant whose line is empty and who owes
-nothing goes on the new list, and waits for those on it alone. While a slot is free nobody waits, and nobody is
-refused on a guess: only what could not make it in an empty house is turned away.
+without it the estimate is blind when many small tenants cause the overload. It is still blind to those who are not
+here yet: with 300 equal tenants at three times capacity, 12 % of the admitted were overtaken by newcomers until they
+had to be dropped. So rounds are also *measured*: a flow's turn comes a round after its last one (`ring.py`), and the
+wait is the longer of the two. That is an estimate of the share that will be lost, and leaves 1 to 3 % dropped.
 
-**The service.** Prefill, then the answer's length times the time per token. The length is a guess: at q90 for a tenant
-that asks for more than its share, at the median for one that does not, since a light tenant must not pay for caution.
-Where the answer may be cut to fit (`fit_clamp`), the median serves for all: the clamp bounds the rest. A tenant of whom
-fewer than 20 answers are known is not refused on a guess at all: only its prefill counts, and waits and bounds as for
-everyone. Judged by the lengths of others it might be refused for ever, and nobody would learn that they were wrong.
+A tenant whose line is empty and who owes nothing goes on the new list, and waits for those on it alone. While a slot
+is free nobody waits, and nobody is refused on a guess: only what could not make it in an empty house is turned away.
+The next free slot is the first that is expected to end, not a mean: long requests fall into step.
+
+**The service.** Prefill, then the answer's length times the time per token. The length is a guess.
+
+**Caution is for those who ask for more than their share.** A tenant that does counts with the q95 of its wait
+(`calibration.py`) and the q90 of its lengths: what it loses by caution, it would have lost anyway. One that asks for
+less counts with the mean and the median, and its standing queue is not looked at: it must not be refused because its
+neighbours are hard to predict. Where an answer may be cut to fit, the median serves for all: the clamp bounds the rest.
+A tenant of whom fewer than 20 answers are known is not refused on a guess at all: only its prefill counts. Judged by
+the lengths of others it might be refused for ever, and nobody would learn that they were wrong.
 
 Relatives: Clockwork (OSDI '20) and Nexus (SOSP '19) test feasibility with known service times; Mooncake (FAST '25)
 refuses before prefill; QLM (2024) estimates waits from queued tokens. None of them knows the share that DRR gives.

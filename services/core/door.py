@@ -13,6 +13,7 @@ The next level of degradation is tried before the deadline refuses it.
 from __future__ import annotations
 
 from collections.abc import Callable
+from math import inf
 from typing import NamedTuple
 
 from services.core.admission import outlook, sizes
@@ -45,11 +46,11 @@ class Visit:
     """One newcomer. `plan` prices it at a level, `refusal` judges it, `admit` or `refuse` writes down the answer."""
 
     __slots__ = (
-        "_quantile",
         "answer_tokens",
         "cost_tokens",
         "flow",
         "level",
+        "light",
         "now",
         "of_pool",
         "of_tenant",
@@ -68,12 +69,7 @@ class Visit:
         self.of_tenant = of_pool.tenant(flow)
         self.flow = flow
         self.view = outlook(now, of_pool.pool, flow, request.deadline, of_pool.estimator)
-        if not self.of_tenant.lengths.confident:
-            self._quantile = 0.0  # nobody is refused on what others' answers were like
-        elif request.may_clamp or self.view.own_work <= of_pool.pool.quantum * flow.weight:
-            self._quantile = 0.5
-        else:
-            self._quantile = 0.9
+        self.light = True
         self.level = 0
         self.prompt_tokens = 0
         self.answer_tokens = 0
@@ -86,15 +82,16 @@ class Visit:
         prompt, answer = sizes(self.request, level, settings.ladder[level])
         self.level, self.prompt_tokens, self.answer_tokens = level, prompt, answer
         self.cost_tokens = settings.weights.cost(prompt, lengths.expected(answer))
-        tokens = lengths.at(self._quantile, answer) if self._quantile else 0.0
-        self.service_s = self.of_pool.estimator.service_s(prompt, tokens)
+        self.service_s = 0.0
 
     def refusal(self) -> tuple[Outcome, str] | None:
         """Why it cannot come in, at any level from the planned one on; None if it can, at the level planned last."""
         if not self.of_pool.estimator.slots:
             return Outcome.NO_CAPACITY, "no_worker"
+        rate = self.of_pool.estimator.rate or inf
+        self.light = self.of_tenant.asks(self.now, self.cost_tokens) <= rate * self.view.share
         stands = self.flow.requests > 0 and self.view.wait_s > self.of_tenant.standing.limit_s
-        if stands and self.settings.standing_queue:
+        if stands and not self.light and self.settings.standing_queue:
             return Outcome.YIELD, "standing_queue"
         deepest = self.request.max_level if self.settings.degrade else self.level
         while not self._makes_it():
@@ -105,17 +102,26 @@ class Visit:
 
     def _makes_it(self) -> bool:
         """The feasibility test. In an empty house nobody is refused on a guess, only on what is certain."""
+        self.service_s = self._service_s()
         slack_s = self.request.deadline - self.now
         if self.view.idle:
             return self.of_pool.estimator.service_s(self.prompt_tokens, 0.0) < slack_s
         if not self.settings.feasibility:
             return True
         wait_s = self.view.wait_s
-        if self.settings.calibrate:
+        if self.settings.calibrate and not self.light:
             wait_s = self.of_tenant.calibration.cautious_s(wait_s, self.of_tenant.service_s)
         if not self.request.ready:
             wait_s = max(wait_s, self.of_pool.retrieval_s.quantile(0.95) or 0.0)
         return wait_s + self.service_s <= self.settings.safety_margin * slack_s
+
+    def _service_s(self) -> float:
+        """How long it would run: of a cold tenant only what is certain, of a light one the median, else the q90."""
+        lengths, estimator = self.of_tenant.lengths, self.of_pool.estimator
+        if not lengths.confident:
+            return estimator.service_s(self.prompt_tokens, 0.0)
+        q = 0.5 if self.light or self.request.may_clamp else 0.9
+        return estimator.service_s(self.prompt_tokens, lengths.at(q, self.answer_tokens))
 
     def admit(self) -> None:
         """Write down what it was admitted with. The scheduler has the last word: there may be no room."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from math import exp
 
 from services.core.calibration import Calibration
 from services.core.cost import Lengths
@@ -13,6 +14,9 @@ from services.core.pool import Flow, Pool
 from services.core.quantile import Rolling, Sketch
 from services.core.standing import StandingQueue
 
+DEMAND_S = 3.0
+"""How far back a tenant's demand is looked at, to tell those below their share from those above."""
+
 WAITS = 100
 """Recent waits and slacks of a class that its ladder looks at."""
 
@@ -20,7 +24,7 @@ WAITS = 100
 class OfTenant:
     """One tenant on one pool."""
 
-    __slots__ = ("appointments", "calibration", "lengths", "service_s", "standing")
+    __slots__ = ("_asked", "_asked_at", "appointments", "calibration", "lengths", "service_s", "standing")
 
     def __init__(self, lengths: Lengths, calibration: Calibration) -> None:
         self.lengths = Lengths(lengths)
@@ -28,6 +32,14 @@ class OfTenant:
         self.standing = StandingQueue()
         self.appointments = Appointments()
         self.service_s = 0.0
+        self._asked = 0.0
+        self._asked_at = 0.0
+
+    def asks(self, now: float, cost: float) -> float:
+        """It asks for this much work. Returns what it asks for per second, over about the last DEMAND_S."""
+        self._asked = self._asked * exp((self._asked_at - now) / DEMAND_S) + cost
+        self._asked_at = now
+        return self._asked / DEMAND_S
 
     def served(self, service_s: float) -> None:
         """One of its requests held a slot this long."""
