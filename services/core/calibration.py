@@ -3,12 +3,17 @@
 The wait estimate is a mean under assumptions (the same tenants stay active, the same mix goes on). Its errors are
 observed, so they are used:
 
-    quantile(wait) = predicted + quantile of (actual - predicted) over the last WINDOW starts
+    quantile(wait) = predicted + quantile of (actual - predicted) over the last WINDOW starts, at level l
+    l := l + STEP * q          when the wait was longer than predicted at q
+    l := l - STEP * (1 - q)    when it was not
 
-That is split conformal prediction over a rolling window (Vovk, Gammerman and Shafer 2005): whatever is wrong with the
-estimate, the share of waits below its q-quantile tends to q. The error is added. A factor on the prediction, which
-Clockwork and others use, explodes where 0.1 ms was predicted and 5 ms were waited, and was worse on every mix that we
-simulated: it refused the light tenant beside ten times larger requests for what it had not waited.
+The first line is split conformal prediction over a rolling window (Vovk, Gammerman and Shafer 2005), which is exact
+while errors are exchangeable. Those of a queue come in waves. The other two are adaptive conformal inference (Gibbs and
+Candes, NeurIPS 2021): whatever the errors do, over T starts the share below tends to q, within 2 / (STEP * T).
+
+The error is added. A factor on the prediction, which Clockwork and others use, explodes where 0.1 ms was predicted and
+5 ms were waited, and was worse on every mix that we simulated: it refused the light tenant beside ten times larger
+requests for what it had not waited.
 
 Kept per tenant, since a light tenant's waits are short and regular beside a heavy one's. Until a tenant has shown 20,
 its class answers for it. An expiry teaches as well, with the wait so far: without, only those who made it would teach.
@@ -20,6 +25,8 @@ the prediction, or one bad second could frighten it into admitting nothing, and 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from services.core.quantile import Rolling
 
 WINDOW = 200
@@ -27,7 +34,11 @@ WINDOW = 200
 CLASS_WINDOW = 1000
 """Of a class, whose errors come in waves: it should look back on several."""
 ENOUGH = 20
+REFRESH = 4
+"""Samples between two looks at the quantiles."""
+STEP = 0.02
 PUBLISHED = (0.5, 0.9, 0.95)
+NO_ERRORS = (0.0,) * len(PUBLISHED)
 
 
 class Coverage:
@@ -37,53 +48,80 @@ class Coverage:
 
     def __init__(self) -> None:
         self.total = 0
-        self.covered = dict.fromkeys(PUBLISHED, 0)
+        self.covered = [0] * len(PUBLISHED)
+
+    def count(self, actual_s: float, predicted_s: list[float]) -> None:
+        """A wait, and what had been predicted for it at each quantile."""
+        self.total += 1
+        for place, longest_s in enumerate(predicted_s):
+            if actual_s <= longest_s:
+                self.covered[place] += 1
 
     def share(self, q: float) -> float | None:
         """The share of actual waits at or below the prediction at q; None without any."""
-        return self.covered[q] / self.total if self.total else None
+        return self.covered[PUBLISHED.index(q)] / self.total if self.total else None
 
 
 class Calibration:
     """Errors of the last predictions. What a tenant's learns, its class's (the parent) learns too."""
 
-    __slots__ = ("_errors", "coverage", "parent")
+    __slots__ = ("_errors", "_levels", "_stale_in", "coverage", "errors_s", "parent")
 
     def __init__(self, parent: Calibration | None = None) -> None:
         self.parent = parent
+        self.coverage: Coverage = parent.coverage if parent is not None else Coverage()
         self._errors = Rolling(CLASS_WINDOW if parent is None else WINDOW)
-        self.coverage = Coverage()
+        self.errors_s: Sequence[float] = NO_ERRORS
+        """The errors at the published quantiles, up to REFRESH samples old; zeros while too few are known."""
+        self._levels = list(PUBLISHED)
+        self._stale_in = ENOUGH
 
     def learn(self, predicted_s: float, actual_s: float) -> None:
         """A request waited `actual_s`; at the door `predicted_s` had been expected."""
-        if self.confident:
-            self.coverage.total += 1
-            for q in PUBLISHED:
-                self.coverage.covered[q] += actual_s <= self.wait_s(predicted_s, q)
-        self._errors.add(actual_s - predicted_s)
+        error_s = actual_s - predicted_s
+        who = self.answering
+        if who is not None:
+            self.coverage.count(actual_s, self.waits_s(predicted_s))
+            who._adapt(error_s)
+        self._add(error_s)
         if self.parent is not None:
-            self.parent.learn(predicted_s, actual_s)
+            self.parent._add(error_s)
+
+    def _adapt(self, error_s: float) -> None:
+        for place, q in enumerate(PUBLISHED):
+            step = q if error_s > self.errors_s[place] else q - 1.0
+            self._levels[place] = min(1.0, max(0.0, self._levels[place] + STEP * step))
+
+    def _add(self, error_s: float) -> None:
+        self._errors.add(error_s)
+        self._stale_in -= 1
+        if self._stale_in <= 0:
+            self._stale_in = REFRESH
+            # The next one is as likely to fall into any of the n + 1 gaps between n errors.
+            stretched = 1.0 + 1.0 / len(self._errors)
+            self.errors_s = [self._errors.quantile(min(1.0, level * stretched)) or 0.0 for level in self._levels]
 
     @property
-    def confident(self) -> bool:
-        """Whether there is anything to answer with: its own errors, or its class's."""
-        return len(self._errors) >= ENOUGH or (self.parent is not None and self.parent.confident)
+    def answering(self) -> Calibration | None:
+        """Who has seen enough to answer: it, its class, or nobody yet."""
+        if self._stale_in <= REFRESH:
+            return self
+        return self.parent.answering if self.parent is not None else None
 
-    def wait_s(self, predicted_s: float, q: float) -> float:
-        """The wait that a share q of such requests does not exceed, as far as is known."""
-        return max(0.0, predicted_s + self.error_s(q))
+    def waits_s(self, predicted_s: float) -> list[float]:
+        """The wait at each of the published quantiles, as far as is known."""
+        who = self.answering
+        return [max(0.0, predicted_s + error_s) for error_s in (who.errors_s if who is not None else NO_ERRORS)]
 
     def cautious_s(self, predicted_s: float, service_s: float) -> float:
         """What admission counts with: the wait at q95, its error between 0 and service + 2 * predicted."""
-        return predicted_s + min(max(0.0, self.error_s(0.95)), service_s + 2 * predicted_s)
-
-    def error_s(self, q: float) -> float:
-        """The error that a share q of predictions does not exceed; 0 while too few are known."""
-        if len(self._errors) < ENOUGH:
-            return self.parent.error_s(q) if self.parent is not None else 0.0
-        # The next one is as likely to fall into any of the n + 1 gaps between n errors.
-        return self._errors.quantile(min(1.0, q * (1.0 + 1.0 / len(self._errors)))) or 0.0
+        who = self.answering
+        if who is None:
+            return predicted_s
+        return predicted_s + min(max(0.0, who.errors_s[-1]), service_s + 2 * predicted_s)
 
     def __repr__(self) -> str:
         shares = ", ".join(f"q{q * 100:g} {self.coverage.share(q) or 0:.1%}" for q in PUBLISHED)
-        return f"<Calibration q95 error {self.error_s(0.95) * 1000:.0f} ms, covered {shares} of {self.coverage.total}>"
+        who = self.answering
+        error_s = who.errors_s[-1] if who is not None else 0.0
+        return f"<Calibration q95 error {error_s * 1000:.0f} ms, covered {shares} of {self.coverage.total}>"

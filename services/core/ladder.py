@@ -6,29 +6,33 @@ named steps, a table, so that each can be exercised, priced and told to the clie
 optional work is Klein et al.'s (Brownout, ICSE'14), where one number dims one thing.
 
 A level is chosen from what is offered, not from what is felt. The caller prices the work that arrives at every level;
-`load[k]` is that price over the capacity R. In each window of 0.5 s a level *fits* when
+`load[k]` is that price over the capacity R, and `worth[k]` what an answer at level k is worth beside a full one, a
+number in the table. Of the requests that come, about min(1, 1 / load) can be served, so level k yields
 
-    load[k] <= 1 / 0.9     no more than a tenth would have to be refused        while waits are short
-    load[k] <  0.8         the line would shrink by itself                      while q95 wait > half the median slack
+    value[k] = worth[k] * min(1, 1 / load[k])
 
-and the window *wants* the lowest level, from the present one up, that fits; failing that, the cheapest.
+and a window of 0.5 s *wants* the level, from the present one up, with the largest value, the lowest of equal ones. So
+no level is taken whose cut costs more than the refusals that it saves. While q95 wait > half the median slack, the
+load counts for a quarter more.
 
-    rise   to the level that two of the last three windows wanted at least (their median), however far up it is
-    fall   one level, when the work priced at the level below has stayed under 0.8 R for 5 s
+    rise   from level 0 when two of the last three windows want it, to what the last one wants, however far up;
+           from a degraded level to the median of the last eleven windows
+    fall   one level, when for 5 s the level below has had the largest value from there up, at a quarter more load
     dwell  3 s between any two changes
-    budget two changes a minute; a third must be worth it: a rise from a load above 1.5, or a fall while full price fits
+    budget two changes a minute; a third must be worth it: a rise from a load above 1.5, or a fall while level 0 is best
 
 Why waits alone decide nothing: the standing-queue control keeps them short whatever the load, so they would never
-raise the level; and under 0.8 R a long wait is an old burst that drains by itself. Why the level is judged by the
-price at the level itself: priced at level 0, as a first sketch of ours had it, any steady overload climbs to the top,
-falls, and climbs again, for ever.
+raise the level; and under 0.8 R a long wait is an old burst that drains by itself. Why a level is judged by its own
+price: priced at level 0, as a first sketch of ours had it, any steady overload climbs to the top, falls, and climbs
+again, for ever.
 
-Bounds. While the work is constant the level changes at most twice, ever: once for the work and once for the waits. A
-rise leaves a level whose load is >= 0.8, and a fall needs < 0.8, so one never undoes the other; the space between 0.8
-and 1.11 is wider than the 15 % by which R may shift when a level changes the mix. However the work fluctuates, a
-minute has at most two changes but for those that are worth it. From rest an overload is answered after two windows,
-1 s. Once full price fits, level k is left behind after 5 + 3(k - 1) s: 14 s from the top of a ladder of five. Without
-work, or with nobody who calls, it falls; while R is unknown, it stays.
+Bounds. While the work is constant the level changes at most twice, ever: once for the work and once for the waits.
+(value[j] / value[k], for j < k, never grows with the load. So what is best at a quarter more load is best at the load
+itself: a fall is never undone, and no rise is.) The quarter is wider than the 15 % by which R may shift when a level
+changes the mix. However the work fluctuates, a minute has at most two changes but for those that are worth it. From
+level 0 an overload is answered after two windows, 1 s. Once the work at full price is under 0.8 R, level k is left
+behind after 5 + 3(k - 1) s: 14 s from the top of a ladder of five. Without work, or with nobody who calls, it falls;
+while R is unknown, it stays.
 """
 
 from __future__ import annotations
@@ -36,14 +40,15 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from itertools import pairwise
 
 WINDOW_S = 0.5
 DWELL_WINDOWS = 6  # 3 s
 CALM_WINDOWS = 10  # 5 s
 BUDGET_WINDOWS = 120  # 60 s
 LONG_WAIT_SHARE = 0.5  # of the median slack
-FULL_LOAD = 1 / (1 - 0.1)  # above it, more than a tenth would be refused
-CALM_LOAD = 0.8
+SPARE = 1.25  # a level is calm if it is still the best under so many times the load
+VOTES = 11  # windows that have a say while degraded: 5.5 s
 WORTH_IT_LOAD = 1.5  # a third would be refused
 
 
@@ -57,6 +62,8 @@ class Level:
     ef_search_share: float
     max_tokens_share: float
     retrieval: bool = True
+    worth: float = 1.0
+    """What an answer at this level is worth beside one at level 0. A judgement; it decides which level is best."""
 
     def __post_init__(self) -> None:
         for name, share in asdict(self).items():
@@ -75,11 +82,11 @@ class Level:
 # Cut first what is missed least: search effort, then context, then length, and the sources themselves last.
 LADDER: tuple[Level, ...] = (
     #     depth budget context ef   answer
-    Level(1.00, 1.00, 1.00, 1.00, 1.00),
-    Level(0.60, 0.75, 0.60, 0.50, 1.00),
-    Level(0.40, 0.50, 0.40, 0.50, 0.70),
-    Level(0.25, 0.40, 0.25, 0.25, 0.45),
-    Level(0.00, 0.00, 0.00, 0.25, 0.30, retrieval=False),
+    Level(1.00, 1.00, 1.00, 1.00, 1.00, worth=1.00),
+    Level(0.60, 0.75, 0.60, 0.50, 1.00, worth=0.90),
+    Level(0.40, 0.50, 0.40, 0.50, 0.70, worth=0.80),
+    Level(0.25, 0.40, 0.25, 0.25, 0.45, worth=0.65),
+    Level(0.00, 0.00, 0.00, 0.25, 0.30, worth=0.50, retrieval=False),
 )
 
 
@@ -105,15 +112,18 @@ class Controller:
     the capacity that the classes above it leave: so the lowest class is degraded first.
     """
 
-    __slots__ = ("_calm", "_changed", "_spent", "_wanted", "_window", "_window_ends", "changes", "level")
+    __slots__ = ("_calm", "_changed", "_spent", "_wanted", "_window", "_window_ends", "_worth", "changes", "level")
 
-    def __init__(self, levels: int = len(LADDER)) -> None:
-        if levels < 1:
-            raise ValueError(f"a ladder has at least one level, got {levels}")
+    def __init__(self, ladder: Sequence[Level] = LADDER) -> None:
+        if not ladder:
+            raise ValueError("a ladder has at least one level")
+        self._worth = [level.worth for level in ladder]
+        if any(better < worse for better, worse in pairwise(self._worth)):
+            raise ValueError(f"no level may be worth more than the one before, got {self._worth}")
         self.level = 0
         self.changes = 0
-        self._calm = [0] * levels  # windows in a row in which the work, priced at this level, was calm
-        self._wanted = (0, 0, 0)  # by the last three windows
+        self._calm = [0] * len(ladder)  # windows in a row in which this level would have done
+        self._wanted = [0] * VOTES  # by the last windows
         self._window_ends = -math.inf  # until the first call
         self._window = 0  # how many have been closed: the time of everything below, free of rounding
         self._changed = -DWELL_WINDOWS
@@ -166,41 +176,57 @@ class Controller:
             silent -= 1
         if silent:
             self._window += silent
-            self._wanted = (0, 0, 0)
+            self._wanted = [0] * VOTES
 
     def _hold(self) -> None:
         """End a window that says nothing."""
         self._window += 1
-        self._wanted = (*self._wanted[1:], self.level)
+        self._vote(self.level)
         self._calm = [0] * len(self._calm)
 
     def _close(self, loads: list[float], long_waits: bool) -> None:
         """End a window: learn what it says, and change the level if it is time to."""
         self._window += 1
+        busier = [load * SPARE for load in loads]
         broke = self._window - self._spent[0] < BUDGET_WINDOWS
         content = broke and loads[self.level] <= WORTH_IT_LOAD
-        self._wanted = (*self._wanted[1:], self.level if content else self._fitting(loads, long_waits))
-        self._calm = [windows + 1 if load < CALM_LOAD else 0 for windows, load in zip(self._calm, loads, strict=True)]
+        self._vote(self.level if content else self._best(self.level, busier if long_waits else loads))
+        self._calm = [
+            windows + 1 if self._best(level, busier) == level else 0 for level, windows in enumerate(self._calm)
+        ]
         if self._window - self._changed < DWELL_WINDOWS:
             return
-        wanted = sorted(self._wanted)[1]
-        full_price_fits = self._calm[0] >= CALM_WINDOWS
+        wanted, full_price_fits = self._elected(), self._calm[0] >= CALM_WINDOWS
         if wanted > self.level:
             self._change(wanted, free=False)
         elif self.level and self._calm[self.level - 1] >= CALM_WINDOWS and (full_price_fits or not broke):
             self._change(self.level - 1, free=full_price_fits)
 
-    def _fitting(self, loads: list[float], long_waits: bool) -> int:
-        """The lowest level from the present one up that fits, or the cheapest."""
-        for level in range(self.level, len(loads)):
-            if loads[level] < CALM_LOAD or (loads[level] <= FULL_LOAD and not long_waits):
-                return level
-        return min(range(self.level, len(loads)), key=loads.__getitem__)
+    def _best(self, start: int, loads: list[float]) -> int:
+        """The level of the largest value, from `start` up; the lowest of equal ones."""
+        best, best_value = start, 0.0
+        for level in range(start, len(loads)):
+            value = self._worth[level] / max(loads[level], 1.0)
+            if value > best_value:
+                best, best_value = level, value
+        return best
+
+    def _vote(self, level: int) -> None:
+        del self._wanted[0]
+        self._wanted.append(level)
+
+    def _elected(self) -> int:
+        """The level that the last windows agree on."""
+        if self.level:
+            return sorted(self._wanted)[VOTES // 2]
+        agree = sum(wanted > 0 for wanted in self._wanted[-3:]) >= 2
+        return self._wanted[-1] if agree else 0
 
     def _change(self, level: int, *, free: bool) -> None:
         self.level = level
         self.changes += 1
         self._changed = self._window
+        self._wanted = [level] * VOTES
         if not free:
             self._spent = (self._spent[1], self._window)
 

@@ -17,7 +17,6 @@ from dataclasses import replace
 
 from services.core.account import TenantSpec
 from services.core.admission import grant, sizes
-from services.core.calibration import PUBLISHED
 from services.core.choices import WeirSettings
 from services.core.door import Admitted, Refused, Visit, median_tokens
 from services.core.drr import Drr
@@ -99,8 +98,7 @@ class Weir:
 
     def forecast(self, request: Request) -> list[float]:
         """The wait of one just admitted, in seconds at each of the `PUBLISHED` quantiles."""
-        calibration = self.learned[request.pool].tenants[request.tenant].calibration
-        return [calibration.wait_s(request.predicted_wait_s, q) for q in PUBLISHED]
+        return self.learned[request.pool].tenants[request.tenant].calibration.waits_s(request.predicted_wait_s)
 
     # ---- the line
 
