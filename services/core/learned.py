@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from math import exp
 
@@ -9,7 +10,7 @@ from services.core.calibration import Calibration
 from services.core.cost import Lengths
 from services.core.estimator import Estimator
 from services.core.hint import Appointments
-from services.core.ladder import Controller
+from services.core.ladder import Controller, Level
 from services.core.pool import Flow, Pool
 from services.core.quantile import Rolling, Sketch
 from services.core.standing import StandingQueue
@@ -62,16 +63,16 @@ class OfClass:
         "weight",
     )
 
-    def __init__(self, weight: float, levels: int) -> None:
+    def __init__(self, weight: float, ladder: Sequence[Level]) -> None:
         self.weight = weight
         self.calibration = Calibration()
-        self.controller = Controller(levels)
+        self.controller = Controller(ladder)
         self.waits = Rolling(WAITS)
         self.slacks = Rolling(WAITS)
-        self._offered = [0.0] * levels
+        self._offered = [0.0] * len(ladder)
         self._same = 0.0  # of those who are not degraded, whatever the level
         self._since = 0.0
-        self._before = [0.0] * levels
+        self._before = [0.0] * len(ladder)
         self._before_s = 0.0
 
     def offered(self, prices: list[float]) -> None:

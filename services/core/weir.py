@@ -232,8 +232,7 @@ class Weir:
         of_pool = self.learned.get(name)
         if of_pool is None:
             pool = self.drr.pool(name)
-            levels = len(self.settings.ladder)
-            classes = {node.name: OfClass(node.weight, levels) for node in pool.nodes.values()}
+            classes = {node.name: OfClass(node.weight, self.settings.ladder) for node in pool.nodes.values()}
             of_pool = self.learned[name] = OfPool(pool, classes)
         return of_pool
 
