@@ -11,8 +11,8 @@ number in the table. Of the requests that come, about min(1, 1 / load) can be se
 
     value[k] = worth[k] * min(1, 1 / load[k])
 
-and a window of 0.5 s *wants* the level, from the present one up, with the largest value, the lowest of equal ones. So
-no level is taken whose cut costs more than the refusals that it saves. While q95 wait > half the median slack, the
+and a window of 0.5 s *wants* the level, from the present one up, with the largest value, by 1 % for each step. So no
+level is taken whose cut costs more than the refusals that it saves. While q95 wait > half the median slack, the
 load counts for a quarter more.
 
     rise   from level 0 when two of the last three windows want it, to what the last one wants, however far up;
@@ -48,6 +48,7 @@ CALM_WINDOWS = 10  # 5 s
 BUDGET_WINDOWS = 120  # 60 s
 LONG_WAIT_SHARE = 0.5  # of the median slack
 SPARE = 1.25  # a level is calm if it is still the best under so many times the load
+GAIN = 1.01  # by which a deeper level has to be better
 VOTES = 11  # windows that have a say while degraded: 5.5 s
 WORTH_IT_LOAD = 1.5  # a third would be refused
 
@@ -190,7 +191,7 @@ class Controller:
         busier = [load * SPARE for load in loads]
         broke = self._window - self._spent[0] < BUDGET_WINDOWS
         content = broke and loads[self.level] <= WORTH_IT_LOAD
-        self._vote(self.level if content else self._best(self.level, busier if long_waits else loads))
+        self._vote(self.level if content else self._best(self.level, busier if long_waits else loads, GAIN))
         self._calm = [
             windows + 1 if self._best(level, busier) == level else 0 for level, windows in enumerate(self._calm)
         ]
@@ -202,12 +203,12 @@ class Controller:
         elif self.level and self._calm[self.level - 1] >= CALM_WINDOWS and (full_price_fits or not broke):
             self._change(self.level - 1, free=full_price_fits)
 
-    def _best(self, start: int, loads: list[float]) -> int:
-        """The level of the largest value, from `start` up; the lowest of equal ones."""
-        best, best_value = start, 0.0
+    def _best(self, start: int, loads: list[float], gain: float = 1.0) -> int:
+        """The level of the largest value, from `start` up; a deeper one only for a larger value, by `gain`."""
+        best, best_value = start, -1.0
         for level in range(start, len(loads)):
             value = self._worth[level] / max(loads[level], 1.0)
-            if value > best_value:
+            if value > best_value * gain:
                 best, best_value = level, value
         return best
 
