@@ -60,7 +60,9 @@ class Outlook(NamedTuple):
     idle: bool
 
 
-def outlook(now: float, pool: Pool, flow: Flow, deadline: float, estimator: Estimator) -> Outlook:
+def outlook(
+    now: float, pool: Pool, flow: Flow, deadline: float, estimator: Estimator, *, measured_rounds: bool = True
+) -> Outlook:
     """The expected wait of a newcomer with this deadline, and what it is made of. O(1) in the common case."""
     if estimator.busy < estimator.slots and not pool.classes.backlog:
         return Outlook(0.0, 1.0, 0.0, True)
@@ -74,7 +76,8 @@ def outlook(now: float, pool: Pool, flow: Flow, deadline: float, estimator: Esti
         ahead = min(pool.work, pool.round_work * flow.node.flows.newcomers / (pool.active_flows or 1))
     else:
         ahead = min(pool.work, own / share + pool.round_work - flow.round_part)
-        ahead = max(ahead, pool.turn_work(now, flow, line))
+        if measured_rounds:
+            ahead = max(ahead, pool.turn_work(now, flow, line))
     return Outlook(own, share, ahead / rate + estimator.residual_s(now), False)
 
 

@@ -31,6 +31,7 @@ class WeirSettings:
     feasibility: bool = True
     calibrate: bool = True
     true_up: bool = True
+    measured_rounds: bool = True
 
     def __post_init__(self) -> None:
         if not 0 < self.safety_margin <= 1:

@@ -68,7 +68,9 @@ class Visit:
         self.of_pool = of_pool
         self.of_tenant = of_pool.tenant(flow)
         self.flow = flow
-        self.view = outlook(now, of_pool.pool, flow, request.deadline, of_pool.estimator)
+        self.view = outlook(
+            now, of_pool.pool, flow, request.deadline, of_pool.estimator, measured_rounds=settings.measured_rounds
+        )
         self.light = True
         self.level = 0
         self.prompt_tokens = 0
