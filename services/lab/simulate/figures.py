@@ -226,7 +226,7 @@ def _recovery(comparison: Comparison) -> Chart:
     cells = comparison.at(comparison.loads[-1])
     bands = events(comparison.scenario)
     return Chart(
-        name="recovery",
+        name="recovery" if bands else "on-time",
         question=f"How soon is all well again after {bands[-1].trouble}?"
         if bands
         else "Are the answers on time, all the time?",

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -69,15 +70,22 @@ def _chart(chart: Chart, theme: Theme) -> Figure:
     headline(figure, theme, chart.question, chart.note)
     drawn = strokes([curve.label for curve in chart.curves], theme)
     for curve in chart.curves:
-        _line(axes, curve, drawn[curve.label], marked=bool(chart.loads))
+        _line(axes, _lifted(curve, chart), drawn[curve.label], marked=bool(chart.loads))
     if chart.ideal:
         axes.plot(chart.ideal.xs, _floats(chart.ideal.ys), color=theme.quiet, linewidth=1.0, linestyle=DOTS, zorder=2)
     _x_axis(axes, chart)
     _y_axis(axes, chart)
     _compare_with(axes, chart, theme)
-    named = [(curve, drawn[curve.label]) for curve in chart.curves]
+    named = [(_lifted(curve, chart), drawn[curve.label]) for curve in chart.curves]
     _name_lines(axes, [*named, (chart.ideal, _plain_stroke(theme))] if chart.ideal else named)
     return figure
+
+
+def _lifted(curve: Curve, chart: Chart) -> Curve:
+    """A logarithmic axis has no zero: what is below its lowest tick is drawn on it."""
+    if not chart.times:
+        return curve
+    return replace(curve, ys=tuple(y if y is None else max(y, chart.times[0]) for y in curve.ys))
 
 
 def _line(axes: Axes, curve: Curve, stroke: Stroke, *, marked: bool) -> None:
@@ -89,7 +97,7 @@ def _line(axes: Axes, curve: Curve, stroke: Stroke, *, marked: bool) -> None:
         linestyle=stroke.dash,
         zorder=stroke.front,
         marker="o" if marked else "",
-        markersize=4.0 if stroke.front > 3 else 3.0,
+        markersize=4.0 if stroke.is_first else 3.0,
         clip_on=False,
     )
 
@@ -122,7 +130,7 @@ def _y_axis(axes: Axes, chart: Chart) -> None:
     if chart.times:
         axes.set_yscale("log")
         axes.yaxis.set_major_locator(FixedLocator(chart.times))
-        axes.yaxis.set_major_formatter(FixedFormatter([_tick(time) for time in chart.times]))
+        axes.yaxis.set_major_formatter(FixedFormatter(_ticks(chart)))
         axes.yaxis.set_minor_locator(NullLocator())
         axes.set_ylim(chart.times[0] * 0.9, chart.times[-1] * 1.1)
         return
@@ -133,8 +141,10 @@ def _y_axis(axes: Axes, chart: Chart) -> None:
     axes.set_ylim(0, most)
 
 
-def _tick(time_s: float) -> str:
-    return f"{time_s:g} s" if time_s >= 1 else f"{1000 * time_s:g} ms"
+def _ticks(chart: Chart) -> list[str]:
+    names = [f"{time:g} s" if time >= 1 else f"{1000 * time:g} ms" for time in chart.times]
+    is_lifted = any(y is not None and y < chart.times[0] for curve in chart.curves for y in curve.ys)
+    return [f"≤ {names[0]}", *names[1:]] if is_lifted else names
 
 
 def _compare_with(axes: Axes, chart: Chart, theme: Theme) -> None:
@@ -165,8 +175,8 @@ def _name_lines(axes: Axes, named: Sequence[tuple[Curve, Stroke]]) -> None:
             textcoords="axes fraction",
             va="center",
             color=stroke.color,
-            fontsize=SMALL_PT + (1 if stroke.front > 3 else 0),
-            fontweight="bold" if stroke.front > 3 else "normal",
+            fontsize=SMALL_PT + (1 if stroke.is_first else 0),
+            fontweight="bold" if stroke.is_first else "normal",
             arrowprops={**leader, "relpos": (0, 0.5)} if end is not None else None,
             annotation_clip=False,
         )

@@ -83,6 +83,8 @@ class Stroke:
     width: float
     dash: Any
     front: int
+    is_first: bool = False
+    """Weir, as the scenario means it: the line to look at."""
 
 
 def strokes(policies: Sequence[str], theme: Theme) -> dict[str, Stroke]:
@@ -94,7 +96,7 @@ def strokes(policies: Sequence[str], theme: Theme) -> dict[str, Stroke]:
     }
     ours = [name for name in policies if is_weir(name)]
     for i, name in enumerate(ours):  # variants of weir share its colour, and are told apart by their dash
-        drawn[name] = Stroke(theme.weir, 2.6 if i == 0 else 1.9, SOLID if i == 0 else DASHES[i - 1], 5)
+        drawn[name] = Stroke(theme.weir, 2.6 if i == 0 else 1.9, SOLID if i == 0 else DASHES[i - 1], 5, i == 0)
     return drawn
 
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from statistics import fmean
 
 from rich.console import Console, Group, RenderableType
+from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
@@ -20,6 +21,7 @@ from services.lab.simulate.scenario import TenantGroup
 
 POLICY_WIDTH = 22
 MOST_FULL_TABLES = 3
+LEAST_ASKED = 20
 NOTHING = Text("–", style="dim")
 
 
@@ -92,6 +94,16 @@ def gap_s(report: PolicyReport) -> float | None:
     return None if gap is None else gap / report.capacity.cost_per_s
 
 
+def worst_tenant(tenants: Sequence[TenantReport]) -> float | None:
+    """The smallest share on time, of those who asked often enough for a share to mean something."""
+    shares = [each.on_time_share for each in tenants if each.ledger.distinct >= LEAST_ASKED]
+    return min((value for value in shares if value is not None), default=None)
+
+
+def _has_tenants(report: PolicyReport) -> float | None:
+    return 1.0 if len(report.tenants) > 1 else None
+
+
 def _retried(report: PolicyReport) -> float | None:
     return 1.0 if report.ledger.attempts > report.ledger.distinct else None
 
@@ -120,6 +132,7 @@ MORE = (
     Column("missed", "running", lambda report: report.missed_after_worker_share, share),
     Column("latency", "/ deadline p99", lambda report: report.latency_to_deadline.p99, ratio),
     Column("Jain index", "least, 60 s", lambda report: report.fairness.jain_least, ratio),
+    Column("on time,", "worst tenant", lambda report: worst_tenant(report.tenants), share, _has_tenants),
     Column("starts", "per request", lambda report: report.dispatches_per_distinct, ratio, _retried),
     Column("hints", "admitted", lambda report: report.hints.first_admitted_share, share),
     Column("worth", "by level", lambda report: report.quality.weighted_on_time, whole, _degraded),
@@ -152,6 +165,8 @@ def _parts(comparison: Comparison) -> Iterator[RenderableType]:
     yield ""
     yield Text(comparison.scenario.title, style="bold")
     yield Text(_conditions(comparison), style="dim")
+    if about := comparison.scenario.about:
+        yield Padding(Text(" ".join(about.split())), (1, 0, 0, 2))
     loads = comparison.loads
     if len(loads) > MOST_FULL_TABLES:
         for title, read, write in MATRICES:
@@ -265,7 +280,7 @@ def _group_row(cell: Cell, group: TenantGroup) -> Iterator[RenderableType]:
         return cell.mean(lambda report: read(members(report, group)))
 
     yield _value(of(lambda found: _share_of(found)), share)
-    yield _value(of(lambda found: min(_known(each.on_time_share for each in found), default=None)), share)
+    yield _value(of(lambda found: worst_tenant(found)), share)
     yield _value(of(lambda found: _mean(each.wait_s.p95 for each in found)), milliseconds)
     yield _value(of(lambda found: _mean(each.latency_s.p95 for each in found)), milliseconds)
     yield _value(of(lambda found: sum(each.served_cost_share for each in found)), share)

@@ -99,7 +99,7 @@ def test_everything_is_kept_where_it_was_asked_to_be(small: Path, tmp_path: Path
     result = weir(small, "--out", tmp_path / "new" / "folder")
     assert result.exit_code == 0, result.output
     found = {path.name for path in (tmp_path / "new" / "folder").iterdir()}
-    assert {"small.json", "small-waste.png", "small-waste.svg", "small-waste-dark.svg", "small-recovery.png"} <= found
+    assert {"small.json", "small-waste.png", "small-waste.svg", "small-waste-dark.svg", "small-on-time.png"} <= found
     assert "small-waste.png" in result.stderr
 
 

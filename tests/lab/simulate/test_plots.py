@@ -52,7 +52,7 @@ def drawn(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 def test_a_sweep_is_drawn_over_its_loads_and_one_load_over_time() -> None:
     assert [chart.name for chart in charts(over_load())] == ["goodput", "wait", "waste"]
-    assert [chart.name for chart in charts(over_time())] == ["recovery", "service", "waste"]
+    assert [chart.name for chart in charts(over_time())] == ["on-time", "service", "waste"]
 
 
 def test_a_sweep_of_one_group_is_drawn_as_what_the_others_notice() -> None:
@@ -97,7 +97,7 @@ def test_phases_and_failures_are_shown_where_they_are() -> None:
 
 
 def test_every_chart_is_written_for_light_and_for_dark_pages(drawn: dict[str, Path]) -> None:
-    for chart in ("time-recovery", "time-service", "time-waste", "load-goodput", "load-wait", "load-waste"):
+    for chart in ("time-on-time", "time-service", "time-waste", "load-goodput", "load-wait", "load-waste"):
         for name in (f"{chart}.svg", f"{chart}-dark.svg", f"{chart}.png"):
             assert drawn[name].stat().st_size > 4_000, name
 
