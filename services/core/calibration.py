@@ -104,7 +104,7 @@ class Calibration:
     @property
     def answering(self) -> Calibration | None:
         """Who has seen enough to answer: it, its class, or nobody yet."""
-        if self._stale_in <= REFRESH:
+        if self.errors_s is not NO_ERRORS:
             return self
         return self.parent.answering if self.parent is not None else None
 

@@ -70,7 +70,7 @@ class Member:
 M = TypeVar("M", bound=Member)
 
 DUST = 1e-6
-"""Of a quantum: a debt below this is rounding, and must not cost a newcomer its place on the new list."""
+"""Of a quantum: a deficit or debt below this is rounding. It buys no request, and costs no place on the new list."""
 
 ROUNDS = 4
 """Rounds that their mean work looks back on."""
@@ -146,7 +146,7 @@ class Ring(Generic[M]):
         while True:
             if self._new:
                 member = next(iter(self._new))
-                if member.backlog and member.deficit > 0:
+                if member.backlog and member.deficit > self._dust(member):
                     return member
                 del self._new[member]
                 if not member.backlog:
@@ -156,7 +156,7 @@ class Ring(Generic[M]):
                 member = next(iter(self._now))
                 self._add_quanta(member)
                 member.turn = Turn.NOW
-                if member.backlog and member.deficit > 0:
+                if member.backlog and member.deficit > self._dust(member):
                     return member
                 del self._now[member]
                 if member.backlog:
@@ -206,7 +206,7 @@ class Ring(Generic[M]):
         paid = member.deficit + (self.round - member.since) * self.quantum * member.weight
         if member.turn is not Turn.OUT:
             return paid
-        if paid >= -DUST * self.quantum * member.weight:
+        if paid >= -self._dust(member):
             return 0.0
         return paid * float(0.5 ** ((now - member.left_at) / self.debt_half_life_s))
 
@@ -219,10 +219,12 @@ class Ring(Generic[M]):
         if not self.backlog:
             return 0.0
         round_work = max(self.round_work, self._served - self._turned_at)  # this one may be the largest yet
-        if member.turn is not Turn.OUT and (member.since < self.round or member.turn in WAITS):
-            rounds = max(1, self._rounds(member, ahead - member.deficit))
-            return max(0.0, rounds * round_work - (self._served - member.turned_at))
-        return max(0, self._rounds(member, ahead - self.standing(now, member))) * round_work
+        if member.turn is Turn.OUT or (member.since == self.round and member.turn not in WAITS):
+            return max(0, self._rounds(member, ahead - self.standing(now, member))) * round_work
+        turn = member.due - member.since
+        left = ahead - member.deficit - turn * self.quantum * member.weight
+        rounds = turn + max(0, self._rounds(member, left))
+        return max(0.0, rounds * round_work - (self._served - member.turned_at))
 
     # ---- turns
 
@@ -237,7 +239,10 @@ class Ring(Generic[M]):
 
     def _rounds(self, member: Member, owed: float) -> int:
         """Rounds whose quanta are more than what is owed."""
-        return floor(owed / (self.quantum * member.weight)) + 1
+        return floor(owed / (self.quantum * member.weight) + DUST) + 1
+
+    def _dust(self, member: Member) -> float:
+        return DUST * self.quantum * member.weight
 
     def _wait(self, member: M) -> None:
         member.turned_at = self._served
