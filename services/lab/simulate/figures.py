@@ -241,7 +241,7 @@ def _recovery(comparison: Comparison) -> Chart:
 
 def _rate(cell: Cell, bands: Sequence[Band]) -> Curve:
     bucket_s = cell.reports[0].series.bucket_s
-    rates = [(value or 0.0) / bucket_s for value in cell.series(lambda report: report.series.on_time)]
+    rates = [(value or 0.0) / bucket_s for value in cell.series(lambda result: result.report.series.on_time)]
     edges = {round(edge / bucket_s) for band in bands for edge in (band.start, band.end)}
     return Curve(cell.policy, _middles(len(rates), bucket_s), smoothed(rates, sorted(edges)))
 
@@ -266,7 +266,7 @@ def _latency(comparison: Comparison) -> Chart | None:
 
 
 def _latencies(cell: Cell) -> Curve:
-    values = cell.series(lambda report: getattr(report.series, "latency_p95_s", ()))
+    values = cell.series(lambda result: result.latency_p95_s)
     return Curve(cell.policy, _middles(len(values), cell.reports[0].series.bucket_s), tuple(values))
 
 

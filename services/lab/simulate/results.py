@@ -1,7 +1,6 @@
 """Runs side by side: what the table, the JSON and the plots read.
 
-A result is one policy at one load with one seed. Figures of several seeds are averaged, and the spread is kept, so
-that a table can say how much of a difference is luck.
+A result is one policy at one load with one seed. Figures of several seeds are averaged.
 """
 
 from __future__ import annotations
@@ -23,6 +22,8 @@ class Result:
 
     load: float | None
     report: PolicyReport
+    latency_p95_s: tuple[float | None, ...] = ()
+    """Of the answers in each bucket of the time series."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,24 +32,19 @@ class Cell:
 
     policy: str
     load: float | None
-    reports: tuple[PolicyReport, ...]
+    results: tuple[Result, ...]
+
+    @property
+    def reports(self) -> list[PolicyReport]:
+        return [result.report for result in self.results]
 
     def mean(self, figure: Figure) -> float | None:
         """Over the seeds that have this figure."""
-        found = self._found(figure)
-        return fmean(found) if found else None
+        return _mean([value for value in map(figure, self.reports) if value is not None])
 
-    def spread(self, figure: Figure) -> float:
-        """Half of the distance between the largest and the smallest seed; 0 with one seed."""
-        found = self._found(figure)
-        return (max(found) - min(found)) / 2 if found else 0.0
-
-    def _found(self, figure: Figure) -> list[float]:
-        return [value for value in map(figure, self.reports) if value is not None]
-
-    def series(self, read: Callable[[PolicyReport], Sequence[float | None]]) -> list[float | None]:
+    def series(self, read: Callable[[Result], Sequence[float | None]]) -> list[float | None]:
         """A time series, averaged over the seeds, bucket by bucket."""
-        columns = zip(*(read(report) for report in self.reports), strict=False)
+        columns = zip(*(read(result) for result in self.results), strict=False)
         return [_mean([value for value in column if value is not None]) for column in columns]
 
 
@@ -82,17 +78,23 @@ class Comparison:
         return {
             "name": self.name,
             "scenario": self.scenario.model_dump(mode="json", by_alias=True, exclude_unset=True),
-            "runs": [{"load": cell.load, **report.to_json()} for cell in self.cells for report in cell.reports],
+            "runs": [_run(result) for cell in self.cells for result in cell.results],
         }
+
+
+def _run(result: Result) -> dict[str, Any]:
+    told = result.report.to_json()
+    told["series"]["latency_p95_s"] = list(result.latency_p95_s)
+    return {"load": result.load, **told}
 
 
 def compare(name: str, scenario: Scenario, results: Iterable[Result]) -> Comparison:
     """Results in any order, put into the scenario's."""
-    found: dict[tuple[float | None, str], list[PolicyReport]] = {}
+    found: dict[tuple[float | None, str], list[Result]] = {}
     for result in results:
-        found.setdefault((result.load, result.report.policy), []).append(result.report)
+        found.setdefault((result.load, result.report.policy), []).append(result)
     cells = [
-        Cell(choice.name, load, tuple(sorted(found[load, choice.name], key=lambda report: report.seed)))
+        Cell(choice.name, load, tuple(sorted(found[load, choice.name], key=lambda result: result.report.seed)))
         for load in loads(scenario)
         for choice in scenario.policies
         if (load, choice.name) in found

@@ -7,6 +7,7 @@ the end.
 
 from __future__ import annotations
 
+import math
 import multiprocessing
 import os
 import signal
@@ -16,9 +17,13 @@ from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
 from multiprocessing.shared_memory import ShareableList
 
+from services.core.outcome import Outcome
 from services.lab.errors import LabError
 from services.lab.simulate.arrivals import Closed, Trace
+from services.lab.simulate.engine import Progress
 from services.lab.simulate.engine import run as simulate
+from services.lab.simulate.histogram import Histogram
+from services.lab.simulate.job import Job
 from services.lab.simulate.results import Result, loads
 from services.lab.simulate.scenario import PolicyChoice, Scenario
 
@@ -72,6 +77,29 @@ def execute(runs: Sequence[Run], jobs: int, moved: Moved) -> list[Result]:
     return _in_processes(ordered, min(jobs, len(runs)), moved)
 
 
+def one(run: Run, progress: Progress | None = None) -> Result:
+    """The report, and what it does not hold: latencies over time."""
+    latencies = Latencies(run.scenario.duration_s, run.scenario.bucket_s)
+    report = simulate(run.scenario, run.choice, progress=progress, ended=latencies.ended)
+    return Result(run.load, report, latencies.p95())
+
+
+class Latencies:
+    """Of the answers in each bucket of time."""
+
+    def __init__(self, duration_s: float, bucket_s: float) -> None:
+        self._bucket_s = bucket_s
+        self._buckets = [Histogram() for _ in range(math.ceil(duration_s / bucket_s))]
+
+    def ended(self, now: float, job: Job, how: str) -> None:
+        place = int(now / self._bucket_s)
+        if how == Outcome.SERVED and place < len(self._buckets):
+            self._buckets[place].add(now - job.arrived_at)
+
+    def p95(self) -> tuple[float | None, ...]:
+        return tuple(bucket.quantile(0.95) for bucket in self._buckets)
+
+
 def _here(runs: Sequence[Run], moved: Moved) -> Iterator[Result]:
     before = 0.0
     for number, run in enumerate(runs):
@@ -79,7 +107,7 @@ def _here(runs: Sequence[Run], moved: Moved) -> Iterator[Result]:
         def told(done: float, number: int = number, run: Run = run, before: float = before) -> None:
             moved(before + done * run.size, number)
 
-        yield Result(run.load, simulate(run.scenario, run.choice, progress=told))
+        yield one(run, told)
         before += run.size
         moved(before, number + 1)
 
@@ -122,7 +150,7 @@ def _there(run: Run, shares: ShareableList[float], place: int) -> Result:
         shares[place] = done
 
     try:
-        result = Result(run.load, simulate(run.scenario, run.choice, progress=told))
+        result = one(run, told)
         told(1.0)
         return result
     finally:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from statistics import fmean
 
 from rich.console import Console, Group, RenderableType
+from rich.constrain import Constrain
 from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
@@ -20,6 +21,7 @@ from services.lab.simulate.results import Cell, Comparison, Figure
 from services.lab.simulate.scenario import TenantGroup
 
 POLICY_WIDTH = 22
+PAGE_WIDTH = 100
 MOST_FULL_TABLES = 3
 LEAST_ASKED = 20
 NOTHING = Text("–", style="dim")
@@ -166,7 +168,7 @@ def _parts(comparison: Comparison) -> Iterator[RenderableType]:
     yield Text(comparison.scenario.title, style="bold")
     yield Text(_conditions(comparison), style="dim")
     if about := comparison.scenario.about:
-        yield Padding(Text(" ".join(about.split())), (1, 0, 0, 2))
+        yield Constrain(Padding(Text(" ".join(about.split())), (1, 0, 0, 2), expand=False), PAGE_WIDTH)
     loads = comparison.loads
     if len(loads) > MOST_FULL_TABLES:
         for title, read, write in MATRICES:

@@ -38,6 +38,14 @@ def over_time(**changed: Any) -> Comparison:
     return compare("test", scenario(**changed), [Result(None, report(name)) for name in POLICIES])
 
 
+def test_latencies_are_drawn_where_there_are_any() -> None:
+    made = compare("test", scenario(), [Result(None, report(), (None, 0.2, 0.4))])
+    latency = next(chart for chart in charts(made) if chart.name == "latency")
+    assert isinstance(latency, Chart)
+    assert latency.curves[0].ys == (None, 0.2, 0.4)
+    assert latency.levels[0].y == 1.0  # the deadline that all share
+
+
 def over_load(**changed: Any) -> Comparison:
     made = scenario(sweep={"loads": LOADS}, **changed)
     return compare("test", made, [Result(load, report(name)) for load in LOADS for name in POLICIES])
