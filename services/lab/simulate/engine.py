@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable
 
 from services.lab.simulate import capacity, fairness
+from services.lab.simulate.capacity import Measured
 from services.lab.simulate.job import Job
 from services.lab.simulate.plan import Plan
 from services.lab.simulate.policies import catalog
@@ -21,22 +22,27 @@ Ended = Callable[[float, Job, str], None]
 
 
 def run(
-    scenario: Scenario, choice: PolicyChoice, *, progress: Progress | None = None, ended: Ended | None = None
+    scenario: Scenario,
+    choice: PolicyChoice,
+    *,
+    measured: Measured | None = None,
+    progress: Progress | None = None,
+    ended: Ended | None = None,
 ) -> PolicyReport:
-    """This policy in this scenario, with the scenario's own seed."""
-    simulation, measured = prepare(scenario, choice)
+    """This policy in this scenario, with the scenario's own seed; capacity is measured unless it is given."""
+    measured = measured or capacity.measure(scenario)
+    simulation = prepare(scenario, choice, measured)
     simulation.ended = ended
     if progress is not None:
         simulation.watch = lambda now: progress(min(1.0, now / scenario.duration_s))
     began = time.perf_counter()
     simulation.run_until(scenario.duration_s)
     simulation.drain()
-    return tell(simulation, choice, measured, time.perf_counter() - began)
+    return tell(simulation, choice, measured.capacity, time.perf_counter() - began)
 
 
-def prepare(scenario: Scenario, choice: PolicyChoice) -> tuple[Simulation, Capacity]:
-    """Everything in place at second 0, and the capacity that was measured for it."""
-    measured = capacity.measure(scenario)
+def prepare(scenario: Scenario, choice: PolicyChoice, measured: Measured) -> Simulation:
+    """Everything in place at second 0."""
     plan = Plan(scenario, measured.rates, seed=scenario.seed, choice=choice)
     weights = capacity.weights_of(scenario.workers)
     policy = catalog.build(
@@ -47,7 +53,7 @@ def prepare(scenario: Scenario, choice: PolicyChoice) -> tuple[Simulation, Capac
         announced=capacity.announced(scenario.workers),
         tenant_weights={tenant.name: tenant.weight for tenant in plan.tenants},
     )
-    return Simulation(scenario, plan, policy, weights, seed=scenario.seed), measured.capacity
+    return Simulation(scenario, plan, policy, weights, seed=scenario.seed)
 
 
 def tell(simulation: Simulation, choice: PolicyChoice, measured: Capacity, real_s: float) -> PolicyReport:

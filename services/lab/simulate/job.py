@@ -35,6 +35,7 @@ class Job(Request):
         "obeyed",
         "obeys",
         "pace_s",
+        "question",
         "ran_from",
         "ran_until",
         "read_at",
@@ -54,6 +55,8 @@ class Job(Request):
     asker: Tenant
     account: Account
     """Where it is counted: its tenant's, or one that nobody reads when it is outside the counting window."""
+    question: int
+    """The number of its first attempt."""
     attempt: int
     first_arrived_at: float
     forecast: Sequence[float]
@@ -99,7 +102,7 @@ class Job(Request):
         patience_s: float,
     ) -> None:
         # Written out, field by field: a job is made for every simulated request, refused ones included.
-        self.id = number
+        self.id = self.question = number
         self.tenant = asker.name
         self.arrived_at = self.first_arrived_at = arrived_at
         self.deadline = arrived_at + deadline_s
@@ -140,6 +143,6 @@ class Job(Request):
         sizes = self.prompt_tokens, self.context_tokens, self.natural_tokens
         job = Job(number, self.asker, now, *sizes, deadline_s, patience_s)
         job.account, job.loop, job.client = self.account, self.loop, self.client
-        job.first_arrived_at = self.first_arrived_at
+        job.question, job.first_arrived_at = self.question, self.first_arrived_at
         job.attempt, job.obeys, job.obeyed = self.attempt + 1, obeys, self.obeyed + obeys
         return job

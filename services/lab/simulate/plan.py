@@ -33,19 +33,26 @@ Number = Callable[[], int]
 def rates(arrivals: Open, rate_per_s: float) -> Iterator[tuple[float, float]]:
     """(until second, requests per second), piece by piece, for ever."""
     at = 0.0
-    while True:
-        until, rate = _phase(arrivals, at)
-        if isinstance(arrivals, OnOff):
-            period = arrivals.on_s + arrivals.off_s
-            place = at % period
-            is_on = place < arrivals.on_s
-            until = min(until, at - place + (arrivals.on_s if is_on else period))
-            rate *= period / arrivals.on_s if is_on else 0.0
-        yield until, rate * rate_per_s
-        at = until
+    for until, times in _halves(arrivals):
+        while at < until:
+            end, more = _phase(arrivals, at)
+            at = min(end, until)
+            yield at, rate_per_s * times * more
+
+
+def _halves(arrivals: Open) -> Iterator[tuple[float, float]]:
+    """(until second, times the mean rate): on and off in turn; or all the same."""
+    if not isinstance(arrivals, OnOff):
+        yield math.inf, 1.0
+        return
+    period_s = arrivals.on_s + arrivals.off_s
+    for number in count():
+        yield number * period_s + arrivals.on_s, period_s / arrivals.on_s
+        yield (number + 1) * period_s, 0.0
 
 
 def _phase(arrivals: Open, at: float) -> tuple[float, float]:
+    """(until second, times the usual rate) of what `at` is in."""
     for phase in arrivals.phases:
         if at < phase.from_s:
             return phase.from_s, 1.0

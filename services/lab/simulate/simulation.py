@@ -30,6 +30,8 @@ from services.lab.simulate.scenario import Scenario
 from services.lab.simulate.tally import Account, LedgerError, Timeline, WorkTally, check
 
 MOST_WAKES_AT_ONCE = 1000
+PAUSE_S = 0.01
+"""A client in a closed loop asks again no sooner than this after a failure: a request takes time, even in vain."""
 
 Watch = Callable[[float], None]
 
@@ -219,7 +221,10 @@ class Simulation:
         if self.ended is not None:
             self.ended(now, job, why)
         if job.loop is not None and now < self.scenario.duration_s:
-            self.schedule(now + job.loop.think(), self._ask, (job.loop, job.client))
+            pause_s = job.loop.think()
+            if why != Outcome.SERVED:
+                pause_s = max(pause_s, PAUSE_S)
+            self.schedule(now + pause_s, self._ask, (job.loop, job.client))
 
     def _ask(self, now: float, what: tuple[Asks, int]) -> None:
         loop, client = what
