@@ -58,6 +58,7 @@ class Outlook(NamedTuple):
     share: float
     wait_s: float
     idle: bool
+    new: bool
 
 
 def outlook(
@@ -65,20 +66,21 @@ def outlook(
 ) -> Outlook:
     """The expected wait of a newcomer with this deadline, and what it is made of. O(1) in the common case."""
     if estimator.busy < estimator.slots and not pool.classes.backlog:
-        return Outlook(0.0, 1.0, 0.0, True)
+        return Outlook(0.0, 1.0, 0.0, True, True)
     share = pool.share(flow)
     line = flow.work_before(deadline)
     own = line + pool.debt(now, flow)
     rate = estimator.rate
     if not rate:
-        return Outlook(own, share, 0.0, False)
-    if own == 0.0 and flow.turn is Turn.OUT:  # it would be new: before it are the others that are
+        return Outlook(own, share, 0.0, False, False)
+    new = own == 0.0 and flow.turn is Turn.OUT
+    if new:  # before it are the others that are new
         ahead = min(pool.work, pool.round_work * flow.node.flows.newcomers / (pool.active_flows or 1))
     else:
         ahead = min(pool.work, own / share + pool.round_work - flow.round_part)
         if measured_rounds:
             ahead = max(ahead, pool.turn_work(now, flow, line))
-    return Outlook(own, share, ahead / rate + estimator.residual_s(now), False)
+    return Outlook(own, share, ahead / rate + estimator.residual_s(now), False, new)
 
 
 def sizes(request: Request, level: int, rung: Level) -> tuple[int, int]:

@@ -112,7 +112,7 @@ class Visit:
             return True
         wait_s = self.view.wait_s
         if self.settings.calibrate and not self.light:
-            wait_s = self.of_tenant.calibration.cautious_s(wait_s, self.of_tenant.service_s)
+            wait_s = self.of_tenant.waits.of(self.view.new).cautious_s(wait_s, self.of_tenant.service_s)
         if not self.request.ready:
             wait_s = max(wait_s, self.of_pool.retrieval_s.quantile(0.95) or 0.0)
         return wait_s + self.service_s <= self.settings.safety_margin * slack_s
@@ -131,6 +131,7 @@ class Visit:
         request.level = self.level
         request.charge_tokens = self.cost_tokens
         request.predicted_wait_s = self.view.wait_s
+        request.predicted_as_new = self.view.new
         request.expires_at = request.deadline - self._shortest_s()
 
     def _shortest_s(self) -> float:

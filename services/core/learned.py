@@ -22,14 +22,28 @@ WAITS = 100
 """Recent waits and slacks of a class that its ladder looks at."""
 
 
+class Waits:
+    """How good predicted waits were, of the two kinds: newcomers go ahead, the others wait for a round to pass."""
+
+    __slots__ = ("new", "turn")
+
+    def __init__(self, parent: Waits | None = None) -> None:
+        self.new: Calibration = Calibration(parent.new if parent is not None else None)
+        self.turn: Calibration = Calibration(parent.turn if parent is not None else None)
+
+    def of(self, new: bool) -> Calibration:
+        """Those of one kind."""
+        return self.new if new else self.turn
+
+
 class OfTenant:
     """One tenant on one pool."""
 
-    __slots__ = ("_asked", "_asked_at", "appointments", "calibration", "lengths", "service_s", "standing")
+    __slots__ = ("_asked", "_asked_at", "appointments", "lengths", "service_s", "standing", "waits")
 
-    def __init__(self, lengths: Lengths, calibration: Calibration) -> None:
+    def __init__(self, lengths: Lengths, waits: Waits) -> None:
         self.lengths = Lengths(lengths)
-        self.calibration = Calibration(calibration)
+        self.waits = Waits(waits)
         self.standing = StandingQueue()
         self.appointments = Appointments()
         self.service_s = 0.0
@@ -56,19 +70,19 @@ class OfClass:
         "_offered",
         "_same",
         "_since",
-        "calibration",
         "controller",
-        "slacks",
+        "recent_s",
+        "slacks_s",
         "waits",
         "weight",
     )
 
     def __init__(self, weight: float, ladder: Sequence[Level]) -> None:
         self.weight = weight
-        self.calibration = Calibration()
+        self.waits = Waits()
         self.controller = Controller(ladder)
-        self.waits = Rolling(WAITS)
-        self.slacks = Rolling(WAITS)
+        self.recent_s = Rolling(WAITS)
+        self.slacks_s = Rolling(WAITS)
         self._offered = [0.0] * len(ladder)
         self._same = 0.0  # of those who are not degraded, whatever the level
         self._since = 0.0
@@ -113,5 +127,5 @@ class OfPool:
         known = self.tenants.get(flow.tenant.id)
         if known is None:
             of_class = self.classes[flow.node.name]
-            known = self.tenants[flow.tenant.id] = OfTenant(self.lengths, of_class.calibration)
+            known = self.tenants[flow.tenant.id] = OfTenant(self.lengths, of_class.waits)
         return known

@@ -58,6 +58,8 @@ class Request:
     expires_at: float = 0.0
     """While it waits: when it can no longer make its deadline."""
     predicted_wait_s: float = 0.0
+    predicted_as_new: bool = False
+    """Whether it was expected to go ahead of those who wait for their next round: such waits err differently."""
     sequence: int = 0
     """Order of arrival in the scheduler; breaks ties between equal deadlines."""
     queued_at: float = 0.0

@@ -98,7 +98,8 @@ class Weir:
 
     def forecast(self, request: Request) -> list[float]:
         """The wait of one just admitted, in seconds at each of the `PUBLISHED` quantiles."""
-        return self.learned[request.pool].tenants[request.tenant].calibration.waits_s(request.predicted_wait_s)
+        of_tenant = self.learned[request.pool].tenants[request.tenant]
+        return of_tenant.waits.of(request.predicted_as_new).waits_s(request.predicted_wait_s)
 
     # ---- the line
 
@@ -194,15 +195,15 @@ class Weir:
         of_pool = self.learned[request.pool]
         flow = self.drr.tenants[request.tenant].flows[request.pool]
         of_class, of_tenant = of_pool.classes[flow.node.name], of_pool.tenant(flow)
-        of_tenant.calibration.learn(request.predicted_wait_s, now - request.queued_at)
-        of_class.waits.add(now - request.queued_at)
+        of_tenant.waits.of(request.predicted_as_new).learn(request.predicted_wait_s, now - request.queued_at)
+        of_class.recent_s.add(now - request.queued_at)
 
     def _level(self, now: float, request: Request, of_pool: OfPool, visit: Visit) -> int:
         """Where to begin on the ladder: where its class stands, as far as its tenant allows."""
         of_class = of_pool.classes[visit.flow.node.name]
         self._offers += 1
         if self._offers % SLACK_EVERY == 0:
-            of_class.slacks.add(request.deadline - now)
+            of_class.slacks_s.add(request.deadline - now)
         prices = []
         for level in range(min(request.max_level, len(self.settings.ladder) - 1) + 1):
             visit.plan(level)
@@ -221,8 +222,8 @@ class Weir:
             offered = of_class.offered_per_s(now)
             level = of_class.controller.observe(
                 now,
-                q95_wait_s=of_class.waits.quantile(0.95),
-                median_slack_s=of_class.slacks.quantile(0.5),
+                q95_wait_s=of_class.recent_s.quantile(0.95),
+                median_slack_s=of_class.slacks_s.quantile(0.5),
                 offered_work_per_s=offered,
                 rate=max(left, (rate or 0.0) * of_class.weight / weights),
             )
