@@ -144,7 +144,7 @@ def sheet(
     figure = Figure(figsize=(WIDTH_IN, height_in))
     FigureCanvasAgg(figure)
     grid = figure.add_gridspec(
-        1, columns, left=left, right=right, top=1 - 0.92 / height_in, bottom=0.62 / height_in, wspace=0.12
+        1, columns, left=left, right=right, top=1 - 0.92 / height_in, bottom=0.62 / height_in, wspace=0.17
     )
     first = figure.add_subplot(grid[0, 0])
     rest = [figure.add_subplot(grid[0, i], sharex=first, sharey=first) for i in range(1, columns)]
@@ -163,7 +163,7 @@ def spread(wanted: Sequence[float], gap: float, low: float, high: float) -> list
 
     Those that are too close form a block, which sits at the mean of its members' wishes.
     """
-    order = sorted(range(len(wanted)), key=lambda i: (wanted[i], -i))  # of equals, the first one stands above
+    order = sorted(range(len(wanted)), key=lambda i: (round(2 * wanted[i] / gap), -i))  # of equals, the first on top
     blocks: list[tuple[float, int]] = []  # (where its lowest member stands, how many)
     for i in order:
         start, size = wanted[i], 1
