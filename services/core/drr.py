@@ -209,12 +209,6 @@ class Drr:
             flow = tenant.flows[pool.name] = Flow(tenant, pool.nodes[tenant.class_name])
         return flow
 
-    def set_quantum(self, quantum: float) -> None:
-        """One quantum per round and unit of weight from here on, in every ring."""
-        self.quantum = quantum
-        for pool in self.pools.values():
-            pool.set_quantum(quantum)
-
     # ---- inside
 
     def _count(self, tenant: Tenant, request: Request, sign: int) -> None:

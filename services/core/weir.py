@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from math import ceil, floor, log10
 
 from services.core.account import TenantSpec
 from services.core.admission import grant, sizes
@@ -29,7 +30,7 @@ from services.core.request import Request
 FIRST_QUANTUM_TOKENS = 1000.0
 """Until costs have been seen."""
 QUANTUM_EVERY = 64
-"""Ends between two looks at the quantum."""
+"""Answers between two looks at the quantum."""
 SLACK_EVERY = 8
 """Of the slacks at the door, one in so many is looked at by the ladder."""
 
@@ -37,7 +38,7 @@ SLACK_EVERY = 8
 class Weir:
     """Admission, fairness, degradation and honest refusals, for all pools of one router."""
 
-    __slots__ = ("_ends", "_offers", "_random", "drr", "learned", "settings")
+    __slots__ = ("_offers", "_random", "drr", "learned", "settings")
 
     def __init__(self, settings: WeirSettings, random: Callable[[], float]) -> None:
         self.settings = settings
@@ -50,7 +51,6 @@ class Weir:
         self.learned: dict[str, OfPool] = {}
         self._random = random
         self._offers = 0
-        self._ends = 0
 
     # ---- the house
 
@@ -185,9 +185,8 @@ class Weir:
             of_pool.costs.add(cost)
         if served or completion_tokens:
             of_tenant.lengths.observe(completion_tokens, cut=not served or completion_tokens >= request.granted_tokens)
-        self._ends += 1
-        if self._ends % QUANTUM_EVERY == 0 and self.settings.quantum_tokens is None:
-            self.drr.set_quantum(of_pool.costs.quantile(0.9) or FIRST_QUANTUM_TOKENS)
+        if served and self.settings.quantum_tokens is None and of_pool.costs.count % QUANTUM_EVERY == 0:
+            of_pool.pool.set_quantum(_rounded_up(of_pool.costs.quantile(0.9) or FIRST_QUANTUM_TOKENS))
 
     # ---- learning
 
@@ -239,3 +238,9 @@ class Weir:
 
     def __repr__(self) -> str:
         return f"<Weir {self.drr!r}, {[of_pool.estimator for of_pool in self.learned.values()]}>"
+
+
+def _rounded_up(tokens: float) -> float:
+    """To two digits: a quantum that is a little above the usual cost leaves no debt, and seldom changes."""
+    step = 10.0 ** (floor(log10(tokens)) - 1)
+    return ceil(tokens / step - 1e-9) * step
