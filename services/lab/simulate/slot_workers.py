@@ -12,6 +12,8 @@ from services.lab.simulate.job import Job
 from services.lab.simulate.scenario import SlotWorkers
 from services.lab.simulate.workers import Reports, Worker
 
+_EXACT = 1e-9  # a token that is due now has come, whatever rounding says
+
 
 class SlotWorker(Worker):
     """One event for the first token and one for the end of each job."""
@@ -90,4 +92,4 @@ class SlotWorker(Worker):
     def generated(self, now: float, job: Job) -> int:
         if job not in self._running or now < job.read_at:
             return 0
-        return min(job.worker_tokens, int((now - job.read_at) / job.pace_s))
+        return min(job.worker_tokens, int((now - job.read_at) / job.pace_s + _EXACT))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -72,7 +73,7 @@ def test_arrivals_come_at_the_rate_that_was_asked_for(arrivals: dict[str, Any], 
     jobs = plan.until(400.0)
     spread = 0.15 if arrivals["kind"] == "gamma" else 0.03
     assert len(jobs) / 400 == pytest.approx(rate if rate != 200 else 150, rel=spread)
-    assert all(before.arrived_at <= after.arrived_at for before, after in zip(jobs, jobs[1:], strict=False))
+    assert all(before.arrived_at <= after.arrived_at for before, after in pairwise(jobs))
 
 
 def test_an_on_off_group_is_silent_while_it_is_off() -> None:
