@@ -14,12 +14,20 @@ from collections.abc import Callable, Iterator
 
 import asyncpg
 import pytest
+from hypothesis import HealthCheck
+from hypothesis import settings as hypothesis_settings
 
 from services.lab import postgres as postgres_server
 from services.lab import valkey as valkey_server
 from services.lab.ports import free_port
 from services.lab.postgres import EmbeddedPostgres
 from services.lab.valkey import EmbeddedValkey
+
+# A slow machine is no defect: properties have no time limit. A failure prints a blob that replays it.
+hypothesis_settings.register_profile(
+    "weir", deadline=None, print_blob=True, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large]
+)
+hypothesis_settings.load_profile("weir")
 
 
 @pytest.fixture(scope="session")
