@@ -15,7 +15,7 @@ import typer
 import uvloop
 from rich.console import Console
 
-from bench import report, retrieval, router, startup, worker
+from bench import report, retrieval, router, simulator, startup, worker
 from bench.figure import Figure, median
 from bench.machine import describe
 
@@ -30,6 +30,7 @@ class Part(StrEnum):
     RETRIEVAL = "retrieval"
     WORKER = "worker"
     STARTUP = "startup"
+    SIMULATOR = "simulator"
 
 
 Measure = Callable[[float], Awaitable[list[Figure]]]
@@ -59,6 +60,7 @@ def _measure(part: Part, seconds: float, console: Console) -> Sequence[Figure]:
         Part.RETRIEVAL: retrieval.measure,
         Part.WORKER: worker.measure,
         Part.STARTUP: startup.measure,
+        Part.SIMULATOR: simulator.measure,
     }
     runs = []
     for run in range(times := ROUTER_RUNS if part is Part.ROUTER else 1):
