@@ -123,14 +123,18 @@ class Job(Request):
         self.queued_at = self.started_at = self.first_token_at = 0.0
         self.asker = asker
         self.account = asker.account
-        self.attempt = self.obeyed = self.tokens_done = 0
+        self.attempt = self.obeyed = 0
         self.client = -1
         self.loop = None
         self.ended = self.obeys = False
-        self.worker = None
-        self.stopped = None
-        self.ran_from = self.ran_until = self.used_s = 0.0
         self.state = OFFERED
+
+    def wait(self) -> None:
+        """It was admitted, so a worker may follow. Most are not, at ten times capacity."""
+        self.state = WAITING
+        self.worker = self.stopped = None
+        self.ran_from = self.ran_until = self.used_s = 0.0
+        self.tokens_done = 0
 
     def generated(self, now: float) -> int:
         """Tokens of the answer so far, as a client that reads the stream sees them."""

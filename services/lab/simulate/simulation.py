@@ -47,7 +47,8 @@ class Simulation:
         self.answers = 0
         self.answered_cost = 0.0
         self._cost = weights.cost
-        self._weights = weights.prompt, weights.completion
+        self._prompt_weight, self._completion_weight = weights.prompt, weights.completion
+        self._offer = policy.offer
         self._from_s, self._until_s = scenario.warm_up_s, scenario.duration_s - scenario.cool_down_s
         self._heap: list[tuple[float, int, Callable[[float, Any], None], Any]] = []
         self._events = 0
@@ -132,21 +133,19 @@ class Simulation:
 
     def _arrive(self, now: float, job: Job) -> None:
         """The one path that every attempt takes, refused ones at ten times capacity included: it does little."""
-        timeline, asker = self.timeline, job.asker
+        timeline = self.timeline
         timeline.offered += 1
         if not job.attempt:
             self._live += 1
             if now < self._from_s or now >= self._until_s:
                 job.account = self._outside
             job.account.distinct += 1
-            natural, most = job.natural_tokens, job.max_tokens
-            prompt_weight, completion_weight = self._weights
-            asker.asked_cost += (job.prompt_tokens + job.context_tokens) * prompt_weight + (
-                natural if natural < most else most
-            ) * completion_weight
+            most, natural = job.max_tokens, job.natural_tokens
+            answer = (natural if natural < most else most) * self._completion_weight
+            job.asker.asked_cost += (job.prompt_tokens + job.context_tokens) * self._prompt_weight + answer
         account = job.account
         account.attempts += 1
-        refusal = self.policy.offer(now, job)
+        refusal = self._offer(now, job)
         if job.obeys:
             account.came_back(job, admitted=refusal is None)
         if refusal is None:
@@ -159,7 +158,7 @@ class Simulation:
         self._let_down(now, job, account.rejected, refusal.outcome, hint_s)
 
     def _admitted(self, now: float, job: Job) -> None:
-        job.state = WAITING
+        job.wait()
         job.account.admitted += 1
         self._waiting += 1
         asker = job.asker
