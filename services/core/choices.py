@@ -32,6 +32,8 @@ class WeirSettings:
     calibrate: bool = True
     true_up: bool = True
     measured_rounds: bool = True
+    strict: bool = False
+    """Whether finishing a request twice is an error (tests, simulations) or a counted no-op (production)."""
 
     def __post_init__(self) -> None:
         if not 0 < self.safety_margin <= 1:

@@ -95,9 +95,8 @@ class Visit:
         stands = self.flow.requests > 0 and self.view.wait_s > self.of_tenant.standing.limit_s
         if stands and not self.light and self.settings.standing_queue:
             return Outcome.YIELD, "standing_queue"
-        deepest = self.request.max_level if self.settings.degrade else self.level
         while not self._makes_it():
-            if self.level >= deepest:
+            if self.level >= self.request.max_level:
                 return Outcome.DEADLINE_INFEASIBLE, "deadline"
             self.plan(self.level + 1)
         return None

@@ -173,6 +173,7 @@ class Ring(Generic[M]):
 
     def settle(self, now: float, member: M, refund: float) -> None:
         """Put a charge right by `refund` (negative: it cost more), wherever the member stands by now."""
+        self._served -= refund
         if member.turn is Turn.OUT:
             member.deficit = min(0.0, self.standing(now, member) + refund)
             member.since, member.left_at = self.round, now
@@ -282,7 +283,7 @@ class Ring(Generic[M]):
 
     def _measure_rounds(self, turned: int) -> None:
         """Keep the mean work of a round, over about the last ROUNDS of them."""
-        each = (self._served - self._turned_at) / turned
+        each = max(0.0, self._served - self._turned_at) / turned  # refunds may outweigh what a short round served
         self._turned_at = self._served
         weight = 1.0 - (1.0 - 1.0 / ROUNDS) ** turned if self.round_work else 1.0
         self.round_work += weight * (each - self.round_work)

@@ -25,7 +25,7 @@ from services.core.estimator import Estimator
 from services.core.learned import OfClass, OfPool
 from services.core.outcome import Outcome
 from services.core.pool import Flow
-from services.core.request import Request
+from services.core.request import Request, Stage
 
 FIRST_QUANTUM_TOKENS = 1000.0
 """Until costs have been seen."""
@@ -38,7 +38,7 @@ SLACK_EVERY = 8
 class Weir:
     """Admission, fairness, degradation and honest refusals, for all pools of one router."""
 
-    __slots__ = ("_offers", "_random", "drr", "learned", "settings")
+    __slots__ = ("_offers", "_random", "drr", "learned", "second_finishes", "settings")
 
     def __init__(self, settings: WeirSettings, random: Callable[[], float]) -> None:
         self.settings = settings
@@ -51,6 +51,7 @@ class Weir:
         self.learned: dict[str, OfPool] = {}
         self._random = random
         self._offers = 0
+        self.second_finishes = 0
 
     # ---- the house
 
@@ -59,7 +60,7 @@ class Weir:
         self.drr.configure(spec)
 
     def announce(self, pool: str, estimator: Estimator) -> None:
-        """Begin with what the pool's workers say of themselves. Its slots are told by `capacity`."""
+        """Begin with what the pool's workers say of themselves, before anything runs. `capacity` tells their slots."""
         of_pool = self._of_pool(pool)
         estimator.slots, estimator.busy = of_pool.estimator.slots, of_pool.estimator.busy
         of_pool.estimator = estimator
@@ -75,8 +76,11 @@ class Weir:
         of_pool, flow = self._meet(now, request)
         of_pool.pool.let_go(now)
         request.may_clamp = request.may_clamp and self.settings.clamp
+        request.max_level = min(request.max_level, len(self.settings.ladder) - 1) if self.settings.degrade else 0
         visit = Visit(now, request, self.settings, of_pool, flow)
-        visit.plan(self._level(now, request, of_pool, visit) if self.settings.degrade else 0)
+        level = self._level(now, request, of_pool, visit)
+        if level != visit.level:
+            visit.plan(level)
         why = visit.refusal()
         if why is None:
             visit.admit()
@@ -170,7 +174,15 @@ class Weir:
     def finish(
         self, now: float, request: Request, outcome: Outcome, prompt_tokens: float, completion_tokens: float
     ) -> None:
-        """A request that had started ended: served, failed or cancelled, having read and written so many tokens."""
+        """A request that had started ended: served, failed or cancelled, having read and written so many tokens.
+
+        A second end changes nothing and is counted; `strict` makes it an error, which it is.
+        """
+        if request.stage is not Stage.RUNNING:
+            self.second_finishes += 1
+            if self.settings.strict:
+                raise RuntimeError(f"{request!r} was finished, and does not run")
+            return
         of_pool = self.learned[request.pool]
         estimator, of_tenant = of_pool.estimator, of_pool.tenants[request.tenant]
         cost = self.settings.weights.cost(prompt_tokens, completion_tokens)
@@ -198,15 +210,17 @@ class Weir:
         of_class.recent_s.add(now - request.queued_at)
 
     def _level(self, now: float, request: Request, of_pool: OfPool, visit: Visit) -> int:
-        """Where to begin on the ladder: where its class stands, as far as its tenant allows."""
+        """Where to begin on the ladder: where its class stands, as far as its tenant allows. Leaves a plan behind."""
         of_class = of_pool.classes[visit.flow.node.name]
+        prices = []
+        for level in range(request.max_level + 1):
+            visit.plan(level)
+            prices.append(visit.cost_tokens)
+        if not self.settings.degrade:
+            return 0
         self._offers += 1
         if self._offers % SLACK_EVERY == 0:
             of_class.slacks_s.add(request.deadline - now)
-        prices = []
-        for level in range(min(request.max_level, len(self.settings.ladder) - 1) + 1):
-            visit.plan(level)
-            prices.append(visit.cost_tokens)
         of_class.offered(prices)
         if of_class.controller.due(now):
             self._look(now, of_pool)

@@ -90,6 +90,7 @@ def build(
     classes = tuple(ClassSpec(each.name, each.weight, each.floor) for each in scenario.classes)
     chosen: dict[str, Any] = {
         "classes": classes,
+        "strict": True,
         "weights": weights,
         "stranger": TenantSpec("", tenant_bounds, class_name=first),
     }
