@@ -18,7 +18,7 @@ from services.lab.errors import LabError, complain
 from services.lab.simulate import figures, table
 from services.lab.simulate.overrides import Changes, changed, missing_trace
 from services.lab.simulate.results import Comparison, compare
-from services.lab.simulate.runs import Moved, Run, execute, plan
+from services.lab.simulate.runs import Moved, Run, check, execute, plan
 from services.lab.simulate.scenario import NAMED, Scenario, find, load_raw, names, parse
 
 EXIT_BAD_INPUT = 2
@@ -87,7 +87,9 @@ def _read(name: str, changes: Changes, aside: Console) -> Scenario | None:
         told = f"Skipped {path.stem}: it replays {missing}, which does not come with Weir. --trace PATH names the file."
         aside.print(Text(told), soft_wrap=True)
         return None
-    return parse(raw, name=path.name, folder=path.parent)
+    scenario = parse(raw, name=path.name, folder=path.parent)
+    check(scenario)
+    return scenario
 
 
 # ---- running

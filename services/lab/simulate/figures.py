@@ -7,107 +7,21 @@ plots that its question needs and no more.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import pairwise
 from statistics import fmean
 
 from services.lab.simulate.arrivals import Closed, Trace
+from services.lab.simulate.charts import Band, Bar, Bars, Chart, Curve, Level, Panel, Panels
+from services.lab.simulate.columns import gap_s, members, seconds
 from services.lab.simulate.report import PolicyReport
 from services.lab.simulate.results import Cell, Comparison, Figure
 from services.lab.simulate.scenario import Scenario
-from services.lab.simulate.table import gap_s, members, seconds
 
 LEAST_LOADS_FOR_A_CURVE = 3
 MOST_PANELS = 3
 SMOOTHED_BUCKETS = 3
 TIMES_S = (0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0, 300.0, 1000.0)
-
-
-@dataclass(frozen=True, slots=True)
-class Curve:
-    """One line; a None breaks it."""
-
-    label: str
-    xs: tuple[float, ...]
-    ys: tuple[float | None, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Band:
-    """A stretch of time in which something is different."""
-
-    start: float
-    end: float
-    label: str
-    trouble: str
-
-
-@dataclass(frozen=True, slots=True)
-class Level:
-    """A horizontal line to compare with."""
-
-    y: float
-    label: str
-
-
-@dataclass(frozen=True, slots=True)
-class Chart:
-    """Curves over one pair of axes."""
-
-    name: str
-    question: str
-    note: str
-    x_label: str
-    y_label: str
-    curves: tuple[Curve, ...]
-    ideal: Curve | None = None
-    bands: tuple[Band, ...] = ()
-    levels: tuple[Level, ...] = ()
-    loads: tuple[float, ...] = ()
-    """Over loads rather than over time: a logarithmic axis with these ticks."""
-    times: tuple[float, ...] = ()
-    """Over times on the y axis, logarithmic, with these ticks in seconds."""
-
-
-@dataclass(frozen=True, slots=True)
-class Panel:
-    """One policy's small chart."""
-
-    policy: str
-    curves: tuple[Curve, ...]
-    remark: str
-
-
-@dataclass(frozen=True, slots=True)
-class Panels:
-    """The same chart for a few policies, side by side, on the same axes."""
-
-    name: str
-    question: str
-    note: str
-    x_label: str
-    y_label: str
-    panels: tuple[Panel, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Bar:
-    """A policy's share of the workers' time: useful, wasted; the rest was idle."""
-
-    policy: str
-    useful: float
-    wasted: float
-
-
-@dataclass(frozen=True, slots=True)
-class Bars:
-    """A bar for every policy."""
-
-    name: str
-    question: str
-    note: str
-    x_label: str
-    bars: tuple[Bar, ...]
 
 
 def charts(comparison: Comparison) -> Iterator[Chart | Panels | Bars]:

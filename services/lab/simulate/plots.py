@@ -18,7 +18,8 @@ from matplotlib.figure import Figure
 from matplotlib.patheffects import withStroke
 from matplotlib.ticker import FixedFormatter, FixedLocator, NullLocator, PercentFormatter
 
-from services.lab.simulate.figures import Bar, Bars, Chart, Curve, Panel, Panels
+from services.lab.simulate.charts import Bar, Bars, Chart, Curve, Panel, Panels
+from services.lab.simulate.columns import load_name, share
 from services.lab.simulate.style import (
     DARK,
     LIGHT,
@@ -32,7 +33,6 @@ from services.lab.simulate.style import (
     spread,
     strokes,
 )
-from services.lab.simulate.table import load_name, share
 
 PNG_DPI = 160
 POINT = 1 / 72

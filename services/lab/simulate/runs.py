@@ -20,10 +20,13 @@ from multiprocessing.shared_memory import ShareableList
 from services.core.outcome import Outcome
 from services.lab.errors import LabError
 from services.lab.simulate.arrivals import Closed, Trace
+from services.lab.simulate.capacity import announced as announced_by
+from services.lab.simulate.capacity import weights_of
 from services.lab.simulate.engine import Progress
 from services.lab.simulate.engine import run as simulate
 from services.lab.simulate.histogram import Histogram
 from services.lab.simulate.job import Job
+from services.lab.simulate.policies.catalog import build
 from services.lab.simulate.results import Result, loads
 from services.lab.simulate.scenario import PolicyChoice, Scenario
 
@@ -62,6 +65,13 @@ def plan(scenario: Scenario) -> list[Run]:
         for seed in scenario.runs
         for choice in scenario.policies
     ]
+
+
+def check(scenario: Scenario) -> None:
+    """Make each policy once, so that a wrong setting is told before anything runs."""
+    weights, announced = weights_of(scenario.workers), announced_by(scenario.workers)
+    for choice in scenario.policies:
+        build(scenario, choice, seed=scenario.seed, weights=weights, announced=announced, tenant_weights={})
 
 
 def cores() -> int:

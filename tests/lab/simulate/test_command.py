@@ -137,6 +137,13 @@ def test_a_change_that_has_no_place_is_a_fault_like_any_other(small: Path) -> No
     assert "there is no c; choose a or b" in result.stderr
 
 
+def test_a_setting_that_weir_does_not_have_is_told_before_anything_runs(small: Path) -> None:
+    result = weir(small, "--policy", "weir", "--set", "weir.nonsense=1")
+    assert result.exit_code == 2
+    assert "nonsense" in result.stderr
+    assert "safety_margin" in result.stderr
+
+
 def test_a_policy_that_does_not_exist_is_a_fault(small: Path) -> None:
     result = weir(small, "--policy", "lifo")
     assert result.exit_code == 2

@@ -10,7 +10,8 @@ import pytest
 
 pytest.importorskip("matplotlib")
 
-from services.lab.simulate.figures import Bars, Chart, Curve, Panels, charts, events, smoothed
+from services.lab.simulate.charts import Bars, Chart, Curve, Panels
+from services.lab.simulate.figures import charts, events, smoothed
 from services.lab.simulate.plots import draw
 from services.lab.simulate.results import Comparison, Result, compare
 from services.lab.simulate.scenario import Scenario, parse

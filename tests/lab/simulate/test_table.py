@@ -8,11 +8,12 @@ from dataclasses import replace
 import pytest
 from rich.console import Console
 
+from services.lab.simulate.columns import members, milliseconds, seconds, share, short
 from services.lab.simulate.report import Hints, PolicyReport, Quality
 from services.lab.simulate.results import Comparison, Result, compare
 from services.lab.simulate.scenario import Scenario, parse
-from services.lab.simulate.table import milliseconds, page, seconds, share, short
-from tests.lab.simulate.made_up import report
+from services.lab.simulate.table import page
+from tests.lab.simulate.made_up import report, tenant
 
 WIDTH = 100
 POLICIES = ["weir", "round_robin_ttl_cancel", "fifo"]
@@ -105,6 +106,15 @@ def test_each_group_of_tenants_has_a_line_of_its_own() -> None:
     lines = [line.split() for line in printed(comparison(report("weir"), report("fifo"))).splitlines()]
     assert ["weir", "a", "80%", "80%", "250", "330", "50%"] in lines
     assert ["b", "60%", "60%", "250", "330", "50%"] in lines
+
+
+def test_a_tenant_belongs_to_one_group_though_names_begin_alike() -> None:
+    raw = scenario().model_dump(mode="json", by_alias=True)
+    raw["tenants"] = [raw["tenants"][0] | {"name": name, "count": count} for name, count in (("a", 2), ("a-b", 2))]
+    first, second = parse(raw).tenants
+    made = report(tenants=tuple(tenant(name) for name in ("a-0", "a-1", "a-b-0", "a-b-1")))
+    assert [each.name for each in members(made, first)] == ["a-0", "a-1"]
+    assert [each.name for each in members(made, second)] == ["a-b-0", "a-b-1"]
 
 
 @pytest.mark.parametrize(
