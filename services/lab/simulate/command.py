@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from importlib.util import find_spec
@@ -22,6 +22,7 @@ from services.lab.simulate.runs import Moved, Run, check, execute, plan
 from services.lab.simulate.scenario import NAMED, Scenario, find, load_raw, names, parse
 
 EXIT_BAD_INPUT = 2
+MOST_SCENARIOS = 100
 NO_PLOTS = "No plots: they need matplotlib, which comes with the extra `simulate` (make simulate installs it)."
 
 
@@ -38,12 +39,14 @@ class Order:
 
 def simulate(order: Order, console: Console, aside: Console) -> int:
     """0, or 2 where a scenario cannot be read. Results go to `console`; progress and complaints go aside."""
+    if len(order.scenarios) >= MOST_SCENARIOS:
+        raise LabError(f"{len(order.scenarios)} scenarios at once are too many.")
     read: dict[str, Scenario] = {}
     status = 0
     for name in order.scenarios:
         try:
             if scenario := _read(name, order.changes, aside):
-                read[Path(name).stem] = scenario
+                read[_unused(Path(name).stem, read)] = scenario
         except LabError as error:
             complain(aside, error)
             status = EXIT_BAD_INPUT
@@ -53,6 +56,12 @@ def simulate(order: Order, console: Console, aside: Console) -> int:
     if order.as_json:
         console.out(json.dumps([each.to_json() for each in comparisons], indent=2), highlight=False)
     return 0
+
+
+def _unused(name: str, taken: Container[str]) -> str:
+    """Two files of one name, from two folders, are two scenarios."""
+    names_to_try = (name, *(f"{name}-{number}" for number in range(2, MOST_SCENARIOS)))
+    return next(each for each in names_to_try if each not in taken)
 
 
 def _show(comparison: Comparison, order: Order, console: Console, aside: Console) -> Comparison:

@@ -64,6 +64,13 @@ def test_a_file_is_run_and_its_policies_stand_below_one_another(small: Path) -> 
     assert "\nround_robin_ttl_cancel " in result.stdout
 
 
+def test_two_files_of_one_name_are_two_scenarios(small: Path, tmp_path: Path) -> None:
+    (tmp_path / "other").mkdir()
+    other = written(tmp_path / "other" / "small.yaml", SMALL)
+    found = json.loads(weir(small, other, "--json", "--policy", "fifo").stdout)
+    assert [comparison["name"] for comparison in found] == ["small", "small-2"]
+
+
 def test_json_on_the_standard_output_is_json_and_nothing_else(small: Path) -> None:
     result = weir(small, "--json", "--policy", "fifo")
     (comparison,) = json.loads(result.stdout)
