@@ -188,13 +188,11 @@ class Controller:
     def _close(self, loads: list[float], long_waits: bool) -> None:
         """End a window: learn what it says, and change the level if it is time to."""
         self._window += 1
-        busier = [load * SPARE for load in loads]
+        values, with_spare = self._values(loads), self._values([load * SPARE for load in loads])
         broke = self._window - self._spent[0] < BUDGET_WINDOWS
         content = broke and loads[self.level] <= WORTH_IT_LOAD
-        self._vote(self.level if content else self._best(self.level, busier if long_waits else loads, GAIN))
-        self._calm = [
-            windows + 1 if self._best(level, busier) == level else 0 for level, windows in enumerate(self._calm)
-        ]
+        self._vote(self.level if content else self._best(with_spare if long_waits else values))
+        self._count_calm(with_spare)
         if self._window - self._changed < DWELL_WINDOWS:
             return
         wanted, full_price_fits = self._elected(), self._calm[0] >= CALM_WINDOWS
@@ -203,14 +201,23 @@ class Controller:
         elif self.level and self._calm[self.level - 1] >= CALM_WINDOWS and (full_price_fits or not broke):
             self._change(self.level - 1, free=full_price_fits)
 
-    def _best(self, start: int, loads: list[float], gain: float = 1.0) -> int:
-        """The level of the largest value, from `start` up; a deeper one only for a larger value, by `gain`."""
-        best, best_value = start, -1.0
-        for level in range(start, len(loads)):
-            value = self._worth[level] / max(loads[level], 1.0)
-            if value > best_value * gain:
-                best, best_value = level, value
+    def _values(self, loads: list[float]) -> list[float]:
+        return [worth / max(load, 1.0) for worth, load in zip(self._worth, loads, strict=True)]
+
+    def _best(self, values: list[float]) -> int:
+        """The level of the largest value, from the present one up; a deeper one only for a larger value, by `GAIN`."""
+        best = self.level
+        for level in range(self.level + 1, len(values)):
+            if values[level] > values[best] * GAIN:
+                best = level
         return best
+
+    def _count_calm(self, values: list[float]) -> None:
+        """A level is calm while none above it has a larger value."""
+        most = 0.0
+        for level in range(len(values) - 1, -1, -1):
+            most = max(most, values[level])
+            self._calm[level] = self._calm[level] + 1 if values[level] == most else 0
 
     def _vote(self, level: int) -> None:
         del self._wanted[0]
