@@ -70,10 +70,10 @@ class Calibration:
     def __init__(self, parent: Calibration | None = None) -> None:
         self.parent = parent
         self.coverage: Coverage = parent.coverage if parent is not None else Coverage()
-        self._errors = Rolling(CLASS_WINDOW if parent is None else WINDOW)
+        self._errors: Rolling | None = None  # made with the first: many tenants never start anything
         self.errors_s: Sequence[float] = NO_ERRORS
         """The errors at the published quantiles, up to REFRESH samples old; zeros while too few are known."""
-        self._levels = list(PUBLISHED)
+        self._levels: Sequence[float] = PUBLISHED
         self._stale_in = ENOUGH
 
     def learn(self, predicted_s: float, actual_s: float) -> None:
@@ -88,11 +88,14 @@ class Calibration:
             self.parent._add(error_s)
 
     def _adapt(self, error_s: float) -> None:
-        for place, q in enumerate(PUBLISHED):
-            step = q if error_s > self.errors_s[place] else q - 1.0
-            self._levels[place] = min(1.0, max(0.0, self._levels[place] + STEP * step))
+        self._levels = [
+            min(1.0, max(0.0, level + STEP * (q if error_s > known_s else q - 1.0)))
+            for level, q, known_s in zip(self._levels, PUBLISHED, self.errors_s, strict=True)
+        ]
 
     def _add(self, error_s: float) -> None:
+        if self._errors is None:
+            self._errors = Rolling(CLASS_WINDOW if self.parent is None else WINDOW)
         self._errors.add(error_s)
         self._stale_in -= 1
         if self._stale_in <= 0:

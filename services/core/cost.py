@@ -34,6 +34,7 @@ short limits only where it wants short answers is overestimated.
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from services.core.quantile import Sketch
@@ -43,6 +44,7 @@ _HALF_LIFE = 200
 _ALPHA = 0.05
 _LEAST, _MOST = 0.5, 1e6
 _REFRESH = 32
+_NONE = (0.0,)
 _NEVER = 1e-9
 """A share of answers below this is rounding."""
 
@@ -85,12 +87,13 @@ class Lengths:
         self.parent = parent
         self.prior_share = prior_share
         self.samples = 0
-        self._ended = _sketch()
-        self._cut: Sketch | None = None  # most tenants never have a cut answer
+        # Made when they are needed: many tenants never have an answer, and most never a cut one.
+        self._ended: Sketch | None = None
+        self._cut: Sketch | None = None
         self._stale_at = CONFIDENT_SAMPLES
-        self._lengths = [0.0]  # ascending, from 0
-        self._reached = [0.0]  # 1 - S: the share of answers that are at most so long
-        self._area = [0.0]  # under S, from 0 to this length
+        self._lengths: Sequence[float] = _NONE  # ascending, from 0
+        self._reached: Sequence[float] = _NONE  # 1 - S: the share of answers that are at most so long
+        self._area: Sequence[float] = _NONE  # under S, from 0 to this length
 
     @property
     def confident(self) -> bool:
@@ -105,8 +108,11 @@ class Lengths:
             self.parent.observe(completion_tokens, cut=cut)
         if cut and self._cut is None:
             self._cut = _sketch()
-        ended, other = (self._cut, self._ended) if cut and self._cut is not None else (self._ended, self._cut)
-        ended.add(completion_tokens)
+        if not cut and self._ended is None:
+            self._ended = _sketch()
+        this, other = (self._cut, self._ended) if cut else (self._ended, self._cut)
+        assert this is not None
+        this.add(completion_tokens)
         if other is not None:
             other.forget()
         self.samples += 1
@@ -137,7 +143,8 @@ class Lengths:
 
     def _tabulate(self) -> None:
         """Kaplan and Meier's product, from the shortest answer to the longest."""
-        ended, cut = self._ended.tally(), self._cut.tally() if self._cut is not None else {}
+        ended = self._ended.tally() if self._ended is not None else {}
+        cut = self._cut.tally() if self._cut is not None else {}
         lengths, reached, area = [0.0], [0.0], [0.0]
         at_least = sum(weight for _, weight in ended.values()) + sum(weight for _, weight in cut.values())
         longer = 1.0
