@@ -52,6 +52,10 @@ class TenantSpec:
     weight: float = 1.0
     class_name: str = "default"
 
+    def __post_init__(self) -> None:
+        if not 0 < self.weight < inf:
+            raise ValueError(f"tenant {self.id}: weight must be above 0 and finite, got {self.weight}")
+
 
 class Full(Enum):
     """Which bound a request would have broken. The value names the refusal's reason."""

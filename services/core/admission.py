@@ -45,7 +45,6 @@ from services.core.estimator import Estimator
 from services.core.ladder import Level, fit_clamp
 from services.core.pool import Flow, Pool
 from services.core.request import Request
-from services.core.ring import Turn
 
 CAUTIOUS = 0.99
 """The quantile of prefill and time per token that the clamp counts with: whoever is cut must be in time."""
@@ -73,7 +72,7 @@ def outlook(
     rate = estimator.rate
     if not rate:
         return Outlook(own, share, 0.0, False, False)
-    new = own == 0.0 and flow.turn is Turn.OUT
+    new = own == 0.0 and pool.would_be_new(now, flow)
     if new:  # before it are the others that are new
         ahead = min(pool.work, pool.round_work * flow.node.flows.newcomers / (pool.active_flows or 1))
     else:

@@ -54,6 +54,8 @@ class Drr:
     ) -> None:
         if not quantum > 0 or idle_tenants < 1:
             raise ValueError(f"quantum and idle_tenants must be above 0, got {quantum} and {idle_tenants}")
+        if len({spec.name for spec in classes}) < len(classes) or not sum(spec.floor for spec in classes) < 1:
+            raise ValueError(f"classes must differ in name, and their floors leave something over, got {classes}")
         self.quantum = quantum
         self.classes = classes or (ClassSpec("default"),)
         self.idle_tenants = idle_tenants
@@ -69,6 +71,7 @@ class Drr:
 
     def configure(self, spec: TenantSpec) -> Tenant:
         """Make a tenant that is kept, or change one. A new class holds for pools that it has not used yet."""
+        self._check_class(spec)
         tenant = self.tenants.get(spec.id)
         if tenant is None:
             tenant = self.tenants[spec.id] = Tenant(spec, configured=True)
@@ -81,6 +84,9 @@ class Drr:
 
     def meet(self, now: float, spec: TenantSpec) -> Tenant:
         """Make a tenant that nobody configured. It is forgotten some time after it has gone idle."""
+        self._check_class(spec)
+        if spec.id in self.tenants:
+            raise ValueError(f"tenant {spec.id} is known already")
         tenant = self.tenants[spec.id] = Tenant(spec, configured=False)
         self._idle[tenant] = now
         return tenant
@@ -100,6 +106,10 @@ class Drr:
 
     def enqueue(self, now: float, request: Request) -> Full | None:
         """Put a request in line under `request.charge_tokens`; or say which bound keeps it out, and change nothing."""
+        if request.stage is not Stage.NEW:
+            raise RuntimeError(f"{request!r} has been in line before")
+        if not 0 <= request.charge_tokens < inf:
+            raise ValueError(f"{request!r} must cost 0 or more, and not without end: {request.charge_tokens}")
         tenant = self.tenants[request.tenant]
         if (broken := tenant.usage.broken_by(request)) is not None:
             return TENANT_FULL[broken]
@@ -123,18 +133,14 @@ class Drr:
         self.pools[request.pool].make_ready(now, self.tenants[request.tenant].flows[request.pool], request)
 
     def reprice(self, now: float, request: Request, charge_tokens: float) -> None:
-        """Change the estimate: its prompt has been counted. Waiting or running; its end settles the rest."""
-        tenant = self.tenants[request.tenant]
-        pool = self.pools[request.pool]
-        flow = tenant.flows[request.pool]
+        """Change the estimate: its prompt has been counted. Waiting or running; one that has ended stays as it was."""
         if request.stage is Stage.WAITING:
-            pool.remove(now, flow, request)
+            tenant = self.tenants[request.tenant]
             self._count(tenant, request, -1)
-            request.charge_tokens = charge_tokens
+            self.pools[request.pool].reprice(tenant.flows[request.pool], request, charge_tokens)
             self._count(tenant, request, 1)
-            pool.insert(now, flow, request)
         elif request.stage is Stage.RUNNING:
-            self._put_right(now, tenant, request, charge_tokens)
+            self._put_right(now, self.tenants[request.tenant], request, charge_tokens)
 
     def discard(self, now: float, request: Request) -> bool:
         """Take a waiting request out. False when it does not wait."""
@@ -171,16 +177,13 @@ class Drr:
         pool = self.pools.get(pool_name)
         if pool is None or not pool.classes.backlog:
             return None
-        aside: list[ClassNode] = []
         chosen = None
-        while node := pool.classes.front(now):
-            chosen = self._front(now, node, fits)
+        while node := pool.classes.front():
+            chosen = self._front(node, fits)
             if chosen:
                 break
             pool.classes.put_aside(node)
-            aside.append(node)
-        for node in reversed(aside):
-            pool.classes.put_back(node)
+        pool.classes.put_back(started=chosen is not None)
         return self._start(now, pool, *chosen) if chosen else None
 
     def settle(self, now: float, request: Request, actual_tokens: float) -> None:
@@ -188,7 +191,7 @@ class Drr:
         if request.stage is not Stage.RUNNING:
             raise RuntimeError(f"{request!r} does not run, so there is nothing to settle")
         tenant = self.tenants[request.tenant]
-        self._put_right(now, tenant, request, actual_tokens)
+        self._put_right(now, tenant, request, actual_tokens, ended=actual_tokens)
         request.stage = Stage.ENDED
         tenant.running -= 1
         self._rest(now, tenant)
@@ -211,44 +214,45 @@ class Drr:
 
     # ---- inside
 
+    def _check_class(self, spec: TenantSpec) -> None:
+        if all(spec.class_name != known.name for known in self.classes):
+            raise ValueError(f"tenant {spec.id}: there is no class {spec.class_name}")
+
     def _count(self, tenant: Tenant, request: Request, sign: int) -> None:
         tenant.usage.add(request, sign)
         self.usage.add(request, sign)
 
-    def _front(
-        self, now: float, node: ClassNode, fits: Callable[[Request], bool] | None
-    ) -> tuple[Flow, Request] | None:
+    def _front(self, node: ClassNode, fits: Callable[[Request], bool] | None) -> tuple[Flow, Request] | None:
         """The first flow of the class, in turn, whose head fits; those passed over get their places back."""
-        aside: list[Flow] = []
         found = None
-        while flow := node.flows.front(now):
+        while flow := node.flows.front():
             head = flow.line.first
             assert head is not None, f"{flow!r} is in turn with nothing to start"
             if fits is None or fits(head):
                 found = (flow, head)
                 break
             node.flows.put_aside(flow)
-            aside.append(flow)
-        for flow in reversed(aside):
-            node.flows.put_back(flow)
+        node.flows.put_back(started=found is not None)
         return found
 
     def _start(self, now: float, pool: Pool, flow: Flow, request: Request) -> Request:
         tenant = flow.tenant
+        pool.charge(flow, request.charge_tokens)
         pool.remove(now, flow, request)
         self._count(tenant, request, -1)
-        pool.charge(flow, request.charge_tokens)
         tenant.charged += request.charge_tokens
         tenant.running += 1
         request.stage, request.started_at = Stage.RUNNING, now
         self._entry_is_stale()
         return request
 
-    def _put_right(self, now: float, tenant: Tenant, request: Request, charge_tokens: float) -> None:
+    def _put_right(
+        self, now: float, tenant: Tenant, request: Request, charge_tokens: float, ended: float = 0.0
+    ) -> None:
         refund = request.charge_tokens - charge_tokens
         request.charge_tokens = charge_tokens
         tenant.charged -= refund
-        self.pools[request.pool].settle(now, tenant.flows[request.pool], refund)
+        self.pools[request.pool].settle(now, tenant.flows[request.pool], refund, ended)
 
     def _take_out(self, now: float, request: Request) -> None:
         tenant = self.tenants[request.tenant]

@@ -57,12 +57,13 @@ class Flow(Member):
 class ClassNode(Member):
     """One class in one pool, and the ring of its flows."""
 
-    __slots__ = ("active_weight", "flows", "name")
+    __slots__ = ("active_flows", "active_weight", "flows", "name")
 
     def __init__(self, name: str, weight: float, flows: Ring[Flow]) -> None:
         super().__init__(weight)
         self.name = name
         self.flows = flows
+        self.active_flows = 0
         self.active_weight = 0.0
 
     def __repr__(self) -> str:
@@ -88,7 +89,7 @@ class Pool:
     def __init__(self, name: str, quantum: float, classes: tuple[ClassSpec, ...]) -> None:
         self.name = name
         self.quantum = quantum
-        self.nodes = {spec.name: ClassNode(spec.name, floored(spec, classes), Ring(quantum)) for spec in classes}
+        self.nodes = {name: ClassNode(name, weight, Ring(quantum)) for name, weight in floored(classes).items()}
         self.classes: Ring[ClassNode] = Ring(quantum)
         self.requests = 0
         self.work = 0.0
@@ -119,8 +120,8 @@ class Pool:
         self.work = self.work - request.charge_tokens if self.requests else 0.0  # sums of floats drift
         if request.ready:
             flow.line.discard(request)
-            flow.node.flows.less(flow)
-            self.classes.less(flow.node)
+            flow.node.flows.less(now, flow)
+            self.classes.less(now, flow.node)
         else:
             flow.unready.discard(request)
         if not flow.requests:
@@ -139,16 +140,25 @@ class Pool:
         flow.node.flows.charge(flow, cost)
         self.classes.charge(flow.node, cost)
 
-    def settle(self, now: float, flow: Flow, refund: float) -> None:
+    def settle(self, now: float, flow: Flow, refund: float, ended: float = 0.0) -> None:
         """A charge was too high by `refund`, or too low where it is negative: put it right at both levels."""
-        flow.node.flows.settle(now, flow, refund)
-        self.classes.settle(now, flow.node, refund)
+        flow.node.flows.settle(now, flow, refund, ended)
+        self.classes.settle(now, flow.node, refund, ended)
+
+    def reprice(self, flow: Flow, request: Request, charge_tokens: float) -> None:
+        """The estimate of a request that waits changes; it keeps its place, and its flow its turn."""
+        line = flow.line if request.ready else flow.unready
+        line.discard(request)
+        self.work += charge_tokens - request.charge_tokens
+        request.charge_tokens = charge_tokens
+        line.add(request)
+        self._update_round(flow)
 
     def reweigh(self, flow: Flow, weight: float) -> None:
         """The tenant's weight changes from here on."""
         if flow.active:
             flow.node.active_weight += weight - flow.weight
-        flow.weight = weight
+        flow.node.flows.reweigh(flow, weight)
         self._update_round(flow)
 
     def set_quantum(self, quantum: float) -> None:
@@ -163,14 +173,18 @@ class Pool:
         """The flow's part of the pool while everyone active stays so: own weight / active weight, level by level."""
         node = flow.node
         within = flow.weight / (node.active_weight + (0.0 if flow.active else flow.weight))
-        classes = self.active_weight + (0.0 if node.active_weight else node.weight)
+        classes = self.active_weight + (0.0 if node.active_flows else node.weight)
         return within * node.weight / classes
 
     def turn_work(self, now: float, flow: Flow, ahead: float) -> float:
         """Work of the whole pool until the flow starts what stands behind `ahead` of its own, as rounds have gone."""
         node = flow.node
-        classes = self.active_weight + (0.0 if node.active_weight else node.weight)
+        classes = self.active_weight + (0.0 if node.active_flows else node.weight)
         return node.flows.work_until_turn(now, flow, ahead) * classes / node.weight
+
+    def would_be_new(self, now: float, flow: Flow) -> bool:
+        """Whether a newcomer of this flow goes ahead of those who take turns: its line is empty, its quantum is not."""
+        return flow.node.flows.would_be_new(now, flow)
 
     def debt(self, now: float, flow: Flow) -> float:
         """What the flow must wait out before its next turn; 0 when it owes nothing."""
@@ -194,12 +208,13 @@ class Pool:
         self.classes.more(now, flow.node)
 
     def _take_over_debt(self, now: float, flow: Flow) -> None:
-        """Debt follows the tenant: what its idle flows in other pools owe is owed here."""
+        """Debt follows the tenant: what its idle flows in other pools owe, settled, is owed here."""
         for sibling in flow.tenant.flows.values():
-            if sibling is not flow and sibling.turn is Turn.OUT and sibling.deficit < 0:
-                owed = sibling.node.flows.standing(now, sibling)
-                sibling.deficit = 0.0
-                flow.node.flows.settle(now, flow, owed)
+            if sibling is not flow and sibling.turn is Turn.OUT:
+                ring = sibling.node.flows
+                if owed := ring.owed(now, sibling):
+                    ring.take_over(now, sibling, -owed)
+                    flow.node.flows.take_over(now, flow, owed)
 
     def _update_round(self, flow: Flow) -> None:
         part = min(self.quantum * flow.weight, flow.work)
@@ -207,27 +222,36 @@ class Pool:
         flow.round_part = part
 
     def _activate(self, flow: Flow) -> None:
+        node = flow.node
         flow.active = True
         self.active_flows += 1
-        if not flow.node.active_weight:
-            self.active_weight += flow.node.weight
-        flow.node.active_weight += flow.weight
+        if not node.active_flows:
+            self.active_weight += node.weight
+        node.active_flows += 1
+        node.active_weight += flow.weight
 
     def _deactivate(self, flow: Flow) -> None:
+        node = flow.node
         flow.active = False
         self.active_flows -= 1
-        node = flow.node
+        node.active_flows -= 1
         node.active_weight -= flow.weight
-        if node.active_weight < 1e-9:  # sums of floats drift; nobody is left
+        if not node.active_flows:  # sums of floats drift; nobody is left
             node.active_weight = 0.0
-            self.active_weight -= node.weight
+            self.active_weight = self.active_weight - node.weight if self.active_flows else 0.0
 
     def __repr__(self) -> str:
         waits = f"{self.requests} wait ({self.work:g} tokens)"
         return f"<Pool {self.name}: {waits}, {self.active_flows} flows active, {self.classes!r}>"
 
 
-def floored(spec: ClassSpec, classes: tuple[ClassSpec, ...]) -> float:
-    """The class's weight, raised where its share of all weights would be below its floor."""
-    others = sum(other.weight for other in classes) - spec.weight
-    return max(spec.weight, spec.floor / (1.0 - spec.floor) * others)
+def floored(classes: tuple[ClassSpec, ...]) -> dict[str, float]:
+    """Each class's weight, raised where its share of all weights would be below its floor."""
+    raised: set[str] = set()
+    while True:
+        free = sum(spec.weight for spec in classes if spec.name not in raised)
+        total = free / (1.0 - sum(spec.floor for spec in classes if spec.name in raised))
+        below = {spec.name for spec in classes if spec.name not in raised and spec.weight < spec.floor * total}
+        if not below:
+            return {spec.name: spec.floor * total if spec.name in raised else spec.weight for spec in classes}
+        raised |= below

@@ -6,24 +6,33 @@ served while its deficit is *positive*, pays an estimate, and the difference to 
 (`settle`), whether it is still here or not. Elastic Round Robin (Kanhere, Sethu and Parekh 2002) met the same question
 for packets whose length shows only when they have passed.
 
-    visit of member i at round r:   deficit_i += quantum * weight_i     once per round
-    served while                    deficit_i > 0
-    otherwise its next turn is at   r + floor(-deficit_i / (quantum * weight_i)) + 1
+    every round:         given += quantum           to each, per unit of weight
+    deficit of member i: deficit_i + (given - since_i) * weight_i
+    served while it is above 0, and otherwise not before given > since_i - deficit_i / weight_i
 
-That last line is what keeps debt cheap. Deficits stand relative to one counter of rounds, so a member deep in debt is
-not visited round by round: it waits in a heap under the round in which it turns positive, and when everyone is in debt
-the counter jumps (a *bulk round*).
+That last line is what keeps debt cheap. Deficits stand relative to one counter, so a member deep in debt is not visited
+round by round: it waits in a heap under what must be given until it turns positive, and when everyone is in debt the
+counter jumps (a *bulk round*). It also makes a change of quantum hold from here on and not for rounds that are past.
 
-A member that comes back with no debt goes on the *new* list for one quantum, ahead of the others (FQ-CoDel, RFC 8290).
-Its guard is the same as there: a member leaves only through a visit that finds it empty, and one that empties on the
-new list gets that visit in the next round, so nobody is new twice in a row.
+Only members with work are here. One that has none left goes at once, and two rules hold for its return:
 
-An idle member keeps no credit, or pauses could be saved up for a burst. It keeps its debt, or "one huge request, pause,
-repeat" would be free. Rounds that pass while it is away pay the debt off as they would have, had it stayed; so does
-time, with a half-life, for when nobody makes the rounds turn.
+- It keeps its debt, or "one huge request, pause, repeat" would be free. Rounds that pass while it is away pay the debt
+  off as they would have, had it stayed. So does time, which brings it back to one whole quantum with a half-life, for
+  when nobody makes the rounds turn. And what is kept is capped. Time and cap forgive what has been settled: what is in
+  flight stays charged in full until its refund, or the refund would be given on top.
+- It saves nothing up: whoever comes back has one quantum at most, and in the round in which it left what is left of
+  that round's quantum. So a member gets one quantum per round, however it comes and goes.
 
-Bound, for members f and g with work over a whole interval, cost C at most, and work I in flight and not yet settled:
-|W_f/w_f - W_g/w_g| <= Q + (C + I_f)/w_f + (C + I_g)/w_g.
+Whoever comes with a positive deficit goes on the *new* list, ahead of the others (FQ-CoDel, RFC 8290): one that uses
+less than its share does not wait for the round. There, a flow that empties stays in the ring for one more visit, so
+that it is not new twice in a row; here the second rule does that, and holds as well against one that empties in time
+for its visit, which is worth two quanta a round there.
+
+Bound, for a member g with work over a whole interval and any other member f, however that one comes and goes, with C
+the largest estimate, and E the most by which what was in flight was estimated too high plus too low:
+W_f/w_f - W_g/w_g <= 2 Q + (C + E_f)/w_f + (C + E_g)/w_g.
+With a fixed order of visits one Q would do; a debtor's return is not in its old place, and that costs the second.
+Half-life and cap forgive debt beyond the bound, on purpose.
 Cost: O(1) for a turn in this round or the next, O(log n) for a debtor of several rounds.
 """
 
@@ -31,8 +40,8 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from enum import Enum
-from heapq import heappop, heappush
-from math import floor
+from heapq import heapify, heappop, heappush
+from math import floor, inf, nextafter
 from typing import Generic, TypeVar
 
 
@@ -52,17 +61,18 @@ WAITS = (Turn.NEXT, Turn.LATER)
 class Member:
     """Someone who takes turns. `backlog` counts the requests that it could start now."""
 
-    __slots__ = ("backlog", "deficit", "due", "left_at", "since", "turn", "turned_at", "weight")
+    __slots__ = ("backlog", "deficit", "due", "left_at", "since", "turn", "turned_at", "unsettled", "weight")
 
     def __init__(self, weight: float) -> None:
-        if not 0 < weight < float("inf"):
+        if not 0 < weight < inf:
             raise ValueError(f"weight must be above 0 and finite, got {weight}")
         self.weight = weight
         self.backlog = 0
         self.deficit = 0.0
+        self.unsettled = 0.0  # charges of what is in flight
         self.turn = Turn.OUT
-        self.since = 0  # the round up to which quanta have been added to the deficit
-        self.due = 0  # in NEXT and LATER: the round of its turn
+        self.since = -inf  # how much the ring had given when the deficit was last brought up to date
+        self.due = 0.0  # how much it must have given before the deficit is above 0
         self.left_at = 0.0
         self.turned_at = 0.0  # what the ring had served when its last turn ended
 
@@ -70,7 +80,7 @@ class Member:
 M = TypeVar("M", bound=Member)
 
 DUST = 1e-6
-"""Of a quantum: a deficit or debt below this is rounding. It buys no request, and costs no place on the new list."""
+"""Of a quantum: a deficit below this is rounding, and buys no request."""
 
 ROUNDS = 4
 """Rounds that their mean work looks back on."""
@@ -79,31 +89,36 @@ ROUNDS = 4
 class Ring(Generic[M]):
     """Members by turn. `front` names whose turn it is; the owner serves one request of it and says what it cost.
 
-    `backlog` is the sum over members: when it is 0, `front` sends everyone home.
+    `backlog` is the sum over members.
     """
 
     __slots__ = (
+        "_aside",
+        "_before",
         "_later",
         "_new",
         "_next",
         "_now",
         "_pushes",
         "_served",
+        "_stale",
         "_turned_at",
         "backlog",
         "debt_half_life_s",
         "debt_quanta",
+        "given",
         "quantum",
         "round",
         "round_work",
     )
 
     def __init__(self, quantum: float, *, debt_quanta: float = 16.0, debt_half_life_s: float = 60.0) -> None:
-        if not (quantum > 0 and debt_quanta >= 0 and debt_half_life_s > 0):
+        if not (0 < quantum < inf and debt_quanta >= 0 and debt_half_life_s > 0):
             raise ValueError("quantum and half-life must be above 0, and the debt kept not below 0")
         self.quantum = quantum
         self.debt_quanta = debt_quanta
         self.debt_half_life_s = debt_half_life_s
+        self.given = 0.0
         self.round = 0
         self.round_work = 0.0
         self._served = 0.0  # all charges so far
@@ -113,87 +128,133 @@ class Ring(Generic[M]):
         self._new: OrderedDict[M, None] = OrderedDict()
         self._now: OrderedDict[M, None] = OrderedDict()
         self._next: OrderedDict[M, None] = OrderedDict()
-        self._later: list[tuple[int, int, M]] = []
+        self._later: list[tuple[float, int, M]] = []
         self._pushes = 0
+        self._stale = 0  # entries of the heap above whose member stands elsewhere by now
+        self._aside: list[tuple[M, float]] = []
+        self._before = (0.0, 0, 0.0, 0.0)  # the decision began here
 
     # ---- coming, being served, going
 
     def more(self, now: float, member: M) -> None:
-        """The member can start one request more. One that is still in the ring, even empty, keeps its place."""
+        """The member can start one request more. One that is in the ring keeps its place."""
         self.backlog += 1
         member.backlog += 1
         if member.turn is not Turn.OUT:
             return
         member.deficit = self.standing(now, member)
-        member.since = self.round
-        if member.deficit < 0:
+        member.since = self.given
+        if member.deficit > self._dust(member):
+            member.turn = Turn.NEW
+            self._new[member] = None
+        else:
             self._wait(member)
-            return
-        member.deficit = self.quantum * member.weight
-        member.turn = Turn.NEW
-        self._new[member] = None
 
-    def less(self, member: M) -> None:
-        """The member has one request less to start: it starts, was cancelled, or expired."""
+    def less(self, now: float, member: M) -> None:
+        """The member has one request less to start: it starts, was cancelled, or expired. With its last it goes."""
         self.backlog -= 1
         member.backlog -= 1
-
-    def front(self, now: float) -> M | None:
-        """Whose turn it is. None when nobody here has work; then nobody is here any more."""
+        if not member.backlog:
+            self._leave(now, member)
         if not self.backlog:
-            self._send_home(now)
-            return None
+            self._turned_at = self._served
+
+    def front(self) -> M | None:
+        """Whose turn it is. None when nobody has work, or all who have are put aside."""
         while True:
             if self._new:
                 member = next(iter(self._new))
-                if member.backlog and member.deficit > self._dust(member):
+                if member.deficit > self._dust(member):
                     return member
                 del self._new[member]
-                if not member.backlog:
-                    member.deficit = min(member.deficit, 0.0)
-                self._wait(member)
             elif self._now:
                 member = next(iter(self._now))
                 self._add_quanta(member)
                 member.turn = Turn.NOW
-                if member.backlog and member.deficit > self._dust(member):
+                if member.deficit > self._dust(member):
                     return member
                 del self._now[member]
-                if member.backlog:
-                    self._wait(member)
-                else:
-                    self._leave(now, member)
-            elif not self._turn_round():
-                return None  # all who have work are put aside
+            elif self._turn_round():
+                continue
+            else:
+                return None
+            self._wait(member)
 
     def charge(self, member: M, cost: float) -> None:
-        """The member at the front started a request of this estimated cost."""
+        """The member at the front starts a request of this estimated cost."""
         member.deficit -= cost
+        member.unsettled += cost
         self._served += cost
 
-    def settle(self, now: float, member: M, refund: float) -> None:
-        """Put a charge right by `refund` (negative: it cost more), wherever the member stands by now."""
+    def settle(self, now: float, member: M, refund: float, ended: float = 0.0) -> None:
+        """Put a charge right by `refund` (negative: it cost more), wherever the member stands by now.
+
+        `ended` is what it comes to when nothing of it is in flight any more.
+        """
         self._served -= refund
         if member.turn is Turn.OUT:
-            member.deficit = min(0.0, self.standing(now, member) + refund)
-            member.since, member.left_at = self.round, now
+            deficit = self.standing(now, member) + refund
+            member.unsettled -= refund + ended
+            member.deficit = self._kept(member, deficit)
+            member.since, member.left_at = self.given, now
             return
         member.deficit += refund
+        member.unsettled -= refund + ended
         if member.turn is Turn.LATER and refund > 0:
-            due = member.since + self._rounds_to_wait(member)
-            if due < member.due:
-                self._stand(member, max(due, self.round))
+            due = self._due(member)
+            if (due - self.given) // self.quantum < (member.due - self.given) // self.quantum:  # an earlier round
+                self._stale += 1
+                self._stand(member)
+
+    def take_over(self, now: float, member: M, owed: float) -> None:
+        """The member, which is out, owes this much more: debt that it had elsewhere."""
+        self.settle(now, member, -owed, owed)
+        self._served -= owed
+
+    def reweigh(self, member: M, weight: float) -> None:
+        """The member's weight from here on. Rounds that are past count with the old one."""
+        if member.since != -inf:
+            member.deficit += (self.given - member.since) * member.weight
+            member.since = self.given
+            if member.turn is Turn.OUT:
+                member.deficit = min(member.deficit, self.quantum * member.weight)
+        member.weight = weight
+        if member.turn is Turn.LATER:
+            self._stale += 1
+            self._stand(member)
+
+    # ---- passing over, within one decision
 
     def put_aside(self, member: M) -> None:
         """Take the member at the front out of the way for the rest of one decision: its head cannot run yet."""
+        if not self._aside:
+            self._before = (self.given, self.round, self.round_work, self._turned_at)
         del (self._new if member.turn is Turn.NEW else self._now)[member]
+        self._aside.append((member, self.given))
 
-    def put_back(self, member: M) -> None:
-        """Undo `put_aside`: at the front again, in the round that it is now, with nothing lost and nothing gained."""
-        member.since = self.round
-        members = self._new if member.turn is Turn.NEW else self._now
-        members[member] = None
-        members.move_to_end(member, last=False)
+    def put_back(self, started: bool) -> None:
+        """The decision is made: all who were put aside are at the front again.
+
+        If another one started, they stand in the round that it is now: what the rounds in between gave, they could not
+        have used. If nobody did, no round has turned, or a glance at a full house would pay everyone's debt.
+        """
+        if not self._aside:
+            return
+        if not started:
+            given, self.round, self.round_work, self._turned_at = self._before
+            for member, given_then in self._aside:
+                member.deficit -= (given_then - given) * member.weight
+            self.given = given
+        for member, _ in reversed(self._aside):
+            member.since = self.given
+            if member.deficit > self._dust(member):
+                members = self._new if member.turn is Turn.NEW else self._now
+                members[member] = None
+                members.move_to_end(member, last=False)
+        for member, _ in self._aside:
+            if member.deficit <= self._dust(member):
+                self._stand(member)
+        self._aside.clear()
 
     # ---- what is asked of it
 
@@ -203,13 +264,23 @@ class Ring(Generic[M]):
         return len(self._new)
 
     def standing(self, now: float, member: Member) -> float:
-        """The member's deficit as of now. For one that is out: its debt, less what rounds and time have paid."""
-        paid = member.deficit + (self.round - member.since) * self.quantum * member.weight
+        """The member's deficit as of now. For one that is out: what it would come back with."""
+        deficit = member.deficit + (self.given - member.since) * member.weight
         if member.turn is not Turn.OUT:
-            return paid
-        if paid >= -self._dust(member):
-            return 0.0
-        return paid * float(0.5 ** ((now - member.left_at) / self.debt_half_life_s))
+            return deficit
+        full = self.quantum * member.weight
+        short = full - deficit - member.unsettled
+        if short > 0:
+            deficit += short * (1.0 - float(0.5 ** ((now - member.left_at) / self.debt_half_life_s)))
+        return min(deficit, full)
+
+    def would_be_new(self, now: float, member: Member) -> bool:
+        """Whether it would go ahead of those who take turns: it is away, and has not used its quantum up."""
+        return member.turn is Turn.OUT and self.standing(now, member) > self._dust(member)
+
+    def owed(self, now: float, member: Member) -> float:
+        """The settled part of what a member that is out owes, as of now: 0 or more."""
+        return max(0.0, -self.standing(now, member) - member.unsettled)
 
     def work_until_turn(self, now: float, member: Member, ahead: float) -> float:
         """Work of all members before the turn in which this one starts what stands behind `ahead` of its own.
@@ -220,9 +291,9 @@ class Ring(Generic[M]):
         if not self.backlog:
             return 0.0
         round_work = max(self.round_work, self._served - self._turned_at)  # this one may be the largest yet
-        if member.turn is Turn.OUT or (member.since == self.round and member.turn not in WAITS):
+        if member.turn is Turn.OUT or (member.since == self.given and member.turn not in WAITS):
             return max(0, self._rounds(member, ahead - self.standing(now, member))) * round_work
-        turn = member.due - member.since
+        turn = max(1, self._rounds(member, (member.due - member.since) * member.weight))
         left = ahead - member.deficit - turn * self.quantum * member.weight
         rounds = turn + max(0, self._rounds(member, left))
         return max(0.0, rounds * round_work - (self._served - member.turned_at))
@@ -230,13 +301,9 @@ class Ring(Generic[M]):
     # ---- turns
 
     def _add_quanta(self, member: M) -> None:
-        if member.since != self.round:
-            member.deficit += (self.round - member.since) * self.quantum * member.weight
-            member.since = self.round
-
-    def _rounds_to_wait(self, member: M) -> int:
-        """Rounds after `since` at which the deficit is above 0; at least one."""
-        return max(1, self._rounds(member, -member.deficit))
+        if member.since != self.given:
+            member.deficit += (self.given - member.since) * member.weight
+            member.since = self.given
 
     def _rounds(self, member: Member, owed: float) -> int:
         """Rounds whose quanta are more than what is owed."""
@@ -245,40 +312,54 @@ class Ring(Generic[M]):
     def _dust(self, member: Member) -> float:
         return DUST * self.quantum * member.weight
 
+    def _due(self, member: Member) -> float:
+        return member.since + DUST * self.quantum - member.deficit / member.weight
+
     def _wait(self, member: M) -> None:
         member.turned_at = self._served
-        self._stand(member, self.round + self._rounds_to_wait(member))
+        self._stand(member)
 
-    def _stand(self, member: M, due: int) -> None:
-        """Line up for the round `due`. An older entry in the heap is told by its round, and passed over."""
-        member.due = due
-        if due <= self.round:
+    def _stand(self, member: M) -> None:
+        """Line up for the round in which the deficit turns positive.
+
+        An older entry in the heap is told by what it waits for, and passed over.
+        """
+        due = member.due = self._due(member)
+        if due < self.given:
             member.turn = Turn.NOW
             self._now[member] = None
-        elif due == self.round + 1:
+        elif due < self.given + self.quantum:
             member.turn = Turn.NEXT
             self._next[member] = None
         else:
             member.turn = Turn.LATER
             self._pushes += 1
             heappush(self._later, (due, self._pushes, member))
+        if self._stale > 64 + len(self._later) // 2:
+            self._later = [entry for entry in self._later if self._awaited(entry)]
+            heapify(self._later)
+            self._stale = 0
 
     def _turn_round(self) -> bool:
         """On to the next round in which anyone has a turn; False when nobody is left."""
         later = self._later
         while later and not self._awaited(later[0]):
             heappop(later)
+            self._stale -= 1
         if not self._next and not later:
             return False
-        turned = 1 if self._next else later[0][0] - self.round
+        turned = 1 if self._next else max(1, floor((later[0][0] - self.given) / self.quantum) + 1)
         self.round += turned
+        self.given = max(self.given + turned * self.quantum, nextafter(self.given, inf))
         self._measure_rounds(turned)
         self._now, self._next = self._next, self._now
-        while later and later[0][0] <= self.round:
+        while later and later[0][0] < self.given:
             entry = heappop(later)
             if self._awaited(entry):
                 entry[2].turn = Turn.NOW
                 self._now[entry[2]] = None
+            else:
+                self._stale -= 1
         return True
 
     def _measure_rounds(self, turned: int) -> None:
@@ -289,28 +370,26 @@ class Ring(Generic[M]):
         self.round_work += weight * (each - self.round_work)
 
     @staticmethod
-    def _awaited(entry: tuple[int, int, M]) -> bool:
+    def _awaited(entry: tuple[float, int, M]) -> bool:
         due, _, member = entry
         return member.turn is Turn.LATER and member.due == due
 
     def _leave(self, now: float, member: M) -> None:
         self._add_quanta(member)
-        owed_at_most = self.debt_quanta * self.quantum * member.weight
-        member.deficit = max(-owed_at_most, min(0.0, member.deficit))
+        if member.turn is Turn.LATER:
+            self._stale += 1
+        elif member.turn is Turn.NEW:
+            del self._new[member]
+        else:  # the members of a round that has begun are told from those of the next when they are visited
+            del (self._next if member in self._next else self._now)[member]
+        member.deficit = self._kept(member, member.deficit)
         member.turn = Turn.OUT
         member.left_at = now
 
-    def _send_home(self, now: float) -> None:
-        """Nobody has work, so no round turns: all leave, with the debt that they have."""
-        self.round_work, self._turned_at = 0.0, self._served
-        for members in (self._new, self._now, self._next):
-            for member in members:
-                self._leave(now, member)
-            members.clear()
-        for entry in self._later:
-            if self._awaited(entry):
-                self._leave(now, entry[2])
-        self._later.clear()
+    def _kept(self, member: M, deficit: float) -> float:
+        """What one that is out keeps: one quantum at most, and the debt, capped but for what is in flight."""
+        quantum = self.quantum * member.weight
+        return max(min(deficit, quantum), -self.debt_quanta * quantum - max(0.0, member.unsettled))
 
     def __repr__(self) -> str:
         turns = f"{len(self._new)} new, {len(self._now)} now, {len(self._next)} next, {len(self._later)} later"
