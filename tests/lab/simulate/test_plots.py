@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -105,6 +106,16 @@ def test_phases_and_failures_are_shown_where_they_are() -> None:
     ]
 
 
+def test_a_burst_is_drawn_with_its_edges_where_they_are() -> None:
+    phases = [{"from_s": 10, "until_s": 20, "times": 25}]
+    made = scenario(tenants=[{"name": "a", "arrivals": {"kind": "poisson", "load": 0.4, "phases": phases}}])
+    steps = replace(report().series, on_time=(80,) * 10 + (200,) * 10 + (80,) * 20)
+    recovery = next(charts(compare("test", made, [Result(None, report(series=steps))])))
+    assert isinstance(recovery, Chart)
+    assert recovery.question == "How soon is all well again after a burst?"
+    assert recovery.curves[0].ys == (80.0,) * 10 + (200.0,) * 10 + (80.0,) * 20
+
+
 def test_every_chart_is_written_for_light_and_for_dark_pages(drawn: dict[str, Path]) -> None:
     for chart in ("time-on-time", "time-service", "time-waste", "load-goodput", "load-wait", "load-waste"):
         for name in (f"{chart}.svg", f"{chart}-dark.svg", f"{chart}.png"):
@@ -156,6 +167,14 @@ def test_names_that_would_touch_move_apart_and_keep_their_order() -> None:
     assert places[2] > places[0]
     assert max(places) <= 1.0
     assert spread([0.1, 0.9], 0.06, 0.0, 1.0) == pytest.approx([0.1, 0.9])
+
+
+@pytest.mark.parametrize("end", [0.0, 1.0])
+def test_names_stay_beside_the_axes_where_all_lines_end_at_its_edge(end: float) -> None:
+    places = spread([end] * 4, 0.06, 0.0, 1.0)
+    assert min(places) >= 0.0
+    assert max(places) <= 1.0
+    assert len({round(place / 0.06) for place in places}) == 4
 
 
 def test_a_mean_over_time_neither_gains_nor_loses_at_the_edges() -> None:
