@@ -1,0 +1,94 @@
+"""`make pictures`: draw the pictures of the mechanism pages, and write down the figures behind them.
+
+python -m services.lab.simulate.pictures                 all of them
+python -m services.lab.simulate.pictures true-up hints   these only
+python -m services.lab.simulate.pictures --png FOLDER    PNG files as well, to look at
+"""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+import sys
+import tempfile
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import matplotlib as mpl
+
+from services.lab.simulate import plots, style
+from services.lab.simulate.charts import Panels
+from services.lab.simulate.pictures import page
+from services.lab.simulate.pictures.closeups import CLOSEUPS, Own
+from services.lab.simulate.pictures.recipes import PICTURES, TABLES, Drawable, Runs
+from services.lab.simulate.results import Comparison
+from services.lab.simulate.runs import cores
+
+FOLDER = Path("docs/architecture/mechanisms/pictures")
+ALL = (*PICTURES, *CLOSEUPS, *TABLES)
+
+
+def draw(chart: Drawable, name: str, folder: Path, png: Path | None) -> None:
+    """The simulator's drawing, under the picture's own name."""
+    with tempfile.TemporaryDirectory() as made:
+        for path in plots.draw([replace(chart, name="picture")], Path(made), "the"):
+            target = png if path.suffix == ".png" else folder
+            if target is not None:
+                shutil.copyfile(path, target / path.name.replace("the-picture", name))
+
+
+def draw_own(own: Own, name: str, folder: Path, png: Path | None) -> None:
+    for theme in (style.LIGHT, style.DARK):
+        with mpl.rc_context(style.settings(theme)):
+            figure = own(theme)
+            suffix = "" if theme is style.LIGHT else f"-{theme.name}"
+            figure.savefig(folder / f"{name}{suffix}.svg", metadata={"Date": None, "Creator": None})
+            if png is not None and theme is style.LIGHT:
+                figure.savefig(png / f"{name}.png", dpi=plots.PNG_DPI)
+
+
+def make(names: Sequence[str], folder: Path, png: Path | None, jobs: int) -> None:
+    """Draw these, and write all tables again: theirs as they are now, the others as they stood."""
+    found = page.sections(folder / "figures.md")
+    made: dict[Runs, Comparison] = {}
+    for name in names:
+        sys.stdout.write(f"{name}\n")
+        sys.stdout.flush()
+        found[name] = _one(name, made, folder, png, jobs)
+        page.write(folder / "figures.md", {each: found[each] for each in ALL if each in found})
+
+
+def _one(name: str, made: dict[Runs, Comparison], folder: Path, png: Path | None, jobs: int) -> str:
+    if name in CLOSEUPS:
+        closeup, text = CLOSEUPS[name](jobs)
+        if isinstance(closeup, Panels):
+            draw(closeup, name, folder, png)
+        else:
+            draw_own(closeup, name, folder, png)
+        return text
+    runs = PICTURES[name].runs if name in PICTURES else TABLES[name]
+    comparison = made[runs] = made.get(runs) or runs.make(jobs)
+    if name in PICTURES:
+        draw(PICTURES[name].chart(comparison), name, folder, png)
+    return "\n".join([f"`{runs.command}`", "", *page.tables(comparison)])
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description="Draw the pictures of the mechanism pages.")
+    parser.add_argument("names", nargs="*", help=", ".join(ALL))
+    parser.add_argument("--out", type=Path, default=FOLDER)
+    parser.add_argument("--png", type=Path, help="a folder for PNG files, to look at")
+    parser.add_argument("--jobs", type=int, default=cores())
+    asked = parser.parse_args()
+    if unknown := sorted(set(asked.names) - {*ALL}):
+        parser.error(f"no picture {', '.join(unknown)}")
+    if asked.png is not None:
+        asked.png.mkdir(parents=True, exist_ok=True)
+    asked.out.mkdir(parents=True, exist_ok=True)
+    make(asked.names or ALL, asked.out, asked.png, asked.jobs)
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

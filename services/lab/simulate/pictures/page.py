@@ -1,0 +1,48 @@
+"""The tables behind the pictures, as figures.md."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from services.lab.simulate.columns import MAIN, MORE, Column
+from services.lab.simulate.results import Comparison
+
+HEAD = """# The figures behind the pictures
+
+Written by `make pictures`, with the pictures. Virtual time, fixed seeds: the same code gives the same figures on every
+machine. The columns are explained on [the simulator's page](../../../simulator.md#read-the-table).
+"""
+
+
+def tables(comparison: Comparison) -> Iterator[str]:
+    """The simulator's table, without what a busy machine changes."""
+    columns = [column for column in (*MAIN, *MORE) if column.head != "sim." and _matters(column, comparison)]
+    yield "| load | policy | " + " | ".join(f"{column.head} {column.below}".strip() for column in columns) + " |"
+    yield "|---|---|" + "---:|" * len(columns)
+    for load in comparison.loads:
+        for cell in comparison.at(load):
+            found = [(column, cell.mean(column.read)) for column in columns]
+            shown = [column.write(value) if value is not None else "" for column, value in found]
+            named = f"{load:g}x" if load is not None else ""
+            yield f"| {named} | {cell.policy} | " + " | ".join(shown) + " |"
+
+
+def _matters(column: Column, comparison: Comparison) -> bool:
+    """As in the terminal: a column with nothing to say is left out."""
+    read = column.matters or column.read
+    return any(cell.mean(read) is not None for cell in comparison.cells)
+
+
+def sections(path: Path) -> dict[str, str]:
+    """What stands there already, so that one picture can be drawn alone."""
+    if not path.exists():
+        return {}
+    parts = path.read_text(encoding="utf-8").split("\n## ")[1:]
+    return {part.partition("\n")[0]: part.partition("\n")[2].strip() for part in parts}
+
+
+def write(path: Path, found: Mapping[str, str]) -> None:
+    """Each section under its name."""
+    parts = [f"## {name}\n\n{text}\n" for name, text in found.items()]
+    path.write_text("\n".join([HEAD, *parts]), encoding="utf-8")
