@@ -11,12 +11,12 @@ Before anything was measured at that load, R is what the workers announced; with
 Time per token and prefill time are kept as sketches, because admission asks for medians and for cautious quantiles:
 a promise kept for the median is broken for half. Prefill is learned as a factor on tokens times the mean rate.
 
-Bound: the sketches' relative error (`quantile.Sketch`), 2 %. State: O(1).
+Bound: the sketches' relative error (`quantile.Sketch`), 2 %. State: O(slots).
 """
 
 from __future__ import annotations
 
-from heapq import heappop, heappush
+from heapq import heapify, heappop, heappush
 from math import exp2
 
 from services.core.quantile import Sketch
@@ -27,6 +27,8 @@ HALF_LIFE = 200.0
 """Samples after which one weighs half: seconds under load, and long enough to smooth the mix."""
 ENOUGH = 20
 """Samples from which a measurement is preferred to what was announced."""
+SPENT_ENDS = 64
+"""Expected ends of requests that have ended, kept at least until there are so many."""
 
 
 class Ratio:
@@ -112,6 +114,8 @@ class Estimator:
 
     def resize(self, now: float, slots: int) -> None:
         """This many slots live from now on."""
+        if slots < 0:
+            raise ValueError(f"slots must be at least 0, got {slots}")
         self._pass(now)
         self.slots = slots
         self._update_rate()
@@ -122,6 +126,9 @@ class Estimator:
         self.busy += 1
         request.full_s = self._full_s
         self._starts += 1
+        if len(self._ends) > SPENT_ENDS + 2 * self.busy:  # mostly of requests that have ended
+            self._ends = [end for end in self._ends if end[2].stage is Stage.RUNNING]
+            heapify(self._ends)
         heappush(self._ends, (now + service_s, self._starts, request))
 
     def stop(self, now: float) -> None:
