@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import MISSING, fields
 from typing import TYPE_CHECKING
 
 from services.core.outcome import Outcome
-from services.core.request import Request, Stage
+from services.core.request import Request
 
 if TYPE_CHECKING:
     from services.lab.simulate.clients import Tenant
@@ -14,7 +15,13 @@ if TYPE_CHECKING:
     from services.lab.simulate.tally import Account
     from services.lab.simulate.workers import Worker
 
-# Where a job stands for the engine; `stage` is the policy's own.
+_ASKED = ("context_tokens", "bytes", "pool", "max_level", "may_clamp", "ready", "granted_tokens")
+_LEFT = [
+    (each.name, each.default) for each in fields(Request) if each.default is not MISSING and each.name not in _ASKED
+]
+"""What the core writes into a request, and what stands there before."""
+
+# Where a job stands for the simulation; `stage` is the policy's own.
 OFFERED, WAITING, RUNNING, OVER = range(4)
 
 
@@ -116,11 +123,8 @@ class Job(Request):
         self.max_level = asker.max_level
         self.may_clamp = asker.may_clamp
         self.ready = True
-        self.stage = Stage.NEW
-        self.level = 0
-        self.charge_tokens = self.expires_at = self.predicted_wait_s = self.full_s = 0.0
-        self.sequence = 0
-        self.queued_at = self.started_at = self.first_token_at = 0.0
+        for name, value in _LEFT:
+            setattr(self, name, value)
         self.asker = asker
         self.account = asker.account
         self.attempt = self.obeyed = 0
