@@ -17,6 +17,7 @@ from __future__ import annotations
 from collections import defaultdict
 from dataclasses import dataclass, field
 from math import inf
+from typing import Any
 
 import pytest
 from hypothesis import settings
@@ -27,7 +28,7 @@ from services.core.account import Bounds, ClassSpec, TenantSpec
 from services.core.drr import FORGET_AFTER_S, Drr
 from services.core.pool import Flow, Pool
 from services.core.request import Request, Stage
-from services.core.ring import Member, Turn
+from services.core.ring import Member, Ring, Turn
 from tests.core.rig import asking, kept
 
 POOLS = ("one", "two")
@@ -92,7 +93,7 @@ class Scheduling(RuleBasedStateMachine):
         for tenant, (weight, name) in TENANTS.items():
             self.drr.configure(TenantSpec(tenant, OWN, weight=weight, class_name=name))
 
-    def rings(self, pool: Pool):  # type: ignore[no-untyped-def]
+    def rings(self, pool: Pool) -> list[Ring[Any]]:
         return [pool.classes, *(node.flows for node in pool.nodes.values())]
 
     def watch(self, member: Member) -> Watched:
@@ -270,7 +271,7 @@ class Scheduling(RuleBasedStateMachine):
                         if f is not g:
                             self.check_gap(f, g)
 
-    def ring_of(self, pool: Pool, member: Member):  # type: ignore[no-untyped-def]
+    def ring_of(self, pool: Pool, member: Member) -> Ring[Any] | None:
         if isinstance(member, Flow):
             return member.node.flows if pool.nodes[member.node.name] is member.node else None
         return pool.classes if member in pool.nodes.values() else None
