@@ -21,6 +21,7 @@ from matplotlib.figure import Figure
 WIDTH_IN, HEIGHT_IN = 8.4, 4.7
 LABEL_PT, SMALL_PT, TITLE_PT = 10.0, 9.0, 13.0
 WEIR = "weir"
+BASELINES = ("vtc", "round_robin_ttl_cancel", "round_robin_ttl", "fifo_ttl", "bounded_fifo", "fifo")
 SOLID = (0, ())
 
 
@@ -88,12 +89,13 @@ class Stroke:
 
 
 def strokes(policies: Sequence[str], theme: Theme) -> dict[str, Stroke]:
-    """Weir in front; every other policy keeps the place that its name has among those shown."""
+    """Weir in front. A baseline looks the same in every plot; what a scenario has named itself gets what is left."""
     others = [name for name in policies if not is_weir(name)]
-    drawn = {
-        name: Stroke(theme.others[i % len(theme.others)], 1.4, DASHES[i % len(DASHES)], 3)
-        for i, name in enumerate(others)
-    }
+    strangers = iter(range(len(BASELINES), len(BASELINES) + len(others)))
+    drawn: dict[str, Stroke] = {}
+    for name in others:
+        place = BASELINES.index(name) if name in BASELINES else next(strangers)
+        drawn[name] = Stroke(theme.others[place % len(theme.others)], 1.4, DASHES[place % len(DASHES)], 3)
     ours = [name for name in policies if is_weir(name)]
     for i, name in enumerate(ours):  # variants of weir share its colour, and are told apart by their dash
         drawn[name] = Stroke(theme.weir, 2.6 if i == 0 else 1.9, SOLID if i == 0 else DASHES[i - 1], 5, i == 0)

@@ -140,6 +140,10 @@ def test_weir_stands_in_front_of_the_others_and_no_two_look_alike() -> None:
         assert max(made, key=lambda name: (made[name].front, made[name].width)) == "weir"
 
 
+def test_a_baseline_looks_the_same_whatever_stands_beside_it() -> None:
+    assert strokes(["weir", "fifo"], LIGHT)["fifo"] == strokes([*POLICIES, "fifo_ttl"], LIGHT)["fifo"]
+
+
 @pytest.mark.parametrize("theme", [LIGHT, DARK])
 def test_every_colour_can_be_told_from_the_page(theme: Theme) -> None:
     for color in (theme.ink, theme.quiet, theme.weir, theme.wasted, *theme.others, *theme.tenants):
