@@ -9,7 +9,12 @@ observed, so they are used:
 
 The first line is split conformal prediction over a rolling window (Vovk, Gammerman and Shafer 2005), which is exact
 while errors are exchangeable. Those of a queue come in waves. The other two are adaptive conformal inference (Gibbs and
-Candes, NeurIPS 2021): whatever the errors do, over T starts the share below tends to q, within 2 / (STEP * T).
+Candes, NeurIPS 2021): over T starts the share below tends to q, within 2 / (STEP * T), whatever the errors do, as long
+as the level is not at its end. Where they promise infinity, above level 1, this reaches beyond the largest error of the
+window, by (l - 1) times their spread, up to level MOST: a window shorter than a wave sees only one half of it. Errors
+that grow faster than that are not covered.
+
+Levels move apart from each other and could cross, so what is published is put in order.
 
 The error is added. A factor on the prediction, which Clockwork and others use, explodes where 0.1 ms was predicted and
 5 ms were waited, and was worse on every mix that we simulated: it refused the light tenant beside ten times larger
@@ -37,6 +42,7 @@ ENOUGH = 20
 REFRESH = 4
 """Samples between two looks at the quantiles."""
 STEP = 0.02
+MOST = 1.5
 PUBLISHED = (0.5, 0.9, 0.95)
 NO_ERRORS = (0.0,) * len(PUBLISHED)
 
@@ -89,7 +95,7 @@ class Calibration:
 
     def _adapt(self, error_s: float) -> None:
         self._levels = [
-            min(1.0, max(0.0, level + STEP * (q if error_s > known_s else q - 1.0)))
+            min(MOST, max(0.0, level + STEP * (q if error_s > known_s else q - 1.0)))
             for level, q, known_s in zip(self._levels, PUBLISHED, self.errors_s, strict=True)
         ]
 
@@ -100,9 +106,15 @@ class Calibration:
         self._stale_in -= 1
         if self._stale_in <= 0:
             self._stale_in = REFRESH
-            # The next one is as likely to fall into any of the n + 1 gaps between n errors.
-            stretched = 1.0 + 1.0 / len(self._errors)
-            self.errors_s = [self._errors.quantile(min(1.0, level * stretched)) or 0.0 for level in self._levels]
+            self.errors_s = [self._error_s(self._errors, level) for level in self._levels]
+
+    @staticmethod
+    def _error_s(errors: Rolling, level: float) -> float:
+        # The next one is as likely to fall into any of the n + 1 gaps between n errors.
+        error_s = errors.quantile(min(1.0, level * (1.0 + 1.0 / len(errors)))) or 0.0
+        if level <= 1.0:
+            return error_s
+        return error_s + (level - 1.0) * (error_s - (errors.quantile(0.0) or 0.0))
 
     @property
     def answering(self) -> Calibration | None:
@@ -114,7 +126,8 @@ class Calibration:
     def waits_s(self, predicted_s: float) -> list[float]:
         """The wait at each of the published quantiles, as far as is known."""
         who = self.answering
-        return [max(0.0, predicted_s + error_s) for error_s in (who.errors_s if who is not None else NO_ERRORS)]
+        errors_s = who.errors_s if who is not None else NO_ERRORS
+        return [max(0.0, predicted_s + error_s) for error_s in sorted(errors_s)]
 
     def cautious_s(self, predicted_s: float, service_s: float) -> float:
         """What admission counts with: the wait at q95, its error between 0 and service + 2 * predicted."""
