@@ -2,6 +2,7 @@
 
     recipes    which scenario, what is changed in it, and what is looked at
     closeups   two pictures of what no comparison shows: predictions, and the estimate of capacity
+    added      a table only: errors added beside errors multiplied
     page       the tables, for figures.md
 
 Each picture is a scenario that ships with the simulator, run with the seed that it ships with, and drawn by the

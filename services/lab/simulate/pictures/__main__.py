@@ -19,14 +19,15 @@ import matplotlib as mpl
 
 from services.lab.simulate import plots, style
 from services.lab.simulate.charts import Panels
-from services.lab.simulate.pictures import page
+from services.lab.simulate.pictures import added, page
 from services.lab.simulate.pictures.closeups import CLOSEUPS, Own
 from services.lab.simulate.pictures.recipes import PICTURES, TABLES, Drawable, Runs
 from services.lab.simulate.results import Comparison
 from services.lab.simulate.runs import cores
 
 FOLDER = Path("docs/architecture/mechanisms/pictures")
-ALL = (*PICTURES, *CLOSEUPS, *TABLES)
+ADDED = "added or multiplied"
+ALL = (*PICTURES, *CLOSEUPS, *TABLES, ADDED)
 
 
 def draw(chart: Drawable, name: str, folder: Path, png: Path | None) -> None:
@@ -60,6 +61,8 @@ def make(names: Sequence[str], folder: Path, png: Path | None, jobs: int) -> Non
 
 
 def _one(name: str, made: dict[Runs, Comparison], folder: Path, png: Path | None, jobs: int) -> str:
+    if name == ADDED:
+        return added.table()
     if name in CLOSEUPS:
         closeup, text = CLOSEUPS[name](jobs)
         if isinstance(closeup, Panels):
