@@ -24,6 +24,9 @@ from services.core.outcome import Outcome
 from services.core.pool import Flow
 from services.core.request import Request
 
+PROBE_AFTER = 16
+"""Refusals in a row for its deadline after which a tenant is judged as if nothing were known of its answers."""
+
 
 class Admitted(NamedTuple):
     """It has a place in line, at this level of degradation."""
@@ -97,6 +100,7 @@ class Visit:
             return Outcome.YIELD, "standing_queue"
         while not self._makes_it():
             if self.level >= self.request.max_level:
+                self.of_tenant.guessed_out += 1
                 return Outcome.DEADLINE_INFEASIBLE, "deadline"
             self.plan(self.level + 1)
         return None
@@ -117,9 +121,12 @@ class Visit:
         return wait_s + self.service_s <= self.settings.safety_margin * slack_s
 
     def _service_s(self) -> float:
-        """How long it would run: of a cold tenant only what is certain, of a light one the median, else the q90."""
+        """How long it would run: of a cold tenant only what is certain, of a light one the median, else the q90.
+
+        One that was refused for its lengths again and again is let in as a cold one is: guesses must meet the world.
+        """
         lengths, estimator = self.of_tenant.lengths, self.of_pool.estimator
-        if not lengths.confident:
+        if not lengths.confident or self.of_tenant.guessed_out >= PROBE_AFTER:
             return estimator.service_s(self.prompt_tokens, 0.0)
         q = 0.5 if self.light or self.request.may_clamp else 0.9
         return estimator.service_s(self.prompt_tokens, lengths.at(q, self.answer_tokens))
@@ -127,6 +134,7 @@ class Visit:
     def admit(self) -> None:
         """Write down what it was admitted with. The scheduler has the last word: there may be no room."""
         request = self.request
+        self.of_tenant.guessed_out = 0
         request.level = self.level
         request.charge_tokens = self.cost_tokens
         request.predicted_wait_s = self.view.wait_s

@@ -39,7 +39,7 @@ class Waits:
 class OfTenant:
     """One tenant on one pool."""
 
-    __slots__ = ("_asked", "_asked_at", "appointments", "lengths", "service_s", "standing", "waits")
+    __slots__ = ("_asked", "_asked_at", "appointments", "guessed_out", "lengths", "service_s", "standing", "waits")
 
     def __init__(self, lengths: Lengths, waits: Waits) -> None:
         self.lengths = Lengths(lengths)
@@ -49,6 +49,8 @@ class OfTenant:
         self.service_s = 0.0
         self._asked = 0.0
         self._asked_at = 0.0
+        self.guessed_out = 0
+        """Refusals in a row for how long its answers are thought to be."""
 
     def asks(self, now: float, cost: float) -> float:
         """It asks for this much work. Returns what it asks for per second, over about the last DEMAND_S."""
