@@ -22,6 +22,7 @@ wait is the longer of the two. That is an estimate of the share that will be los
 
 A tenant whose line is empty and who owes nothing goes on the new list, and waits for those on it alone. While a slot
 is free nobody waits, and nobody is refused on a guess: only what could not make it in an empty house is turned away.
+Free for a newcomer is what those whose retrieval still runs will leave: they take no slot yet, and all will want one.
 The next free slot is the first that is expected to end, not a mean: long requests fall into step.
 
 **The service.** Prefill, then the answer's length times the time per token. The length is a guess.
@@ -64,7 +65,7 @@ def outlook(
     now: float, pool: Pool, flow: Flow, deadline: float, estimator: Estimator, *, measured_rounds: bool = True
 ) -> Outlook:
     """The expected wait of a newcomer with this deadline, and what it is made of. O(1) in the common case."""
-    if estimator.busy < estimator.slots and not pool.classes.backlog:
+    if pool.requests < estimator.free and not pool.classes.backlog:
         return Outlook(0.0, 1.0, 0.0, True, True)
     share = pool.share(flow)
     line = flow.work_before(deadline)
