@@ -91,14 +91,19 @@ def sizes(request: Request, level: int, rung: Level) -> tuple[int, int]:
 
 
 def grant(
-    request: Request, prompt_tokens: int, answer_tokens: int, median_tokens: float, slack_s: float, estimator: Estimator
+    request: Request,
+    prompt_tokens: int,
+    answer_tokens: int,
+    probable_tokens: float,
+    slack_s: float,
+    estimator: Estimator,
 ) -> int:
     """The test at the start: how long its answer may be; 0 if none would be in time.
 
     Without the margin, since no wait is left to be wrong about. One that may be cut is given what fits; one that may
-    not must fit at its median length.
+    not must fit at its probable length.
     """
     if request.may_clamp:
         prefill_s = estimator.prefill_s(prompt_tokens, CAUTIOUS)
         return fit_clamp(answer_tokens, slack_s, prefill_s, estimator.token_s(CAUTIOUS))
-    return answer_tokens if estimator.service_s(prompt_tokens, median_tokens) <= slack_s else 0
+    return answer_tokens if estimator.service_s(prompt_tokens, probable_tokens) <= slack_s else 0

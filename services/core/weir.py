@@ -19,7 +19,7 @@ from math import ceil, floor, log10
 from services.core.account import TenantSpec
 from services.core.admission import grant, sizes
 from services.core.choices import WeirSettings
-from services.core.door import Admitted, Refused, Visit, median_tokens
+from services.core.door import Admitted, Refused, Visit, probable_tokens
 from services.core.drr import Drr
 from services.core.estimator import Estimator
 from services.core.learned import OfClass, OfPool
@@ -148,8 +148,8 @@ class Weir:
 
     def _grant(self, now: float, request: Request, of_pool: OfPool) -> int:
         prompt, answer = sizes(request, request.level, self.settings.ladder[request.level])
-        median = median_tokens(of_pool.tenants[request.tenant].lengths, answer)
-        tokens = grant(request, prompt, answer, median, request.deadline - now, of_pool.estimator)
+        probable = probable_tokens(of_pool.tenants[request.tenant].lengths, answer)
+        tokens = grant(request, prompt, answer, probable, request.deadline - now, of_pool.estimator)
         return tokens if tokens >= min(answer, self.settings.least_answer_tokens) else 0
 
     def _start(self, now: float, request: Request, of_pool: OfPool) -> None:
