@@ -75,7 +75,7 @@ def outlook(
         return Outlook(own, share, 0.0, False, False)
     new = own == 0.0 and pool.would_be_new(now, flow)
     if new:  # before it are the others that are new
-        ahead = min(pool.work, pool.round_work * flow.node.flows.newcomers / (pool.active_flows or 1))
+        ahead = min(pool.work, pool.round_work * flow.node.flows.newcomers / (pool.waiting_flows or 1))
     else:
         ahead = min(pool.work, own / share + pool.round_work - flow.round_part)
         if measured_rounds:
@@ -106,4 +106,4 @@ def grant(
     if request.may_clamp:
         prefill_s = estimator.prefill_s(prompt_tokens, CAUTIOUS)
         return fit_clamp(answer_tokens, slack_s, prefill_s, estimator.token_s(CAUTIOUS))
-    return answer_tokens if estimator.service_s(prompt_tokens, probable_tokens) <= slack_s else 0
+    return answer_tokens if estimator.probable_s(prompt_tokens, probable_tokens) <= slack_s else 0

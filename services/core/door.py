@@ -19,6 +19,7 @@ from typing import NamedTuple
 from services.core.admission import outlook, sizes
 from services.core.choices import WeirSettings
 from services.core.cost import Lengths
+from services.core.estimator import PROBABLE
 from services.core.learned import OfPool
 from services.core.outcome import Outcome
 from services.core.pool import Flow
@@ -147,11 +148,10 @@ class Visit:
         The difference may be in the past. It stays so: clamped to now, it would make the dead the most urgent.
         """
         if self.request.may_clamp:
-            return self.of_pool.estimator.service_s(
-                self.prompt_tokens, min(self.answer_tokens, self.settings.least_answer_tokens)
-            )
+            least = min(self.answer_tokens, self.settings.least_answer_tokens)
+            return self.of_pool.estimator.service_s(self.prompt_tokens, least)
         answer = probable_tokens(self.of_tenant.lengths, self.answer_tokens)
-        return self.of_pool.estimator.service_s(self.prompt_tokens, answer)
+        return self.of_pool.estimator.probable_s(self.prompt_tokens, answer)
 
     def refuse(self, outcome: Outcome, reason: str, random: Callable[[], float]) -> Refused:
         """Say no, and when to come back: by the tenant's own line where it has one, by the pool's otherwise."""
@@ -176,4 +176,4 @@ def probable_tokens(lengths: Lengths, answer_tokens: int) -> float:
 
     The median wastes: of those that start with just enough time for it, half are cut off at their deadline.
     """
-    return lengths.at(0.85 if lengths.confident else 0.1, answer_tokens)
+    return lengths.at(PROBABLE if lengths.confident else 0.1, answer_tokens)

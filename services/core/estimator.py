@@ -31,6 +31,9 @@ SPENT_ENDS = 64
 """Expected ends of requests that have ended, kept at least until there are so many."""
 
 
+PROBABLE = 0.85
+
+
 class Ratio:
     """A fading sum over a fading sum."""
 
@@ -181,6 +184,10 @@ class Estimator:
     def service_s(self, prompt_tokens: float, answer_tokens: float) -> float:
         """How long a request of these sizes holds a slot, on average."""
         return prompt_tokens * self._prefill_s + answer_tokens * self._median_s
+
+    def probable_s(self, prompt_tokens: float, answer_tokens: float) -> float:
+        """How long a request of these sizes holds a slot, in 85 cases of 100."""
+        return self.prefill_s(prompt_tokens, PROBABLE) + answer_tokens * self.token_s(PROBABLE)
 
     def prefill_s(self, prompt_tokens: float, q: float | None = None) -> float:
         """Seconds to read a prompt: on average, or at a quantile. 0 while unknown."""

@@ -83,6 +83,7 @@ class Pool:
         "quantum",
         "requests",
         "round_work",
+        "waiting_flows",
         "work",
     )
 
@@ -96,6 +97,7 @@ class Pool:
         self.round_work = 0.0
         self.active_weight = 0.0
         self.active_flows = 0
+        self.waiting_flows = 0
         self._lingering: OrderedDict[Flow, float] = OrderedDict()
 
     # ---- who waits
@@ -104,6 +106,8 @@ class Pool:
         """A request joins its flow's line."""
         self.requests += 1
         self.work += request.charge_tokens
+        if not flow.requests:
+            self.waiting_flows += 1
         if not flow.active:
             self._activate(flow)
         self._lingering.pop(flow, None)
@@ -125,6 +129,7 @@ class Pool:
         else:
             flow.unready.discard(request)
         if not flow.requests:
+            self.waiting_flows -= 1
             self._lingering[flow] = now
         self._update_round(flow)
 
