@@ -16,12 +16,12 @@ ROUTER_PORT ?= 8000
 HOST_URL ?= http://127.0.0.1:$(ROUTER_PORT)
 QUESTION ?= How does Weir decide to refuse a request?
 
-.PHONY: help up down ask doctor simulate pictures test check bench load docs venv clean clean-data clean-venv
+.PHONY: help up down ask doctor simulate simulate-proof pictures test check bench load docs venv clean clean-data clean-venv
 
 help: ## list the verbs
 	@if [ -t 1 ]; then on=$$(printf '\033[36m') off=$$(printf '\033[0m'); fi; \
 	awk -F ':.*## ' -v on="$$on" -v off="$$off" \
-	  '/^[a-z-]+:.*## /{printf "  %smake %-11s%s %s\n", on, $$1, off, $$2}' $(MAKEFILE_LIST)
+	  '/^[a-z-]+:.*## /{printf "  %smake %-14s%s %s\n", on, $$1, off, $$2}' $(MAKEFILE_LIST)
 
 # ---- run
 
@@ -41,6 +41,9 @@ doctor: $(VENV)/.run ## check versions, ports, database, cache, services; say wh
 simulate: SCENARIO ?= burst
 simulate: $(VENV)/.simulate ## compare policies in virtual time: make simulate SCENARIO=burst ARGS="--out out/burst"
 	@exec $(BIN)/weir simulate $(SCENARIO) $(ARGS)
+
+simulate-proof: $(VENV)/.run ## hold every promise against a simulation, beside other policies: docs/results/proof.md
+	@exec $(BIN)/python -m services.lab.simulate.proof $(ARGS)
 
 pictures: $(VENV)/.simulate ## draw the pictures of the mechanism pages again, and their figures
 	@exec $(BIN)/python -m services.lab.simulate.pictures $(ARGS)
