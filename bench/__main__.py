@@ -15,7 +15,7 @@ import typer
 import uvloop
 from rich.console import Console
 
-from bench import report, retrieval, router, simulator, startup, worker
+from bench import core, report, retrieval, router, simulator, startup, worker
 from bench.figure import Figure, median
 from bench.machine import describe
 
@@ -31,6 +31,7 @@ class Part(StrEnum):
     WORKER = "worker"
     STARTUP = "startup"
     SIMULATOR = "simulator"
+    CORE = "core"
 
 
 Measure = Callable[[float], Awaitable[list[Figure]]]
@@ -61,6 +62,7 @@ def _measure(part: Part, seconds: float, console: Console) -> Sequence[Figure]:
         Part.WORKER: worker.measure,
         Part.STARTUP: startup.measure,
         Part.SIMULATOR: simulator.measure,
+        Part.CORE: core.measure,
     }
     runs = []
     for run in range(times := ROUTER_RUNS if part is Part.ROUTER else 1):
