@@ -79,9 +79,6 @@ class Stream:
 
     def _advance(self, gap: float) -> None:
         while gap >= (self._until - self._at) * self._rate:
-            if self._until == math.inf:
-                self._at = math.inf  # its rate is 0 from here on
-                return
             gap -= (self._until - self._at) * self._rate
             self._at = self._until
             self._until, self._rate = next(self._pieces)
