@@ -182,12 +182,12 @@ class Estimator:
     # ---- what is asked of it
 
     def service_s(self, prompt_tokens: float, answer_tokens: float) -> float:
-        """How long a request of these sizes holds a slot, on average."""
-        return prompt_tokens * self._prefill_s + answer_tokens * self._median_s
+        """How long a request of these sizes holds a slot, on average. Reading the prompt gives the first token."""
+        return prompt_tokens * self._prefill_s + max(0.0, answer_tokens - 1.0) * self._median_s
 
     def probable_s(self, prompt_tokens: float, answer_tokens: float) -> float:
         """How long a request of these sizes holds a slot, in 85 cases of 100."""
-        return self.prefill_s(prompt_tokens, PROBABLE) + answer_tokens * self.token_s(PROBABLE)
+        return self.prefill_s(prompt_tokens, PROBABLE) + max(0.0, answer_tokens - 1.0) * self.token_s(PROBABLE)
 
     def prefill_s(self, prompt_tokens: float, q: float | None = None) -> float:
         """Seconds to read a prompt: on average, or at a quantile. 0 while unknown."""

@@ -216,15 +216,15 @@ def test_sizes_shrink_with_the_level_and_never_below_one_token_of_an_answer() ->
     assert answers[-1] == 1
 
 
-def granted(slack_s: float, *, asked: int = 100, median: float = 50.0, may_clamp: bool = False) -> int:
+def granted(slack_s: float, *, asked: int = 100, probable: float = 50.0, may_clamp: bool = False) -> int:
     estimator = Estimator(prefill_s_per_token=0.001, s_per_token=0.01)
     request = Request(1, "a", 0.0, slack_s, prompt_tokens=100, max_tokens=asked, may_clamp=may_clamp)
-    return grant(request, 100, asked, median, slack_s, estimator)
+    return grant(request, 100, asked, probable, slack_s, estimator)
 
 
-def test_one_that_may_not_be_cut_starts_if_its_median_fits_and_then_in_full() -> None:
-    assert granted(0.1 + 0.5 + 0.001) == 100
-    assert granted(0.1 + 0.5 - 0.001) == 0
+def test_one_that_may_not_be_cut_starts_if_its_probable_answer_fits_and_then_in_full() -> None:
+    assert granted(0.1 + 0.49 + 0.001) == 100
+    assert granted(0.1 + 0.49 - 0.001) == 0
 
 
 def test_one_that_may_be_cut_is_given_what_fits() -> None:
@@ -234,13 +234,13 @@ def test_one_that_may_be_cut_is_given_what_fits() -> None:
 
 
 def test_nothing_starts_after_its_deadline() -> None:
-    assert granted(-0.001, median=0.0, may_clamp=True) == 0
-    assert granted(-0.001, median=0.0) == 0
+    assert granted(-0.001, probable=0.0, may_clamp=True) == 0
+    assert granted(-0.001, probable=0.0) == 0
 
 
 @given(st.floats(-1, 20), st.integers(1, 1000), st.floats(0, 1000), st.booleans())
-def test_nothing_is_granted_beyond_what_was_asked(slack_s: float, asked: int, median: float, may_clamp: bool) -> None:
-    assert 0 <= granted(slack_s, asked=asked, median=median, may_clamp=may_clamp) <= asked
+def test_nothing_is_granted_beyond_what_was_asked(slack_s: float, asked: int, probable: float, may_clamp: bool) -> None:
+    assert 0 <= granted(slack_s, asked=asked, probable=probable, may_clamp=may_clamp) <= asked
 
 
 def test_without_any_measure_of_time_all_is_granted_until_the_deadline() -> None:

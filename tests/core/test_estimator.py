@@ -172,10 +172,19 @@ def test_no_slots_below_zero() -> None:
         estimator_of(-1)
 
 
-def test_service_is_prefill_and_a_time_for_each_token() -> None:
+def test_service_is_prefill_which_gives_the_first_token_and_a_time_for_each_of_the_others() -> None:
     estimator = estimator_of(1, prefill_s_per_token=0.001, s_per_token=0.02)
-    assert estimator.service_s(500, 10) == pytest.approx(0.7)
-    assert estimator.prefill_s(500) == pytest.approx(0.5)
+    assert estimator.service_s(500, 10) == pytest.approx(0.5 + 9 * 0.02)
+    assert estimator.prefill_s(500) == estimator.service_s(500, 0) == estimator.service_s(500, 1) == pytest.approx(0.5)
+
+
+def test_what_is_learned_of_equal_requests_is_how_long_they_took() -> None:
+    estimator = estimator_of(1)
+    for _ in range(50):  # 0.3 s to the first of eight tokens, the last after 1 s
+        estimator.learn_prefill(0.3, 100)
+        estimator.learn_pace(0.7, 7)
+    assert estimator.service_s(100, 8) == pytest.approx(1.0)
+    assert estimator.probable_s(100, 8) == pytest.approx(1.0)
 
 
 def test_prefill_is_cautious_by_how_far_it_has_been_off() -> None:
@@ -195,7 +204,7 @@ def test_time_per_token_is_known_at_every_quantile() -> None:
         estimator.learn_pace((0.05 if at % 5 == 0 else 0.01) * 10, 10)
     assert estimator.token_s(0.5) == pytest.approx(0.01, rel=0.03)
     assert estimator.token_s(0.9) == pytest.approx(0.05, rel=0.03)
-    assert estimator.service_s(0, 100) == pytest.approx(1.0, rel=0.03)
+    assert estimator.service_s(0, 101) == pytest.approx(1.0, rel=0.03)
 
 
 def test_samples_of_nothing_teach_nothing() -> None:
@@ -205,6 +214,6 @@ def test_samples_of_nothing_teach_nothing() -> None:
     estimator.learn_pace(0.0, 5)
     request = running(3.0, estimator)
     end(3.0, estimator, request, 100.0)  # ended in the moment in which it began
-    assert estimator.service_s(500, 10) == pytest.approx(0.7)
+    assert estimator.service_s(500, 10) == pytest.approx(0.5 + 9 * 0.02)
     assert estimator.rate is None
     assert "rate unknown" in repr(estimator)
