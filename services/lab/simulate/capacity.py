@@ -174,7 +174,7 @@ class _Draw:
         self._sizes = Sizes(timeless, chance)
         self._chance = chance
         trace = group.arrivals if isinstance(group.arrivals, Trace) else None
-        self._rows = read(trace.path, trace.format) if trace else []
+        self._rows = read(trace.path, trace.format) if trace else ()
         self._scale = trace.token_scale if trace else 1.0
 
     def job(self, number: int, asker: Tenant, now: float) -> Job:

@@ -109,7 +109,7 @@ class Replay:
     __slots__ = ("_again_s", "_next", "_rows", "_scale", "_shift_s", "_sizes", "_speed", "_tenants")
 
     def __init__(
-        self, trace: Trace, rows: list[Row], tenants: Mapping[str, Tenant], sizes: Sizes, speed: float
+        self, trace: Trace, rows: Sequence[Row], tenants: Mapping[str, Tenant], sizes: Sizes, speed: float
     ) -> None:
         self._rows = rows
         self._tenants = tenants

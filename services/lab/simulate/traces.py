@@ -12,8 +12,9 @@ from __future__ import annotations
 
 import csv
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
+from functools import lru_cache
 from pathlib import Path
 from typing import NamedTuple
 
@@ -52,44 +53,60 @@ FORMATS: Mapping[TraceFormat, Columns] = {
 }
 
 
-def read(path: Path, kind: TraceFormat) -> list[Row]:
-    """All rows in order of time. LabError names the line that is wrong."""
+def read(path: Path, kind: TraceFormat) -> Sequence[Row]:
+    """All rows in order of time. LabError names the request that is wrong."""
+    return _read(path, kind, path.stat().st_mtime_ns)
+
+
+@lru_cache(maxsize=4)
+def _read(path: Path, kind: TraceFormat, _: int) -> Sequence[Row]:
+    """Kept for the next run over the same file, as long as it stays the same."""
     with path.open(encoding="utf-8-sig", newline="") as lines:
         rows = sorted(_rows(path, lines, kind))
     if not rows:
         raise LabError(f"{path} has no requests in it.")
     start = rows[0].at_s
-    return [row._replace(at_s=row.at_s - start) for row in rows]
+    return tuple(Row(at_s - start, client, prompt, answer) for at_s, client, prompt, answer in rows)
 
 
 def _rows(path: Path, lines: Iterable[str], kind: TraceFormat) -> Iterator[Row]:
     columns = FORMATS[kind]
-    records = _json(lines) if kind == "mooncake" else _csv(lines)
+    rows = _json(lines, columns) if kind == "mooncake" else _csv(lines, columns)
     number = 0
     try:
-        for number, record in enumerate(records, 1):
+        for number, row in enumerate(rows, 1):
             if number > MOST_ROWS:
                 raise LabError(f"{path} has more than {MOST_ROWS:,} requests.")
-            yield _row(record, columns)
-    except (KeyError, TypeError, ValueError, csv.Error) as error:
-        raise LabError(f"{path}: request {number or 1} is not of format {kind}: {error!r}.") from None
+            yield row
+    except (IndexError, KeyError, TypeError, ValueError, csv.Error) as error:
+        raise LabError(f"{path}: request {number + 1} is not of format {kind}: {error!r}.") from None
 
 
-def _row(record: Mapping[str, str], columns: Columns) -> Row:
-    at_s = _seconds(record[columns.at]) * columns.unit_s
-    client = str(record[columns.client]).strip().replace(" ", "_") if columns.client else ""
-    prompt, completion = int(float(record[columns.prompt])), int(float(record[columns.completion]))
-    return Row(at_s, client, max(1, prompt), max(1, completion))
+def _row(at: str, client: str, prompt: str, completion: str, unit_s: float) -> Row:
+    prompt_tokens, completion_tokens = int(float(prompt)) or 1, int(float(completion)) or 1
+    if min(prompt_tokens, completion_tokens) < 0:
+        raise ValueError("tokens below 0")
+    return Row(_seconds(at) * unit_s, client.strip().replace(" ", "_"), prompt_tokens, completion_tokens)
 
 
-def _csv(lines: Iterable[str]) -> Iterator[Mapping[str, str]]:
+def _csv(lines: Iterable[str], columns: Columns) -> Iterator[Row]:
     records = csv.reader(lines)
     header = [name.strip().lower() for name in next(records, [])]
-    yield from (dict(zip(header, record, strict=True)) for record in records if record)
+    if not header:
+        return
+    at, prompt, completion = (header.index(name) for name in (columns.at, columns.prompt, columns.completion))
+    client = header.index(columns.client) if columns.client else None
+    for record in records:
+        if record:
+            who = "" if client is None else record[client]
+            yield _row(record[at], who, record[prompt], record[completion], columns.unit_s)
 
 
-def _json(lines: Iterable[str]) -> Iterator[Mapping[str, str]]:
-    yield from (json.loads(line) for line in lines if line.strip())
+def _json(lines: Iterable[str], columns: Columns) -> Iterator[Row]:
+    for line in lines:
+        if line.strip():
+            record = json.loads(line)
+            yield _row(record[columns.at], "", record[columns.prompt], record[columns.completion], columns.unit_s)
 
 
 def _seconds(value: str | float) -> float:

@@ -61,6 +61,7 @@ def test_every_format_is_read(kind: Any, tmp_path: Path) -> None:
         ("mooncake", '{"timestamp": 1}\n', "request 1 is not of format mooncake"),
         ("mooncake", "not json\n", "request 1 is not of format mooncake"),
         ("vtc", "", "no requests"),
+        ("vtc", "req_time,client,prompt_len,output_len\n0,a,-5,1\n", "tokens below 0"),
     ],
 )
 def test_a_trace_of_another_format_is_a_fault_that_names_the_request(
