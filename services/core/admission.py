@@ -73,9 +73,9 @@ def outlook(
     rate = estimator.rate
     if not rate:
         return Outlook(own, share, 0.0, False, False)
-    new = own == 0.0 and pool.would_be_new(now, flow)
+    new = line == 0.0 and pool.would_be_new(now, flow)
     if new:  # before it are the others that are new
-        ahead = min(pool.work, pool.round_work * flow.node.flows.newcomers / (pool.waiting_flows or 1))
+        ahead = min(pool.work, pool.turn_work(now, flow, line))
     else:
         ahead = min(pool.work, own / share + pool.round_work - flow.round_part)
         if measured_rounds:

@@ -172,8 +172,9 @@ class Visit:
 
 
 def probable_tokens(lengths: Lengths, answer_tokens: int) -> float:
-    """85 % of the tenant's answers are at most so long. While few are known, a tenth of the model's: no pessimism.
+    """85 % of the tenant's answers are at most so long. While few are known, only what is certain, as at the door.
 
-    The median wastes: of those that start with just enough time for it, half are cut off at their deadline.
+    The median wastes: of those that start with just enough time for it, half are cut off at their deadline. A guess
+    from the lengths of others locks a tenant out for good where they are all long.
     """
-    return lengths.at(PROBABLE if lengths.confident else 0.1, answer_tokens)
+    return lengths.at(PROBABLE, answer_tokens) if lengths.confident else 0.0

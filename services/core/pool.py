@@ -185,7 +185,8 @@ class Pool:
         """Work of the whole pool until the flow starts what stands behind `ahead` of its own, as rounds have gone."""
         node = flow.node
         classes = self.active_weight + (0.0 if node.active_flows else node.weight)
-        return node.flows.work_until_turn(now, flow, ahead) * classes / node.weight
+        part = self.round_work / self.waiting_flows if self.waiting_flows else 0.0
+        return node.flows.work_until_turn(now, flow, ahead, part) * classes / node.weight
 
     def would_be_new(self, now: float, flow: Flow) -> bool:
         """Whether a newcomer of this flow goes ahead of those who take turns: its line is empty, its quantum is not."""

@@ -101,12 +101,15 @@ class Ring(Generic[M]):
         "_now",
         "_pushes",
         "_served",
+        "_served_new",
         "_stale",
         "_turned_at",
+        "_turned_new_at",
         "backlog",
         "debt_half_life_s",
         "debt_quanta",
         "given",
+        "new_work",
         "quantum",
         "round",
         "round_work",
@@ -123,6 +126,9 @@ class Ring(Generic[M]):
         self.round_work = 0.0
         self._served = 0.0  # all charges so far
         self._turned_at = 0.0  # of which before this round
+        self.new_work = 0.0
+        self._served_new = 0.0  # charges of newcomers so far
+        self._turned_new_at = 0.0
         self.backlog = 0
         # OrderedDict, not dict: taking the first key of a dict again and again walks over its dead entries.
         self._new: OrderedDict[M, None] = OrderedDict()
@@ -132,7 +138,7 @@ class Ring(Generic[M]):
         self._pushes = 0
         self._stale = 0  # entries of the heap above whose member stands elsewhere by now
         self._aside: list[tuple[M, float]] = []
-        self._before = (0.0, 0, 0.0, 0.0)  # the decision began here
+        self._before = (0.0, 0, 0.0, 0.0, 0.0, 0.0)  # the decision began here
 
     # ---- coming, being served, going
 
@@ -157,7 +163,7 @@ class Ring(Generic[M]):
         if not member.backlog:
             self._leave(now, member)
         if not self.backlog:
-            self._turned_at = self._served
+            self._turned_at, self._turned_new_at = self._served, self._served_new
 
     def front(self) -> M | None:
         """Whose turn it is. None when nobody has work, or all who have are put aside."""
@@ -185,6 +191,8 @@ class Ring(Generic[M]):
         member.deficit -= cost
         member.unsettled += cost
         self._served += cost
+        if member.turn is Turn.NEW:
+            self._served_new += cost
 
     def settle(self, now: float, member: M, refund: float, ended: float = 0.0) -> None:
         """Put a charge right by `refund` (negative: it cost more), wherever the member stands by now.
@@ -228,7 +236,14 @@ class Ring(Generic[M]):
     def put_aside(self, member: M) -> None:
         """Take the member at the front out of the way for the rest of one decision: its head cannot run yet."""
         if not self._aside:
-            self._before = (self.given, self.round, self.round_work, self._turned_at)
+            self._before = (
+                self.given,
+                self.round,
+                self.round_work,
+                self._turned_at,
+                self.new_work,
+                self._turned_new_at,
+            )
         del (self._new if member.turn is Turn.NEW else self._now)[member]
         self._aside.append((member, self.given))
 
@@ -241,7 +256,7 @@ class Ring(Generic[M]):
         if not self._aside:
             return
         if not started:
-            given, self.round, self.round_work, self._turned_at = self._before
+            given, self.round, self.round_work, self._turned_at, self.new_work, self._turned_new_at = self._before
             for member, given_then in self._aside:
                 member.deficit -= (given_then - given) * member.weight
             self.given = given
@@ -282,21 +297,33 @@ class Ring(Generic[M]):
         """The settled part of what a member that is out owes, as of now: 0 or more."""
         return max(0.0, -self.standing(now, member) - member.unsettled)
 
-    def work_until_turn(self, now: float, member: Member, ahead: float) -> float:
+    def work_until_turn(self, now: float, member: Member, ahead: float, part: float) -> float:
         """Work of all members before the turn in which this one starts what stands behind `ahead` of its own.
 
-        Rounds are measured, so this knows what the members' present work does not show: who comes back in every round.
-        A member's turn comes one round after its last.
+        `part` is what one member has in a round, on average. What the members have now does not show who comes back in
+        every round, so rounds are measured as well, and in each what newcomers took, who go first:
+
+            new       those that are new already
+            this      the rest of this round
+            later     that, the newcomers of the next round, all who wait for it, and whole rounds for the rest
         """
         if not self.backlog:
             return 0.0
-        round_work = max(self.round_work, self._served - self._turned_at)  # this one may be the largest yet
-        if member.turn is Turn.OUT or (member.since == self.given and member.turn not in WAITS):
-            return max(0, self._rounds(member, ahead - self.standing(now, member))) * round_work
-        turn = max(1, self._rounds(member, (member.due - member.since) * member.weight))
-        left = ahead - member.deficit - turn * self.quantum * member.weight
-        rounds = turn + max(0, self._rounds(member, left))
-        return max(0.0, rounds * round_work - (self._served - member.turned_at))
+        if self.would_be_new(now, member):
+            return len(self._new) * part
+        gone, gone_new = self._served - self._turned_at, self._served_new - self._turned_new_at
+        in_turn = (len(self._new) + len(self._now)) * part
+        if member.turn is not Turn.OUT and member.turn not in WAITS and member.since == self.given:
+            rounds = self._rounds(member, ahead - member.deficit)
+        elif member.turn is Turn.OUT or member.due >= self.given:
+            rounds = self._rounds(member, ahead - self.standing(now, member))
+        else:  # its turn comes in this round, after the newcomers
+            newcomers = max(len(self._new) * part, self.new_work - gone_new)
+            return max(newcomers + 0.5 * len(self._now) * part, self.round_work - (self._served - member.turned_at))
+        if rounds < 1:
+            return 0.0
+        rest = max(in_turn, self.round_work - gone)
+        return rest + self.new_work + len(self._next) * part + (rounds - 1) * self.round_work
 
     # ---- turns
 
@@ -365,9 +392,11 @@ class Ring(Generic[M]):
     def _measure_rounds(self, turned: int) -> None:
         """Keep the mean work of a round, over about the last ROUNDS of them."""
         each = max(0.0, self._served - self._turned_at) / turned  # refunds may outweigh what a short round served
-        self._turned_at = self._served
+        each_new = (self._served_new - self._turned_new_at) / turned
+        self._turned_at, self._turned_new_at = self._served, self._served_new
         weight = 1.0 - (1.0 - 1.0 / ROUNDS) ** turned if self.round_work else 1.0
         self.round_work += weight * (each - self.round_work)
+        self.new_work += weight * (each_new - self.new_work)
 
     @staticmethod
     def _awaited(entry: tuple[float, int, M]) -> bool:
