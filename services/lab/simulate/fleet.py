@@ -65,7 +65,7 @@ class Fleet:
         return sum(worker.inflight for worker in self.workers)
 
     def take(self, tokens: int) -> Worker:
-        """A place on the worker with the least asked of it, among those that have one."""
+        """A place on the worker with the least asked of it; in a worker's line only where no slot is free."""
         worker = self.workers[0] if len(self.workers) == 1 else self._least()
         worker.inflight += 1
         worker.outstanding += tokens
@@ -74,7 +74,7 @@ class Fleet:
 
     def _least(self) -> Worker:
         free = [worker for worker in self.workers if not worker.down and worker.inflight < worker.places]
-        return min(free, key=lambda worker: worker.outstanding / worker.slots)
+        return min(free, key=lambda worker: (worker.inflight >= worker.slots, worker.outstanding / worker.slots))
 
     def give_back(self, worker: Worker, tokens: int) -> None:
         worker.inflight -= 1

@@ -67,7 +67,7 @@ class Policy(Protocol):
         ...
 
     def first_token(self, now: float, job: Job) -> None:
-        """A worker has read its prompt."""
+        """The first token of its answer has come: its prompt is read."""
         ...
 
     def finish(self, now: float, job: Job, outcome: Outcome, prompt_tokens: int, completion_tokens: int) -> None:

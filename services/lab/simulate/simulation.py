@@ -308,14 +308,14 @@ class Simulation:
             job.account.wait_s.add(now - job.arrived_at)
             self.predictions.began(now, job)
 
-    def prefilled(self, now: float, job: Job) -> None:
+    def first_token(self, now: float, job: Job) -> None:
         assert job.worker is not None
         if job.worker.half_trip_s:
-            self.schedule(now + job.worker.half_trip_s, self._first_token, job)
+            self.schedule(now + job.worker.half_trip_s, self._token_seen, job)
         else:
-            self._first_token(now, job)
+            self._token_seen(now, job)
 
-    def _first_token(self, now: float, job: Job) -> None:
+    def _token_seen(self, now: float, job: Job) -> None:
         if job.state == RUNNING:
             self.policy.first_token(now, job)
             if not job.ended:

@@ -45,12 +45,12 @@ class SlotWorker(Worker):
         job.read_at = now + job.worker_prompt * self._prefill_s_per_token * stretch
         self._running[job] = None
         self.reports.began(now, job)
-        self.reports.schedule(job.read_at, self._prefilled, job)
+        self.reports.schedule(job.read_at + job.pace_s, self._first_token, job)
         self.reports.schedule(job.read_at + job.worker_tokens * job.pace_s, self._done, job)
 
-    def _prefilled(self, now: float, job: Job) -> None:
+    def _first_token(self, now: float, job: Job) -> None:
         if job in self._running:
-            self.reports.prefilled(now, job)
+            self.reports.first_token(now, job)
 
     def _done(self, now: float, job: Job) -> None:
         if job in self._running:

@@ -182,7 +182,7 @@ class StepWorker(Worker):
         left = self._prefilling[job] = self._prefilling[job] - steps * tokens
         if left > 0:
             return False
-        self.reports.prefilled(now, job)
+        self.reports.first_token(now, job)
         job.share_from_s = self._share_s
         if job.worker_tokens <= 1:
             return True

@@ -21,8 +21,8 @@ class Reports(Protocol):
         """It has a slot."""
         ...
 
-    def prefilled(self, now: float, job: Job) -> None:
-        """Its prompt is read."""
+    def first_token(self, now: float, job: Job) -> None:
+        """The first token of its answer has come."""
         ...
 
     def completed(self, now: float, job: Job) -> None:

@@ -96,6 +96,18 @@ def test_the_least_loaded_worker_is_chosen() -> None:
     assert next_one.worker is small.worker
 
 
+def test_no_job_stands_in_a_line_while_another_worker_has_a_slot() -> None:
+    big, small = (0.0, 10_000, 100, LATE), (0.0, 1, 1, LATE)
+    two = EXACT | {"count": 2, "lookahead": 1}
+    _, jobs = play([big, small, small, small], worker=two)
+    assert [job.ran_from for job in jobs] == [0.0] * 4
+
+
+def test_the_first_token_comes_when_the_prompt_is_read_and_one_is_written() -> None:
+    simulation, _ = play([(1.0, 500, 20, LATE)], worker=EXACT)
+    assert simulation.plan.accounts["t0"].first_token_s.most == pytest.approx(0.51)
+
+
 # ---- steps
 
 
