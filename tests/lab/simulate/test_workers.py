@@ -97,7 +97,7 @@ def test_the_least_loaded_worker_is_chosen() -> None:
 
 
 def test_no_job_stands_in_a_line_while_another_worker_has_a_slot() -> None:
-    big, small = (0.0, 10_000, 100, LATE), (0.0, 1, 1, LATE)
+    big, small = (0.0, 500_000, 100, LATE), (0.0, 1, 1, LATE)
     two = EXACT | {"count": 2, "lookahead": 1}
     _, jobs = play([big, small, small, small], worker=two)
     assert [job.ran_from for job in jobs] == [0.0] * 4
