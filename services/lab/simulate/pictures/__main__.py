@@ -70,11 +70,18 @@ def _one(name: str, made: dict[Runs, Comparison], folder: Path, png: Path | None
         else:
             draw_own(closeup, name, folder, png)
         return text
-    runs = PICTURES[name].runs if name in PICTURES else TABLES[name]
+    runs = _runs(name)
     comparison = made[runs] = made.get(runs) or runs.make(jobs)
     if name in PICTURES:
         draw(PICTURES[name].chart(comparison), name, folder, png)
+    first = next(each for each in (*PICTURES, *TABLES) if _runs(each) == runs)
+    if first != name:
+        return f"The runs of [{first}](#{first})."
     return "\n".join([f"`{runs.command}`", "", *page.tables(comparison)])
+
+
+def _runs(name: str) -> Runs:
+    return PICTURES[name].runs if name in PICTURES else TABLES[name]
 
 
 def main() -> int:

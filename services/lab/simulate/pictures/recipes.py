@@ -141,7 +141,7 @@ PICTURES = {
     ),
     "standing-queue": Picture(
         SWEEP,
-        standard("wait", "What does a queue that stands buy? Nothing but a longer wait"),
+        standard("wait", "How long do those wait who are let in, if a queue may stand and if not?"),
         frozenset({"weir", "weir_without", "fifo_ttl"}),
     ),
     "true-up": Picture(
