@@ -206,7 +206,7 @@ class PolicyReport:
     """Its label in the scenario."""
     seed: int
     offered_load: float | None
-    """Multiple of capacity that open arrivals asked for over the whole run, phases included; None for closed ones."""
+    """Multiple of capacity that was asked for in the counting window, phases included; None with closed loops."""
     window_s: float
     capacity: Capacity
     ledger: Ledger
