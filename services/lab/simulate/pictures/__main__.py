@@ -25,7 +25,8 @@ from services.lab.simulate.pictures.recipes import PICTURES, TABLES, Drawable, R
 from services.lab.simulate.results import Comparison
 from services.lab.simulate.runs import cores
 
-FOLDER = Path("docs/architecture/mechanisms/pictures")
+PAGES = Path("docs")
+FOLDER = PAGES / "architecture" / "mechanisms" / "pictures"
 ADDED = "added or multiplied"
 ALL = (*PICTURES, *CLOSEUPS, *TABLES, ADDED)
 
@@ -56,28 +57,34 @@ def make(names: Sequence[str], folder: Path, png: Path | None, jobs: int) -> Non
     for name in names:
         sys.stdout.write(f"{name}\n")
         sys.stdout.flush()
-        found[name] = _one(name, made, folder, png, jobs)
+        found[name], quoted = _one(name, made, folder, png, jobs)
         page.write(folder / "figures.md", {each: found[each] for each in ALL if each in found})
+        for path in page.quote(PAGES, {name: quoted}) if quoted else ():
+            sys.stdout.write(f"  {path}\n")
 
 
-def _one(name: str, made: dict[Runs, Comparison], folder: Path, png: Path | None, jobs: int) -> str:
+def _one(name: str, made: dict[Runs, Comparison], folder: Path, png: Path | None, jobs: int) -> tuple[str, str]:
+    """A section of figures.md, and what pages quote of it."""
     if name == ADDED:
-        return added.table()
+        return (text := added.table()), text
     if name in CLOSEUPS:
         closeup, text = CLOSEUPS[name](jobs)
         if isinstance(closeup, Panels):
             draw(closeup, name, folder, png)
         else:
             draw_own(closeup, name, folder, png)
-        return text
+        return text, ""
     runs = _runs(name)
     comparison = made[runs] = made.get(runs) or runs.make(jobs)
+    quoted = ""
     if name in PICTURES:
         draw(PICTURES[name].chart(comparison), name, folder, png)
+        if columns := PICTURES[name].quoted:
+            quoted = page.short(comparison, columns, ("weir", "weir_without"))
     first = next(each for each in (*PICTURES, *TABLES) if _runs(each) == runs)
     if first != name:
-        return f"The runs of [{first}](#{first})."
-    return "\n".join([f"`{runs.command}`", "", *page.tables(comparison)])
+        return f"The runs of [{first}](#{first}).", quoted
+    return "\n".join([f"`{runs.command}`", "", *page.tables(comparison)]), quoted
 
 
 def _runs(name: str) -> Runs:

@@ -8,7 +8,7 @@ expired, which the others here do not see.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from services.core.quantile import Rolling
@@ -47,7 +47,7 @@ class Told:
 
     def __str__(self) -> str:
         count = len(self.predicted_s)
-        return f"{self.within / count:.1%} | {1000 * sum(self.predicted_s) / count:.0f}"
+        return f"{self.within / count:.1%}, {1000 * sum(self.predicted_s) / count:,.0f} ms"
 
 
 Predict = Callable[[Start, Rolling], float]
@@ -103,29 +103,30 @@ WAYS: Mapping[str, Way] = {
     ),
 }
 MIXES = {
-    "a small tenant beside ten times bigger requests": (Runs("big_neighbour", loads=(10,)), "small"),
+    "the small beside ten times bigger requests": (Runs("big_neighbour", loads=(10,)), "small"),
     "four equal tenants, 3x": (Runs("sweep", loads=(3,), duration_s=60), "tenant"),
-    "unknown lengths, 10x, the light tenants": (Runs("unknown_lengths_10x", duration_s=300), "light"),
+    "the light of unknown lengths, 10x": (Runs("unknown_lengths_10x", duration_s=300), "light"),
 }
 
 
 def table() -> str:
-    """A row for each mix and way."""
-    return "\n".join(_rows())
-
-
-def _rows() -> Iterator[str]:
-    yield "| mix | q95 of the wait = the expected wait ... | within it | its mean, ms |"
-    yield "|---|---|---:|---:|"
-    for mix, (runs, group) in MIXES.items():
+    """A row for each way, a column for each mix: the share within, and the mean of what was predicted."""
+    columns: list[list[str]] = []
+    for runs, group in MIXES.values():
         starts = _starts(runs)
-        for name, way in WAYS.items():
-            yield f"| {mix} | {name} | {way.run(starts, group)} |"
-        published = Told()
-        for start in starts:
-            if start.tenant.startswith(group):
-                published.add(start.published_s, start)
-        yield f"| {mix} | as Weir does: plus an error of the tenant and kind, the level moving | {published} |"
+        told = [way.run(starts, group) for way in WAYS.values()]
+        columns.append([str(each) for each in (*told, _published(starts, group))])
+    rows = zip((*WAYS, "plus an error of the tenant and kind, at a level that moves (Weir)"), *columns, strict=True)
+    head = [f"| q95 of the wait = the expected wait ... | {' | '.join(MIXES)} |", "|---|" + "---:|" * len(MIXES)]
+    return "\n".join([*head, *(f"| {' | '.join(row)} |" for row in rows)])
+
+
+def _published(starts: Sequence[Start], group: str) -> Told:
+    told = Told()
+    for start in starts:
+        if start.tenant.startswith(group):
+            told.add(start.published_s, start)
+    return told
 
 
 def _starts(runs: Runs) -> list[Start]:

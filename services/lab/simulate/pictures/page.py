@@ -1,8 +1,12 @@
-"""The tables behind the pictures, as figures.md."""
+"""The tables behind the pictures: all of them in figures.md, and the short ones on the pages that quote them.
+
+A page says where with `<!-- figures: NAME -->` and `<!-- end of figures -->`; what is between them is written anew.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from services.lab.simulate.columns import MAIN, MORE, Column
@@ -46,3 +50,29 @@ def write(path: Path, found: Mapping[str, str]) -> None:
     """Each section under its name."""
     parts = [f"## {name}\n\n{text}\n" for name, text in found.items()]
     path.write_text("\n".join([HEAD, *parts]), encoding="utf-8")
+
+
+def short(comparison: Comparison, names: Sequence[str], policies: Sequence[str]) -> str:
+    """A row for each load; each of these columns for each of these policies, beside each other."""
+    columns = [column for name in names for column in (*MAIN, *MORE) if f"{column.head} {column.below}".strip() == name]
+    lines = [f"| load | {' | '.join(f'{name}: {policy}' for name in names for policy in policies)} |"]
+    lines.append("|---|" + "---:|" * (len(columns) * len(policies)))
+    for load in comparison.loads:
+        cells = {cell.policy: cell for cell in comparison.at(load)}
+        found = [(column, cells[policy].mean(column.read)) for column in columns for policy in policies]
+        shown = [column.write(value) if value is not None else "" for column, value in found]
+        lines.append(f"| {f'{load:g}x' if load is not None else ''} | {' | '.join(shown)} |")
+    return "\n".join(lines)
+
+
+MARKED = re.compile(r"(<!-- figures: ([\w -]+) -->\n\n)(.*?)(\n\n<!-- end of figures -->)", re.DOTALL)
+
+
+def quote(folder: Path, found: Mapping[str, str]) -> Iterator[Path]:
+    """Put each table that was made where the pages below this folder want it."""
+    for path in sorted(folder.rglob("*.md")):
+        text = path.read_text(encoding="utf-8")
+        filled = MARKED.sub(lambda mark: mark[1] + found.get(mark[2], mark[3]) + mark[4], text)
+        if filled != text:
+            path.write_text(filled, encoding="utf-8")
+            yield path

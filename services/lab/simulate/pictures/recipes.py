@@ -59,6 +59,8 @@ class Picture:
     runs: Runs
     look: Look
     only: frozenset[str] = field(default_factory=frozenset)
+    quoted: tuple[str, ...] = ()
+    """Columns that a page quotes, for Weir with and without."""
 
     def chart(self, comparison: Comparison) -> Drawable:
         cells = tuple(cell for cell in comparison.cells if not self.only or cell.policy in self.only)
@@ -143,6 +145,7 @@ PICTURES = {
         SWEEP,
         standard("wait", "How long do those wait who are let in, if a queue may stand and if not?"),
         frozenset({"weir", "weir_without", "fifo_ttl"}),
+        quoted=("on time of cap.", "wait p50 ms", "wait p95 ms"),
     ),
     "true-up": Picture(
         Runs(
@@ -160,6 +163,7 @@ PICTURES = {
             duration_s=16,
         ),
         dropped,
+        quoted=("dropped", "on time of cap.", "refused"),
     ),
     "retry-storm": Picture(
         Runs("retry_storm", ("weir", "round_robin_ttl_cancel", "round_robin_ttl", "fifo_ttl", "fifo")),
@@ -190,7 +194,7 @@ TABLES = {
     "true-up, clients leave": Runs(
         "long_against_short",
         ("weir", WITHOUT % ("weir_without", "true_up")),
-        duration_s=50,
+        duration_s=100,
         sets=("tenants.long.patience_s={kind: uniform, low: 0.1, high: 1.5}",),
     ),
     "a quiet day": Runs("steady", ("weir", "vtc", "round_robin_ttl_cancel", "fifo")),
