@@ -22,8 +22,8 @@ class Predictions:
         self._below = [0] * len(self._quantiles)
         self._count = 0
 
-    def began(self, now: float, job: Job) -> None:
-        """Its wait is known."""
+    def started(self, now: float, job: Job) -> None:
+        """It is on its way to a worker: what was predicted is over. (Its slot may still be a step or a line away.)"""
         if not self._quantiles:
             return
         wait_s = now - job.arrived_at

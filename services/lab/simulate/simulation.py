@@ -291,6 +291,8 @@ class Simulation:
         if job.state != WAITING:
             raise LedgerError(f"started, though it did not wait: {job!r}")
         self._unqueue(job)
+        if not job.ended:
+            self.predictions.started(now, job)
         job.state = RUNNING
         job.account.dispatches += 1
         shares = self.policy.context_shares
@@ -306,7 +308,6 @@ class Simulation:
     def began(self, now: float, job: Job) -> None:
         if not job.ended:
             job.account.wait_s.add(now - job.arrived_at)
-            self.predictions.began(now, job)
 
     def first_token(self, now: float, job: Job) -> None:
         assert job.worker is not None
