@@ -93,6 +93,10 @@ class Usage:
             return 1
         return 2 if self.bytes + request.bytes > bounds.bytes else None
 
+    def never_holds(self, request: Request) -> bool:
+        """Whether it would break a bound even if nothing else waited."""
+        return request.charge_tokens > self.bounds.cost_tokens or request.bytes > self.bounds.bytes
+
     def add(self, request: Request, sign: int) -> None:
         """Count a request in (1) or out (-1)."""
         self.requests += sign

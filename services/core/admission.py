@@ -101,9 +101,12 @@ def grant(
     """The test at the start: how long its answer may be; 0 if none would be in time.
 
     Without the margin, since no wait is left to be wrong about. One that may be cut is given what fits; one that may
-    not must fit at its probable length.
+    not must fit at its probable length, unless it was let in without a guess.
     """
     if request.may_clamp:
         prefill_s = estimator.prefill_s(prompt_tokens, CAUTIOUS)
         return fit_clamp(answer_tokens, slack_s, prefill_s, estimator.token_s(CAUTIOUS))
-    return answer_tokens if estimator.probable_s(prompt_tokens, probable_tokens) <= slack_s else 0
+    needs_s = estimator.probable_s(prompt_tokens, probable_tokens)
+    if request.on_trust:
+        needs_s = estimator.service_s(prompt_tokens, 0.0)
+    return answer_tokens if needs_s <= slack_s else 0

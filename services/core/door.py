@@ -26,7 +26,7 @@ from services.core.pool import Flow
 from services.core.request import Request
 
 PROBE_AFTER = 16
-"""Refusals in a row for its deadline after which a tenant is judged as if nothing were known of its answers."""
+"""Refusals in a row for its deadline after which an absent tenant is judged as if nothing were known of its answers."""
 
 
 class Admitted(NamedTuple):
@@ -110,6 +110,8 @@ class Visit:
         """The feasibility test. In an empty house nobody is refused on a guess, only on what is certain."""
         self.service_s = self._service_s()
         slack_s = self.request.deadline - self.now
+        if slack_s <= 0:
+            return False
         if self.view.idle:
             return self.of_pool.estimator.service_s(self.prompt_tokens, 0.0) < slack_s
         if not self.settings.feasibility:
@@ -127,14 +129,20 @@ class Visit:
         One that was refused for its lengths again and again is let in as a cold one is: guesses must meet the world.
         """
         lengths, estimator = self.of_tenant.lengths, self.of_pool.estimator
-        if not lengths.confident or self.of_tenant.guessed_out >= PROBE_AFTER:
+        if not lengths.confident or self._is_probe():
             return estimator.service_s(self.prompt_tokens, 0.0)
         q = 0.5 if self.light or self.request.may_clamp else 0.9
         return estimator.service_s(self.prompt_tokens, lengths.at(q, self.answer_tokens))
 
+    def _is_probe(self) -> bool:
+        """Whether it is time to find out: refused for its lengths again and again, with nothing here to learn from."""
+        tenant = self.flow.tenant
+        return self.of_tenant.guessed_out >= PROBE_AFTER and not tenant.busy
+
     def admit(self) -> None:
         """Write down what it was admitted with. The scheduler has the last word: there may be no room."""
         request = self.request
+        request.on_trust = self.view.idle or self._is_probe()
         self.of_tenant.guessed_out = 0
         request.level = self.level
         request.charge_tokens = self.cost_tokens
@@ -147,17 +155,22 @@ class Visit:
 
         The difference may be in the past. It stays so: clamped to now, it would make the dead the most urgent.
         """
-        if self.request.may_clamp:
+        if self.request.may_clamp or self.request.on_trust:
             least = min(self.answer_tokens, self.settings.least_answer_tokens)
             return self.of_pool.estimator.service_s(self.prompt_tokens, least)
         answer = probable_tokens(self.of_tenant.lengths, self.answer_tokens)
         return self.of_pool.estimator.probable_s(self.prompt_tokens, answer)
 
-    def refuse(self, outcome: Outcome, reason: str, random: Callable[[], float]) -> Refused:
-        """Say no, and when to come back: by the tenant's own line where it has one, by the pool's otherwise."""
+    def refuse(self, outcome: Outcome, reason: str, random: Callable[[], float], *, never: bool = False) -> Refused:
+        """Say no, and when to come back: by the tenant's own line where it has one, by the pool's otherwise.
+
+        `never`: coming back as it is cannot help.
+        """
         rate, wait_s = self.of_pool.estimator.rate or 0.0, self.view.wait_s
         own = self.flow.requests > 0 and outcome is not Outcome.NO_CAPACITY
         scope = "tenant" if own else "platform"
+        if never:
+            return Refused(outcome, reason, scope, wait_s, None)
         if outcome is Outcome.DEADLINE_INFEASIBLE and not self._fits_alone():
             return Refused(outcome, "too_long", scope, wait_s, None)
         if own:
@@ -168,7 +181,7 @@ class Visit:
 
     def _fits_alone(self) -> bool:
         """Whether it would make its deadline without a wait, as what it is known to be."""
-        return self.service_s <= self.settings.safety_margin * (self.request.deadline - self.now)
+        return self.service_s < self.settings.safety_margin * (self.request.deadline - self.now)
 
 
 def probable_tokens(lengths: Lengths, answer_tokens: int) -> float:

@@ -62,7 +62,11 @@ class Request:
     """Whether it was expected to go ahead of those who wait for their next round: such waits err differently."""
     sequence: int = 0
     """Order of arrival in the scheduler; breaks ties between equal deadlines."""
+    on_trust: bool = False
+    """Whether it was let in without a guess of its length, and must not be taken out on one."""
     queued_at: float = 0.0
+    ready_at: float = 0.0
+    """When its retrieval was done; 0 if it was ready when it came."""
     started_at: float = 0.0
     first_token_at: float = 0.0
     full_s: float = 0.0

@@ -87,7 +87,9 @@ class Weir:
             full = self.drr.enqueue(now, request)
             if full is None:
                 return Admitted(visit.level, visit.view.wait_s)
-            why = (Outcome.TENANT_QUEUE_FULL if full.of_tenant else Outcome.YIELD), full.value
+            outcome = Outcome.TENANT_QUEUE_FULL if full.of_tenant else Outcome.YIELD
+            never = visit.flow.tenant.usage.never_holds(request) or self.drr.usage.never_holds(request)
+            return visit.refuse(outcome, full.value, self._random, never=never)
         return visit.refuse(*why, self._random)
 
     def _meet(self, now: float, request: Request) -> tuple[OfPool, Flow]:
@@ -111,6 +113,7 @@ class Weir:
         """Its retrieval is done: it could start from now on."""
         if not request.ready:
             self._of_pool(request.pool).retrieval_s.add(now - request.queued_at)
+            request.ready_at = now
         self.drr.make_ready(now, request)
 
     def leave(self, now: float, request: Request) -> bool:
@@ -203,6 +206,9 @@ class Weir:
     # ---- learning
 
     def _learn_wait(self, now: float, request: Request) -> None:
+        """A wait has shown itself, unless it was for the request's own retrieval: its turn had come before."""
+        if not request.ready or now <= request.ready_at:
+            return
         of_pool = self.learned[request.pool]
         flow = self.drr.tenants[request.tenant].flows[request.pool]
         of_class, of_tenant = of_pool.classes[flow.node.name], of_pool.tenant(flow)
