@@ -17,6 +17,7 @@ from pathlib import Path
 from urllib.parse import unquote
 
 ROOT = Path(__file__).resolve().parent.parent
+SOURCE = re.compile(r"\bsrc(?:set)?=\"([^\"]+)\"")
 LINK = re.compile(r"!?\[(?:[^\]\\]|\\.)*\]\(\s*<?([^)\s>]+)>?(?:\s+\"[^\"]*\")?\s*\)")
 HEADING = re.compile(r"^#{1,6}\s+(.*?)\s*#*$")
 FENCE = re.compile(r"^\s*(```|~~~)")
@@ -52,7 +53,8 @@ def slugify(heading: str) -> str:
 
 def faults_of(page: Path, root: Path) -> Iterator[str]:
     for number, line in prose(page.read_text(encoding="utf-8")):
-        for target in LINK.findall(re.sub(r"`[^`]*`", "", line)):
+        text = re.sub(r"`[^`]*`", "", line)
+        for target in (*LINK.findall(text), *SOURCE.findall(text)):
             if reason := fault_of(page, target, root):
                 yield f"{page.relative_to(root)}:{number}: {target}: {reason}"
 
