@@ -2,8 +2,8 @@
 
 **Gap** (Golestani; Bennett and Zhang; VTC): over any interval in which tenants f and g are both backlogged, how far
 do W_f/w_f and W_g/w_g drift apart, W being the cost served? That is the range of D = W_f/w_f - W_g/w_g within each
-period in which both have work waiting, and it is followed pair by pair, for the 16 biggest askers at most. Service
-counts when it ends.
+period in which both have work waiting, and it is followed pair by pair, for the first 16 tenants at most. Service is
+all that workers did for a tenant, in time or not, and counts when it ends.
 
 **Jain's index** of x: (sum x)^2 / (n * sum x^2), 1 when all x are equal (Jain et al., 1984). x is what a tenant was
 served in 60 s over its max-min fair share of all that was served in them: who asks for little and gets it is

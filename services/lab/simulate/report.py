@@ -146,7 +146,7 @@ class Fairness:
     """The largest difference of service over any interval in which two tenants were both backlogged."""
     gap_pair: tuple[str, str] | None
     watched: int
-    """How many tenants the gap was watched for: the first 16 at most, the biggest askers first."""
+    """How many tenants the gap was watched for: the first 16 of the scenario at most."""
     largest_cost: float
     """Of one request that was served."""
     jain_least: float | None

@@ -18,6 +18,7 @@ from services.lab.simulate.policies.fifo import Fifo
 from services.lab.simulate.policies.round_robin import RoundRobin
 from services.lab.simulate.policies.vtc import Vtc
 from services.lab.simulate.policy import Policy, Refusal
+from services.lab.simulate.predictions import Predictions
 from services.lab.simulate.scenario import parse
 from services.lab.simulate.simulation import Simulation
 from services.lab.simulate.tally import Account, LedgerError
@@ -157,6 +158,26 @@ def test_a_policy_choice_may_switch_degradation_and_clamping_for_all() -> None:
     assert plain.clamped == 0
     assert max(with_ladder.by_level) > 0
     assert with_ladder.weighted_on_time < sum(with_ladder.by_level.values())
+
+
+class Prophet(Fifo):
+    """Predicts one second, always, as its median and as its q90."""
+
+    quantiles = (0.5, 0.9)
+
+    def predicted(self, job: Job) -> Sequence[float]:
+        return (1.0, 2.0)
+
+
+def test_coverage_counts_waits_and_those_who_waited_longer_in_vain() -> None:
+    predictions = Predictions(Prophet())
+    for waited_s in (0.5, 1.0, 1.5, 2.5):
+        predictions.started(waited_s, job("a"))
+    predictions.gave_up(1.5, job("a"))  # nobody knows how long it would have waited
+    predictions.gave_up(2.5, job("a"))
+    told = predictions.told()
+    assert told is not None
+    assert (told.count, told.shares) == (5, {0.5: 2 / 5, 0.9: 3 / 5})
 
 
 # ---- what the simulation checks of a policy
