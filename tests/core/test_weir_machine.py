@@ -1,0 +1,444 @@
+"""Whatever is offered, started, cancelled, lost or late: each request ends once, and every book agrees with the slots.
+
+The machine keeps its own count of all that it has been told. It is also the executor: it starts what it is given,
+knows how long each answer takes, and lets slots come and go under the running.
+"""
+
+from __future__ import annotations
+
+from math import inf, isfinite
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from services.core.account import Bounds, ClassSpec, TenantSpec
+from services.core.admission import sizes
+from services.core.choices import WeirSettings
+from services.core.door import Admitted, Refused
+from services.core.estimator import ENOUGH, Estimator
+from services.core.ladder import LADDER
+from services.core.outcome import Ending, Outcome
+from services.core.request import Request, Stage
+from services.core.weir import Weir
+
+ORDER = list(Stage)
+POOLS = ("default", "other")
+KNOWN = {
+    "gold": TenantSpec("gold", Bounds(4, 4000, 900), weight=2.0, class_name="gold"),
+    "plain": TenantSpec("plain", Bounds(6, 6000, 900)),
+}
+STRANGERS = [f"stranger-{number}" for number in range(7)]
+PREFILL_S, TOKEN_S, PER_SLOT_S = 0.0002, 0.01, 300.0
+IDLE_TENANTS = 2
+RETRIABLE = {"no_worker", "standing_queue", "deadline"}
+
+
+class Executor(RuleBasedStateMachine):
+    def __init__(self) -> None:
+        super().__init__()
+        self.now = 1000.0
+        self.chance = 0
+        self.slots = dict.fromkeys(POOLS, 0)
+        self.stages: dict[Request, Stage] = {}
+        self.fates: dict[Request, str] = {}
+        self.answers: dict[Request, int] = {}
+        self.spent: dict[str, float] = {}
+        self.ended = dict.fromkeys(POOLS, 0)
+        self.memory = inf
+
+    @initialize(
+        quantum=st.sampled_from([None, 100.0, 2000.0]),
+        announced=st.booleans(),
+        off=st.sets(
+            st.sampled_from(["clamp", "standing_queue", "calibrate", "measured_rounds", "degrade"]), max_size=2
+        ),
+        least=st.sampled_from([1, 4]),
+    )
+    def open(self, quantum: float | None, announced: bool, off: set[str], least: int) -> None:
+        self.settings = WeirSettings(
+            bounds=Bounds(12, 12000, 2000),
+            stranger=TenantSpec("", Bounds(3, 3000, 600)),
+            classes=(ClassSpec("default", 1.0, 0.1), ClassSpec("gold", 4.0)),
+            idle_tenants=IDLE_TENANTS,
+            quantum_tokens=quantum,
+            least_answer_tokens=least,
+            strict=True,
+            **dict.fromkeys(off, False),  # type: ignore[arg-type]
+        )
+        self.weir = Weir(self.settings, self.random)
+        for spec in KNOWN.values():
+            self.weir.configure(spec)
+        self.announced = announced
+        for pool in POOLS:
+            if announced:
+                self.weir.announce(
+                    pool,
+                    Estimator(work_per_slot_s=PER_SLOT_S, prefill_s_per_token=PREFILL_S, s_per_token=TOKEN_S),
+                )
+            self.resize(pool, 2)
+
+    def random(self) -> float:
+        self.chance += 1
+        return self.chance * 0.618034 % 1.0
+
+    def of(self, stage: Stage, pool: str | None = None, tenant: str | None = None) -> list[Request]:
+        return [
+            request
+            for request, at in self.stages.items()
+            if at is stage and pool in (None, request.pool) and tenant in (None, request.tenant)
+        ]
+
+    def moves(self, request: Request, to: Stage) -> None:
+        assert ORDER.index(to) > ORDER.index(self.stages[request])
+        self.stages[request] = to
+        assert request.stage is to
+
+    def ends(self, request: Request, fate: str) -> None:
+        assert request not in self.fates, f"{request!r} was {self.fates[request]}, and now {fate}"
+        self.fates[request] = fate
+
+    # ---- the door
+
+    @rule(
+        tenant=st.sampled_from([*KNOWN, *STRANGERS]),
+        pool=st.sampled_from(POOLS),
+        slack_s=st.sampled_from([-1.0, 0.0, 0.05, 0.3, 1.0, 1.0, 3.0, 10.0, 60.0]),
+        prompt=st.sampled_from([1, 50, 50, 500, 5000]),
+        context=st.sampled_from([0, 0, 800]),
+        asked=st.sampled_from([1, 8, 40, 200]),
+        share=st.floats(0, 1),
+        size=st.sampled_from([0, 0, 100, 700]),
+        max_level=st.sampled_from([0, 0, 1, 4, 9]),
+        may_clamp=st.booleans(),
+        ready=st.sampled_from([True, True, False]),
+        count=st.sampled_from([1, 1, 1, 2, 5]),
+    )
+    def offer(
+        self,
+        tenant: str,
+        pool: str,
+        slack_s: float,
+        prompt: int,
+        context: int,
+        asked: int,
+        share: float,
+        size: int,
+        max_level: int,
+        may_clamp: bool,
+        ready: bool,
+        count: int,
+    ) -> None:
+        for _ in range(count):
+            request = Request(
+                len(self.stages),
+                tenant,
+                self.now,
+                self.now + slack_s,
+                prompt_tokens=prompt,
+                max_tokens=asked,
+                context_tokens=context,
+                bytes=size,
+                pool=pool,
+                max_level=max_level,
+                may_clamp=may_clamp,
+                ready=ready,
+            )
+            self.answers[request] = max(1, round(share * asked))
+            self.stages[request] = Stage.NEW
+            waiting = self.of(Stage.WAITING, pool)
+            free = self.free(pool) > len(waiting) and not any(each.ready for each in waiting)
+            said = self.weir.offer(self.now, request)
+            assert isfinite(said.predicted_wait_s)
+            assert said.predicted_wait_s >= 0
+            if isinstance(said, Refused):
+                self.refused(request, said, free)
+            else:
+                self.admitted(request, said, max_level)
+
+    def admitted(self, request: Request, said: Admitted, max_level: int) -> None:
+        assert self.slots[request.pool] > 0
+        assert request.deadline > self.now
+        assert 0 <= said.level <= min(max_level, len(LADDER) - 1)
+        assert said.level == request.level
+        assert request.charge_tokens > 0
+        waits_s = self.weir.forecast(request)
+        assert all(isfinite(wait_s) and wait_s >= 0 for wait_s in waits_s)
+        assert waits_s == sorted(waits_s)
+        self.moves(request, Stage.WAITING)
+        for waiting, bounds in (
+            (self.of(Stage.WAITING), self.settings.bounds),
+            (self.of(Stage.WAITING, tenant=request.tenant), self.bounds(request.tenant)),
+        ):
+            assert len(waiting) <= bounds.requests
+            assert sum(each.charge_tokens for each in waiting) <= bounds.cost_tokens + 1e-6
+            assert sum(each.bytes for each in waiting) <= bounds.bytes
+
+    def refused(self, request: Request, said: Refused, free: bool) -> None:
+        assert request.stage is Stage.NEW
+        assert said.outcome.ending is Ending.REJECTED
+        assert said.scope in ("tenant", "platform")
+        if said.retry_hint_s is not None:
+            assert 0.05 <= said.retry_hint_s <= 30
+        if said.reason in RETRIABLE:
+            assert said.retry_hint_s is not None
+        if said.reason == "too_long":
+            assert said.retry_hint_s is None
+        if request.deadline <= self.now and said.outcome is Outcome.DEADLINE_INFEASIBLE:
+            assert said.retry_hint_s is None, "it can never fit"
+        if said.outcome is Outcome.NO_CAPACITY:
+            assert self.slots[request.pool] == 0
+        if free and said.outcome is Outcome.DEADLINE_INFEASIBLE:
+            prompt, _ = sizes(request, request.max_level, LADDER[request.max_level])
+            read_s = self.weir.learned[request.pool].estimator.prefill_s(prompt)
+            assert read_s >= request.deadline - self.now, "refused on a guess while a slot is free"
+        self.ends(request, "refused")
+
+    def bounds(self, tenant: str) -> Bounds:
+        return KNOWN[tenant].bounds if tenant in KNOWN else self.settings.stranger.bounds
+
+    @rule(tenant=st.sampled_from([*KNOWN, STRANGERS[0]]), weight=st.sampled_from([0.5, 1.0, 3.0]))
+    def reweigh(self, tenant: str, weight: float) -> None:
+        known = self.weir.drr.tenants.get(tenant)
+        class_name = known.class_name if known else "default"
+        self.weir.configure(TenantSpec(tenant, self.bounds(tenant), weight, class_name))
+
+    # ---- the line
+
+    @precondition(lambda self: self.of(Stage.WAITING))
+    @rule(data=st.data())
+    def make_ready(self, data: st.DataObject) -> None:
+        request = data.draw(st.sampled_from(self.of(Stage.WAITING)))
+        self.weir.ready(self.now, request)
+        assert request.ready
+
+    @precondition(lambda self: self.stages)
+    @rule(data=st.data())
+    def leave(self, data: st.DataObject) -> None:
+        request = data.draw(st.sampled_from(list(self.stages)))
+        waits = self.stages[request] is Stage.WAITING
+        assert self.weir.leave(self.now, request) == waits
+        if waits:
+            self.moves(request, Stage.ENDED)
+            self.ends(request, "left")
+
+    @rule()
+    def expire(self) -> None:
+        due = {each for each in self.of(Stage.WAITING) if each.expires_at <= self.now}
+        expired = self.weir.expire(self.now)
+        assert set(expired) == due
+        assert [each.expires_at for each in expired] == sorted(each.expires_at for each in expired)
+        for request in expired:
+            self.moves(request, Stage.ENDED)
+            self.ends(request, "evicted")
+        assert self.weir.wakes_at() > self.now
+
+    # ---- the slots
+
+    def free(self, pool: str) -> int:
+        return self.slots[pool] - len(self.of(Stage.RUNNING, pool))
+
+    @rule(memory=st.sampled_from([inf, inf, inf, 400, 5000]))
+    def use_memory(self, memory: float) -> None:
+        self.memory = memory
+
+    def fits(self, request: Request) -> bool:
+        return request.prompt_tokens <= self.memory
+
+    @rule(pool=st.sampled_from(POOLS))
+    def serve(self, pool: str) -> None:
+        started = True
+        while self.free(pool) > 0 and started:
+            started = self.next(pool)
+        if self.memory == inf and self.free(pool) > 0:
+            assert not [each for each in self.of(Stage.WAITING, pool) if each.ready], "a slot idles while work waits"
+
+    @rule(pool=st.sampled_from(POOLS))
+    def serve_one(self, pool: str) -> None:
+        if self.free(pool) > 0:
+            self.next(pool)
+
+    def next(self, pool: str) -> bool:
+        request, evicted = self.weir.next(self.now, pool, None if self.memory == inf else self.fits)
+        for each in evicted:
+            assert each.ready
+            assert self.fits(each)
+            self.moves(each, Stage.ENDED)
+            self.ends(each, "evicted")
+        if request is None:
+            return False
+        assert request.ready
+        assert request.pool == pool
+        assert self.fits(request)
+        assert self.now <= request.deadline
+        assert 1 <= request.granted_tokens <= request.max_tokens
+        assert request.started_at == self.now
+        self.moves(request, Stage.RUNNING)
+        return True
+
+    @precondition(lambda self: self.of(Stage.RUNNING))
+    @rule(data=st.data(), outcome=st.sampled_from([Outcome.CLIENT_GONE, Outcome.UPSTREAM_FAILED]))
+    def stop(self, data: st.DataObject, outcome: Outcome) -> None:
+        request = data.draw(st.sampled_from(self.of(Stage.RUNNING)))
+        self.finish(request, outcome, self.written(request))
+
+    @precondition(lambda self: self.fates)
+    @rule(data=st.data())
+    def finish_twice(self, data: st.DataObject) -> None:
+        request = data.draw(st.sampled_from(list(self.fates)))
+        with pytest.raises(RuntimeError):
+            self.weir.finish(self.now, request, Outcome.SERVED, 1, 1)
+
+    @rule(step_s=st.sampled_from([0.001, 0.02, 0.1, 0.5, 2.0, 20.0, 400.0]))
+    def let_time_pass(self, step_s: float) -> None:
+        """Answers end when they are complete, and at their deadline at the latest."""
+        until = self.now + step_s
+        while due := [each for each in self.of(Stage.RUNNING) if self.ends_at(each) <= until]:
+            request = min(due, key=self.ends_at)
+            self.now = max(self.now, self.ends_at(request))
+            tokens = self.written(request)
+            complete = tokens >= min(self.answers[request], request.granted_tokens)
+            self.finish(request, Outcome.SERVED if complete else Outcome.DEADLINE_EXCEEDED, tokens)
+        self.now = until
+
+    def read_s(self, request: Request) -> float:
+        return (request.prompt_tokens + request.context_tokens) * PREFILL_S
+
+    def ends_at(self, request: Request) -> float:
+        tokens = min(self.answers[request], request.granted_tokens)
+        return min(
+            max(request.deadline, request.started_at), request.started_at + self.read_s(request) + tokens * TOKEN_S
+        )
+
+    def written(self, request: Request) -> int:
+        tokens = (self.now - request.started_at - self.read_s(request)) / TOKEN_S
+        return min(max(0, round(tokens)), self.answers[request], request.granted_tokens)
+
+    def finish(self, request: Request, outcome: Outcome, tokens: int) -> None:
+        if tokens:
+            first_at, now = request.started_at + self.read_s(request), self.now
+            self.weir.first_token(min(first_at, now), request)
+        prompt = request.prompt_tokens + request.context_tokens
+        self.weir.finish(self.now, request, outcome, prompt, tokens)
+        self.moves(request, Stage.ENDED)
+        self.ends(request, "finished")
+        self.ended[request.pool] += 1
+        cost = self.settings.weights.cost(prompt, tokens)
+        assert request.charge_tokens == pytest.approx(cost)
+        if request.tenant in KNOWN:
+            self.spent[request.tenant] = self.spent.get(request.tenant, 0.0) + cost
+
+    @rule(pool=st.sampled_from(POOLS), slots=st.integers(0, 4), fail=st.booleans())
+    def resize(self, pool: str, slots: int, fail: bool = False) -> None:
+        """Slots come and go; those that ran on lost ones fail, or run on."""
+        estimator = self.weir.learned[pool].estimator if pool in self.weir.learned else None
+        before = estimator.rate if estimator else None
+        had = self.slots[pool]
+        self.slots[pool] = slots
+        self.weir.capacity(self.now, slots, pool)
+        after = self.weir.learned[pool].estimator.rate
+        if slots == 0:
+            assert after is None
+        elif before is not None:
+            assert after == pytest.approx(before * slots / had), "lost slots do not show at once"
+        while fail and self.free(pool) < 0:
+            request = self.of(Stage.RUNNING, pool)[0]
+            self.finish(request, Outcome.UPSTREAM_FAILED, self.written(request))
+
+    # ---- what always holds
+
+    @invariant()
+    def stages_are_as_told(self) -> None:
+        for request, stage in self.stages.items():
+            assert request.stage is stage
+            assert (request in self.fates) == (stage in (Stage.NEW, Stage.ENDED))
+
+    @invariant()
+    def slots_are_counted(self) -> None:
+        for pool, slots in self.slots.items():
+            estimator = self.weir.learned[pool].estimator
+            assert estimator.busy == len(self.of(Stage.RUNNING, pool))
+            assert (estimator.slots, estimator.free) == (slots, max(0, slots - estimator.busy))
+            assert (estimator.rate is None) or (isfinite(estimator.rate) and estimator.rate > 0)
+            if self.announced and slots and self.ended[pool] < ENOUGH:
+                assert estimator.rate == pytest.approx(PER_SLOT_S * slots)
+            residual_s = estimator.residual_s(self.now)
+            assert isfinite(residual_s)
+            assert residual_s >= 0
+            assert len(estimator._ends) <= 64 + 2 * (estimator.busy + 4) + 1
+
+    @invariant()
+    def books_are_those_of_the_waiting(self) -> None:
+        drr, waiting = self.weir.drr, self.of(Stage.WAITING)
+        assert drr.usage.requests == len(waiting)
+        assert drr.usage.bytes == sum(each.bytes for each in waiting)
+        assert drr.usage.cost_tokens == pytest.approx(sum(each.charge_tokens for each in waiting))
+        for name in POOLS:
+            pool, here = drr.pools[name], self.of(Stage.WAITING, name)
+            assert pool.requests == len(here)
+            assert pool.work == pytest.approx(sum(each.charge_tokens for each in here))
+            assert pool.classes.backlog == sum(each.ready for each in here)
+            assert pool.waiting_flows == len({each.tenant for each in here})
+        expiries = [each.expires_at for each in waiting]
+        assert self.weir.wakes_at() == min(expiries, default=inf)
+        assert len(drr._expiries) <= 2 * len(waiting) + 65
+
+    @invariant()
+    def running_and_charged_are_counted_per_tenant(self) -> None:
+        for id, tenant in self.weir.drr.tenants.items():
+            running = self.of(Stage.RUNNING, tenant=id)
+            assert tenant.running == len(running)
+            assert tenant.usage.requests == len(self.of(Stage.WAITING, tenant=id))
+            if id in KNOWN:
+                charged = self.spent.get(id, 0.0) + sum(each.charge_tokens for each in running)
+                assert tenant.charged == pytest.approx(charged, abs=1e-6)
+
+    @invariant()
+    def strangers_and_what_was_learned_of_them_are_forgotten(self) -> None:
+        tenants = self.weir.drr.tenants
+        idle = [id for id, tenant in tenants.items() if not tenant.configured and not tenant.busy]
+        met_since = len(STRANGERS)  # those that went idle since a stranger last came are still to be forgotten
+        assert len(idle) <= IDLE_TENANTS + met_since
+        assert set(self.weir.drr._idle) == {tenants[id] for id in idle}
+        for of_pool in self.weir.learned.values():
+            assert set(of_pool.tenants) <= set(tenants)
+        for request in [*self.of(Stage.WAITING), *self.of(Stage.RUNNING)]:
+            assert request.tenant in tenants
+
+    @precondition(lambda self: len(self.stages) > 20)
+    @rule()
+    def drain(self) -> None:
+        """Let all end. Nothing is left in any book."""
+        self.memory = inf
+        for pool in POOLS:
+            self.resize(pool, 2)
+        for request in self.of(Stage.WAITING):
+            self.weir.ready(self.now, request)
+        while self.of(Stage.WAITING) or self.of(Stage.RUNNING):
+            self.expire()
+            for pool in POOLS:
+                self.serve(pool)
+            self.let_time_pass(0.5)
+        assert set(self.fates) == set(self.stages)
+        self.slots_are_counted()
+        self.books_are_those_of_the_waiting()
+        self.running_and_charged_are_counted_per_tenant()
+        self.strangers_leave_nothing()
+
+    def strangers_leave_nothing(self) -> None:
+        self.now += 10_000.0
+        late = Request(-1, "the last stranger", self.now, self.now - 1.0, prompt_tokens=1, max_tokens=1)
+        self.stages[late] = Stage.NEW
+        assert isinstance(self.weir.offer(self.now, late), Refused)
+        self.ends(late, "refused")
+        configured = {id for id, tenant in self.weir.drr.tenants.items() if tenant.configured}
+        assert set(self.weir.drr.tenants) == configured | {"the last stranger"}
+        for of_pool in self.weir.learned.values():
+            assert set(of_pool.tenants) <= configured | {"the last stranger"}
+        assert not self.weir.drr._expiries
+        assert self.weir.learned["default"].pool.active_flows == 0
+
+
+TestWeir = Executor.TestCase
+TestWeir.settings = settings(max_examples=60, stateful_step_count=40)
