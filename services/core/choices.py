@@ -17,7 +17,7 @@ class WeirSettings:
     stranger: TenantSpec = field(default_factory=lambda: TenantSpec("", Bounds(64)))
     """Of tenants that nobody configured; the id is their own."""
     classes: tuple[ClassSpec, ...] = field(default_factory=lambda: (ClassSpec("default"),))
-    idle_tenants: int = 1000
+    idle_tenants: int = 10_000
     quantum_tokens: float | None = None
     """None: the q90 of what requests cost."""
     safety_margin: float = 0.8
