@@ -39,6 +39,19 @@ def test_while_a_slot_is_free_nobody_is_refused_on_a_guess(known: bool, may_clam
     if known:  # that its answers take 2 s
         house.warm(answer=200)
     admitted(house.offer(slack_s=0.5, answer=10, max_tokens=200, may_clamp=may_clamp))
+    house.run(house.now + 1.0)
+    assert house.count(Outcome.SERVED) == (26 if known else 1)
+
+
+def test_a_guess_does_not_take_out_whom_no_guess_could_keep_out() -> None:
+    house = House(slots=2)
+    house.warm(answer=200)
+    request = house.request(slack_s=0.5, answer=10, ready=False)
+    admitted(house.put(request))
+    house.run(house.now + 0.1)
+    house.weir.ready(house.now, request)
+    house.start()
+    assert request.stage is Stage.RUNNING
 
 
 def test_in_an_empty_house_only_what_certainly_comes_too_late_is_refused() -> None:
@@ -73,6 +86,20 @@ def test_a_retry_that_cannot_fit_gets_no_hint() -> None:
     house.fill()
     said = refused(house.offer(slack_s=0.5))
     assert (said.reason, said.retry_hint_s) == ("too_long", None)
+
+
+def test_what_is_larger_than_a_bound_will_never_fit_and_gets_no_hint() -> None:
+    small = TenantSpec("", Bounds(10, cost_tokens=1000, bytes=1000))
+    house = House(chosen=settings(stranger=small))
+    house.fill(waiting=0)
+    for fields in ({"bytes": 1001}, {"prompt_tokens": 1001}):
+        said = refused(house.offer(slack_s=100.0, **fields))
+        assert said.outcome is Outcome.TENANT_QUEUE_FULL
+        assert said.retry_hint_s is None
+    house = House(chosen=settings(bounds=Bounds(10, cost_tokens=1000, bytes=1000)))
+    house.fill(waiting=0)
+    said = refused(house.offer(slack_s=100.0, bytes=1001))
+    assert (said.outcome, said.reason, said.retry_hint_s) == (Outcome.YIELD, "platform_bytes", None)
 
 
 def test_a_full_queue_says_whose_it_is_and_when_to_come_back() -> None:
@@ -124,6 +151,20 @@ def test_retrieval_counts_for_those_who_have_not_done_it() -> None:
     assert refused(house.offer("r", slack_s=needed_s * 0.97, ready=False)).outcome is Outcome.DEADLINE_INFEASIBLE
     admitted(house.offer("r", slack_s=needed_s * 1.03, ready=False))
     admitted(house.offer("r", slack_s=needed_s * 0.97, ready=True))
+
+
+def test_the_time_of_retrieval_is_not_taken_for_an_error_of_the_predicted_wait() -> None:
+    house = House(slots=2)
+    for _ in range(60):
+        request = house.request("r", slack_s=10.0, answer=2, ready=False)
+        admitted(house.put(request))
+        house.run(house.now + 0.6)
+        house.weir.ready(house.now, request)
+        house.start()
+        house.run(house.now + 1.0)
+    request = house.request("r", slack_s=10.0, answer=2, ready=True)
+    admitted(house.put(request))
+    assert house.weir.forecast(request)[-1] < 0.1
 
 
 # ---- degradation
