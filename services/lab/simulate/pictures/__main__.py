@@ -73,7 +73,7 @@ def _one(name: str, made: dict[Runs, Comparison], folder: Path, png: Path | None
             draw(closeup, name, folder, png)
         else:
             draw_own(closeup, name, folder, png)
-        return text, ""
+        return text, text.partition("\n\n")[0]
     runs = _runs(name)
     comparison = made[runs] = made.get(runs) or runs.make(jobs)
     quoted = ""

@@ -46,11 +46,11 @@ def coverage(jobs: int) -> tuple[Own, str]:
         waits = sum(each.count for each in told)
         shares = [sum(each.shares[q] * each.count for each in told) / waits for q in PUBLISHED]
         covered.append((mix.name, waits, shares))
-    lines = ["| mix | waits | within q50 | within q90 | within q95 | command |", "|---|---:|---:|---:|---:|---|"]
-    for mix, (name, waits, shares) in zip(MIXES, covered, strict=True):
-        cells = " | ".join(f"{100 * share:.1f}%" for share in shares)
-        lines.append(f"| {name} | {waits:,} | {cells} | `{mix.runs.command} --json` |")
-    return lambda theme: _dots(covered, theme), "\n".join(lines)
+    lines = ["| mix | waits | within q50 | within q90 | within q95 |", "|---|---:|---:|---:|---:|"]
+    for name, waits, shares in covered:
+        lines.append(f"| {name} | {waits:,} | {' | '.join(f'{100 * share:.1f}%' for share in shares)} |")
+    commands = [f"- {mix.name}: `{mix.runs.command} --json`" for mix in MIXES]
+    return lambda theme: _dots(covered, theme), "\n".join([*lines, "", *commands])
 
 
 def _dots(covered: Sequence[tuple[str, int, list[float]]], theme: style.Theme) -> Figure:
