@@ -79,7 +79,7 @@ def rate(jobs: int) -> tuple[Panels, str]:
     chart = Panels(
         name="rate",
         question="How soon does the estimate of capacity follow?",
-        note="outage and slow_worker: 16 slots, 75 % load, virtual time, seed 1. The dark band is the difference.",
+        note="outage and slow_worker: 16 slots, 75 % load, virtual time, seed 1. The grey band is the difference.",
         x_label="time, seconds",
         y_label="work per second, share of what it was",
         panels=tuple(panels),
