@@ -39,7 +39,7 @@ def table(row: Row, outcomes: Sequence[Outcome], *, others: bool = True) -> Tabl
     for outcome in outcomes:
         line = outcome.line
         verdict = Text(outcome.verdict, style=STYLES[outcome.held])
-        ours = median(outcome, line.judged), worst(outcome, line.judged)
+        ours = _first(outcome), worst(outcome, line.judged)
         rest = [median(outcome, name) for name in OTHERS] if others else []
         shown.add_row(line.name, *ours, line.wanted, verdict, *rest)
     return shown
@@ -95,8 +95,22 @@ def _section(row: Row, outcomes: Sequence[Outcome]) -> Iterator[str]:
         line = outcome.line
         verdict = f"**{outcome.verdict}**" if outcome.held is False else outcome.verdict
         others = " | ".join(_cell(outcome, name) for name in OTHERS)
-        yield f"| {line.name} | {_cell(outcome, line.judged)} | {line.wanted} | {verdict} | {others} |"
+        yield f"| {line.name} | {_ours(outcome)} | {line.wanted} | {verdict} | {others} |"
     yield ""
+
+
+def _first(outcome: Outcome) -> str:
+    """The median; of repetitions of which one decides, that one."""
+    if outcome.judged_by is None or outcome.figure is None:
+        return median(outcome, outcome.line.judged)
+    return outcome.line.unit.write(outcome.figure)
+
+
+def _ours(outcome: Outcome) -> str:
+    if outcome.judged_by is None:
+        return _cell(outcome, outcome.line.judged)
+    others = f"median {median(outcome, outcome.line.judged)}, worst {worst(outcome, outcome.line.judged)}"
+    return f"{_first(outcome)} ({others})"
 
 
 def _cell(outcome: Outcome, policy: str) -> str:

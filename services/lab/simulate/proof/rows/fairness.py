@@ -48,7 +48,7 @@ def _lines() -> Iterator[Line]:
         yield Line(f"gap / VTC's bound, {case}", (case,), of(case, to_bound_of_vtc), target=0.25, at_least=False)
     for case in CASES:
         yield Line(f"gap in seconds of all capacity, {case}", (case,), of(case, gap_s), COUNT, at_least=False)
-    for case in (*CASES, "300 tenants at 10x", "unknown lengths at 10x"):
+    for case in (*CASES, "300 tenants at 10x, for a minute", "unknown lengths at 10x"):
         yield Line(f"Jain's index, worst 60 s, {case}", (case,), of(case, jain), target=0.99)
 
 

@@ -57,9 +57,9 @@ HOW = """A wait is predicted at the door, until a worker is given the request; o
 counting window, a share q should be no longer than the predicted q-quantile. One dropped in the queue counts as longer
 if it had waited longer by then, and not at all otherwise. Runs last a minute or more, learning included. Hints: ten
 times capacity for 2 s, then half of capacity, everyone comes back when told; of the first returns, the share that was
-admitted. The oracle knows every arrival, length and deadline, leaves out what could not be on time on an empty worker,
-and serves the rest as a fluid at the measured capacity, earliest deadline first, parts counting: no schedule can have
-more. Only work on time counts. Regret is (the oracle's - ours) / the oracle's; it can be negative where a policy serves
-a mix that is easier on the workers than the one that was asked for."""
+admitted (no other policy hints). The oracle knows every arrival, length and deadline, leaves out what could not be on
+time on an empty worker, and serves the rest as a fluid at the measured capacity, earliest deadline first, parts
+counting: no schedule can have more. Only work on time counts. Regret is (the oracle's - ours) / the oracle's; it can be
+negative where a policy serves a mix that is easier on the workers than the one that was asked for."""
 
 ROWS = (row_9(LEARNED),)
