@@ -303,26 +303,23 @@ class Ring(Generic[M]):
         `part` is what one member has in a round, on average. What the members have now does not show who comes back in
         every round, so rounds are measured as well, and in each what newcomers took, who go first:
 
-            new       those that are new already
-            this      the rest of this round
-            later     that, the newcomers of the next round, all who wait for it, and whole rounds for the rest
+            new          those that are new already
+            this round   its newcomers, and half of those who have a turn in it; a round for every further turn
+            a later one  the rest of this, the next one's newcomers, all who wait for it; a round for every further turn
         """
         if not self.backlog:
             return 0.0
         if self.would_be_new(now, member):
             return len(self._new) * part
         gone, gone_new = self._served - self._turned_at, self._served_new - self._turned_new_at
-        in_turn = (len(self._new) + len(self._now)) * part
-        if member.turn is not Turn.OUT and member.turn not in WAITS and member.since == self.given:
-            rounds = self._rounds(member, ahead - member.deficit)
-        elif member.turn is Turn.OUT or member.due >= self.given:
-            rounds = self._rounds(member, ahead - self.standing(now, member))
-        else:  # its turn comes in this round, after the newcomers
+        rounds = self._rounds(member, ahead - self.standing(now, member))
+        if member.turn is not Turn.OUT and member.since < self.given and member.due < self.given:
             newcomers = max(len(self._new) * part, self.new_work - gone_new)
-            return max(newcomers + 0.5 * len(self._now) * part, self.round_work - (self._served - member.turned_at))
+            turn = max(newcomers + 0.5 * len(self._now) * part, self.round_work - (self._served - member.turned_at))
+            return turn + max(0, rounds) * self.round_work
         if rounds < 1:
             return 0.0
-        rest = max(in_turn, self.round_work - gone)
+        rest = max((len(self._new) + len(self._now)) * part, self.round_work - gone)
         return rest + self.new_work + len(self._next) * part + (rounds - 1) * self.round_work
 
     # ---- turns
