@@ -143,6 +143,7 @@ class Visit:
         """Write down what it was admitted with. The scheduler has the last word: there may be no room."""
         request = self.request
         request.on_trust = self.view.idle or self._is_probe()
+        request.light = self.light
         self.of_tenant.guessed_out = 0
         request.level = self.level
         request.charge_tokens = self.cost_tokens
@@ -158,7 +159,7 @@ class Visit:
         if self.request.may_clamp or self.request.on_trust:
             least = min(self.answer_tokens, self.settings.least_answer_tokens)
             return self.of_pool.estimator.service_s(self.prompt_tokens, least)
-        answer = probable_tokens(self.of_tenant.lengths, self.answer_tokens)
+        answer = probable_tokens(self.of_tenant.lengths, self.answer_tokens, light=self.light)
         return self.of_pool.estimator.probable_s(self.prompt_tokens, answer)
 
     def refuse(self, outcome: Outcome, reason: str, random: Callable[[], float], *, never: bool = False) -> Refused:
@@ -184,10 +185,11 @@ class Visit:
         return self.service_s < self.settings.safety_margin * (self.request.deadline - self.now)
 
 
-def probable_tokens(lengths: Lengths, answer_tokens: int) -> float:
+def probable_tokens(lengths: Lengths, answer_tokens: int, *, light: bool) -> float:
     """85 % of the tenant's answers are at most so long. While few are known, only what is certain, as at the door.
 
-    The median wastes: of those that start with just enough time for it, half are cut off at their deadline. A guess
-    from the lengths of others locks a tenant out for good where they are all long.
+    The median wastes: of those that start with just enough time for it, half are cut off at their deadline. It counts
+    for a light tenant, as at the door: whoever was let in by the median would be taken out by the rest. A guess from
+    the lengths of others locks a tenant out for good where they are all long.
     """
-    return lengths.at(PROBABLE, answer_tokens) if lengths.confident else 0.0
+    return lengths.at(0.5 if light else PROBABLE, answer_tokens) if lengths.confident else 0.0

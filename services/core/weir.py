@@ -151,7 +151,7 @@ class Weir:
 
     def _grant(self, now: float, request: Request, of_pool: OfPool) -> int:
         prompt, answer = sizes(request, request.level, self.settings.ladder[request.level])
-        probable = probable_tokens(of_pool.tenants[request.tenant].lengths, answer)
+        probable = probable_tokens(of_pool.tenants[request.tenant].lengths, answer, light=request.light)
         tokens = grant(request, prompt, answer, probable, request.deadline - now, of_pool.estimator)
         return tokens if tokens >= min(answer, self.settings.least_answer_tokens) else 0
 
