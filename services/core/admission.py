@@ -27,12 +27,15 @@ The next free slot is the first that is expected to end, not a mean: long reques
 
 **The service.** Prefill, then the answer's length times the time per token. The length is a guess.
 
-**Caution is for those who ask for more than their share.** A tenant that does counts with the q95 of its wait
-(`calibration.py`) and the q90 of its lengths: what it loses by caution, it would have lost anyway. One that asks for
-less counts with the mean and the median, and its standing queue is not looked at: it must not be refused because its
-neighbours are hard to predict. Where an answer may be cut to fit, the median serves for all: the clamp bounds the rest.
-A tenant of whom fewer than 20 answers are known is not refused on a guess at all: only its prefill counts. Judged by
-the lengths of others it might be refused for ever, and nobody would learn that they were wrong.
+**Caution is for those who have their share.** A tenant that asks for more than its share counts with the q95 of its
+wait (`calibration.py`) and with a high quantile of its lengths, the q90 once it gets all of its share: what it loses by
+caution, it would have lost anyway. While it gets less, the quantile is lower, down to the median: refused on caution,
+it would have no line for the scheduler to be fair to. One that asks for less than its share counts with the mean and
+the median, and its standing queue is not looked at: it must not be refused because its neighbours are unpredictable.
+
+Where an answer may be cut to fit, the median serves for all: the clamp bounds the rest. A tenant of whom fewer than 20
+answers are known is not refused on a guess at all: only its prefill counts. Judged by the lengths of others it might be
+refused for ever, and nobody would learn that they were wrong.
 
 Relatives: Clockwork (OSDI '20) and Nexus (SOSP '19) test feasibility with known service times; Mooncake (FAST '25)
 refuses before prefill; QLM (2024) estimates waits from queued tokens. None of them knows the share that DRR gives.

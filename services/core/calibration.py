@@ -30,6 +30,7 @@ the prediction, or one bad second could frighten it into admitting nothing, and 
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Sequence
 
 from services.core.quantile import Rolling
@@ -57,11 +58,10 @@ class Coverage:
         self.covered = [0] * len(PUBLISHED)
 
     def count(self, actual_s: float, predicted_s: list[float]) -> None:
-        """A wait, and what had been predicted for it at each quantile."""
+        """A wait, and what had been predicted for it at each quantile, in order."""
         self.total += 1
-        for place, longest_s in enumerate(predicted_s):
-            if actual_s <= longest_s:
-                self.covered[place] += 1
+        for place in range(bisect_left(predicted_s, actual_s), len(predicted_s)):
+            self.covered[place] += 1
 
     def share(self, q: float) -> float | None:
         """The share of actual waits at or below the prediction at q; None without any."""
@@ -79,7 +79,7 @@ class Calibration:
         self._errors: Rolling | None = None  # made with the first: many tenants never start anything
         self.errors_s: Sequence[float] = NO_ERRORS
         """The errors at the published quantiles, up to REFRESH samples old; zeros while too few are known."""
-        self._levels: Sequence[float] = PUBLISHED
+        self._levels = list(PUBLISHED)
         self._stale_in = ENOUGH
 
     def learn(self, predicted_s: float, actual_s: float) -> None:
@@ -94,10 +94,10 @@ class Calibration:
             self.parent._add(error_s)
 
     def _adapt(self, error_s: float) -> None:
-        self._levels = [
-            min(MOST, max(0.0, level + STEP * (q if error_s > known_s else q - 1.0)))
-            for level, q, known_s in zip(self._levels, PUBLISHED, self.errors_s, strict=True)
-        ]
+        levels, known_s = self._levels, self.errors_s
+        for place, q in enumerate(PUBLISHED):
+            level = levels[place] + STEP * (q if error_s > known_s[place] else q - 1.0)
+            levels[place] = level if 0.0 <= level <= MOST else max(0.0, min(level, MOST))
 
     def _add(self, error_s: float) -> None:
         if self._errors is None:

@@ -28,7 +28,7 @@ asked about.
 
 Bounds. Lengths of 1 to a million tokens are kept within 5 %, and exactly where they are all equal (`quantile.Sketch`);
 a sample weighs half as much after 200 more; the tables are rebuilt when an eighth more samples have come, at the latest
-at the 32nd. The estimator takes it that the limit of a request says nothing about its length: a client that asks for
+at the 128th. The estimator takes it that the limit of a request says nothing about its length: a client that asks for
 short limits only where it wants short answers is overestimated.
 """
 
@@ -45,7 +45,8 @@ CONFIDENT_SAMPLES = 20
 _HALF_LIFE = 200
 _ALPHA = 0.05
 _LEAST, _MOST = 0.5, 1e6
-_REFRESH = 32
+_REFRESH = 128
+_KEPT = 64
 _NONE = (0.0,)
 _NEVER = 1e-9
 """A share of answers below this is rounding."""
@@ -81,7 +82,18 @@ class Lengths:
     evenly around `prior_share` of the limit.
     """
 
-    __slots__ = ("_area", "_cut", "_ended", "_lengths", "_reached", "_stale_at", "parent", "prior_share", "samples")
+    __slots__ = (
+        "_area",
+        "_cut",
+        "_ended",
+        "_lengths",
+        "_means",
+        "_reached",
+        "_stale_at",
+        "parent",
+        "prior_share",
+        "samples",
+    )
 
     def __init__(self, parent: Lengths | None = None, prior_share: float = 0.5) -> None:
         if not 0 < prior_share <= 1:
@@ -96,6 +108,7 @@ class Lengths:
         self._lengths: Sequence[float] = _NONE  # ascending, from 0
         self._reached: Sequence[float] = _NONE  # 1 - S: the share of answers that are at most so long
         self._area: Sequence[float] = _NONE  # under S, from 0 to this length
+        self._means: dict[float, float] = {}  # by limit, until the next table: most clients ask for the same few
 
     @property
     def confident(self) -> bool:
@@ -125,7 +138,14 @@ class Lengths:
     def expected(self, max_tokens: float) -> float:
         """The mean length of an answer that is cut at `max_tokens`."""
         source = self._source()
-        return self.prior_share * max_tokens if source is None else source._mean(max_tokens)
+        if source is None:
+            return self.prior_share * max_tokens
+        mean = source._means.get(max_tokens)
+        if mean is None:
+            mean = source._mean(max_tokens)
+            if len(source._means) < _KEPT:
+                source._means[max_tokens] = mean
+        return mean
 
     def at(self, q: float, max_tokens: float) -> float:
         """The length that a share q of the answers does not exceed, if they are cut at `max_tokens`."""
@@ -186,6 +206,7 @@ class Lengths:
             lengths.append(length)
             reached.append(1 - longer)
         self._lengths, self._reached, self._area = lengths, reached, area
+        self._means = {}
 
     def __repr__(self) -> str:
         if not self.confident:

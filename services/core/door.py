@@ -131,8 +131,14 @@ class Visit:
         lengths, estimator = self.of_tenant.lengths, self.of_pool.estimator
         if not lengths.confident or self._is_probe():
             return estimator.service_s(self.prompt_tokens, 0.0)
-        q = 0.5 if self.light or self.request.may_clamp else 0.9
-        return estimator.service_s(self.prompt_tokens, lengths.at(q, self.answer_tokens))
+        return estimator.service_s(self.prompt_tokens, lengths.at(self._quantile(), self.answer_tokens))
+
+    def _quantile(self) -> float:
+        """At which quantile of its lengths it is judged: the more of its share it gets, the higher."""
+        rate = self.of_pool.estimator.rate
+        if self.light or self.request.may_clamp or not rate:
+            return 0.5
+        return 0.5 + 0.4 * min(1.0, self.of_tenant.got(self.now) / (rate * self.view.share))
 
     def _is_probe(self) -> bool:
         """Whether it is time to find out: refused for its lengths again and again, with nothing here to learn from."""
@@ -143,7 +149,7 @@ class Visit:
         """Write down what it was admitted with. The scheduler has the last word: there may be no room."""
         request = self.request
         request.on_trust = self.view.idle or self._is_probe()
-        request.light = self.light
+        request.length_quantile = self._quantile()
         self.of_tenant.guessed_out = 0
         request.level = self.level
         request.charge_tokens = self.cost_tokens
@@ -159,7 +165,7 @@ class Visit:
         if self.request.may_clamp or self.request.on_trust:
             least = min(self.answer_tokens, self.settings.least_answer_tokens)
             return self.of_pool.estimator.service_s(self.prompt_tokens, least)
-        answer = probable_tokens(self.of_tenant.lengths, self.answer_tokens, light=self.light)
+        answer = probable_tokens(self.of_tenant.lengths, self.answer_tokens, self.request.length_quantile)
         return self.of_pool.estimator.probable_s(self.prompt_tokens, answer)
 
     def refuse(self, outcome: Outcome, reason: str, random: Callable[[], float], *, never: bool = False) -> Refused:
@@ -185,11 +191,10 @@ class Visit:
         return self.service_s < self.settings.safety_margin * (self.request.deadline - self.now)
 
 
-def probable_tokens(lengths: Lengths, answer_tokens: int, *, light: bool) -> float:
-    """85 % of the tenant's answers are at most so long. While few are known, only what is certain, as at the door.
+def probable_tokens(lengths: Lengths, answer_tokens: int, quantile: float) -> float:
+    """How long an answer may well be, judged no harder than at the door; while few are known, only what is certain.
 
-    The median wastes: of those that start with just enough time for it, half are cut off at their deadline. It counts
-    for a light tenant, as at the door: whoever was let in by the median would be taken out by the rest. A guess from
-    the lengths of others locks a tenant out for good where they are all long.
+    At most the 85th of 100: the median wastes, since of those that start with just enough time for it, half are cut off
+    at their deadline. A guess from the lengths of others locks a tenant out for good where they are all long.
     """
-    return lengths.at(0.5 if light else PROBABLE, answer_tokens) if lengths.confident else 0.0
+    return lengths.at(min(quantile, PROBABLE), answer_tokens) if lengths.confident else 0.0

@@ -99,8 +99,8 @@ class Estimator:
         self._ends: list[tuple[float, int, Request]] = []
         self._starts = 0
         self._prefill = Ratio()
-        self._prefill_error = Sketch(0.02, half_life=HALF_LIFE)
-        self._token_s = Sketch(0.02, half_life=HALF_LIFE, least=1e-6)
+        self._prefill_error = Sketch(0.02, half_life=HALF_LIFE, refresh=64)
+        self._token_s = Sketch(0.02, half_life=HALF_LIFE, least=1e-6, refresh=64)
         self._prefill_s = 0.0
         self._median_s = 0.0
         if prefill_s_per_token:

@@ -18,6 +18,9 @@ from services.core.standing import StandingQueue
 DEMAND_S = 3.0
 """How far back a tenant's demand is looked at, to tell those below their share from those above."""
 
+GOT_S = 10.0
+"""How far back its service is looked at, which comes in lumps."""
+
 WAITS = 100
 """Recent waits and slacks of a class that its ladder looks at."""
 
@@ -39,7 +42,18 @@ class Waits:
 class OfTenant:
     """One tenant on one pool."""
 
-    __slots__ = ("_asked", "_asked_at", "appointments", "guessed_out", "lengths", "service_s", "standing", "waits")
+    __slots__ = (
+        "_asked",
+        "_asked_at",
+        "_got",
+        "_got_at",
+        "appointments",
+        "guessed_out",
+        "lengths",
+        "service_s",
+        "standing",
+        "waits",
+    )
 
     def __init__(self, lengths: Lengths, waits: Waits) -> None:
         self.lengths = Lengths(lengths)
@@ -49,6 +63,8 @@ class OfTenant:
         self.service_s = 0.0
         self._asked = 0.0
         self._asked_at = 0.0
+        self._got = 0.0
+        self._got_at = 0.0
         self.guessed_out = 0
         """Refusals in a row for how long its answers are thought to be."""
 
@@ -57,6 +73,15 @@ class OfTenant:
         self._asked = self._asked * exp((self._asked_at - now) / DEMAND_S) + cost
         self._asked_at = now
         return self._asked / DEMAND_S
+
+    def got(self, now: float) -> float:
+        """What it was served per second, over about the last GOT_S."""
+        return self._got * exp((self._got_at - now) / GOT_S) / GOT_S
+
+    def used(self, now: float, cost: float) -> None:
+        """One of its requests ended, having cost this much."""
+        self._got = self._got * exp((self._got_at - now) / GOT_S) + cost
+        self._got_at = now
 
     def served(self, service_s: float) -> None:
         """One of its requests held a slot this long."""
@@ -121,8 +146,8 @@ class OfPool:
     lengths: Lengths = field(default_factory=Lengths)
     tenants: dict[str, OfTenant] = field(default_factory=dict)
     appointments: Appointments = field(default_factory=Appointments)
-    costs: Sketch = field(default_factory=lambda: Sketch(0.02, half_life=500))
-    retrieval_s: Sketch = field(default_factory=lambda: Sketch(0.02, half_life=200))
+    costs: Sketch = field(default_factory=lambda: Sketch(0.02, half_life=500, refresh=64))
+    retrieval_s: Sketch = field(default_factory=lambda: Sketch(0.02, half_life=200, refresh=64))
 
     def tenant(self, flow: Flow) -> OfTenant:
         """What is known of a tenant; made when it is first asked for."""

@@ -64,8 +64,8 @@ class Request:
     """Order of arrival in the scheduler; breaks ties between equal deadlines."""
     on_trust: bool = False
     """Whether it was let in without a guess of its length, and must not be taken out on one."""
-    light: bool = False
-    """Whether its tenant asked for less than its share, so that the median of its lengths counted."""
+    length_quantile: float = 0.5
+    """At which quantile of its tenant's lengths it was judged."""
     queued_at: float = 0.0
     ready_at: float = 0.0
     """When its retrieval was done; 0 if it was ready when it came."""

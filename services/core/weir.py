@@ -151,7 +151,7 @@ class Weir:
 
     def _grant(self, now: float, request: Request, of_pool: OfPool) -> int:
         prompt, answer = sizes(request, request.level, self.settings.ladder[request.level])
-        probable = probable_tokens(of_pool.tenants[request.tenant].lengths, answer, light=request.light)
+        probable = probable_tokens(of_pool.tenants[request.tenant].lengths, answer, request.length_quantile)
         tokens = grant(request, prompt, answer, probable, request.deadline - now, of_pool.estimator)
         return tokens if tokens >= min(answer, self.settings.least_answer_tokens) else 0
 
@@ -191,6 +191,7 @@ class Weir:
         cost = self.settings.weights.cost(prompt_tokens, completion_tokens)
         estimator.stop(now)
         estimator.learn(now, request, cost)
+        of_tenant.used(now, cost)
         self.drr.settle(now, request, cost if self.settings.true_up else request.charge_tokens)
         if completion_tokens > 1 and request.first_token_at:
             estimator.learn_pace(now - request.first_token_at, completion_tokens - 1)
@@ -217,17 +218,17 @@ class Weir:
 
     def _level(self, now: float, request: Request, of_pool: OfPool, visit: Visit) -> int:
         """Where to begin on the ladder: where its class stands, as far as its tenant allows. Leaves a plan behind."""
-        of_class = of_pool.classes[visit.flow.node.name]
         prices = []
         for level in range(request.max_level + 1):
             visit.plan(level)
             prices.append(visit.cost_tokens)
         if not self.settings.degrade:
             return 0
+        of_class = of_pool.classes[visit.flow.node.name]
+        of_class.offered(prices)
         self._offers += 1
         if self._offers % SLACK_EVERY == 0:
             of_class.slacks_s.add(request.deadline - now)
-        of_class.offered(prices)
         if of_class.controller.due(now):
             self._look(now, of_pool)
         return min(of_class.controller.level, request.max_level)

@@ -241,21 +241,25 @@ def test_a_light_tenant_is_not_refused_by_caution_and_a_heavy_one_is() -> None:
     assert refused(house.offer("a", slack_s=slack_s)).reason == "deadline"
 
 
-def test_a_light_tenant_is_judged_by_its_median_and_a_heavy_one_by_its_long_answers() -> None:
+def test_a_light_tenant_is_judged_by_its_median_and_one_with_its_share_by_its_long_answers() -> None:
     house = House(slots=1)
     for at in range(60):
         house.offer("a", slack_s=100.0, answer=100 if at % 5 == 0 else 10)
         house.run(house.now + 20.0)
     house.fill(answer=20)
-    wait_s = house.estimator.residual_s(house.now)
-    slack_s = (wait_s + 10 * TOKEN_S + 50 * PREFILL_S) / 0.8 + 0.3
+    slack_s = (house.estimator.residual_s(house.now) + 10 * TOKEN_S + 50 * PREFILL_S) / 0.8 + 0.3
     request = house.request("a", slack_s=slack_s)
     admitted(house.put(request))
     house.weir.leave(house.now, request)
-    for _ in range(60):
+    for _ in range(60):  # from now on it asks for more than its share
         request = house.request("a", slack_s=100.0)
         if isinstance(house.put(request), Admitted):
             house.weir.leave(house.now, request)
+    request = house.request("a", slack_s=slack_s)
+    admitted(house.put(request))  # which it does not get
+    house.weir.leave(house.now, request)
+    of_tenant = house.weir.learned["default"].tenants["a"]
+    of_tenant.used(house.now, 1e6)
     refused(house.offer("a", slack_s=slack_s))
 
 

@@ -3,23 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import MISSING, fields
 from typing import TYPE_CHECKING
 
 from services.core.outcome import Outcome
-from services.core.request import Request
+from services.core.request import Request, Stage
 
 if TYPE_CHECKING:
     from services.lab.simulate.clients import Tenant
     from services.lab.simulate.plan import Asks
     from services.lab.simulate.tally import Account
     from services.lab.simulate.workers import Worker
-
-_ASKED = ("context_tokens", "bytes", "pool", "max_level", "may_clamp", "ready", "granted_tokens")
-_LEFT = [
-    (each.name, each.default) for each in fields(Request) if each.default is not MISSING and each.name not in _ASKED
-]
-"""What the core writes into a request, and what stands there before."""
 
 # Where a job stands for the simulation; `stage` is the policy's own.
 OFFERED, WAITING, RUNNING, OVER = range(4)
@@ -123,8 +116,12 @@ class Job(Request):
         self.max_level = asker.max_level
         self.may_clamp = asker.may_clamp
         self.ready = True
-        for name, value in _LEFT:
-            setattr(self, name, value)
+        self.stage = Stage.NEW
+        self.level = self.sequence = 0
+        self.on_trust = self.predicted_as_new = False
+        self.length_quantile = 0.5
+        self.charge_tokens = self.expires_at = self.predicted_wait_s = 0.0
+        self.queued_at = self.ready_at = self.started_at = self.first_token_at = self.full_s = 0.0
         self.asker = asker
         self.account = asker.account
         self.attempt = self.obeyed = 0
