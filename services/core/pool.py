@@ -22,7 +22,7 @@ ACTIVE_FOR_S = 1.0
 class Flow(Member):
     """One tenant's line in one pool."""
 
-    __slots__ = ("active", "line", "node", "round_part", "tenant", "unready")
+    __slots__ = ("active", "line", "node", "requests", "round_part", "tenant", "unready")
 
     def __init__(self, tenant: Tenant, node: ClassNode) -> None:
         super().__init__(tenant.weight)
@@ -30,6 +30,7 @@ class Flow(Member):
         self.node = node
         self.line = DeadlineLine()
         self.unready = DeadlineLine()
+        self.requests = 0  # how many wait here
         self.round_part = 0.0  # this flow's part of one round: min(its quantum, its work)
         self.active = False
 
@@ -40,12 +41,8 @@ class Flow(Member):
 
     def work_before(self, deadline: float) -> float:
         """Charges of those that a newcomer with this deadline would stand behind."""
-        return self.line.work_before(deadline) + (self.unready.work_before(deadline) if self.unready else 0.0)
-
-    @property
-    def requests(self) -> int:
-        """How many wait here."""
-        return len(self.line) + len(self.unready)
+        before = self.line.work_before(deadline)
+        return before + self.unready.work_before(deadline) if self.unready.work else before
 
     def __repr__(self) -> str:
         return (
@@ -108,6 +105,7 @@ class Pool:
         self.work += request.charge_tokens
         if not flow.requests:
             self.waiting_flows += 1
+        flow.requests += 1
         if not flow.active:
             self._activate(flow)
         self._lingering.pop(flow, None)
@@ -128,6 +126,7 @@ class Pool:
             self.classes.less(now, flow.node)
         else:
             flow.unready.discard(request)
+        flow.requests -= 1
         if not flow.requests:
             self.waiting_flows -= 1
             self._lingering[flow] = now
@@ -176,17 +175,17 @@ class Pool:
 
     def share(self, flow: Flow) -> float:
         """The flow's part of the pool while everyone active stays so: own weight / active weight, level by level."""
-        node = flow.node
-        within = flow.weight / (node.active_weight + (0.0 if flow.active else flow.weight))
-        classes = self.active_weight + (0.0 if node.active_flows else node.weight)
-        return within * node.weight / classes
+        within = flow.weight / (flow.node.active_weight + (0.0 if flow.active else flow.weight))
+        return within * self.class_share(flow.node)
+
+    def class_share(self, node: ClassNode) -> float:
+        """The part of its class."""
+        return node.weight / (self.active_weight + (0.0 if node.active_flows else node.weight))
 
     def turn_work(self, now: float, flow: Flow, ahead: float) -> float:
         """Work of the whole pool until the flow starts what stands behind `ahead` of its own, as rounds have gone."""
-        node = flow.node
-        classes = self.active_weight + (0.0 if node.active_flows else node.weight)
         part = self.round_work / self.waiting_flows if self.waiting_flows else 0.0
-        return node.flows.work_until_turn(now, flow, ahead, part) * classes / node.weight
+        return flow.node.flows.work_until_turn(now, flow, ahead, part) / self.class_share(flow.node)
 
     def would_be_new(self, now: float, flow: Flow) -> bool:
         """Whether a newcomer of this flow goes ahead of those who take turns: its line is empty, its quantum is not."""

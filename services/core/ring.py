@@ -311,14 +311,15 @@ class Ring(Generic[M]):
             return 0.0
         if self.would_be_new(now, member):
             return len(self._new) * part
-        gone, gone_new = self._served - self._turned_at, self._served_new - self._turned_new_at
         rounds = self._rounds(member, ahead - self.standing(now, member))
         if member.turn is not Turn.OUT and member.since < self.given and member.due < self.given:
+            gone_new = self._served_new - self._turned_new_at
             newcomers = max(len(self._new) * part, self.new_work - gone_new)
             turn = max(newcomers + 0.5 * len(self._now) * part, self.round_work - (self._served - member.turned_at))
             return turn + max(0, rounds) * self.round_work
         if rounds < 1:
             return 0.0
+        gone = self._served - self._turned_at
         rest = max((len(self._new) + len(self._now)) * part, self.round_work - gone)
         return rest + self.new_work + len(self._next) * part + (rounds - 1) * self.round_work
 
