@@ -16,9 +16,9 @@ its own share, and for one round of the others.
 
 `own work ahead` counts earlier deadlines only. `one round of the others` is the sum over them of min(quantum, work);
 without it the estimate is blind when many small tenants cause the overload. It is still blind to those who are not
-here yet: with 300 equal tenants at three times capacity, 12 % of the admitted were overtaken by newcomers until they
-had to be dropped. So rounds are also *measured*: a flow's turn comes a round after its last one (`ring.py`), and the
-wait is the longer of the two. That is an estimate of the share that will be lost, and leaves 1 to 3 % dropped.
+here yet: with hundreds of equal tenants one in eight of the admitted was overtaken by newcomers until it had to be
+dropped. So rounds are also *measured*, and in each what newcomers took (`ring.py`); the wait is the longer of the two.
+That is an estimate of the share that will be lost, and leaves a quarter of those drops (decision 018 has the figures).
 
 A tenant whose line is empty and who owes nothing goes on the new list, and waits for those on it alone. While a slot
 is free nobody waits, and nobody is refused on a guess: only what could not make it in an empty house is turned away.
