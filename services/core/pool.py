@@ -12,8 +12,9 @@ from collections import OrderedDict
 
 from services.core.account import ClassSpec, Tenant
 from services.core.edf import DeadlineLine
+from services.core.member import Member, Turn
 from services.core.request import Request
-from services.core.ring import Member, Ring, Turn
+from services.core.ring import Ring
 
 ACTIVE_FOR_S = 1.0
 """A flow whose line empties counts as active this long: light tenants come back, and their share is spoken for."""

@@ -39,43 +39,11 @@ Cost: O(1) for a turn in this round or the next, O(log n) for a debtor of severa
 from __future__ import annotations
 
 from collections import OrderedDict
-from enum import Enum
 from heapq import heapify, heappop, heappush
 from math import floor, inf, nextafter
 from typing import Generic, TypeVar
 
-
-class Turn(Enum):
-    """Where a member stands in the ring."""
-
-    OUT = "out"
-    NEW = "new"
-    NOW = "now"
-    NEXT = "next"
-    LATER = "later"
-
-
-WAITS = (Turn.NEXT, Turn.LATER)
-
-
-class Member:
-    """Someone who takes turns. `backlog` counts the requests that it could start now."""
-
-    __slots__ = ("backlog", "deficit", "due", "left_at", "since", "turn", "turned_at", "unsettled", "weight")
-
-    def __init__(self, weight: float) -> None:
-        if not 0 < weight < inf:
-            raise ValueError(f"weight must be above 0 and finite, got {weight}")
-        self.weight = weight
-        self.backlog = 0
-        self.deficit = 0.0
-        self.unsettled = 0.0  # charges of what is in flight
-        self.turn = Turn.OUT
-        self.since = -inf  # how much the ring had given when the deficit was last brought up to date
-        self.due = 0.0  # how much it must have given before the deficit is above 0
-        self.left_at = 0.0
-        self.turned_at = 0.0  # what the ring had served when its last turn ended
-
+from services.core.member import Member, Turn
 
 M = TypeVar("M", bound=Member)
 

@@ -8,9 +8,9 @@ import pytest
 
 from services.core.account import Bounds, ClassSpec, Full, TenantSpec
 from services.core.drr import FORGET_AFTER_S, Drr
+from services.core.member import Turn
 from services.core.pool import ACTIVE_FOR_S
 from services.core.request import Request, Stage
-from services.core.ring import Turn
 from tests.core.rig import NO_BOUNDS, asking, enqueue, house, kept, serve, standing, start
 
 

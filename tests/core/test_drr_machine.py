@@ -26,9 +26,10 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from services.core.account import Bounds, ClassSpec, TenantSpec
 from services.core.drr import FORGET_AFTER_S, Drr
+from services.core.member import Member, Turn
 from services.core.pool import Flow, Pool
 from services.core.request import Request, Stage
-from services.core.ring import Member, Ring, Turn
+from services.core.ring import Ring
 from tests.core.rig import asking, kept
 
 POOLS = ("one", "two")

@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.core.ring import Member, Ring, Turn
+from services.core.member import Member, Turn
+from services.core.ring import Ring
 
 
 class Named(Member):
