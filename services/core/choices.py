@@ -40,3 +40,6 @@ class WeirSettings:
             raise ValueError(f"safety_margin must be above 0 and at most 1, got {self.safety_margin}")
         if self.quantum_tokens is not None and not self.quantum_tokens > 0:
             raise ValueError(f"quantum_tokens must be above 0, got {self.quantum_tokens}")
+        names = {spec.name for spec in self.classes}
+        if self.stranger.class_name not in names:
+            raise ValueError(f"strangers are of class {self.stranger.class_name}, which is none of {sorted(names)}")

@@ -16,15 +16,20 @@ Release = Callable[[], None]
 
 
 class Ticket:
-    """A request's holds and its one ending. `second_finishes` counts calls after the first: always 0 in tests."""
+    """A request's holds and its one ending. `second_finishes` counts calls after the first.
 
-    __slots__ = ("_holds", "id", "outcome", "second_finishes", "started_at")
+    `strict` makes a second call an error, for tests of what must end once by construction. In production, where an
+    answer, a deadline and a client that leaves may race, it is a counted no-op.
+    """
 
-    def __init__(self, id: str, started_at: float) -> None:
+    __slots__ = ("_holds", "id", "outcome", "second_finishes", "started_at", "strict")
+
+    def __init__(self, id: str, started_at: float, *, strict: bool = False) -> None:
         self.id = id
         self.started_at = started_at
         self.outcome: Outcome | None = None
         self.second_finishes = 0
+        self.strict = strict
         self._holds: list[Release] = []
 
     def hold(self, release: Release) -> None:
@@ -43,6 +48,8 @@ class Ticket:
         """End the request. True the first time; later calls change nothing, are counted, and return False."""
         if self.outcome is not None:
             self.second_finishes += 1
+            if self.strict:
+                raise RuntimeError(f"{self!r} was finished again, as {outcome}")
             return False
         self.outcome = outcome
         while self._holds:

@@ -62,7 +62,7 @@ class Weir:
     def announce(self, pool: str, estimator: Estimator) -> None:
         """Begin with what the pool's workers say of themselves, before anything runs. `capacity` tells their slots."""
         of_pool = self._of_pool(pool)
-        estimator.slots, estimator.busy = of_pool.estimator.slots, of_pool.estimator.busy
+        estimator.take_over(of_pool.estimator)
         of_pool.estimator = estimator
 
     def capacity(self, now: float, slots: int, pool: str = "default") -> None:

@@ -93,3 +93,11 @@ def test_every_outcome_has_used_nothing_something_or_a_worker() -> None:
     assert Outcome.YIELD.ending is Ending.REJECTED
     assert Outcome.DEADLINE_EXPIRED.ending is Ending.EVICTED
     assert Outcome.DEADLINE_EXCEEDED.ending is Ending.FAILED
+
+
+def test_where_it_must_not_happen_a_second_finish_is_an_error() -> None:
+    ticket = Ticket("r-1", 0.0, strict=True)
+    assert ticket.finish(Outcome.SERVED)
+    with pytest.raises(RuntimeError, match="finished again, as client_gone"):
+        ticket.finish(Outcome.CLIENT_GONE)
+    assert ticket.outcome is Outcome.SERVED

@@ -289,3 +289,14 @@ def test_most_of_a_refused_crowd_that_comes_back_when_it_was_told_to_is_admitted
     house.run(house.now + 60.0)
     assert len(told) > 200
     assert sum(request in house.admitted for request in told) > 0.8 * len(told)
+
+
+def test_what_workers_announce_counts_at_once_though_their_slots_were_known_before() -> None:
+    weir = House(slots=4).weir
+    weir.announce("default", Estimator(work_per_slot_s=1000.0))
+    assert weir.learned["default"].estimator.rate == 4000.0
+
+
+def test_strangers_of_a_class_that_is_not_there_are_refused_when_the_settings_are_made() -> None:
+    with pytest.raises(ValueError, match="strangers are of class gold, which is none of"):
+        settings(stranger=TenantSpec("", Bounds(10), class_name="gold"))
