@@ -168,14 +168,14 @@ SCENARIOS = (
         {"light": Expect(share=0.05, margin=0.005, p95_wait_s=0.11)},
     ),
     Scenario(
-        "a tenant at a third of its share waits for a slot, and not for a round of a hundred others",
-        (Load("others", tenants=100, backlog=3), Load("light", every_s=8.0, from_s=5.0)),
+        "a light tenant waits for a slot, and not for a round of a hundred others",
+        (Load("others", tenants=100, backlog=3), Load("light", every_s=3.0, from_s=5.0)),
         {"light": Expect(most_wait_s=0.11)},
         warm_up_s=5.0,
     ),
     Scenario(
         "two requests of a light tenant in one round fit into one quantum of it",
-        (Load("others", tenants=100, backlog=3), Load("light", every_s=8.0, from_s=5.0, burst=2, cost=fixed(4.0))),
+        (Load("others", tenants=100, backlog=3), Load("light", every_s=3.0, from_s=5.0, burst=2, cost=fixed(4.0))),
         {"light": Expect(most_wait_s=0.15)},
         warm_up_s=5.0,
     ),
