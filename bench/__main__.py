@@ -17,7 +17,7 @@ from rich.console import Console
 
 from bench import core, report, retrieval, router, simulator, startup, worker
 from bench.figure import Figure, median
-from bench.machine import describe
+from services.lab.machine import describe
 
 RESULTS = Path(__file__).parents[1] / "docs" / "results" / "bench.md"
 ROUTER_RUNS = 3  # its figures are the ones that a neighbour on the machine moves most

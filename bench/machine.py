@@ -1,33 +1,16 @@
-"""What a figure was measured on, and how processes are pinned and watched."""
+"""How processes are pinned and watched while they are measured."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import os
-import platform
-import subprocess
 import sys
 import urllib.request
 from collections.abc import AsyncIterator, Iterator, Sequence
-from datetime import UTC, datetime
 from pathlib import Path
 
 import psutil
-
-
-def describe() -> str:
-    model = next(
-        (line.split(":")[1].strip() for line in Path("/proc/cpuinfo").read_text().splitlines() if "model name" in line),
-        platform.machine(),
-    )
-    commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True).stdout.strip()
-    dirty = subprocess.run(["git", "status", "--porcelain", "-uno"], capture_output=True, text=True).stdout.strip()
-    return (
-        f"{os.cpu_count()} cores of {model}, Linux {platform.release().split('-')[0]}, "
-        f"Python {platform.python_version()}; commit {commit or 'none'}{' with changes' if dirty else ''}, "
-        f"{datetime.now(UTC):%Y-%m-%d}"
-    )
 
 
 def cores() -> tuple[set[int], set[int]]:

@@ -18,8 +18,9 @@ from pathlib import Path
 import uvloop
 
 from bench.client import Tally, closed_loop, connect, post
-from bench.machine import cores, describe, pinned, process, until_ready
+from bench.machine import cores, pinned, process, until_ready
 from bench.router import CONNECTIONS, METRICS_PORT, ROUTER_PORT, STUB_PORT, chat
+from services.lab.machine import describe
 
 AREAS = {
     "runtime/outbox.py": "writes (system calls)",

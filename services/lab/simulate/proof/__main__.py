@@ -14,7 +14,8 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
-from services.lab.simulate.proof import machine, page, timing
+from services.lab import machine
+from services.lab.simulate.proof import page, timing
 from services.lab.simulate.proof.cases import ALL, CASES, LEARNED, MIXES, Case, replays
 from services.lab.simulate.proof.execute import batches, execute
 from services.lab.simulate.proof.line import Outcome, Row, Runs, outcome
