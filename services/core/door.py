@@ -95,7 +95,9 @@ class Visit:
         if not self.of_pool.estimator.slots:
             return Outcome.NO_CAPACITY, "no_worker"
         rate = self.of_pool.estimator.rate or inf
-        self.light = self.of_tenant.asks(self.now, self.cost_tokens) <= rate * self.view.share
+        asked = self.of_tenant.asked
+        asked.add(self.now, self.cost_tokens)
+        self.light = asked.rate(self.now) <= rate * self.view.share
         stands = self.flow.requests > 0 and self.view.wait_s > self.of_tenant.standing.limit_s
         if stands and not self.light and self.settings.standing_queue:
             return Outcome.YIELD, "standing_queue"
@@ -138,7 +140,7 @@ class Visit:
         rate = self.of_pool.estimator.rate
         if self.light or self.request.may_clamp or not rate:
             return 0.5
-        return 0.5 + 0.4 * min(1.0, self.of_tenant.got(self.now) / (rate * self.view.share))
+        return 0.5 + 0.4 * min(1.0, self.of_tenant.got.rate(self.now) / (rate * self.view.share))
 
     def _is_probe(self) -> bool:
         """Whether it is time to find out: refused for its lengths again and again, with nothing here to learn from."""

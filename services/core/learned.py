@@ -39,15 +39,33 @@ class Waits:
         return self.new if new else self.turn
 
 
+class PerSecond:
+    """A rate over about the last `over_s`: what came, fading by e in that time."""
+
+    __slots__ = ("_at", "_sum", "over_s")
+
+    def __init__(self, over_s: float) -> None:
+        self.over_s = over_s
+        self._sum = 0.0
+        self._at = 0.0
+
+    def add(self, now: float, amount: float) -> None:
+        """This much came."""
+        self._sum = self._sum * exp((self._at - now) / self.over_s) + amount
+        self._at = now
+
+    def rate(self, now: float) -> float:
+        """How much came per second."""
+        return self._sum * exp((self._at - now) / self.over_s) / self.over_s
+
+
 class OfTenant:
     """One tenant on one pool."""
 
     __slots__ = (
-        "_asked",
-        "_asked_at",
-        "_got",
-        "_got_at",
         "appointments",
+        "asked",
+        "got",
         "guessed_out",
         "lengths",
         "service_s",
@@ -61,27 +79,12 @@ class OfTenant:
         self.standing = StandingQueue()
         self.appointments = Appointments()
         self.service_s = 0.0
-        self._asked = 0.0
-        self._asked_at = 0.0
-        self._got = 0.0
-        self._got_at = 0.0
+        self.asked = PerSecond(DEMAND_S)
+        """The work that it asked for, refused or not."""
+        self.got = PerSecond(GOT_S)
+        """The work that it was served."""
         self.guessed_out = 0
         """Refusals in a row for how long its answers are thought to be."""
-
-    def asks(self, now: float, cost: float) -> float:
-        """It asks for this much work. Returns what it asks for per second, over about the last DEMAND_S."""
-        self._asked = self._asked * exp((self._asked_at - now) / DEMAND_S) + cost
-        self._asked_at = now
-        return self._asked / DEMAND_S
-
-    def got(self, now: float) -> float:
-        """What it was served per second, over about the last GOT_S."""
-        return self._got * exp((self._got_at - now) / GOT_S) / GOT_S
-
-    def used(self, now: float, cost: float) -> None:
-        """One of its requests ended, having cost this much."""
-        self._got = self._got * exp((self._got_at - now) / GOT_S) + cost
-        self._got_at = now
 
     def served(self, service_s: float) -> None:
         """One of its requests held a slot this long."""

@@ -141,24 +141,27 @@ class Weir:
         while request := self.drr.next(now, pool, fits):
             of_pool = self.learned[pool]
             self._learn_wait(now, request)
-            request.granted_tokens = self._grant(now, request, of_pool)
+            prompt, answer = self._sizes(request)
+            request.granted_tokens = self._grant(now, request, of_pool, prompt, answer)
             if request.granted_tokens:
-                self._start(now, request, of_pool)
+                self._start(now, request, of_pool, prompt)
                 return request, evicted
             self.drr.settle(now, request, 0.0)
             evicted.append(request)
         return None, evicted
 
-    def _grant(self, now: float, request: Request, of_pool: OfPool) -> int:
-        prompt, answer = sizes(request, request.level, self.settings.ladder[request.level])
+    def _sizes(self, request: Request) -> tuple[int, int]:
+        """(prompt, longest answer) in tokens, at the level that it was admitted at."""
+        return sizes(request, request.level, self.settings.ladder[request.level])
+
+    def _grant(self, now: float, request: Request, of_pool: OfPool, prompt: int, answer: int) -> int:
         probable = probable_tokens(of_pool.tenants[request.tenant].lengths, answer, request.length_quantile)
         tokens = grant(request, prompt, answer, probable, request.deadline - now, of_pool.estimator)
         return tokens if tokens >= min(answer, self.settings.least_answer_tokens) else 0
 
-    def _start(self, now: float, request: Request, of_pool: OfPool) -> None:
+    def _start(self, now: float, request: Request, of_pool: OfPool, prompt: int) -> None:
         estimator, flow = of_pool.estimator, self.drr.tenants[request.tenant].flows[request.pool]
         of_tenant = of_pool.tenants[request.tenant]
-        prompt, _ = sizes(request, request.level, self.settings.ladder[request.level])
         answer = of_tenant.lengths.expected(request.granted_tokens)
         estimator.start(now, request, estimator.service_s(prompt, answer))
         rate = estimator.rate
@@ -171,7 +174,7 @@ class Weir:
     def first_token(self, now: float, request: Request) -> None:
         """Its prompt has been read."""
         request.first_token_at = now
-        prompt, _ = sizes(request, request.level, self.settings.ladder[request.level])
+        prompt, _ = self._sizes(request)
         self.learned[request.pool].estimator.learn_prefill(now - request.started_at, prompt)
 
     def finish(
@@ -191,7 +194,7 @@ class Weir:
         cost = self.settings.weights.cost(prompt_tokens, completion_tokens)
         estimator.stop(now)
         estimator.learn(now, request, cost)
-        of_tenant.used(now, cost)
+        of_tenant.got.add(now, cost)
         self.drr.settle(now, request, cost if self.settings.true_up else request.charge_tokens)
         if completion_tokens > 1 and request.first_token_at:
             estimator.learn_pace(now - request.first_token_at, completion_tokens - 1)

@@ -259,7 +259,7 @@ def test_a_light_tenant_is_judged_by_its_median_and_one_with_its_share_by_its_lo
     admitted(house.put(request))  # which it does not get
     house.weir.leave(house.now, request)
     of_tenant = house.weir.learned["default"].tenants["a"]
-    of_tenant.used(house.now, 1e6)
+    of_tenant.got.add(house.now, 1e6)
     refused(house.offer("a", slack_s=slack_s))
 
 
@@ -284,7 +284,7 @@ def test_one_whose_own_line_is_empty_is_not_refused_by_a_standing_queue() -> Non
     of_tenant = house.weir.learned["default"].tenant(flow)
     of_tenant.standing.limit_s = 0.0001
     for _ in range(100):
-        of_tenant.asks(house.now, 1000.0)  # heavy
+        of_tenant.asked.add(house.now, 1000.0)  # heavy
     admitted(house.offer("a", slack_s=100.0))
     assert refused(house.offer("a", slack_s=100.0)).reason == "standing_queue"
 
