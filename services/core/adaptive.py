@@ -32,6 +32,8 @@ from __future__ import annotations
 
 import math
 
+from services.core.limit import InflightCap
+
 LEAST_ROUND = 16
 MOST_ROUND = 256
 FASTER_SHARE = 0.2  # of a faster round's median, by the baseline
@@ -39,13 +41,10 @@ STEEPEST = 0.5
 REFUSED_SHARE = 0.9
 
 
-class AdaptiveLimit:
-    """Between `least` and `most` places, taken without waiting and given back once each, with what was heard."""
+class AdaptiveLimit(InflightCap):
+    """A cap between `least` and `most` that moves by what is heard when places are given back."""
 
-    __slots__ = (
-        "_limit", "_paces", "_peak", "_refused", "_stale", "baseline", "inflight", "least", "most", "refused_total",
-        "taken_total", "tolerance",
-    )  # fmt: skip
+    __slots__ = ("_limit", "_paces", "_peak", "_refused", "_stale", "baseline", "least", "most", "tolerance")
 
     def __init__(self, *, least: int, most: int, tolerance: float = 2.0) -> None:
         if not 1 <= least <= most:
@@ -56,40 +55,27 @@ class AdaptiveLimit:
         self.most = most
         self.tolerance = tolerance
         self.baseline = math.inf  # until the first round
-        self.inflight = 0
-        self.taken_total = 0
-        self.refused_total = 0
+        super().__init__(cap=least)
         self._limit = float(least)
         self._paces: list[float] = []
         self._stale = 0  # that many more were started before the limit last shrank, and would shrink it again
         self._peak = 0  # most in flight in this round
         self._refused = 0  # by the upstream, in this round
 
-    @property
-    def cap(self) -> int:
-        """The limit, in whole places."""
-        return int(self._limit)
-
     def try_take(self) -> bool:
         """Take a place, or say at once that there is none."""
-        if self.inflight >= self.cap:
-            self.refused_total += 1
-            return False
-        self.inflight += 1
-        self.taken_total += 1
+        taken = super().try_take()
         self._peak = max(self._peak, self.inflight)
-        return True
+        return taken
 
     def give_back(self, pace: float | None = None, *, overloaded: bool = False) -> None:
         """Give a place back, with the pace it had; None where nothing was heard: it failed, or was cancelled.
 
         `overloaded`: the upstream refused it for want of capacity, or did not answer.
         """
-        if self.inflight == 0:
-            raise RuntimeError("a place was given back twice")
-        if pace is not None and not 0 < pace < math.inf:
+        if self.inflight and pace is not None and not 0 < pace < math.inf:
             raise ValueError(f"a pace is above 0 and finite, got {pace}")
-        self.inflight -= 1
+        super().give_back()
         if overloaded:
             self._back_off()
         if self._stale:
@@ -134,6 +120,7 @@ class AdaptiveLimit:
 
     def _move(self, limit: float) -> None:
         self._limit = min(max(limit, float(self.least)), float(self.most))
+        self.cap = int(self._limit)
 
     def __repr__(self) -> str:
         places = f"{self.inflight}/{self.cap} in {self.least}..{self.most}"
