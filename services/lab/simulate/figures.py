@@ -70,7 +70,7 @@ def _waits(comparison: Comparison) -> Chart:
         x_label="offered load, multiples of capacity",
         y_label="wait before the start, p95",
         curves=curves,
-        levels=(Level(deadline, f"deadline, {deadline:g} s"),) if deadline else (),
+        levels=_deadline_level(deadline),
         loads=_loads(comparison),
         times=_times(curves, deadline),
     )
@@ -174,7 +174,7 @@ def _latency(comparison: Comparison) -> Chart | None:
         y_label="latency of answers, p95",
         curves=curves,
         bands=events(comparison.scenario),
-        levels=(Level(deadline, f"deadline, {deadline:g} s"),) if deadline else (),
+        levels=_deadline_level(deadline),
         times=_times(curves, deadline),
     )
 
@@ -311,6 +311,10 @@ def _deadline(scenario: Scenario) -> float | None:
     values = {getattr(group.deadline_s, "value", None) for group in scenario.tenants}
     only = values.pop() if len(values) == 1 else None
     return float(only) if only else None
+
+
+def _deadline_level(deadline: float | None) -> tuple[Level, ...]:
+    return (Level(deadline, f"deadline, {deadline:g} s"),) if deadline else ()
 
 
 def _times(curves: Sequence[Curve], deadline: float | None) -> tuple[float, ...]:
