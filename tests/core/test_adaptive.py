@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from random import Random
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
@@ -75,7 +75,6 @@ def test_without_congestion_it_reaches_its_upper_bound():
     assert Server(limit(most=64), batch(b=0.0)).serve(3000) == 64
 
 
-@settings(deadline=None)
 @given(st.integers(1, 60))
 def test_it_does_not_grow_while_the_application_is_the_limit(clients: int):
     asked = limit(least=2)
@@ -208,7 +207,6 @@ class AnyHistory(RuleBasedStateMachine):
 
 
 TestAnyHistory = AnyHistory.TestCase
-TestAnyHistory.settings = settings(deadline=None)
 
 
 def test_bounds_that_bound_nothing_are_refused():

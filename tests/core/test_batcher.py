@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
@@ -308,7 +308,6 @@ class AnyHistory(RuleBasedStateMachine):
 
 
 TestAnyHistory = AnyHistory.TestCase
-TestAnyHistory.settings = settings(deadline=None)
 
 
 @given(st.sampled_from(Batching), st.integers(1, 4), st.floats(0, 0.2), st.lists(st.floats(0.001, 1.0), max_size=8))

@@ -387,4 +387,4 @@ class Scheduling(RuleBasedStateMachine):
 
 
 TestScheduling = Scheduling.TestCase
-TestScheduling.settings = settings(max_examples=100, stateful_step_count=40, deadline=None)
+TestScheduling.settings = settings(max_examples=100, stateful_step_count=40)

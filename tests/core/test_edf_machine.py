@@ -80,4 +80,4 @@ class LineOfRequests(RuleBasedStateMachine):
 
 
 TestLineOfRequests = LineOfRequests.TestCase
-TestLineOfRequests.settings = settings(max_examples=60, stateful_step_count=20, deadline=None)
+TestLineOfRequests.settings = settings(max_examples=60, stateful_step_count=20)

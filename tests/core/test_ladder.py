@@ -83,7 +83,7 @@ def test_under_an_overload_of_three_it_takes_the_level_that_pays_most_within_a_s
     assert len(drive.changes) == 1
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(MIXES, st.floats(0.0, 0.5), st.floats(0.02, 0.4))
 def test_an_overload_of_three_is_answered_within_a_second_and_a_half_whatever_the_mix(price, phase_s, beat_s):
     drive = Drive(price, beat_s=beat_s)
@@ -94,7 +94,7 @@ def test_an_overload_of_three_is_answered_within_a_second_and_a_half_whatever_th
     assert [at <= began + 1.5 for at, _ in drive.changes] == [True] * (drive.control.level > 0)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(MIXES, st.floats(0.0, 50.0))
 def test_under_a_steady_load_it_yields_what_the_best_level_would(price, load):
     drive = Drive(price, beat_s=0.5)
@@ -103,7 +103,7 @@ def test_under_a_steady_load_it_yields_what_the_best_level_would(price, load):
     assert value >= 0.96 * most  # each step deeper has to be better by a hundredth
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(MIXES, st.floats(1.2, 50.0), st.floats(1.0, 90.0), st.floats(0.0, 0.79), st.floats(0.0, 0.5))
 def test_full_quality_is_back_within_fifteen_seconds_of_a_load_below_four_fifths(price, peak, peak_s, load, phase_s):
     drive = Drive(price)
@@ -113,7 +113,7 @@ def test_full_quality_is_back_within_fifteen_seconds_of_a_load_below_four_fifths
     assert drive.control.level == 0
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.floats(0.0, 0.79), st.floats(0, 10) | st.none(), st.floats(0, 10) | st.none())
 def test_a_long_wait_does_not_hold_quality_down_once_the_work_fits(load, wait_s, slack_s):
     drive = Drive()
@@ -157,7 +157,7 @@ def test_while_degraded_it_waits_for_most_of_five_seconds_to_agree_before_it_cut
 # Stability
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     st.lists(st.tuples(st.floats(0.01, 1.0), st.floats(0.0, 1.0)), min_size=1, max_size=7),
     st.floats(0.0, 30.0),
@@ -175,7 +175,7 @@ def test_while_the_work_is_constant_the_level_changes_at_most_twice_whatever_the
     assert [level for _, level in drive.changes] == sorted(level for _, level in drive.changes)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(MIXES, st.floats(1.25, 30.0), st.floats(0.0, 0.9), st.integers(0, 2**32))
 def test_a_steady_overload_that_fluctuates_makes_at_most_two_changes_a_minute(price, load, wait_s, seed):
     """By a seventh, up or down, from one window to the next: what a mean over some fifty requests does."""
@@ -186,7 +186,7 @@ def test_a_steady_overload_that_fluctuates_makes_at_most_two_changes_a_minute(pr
     assert drive.most_changes_in_a_minute() <= 2
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.lists(st.floats(0.9, 4.0), min_size=150, max_size=250), st.floats(0.0, 2.0))
 def test_not_even_an_adversary_gets_a_third_change_in_a_minute_unless_a_third_would_be_refused(loads, wait_s):
     """Loads at which level 0 is never the best, and that never reach 1.5 once priced at level 1."""
@@ -265,7 +265,7 @@ def test_without_slack_any_wait_is_long_and_none_is_not():
     assert Drive().hold(0.95, 5.0, wait_s=None, slack_s=None) == 0
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.floats(0.0, 60.0))
 def test_a_silence_is_worth_the_same_as_the_same_time_without_work(silence_s):
     """But for the last window, which the next caller speaks for."""
@@ -353,7 +353,7 @@ class AnyHistory(RuleBasedStateMachine):
 
 
 TestAnyHistory = AnyHistory.TestCase
-TestAnyHistory.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)
+TestAnyHistory.settings = settings(max_examples=60, stateful_step_count=30)
 
 
 # Levels

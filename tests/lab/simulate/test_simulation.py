@@ -136,7 +136,7 @@ worker = st.builds(
 )
 
 
-@settings(max_examples=60, deadline=None, phases=[Phase.explicit, Phase.reuse, Phase.generate, Phase.shrink])
+@settings(max_examples=60, phases=[Phase.explicit, Phase.reuse, Phase.generate, Phase.shrink])
 @given(
     tenants=st.lists(tenant, min_size=1, max_size=3),
     worker=worker,
