@@ -11,7 +11,7 @@ import re
 import secrets
 import traceback
 import types
-from collections.abc import Awaitable, Callable, Collection, Generator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import count
 
@@ -37,14 +37,28 @@ class Readiness:
     detail: dict[str, object] = field(default_factory=dict)
 
 
+def block(headers: Iterable[tuple[bytes, bytes]]) -> bytes:
+    """Header lines, ready to be sent. Made once where they are the same for many answers."""
+    return b"".join([b"%s: %s\r\n" % header for header in headers])
+
+
+def unblock(lines: bytes) -> list[tuple[bytes, bytes]]:
+    """What `block` was made of."""
+    return [(name, value) for name, _, value in (line.partition(b": ") for line in lines.split(b"\r\n")[:-1])]
+
+
 class Exchange:
-    """One request and its answer."""
+    """One request and its answer.
+
+    `always` is a `block` of headers that stand on the answer whatever it will be, a refusal too. It begins as the
+    service's own, and a handler may put another in its place until the answer starts.
+    """
 
     __slots__ = (
-        "_always",
         "_named",
         "_peer",
         "_send",
+        "always",
         "body",
         "headers",
         "id",
@@ -62,8 +76,9 @@ class Exchange:
         send: Send,
         body: bytes,
         new_id: Callable[[], str],
-        always: Sequence[tuple[bytes, bytes]] = (),
+        always: bytes = b"",
     ) -> None:
+        self.always = always
         self.method: str = scope["method"]
         self.path: str = scope["path"]
         self.tail = ""
@@ -73,7 +88,6 @@ class Exchange:
         self.started = False
         self.log: dict[str, object] = {}
         self._send = send
-        self._always = always
         self._named = dict(self.headers)
         self._peer = peer_of(scope)
         given = self._named.get(b"x-request-id")
@@ -107,7 +121,7 @@ class Exchange:
             (b"content-type", content_type),
             (b"content-length", b"%d" % len(body)),
             (b"x-request-id", self.id.encode("ascii")),
-            *self._always,
+            *unblock(self.always),
             *headers,
         ]
         await self._send({"type": "http.response.start", "status": status, "headers": sent})
@@ -122,7 +136,8 @@ class Exchange:
         """Send status and headers; `write` and `end` follow."""
         self.started = True
         self.status = status
-        sent = [(b"content-type", content_type), (b"x-request-id", self.id.encode("ascii")), *self._always, *headers]
+        own = [(b"content-type", content_type), (b"x-request-id", self.id.encode("ascii")), *unblock(self.always)]
+        sent = [*own, *headers]
         await self._send({"type": "http.response.start", "status": status, "headers": sent})
 
     async def write(self, chunk: bytes) -> None:
@@ -147,7 +162,8 @@ class Service:
     """The ASGI application of one service.
 
     `routes` maps (METHOD, path) to a handler; a path that ends in `/*` matches one more segment (`exchange.tail`).
-    `headers` stand on every answer. The handlers of `eager` paths start without a task, and call `become_task`
+    `headers` stand on every answer; `always`, the block made of them, may be replaced while the service runs.
+    The handlers of `eager` paths start without a task, and call `become_task`
     themselves before they wait. /health answers while the loop turns; /health/ready is 200 or 503 by `ready`,
     and 503 while draining.
     """
@@ -167,7 +183,7 @@ class Service:
         self.log = log
         self.drain = drain
         self._ready = ready
-        self._headers = headers
+        self.always = block(headers)
         self._eager = frozenset(eager) | {"/health", "/health/ready"}
         own: dict[tuple[str, str], Handler] = {
             ("GET", "/health"): self._health,
@@ -184,7 +200,7 @@ class Service:
         route, tail = self._match(scope["path"])
         handler = self._routes.get((scope["method"], route))
         began = asyncio.get_running_loop().time()
-        exchange = Exchange(scope, send, b"", self._new_id, self._headers)
+        exchange = Exchange(scope, send, b"", self._new_id, self.always)
         exchange.tail = tail
         self.drain.inflight += 1
         try:

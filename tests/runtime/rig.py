@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import io
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -16,11 +16,17 @@ from services.runtime.serve import Process, running
 from services.runtime.telemetry import metrics_app, new_registry
 
 
-def build(routes: Mapping[tuple[str, str], Handler], *, stream: io.BytesIO | None = None, **process: Any) -> Process:
+def build(
+    routes: Mapping[tuple[str, str], Handler],
+    *,
+    stream: io.BytesIO | None = None,
+    headers: Sequence[tuple[bytes, bytes]] = (),
+    **process: Any,
+) -> Process:
     log, drain = Log("test", stream=stream or io.BytesIO()), Drain()
     return Process(
         name="test",
-        app=Service("test", routes, ready=lambda: Readiness(True), log=log, drain=drain),
+        app=Service("test", routes, ready=lambda: Readiness(True), log=log, drain=drain, headers=headers),
         metrics=metrics_app(new_registry()),
         log=log,
         drain=drain,

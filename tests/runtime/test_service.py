@@ -11,7 +11,7 @@ import pytest
 
 from services.core.outcome import Outcome
 from services.runtime.errors import Refused
-from services.runtime.http import Exchange
+from services.runtime.http import Exchange, block
 from services.runtime.serve import PortTaken, running
 from tests.runtime.rig import ask, build, post, serving, until
 
@@ -108,6 +108,23 @@ def test_every_request_is_one_line_with_its_id_and_never_its_content() -> None:
     assert (first["id"], first["path"], first["status"], first["tenant"]) == ("mine-1", "/hello", 200, "demo")
     assert requests[2]["path"] == "other"
     assert "k3y" not in stream.getvalue().decode()
+
+
+def test_what_stands_on_every_answer_can_change_for_one_exchange_and_for_all() -> None:
+    async def pressed(exchange: Exchange) -> None:
+        exchange.always = block([(b"x-level", b"2")])
+        raise Refused(Outcome.YIELD, "full")
+
+    async def main() -> None:
+        async with serving({**ROUTES, ("GET", "/pressed"): pressed}, headers=[(b"x-level", b"0")]) as process:
+            port = process.bound_port
+            for path in ("/hello", "/nowhere", "/fail", "/health"):
+                assert b"x-level: 0\r\n" in (await ask(port, get(path)))[1] + b"\r\n"
+            assert b"x-level: 2\r\n" in (await ask(port, get("/pressed")))[1] + b"\r\n"
+            process.app.always = block([(b"x-level", b"3")])  # type: ignore[union-attr]  # a Service
+            assert b"x-level: 3\r\n" in (await ask(port, get("/full")))[1] + b"\r\n"
+
+    asyncio.run(main())
 
 
 def test_draining_finishes_what_runs_and_lets_nobody_else_in() -> None:
