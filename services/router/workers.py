@@ -14,9 +14,9 @@ from collections import deque
 from collections.abc import Callable
 
 from services.router.call import Probe, Upstream
-from services.router.config import WorkerSpec
 from services.router.upstreams.openai import OpenAIUpstream
 from services.router.upstreams.weir import WeirUpstream
+from services.router.workersfile import WorkerSpec
 from services.runtime.keepalive import Pool, UpstreamError
 from services.runtime.log import Log
 
@@ -34,7 +34,7 @@ class Worker:
         self.kind = spec.kind
         self.upstream = upstream
         self.models: tuple[str, ...] = tuple(spec.models)
-        self.slots = spec.slots or 0
+        self.slots = spec.slots if isinstance(spec.slots, int) else 0
         self.places = self.slots + spec.lookahead
         self.inflight = 0
         self.healthy = False
@@ -213,5 +213,5 @@ def connect(spec: WorkerSpec, max_inflight: int) -> Worker:
     pool = Pool(spec.url, max_connections=max_inflight + SPARE_CONNECTIONS)
     if spec.kind == "weir":
         return Worker(spec, WeirUpstream(pool))
-    slots = spec.slots or 1
+    slots = spec.slots if isinstance(spec.slots, int) else 1
     return Worker(spec, OpenAIUpstream(pool, slots, spec.lookahead, tuple(spec.models), spec.api_key()))

@@ -1,0 +1,205 @@
+"""Looks at every worker at a steady pace, at once when one is suspected, and believes what it sees (`health.py`).
+
+Probes tell what a worker announces and whether it lives; that it has a place is the ledger's to know. What requests
+meet counts as much: a lost connection keeps new requests away until the worker has answered a probe, failures in a
+row eject it, and one that refuses is left alone for as long as it said.
+
+Cost. A worker is looked at once an interval, and not more than MAX_PROBES_PER_S are looked at in all: with 256
+workers the interval grows to 4 s. Nothing is lost by that while requests flow, since they notice first. The pauses
+are spread by chance, so that the probes of a large fleet do not come together; a suspect is looked at after
+LOOK_AGAIN_S and not sooner, however many requests suspect it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+from random import Random
+
+from services.router.call import Busy, Probe
+from services.router.fleet import Connect, Fleet
+from services.router.worker import Worker
+from services.router.workersfile import WorkerSpec
+from services.runtime.keepalive import UpstreamError
+from services.runtime.log import Log
+
+PROBE_TIMEOUT_S = 1.0
+LOOK_AGAIN_S = 0.1
+MAX_PROBES_PER_S = 64
+SPREAD = 0.2
+LEAST_REST_S, LONGEST_REST_S = 0.05, 5.0
+
+
+class _Watch:
+    """The task that looks at one worker, and how to hurry it."""
+
+    __slots__ = ("hurry", "task")
+
+    def __init__(self, task: asyncio.Task[None], hurry: asyncio.Event) -> None:
+        self.task = task
+        self.hurry = hurry
+
+
+class Prober:
+    """One for each fleet. Tells it what has been seen; decides nothing about requests."""
+
+    def __init__(self, fleet: Fleet, interval_s: float, log: Log, rng: Random) -> None:
+        self._fleet = fleet
+        self._interval_s = interval_s
+        self._log = log
+        self._rng = rng
+        self._watches: dict[Worker, _Watch] = {}
+        self._rests: dict[Worker, asyncio.TimerHandle] = {}
+        self._unpooled = 0
+
+    async def look_at_all(self) -> None:
+        """Every worker once, before the first request."""
+        await asyncio.gather(*(self.probe(worker) for worker in self._fleet.workers))
+
+    def start(self) -> None:
+        """Begin to look, at a random moment of the first interval each."""
+        for worker in self._fleet.workers:
+            if worker not in self._watches:
+                hurry = asyncio.Event()
+                self._watches[worker] = _Watch(asyncio.create_task(self._watch(worker, hurry)), hurry)
+
+    async def stop(self) -> None:
+        """Stop looking and close idle connections."""
+        watches = list(self._watches.values())
+        for watch in watches:
+            watch.task.cancel()
+        await asyncio.gather(*(watch.task for watch in watches), return_exceptions=True)
+        for rest in self._rests.values():
+            rest.cancel()
+        self._rests.clear()
+        for worker in (*self._fleet.workers, *self._fleet.leaving):
+            worker.upstream.close()
+
+    def reload(self, specs: Iterable[WorkerSpec], connect: Connect) -> None:
+        """The worker list has changed: newcomers are looked at at once, those who left until they hold nothing."""
+        before = set(self._fleet.workers)
+        self._fleet.reload(specs, connect)
+        self.start()
+        after = set(self._fleet.workers)
+        for worker in after - before:
+            self._hurry(worker)
+            self._log.info("worker joins", worker=worker.name, url=worker.url)
+        for worker in before - after:
+            self._log.info("worker leaves", worker=worker.name, url=worker.url, inflight=worker.inflight)
+
+    # ---- what requests have met
+
+    def suspect(self, worker: Worker, error: Exception) -> None:
+        """A connection to it was lost or refused: it gets nothing new until it has answered a probe."""
+        was = _state(worker)
+        worker.health.suspect()
+        self.failed(worker)
+        self._tell(worker, was, str(error))
+        self._hurry(worker)
+
+    def failed(self, worker: Worker) -> None:
+        """It took a request and failed it. Too many in a row, and it is ejected; the last one of a model never is."""
+        was = _state(worker)
+        if worker.health.failed() and not self._fleet.needs(worker):
+            worker.health.eject(_now())
+        self._tell(worker, was, f"{worker.health.failures} requests in a row failed")
+
+    def refused(self, worker: Worker, busy: Busy) -> None:
+        """It has no room, or is leaving: it gets nothing new for as long as it said, within reason."""
+        if busy.draining:
+            was = _state(worker)
+            worker.draining = True
+            self._tell(worker, was, "it said so")
+            return
+        rest_s = min(max(busy.delay_ms / 1000, LEAST_REST_S), LONGEST_REST_S)
+        if (running := self._rests.pop(worker, None)) is not None:
+            running.cancel()
+        self._rests[worker] = asyncio.get_running_loop().call_later(rest_s, self._rested, worker)
+        worker.resting = True
+        self._fleet.looked(worker)
+
+    def _rested(self, worker: Worker) -> None:
+        del self._rests[worker]
+        worker.resting = False
+        self._fleet.looked(worker)
+
+    # ---- probes
+
+    async def _watch(self, worker: Worker, hurry: asyncio.Event) -> None:
+        await self._pause(hurry, self._rng.random() * self._interval_s)
+        while worker in self._fleet.workers or worker in self._fleet.leaving:
+            await self.probe(worker)
+            hurry.clear()
+            await self._pause(hurry, self._pause_s(worker))
+        del self._watches[worker]
+
+    def _pause_s(self, worker: Worker) -> float:
+        if worker.health.missed_probes == 1:
+            return min(LOOK_AGAIN_S, self._interval_s)
+        steady_s = max(self._interval_s, len(self._watches) / MAX_PROBES_PER_S)
+        return steady_s * (1 + SPREAD * (self._rng.random() - 0.5))
+
+    async def _pause(self, hurry: asyncio.Event, pause_s: float) -> None:
+        try:
+            async with asyncio.timeout(pause_s):
+                await hurry.wait()
+            await asyncio.sleep(min(LOOK_AGAIN_S, self._interval_s))  # a restarting worker must not be hammered
+        except TimeoutError:
+            pass
+
+    def _hurry(self, worker: Worker) -> None:
+        if (watch := self._watches.get(worker)) is not None:
+            watch.hurry.set()
+
+    async def probe(self, worker: Worker) -> None:
+        """Look once.
+
+        One missed probe keeps new requests away; a second one in a row, or a refused connection, means that it is
+        dead: what it has not begun to answer fails at once, and has its retry while there is time.
+        """
+        try:
+            async with asyncio.timeout(PROBE_TIMEOUT_S):
+                seen = await worker.upstream.probe()
+        except TimeoutError:
+            self._missed(worker)
+        except UpstreamError as error:
+            self._dead(worker, str(error))
+        else:
+            self._saw(worker, seen)
+
+    def _saw(self, worker: Worker, seen: Probe) -> None:
+        was = _state(worker)
+        worker.health.answered(_now(), needed=self._fleet.needs(worker))
+        self._fleet.learn(worker, seen)
+        self._tell(worker, was, "")
+        if self._fleet.unpooled > self._unpooled:
+            self._log.warning("too many models: some are not served", left_out=self._fleet.unpooled)
+        self._unpooled = self._fleet.unpooled
+
+    def _missed(self, worker: Worker) -> None:
+        was, why = _state(worker), f"no answer to a probe in {PROBE_TIMEOUT_S:g} s"
+        if worker.health.missed():
+            self._dead(worker, why)
+        self._tell(worker, was, why)
+
+    def _dead(self, worker: Worker, why: str) -> None:
+        was = _state(worker)
+        worker.health.eject(_now())
+        self._tell(worker, was, why)
+        worker.upstream.give_up(f"the worker is gone: {why}")
+
+    def _tell(self, worker: Worker, was: str, why: str) -> None:
+        """The fleet, and the log, of a change."""
+        state = _state(worker)
+        self._fleet.looked(worker)
+        if state != was:
+            write = self._log.info if worker.healthy else self._log.warning
+            write("worker " + state, worker=worker.name, url=worker.url, slots=worker.slots, why=why or None)
+
+
+def _state(worker: Worker) -> str:
+    return "draining" if worker.draining else "up" if worker.healthy else "down"
+
+
+def _now() -> float:
+    return asyncio.get_running_loop().time()

@@ -1,0 +1,27 @@
+"""From an entry in the worker list to a worker with a connection pool of its own."""
+
+from __future__ import annotations
+
+from services.router.call import Upstream
+from services.router.upstreams.openai import OpenAIUpstream
+from services.router.upstreams.weir import WeirUpstream
+from services.router.worker import Worker
+from services.router.workersfile import WorkerSpec
+from services.runtime.keepalive import Pool
+
+SPARE_CONNECTIONS = 8
+"""For probes and cancels, beside one for each request that may be dispatched."""
+
+
+def connect(spec: WorkerSpec, max_inflight: int) -> Worker:
+    """A worker from its entry. `max_inflight` bounds what the router dispatches in all, so what it sends here."""
+    return Worker(
+        spec, _upstream(spec, Pool(spec.url, max_connections=max_inflight + SPARE_CONNECTIONS)), most=max_inflight
+    )
+
+
+def _upstream(spec: WorkerSpec, pool: Pool) -> Upstream:
+    if spec.kind == "weir":
+        return WeirUpstream(pool)
+    slots = spec.slots if isinstance(spec.slots, int) else 0
+    return OpenAIUpstream(pool, slots, spec.lookahead, tuple(spec.models), spec.api_key())
