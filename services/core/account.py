@@ -6,6 +6,7 @@ books, cost protects the wait, bytes protect the memory. One place counts them, 
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import Enum
 from math import inf
@@ -111,7 +112,7 @@ ALL_FULL = (Full.REQUESTS, Full.COST, Full.BYTES)
 class Tenant:
     """An account: weight, class, bounds, what waits, what runs, and what it has been charged."""
 
-    __slots__ = ("charged", "class_name", "configured", "flows", "id", "running", "usage", "weight")
+    __slots__ = ("charged", "class_name", "configured", "flows", "id", "others", "running", "usage", "weight")
 
     def __init__(self, spec: TenantSpec, configured: bool) -> None:
         self.id = spec.id
@@ -122,6 +123,22 @@ class Tenant:
         self.running = 0
         self.charged = 0.0
         self.flows: dict[str, Flow] = {}
+        """Its lines in its own class, by pool."""
+        self.others: dict[tuple[str, str], Flow] = {}
+        """Its lines in other classes, by pool and class: in lower ones that it asked for, and in one that it had."""
+
+    def change(self, spec: TenantSpec) -> None:
+        """Its weight, class and bounds from here on. What waits keeps the line that it was given."""
+        if spec.class_name != self.class_name:
+            self.others |= {(pool, self.class_name): flow for pool, flow in self.flows.items()}
+            again = [key for key in self.others if key[1] == spec.class_name]
+            self.flows = {key[0]: self.others.pop(key) for key in again}
+        self.weight, self.class_name, self.usage.bounds = spec.weight, spec.class_name, spec.bounds
+
+    def lines(self) -> Iterator[Flow]:
+        """All of them."""
+        yield from self.flows.values()
+        yield from self.others.values()
 
     @property
     def busy(self) -> bool:

@@ -14,7 +14,7 @@ its own share, and for one round of the others.
     wait = min( all work ahead,
                 (own work ahead + own debt) / share + one round of the others ) / R + time to the next free slot
 
-`own work ahead` counts earlier deadlines only. `one round of the others` is the sum over them of min(quantum, work);
+`own work ahead` counts what is due earlier only. `one round of the others` is the sum over them of min(quantum, work);
 without it the estimate is blind when many small tenants cause the overload. It is still blind to those who are not
 here yet: with hundreds of equal tenants one in eight of the admitted was overtaken by newcomers until it had to be
 dropped. So rounds are also *measured*, and in each what newcomers took (`ring.py`); the wait is the longer of the two.
@@ -26,6 +26,16 @@ Free for a newcomer is what those whose retrieval still runs will leave: they ta
 The next free slot is the first that is expected to end, not a mean: long requests fall into step.
 
 **The service.** Prefill, then the answer's length times the time per token. The length is a guess.
+
+**The first token.** A stream promises its first token before its end. That is a second test of the same form, with
+the time to read the prompt in the place of the service, and it fails apart: a client that watches a stream does not
+mind how long it goes on.
+
+    max(wait, q95(retrieval)) + prefill <= margin * (first token due - now)
+
+**Patience.** A client may say how long it would stand in line. It is believed: a longer expected wait is a refusal
+now, not an expiry later. One that would not wait at all needs an empty house, which is not a guess. The time that its
+own retrieval takes is not spent in line: the slot that was free for it may be taken by then, and if so it yields.
 
 **Caution is for those who have their share.** A tenant that asks for more than its share counts with the q95 of its
 wait (`calibration.py`) and with a high quantile of its lengths, the q90 once it gets all of its share: what it loses by
@@ -45,7 +55,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from services.core.estimator import Estimator
+from services.core.estimator import PROBABLE, Estimator
 from services.core.ladder import Level, fit_clamp
 from services.core.pool import Flow, Pool
 from services.core.request import Request
@@ -65,13 +75,13 @@ class Outlook(NamedTuple):
 
 
 def outlook(
-    now: float, pool: Pool, flow: Flow, deadline: float, estimator: Estimator, *, measured_rounds: bool = True
+    now: float, pool: Pool, flow: Flow, due_at: float, estimator: Estimator, *, measured_rounds: bool = True
 ) -> Outlook:
-    """The expected wait of a newcomer with this deadline, and what it is made of. O(1) in the common case."""
+    """The expected wait of a newcomer that is due then, and what it is made of. O(1) in the common case."""
     if pool.requests < estimator.free and not pool.classes.backlog:
         return Outlook(0.0, 1.0, 0.0, True, True)
     share = pool.share(flow)
-    line = flow.work_before(deadline)
+    line = flow.work_before(due_at)
     own = line + pool.debt(now, flow)
     rate = estimator.rate
     if not rate:
@@ -101,7 +111,7 @@ def grant(
     slack_s: float,
     estimator: Estimator,
 ) -> int:
-    """The test at the start: how long its answer may be; 0 if none would be in time.
+    """The test at the start: how long its answer may be; 0 if none would be in time. (`first_token_s` is the other.)
 
     Without the margin, since no wait is left to be wrong about. One that may be cut is given what fits; one that may
     not must fit at its probable length, unless it was let in without a guess.
@@ -113,3 +123,11 @@ def grant(
     if request.on_trust:
         needs_s = estimator.service_s(prompt_tokens, 0.0)
     return answer_tokens if needs_s <= slack_s else 0
+
+
+def first_token_s(request: Request, prompt_tokens: int, estimator: Estimator) -> float:
+    """How long after its start its first token comes: in 85 cases of 100; on average if it was let in without a guess.
+
+    Both tests after the door use it: one that starts later than that before its first token is due starts for nobody.
+    """
+    return estimator.prefill_s(prompt_tokens, None if request.on_trust else PROBABLE)

@@ -4,7 +4,9 @@ A visit lasts one decision. The tests come in the order of what they cost to bre
 
     is there a worker at all                                        else no_capacity
     its own line is short, or allowed to stand (`standing.py`)      else yield, standing_queue
-    it makes its deadline (`admission.py`), at some level           else deadline_infeasible
+    its client would wait so long                                   else yield, no_slot
+    it makes its deadline and its first token (`admission.py`),
+    at some level                                                   else deadline_infeasible
     there is room (`account.py`), which the scheduler says          else tenant_queue_full or yield
 
 The next level of degradation is tried before the deadline refuses it.
@@ -16,7 +18,7 @@ from collections.abc import Callable
 from math import inf
 from typing import NamedTuple
 
-from services.core.admission import outlook, sizes
+from services.core.admission import first_token_s, outlook, sizes
 from services.core.choices import WeirSettings
 from services.core.cost import Lengths
 from services.core.estimator import PROBABLE
@@ -25,6 +27,9 @@ from services.core.outcome import Outcome
 from services.core.pool import Flow
 from services.core.request import Request
 
+TURN_S = 0.005
+"""A client's patience ends this much later than it says: whoever offers and starts in one step is not held to its
+microseconds."""
 PROBE_AFTER = 16
 """Refusals in a row for its deadline after which an absent tenant is judged as if nothing were known of its answers."""
 
@@ -70,10 +75,10 @@ class Visit:
         self.request = request
         self.settings = settings
         self.of_pool = of_pool
-        self.of_tenant = of_pool.tenant(flow)
+        self.of_tenant = flow.learned
         self.flow = flow
         self.view = outlook(
-            now, of_pool.pool, flow, request.deadline, of_pool.estimator, measured_rounds=settings.measured_rounds
+            now, of_pool.pool, flow, request.due_at, of_pool.estimator, measured_rounds=settings.measured_rounds
         )
         self.light = True
         self.level = 0
@@ -101,12 +106,28 @@ class Visit:
         stands = self.flow.requests > 0 and self.view.wait_s > self.of_tenant.standing.limit_s
         if stands and not self.light and self.settings.standing_queue:
             return Outcome.YIELD, "standing_queue"
-        while not self._makes_it():
+        if not self._would_wait():
+            return Outcome.YIELD, "no_slot"
+        while why := self._misses():
             if self.level >= self.request.max_level:
-                self.of_tenant.guessed_out += 1
-                return Outcome.DEADLINE_INFEASIBLE, "deadline"
+                if why == "deadline":
+                    self.of_tenant.guessed_out += 1
+                return Outcome.DEADLINE_INFEASIBLE, why
             self.plan(self.level + 1)
         return None
+
+    def _would_wait(self) -> bool:
+        """Whether its client accepts the wait to expect. None at all is a slot that is free, with nobody before it."""
+        if self.view.idle:
+            return True
+        patience_s = self.request.start_by - self.now
+        return patience_s > 0 and self.view.wait_s <= patience_s
+
+    def _misses(self) -> str | None:
+        """What it would miss at the planned level: its deadline, its first token, or nothing."""
+        if not self._makes_it():
+            return "deadline"
+        return None if self.request.first_token_by == inf or self._first_token_makes_it() else "first_token"
 
     def _makes_it(self) -> bool:
         """The feasibility test. In an empty house nobody is refused on a guess, only on what is certain."""
@@ -118,12 +139,26 @@ class Visit:
             return self.of_pool.estimator.service_s(self.prompt_tokens, 0.0) < slack_s
         if not self.settings.feasibility:
             return True
+        return self._wait_s() + self.service_s <= self.settings.safety_margin * slack_s
+
+    def _first_token_makes_it(self) -> bool:
+        """The same for the first token: there is the wait, and the prompt to read."""
+        slack_s = self.request.first_token_by - self.now
+        read_s = self.of_pool.estimator.prefill_s(self.prompt_tokens)
+        if slack_s <= 0 or self.view.idle:
+            return read_s < slack_s
+        if not self.settings.feasibility:
+            return True
+        return self._wait_s() + read_s <= self.settings.safety_margin * slack_s
+
+    def _wait_s(self) -> float:
+        """The wait that the tests count with: cautious for those who have their share, and at least retrieval's."""
         wait_s = self.view.wait_s
         if self.settings.calibrate and not self.light:
             wait_s = self.of_tenant.waits.of(self.view.new).cautious_s(wait_s, self.of_tenant.service_s)
         if not self.request.ready:
             wait_s = max(wait_s, self.of_pool.retrieval_s.quantile(0.95) or 0.0)
-        return wait_s + self.service_s <= self.settings.safety_margin * slack_s
+        return wait_s
 
     def _service_s(self) -> float:
         """How long it would run: of a cold tenant only what is certain, of a light one the median, else the q90.
@@ -157,7 +192,13 @@ class Visit:
         request.charge_tokens = self.cost_tokens
         request.predicted_wait_s = self.view.wait_s
         request.predicted_as_new = self.view.new
-        request.expires_at = request.deadline - self._shortest_s()
+        request.expires_at, request.expires_for = request.deadline - self._shortest_s(), "deadline"
+        if request.first_token_by < inf:
+            latest = request.first_token_by - first_token_s(request, self.prompt_tokens, self.of_pool.estimator)
+            if latest < request.expires_at:
+                request.expires_at, request.expires_for = latest, "first_token"
+        if request.ready and request.start_by + TURN_S < request.expires_at:
+            request.expires_at, request.expires_for = request.start_by + TURN_S, "patience"
 
     def _shortest_s(self) -> float:
         """How long it would run at least. One that starts later than that before its deadline starts for nobody.
@@ -189,8 +230,12 @@ class Visit:
         return Refused(outcome, reason, scope, wait_s, book.hint(self.now, queued, self.cost_tokens, rate, random))
 
     def _fits_alone(self) -> bool:
-        """Whether it would make its deadline without a wait, as what it is known to be."""
-        return self.service_s < self.settings.safety_margin * (self.request.deadline - self.now)
+        """Whether it would be in time without a wait, as what it is known to be."""
+        margin, request = self.settings.safety_margin, self.request
+        if not self.service_s < margin * (request.deadline - self.now):
+            return False
+        read_s = self.of_pool.estimator.prefill_s(self.prompt_tokens)
+        return read_s < margin * (request.first_token_by - self.now)
 
 
 def probable_tokens(lengths: Lengths, answer_tokens: int, quantile: float) -> float:

@@ -1,6 +1,6 @@
 """Who is served next: hierarchical Deficit Round Robin over token cost, with bounds.
 
-    pool of workers -> class (weights, a floor for each) -> tenant (weights) -> earliest deadline
+    pool of workers -> class (weights, a floor for each) -> tenant (weights) -> what is due first
 
 Each inner node is a surplus round robin (`ring.py`), so each level keeps its own bounded gap and the gaps add. What a
 class leaves unused goes to the other classes, what a tenant leaves to its class. A request is charged its estimated
@@ -12,6 +12,7 @@ bounds, and is passed over. So is one that does not fit what is free now (`fits`
 
 A *tenant* is an account: its weight, its class, its bounds over all pools. Its line in one pool is a *flow*, with a
 deficit of its own. Debt follows the tenant: on becoming active in one pool, a flow takes over what its siblings owe.
+A request that asks for a class below its tenant's own stands in a flow there, and takes turns with that class.
 
 Bounds, per tenant and in all: requests, cost and bytes that wait. All are required.
 Cost: O(1) in the common case, O(log n) at worst, and a bulk jump instead of empty rounds. Idle tenants that nobody
@@ -54,10 +55,9 @@ class Drr:
     ) -> None:
         if not quantum > 0 or idle_tenants < 1:
             raise ValueError(f"quantum and idle_tenants must be above 0, got {quantum} and {idle_tenants}")
-        if len({spec.name for spec in classes}) < len(classes) or not sum(spec.floor for spec in classes) < 1:
-            raise ValueError(f"classes must differ in name, and their floors leave something over, got {classes}")
         self.quantum = quantum
         self.classes = classes or (ClassSpec("default"),)
+        _check(self.classes)
         self.idle_tenants = idle_tenants
         self.usage = Usage(bounds)
         self.tenants: dict[str, Tenant] = {}
@@ -70,17 +70,38 @@ class Drr:
     # ---- tenants
 
     def configure(self, spec: TenantSpec) -> Tenant:
-        """Make a tenant that is kept, or change one. A new class holds for pools that it has not used yet."""
+        """Make a tenant that is kept, or change one, from here on.
+
+        A weight counts at once, bounds at the next request. A class is that of the next request as well: those who
+        wait keep the place that they were promised, and the tenant's line in its old class ends with them.
+        """
         self._check_class(spec)
         tenant = self.tenants.get(spec.id)
         if tenant is None:
             tenant = self.tenants[spec.id] = Tenant(spec, configured=True)
         tenant.configured = True
-        tenant.weight, tenant.class_name, tenant.usage.bounds = spec.weight, spec.class_name, spec.bounds
         self._idle.pop(tenant, None)
-        for name, flow in tenant.flows.items():
-            self.pools[name].reweigh(flow, spec.weight)
+        self._change(tenant, spec)
         return tenant
+
+    def dismiss(self, now: float, spec: TenantSpec) -> bool:
+        """A tenant that is kept no longer: it is as a stranger of this spec. False when it is not known."""
+        self._check_class(spec)
+        tenant = self.tenants.get(spec.id)
+        if tenant is None:
+            return False
+        self._change(tenant, spec)
+        if tenant.configured:
+            tenant.configured = False
+            self._rest(now, tenant)
+        return True
+
+    def reclass(self, classes: tuple[ClassSpec, ...]) -> None:
+        """The classes from here on, in every pool. One that is gone stays for those who stand in it."""
+        _check(classes)
+        self.classes = classes
+        for pool in self.pools.values():
+            pool.reclass(classes)
 
     def meet(self, now: float, spec: TenantSpec) -> Tenant:
         """Make a tenant that nobody configured. It is forgotten some time after it has gone idle."""
@@ -104,8 +125,11 @@ class Drr:
 
     # ---- waiting
 
-    def enqueue(self, now: float, request: Request) -> Full | None:
-        """Put a request in line under `request.charge_tokens`; or say which bound keeps it out, and change nothing."""
+    def enqueue(self, now: float, request: Request, flow: Flow | None = None) -> Full | None:
+        """Put a request in line under `request.charge_tokens`; or say which bound keeps it out, and change nothing.
+
+        `flow` is that of its tenant in its pool, where the caller has looked it up.
+        """
         if request.stage is not Stage.NEW:
             raise RuntimeError(f"{request!r} has been in line before")
         if not 0 <= request.charge_tokens < inf:
@@ -121,23 +145,31 @@ class Drr:
         self._idle.pop(tenant, None)
         self._count(tenant, request, 1)
         pool = self.pool(request.pool)
-        pool.insert(now, self.flow(pool, tenant), request)
+        request.flow = flow or self.flow(pool, tenant, request.class_name)
+        pool.insert(now, request.flow, request)
         heappush(self._expiries, (request.expires_at, request.sequence, request))
         return None
+
+    def postpone(self, request: Request, expires_at: float) -> None:
+        """A request that waits expires then, and not when it would have."""
+        if request.stage is Stage.WAITING and expires_at != request.expires_at:
+            self._entry_is_stale()
+            request.expires_at = expires_at
+            heappush(self._expiries, (expires_at, request.sequence, request))
 
     def make_ready(self, now: float, request: Request) -> None:
         """It could start from now on: its retrieval is done. On one that does not wait, only the mark changes."""
         if request.ready or request.stage is not Stage.WAITING:
             request.ready = True
             return
-        self.pools[request.pool].make_ready(now, self.tenants[request.tenant].flows[request.pool], request)
+        self.pools[request.pool].make_ready(now, request.flow, request)
 
     def reprice(self, now: float, request: Request, charge_tokens: float) -> None:
         """Change the estimate: its prompt has been counted. Waiting or running; one that has ended stays as it was."""
         if request.stage is Stage.WAITING:
             tenant = self.tenants[request.tenant]
             self._count(tenant, request, -1)
-            self.pools[request.pool].reprice(tenant.flows[request.pool], request, charge_tokens)
+            self.pools[request.pool].reprice(request.flow, request, charge_tokens)
             self._count(tenant, request, 1)
         elif request.stage is Stage.RUNNING:
             self._put_right(now, self.tenants[request.tenant], request, charge_tokens)
@@ -162,7 +194,7 @@ class Drr:
     def wakes_at(self) -> float:
         """When `expire` next has something to do; infinity when nothing waits."""
         expiries = self._expiries
-        while expiries and expiries[0][2].stage is not Stage.WAITING:
+        while expiries and not _stands(expiries[0]):
             heappop(expiries)
             self._stale -= 1
         return expiries[0][0] if expiries else inf
@@ -205,8 +237,16 @@ class Drr:
             pool = self.pools[name] = Pool(name, self.quantum, self.classes)
         return pool
 
-    def flow(self, pool: Pool, tenant: Tenant) -> Flow:
-        """The tenant's line in the pool; made when it is first asked for."""
+    def flow(self, pool: Pool, tenant: Tenant, class_name: str = "") -> Flow:
+        """The tenant's line in the pool, in its own class or in a lower one; made when it is first asked for."""
+        if class_name and class_name != tenant.class_name:
+            node = pool.node(tenant.class_name, class_name)
+            if node.name != tenant.class_name:
+                key = pool.name, node.name
+                flow = tenant.others.get(key)
+                if flow is None:
+                    flow = tenant.others[key] = Flow(tenant, node)
+                return flow
         flow = tenant.flows.get(pool.name)
         if flow is None:
             flow = tenant.flows[pool.name] = Flow(tenant, pool.nodes[tenant.class_name])
@@ -217,6 +257,11 @@ class Drr:
     def _check_class(self, spec: TenantSpec) -> None:
         if all(spec.class_name != known.name for known in self.classes):
             raise ValueError(f"tenant {spec.id}: there is no class {spec.class_name}")
+
+    def _change(self, tenant: Tenant, spec: TenantSpec) -> None:
+        tenant.change(spec)
+        for (name, _), flow in [*(((pool, ""), flow) for pool, flow in tenant.flows.items()), *tenant.others.items()]:
+            self.pools[name].reweigh(flow, spec.weight)
 
     def _count(self, tenant: Tenant, request: Request, sign: int) -> None:
         tenant.usage.add(request, sign)
@@ -252,11 +297,11 @@ class Drr:
         refund = request.charge_tokens - charge_tokens
         request.charge_tokens = charge_tokens
         tenant.charged -= refund
-        self.pools[request.pool].settle(now, tenant.flows[request.pool], refund, ended)
+        self.pools[request.pool].settle(now, request.flow, refund, ended)
 
     def _take_out(self, now: float, request: Request) -> None:
         tenant = self.tenants[request.tenant]
-        self.pools[request.pool].remove(now, tenant.flows[request.pool], request)
+        self.pools[request.pool].remove(now, request.flow, request)
         self._count(tenant, request, -1)
         request.stage = Stage.ENDED
         self._rest(now, tenant)
@@ -269,10 +314,20 @@ class Drr:
         """One entry of the expiry heap points at a request that left; when most do, keep the others only."""
         self._stale += 1
         if self._stale > 64 + self.usage.requests:
-            self._expiries = [entry for entry in self._expiries if entry[2].stage is Stage.WAITING]
+            self._expiries = [entry for entry in self._expiries if _stands(entry)]
             heapify(self._expiries)
             self._stale = 0
 
     def __repr__(self) -> str:
         waiting = f"{self.usage.requests} requests wait ({self.usage.cost_tokens:g} tokens)"
         return f"<Drr {waiting}, {len(self.tenants)} tenants, {list(self.pools.values())}>"
+
+
+def _stands(entry: tuple[float, int, Request]) -> bool:
+    """Whether the request of an entry waits, and expires then."""
+    return entry[2].stage is Stage.WAITING and entry[2].expires_at == entry[0]
+
+
+def _check(classes: tuple[ClassSpec, ...]) -> None:
+    if not classes or len({spec.name for spec in classes}) < len(classes) or not sum(s.floor for s in classes) < 1:
+        raise ValueError(f"classes must differ in name, and their floors leave something over, got {classes}")

@@ -1,4 +1,4 @@
-"""A line of requests by deadline that knows how much work stands before any moment.
+"""A line of requests by what is due first that knows how much work stands before any moment.
 
 Earliest deadline first is optimal while everything fits (Liu and Layland 1973) and collapses when it does not, since it
 prefers what is about to fail. It is used here only inside one tenant's line, behind the test at the door that keeps out
@@ -8,6 +8,8 @@ Admission asks one question of it: how much work has an earlier deadline than mi
 with its sum, answers it. A newcomer with the latest deadline, the common case, costs O(1). Any other costs a walk over
 the blocks and within one: O(n / BLOCK + BLOCK) steps of C code, which up to tens of thousands of requests beats the
 pointers of an O(log n) tree in CPython.
+
+What is due is the deadline, or the first token where one is promised before it (`Request.due_at`).
 
 Bound: holds what its owner puts in; the owner's bounds are the scheduler's.
 """
@@ -26,7 +28,7 @@ Entry = tuple[float, int, Request]
 
 
 class DeadlineLine:
-    """Requests sorted by (deadline, sequence), with the sum of their charges."""
+    """Requests sorted by (what is due, sequence), with the sum of their charges."""
 
     __slots__ = ("_blocks", "_count", "_sums", "work")
 
@@ -44,12 +46,12 @@ class DeadlineLine:
 
     @property
     def first(self) -> Request | None:
-        """The one with the earliest deadline."""
+        """The one that is due first."""
         return self._blocks[0][0][2] if self._count else None
 
     def add(self, request: Request) -> None:
-        """Put a request in its place. Its deadline, sequence and charge must not change while it is here."""
-        entry = (request.deadline, request.sequence, request)
+        """Put a request in its place. What is due, its sequence and its charge must not change while it is here."""
+        entry = (request.due_at, request.sequence, request)
         self._count += 1
         self.work += request.charge_tokens
         if not self._blocks:
@@ -68,7 +70,7 @@ class DeadlineLine:
 
     def discard(self, request: Request) -> None:
         """Take a request out. One that is not here raises KeyError."""
-        entry = (request.deadline, request.sequence, request)
+        entry = (request.due_at, request.sequence, request)
         at = self._block_of(entry) if self._blocks else 0
         block = self._blocks[at] if self._blocks else []
         index = bisect_left(block, entry)
@@ -83,28 +85,28 @@ class DeadlineLine:
         if not self._count:
             self.work = 0.0  # sums of floats drift; an empty line holds nothing
 
-    def work_before(self, deadline: float) -> float:
-        """Charges of those whose deadline is at or before `deadline`: a newcomer with it would stand behind them."""
+    def work_before(self, due_at: float) -> float:
+        """Charges of those that are due at or before then: a newcomer that is due then would stand behind them."""
         blocks = self._blocks
-        if not blocks or deadline >= blocks[-1][-1][0]:
+        if not blocks or due_at >= blocks[-1][-1][0]:
             return self.work
         total = 0.0
         for block, work in zip(blocks, self._sums, strict=True):
-            if block[-1][0] <= deadline:
+            if block[-1][0] <= due_at:
                 total += work
                 continue
             for entry in block:
-                if entry[0] > deadline:
+                if entry[0] > due_at:
                     break
                 total += entry[2].charge_tokens
             break
         return total
 
-    def after(self, deadline: float) -> Iterator[Request]:
-        """Those whose deadline is later than `deadline`, latest first: the ones that a newcomer would overtake."""
+    def after(self, due_at: float) -> Iterator[Request]:
+        """Those that are due later than that, latest first: the ones that a newcomer would overtake."""
         for block in reversed(self._blocks):
             for entry in reversed(block):
-                if entry[0] <= deadline:
+                if entry[0] <= due_at:
                     return
                 yield entry[2]
 
@@ -122,7 +124,7 @@ class DeadlineLine:
         self._sums[at] -= moved
 
     def __repr__(self) -> str:
-        span = f", deadlines {self._blocks[0][0][0]:g} to {self._blocks[-1][-1][0]:g}" if self._count else ""
+        span = f", due {self._blocks[0][0][0]:g} to {self._blocks[-1][-1][0]:g}" if self._count else ""
         return f"<DeadlineLine {self._count} requests, {self.work:g} tokens of work{span}>"
 
 

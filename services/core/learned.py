@@ -60,7 +60,7 @@ class PerSecond:
 
 
 class OfTenant:
-    """One tenant on one pool."""
+    """One tenant in one class of one pool. Its lengths are the same in all of them."""
 
     __slots__ = (
         "appointments",
@@ -74,7 +74,7 @@ class OfTenant:
     )
 
     def __init__(self, lengths: Lengths, waits: Waits) -> None:
-        self.lengths = Lengths(lengths)
+        self.lengths = lengths
         self.waits = Waits(waits)
         self.standing = StandingQueue()
         self.appointments = Appointments()
@@ -147,15 +147,13 @@ class OfPool:
     classes: dict[str, OfClass]
     estimator: Estimator = field(default_factory=Estimator)
     lengths: Lengths = field(default_factory=Lengths)
-    tenants: dict[str, OfTenant] = field(default_factory=dict)
     appointments: Appointments = field(default_factory=Appointments)
     costs: Sketch = field(default_factory=lambda: Sketch(0.02, half_life=500, refresh=64))
     retrieval_s: Sketch = field(default_factory=lambda: Sketch(0.02, half_life=200, refresh=64))
 
-    def tenant(self, flow: Flow) -> OfTenant:
-        """What is known of a tenant; made when it is first asked for."""
-        known = self.tenants.get(flow.tenant.id)
-        if known is None:
-            of_class = self.classes[flow.node.name]
-            known = self.tenants[flow.tenant.id] = OfTenant(self.lengths, of_class.waits)
-        return known
+    def meet(self, flow: Flow) -> None:
+        """A flow is new: make room for what will be known of it. Forgotten with it, since it hangs on it."""
+        nodes = self.pool.nodes
+        here = [each for each in flow.tenant.lines() if nodes.get(each.node.name) is each.node and each is not flow]
+        lengths = here[0].learned.lengths if here else Lengths(self.lengths)
+        flow.learned = OfTenant(lengths, self.classes[flow.node.name].waits)

@@ -9,6 +9,7 @@ all work that waits, one round's worth of it, and the weights of those that are 
 from __future__ import annotations
 
 from collections import OrderedDict
+from typing import TYPE_CHECKING
 
 from services.core.account import ClassSpec, Tenant
 from services.core.edf import DeadlineLine
@@ -16,14 +17,20 @@ from services.core.member import Member, Turn
 from services.core.request import Request
 from services.core.ring import Ring
 
+if TYPE_CHECKING:
+    from services.core.learned import OfTenant
+
 ACTIVE_FOR_S = 1.0
 """A flow whose line empties counts as active this long: light tenants come back, and their share is spoken for."""
 
 
 class Flow(Member):
-    """One tenant's line in one pool."""
+    """One tenant's line in one class of one pool."""
 
-    __slots__ = ("active", "line", "node", "requests", "round_part", "tenant", "unready")
+    __slots__ = ("active", "learned", "line", "node", "requests", "round_part", "tenant", "unready")
+
+    learned: OfTenant
+    """What is known of those who stood here. Written by whoever learns; the scheduler does not look."""
 
     def __init__(self, tenant: Tenant, node: ClassNode) -> None:
         super().__init__(tenant.weight)
@@ -40,10 +47,10 @@ class Flow(Member):
         """Charges of all that wait here."""
         return self.line.work + self.unready.work
 
-    def work_before(self, deadline: float) -> float:
-        """Charges of those that a newcomer with this deadline would stand behind."""
-        before = self.line.work_before(deadline)
-        return before + self.unready.work_before(deadline) if self.unready.work else before
+    def work_before(self, due_at: float) -> float:
+        """Charges of those that a newcomer that is due then would stand behind."""
+        before = self.line.work_before(due_at)
+        return before + self.unready.work_before(due_at) if self.unready.work else before
 
     def __repr__(self) -> str:
         return (
@@ -166,6 +173,17 @@ class Pool:
         flow.node.flows.reweigh(flow, weight)
         self._update_round(flow)
 
+    def reclass(self, classes: tuple[ClassSpec, ...]) -> None:
+        """The classes and their weights from here on. One that is no longer named stays for those who stand in it."""
+        for name, weight in floored(classes).items():
+            node = self.nodes.get(name)
+            if node is None:
+                self.nodes[name] = ClassNode(name, weight, Ring(self.quantum))
+                continue
+            if node.active_flows:
+                self.active_weight += weight - node.weight
+            self.classes.reweigh(node, weight)
+
     def set_quantum(self, quantum: float) -> None:
         """One quantum per round and unit of weight from here on."""
         self.quantum = self.classes.quantum = quantum
@@ -173,6 +191,12 @@ class Pool:
             node.flows.quantum = quantum
 
     # ---- what admission asks
+
+    def node(self, own: str, asked: str) -> ClassNode:
+        """The class to stand in: the one that is asked for, if it weighs less than the tenant's own."""
+        node = self.nodes[own]
+        lower = self.nodes.get(asked)
+        return lower if lower is not None and lower.weight < node.weight else node
 
     def share(self, flow: Flow) -> float:
         """The flow's part of the pool while everyone active stays so: own weight / active weight, level by level."""
@@ -208,15 +232,18 @@ class Pool:
     # ---- inside
 
     def _more(self, now: float, flow: Flow) -> None:
-        if flow.turn is Turn.OUT and len(flow.tenant.flows) > 1:
+        if flow.turn is Turn.OUT and (len(flow.tenant.flows) > 1 or flow.tenant.others):
             self._take_over_debt(now, flow)
         flow.node.flows.more(now, flow)
         self.classes.more(now, flow.node)
 
     def _take_over_debt(self, now: float, flow: Flow) -> None:
-        """Debt follows the tenant: what its idle flows in other pools owe, settled, is owed here."""
-        for sibling in flow.tenant.flows.values():
-            if sibling is not flow and sibling.turn is Turn.OUT:
+        """Debt follows the tenant: what its idle flows in other pools owe, settled, is owed here.
+
+        Not between classes, each of which keeps its own books: debt could be left in a lower class, and never paid.
+        """
+        for sibling in flow.tenant.lines():
+            if sibling is not flow and sibling.node.name == flow.node.name and sibling.turn is Turn.OUT:
                 ring = sibling.node.flows
                 if owed := ring.owed(now, sibling):
                     ring.take_over(now, sibling, -owed)

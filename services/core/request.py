@@ -8,8 +8,13 @@ All times are seconds on the clock that `now` is read from.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
+from math import inf
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from services.core.pool import Flow
 
 
 class Stage(Enum):
@@ -45,6 +50,13 @@ class Request:
     """Whether its answer may be cut to what still fits before the deadline."""
     ready: bool = True
     """Whether it could start now; False while its retrieval runs."""
+    start_by: float = inf
+    """The latest start that its client accepts. `now` asks for a slot at once or a refusal. While its own retrieval
+    runs the client's patience does not: it is counted from when the request could start."""
+    first_token_by: float = inf
+    """When its first token must have come. A stream is felt by it, and its deadline bounds the rest only."""
+    class_name: str = ""
+    """A class below its tenant's own that it asks to be served in. Any other name leaves it in its tenant's own."""
 
     # ---- written by the core
 
@@ -55,8 +67,12 @@ class Request:
     """The longest answer it may give: `max_tokens` after its level and the clamp."""
     charge_tokens: float = 0.0
     """Estimated cost, as charged to its tenant until it is settled."""
+    flow: Flow = field(init=False, repr=False)
+    """The line that it stands in, from when it is admitted."""
     expires_at: float = 0.0
-    """While it waits: when it can no longer make its deadline."""
+    """While it waits: when it can no longer make its deadline or its first token, or its client's patience ends."""
+    expires_for: str = "deadline"
+    """Why, when it comes to that: "deadline", "first_token" or "patience". Of one that was evicted, why it was."""
     predicted_wait_s: float = 0.0
     predicted_as_new: bool = False
     """Whether it was expected to go ahead of those who wait for their next round: such waits err differently."""
@@ -73,6 +89,11 @@ class Request:
     first_token_at: float = 0.0
     full_s: float = 0.0
     """The estimator's mark at the start: how long the slots had been full by then."""
+
+    @property
+    def due_at(self) -> float:
+        """What is due first: its first token or its end. Its tenant's line is in this order."""
+        return self.deadline if self.deadline <= self.first_token_by else self.first_token_by
 
     def __repr__(self) -> str:
         sizes = f"{self.prompt_tokens}+{self.context_tokens} tokens, at most {self.max_tokens}"

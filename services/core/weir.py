@@ -12,19 +12,19 @@ What is refused has cost nobody anything, and is told why, how long it would hav
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
-from math import ceil, floor, log10
+from math import ceil, floor, inf, log10
 
-from services.core.account import TenantSpec
-from services.core.admission import grant, sizes
+from services.core.account import ClassSpec, TenantSpec
+from services.core.admission import first_token_s, grant, sizes
 from services.core.choices import WeirSettings
-from services.core.door import Admitted, Refused, Visit, probable_tokens
+from services.core.door import TURN_S, Admitted, Refused, Visit, probable_tokens
 from services.core.drr import Drr
 from services.core.estimator import Estimator
 from services.core.learned import OfClass, OfPool
 from services.core.outcome import Outcome
-from services.core.pool import Flow
+from services.core.pool import ClassNode, Flow
 from services.core.request import Request, Stage
 
 FIRST_QUANTUM_TOKENS = 1000.0
@@ -38,7 +38,7 @@ SLACK_EVERY = 8
 class Weir:
     """Admission, fairness, degradation and honest refusals, for all pools of one router."""
 
-    __slots__ = ("_offers", "_random", "drr", "learned", "second_finishes", "settings")
+    __slots__ = ("_held", "_offers", "_random", "drr", "learned", "second_finishes", "settings")
 
     def __init__(self, settings: WeirSettings, random: Callable[[], float]) -> None:
         self.settings = settings
@@ -49,6 +49,7 @@ class Weir:
             idle_tenants=settings.idle_tenants,
         )
         self.learned: dict[str, OfPool] = {}
+        self._held: dict[str, int] = {}
         self._random = random
         self._offers = 0
         self.second_finishes = 0
@@ -56,8 +57,54 @@ class Weir:
     # ---- the house
 
     def configure(self, spec: TenantSpec) -> None:
-        """Make a tenant that is kept, or change one."""
+        """Make a tenant that is kept, or change one from here on: `Drr.configure` says what holds when."""
         self.drr.configure(spec)
+
+    def dismiss(self, now: float, id: str) -> bool:
+        """A tenant is configured no longer: what waits and runs goes on, and it is forgotten as an idle stranger is."""
+        known = self.drr.dismiss(now, replace(self.settings.stranger, id=id))
+        self.drr.forget_idle(now)
+        return known
+
+    def reload(self, now: float, classes: tuple[ClassSpec, ...], specs: Iterable[TenantSpec]) -> None:
+        """All classes and tenants, from here on: new ones, changed ones, and nobody else. Or ValueError, and no change.
+
+        A tenant that is named no more becomes a stranger. A level that was held stays so while its class does.
+        """
+        settings, wanted = replace(self.settings, classes=classes), {spec.id: spec for spec in specs}
+        names = {spec.name for spec in classes}
+        if lost := [spec.id for spec in wanted.values() if spec.class_name not in names]:
+            raise ValueError(f"there is no class for {', '.join(lost)}")
+        self.drr.reclass(classes)
+        self.settings = settings
+        self._held = {name: level for name, level in self._held.items() if name in names}
+        for of_pool in self.learned.values():
+            for node in of_pool.pool.nodes.values():
+                self._of_class(of_pool, node).weight = node.weight
+        for spec in wanted.values():
+            self.configure(spec)
+        for id in [id for id, tenant in self.drr.tenants.items() if tenant.configured and id not in wanted]:
+            self.dismiss(now, id)
+
+    def hold_level(self, class_name: str | None, level: int | None) -> None:
+        """An operator's word: the class (None: every class) begins at this level, whatever its load; None: automatic.
+
+        It takes the place of the controller, which goes on looking, and of nothing else: no request is cut deeper than
+        its tenant allows, and one that would be refused is still tried at the levels below.
+        """
+        names = [spec.name for spec in self.drr.classes] if class_name is None else [class_name]
+        if level is not None and not 0 <= level < len(self.settings.ladder):
+            raise ValueError(f"levels are 0 to {len(self.settings.ladder) - 1}, got {level}")
+        for name in names:
+            if all(name != spec.name for spec in self.drr.classes):
+                raise ValueError(f"there is no class {name}")
+            self._held.pop(name, None)
+            if level is not None:
+                self._held[name] = level
+
+    def held(self, class_name: str) -> int | None:
+        """The level that an operator holds the class at; None: it is automatic."""
+        return self._held.get(class_name)
 
     def announce(self, pool: str, estimator: Estimator) -> None:
         """Begin with what the pool's workers say of themselves, before anything runs. `capacity` tells their slots."""
@@ -84,7 +131,7 @@ class Weir:
         why = visit.refusal()
         if why is None:
             visit.admit()
-            full = self.drr.enqueue(now, request)
+            full = self.drr.enqueue(now, request, flow)
             if full is None:
                 return Admitted(visit.level, visit.view.wait_s)
             outcome = Outcome.TENANT_QUEUE_FULL if full.of_tenant else Outcome.YIELD
@@ -96,24 +143,29 @@ class Weir:
         tenant = self.drr.tenants.get(request.tenant)
         if tenant is None:
             tenant = self.drr.meet(now, replace(self.settings.stranger, id=request.tenant))
-            for id in self.drr.forget_idle(now):
-                for of_pool in self.learned.values():
-                    of_pool.tenants.pop(id, None)
+            self.drr.forget_idle(now)
         of_pool = self._of_pool(request.pool)
-        return of_pool, self.drr.flow(of_pool.pool, tenant)
+        flow = self.drr.flow(of_pool.pool, tenant, request.class_name)
+        if not hasattr(flow, "learned"):
+            of_pool.meet(flow)
+        return of_pool, flow
 
     def forecast(self, request: Request) -> list[float]:
         """The wait of one just admitted, in seconds at each of the `PUBLISHED` quantiles."""
-        of_tenant = self.learned[request.pool].tenants[request.tenant]
-        return of_tenant.waits.of(request.predicted_as_new).waits_s(request.predicted_wait_s)
+        return request.flow.learned.waits.of(request.predicted_as_new).waits_s(request.predicted_wait_s)
 
     # ---- the line
 
     def ready(self, now: float, request: Request) -> None:
-        """Its retrieval is done: it could start from now on."""
+        """Its retrieval is done: it could start from now on, and from now on its client's patience is tried."""
         if not request.ready:
             self._of_pool(request.pool).retrieval_s.add(now - request.queued_at)
             request.ready_at = now
+            if request.start_by < inf and request.stage is Stage.WAITING:
+                ends_at = now + request.start_by - request.queued_at + TURN_S
+                if ends_at < request.expires_at:
+                    request.expires_for = "patience"
+                    self.drr.postpone(request, ends_at)
         self.drr.make_ready(now, request)
 
     def leave(self, now: float, request: Request) -> bool:
@@ -121,7 +173,10 @@ class Weir:
         return self.drr.discard(now, request)
 
     def expire(self, now: float) -> list[Request]:
-        """Take out those that can no longer be in time. How long they waited teaches as well."""
+        """Take out those that can no longer be in time, and those whose client has no more patience.
+
+        `expires_for` says which. How long they waited teaches as well.
+        """
         expired = self.drr.expire(now)
         for request in expired:
             self._learn_wait(now, request)
@@ -155,20 +210,26 @@ class Weir:
         return sizes(request, request.level, self.settings.ladder[request.level])
 
     def _grant(self, now: float, request: Request, of_pool: OfPool, prompt: int, answer: int) -> int:
-        probable = probable_tokens(of_pool.tenants[request.tenant].lengths, answer, request.length_quantile)
+        request.expires_for = "deadline"
+        if request.first_token_by < inf and (
+            now + first_token_s(request, prompt, of_pool.estimator) > request.first_token_by
+        ):
+            request.expires_for = "first_token"
+            return 0
+        probable = probable_tokens(request.flow.learned.lengths, answer, request.length_quantile)
         tokens = grant(request, prompt, answer, probable, request.deadline - now, of_pool.estimator)
         return tokens if tokens >= min(answer, self.settings.least_answer_tokens) else 0
 
     def _start(self, now: float, request: Request, of_pool: OfPool, prompt: int) -> None:
-        estimator, flow = of_pool.estimator, self.drr.tenants[request.tenant].flows[request.pool]
-        of_tenant = of_pool.tenants[request.tenant]
+        estimator, flow = of_pool.estimator, request.flow
+        of_tenant = flow.learned
         answer = of_tenant.lengths.expected(request.granted_tokens)
         estimator.start(now, request, estimator.service_s(prompt, answer))
         rate = estimator.rate
         if rate:
             backlog_s = flow.work / (of_pool.pool.share(flow) * rate)
             target_s = of_tenant.service_s * max(1.0, 4.0 / max(1, estimator.slots))
-            slack_s = (request.deadline - request.queued_at) * self.settings.safety_margin
+            slack_s = (request.due_at - request.queued_at) * self.settings.safety_margin
             of_tenant.standing.sample(now, backlog_s, target_s, slack_s)
 
     def first_token(self, now: float, request: Request) -> None:
@@ -190,7 +251,7 @@ class Weir:
                 raise RuntimeError(f"{request!r} was finished, and does not run")
             return
         of_pool = self.learned[request.pool]
-        estimator, of_tenant = of_pool.estimator, of_pool.tenants[request.tenant]
+        estimator, of_tenant = of_pool.estimator, request.flow.learned
         cost = self.settings.weights.cost(prompt_tokens, completion_tokens)
         estimator.stop(now)
         estimator.learn(now, request, cost)
@@ -214,8 +275,8 @@ class Weir:
         if not request.ready or now <= request.ready_at:
             return
         of_pool = self.learned[request.pool]
-        flow = self.drr.tenants[request.tenant].flows[request.pool]
-        of_class, of_tenant = of_pool.classes[flow.node.name], of_pool.tenant(flow)
+        flow = request.flow
+        of_class, of_tenant = of_pool.classes[flow.node.name], flow.learned
         of_tenant.waits.of(request.predicted_as_new).learn(request.predicted_wait_s, now - request.queued_at)
         of_class.recent_s.add(now - request.queued_at)
 
@@ -231,10 +292,10 @@ class Weir:
         of_class.offered(prices)
         self._offers += 1
         if self._offers % SLACK_EVERY == 0:
-            of_class.slacks_s.add(request.deadline - now)
+            of_class.slacks_s.add(request.due_at - now)
         if of_class.controller.due(now):
             self._look(now, of_pool)
-        return min(of_class.controller.level, request.max_level)
+        return min(self._held.get(visit.flow.node.name, of_class.controller.level), request.max_level)
 
     def _look(self, now: float, of_pool: OfPool) -> None:
         """Each class looks at its load, highest weight first: it has what those above it leave, or its own share."""
@@ -255,10 +316,16 @@ class Weir:
     def _of_pool(self, name: str) -> OfPool:
         of_pool = self.learned.get(name)
         if of_pool is None:
-            pool = self.drr.pool(name)
-            classes = {node.name: OfClass(node.weight, self.settings.ladder) for node in pool.nodes.values()}
-            of_pool = self.learned[name] = OfPool(pool, classes)
+            of_pool = self.learned[name] = OfPool(self.drr.pool(name), {})
+            for node in of_pool.pool.nodes.values():
+                self._of_class(of_pool, node)
         return of_pool
+
+    def _of_class(self, of_pool: OfPool, node: ClassNode) -> OfClass:
+        known = of_pool.classes.get(node.name)
+        if known is None:
+            known = of_pool.classes[node.name] = OfClass(node.weight, self.settings.ladder)
+        return known
 
     def __repr__(self) -> str:
         return f"<Weir {self.drr!r}, {[of_pool.estimator for of_pool in self.learned.values()]}>"

@@ -117,7 +117,5 @@ class Books(RuleBasedStateMachine):
         met_since = len(STRANGERS)  # those that went idle since a stranger last came are still to be forgotten
         assert len(idle) <= IDLE_TENANTS + met_since
         assert set(self.weir.drr._idle) == {tenants[id] for id in idle}
-        for of_pool in self.weir.learned.values():
-            assert set(of_pool.tenants) <= set(tenants)
         for request in [*self.of(Stage.WAITING), *self.of(Stage.RUNNING)]:
             assert request.tenant in tenants

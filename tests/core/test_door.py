@@ -218,7 +218,7 @@ def test_a_degraded_request_is_granted_what_its_level_allows() -> None:
 def overcautious(house: House, tenant: str) -> None:
     """Teach that this tenant waits much longer than predicted, and that its answers vary."""
     flow = house.weir.drr.tenants[tenant].flows["default"]
-    of_tenant = house.weir.learned["default"].tenant(flow)
+    of_tenant = flow.learned
     for new in (True, False):
         for _ in range(50):
             of_tenant.waits.of(new).learn(0.1, 3.0)
@@ -258,7 +258,7 @@ def test_a_light_tenant_is_judged_by_its_median_and_one_with_its_share_by_its_lo
     request = house.request("a", slack_s=slack_s)
     admitted(house.put(request))  # which it does not get
     house.weir.leave(house.now, request)
-    of_tenant = house.weir.learned["default"].tenants["a"]
+    of_tenant = house.weir.drr.tenants["a"].flows["default"].learned
     of_tenant.got.add(house.now, 1e6)
     refused(house.offer("a", slack_s=slack_s))
 
@@ -269,7 +269,7 @@ def test_a_light_tenant_is_not_refused_by_its_standing_queue_and_a_heavy_one_is(
     house.fill(answer=20)
     admitted(house.offer("a", slack_s=100.0))
     flow = house.weir.drr.tenants["a"].flows["default"]
-    house.weir.learned["default"].tenant(flow).standing.limit_s = 0.01
+    flow.learned.standing.limit_s = 0.01
     admitted(house.offer("a", slack_s=100.0))
     for _ in range(40):
         said = house.offer("a", slack_s=100.0)
@@ -281,7 +281,7 @@ def test_one_whose_own_line_is_empty_is_not_refused_by_a_standing_queue() -> Non
     house.warm("a", answer=20)
     house.fill(answer=20, waiting=5)
     flow = house.weir.drr.tenants["a"].flows["default"]
-    of_tenant = house.weir.learned["default"].tenant(flow)
+    of_tenant = flow.learned
     of_tenant.standing.limit_s = 0.0001
     for _ in range(100):
         of_tenant.asked.add(house.now, 1000.0)  # heavy

@@ -91,5 +91,5 @@ def test_an_emptied_line_holds_no_work_however_its_sums_drifted():
 
 def test_a_line_tells_its_span():
     made, _ = line(1.0, 4.0)
-    assert repr(made) == "<DeadlineLine 2 requests, 2 tokens of work, deadlines 1 to 4>"
+    assert repr(made) == "<DeadlineLine 2 requests, 2 tokens of work, due 1 to 4>"
     assert repr(DeadlineLine()) == "<DeadlineLine 0 requests, 0 tokens of work>"

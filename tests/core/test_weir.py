@@ -126,7 +126,7 @@ def test_what_expires_gives_its_place_back_at_once_and_teaches_how_long_it_waite
     assert isinstance(house.put(request), Admitted)
     assert isinstance(house.offer("a", slack_s=8.0), Refused)
     flow = house.weir.drr.tenants["a"].flows["default"]
-    waits = house.weir.learned["default"].tenant(flow).waits
+    waits = flow.learned.waits
     seen = [waits.of(new)._stale_in for new in (True, False)]
     assert house.weir.expire(request.expires_at - 1e-6) == []
     assert house.weir.expire(request.expires_at) == [request]
@@ -161,7 +161,7 @@ def test_an_answer_that_was_cut_does_not_make_its_tenant_look_brief() -> None:
     house = House(slots=1)
     house.warm("a", answer=100, max_tokens=10)
     flow = house.weir.drr.tenants["a"].flows["default"]
-    assert house.weir.learned["default"].tenant(flow).lengths.at(0.5, 500) > 10
+    assert flow.learned.lengths.at(0.5, 500) > 10
 
 
 def test_a_slot_does_not_wait_for_a_retrieval() -> None:
@@ -205,11 +205,12 @@ def test_strangers_are_forgotten_with_all_that_was_learned_of_them() -> None:
     tenants = house.weir.drr.tenants
     assert len(tenants) <= 1 + 3 + 1
     assert "known" in tenants
-    assert set(house.weir.learned["default"].tenants) <= set(tenants)
     house.run(house.now + FORGET_AFTER_S + 1.0)
     house.offer("another", answer=1)
     assert set(tenants) == {"known", "another"}
-    assert set(house.weir.learned["default"].tenants) == {"known", "another"}
+    assert tenants["known"].flows["default"].learned.service_s > 0
+    house.offer("stranger-49", answer=1)
+    assert tenants["stranger-49"].flows["default"].learned.service_s == 0.0
 
 
 def test_one_that_still_runs_is_not_forgotten() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import inf
 from typing import TYPE_CHECKING
 
 from services.core.outcome import Outcome
@@ -113,6 +114,9 @@ class Job(Request):
         self.max_tokens = self.granted_tokens = asker.max_tokens
         self.bytes = 4 * (prompt_tokens + context_tokens)
         self.pool = "default"
+        self.start_by = self.first_token_by = inf
+        self.class_name = ""
+        self.expires_for = "deadline"
         self.max_level = asker.max_level
         self.may_clamp = asker.may_clamp
         self.ready = True
