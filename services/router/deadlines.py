@@ -1,6 +1,6 @@
 """By when: one relative budget per request, read once at the door and passed down as what remains.
 
-Only relative times are trusted, since clocks differ. Where several headers name a deadline the least one counts, and
+Only relative times are trusted, since clocks differ. Where several headers name a duration the least one counts, and
 none may exceed the platform's maximum. The aliases are what llm-d, Envoy and gRPC send.
 """
 
@@ -8,18 +8,23 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Callable, Mapping, Sequence
 
 from services.runtime.errors import BadInput
 
-_NUMBER = re.compile(rb"^[0-9]{1,15}(\.[0-9]{1,9})?([eE][+-]?[0-9]{1,2})?$")
+Header = tuple[bytes, bytes]
+Reader = Callable[[bytes], float | None]
+
+_NUMBER = re.compile(rb"[0-9]{1,15}(\.[0-9]{1,9})?([eE][+-]?[0-9]{1,2})?")
 _GO_PART = re.compile(r"([0-9]+(?:\.[0-9]+)?)(ms|us|µs|ns|s|m|h)")
-_GRPC = re.compile(r"^([0-9]{1,8})([HMSmun])$")
+_GRPC = re.compile(r"([0-9]{1,8})([HMSmun])")
 _GO_MS = {"h": 3_600_000.0, "m": 60_000.0, "s": 1000.0, "ms": 1.0, "us": 1e-3, "µs": 1e-3, "ns": 1e-6}
 _GRPC_MS = {"H": 3_600_000.0, "M": 60_000.0, "S": 1000.0, "m": 1.0, "u": 1e-3, "n": 1e-6}
 
 
-def _milliseconds(value: bytes) -> float | None:
-    return float(value) if _NUMBER.match(value) else None
+def milliseconds(value: bytes) -> float | None:
+    """A plain number; None where it is none. Neither `1_0` nor digits of other scripts are numbers here."""
+    return float(value) if _NUMBER.fullmatch(value) else None
 
 
 def _go_duration(value: bytes) -> float | None:
@@ -31,28 +36,31 @@ def _go_duration(value: bytes) -> float | None:
 
 
 def _grpc_timeout(value: bytes) -> float | None:
-    match = _GRPC.match(value.decode("latin-1"))
+    match = _GRPC.fullmatch(value.decode("latin-1"))
     return float(match[1]) * _GRPC_MS[match[2]] if match else None
 
 
-READERS = {
-    b"x-weir-deadline-ms": _milliseconds,
+READERS: Mapping[bytes, Reader] = {
+    b"x-weir-deadline-ms": milliseconds,
     b"x-llm-d-inference-ttl": _go_duration,
-    b"x-envoy-expected-rq-timeout-ms": _milliseconds,
+    b"x-envoy-expected-rq-timeout-ms": milliseconds,
     b"grpc-timeout": _grpc_timeout,
 }
 
 
-def deadline_ms(headers: list[tuple[bytes, bytes]], default_ms: float, max_ms: float) -> float:
-    """The request's budget in milliseconds. Raises BadInput naming the header where one cannot be used."""
-    asked: list[float] = []
+def least_ms(headers: Sequence[Header], readers: Mapping[bytes, Reader], max_ms: float) -> float:
+    """The least duration that these headers name; each has its reader. Raises BadInput naming a header."""
+    least = math.inf
     for name, value in headers:
-        reader = READERS.get(name)
-        if reader is None:
-            continue
-        asked_ms = reader(value.strip())
-        if asked_ms is None or not math.isfinite(asked_ms) or not 0 < asked_ms <= max_ms:
+        asked_ms = readers[name](value.strip())
+        if asked_ms is None or not 0 < asked_ms <= max_ms:
             header = name.decode("ascii")
             raise BadInput(f"{header}: a duration above 0 and at most {max_ms:g} ms was expected", header)
-        asked.append(asked_ms)
-    return min(asked, default=default_ms)
+        least = min(least, asked_ms)
+    return least
+
+
+def deadline_ms(headers: Sequence[Header], default_ms: float, max_ms: float) -> float:
+    """The request's budget in milliseconds. Raises BadInput naming the header where one cannot be used."""
+    said = [header for header in headers if header[0] in READERS]
+    return least_ms(said, READERS, max_ms) if said else default_ms

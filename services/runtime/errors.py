@@ -4,6 +4,7 @@
     ├── BadInput                  400 unless said otherwise; `param` names the field
     │   ├── TooLarge              413
     │   └── NoSuchModel           404 model_not_found
+    ├── Unauthorized              401 invalid_api_key
     ├── Refused                   a decision: 429 while capacity is contended, 503 when there is none
     └── UpstreamFailed            502: a worker failed before the first token, after the one retry
 
@@ -14,6 +15,7 @@ A request whose own deadline has passed is told not to retry; everything retryab
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import msgspec
@@ -58,6 +60,11 @@ REFUSALS: dict[Outcome, Answer] = {
 class WeirError(Exception):
     """Anything that ends a request other than an answer."""
 
+    type: str | None = None
+    """Where it is not the one that its outcome has."""
+    headers: Sequence[tuple[bytes, bytes]] = ()
+    """Beside those that every refusal has."""
+
     def __init__(
         self,
         outcome: Outcome,
@@ -67,6 +74,7 @@ class WeirError(Exception):
         status: int | None = None,
         code: str | None = None,
         details: Details | None = None,
+        retry: bool | None = None,
     ) -> None:
         super().__init__(message)
         self.outcome = outcome
@@ -75,6 +83,7 @@ class WeirError(Exception):
         self.status = status if status is not None else REFUSALS[outcome].status
         self.code = code or str(outcome)
         self.details = details or Details()
+        self.retry = REFUSALS[outcome].retry if retry is None else retry
 
 
 class BadInput(WeirError):
@@ -91,6 +100,16 @@ class TooLarge(BadInput):
         super().__init__(message, param, status=413, code="request_too_large")
 
 
+class Unauthorized(WeirError):
+    """401: no key, or none that is known. Which of the two is all that is told."""
+
+    type = "authentication_error"
+    headers = ((b"www-authenticate", b"Bearer"),)
+
+    def __init__(self, message: str) -> None:
+        super().__init__(Outcome.BAD_INPUT, message, status=401, code="invalid_api_key")
+
+
 class NoSuchModel(WeirError):
     """404: no worker serves it, or this tenant may not use it; the two look the same from outside."""
 
@@ -99,7 +118,10 @@ class NoSuchModel(WeirError):
 
 
 class Refused(WeirError):
-    """A decision not to serve, now. Retryable outcomes get a hint even where the caller gives none."""
+    """A decision not to serve, now. Retryable outcomes get a hint even where the caller gives none.
+
+    `hopeless`: coming back as it is cannot help, whatever its outcome usually says: no hint, and no invitation.
+    """
 
     def __init__(
         self,
@@ -112,8 +134,9 @@ class Refused(WeirError):
         predicted_wait_ms: float | None = None,
         deadline_ms: float | None = None,
         queue_depth: int | None = None,
+        hopeless: bool = False,
     ) -> None:
-        retry = REFUSALS[outcome].retry
+        retry = REFUSALS[outcome].retry and not hopeless
         details = Details(
             status="yield" if REFUSALS[outcome].status == 429 else None,
             reason=reason,
@@ -123,7 +146,7 @@ class Refused(WeirError):
             deadline_ms=_whole(deadline_ms),
             queue_depth=queue_depth,
         )
-        super().__init__(outcome, message, details=details)
+        super().__init__(outcome, message, details=details, retry=retry)
 
 
 class UpstreamFailed(Refused):
@@ -150,11 +173,12 @@ def problem(error: WeirError) -> tuple[int, Headers, bytes]:
     """The error as status, headers and body; every service's boundary and every refusal goes through here."""
     answer = REFUSALS[error.outcome]
     details = error.details
-    headers: Headers = [(b"x-should-retry", b"true" if answer.retry else b"false")]
+    headers: Headers = [(b"x-should-retry", b"true" if error.retry else b"false")]
     if details.retry_hint_ms is not None:
         headers.append((b"retry-after", b"%d" % math.ceil(details.retry_hint_ms / 1000)))
         headers.append((b"retry-after-ms", b"%d" % details.retry_hint_ms))
     if details.reason is not None:
         headers.append((b"x-weir-reason", details.reason.encode("ascii", "replace")))
-    body = Problem(ErrorBody(error.message, answer.type, error.code, error.param, details))
+    headers.extend(error.headers)
+    body = Problem(ErrorBody(error.message, error.type or answer.type, error.code, error.param, details))
     return error.status, headers, _encoder.encode(body)

@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 from services.contracts.search import Passage
 from services.router import prompt
 from services.router.deadlines import deadline_ms
-from services.router.tenants import LabTenants
 from services.runtime.errors import BadInput
 
 ALIASES = {
@@ -61,14 +60,6 @@ def test_no_header_value_gets_a_deadline_outside_its_bounds(value: bytes) -> Non
             assert 0 < deadline_ms([(name, value)], 30_000, 120_000) <= 120_000
         except BadInput:
             continue
-
-
-@given(st.lists(st.from_regex(r"[A-Za-z0-9._-]{1,12}", fullmatch=True), max_size=60))
-def test_however_many_names_are_invented_the_set_of_tenants_stays_closed(names: list[str]) -> None:
-    tenants = LabTenants(max_names=5)
-    assert len({tenants.identify(None, name) for name in names}) <= 6
-    assert tenants.identify(None, None) == "demo"
-    assert tenants.identify(b"demo", "ignored") == "demo"
 
 
 def passage(number: int, text: str) -> Passage:
