@@ -15,6 +15,9 @@ from msgspec import Meta
 
 Id = Annotated[str, Meta(min_length=1, max_length=128, pattern=r"^[A-Za-z0-9._:-]+$")]
 
+ModelName = Annotated[str, Meta(min_length=1, max_length=256)]
+Milliseconds = Annotated[float, Meta(ge=0, le=3_600_000)]
+
 
 class Message(msgspec.Struct, frozen=True):
     """One turn of a chat. The worker applies its model's own template."""
@@ -108,14 +111,21 @@ class CancelReply(msgspec.Struct, frozen=True):
 
 
 class WorkerStatus(msgspec.Struct, frozen=True):
-    """What a worker announces: the router sizes its ledger from `slots` and `queue_size`."""
+    """What a worker announces. The router sizes its ledger from `slots` and `kv_tokens`, and counts by itself.
+
+    The times are for its first estimates: `step_ms` is the mean of recent engine steps, before the first one what the
+    engine expects at full slots. 0.0: not known.
+    """
 
     name: str
     engine: str
-    models: list[str]
-    slots: int
+    models: Annotated[list[ModelName], Meta(max_length=256)]
+    slots: Annotated[int, Meta(ge=1, le=100_000)]
     queue_size: int
     running: int
     waiting: int
     draining: bool
-    step_ms: float  # mean of recent engine steps, 0.0 before the first
+    step_ms: Milliseconds
+    prefill_ms_per_token: Milliseconds = 0.0
+    kv_tokens: Annotated[int, Meta(ge=1, le=2**53)] | None = None  # memory for prompts and answers; None: not in tokens
+    kv_free_tokens: int | None = None

@@ -86,12 +86,16 @@ class Api:
         await exchange.reply(200, self._encode(reply))
 
     async def status(self, exchange: Exchange) -> None:
-        """GET /status: what the router sizes its ledger from."""
+        """GET /status: what the router sizes its ledger from, and begins its estimates with."""
         loop, engine = self._loop, self._loop.engine
+        expected, step_s, kv_tokens = engine.expected, loop.pace.step_s, engine.kv_tokens
         reply = WorkerStatus(
             name=self._worker_name, engine=engine.name, models=[engine.model], slots=engine.slots,
             queue_size=loop.queue_size, running=loop.running, waiting=loop.waiting, draining=loop.draining,
-            step_ms=round((loop.pace.step_s or 0.0) * 1000, 3),
+            step_ms=round(expected.step_ms if step_s is None else step_s * 1000, 3),
+            prefill_ms_per_token=round(expected.prefill_ms_per_token, 6),
+            kv_tokens=kv_tokens,
+            kv_free_tokens=None if kv_tokens is None else round(kv_tokens * (1 - engine.kv_usage)),
         )  # fmt: skip
         await exchange.reply(200, self._encode(reply))
 

@@ -48,6 +48,15 @@ class Step:
     finished: list[tuple[Sequence, FinishReason]] = field(default_factory=list)
 
 
+@dataclass(frozen=True, slots=True)
+class Expected:
+    """What an engine expects of itself before it has run, for whoever must plan until then. 0.0: it does not know."""
+
+    step_ms: float = 0.0
+    """Of a step with every slot taken and no prompt to read."""
+    prefill_ms_per_token: float = 0.0
+
+
 class Engine(Protocol):
     """The contract of every engine. Only `prepare` may raise over a request; `step` raising fails those that run."""
 
@@ -68,8 +77,16 @@ class Engine(Protocol):
         """How many sequences run."""
 
     @property
+    def kv_tokens(self) -> int | None:
+        """Its memory for prompts and answers in tokens; None where it is not counted so."""
+
+    @property
     def kv_usage(self) -> float:
         """The share of its token memory in use, from 0 to 1."""
+
+    @property
+    def expected(self) -> Expected:
+        """How fast it takes itself to be."""
 
     def prepare(self, request: GenerateRequest) -> Sequence:
         """Tokenize and check a request; takes no slot. Raises BadInput for one that can never run."""

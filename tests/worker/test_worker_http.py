@@ -133,6 +133,29 @@ def test_a_full_worker_yields_at_once_with_a_hint_and_a_cancel_frees_its_slot():
     served(scenario, max_batch_size=1, worker_queue_size=1)
 
 
+def test_it_announces_what_a_router_must_know_before_it_has_served_anything():
+    async def scenario(client, metrics):
+        idle = await status(client)
+        assert (idle["slots"], idle["kv_tokens"], idle["kv_free_tokens"]) == (4, 8192, 8192)
+        assert idle["step_ms"] == pytest.approx((30 + 4 * 0.5) * 0.1)
+        assert idle["prefill_ms_per_token"] == pytest.approx(0.2 * 0.1)
+        task = asyncio.create_task(client.post("/generate", json=ask("a", max_tokens=1000, ignore_eos=True)))
+        await until(lambda: holds(client, running=1))
+        running = await status(client)
+        assert (running["kv_tokens"], running["kv_free_tokens"] < 8192) == (8192, True)
+        await client.post("/cancel/a")
+        await task
+
+    served(
+        scenario,
+        max_batch_size=4,
+        sim_kv_tokens=8192,
+        sim_step_ms=30,
+        sim_prefill_ms_per_token=0.2,
+        sim_time_scale=0.1,
+    )
+
+
 async def holds(client: httpx2.AsyncClient, **counts: int) -> bool:
     found = await status(client)
     return all(found[name] == count for name, count in counts.items())

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 
 from services.contracts.generate import GenerateRequest
 from services.runtime.errors import BadInput
-from services.worker.engine import FinishReason, Sequence, Step
+from services.worker.engine import Expected, FinishReason, Sequence, Step
 from services.worker.engines.extractive import answer, prompt_text
 from services.worker.engines.tokenizer import count_tokens, least_tokens, tokenize
 
@@ -38,9 +38,13 @@ class LatencyModel:
 
     def step_s(self, batch_size: int, prefill_tokens: int, chance: random.Random) -> float:
         """How long a step lasts, in seconds."""
-        mean_ms = self.step_ms + self.per_sequence_ms * batch_size + self.prefill_ms_per_token * prefill_tokens
         error = chance.uniform(-self.jitter, self.jitter) if self.jitter else 0.0
-        return mean_ms * (1 + error) * self.time_scale / 1000
+        return self.mean_ms(batch_size, prefill_tokens) * (1 + error) / 1000
+
+    def mean_ms(self, batch_size: int, prefill_tokens: int) -> float:
+        """The formula without its error."""
+        mean_ms = self.step_ms + self.per_sequence_ms * batch_size + self.prefill_ms_per_token * prefill_tokens
+        return mean_ms * self.time_scale
 
 
 class SimulatedEngine:
@@ -67,6 +71,12 @@ class SimulatedEngine:
     @property
     def kv_usage(self) -> float:
         return self._held_tokens / self.kv_tokens
+
+    @property
+    def expected(self) -> Expected:
+        return Expected(
+            self._latency.mean_ms(self.slots, 0), self._latency.prefill_ms_per_token * self._latency.time_scale
+        )
 
     def prepare(self, request: GenerateRequest) -> Sequence:
         """Count the prompt. The answer is only written once the sequence has a slot."""
