@@ -43,6 +43,6 @@ async def _models(pipeline: Pipeline, exchange: Exchange) -> None:
     created = unix_seconds()
     models = [
         {"id": model, "object": "model", "created": created, "owned_by": "weir"}
-        for model in pipeline.dispatcher.pool.models
+        for model in pipeline.dispatcher.fleet.models
     ]
     await exchange.reply(200, msgspec.json.encode({"object": "list", "data": models}))

@@ -5,84 +5,77 @@ from __future__ import annotations
 import asyncio
 from random import Random
 
+from services.core.account import Bounds, TenantSpec
+from services.core.choices import WeirSettings
 from services.core.limit import InflightCap
+from services.core.retries import RetryBudget
+from services.core.weir import Weir
 from services.router.api import routes
+from services.router.attempts import Attempts
+from services.router.cancels import Cancels
 from services.router.config import RouterSettings
+from services.router.context import Context
 from services.router.dispatcher import Dispatcher
-from services.router.metrics import Holdings, RouterMetrics
+from services.router.fleet import Fleet
+from services.router.holdings import Holdings
+from services.router.metrics import RouterMetrics
 from services.router.pipeline import Pipeline
-from services.router.retrieval import RetrievalClient
-from services.router.tenants import DEMO, OTHER, LabTenants
-from services.router.workers import Prober, WorkerPool, connect
+from services.router.prober import Prober
+from services.router.retrieval import RetrievalClient, RetrievalWatch
+from services.router.sizing import Sizes
+from services.router.tenants import OTHER, FileTenants, LabTenants, Tenants
+from services.router.upstreams.openai import OpenAIUpstream
+from services.router.upstreams.weir import WeirUpstream
+from services.router.worker import Worker
+from services.router.workersfile import WorkerSpec
 from services.runtime.drain import Drain
 from services.runtime.http import Readiness, Service
+from services.runtime.keepalive import Pool
 from services.runtime.log import Log
 from services.runtime.serve import Process, from_settings
 from services.runtime.telemetry import metrics_app, new_registry
 
-RETRIEVAL_LOOK_S = 1.0
+SPARE_CONNECTIONS = 8  # for probes and cancels, beside one for each place
 EAGER = ("/ask", "/v1/chat/completions", "/v1/completions")  # refused, they end where they began
-
-
-class RetrievalWatch:
-    """What retrieval lacks, asked at leisure, so that health never waits for another service."""
-
-    def __init__(self, client: RetrievalClient) -> None:
-        self._client = client
-        self._task: asyncio.Task[None] | None = None
-        self.lacking = ["retrieval"]
-
-    def start(self) -> None:
-        """Begin to ask."""
-        self._task = asyncio.create_task(self._watch())
-
-    async def stop(self) -> None:
-        """Stop asking."""
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
-        self._client.close()
-
-    async def _watch(self) -> None:
-        while True:
-            self.lacking = await self._client.lacking()
-            await asyncio.sleep(RETRIEVAL_LOOK_S / 8 if self.lacking else RETRIEVAL_LOOK_S)
 
 
 def build(settings: RouterSettings) -> Process:
     """A router that listens when the process is run."""
-    log = Log("router", settings.log_level)
-    drain = Drain()
-    registry = new_registry()
-    cap = InflightCap(settings.max_inflight)
-    pool = WorkerPool([connect(spec, settings.max_inflight) for spec in settings.worker_specs()])
-    prober = Prober(pool, settings.probe_interval_s, log)
-    retrieval = RetrievalClient(settings.retrieval_url, max_connections=settings.max_inflight + 64)
-    watch = RetrievalWatch(retrieval)
+    log, drain, registry, rng = Log("router", settings.log_level), Drain(), new_registry(), Random()
+    tenants = tenants_of(settings)
     metrics = RouterMetrics(registry)
-    for tenant in (DEMO, OTHER):
+    fleet = Fleet([connect(spec, settings.max_inflight) for spec in settings.worker_specs()], rng)
+    prober = Prober(fleet, settings.probe_interval_s, log, rng)
+    dispatcher = Dispatcher(scheduler(settings, tenants, rng), fleet, InflightCap(settings.max_inflight), rng)
+    dispatcher.configure(tenants.specs())
+    registry.register(Holdings(dispatcher, lambda id: id if tenants.get(id) else OTHER))
+    for tenant in tenants.ids():
         metrics.expect(tenant)
-    registry.register(Holdings(cap, pool.workers))
-    dispatcher = Dispatcher(cap, pool, prober, metrics, Random())
+    retrieval = RetrievalClient(settings.retrieval_url, max_connections=settings.max_queue_size + settings.max_inflight)
+    watch = RetrievalWatch(retrieval)
     pipeline = Pipeline(
         settings=settings,
-        tenants=LabTenants(settings.max_lab_tenants),
+        tenants=tenants,
         dispatcher=dispatcher,
+        attempts=Attempts(dispatcher, prober, RetryBudget(settings.retry_share), metrics),
+        cancels=Cancels(),
+        context=Context(settings, retrieval, dispatcher, Sizes(), metrics),
         retrieval=retrieval,
         metrics=metrics,
         drain=drain,
+        random=rng.random,
     )
+    drain.on_begin(dispatcher.drain)
 
     def ready() -> Readiness:
-        up = [worker.name for worker in pool.workers if worker.healthy and not worker.draining]
-        degraded = [f"worker {worker.name}" for worker in pool.workers if worker.name not in up]
+        up = [worker.name for worker in fleet.workers if worker.live]
+        degraded = [f"worker {worker.name}" for worker in fleet.workers if worker.name not in up]
         return Readiness(bool(up), {"workers": up, "degraded": degraded + watch.lacking})
 
     async def start() -> None:
-        await asyncio.gather(*(prober.probe(worker) for worker in pool.workers))
+        await prober.look_at_all()
         prober.start()
         watch.start()
-        log.info("lab mode: tenants are believed by name; keep this port on loopback", tenants_file=None)
 
     async def stop() -> None:
         await prober.stop()
@@ -94,13 +87,7 @@ def build(settings: RouterSettings) -> Process:
         port=settings.router_port,
         port_variable="ROUTER_PORT",
         app=Service(
-            "router",
-            routes(pipeline),
-            ready=ready,
-            log=log,
-            drain=drain,
-            headers=[(b"x-weir-level", b"0")],
-            eager=EAGER,
+            "router", routes(pipeline), ready=ready, log=log, drain=drain, headers=[(b"x-weir-level", b"0")], eager=EAGER
         ),
         metrics=metrics_app(registry),
         log=log,
@@ -108,3 +95,34 @@ def build(settings: RouterSettings) -> Process:
         start=start,
         stop=stop,
     )
+
+
+def connect(spec: WorkerSpec, max_inflight: int) -> Worker:
+    """A worker from its entry in the list, with connections of its own."""
+    pool = Pool(spec.url, max_connections=max_inflight + SPARE_CONNECTIONS)
+    if spec.kind == "weir":
+        return Worker(spec, WeirUpstream(pool), most=max_inflight)
+    slots = spec.slots if isinstance(spec.slots, int) else 1
+    upstream = OpenAIUpstream(pool, slots, spec.lookahead, tuple(spec.models), spec.api_key())
+    return Worker(spec, upstream, most=max_inflight)
+
+
+def tenants_of(settings: RouterSettings) -> Tenants:
+    """From the file, or by their word in the lab. Raises ValueError listing every fault of the file."""
+    if settings.tenants_file is None:
+        return LabTenants(settings.max_lab_tenants, settings.lab_tenant_rps)
+    return FileTenants(settings.tenants_file, settings.tenant_queue_size)
+
+
+def scheduler(settings: RouterSettings, tenants: Tenants, rng: Random) -> Weir:
+    """The core with this router's bounds and classes. A stranger is a lab's tenant: all weigh the same."""
+    classes = tenants.classes()
+    bytes = settings.max_queue_bytes
+    own = Bounds(settings.tenant_queue_size, bytes=bytes / 4)
+    chosen = WeirSettings(
+        bounds=Bounds(settings.max_queue_size, bytes=bytes),
+        stranger=TenantSpec("", own, class_name=classes[0].name),
+        classes=classes,
+        safety_margin=settings.admission_safety_margin,
+    )
+    return Weir(chosen, rng.random)

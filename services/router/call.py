@@ -65,6 +65,7 @@ class End(msgspec.Struct, frozen=True):
     prompt_tokens: int
     completion_tokens: int
     queue_ms: float = 0.0
+    first_token_ms: float = 0.0  # from the worker's hearing of it; 0 where it does not say
 
 
 class Whole(msgspec.Struct, frozen=True):
@@ -138,9 +139,12 @@ class Upstream(Protocol):
 
 
 class Probe(msgspec.Struct, frozen=True):
-    """A worker's own word: `places` is how many requests it may hold, waiting ones included."""
+    """A worker's own word: `places` is how many requests it may hold, waiting ones included; 0 is "not said"."""
 
     slots: int
     places: int
     models: tuple[str, ...]
     draining: bool = False
+    kv_tokens: int | None = None
+    step_ms: float = 0.0
+    prefill_ms_per_token: float = 0.0

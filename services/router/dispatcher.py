@@ -1,186 +1,253 @@
-"""Admit, place, try, and try once more: from a call to the first output of a worker.
+"""Who starts, and where: the async shell over the core's decisions and the fleet's ledger.
 
-The policy is the simplest honest one: first come, first served, under a hard cap. A request takes a place under
-MAX_INFLIGHT and at a worker, in one step on one event-loop turn, or is refused at once with a hint; nothing waits at
-the door. What has been admitted is served if it can be: a worker that fails or refuses before the first output costs
-one retry, with reduced context, on another worker, and only that retry may wait for a place.
+    admit    one decision, on one turn of the event loop: refused at once, or a place in line, or started in the same step
+    place    wait for the turn; whoever frees a slot starts the next, and wakes exactly that one
+    release  the end, however it came: out of the line or off the worker, charged, learned from; then the next starts
+
+The scheduler (`core.weir`) says whose turn it is, the fleet says where there is room; both are synchronous and have
+the only word on it. A slot that comes free is given away in the same step, so nobody polls and no herd wakes. Whoever
+can no longer be in time is taken out by a timer, at that moment, and not when a slot happens to come free.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections import deque
+from collections.abc import Iterable
 from itertools import count
+from math import inf
 from random import Random
+from typing import cast
 
+from services.core.account import TenantSpec
+from services.core.door import Refused as Decision
+from services.core.estimator import Estimator
 from services.core.limit import InflightCap
 from services.core.outcome import Outcome
-from services.core.ticket import Ticket
-from services.router.call import Attempt, Begun, Busy, Call, Whole, WorkerFailed
-from services.router.metrics import RouterMetrics
-from services.router.workers import Prober, Worker, WorkerPool
-from services.runtime.errors import NoSuchModel, Refused, UpstreamFailed
-from services.runtime.keepalive import UpstreamError
+from services.core.request import Request, Stage
+from services.core.weir import Weir
+from services.router import refusing
+from services.router.fleet import Fleet
+from services.router.turn import Turn
+from services.router.worker import Worker
+from services.runtime.errors import NoSuchModel, Refused
 
-MIN_RETRY_SLACK_MS = 20.0
-MEAN_SERVICE_S_WEIGHT = 0.05  # of the newest sample in the moving average behind the retry hint
-FIRST_GUESS_SERVICE_S = 0.5
-HINT_JITTER = 0.2
-
-
-@dataclass(slots=True)
-class Place:
-    """A worker's place, held on a ticket from the moment of admission."""
-
-    worker: Worker
-    ticket: Ticket
-    release: Callable[[], None]
-    attempt_id: str = ""
-    retried: bool = False
-
-    def move_to(self, worker: Worker, release: Callable[[], None]) -> None:
-        """Hold another worker's place instead; the old one has been given back."""
-        self.worker, self.release = worker, release
-        self.ticket.hold(release)
+LATE_S = 0.0005
+"""A timer may fire a little early by the loop's clock; what is due so soon is due."""
 
 
 class Dispatcher:
-    """The async shell over the cap and the ledger."""
+    """One for each router. Everything but `place` and `another` decides without waiting."""
 
-    def __init__(self, cap: InflightCap, pool: WorkerPool, prober: Prober, metrics: RouterMetrics, rng: Random) -> None:
+    def __init__(self, weir: Weir, fleet: Fleet, cap: InflightCap, rng: Random) -> None:
+        self.weir = weir
+        self.fleet = fleet
         self.cap = cap
-        self.pool = pool
-        self._prober = prober
-        self._metrics = metrics
-        self._rng = rng
+        self.draining = False
+        self.waiting: set[Turn] = set()
+        self._second: deque[Turn] = deque()
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_at = inf
+        self._first_pool = 0
         self._prefix, self._attempts = f"{rng.getrandbits(48):012x}", count(1)
-        self._service_s = FIRST_GUESS_SERVICE_S
-        self._cancels: set[asyncio.Task[None]] = set()
+        fleet.changed = self.capacity_changed
+
+    # ---- the house
 
     def resolve_model(self, model: str | None) -> str:
         """The model asked for, or the first. Raises NoSuchModel, or Refused when nobody serves anything yet."""
-        known = self.pool.models
+        known = self.fleet.models
         if not known:
-            raise self._no_capacity("no worker has answered yet")
+            raise refusing.no_capacity("no worker has answered yet")
         if model is None:
             return known[0]
         if model not in known:
             raise NoSuchModel(model)
         return model
 
-    def admit(self, ticket: Ticket, model: str) -> Place | Refused:
-        """A place under the cap and at a worker, or a refusal, now. A refusal here is a result, and never raised."""
-        depth = self.cap.inflight
-        if not self.cap.try_take():
-            return self._yield("every place is taken", "max_inflight", depth)
-        ticket.hold(self.cap.give_back)
-        worker = self.pool.take(model)
-        if worker is None:
-            if not self.pool.alive(model):
-                return self._no_capacity(f"no worker that serves {model} is alive")
-            return self._yield("every worker's places are taken", "workers_full", depth)
-        release = self.pool.releaser(worker)
-        ticket.hold(release)
-        return Place(worker, ticket, release)
+    def configure(self, tenants: Iterable[TenantSpec]) -> None:
+        """Make or change the tenants of a file."""
+        for spec in tenants:
+            self.weir.configure(spec)
 
-    async def send(self, call: Call, place: Place) -> Whole | Begun:
-        """The answer, or a stream with its first output. Raises Refused, UpstreamFailed or BadInput."""
-        while True:
-            try:
-                return await self._attempt(call, place)
-            except UpstreamError as error:
-                if not isinstance(error, WorkerFailed):
-                    self._prober.suspect(place.worker, error)
-                reason = "unreachable" if not error.sent else "failed"
-                failure: Exception = error
-            except Busy as busy:
-                place.worker.draining = place.worker.draining or busy.draining
-                reason = "refused"
-                failure = busy
-            call = await self._move(call, place, reason, failure)
+    def estimator(self, turn: Turn) -> Estimator:
+        """What is known of the workers that serve it."""
+        return self.weir.learned[turn.pool].estimator
 
-    async def _attempt(self, call: Call, place: Place) -> Whole | Begun:
-        remaining_ms = (call.deadline_at - asyncio.get_running_loop().time()) * 1000
-        if remaining_ms <= 0:
-            raise Refused(Outcome.DEADLINE_EXPIRED, "the deadline passed before a worker was reached")
-        place.attempt_id = f"{self._prefix}-{next(self._attempts):x}"
-        attempt, upstream = Attempt(place.attempt_id, remaining_ms), place.worker.upstream
-        if not call.stream:
-            return await upstream.whole(call, attempt)
-        stream = await upstream.open(call, attempt)
-        try:
-            return Begun(stream, await stream.next())
-        except BaseException:
-            stream.close()
-            raise
+    def prefill_s(self, turn: Turn) -> float:
+        """How long reading its prompt takes, by what is known; 0 while nothing is."""
+        of_pool = self.weir.learned.get(self.fleet.pool_of(turn.model) or turn.model)
+        return of_pool.estimator.prefill_s(turn.prompt_tokens + turn.context_tokens) if of_pool is not None else 0.0
 
-    async def _move(self, call: Call, place: Place, reason: str, failure: Exception) -> Call:
-        """Take another place for the one retry. A worker that was never reached costs no retry."""
-        free_of_charge = reason == "unreachable"
-        if place.retried and not free_of_charge:
-            raise self._give_up(call, failure)
-        place.retried = place.retried or not free_of_charge
-        self._metrics.retry(reason)
-        await self._replace(call, place, failure)
-        return call if free_of_charge else call.reduced()
-
-    async def _replace(self, call: Call, place: Place, failure: Exception) -> None:
-        left = place.worker
-        place.ticket.release(place.release)
-        delay_s = failure.delay_ms / 1000 if isinstance(failure, Busy) else 0.0
+    def capacity_changed(self) -> None:
+        """Workers came, went, or take more or less than before."""
         now = asyncio.get_running_loop().time()
-        while True:
-            alive = self.pool.alive(call.model)
-            if not alive:
-                raise self._no_capacity(f"no worker that serves {call.model} is alive")
-            others = [worker for worker in alive if worker is not left]
-            worker = self.pool.take(call.model, excluding=left if others else None)
-            if worker is left and now + delay_s + MIN_RETRY_SLACK_MS / 1000 > call.deadline_at:
-                self.pool.releaser(worker)()
-                raise self._give_up(call, failure)
-            if worker is not None:
-                place.move_to(worker, self.pool.releaser(worker))
-                break
-            await self.pool.waiting(call.deadline_at)
-        if place.worker is left:
+        for pool in self.fleet.pools:
+            self.weir.capacity(now, min(self.fleet.slots(pool), self.cap.cap), pool)
+        self._serve_second()
+        self._pump_all(now)
+
+    def drain(self) -> None:
+        """Whoever waits is told to go elsewhere; whoever runs goes on."""
+        self.draining = True
+        now = asyncio.get_running_loop().time()
+        for turn in list(self.waiting):
+            self.weir.leave(now, turn)
+            self._turn_away(turn, refusing.leaving())
+
+    # ---- the door
+
+    def admit(self, now: float, turn: Turn) -> Refused | None:
+        """A place in line, or at a worker at once (None); or a refusal. A refusal here is a result, never raised."""
+        if self.draining:
+            return refusing.leaving()
+        turn.pool = self.fleet.pool_of(turn.model) or turn.model
+        decision = self.weir.offer(now, turn)
+        if isinstance(decision, Decision):
+            return refusing.at_the_door(turn, decision, self.weir.drr.usage.requests)
+        if turn.ready:
+            self._pump(now, turn.pool)
+        if turn.worker is None:
+            if turn.refusal is not None:
+                return turn.refusal
+            self.waiting.add(turn)
+            self._set_timer(now)
+        return None
+
+    # ---- the line
+
+    def ready(self, now: float, turn: Turn, prompt_tokens: int) -> None:
+        """Its retrieval is done, and its prompt is this long: it could start from now on."""
+        turn.prompt_tokens, turn.context_tokens = prompt_tokens, 0
+        self.weir.ready(now, turn)
+        if turn.stage is Stage.WAITING:
+            self._pump(now, turn.pool)
+
+    async def place(self, turn: Turn) -> Worker:
+        """Wait for a slot. Raises Refused when its time comes first. Cancelled, its owner releases it."""
+        while turn.worker is None:
+            if turn.refusal is not None:
+                raise turn.refusal
+            await self._sleep(turn)
+        return turn.worker
+
+    async def another(self, turn: Turn, delay_s: float, *, overloaded: bool = False) -> Worker:
+        """For the one retry: another worker's place, before all who wait; its own again, after `delay_s`, if it is alone.
+
+        Raises Refused when nobody is left who could. It keeps its place under MAX_INFLIGHT, so that bounds these too.
+        """
+        left = turn.left = turn.worker
+        self._leave(turn, overloaded=overloaded)
+        self._second.append(turn)
+        now = asyncio.get_running_loop().time()
+        self._serve_second()
+        self._pump_all(now)
+        try:
+            while turn.worker is None:
+                if turn.refusal is not None:
+                    raise turn.refusal
+                await self._sleep(turn)
+        finally:
+            if turn in self._second:
+                self._second.remove(turn)
+        if turn.worker is left and delay_s:
             await asyncio.sleep(delay_s)
+        return turn.worker
 
-    def cancel(self, place: Place) -> None:
-        """Tell a worker that nobody waits; beside the socket that closes, so it may fail."""
-        task = asyncio.get_running_loop().create_task(_quietly_cancel(place.worker, place.attempt_id))
-        self._cancels.add(task)
-        task.add_done_callback(self._cancels.discard)
+    async def _sleep(self, turn: Turn) -> None:
+        turn.waiter = asyncio.get_running_loop().create_future()
+        try:
+            await turn.waiter
+        finally:
+            turn.waiter = None
 
-    def served(self, seconds: float) -> None:
-        """Learn how long a place is held, for the hint."""
-        self._service_s += MEAN_SERVICE_S_WEIGHT * (seconds - self._service_s)
+    # ---- the slots
 
-    def retry_hint_ms(self) -> float:
-        """When a place should come free: mean service time over the places that drain side by side, and up to a
-        fifth more, so that those who were refused together do not come back together."""
-        draining_at_once = min(self.cap.cap, self.pool.slots or 1)
-        rounds = max(1.0, self.cap.inflight / draining_at_once)
-        return 1000 * self._service_s * rounds * (1 + HINT_JITTER * self._rng.random())
+    def release(
+        self, now: float, turn: Turn, outcome: Outcome, prompt_tokens: float = 0.0, completion_tokens: float = 0.0,
+        pace_s: float | None = None,
+    ) -> None:  # fmt: skip
+        """It has ended. Out of the line, or off its worker with what it used; then the next may start. Once."""
+        if turn.stage is Stage.WAITING:
+            self.waiting.discard(turn)
+            self.weir.leave(now, turn)
+        elif turn.stage is Stage.RUNNING:
+            self.weir.finish(now, turn, outcome, prompt_tokens, completion_tokens)
+            self._leave(turn, pace_s)
+            self.cap.give_back()
+            self._serve_second()
+            self._pump_all(now)
 
-    def _yield(self, message: str, reason: str, depth: int) -> Refused:
-        return Refused(Outcome.YIELD, message, reason=reason, retry_hint_ms=self.retry_hint_ms(), queue_depth=depth)
+    def next_attempt(self, turn: Turn) -> str:
+        """A name for one try at one worker. It is the router's own: two clients may use the same `x-request-id`."""
+        turn.attempts += 1
+        turn.attempt_id = f"{self._prefix}-{next(self._attempts):x}"
+        return turn.attempt_id
 
-    def _no_capacity(self, message: str) -> Refused:
-        return Refused(Outcome.NO_CAPACITY, message, reason="no_worker", retry_hint_ms=1000)
+    def _pump_all(self, now: float) -> None:
+        """Every pool starts what it can; with more than one, they take turns at being first under MAX_INFLIGHT."""
+        pools = self.fleet.pools
+        for _ in pools:
+            self._first_pool = (self._first_pool + 1) % len(pools)
+            self._pump(now, pools[self._first_pool])
 
-    def _give_up(self, call: Call, failure: Exception) -> Exception:
-        if isinstance(failure, Busy):
-            refusal = "the workers refused, and so did the retry"
-            return Refused(Outcome.YIELD, refusal, reason="workers_busy", retry_hint_ms=failure.delay_ms)
-        if not self.pool.alive(call.model):
-            return self._no_capacity(f"no worker that serves {call.model} is alive")
-        return UpstreamFailed(f"two workers failed: {failure}")
+    def _pump(self, now: float, pool: str) -> None:
+        """Start what can start in this pool, and turn away what turned out to fit no more."""
+        cap, fleet = self.cap, self.fleet
+        while cap.inflight < cap.cap and fleet.room(pool):
+            started, gone = self.weir.next(now, pool, self._fits)
+            for other in gone:
+                self._turn_away(cast(Turn, other), refusing.evicted(now, other))
+            if started is None:
+                return
+            turn = cast(Turn, started)
+            cap.try_take()
+            turn.worker = fleet.take(turn)
+            self.waiting.discard(turn)
+            turn.wake()
 
+    def _fits(self, request: Request) -> bool:
+        return self.fleet.fits(cast(Turn, request))
 
-async def _quietly_cancel(worker: Worker, attempt_id: str) -> None:
-    try:
-        async with asyncio.timeout(1.0):
-            await worker.upstream.cancel(attempt_id)
-    except (UpstreamError, TimeoutError):
-        return  # the closed socket tells it as well
+    def _leave(self, turn: Turn, pace_s: float | None = None, *, overloaded: bool = False) -> None:
+        worker, turn.worker = turn.worker, None
+        if worker is not None:
+            self.fleet.give_back(worker, turn, pace=pace_s, overloaded=overloaded)
+
+    def _turn_away(self, turn: Turn, refusal: Refused) -> None:
+        self.waiting.discard(turn)
+        turn.refusal = refusal
+        turn.wake()
+
+    def _serve_second(self) -> None:
+        """Those who wait for a second place take what is free, first come first served."""
+        for turn in list(self._second):
+            if not self.fleet.alive(turn.model):
+                turn.refusal = refusing.no_capacity(f"no worker that serves {turn.model} is alive")
+            else:
+                others = self.fleet.alive(turn.model, turn.left)
+                turn.worker = self.fleet.take(turn, turn.left if others else None)
+            if turn.worker is not None or turn.refusal is not None:
+                self._second.remove(turn)
+                turn.wake()
+
+    # ---- time
+
+    def _set_timer(self, now: float) -> None:
+        at = self.weir.wakes_at()
+        if at < self._timer_at:
+            if self._timer is not None:
+                self._timer.cancel()
+            self._timer_at = at
+            self._timer = asyncio.get_running_loop().call_at(max(at, now), self._time_is_up)
+
+    def _time_is_up(self) -> None:
+        now = asyncio.get_running_loop().time() + LATE_S
+        self._timer, self._timer_at = None, inf
+        for request in self.weir.expire(now):
+            self._turn_away(cast(Turn, request), refusing.evicted(now, request))
+        if self.waiting:
+            self._set_timer(now)
+
+    def __repr__(self) -> str:
+        return f"<Dispatcher {len(self.waiting)} wait, {self.cap!r}, {self.fleet!r}>"

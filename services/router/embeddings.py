@@ -13,7 +13,6 @@ import msgspec
 
 from services.contracts.openai import EmbeddingsRequest
 from services.contracts.search import EmbedReply
-from services.core.ticket import Ticket
 from services.router.life import Life
 from services.router.pipeline import Pipeline, stop_when_gone
 from services.runtime.errors import BadInput, NoSuchModel, Refused
@@ -23,12 +22,13 @@ from services.runtime.strictjson import decode
 
 async def embed(pipeline: Pipeline, exchange: Exchange) -> None:
     """Serve one request for vectors."""
-    await pipeline.live(exchange, lambda life, ticket: _embed(pipeline, exchange, life, ticket))
+    await pipeline.live(exchange, lambda life: _embed(pipeline, exchange, life))
 
 
-async def _embed(pipeline: Pipeline, exchange: Exchange, life: Life, ticket: Ticket) -> Refused | None:
+async def _embed(pipeline: Pipeline, exchange: Exchange, life: Life) -> Refused | None:
     request = decode(exchange.body, EmbeddingsRequest)
-    deadline_at = pipeline.introduce(exchange, None, life)
+    wishes = pipeline.introduce(exchange, None, life)
+    deadline_at = life.began_at + wishes.deadline_ms / 1000
     stop_when_gone(exchange)
     texts = [request.input] if isinstance(request.input, str) else list(request.input)
     limit_at = min(deadline_at, life.began_at + pipeline.settings.http_timeout_s)

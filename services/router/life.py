@@ -5,39 +5,65 @@ from __future__ import annotations
 import msgspec
 
 from services.contracts.openai import Timing
+from services.router.alarm import Alarm
 from services.router.call import End
-from services.router.dispatcher import Place
 from services.router.retrieval import Found
-from services.router.tenants import OTHER
+from services.router.tenants import Tenant
+from services.router.turn import Turn
+
+NOBODY = "other"
 
 
 class Life(msgspec.Struct):
     """Times are the loop's, in seconds; 0.0 until it happens."""
 
     began_at: float
-    tenant: str = OTHER
+    tenant: Tenant | None = None
     deadline_ms: float = 0.0
-    place: Place | None = None
-    level: int = 0
+    turn: Turn | None = None
+    alarm: Alarm | None = None
+    reserved_tokens: float = 0.0  # of the tenant's rate, until it is settled
     dispatched_at: float = 0.0
     first_at: float = 0.0
+    pieces: int = 0  # of a streamed answer, so far
     found: Found | None = None
     end: End | None = None
+    lowered: bool = False  # the answer's limit is below what was asked
     degraded: list[str] = []
+
+    @property
+    def label(self) -> str:
+        """The tenant's name for metrics and logs; one for all who have not been told apart."""
+        return NOBODY if self.tenant is None else self.tenant.id
+
+    @property
+    def level(self) -> int:
+        """The degradation it was admitted at."""
+        return 0 if self.turn is None else self.turn.level
 
     def cut(self, what: str) -> None:
         """Something was left out; the client is told, once."""
         if what not in self.degraded:
             self.degraded.append(what)
 
+    def cuts(self) -> list[str]:
+        """What was cut. A lowered limit counts while the answer may still meet it, and after it if it did."""
+        if self.lowered and (self.end is None or self.end.finish_reason == "length"):
+            return [*self.degraded, "max_tokens"]
+        return self.degraded
+
+    def waited_s(self) -> float:
+        """From its place in line to its start."""
+        turn = self.turn
+        return 0.0 if turn is None or not turn.started_at else turn.started_at - turn.queued_at
+
     def timing(self, now: float) -> Timing:
         """The story in milliseconds."""
-        queue_ms = self.end.queue_ms if self.end else 0.0
         inference_s = now - self.dispatched_at if self.dispatched_at else 0.0
         return Timing(
             level=self.level,
-            degraded=self.degraded,
-            queue_ms=round(queue_ms, 2),
+            degraded=self.cuts(),
+            queue_ms=round(self.waited_s() * 1000, 2),
             retrieval_ms=round(self.found.seconds * 1000, 2) if self.found else 0.0,
             inference_ms=round(inference_s * 1000, 2),
             total_ms=round((now - self.began_at) * 1000, 2),
@@ -46,12 +72,16 @@ class Life(msgspec.Struct):
     def headers(self, now: float | None) -> list[tuple[bytes, bytes]]:
         """x-weir-degraded, and Server-Timing where the whole story is known."""
         headers: list[tuple[bytes, bytes]] = []
-        if self.degraded:
-            headers.append((b"x-weir-degraded", ",".join(self.degraded).encode("ascii")))
+        cuts = self.cuts()
+        if cuts:
+            headers.append((b"x-weir-degraded", ",".join(cuts).encode("ascii")))
         if now is not None:
-            timing = self.timing(now)
-            value = b"queue;dur=%g, retrieval;dur=%g, inference;dur=%g, total;dur=%g" % (
-                timing.queue_ms, timing.retrieval_ms, timing.inference_ms, timing.total_ms,
-            )  # fmt: skip
-            headers.append((b"server-timing", value))
+            headers.append((b"server-timing", self._server_timing(now)))
         return headers
+
+    def _server_timing(self, now: float) -> bytes:
+        inference_s = now - self.dispatched_at if self.dispatched_at else 0.0
+        retrieval_s = self.found.seconds if self.found else 0.0
+        return b"queue;dur=%.2f, retrieval;dur=%.2f, inference;dur=%.2f, total;dur=%.2f" % (
+            self.waited_s() * 1000, retrieval_s * 1000, inference_s * 1000, (now - self.began_at) * 1000,
+        )  # fmt: skip

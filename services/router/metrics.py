@@ -4,17 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
-from prometheus_client.core import GaugeMetricFamily
-from prometheus_client.metrics_core import Metric
-from prometheus_client.registry import Collector
+from prometheus_client import CollectorRegistry, Counter, Histogram
 
-from services.core.limit import InflightCap
 from services.core.outcome import Ending, Outcome
-from services.router.workers import Worker
 from services.runtime.telemetry import SECONDS_BUCKETS
 
-CUTS = ("retrieval", "context")
+CUTS = ("retrieval", "context", "max_tokens")
+LEAST_PREDICTED_S = 0.001
+RATIO_BUCKETS = (0.1, 0.2, 0.35, 0.5, 0.7, 0.85, 1.0, 1.2, 1.5, 2.0, 3.0, 5.0, 10.0)
 RETRY_REASONS = ("refused", "failed", "unreachable")
 
 
@@ -34,8 +31,16 @@ class RouterMetrics:
             ["tenant"], buckets=SECONDS_BUCKETS, registry=registry,
         )  # fmt: skip
         self._queue_wait = Histogram(
-            "weir_queue_wait_seconds", "What the worker said a served request waited for a slot.",
+            "weir_queue_wait_seconds", "From its place in line to its start, of requests that started.",
             ["tenant"], buckets=SECONDS_BUCKETS, registry=registry,
+        )  # fmt: skip
+        self._predicted = Histogram(
+            "weir_predicted_wait_seconds", "The wait that was predicted at the door, of requests that started.",
+            buckets=SECONDS_BUCKETS, registry=registry,
+        )  # fmt: skip
+        self._prediction_ratio = Histogram(
+            "weir_wait_prediction_ratio", "Actual over predicted wait, where at least 1 ms was predicted.",
+            buckets=RATIO_BUCKETS, registry=registry,
         )  # fmt: skip
         self._admission = Counter("weir_admission", "Decisions at the door.", ["tenant", "decision"], registry=registry)
         self._degradation = Counter(
@@ -54,7 +59,6 @@ class RouterMetrics:
             "weir_retrieval_seconds", "What retrieval took of a request, as the router saw it.",
             ["source"], buckets=SECONDS_BUCKETS, registry=registry,
         )  # fmt: skip
-        self.level = Gauge("weir_level", "The degradation level: 0 is full quality.", registry=registry)
         self._standard_seconds = Histogram(
             "gen_ai_server_request_duration_seconds", "OpenTelemetry's name for the duration of served requests.",
             buckets=SECONDS_BUCKETS, registry=registry,
@@ -65,7 +69,7 @@ class RouterMetrics:
         )  # fmt: skip
         self._ends: dict[tuple[str, Outcome], tuple[Counter, Histogram]] = {}
         self._refusals: dict[tuple[str, Outcome], Counter] = {}
-        self._tenants: dict[str, tuple[Counter, Counter, Histogram, Histogram]] = {}
+        self._tenants: dict[str, tuple[Counter, Counter, Counter, Histogram, Histogram]] = {}
         for reason in CUTS:
             self._degradation.labels(reason)
         for reason in RETRY_REASONS:
@@ -83,9 +87,17 @@ class RouterMetrics:
         self._seconds.labels(tenant, Outcome.SERVED)
         self._tenant(tenant)
 
-    def admitted(self, tenant: str) -> None:
-        """A request took its place."""
-        self._tenant(tenant)[0].inc()
+    def admitted(self, tenant: str, level: int) -> None:
+        """A request took its place; `level` above 0: as a smaller one than it asked to be."""
+        children = self._tenant(tenant)
+        (children[1] if level else children[0]).inc()
+
+    def started(self, tenant: str, waited_s: float, predicted_s: float) -> None:
+        """A request has left the line for a worker."""
+        self._tenant(tenant)[3].observe(waited_s)
+        self._predicted.observe(predicted_s)
+        if predicted_s >= LEAST_PREDICTED_S:
+            self._prediction_ratio.observe(waited_s / predicted_s)
 
     def refused(self, tenant: str, outcome: Outcome) -> None:
         """A request was turned away at the door."""
@@ -107,15 +119,13 @@ class RouterMetrics:
         if outcome is Outcome.SERVED:
             self._standard_seconds.observe(seconds)
 
-    def served(self, tenant: str, tokens: int, queue_wait_s: float) -> None:
+    def served(self, tenant: str, tokens: float) -> None:
         """What a served request used."""
-        _, cost, wait, _ = self._tenant(tenant)
-        cost.inc(tokens)
-        wait.observe(queue_wait_s)
+        self._tenant(tenant)[2].inc(tokens)
 
     def first_token(self, tenant: str, seconds: float) -> None:
         """The first output of a streamed answer."""
-        self._tenant(tenant)[3].observe(seconds)
+        self._tenant(tenant)[4].observe(seconds)
         self._standard_first_token.observe(seconds)
 
     def degraded(self, reasons: Iterable[str]) -> None:
@@ -135,35 +145,14 @@ class RouterMetrics:
         """Retrieval answered, or did not."""
         self._retrieval.labels(source).observe(seconds)
 
-    def _tenant(self, tenant: str) -> tuple[Counter, Counter, Histogram, Histogram]:
+    def _tenant(self, tenant: str) -> tuple[Counter, Counter, Counter, Histogram, Histogram]:
         children = self._tenants.get(tenant)
         if children is None:
             children = self._tenants[tenant] = (
                 self._admission.labels(tenant, "admit"),
+                self._admission.labels(tenant, "degrade"),
                 self._served_cost.labels(tenant),
                 self._queue_wait.labels(tenant),
                 self._first_token.labels(tenant),
             )
         return children
-
-
-class Holdings(Collector):
-    """What is held now, read from the ledger when Prometheus asks: nothing to keep in step."""
-
-    def __init__(self, cap: InflightCap, workers: list[Worker]) -> None:
-        self._cap = cap
-        self._workers = workers
-
-    def collect(self) -> Iterable[Metric]:
-        yield GaugeMetricFamily("weir_inflight", "Requests dispatched to workers.", value=self._cap.inflight)
-        yield GaugeMetricFamily("weir_inflight_cap", "MAX_INFLIGHT.", value=self._cap.cap)
-        columns = (
-            ("weir_worker_inflight", "Requests the router holds places for at a worker.", lambda w: w.inflight),
-            ("weir_worker_slots", "Slots the worker announced.", lambda w: w.slots),
-            ("weir_worker_healthy", "1 when the worker answered its last probe.", lambda w: int(w.healthy)),
-        )
-        for name, text, value in columns:
-            family = GaugeMetricFamily(name, text, labels=["worker"])
-            for worker in self._workers:
-                family.add_metric([worker.name], value(worker))
-            yield family

@@ -1,7 +1,8 @@
 """The life of a request, in the order it happens.
 
-    who is asking, and by when -> a place, or a refusal at once -> passages, within their budget -> the prompt
-    -> a worker, and one retry -> the answer, whole or streamed -> settled, once, however it ends
+    who is asking, by when, for which model -> its rate -> a place in line, or a refusal at once
+    -> passages, while it waits -> its turn -> the prompt, as large as its level allows -> a worker, and one retry
+    -> the answer, whole or streamed -> settled, once, however it ends
 
 Each step opens one file; a refusal leaves at the line where it is decided. Admission comes before everything that
 costs: a refused request has been parsed and counted, and nothing else.
@@ -13,32 +14,39 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
-from services.contracts.generate import Message
-from services.contracts.search import Passage
+from services.core.ladder import LADDER
 from services.core.outcome import Ending, Outcome
 from services.core.ticket import Ticket
-from services.router import prompt
-from services.router.asked import Asked, Lookup, Parser
+from services.router.alarm import Alarm
+from services.router.asked import Asked, Parser
+from services.router.attempts import Attempts
 from services.router.call import Begun, Call, Whole
+from services.router.cancels import Cancels
 from services.router.config import RouterSettings
-from services.router.deadlines import deadline_ms
-from services.router.dispatcher import Dispatcher, Place
+from services.router.context import Context
+from services.router.dispatcher import Dispatcher
 from services.router.life import Life
 from services.router.metrics import RouterMetrics
-from services.router.retrieval import Found, RetrievalClient
-from services.router.surfaces import Surface, passed_through, surface_for
-from services.router.tenants import LabTenants
-from services.runtime.clock import unix_seconds
+from services.router.refusing import leaving
+from services.router.retrieval import RetrievalClient
+from services.router.sizing import affinity, prompt_bytes
+from services.router.surfaces import surface_for
+from services.router.telling import Awake, tell_failure, tell_stream, tell_whole
+from services.router.tenants import Tenant, Tenants
+from services.router.turn import Turn
+from services.router.usage import Usage, used
+from services.router.wishes import Wishes
+from services.router.wishes import read as read_wishes
 from services.runtime.drain import Drain
-from services.runtime.errors import Refused, UpstreamFailed, WeirError, problem
-from services.runtime.http import Exchange, become_task
+from services.runtime.errors import NoSuchModel, Refused, UpstreamFailed, WeirError
+from services.runtime.http import Exchange, become_task, block
 from services.runtime.keepalive import UpstreamError
 
-ANSWER_RESERVE_MS = 50.0  # of the deadline, which retrieval may not take
-
 STILL_RUNNING = (Outcome.CLIENT_GONE, Outcome.DEADLINE_EXCEEDED, Outcome.DRAINING)
+PAUSED_HINT_MS = 5000
+LEVELS = tuple(block([(b"x-weir-level", b"%d" % level)]) for level in range(len(LADDER)))
 
-Work = Callable[[Life, Ticket], Awaitable[Refused | None]]
+Work = Callable[[Life], Awaitable[Refused | None]]
 
 
 @dataclass(frozen=True)
@@ -46,15 +54,19 @@ class Pipeline:
     """Everything a request passes through. Built once, in `app`."""
 
     settings: RouterSettings
-    tenants: LabTenants
+    tenants: Tenants
     dispatcher: Dispatcher
+    attempts: Attempts
+    cancels: Cancels
+    context: Context
     retrieval: RetrievalClient
     metrics: RouterMetrics
     drain: Drain
+    random: Callable[[], float]
 
     async def answer(self, exchange: Exchange, parse: Parser) -> None:
         """Serve one request for text, from beginning to end."""
-        await self.live(exchange, lambda life, ticket: self._answer(exchange, parse, life, ticket))
+        await self.live(exchange, lambda life: self._answer(exchange, parse, life))
 
     async def live(self, exchange: Exchange, work: Work) -> None:
         """Do the work of one request; end it once, however it ends; then tell the client if it failed.
@@ -67,7 +79,7 @@ class Pipeline:
         failure: WeirError | None = None
         outcome = Outcome.INTERNAL
         try:
-            failure = await work(life, ticket)
+            failure = await work(life)
             outcome = Outcome.SERVED if failure is None else failure.outcome
         except TimeoutError:
             failure = _too_late(life)
@@ -75,90 +87,189 @@ class Pipeline:
         except WeirError as error:
             failure = error
             outcome = error.outcome
-        except UpstreamError as error:  # after the first output: before it, the dispatcher retries
+        except UpstreamError as error:  # after the first output: before it, there is the retry
             failure = UpstreamFailed(f"the worker's answer was cut: {error}")
             outcome = failure.outcome
-        except asyncio.CancelledError:  # by the client's leaving, or by the end of the drain's grace
-            outcome = Outcome.CLIENT_GONE if exchange.gone else Outcome.DRAINING
+        except asyncio.CancelledError:  # by the client's leaving, by a limit, or by the end of the drain's grace
             if exchange.gone:
+                outcome = Outcome.CLIENT_GONE
                 raise
-            failure = Refused(Outcome.DRAINING, "this router is shutting down", reason="draining")
+            failure = self._cancelled(life)
+            outcome = failure.outcome
         finally:
             self._settle(exchange, ticket, life, outcome, now())
         if failure is not None:
-            await self._tell_failure(exchange, failure)
+            await tell_failure(exchange, failure)
 
-    async def _answer(self, exchange: Exchange, parse: Parser, life: Life, ticket: Ticket) -> Refused | None:
+    def _cancelled(self, life: Life) -> WeirError:
+        task = asyncio.current_task()
+        if task is not None:
+            task.uncancel()
+        alarm = life.alarm
+        if alarm is None or not alarm.rang:
+            return leaving()
+        if alarm.silence and alarm.limit < alarm.deadline:
+            return UpstreamFailed(f"the worker said nothing for {self.settings.stream_silence_s:g} s")
+        return _too_late(life)
+
+    async def _answer(self, exchange: Exchange, parse: Parser, life: Life) -> Refused | None:
         asked = parse(exchange.body)
-        deadline_at = self.introduce(exchange, asked.tenant, life)
-        model = self.dispatcher.resolve_model(asked.model)
-        place = self.dispatcher.admit(ticket, model)
-        if isinstance(place, Refused):
-            self.metrics.refused(life.tenant, place.outcome)
-            return place
-        self.metrics.admitted(life.tenant)
-        life.place = place
+        wishes = self.introduce(exchange, asked.tenant, life, stream=asked.stream)
+        turn = self._turn(exchange, asked, wishes, life)
+        refusal = self._admit(turn, life)
+        if refusal is not None:
+            self.metrics.refused(life.label, refusal.outcome)
+            return refusal
+        self.metrics.admitted(life.label, turn.level)
+        exchange.always = LEVELS[turn.level]
         await become_task()
         stop_when_gone(exchange)
-        async with asyncio.timeout_at(deadline_at):
-            await self._serve(exchange, asked, model, place, life, deadline_at)
+        life.alarm = Alarm(turn.deadline)
+        await self._serve(exchange, asked, wishes, turn, life)
         return None
 
-    def introduce(self, exchange: Exchange, named: str | None, life: Life) -> float:
-        """Who is asking, and by when (loop time). Raises BadInput, or Refused while draining."""
-        life.tenant = self.tenants.identify(exchange.header(b"x-tenant"), named)
-        settings = self.settings
-        life.deadline_ms = deadline_ms(exchange.headers, settings.default_slo_ms, settings.max_deadline_ms)
-        if self.drain.draining:
-            raise Refused(Outcome.DRAINING, "this router is shutting down", reason="draining", retry_hint_ms=1000)
-        return life.began_at + life.deadline_ms / 1000
+    # ---- at the door
 
-    async def _serve(
-        self, exchange: Exchange, asked: Asked, model: str, place: Place, life: Life, deadline_at: float
-    ) -> None:
+    def introduce(self, exchange: Exchange, named: str | None, life: Life, *, stream: bool = False) -> Wishes:
+        """Who is asking, and by when. Raises BadInput, Unauthorized, or Refused while draining."""
+        life.tenant = tenant = self.tenants.identify(exchange.header, named)
+        settings = self.settings
+        default_ms = settings.default_slo_ms if tenant.slo_ms is None else tenant.slo_ms
+        wishes = read_wishes(
+            exchange.headers,
+            default_ms=default_ms,
+            max_ms=settings.max_deadline_ms,
+            default_ttft_ms=settings.default_ttft_ms,
+            stream=stream,
+        )
+        life.deadline_ms = wishes.deadline_ms
+        if self.drain.draining:
+            raise leaving()
+        return wishes
+
+    def _turn(self, exchange: Exchange, asked: Asked, wishes: Wishes, life: Life) -> Turn:
+        """The request as the core weighs it: sizes estimated, limits in the loop's time."""
+        tenant, now = _known(life), life.began_at
+        model = self._model(asked.model, tenant)
+        size = prompt_bytes(asked.messages, asked.prompt) if asked.lookup is None else self.context.bytes(asked.lookup)
+        turn = Turn(
+            id=exchange.id,
+            tenant=tenant.id,
+            arrived_at=now,
+            deadline=now + wishes.deadline_ms / 1000,
+            prompt_tokens=self.context.sizes.tokens(model, size),
+            max_tokens=asked.max_tokens,
+            bytes=len(exchange.body),
+            max_level=len(self.dispatcher.weir.settings.ladder) - 1 if tenant.degrade else 0,
+            may_clamp=tenant.degrade,
+            model=model,
+            prompt_bytes=size,
+            affinity=affinity(asked.messages, asked.prompt),
+        )
+        if asked.lookup is not None:
+            turn.context_tokens = self.context.expected_tokens(asked.lookup)
+            turn.ready = False
+        if wishes.max_wait_s is not None:
+            turn.start_by = now + wishes.max_wait_s
+        if asked.stream:
+            turn.first_token_by = now + self._first_token_s(turn, wishes)
+        if wishes.class_name is not None:
+            turn.class_name = wishes.class_name
+        return turn
+
+    def _model(self, named: str | None, tenant: Tenant) -> str:
+        """The model asked for, or the first that this tenant may use."""
+        if named is None and tenant.models is not None:
+            named = next((model for model in self.dispatcher.fleet.models if tenant.allows(model)), None)
+        model = self.dispatcher.resolve_model(named)
+        if not tenant.allows(model):
+            raise NoSuchModel(model)
+        return model
+
+    def _first_token_s(self, turn: Turn, wishes: Wishes) -> float:
+        """By default a stream is to begin soon; but nobody is refused for a promise that it did not ask for."""
+        if wishes.ttft_asked:
+            return wishes.ttft_ms / 1000
+        return max(wishes.ttft_ms / 1000, 2 * self.dispatcher.prefill_s(turn))
+
+    def _admit(self, turn: Turn, life: Life) -> Refused | None:
+        """Its rate, then its place; a request that is refused a place has used no rate."""
+        tenant, now = _known(life), life.began_at
+        if tenant.paused:
+            return Refused(
+                Outcome.YIELD, "this tenant is paused", reason="paused", scope="tenant", retry_hint_ms=PAUSED_HINT_MS
+            )
+        rate = tenant.rate
+        tokens = float(turn.prompt_tokens + turn.context_tokens + turn.max_tokens)
+        if rate is not None:
+            wait_s = rate.try_take(now, tokens)
+            if wait_s is not None:
+                hint_ms = 1000 * rate.hint_s(now, wait_s, tokens, self.random)
+                return Refused(
+                    Outcome.RATE_LIMITED, f"this tenant's rate is used up for {wait_s:.2f} s",
+                    reason="rate", scope="tenant", retry_hint_ms=hint_ms,
+                )  # fmt: skip
+        refusal = self.dispatcher.admit(now, turn)
+        if refusal is None:
+            life.turn = turn
+            life.reserved_tokens = tokens
+        elif rate is not None:
+            rate.give_back(now, tokens)
+        return refusal
+
+    # ---- on its way
+
+    async def _serve(self, exchange: Exchange, asked: Asked, wishes: Wishes, turn: Turn, life: Life) -> None:
         now = asyncio.get_running_loop().time
         if asked.lookup is not None:
-            life.found = await self._look_up(asked.lookup, life, deadline_at)
-        call = self._call(exchange, asked, model, life, deadline_at)
+            await self.context.fetch(asked.lookup, turn, life)
+        await self.dispatcher.place(turn)
         life.dispatched_at = now()
-        result = await self.dispatcher.send(call, place)
-        surface = surface_for(call.format)
-        if isinstance(result, Whole):
-            life.end = result.end
-            await self._tell_whole(exchange, surface, call, result, life)
-        else:
-            try:
-                await self._tell_stream(exchange, surface, call, result, life)
-            finally:
-                result.stream.close()
+        self.metrics.started(life.label, life.waited_s(), turn.predicted_wait_s)
+        call = self._call(exchange, asked, turn, life)
+        if call.stream:
+            await self._stream(exchange, call, wishes, turn, life)
+            return
+        answer = await self.attempts.send(call, turn)
+        assert isinstance(answer, Whole)
+        life.end = answer.end
+        await tell_whole(exchange, surface_for(call.format), call, answer, life, now())
 
-    async def _look_up(self, lookup: Lookup, life: Life, deadline_at: float) -> Found:
-        """Passages within the budget or what remains, whichever is less. What is missing is disclosed."""
-        remaining_ms = (deadline_at - asyncio.get_running_loop().time()) * 1000 - ANSWER_RESERVE_MS
-        budget_ms = min(self.settings.retrieval_budget_ms, max(remaining_ms, 1.0))
-        ttl_s = self.settings.cache_ttl_s if lookup.cache_ttl_s is None else lookup.cache_ttl_s
-        found = await self.retrieval.retrieve(lookup.query, life.tenant, lookup.top_k, ttl_s, budget_ms)
-        self.metrics.retrieved(found.source, found.seconds)
-        if found.source in ("none", "stale"):
-            life.cut("retrieval")
-        kept = prompt.fit(found.passages, self.settings.context_tokens)
-        return Found(found.source, kept, found.reason, found.seconds)
+    async def _stream(self, exchange: Exchange, call: Call, wishes: Wishes, turn: Turn, life: Life) -> None:
+        """The first output has a limit of its own, if the client named one; then each silence has."""
+        loop, alarm, silence_s = asyncio.get_running_loop(), life.alarm, self.settings.stream_silence_s
+        if wishes.ttft_asked and alarm is not None:
+            alarm.set(turn.first_token_by)
+        awake = Awake(exchange, life)
+        try:
+            begun = await self.attempts.send(call, turn)
+        finally:
+            await awake.stop()
+        assert isinstance(begun, Begun)
+        try:
+            life.first_at = loop.time()
+            self.dispatcher.weir.first_token(life.first_at, turn)
+            self.metrics.first_token(life.label, life.first_at - life.began_at)
+            if alarm is not None:
+                alarm.set(life.first_at + silence_s, silence=True)
+            await tell_stream(exchange, surface_for(call.format), call, begun, life, silence_s)
+        finally:
+            begun.stream.close()
 
-    def _call(self, exchange: Exchange, asked: Asked, model: str, life: Life, deadline_at: float) -> Call:
+    def _call(self, exchange: Exchange, asked: Asked, turn: Turn, life: Life) -> Call:
         messages = asked.messages
         reduce = None
-        if asked.lookup is not None and life.found is not None:
-            messages = prompt.build(asked.lookup.query, life.found.passages)
-            if len(life.found.passages) > 1:
-                reduce = self._reducer(asked.lookup.query, life, life.found.passages)
+        if asked.lookup is not None:
+            messages, reduce = self.context.prompt(asked.lookup, life)
+        life.lowered = turn.granted_tokens < asked.max_tokens
         return Call(
             id=exchange.id,
-            tenant=life.tenant,
+            tenant=turn.tenant,
             format=asked.format,
-            model=model,
-            max_tokens=asked.max_tokens,
+            model=turn.model,
+            max_tokens=turn.granted_tokens,
             stream=asked.stream,
-            deadline_at=deadline_at,
+            deadline_at=turn.deadline,
             messages=messages,
             prompt=asked.prompt,
             temperature=asked.temperature,
@@ -171,84 +282,42 @@ class Pipeline:
             reduce=reduce,
         )
 
-    def _reducer(self, query: str, life: Life, passages: list[Passage]) -> Callable[[], list[Message]]:
-        """The retry's prompt: the nearer half of the passages, and the answer says so."""
-
-        def reduce() -> list[Message]:
-            fewer = prompt.halved(passages)
-            life.cut("context")
-            if life.found is not None:
-                life.found = Found(life.found.source, fewer, life.found.reason, life.found.seconds)
-            return prompt.build(query, fewer)
-
-        return reduce
-
-    async def _tell_whole(self, exchange: Exchange, surface: Surface, call: Call, answer: Whole, life: Life) -> None:
-        now = asyncio.get_running_loop().time()
-        body = answer.raw
-        if body is None or call.body is None:
-            body = surface.whole(call, answer, life, now, unix_seconds())
-        await exchange.reply(200, body, headers=life.headers(now))
-
-    async def _tell_stream(self, exchange: Exchange, surface: Surface, call: Call, begun: Begun, life: Life) -> None:
-        """Headers go out with the first output, so that until then a failure has its own status."""
-        now = asyncio.get_running_loop().time
-        created = unix_seconds()
-        stream, delta = begun.stream, begun.first
-        life.first_at = now()
-        self.metrics.first_token(life.tenant, life.first_at - life.began_at)
-        headers = [(b"cache-control", b"no-cache"), *life.headers(None)]
-        await exchange.start(200, b"text/event-stream; charset=utf-8", headers)
-        head = surface.head(call, created) if delta is None or delta.raw is None else b""
-        if head:
-            await exchange.write(head)
-        while delta is not None:
-            await exchange.write(surface.delta(call, delta, created) if delta.raw is None else delta.raw)
-            delta = await stream.next()
-        if stream.end is None:
-            raise UpstreamError("the stream has no end")
-        life.end = stream.end
-        if stream.tail:
-            last = passed_through(stream.tail, life.timing(now()))
-        else:
-            last = surface.last(call, stream.end, life, now(), created)
-        await exchange.write(last)
-        await exchange.end()
-
-    async def _tell_failure(self, exchange: Exchange, failure: WeirError) -> None:
-        """Before the headers a failure has its status; after them it is an event, and the stream has no [DONE]."""
-        if exchange.gone:
-            return
-        if not exchange.started:
-            await exchange.refuse(failure)
-            return
-        _, _, body = problem(failure)
-        await exchange.write(b"event: error\ndata: " + body + b"\n\n")
-        await exchange.end()
+    # ---- the end
 
     def _settle(self, exchange: Exchange, ticket: Ticket, life: Life, outcome: Outcome, now: float) -> None:
         """Give everything back and count it: the only place where a request ends."""
         if not ticket.finish(outcome):
             return
-        self.metrics.ended(life.tenant, outcome, now - life.began_at)
+        if life.alarm is not None:
+            life.alarm.stop()
+        self.metrics.ended(life.label, outcome, now - life.began_at)
         exchange.log["outcome"] = outcome
-        exchange.log["tenant"] = life.tenant
-        if life.place is not None:
-            exchange.log["worker"] = life.place.worker.name
-            self._account(life, life.place, outcome, now)
+        exchange.log["tenant"] = life.label
+        if life.turn is not None:
+            self._account(exchange, life, life.turn, outcome, now)
 
-    def _account(self, life: Life, place: Place, outcome: Outcome, now: float) -> None:
-        """What the place was good for; a worker that still works for nobody is told to stop."""
-        held_s = now - life.dispatched_at if life.dispatched_at else 0.0
-        if outcome is Outcome.SERVED and life.end is not None:
-            tokens = life.end.prompt_tokens + life.end.completion_tokens
-            self.metrics.served(life.tenant, tokens, life.end.queue_ms / 1000)
-            self.metrics.degraded(life.degraded)
-            self.dispatcher.served(held_s)
+    def _account(self, exchange: Exchange, life: Life, turn: Turn, outcome: Outcome, now: float) -> None:
+        """Its place goes to the next; what it used is charged; a worker that still works for nobody is told to stop."""
+        worker = turn.worker
+        usage = used(turn, life, self.dispatcher.estimator(turn), now)
+        if worker is not None:
+            exchange.log["worker"] = worker.name
+            if outcome in STILL_RUNNING and turn.attempt_id:
+                self.cancels.tell(worker, turn.attempt_id)
+        self.dispatcher.release(now, turn, outcome, usage.prompt_tokens, usage.completion_tokens, usage.pace_s)
+        rate = _known(life).rate
+        if rate is not None:
+            rate.settle(now, life.reserved_tokens, usage.prompt_tokens + usage.completion_tokens)
+        if outcome is Outcome.SERVED:
+            self._learn(life, turn, usage)
         elif life.dispatched_at and outcome.ending is Ending.FAILED:
-            self.metrics.wasted(outcome, held_s)
-            if outcome in STILL_RUNNING:
-                self.dispatcher.cancel(place)
+            self.metrics.wasted(outcome, now - life.dispatched_at)
+
+    def _learn(self, life: Life, turn: Turn, usage: Usage) -> None:
+        self.metrics.served(life.label, usage.prompt_tokens + usage.completion_tokens)
+        self.metrics.degraded(life.cuts())
+        if life.found is None:
+            self.context.sizes.counted(turn.model, turn.prompt_bytes, int(usage.prompt_tokens))
 
 
 def stop_when_gone(exchange: Exchange) -> None:
@@ -258,8 +327,20 @@ def stop_when_gone(exchange: Exchange) -> None:
         exchange.on_gone(task.cancel)
 
 
+def _known(life: Life) -> Tenant:
+    tenant = life.tenant
+    assert tenant is not None, "a request was weighed before it was introduced"
+    return tenant
+
+
 def _too_late(life: Life) -> Refused:
-    started = life.place is None or life.dispatched_at
+    turn = life.turn
+    started = turn is None or life.dispatched_at
     outcome = Outcome.DEADLINE_EXCEEDED if started else Outcome.DEADLINE_EXPIRED
     where = "while the answer was being made" if started else "before a worker was reached"
+    if life.alarm is not None and life.alarm.limit < life.alarm.deadline:
+        return Refused(
+            outcome, f"the first token did not come in time: its limit passed {where}", reason="first_token",
+            deadline_ms=life.deadline_ms,
+        )  # fmt: skip
     return Refused(outcome, f"the deadline of {life.deadline_ms:g} ms passed {where}", deadline_ms=life.deadline_ms)

@@ -16,6 +16,7 @@ from services.runtime.keepalive import Pool, UpstreamError
 MAX_REPLY_BYTES = 8 * 1_048_576
 WIRE_RESERVE_MS = 10.0  # of the budget, for the way there and back
 MIN_BUDGET_MS = 1.0
+LOOK_S = 1.0
 REFUSED_BY_STATUS = {429: Outcome.YIELD, 503: Outcome.NO_CAPACITY}
 
 _HEADERS = ((b"content-type", b"application/json"),)
@@ -56,18 +57,16 @@ class RetrievalClient:
         began = loop.time()
         try:
             async with asyncio.timeout(max(budget_ms, MIN_BUDGET_MS) / 1000):
-                reply = await self._ask(query, tenant, top_k, cache_ttl_s, budget_ms)
+                inner_ms = max(budget_ms - WIRE_RESERVE_MS, budget_ms / 2, MIN_BUDGET_MS)
+                reply = await self._ask(RetrieveRequest(query, tenant, top_k, cache_ttl_s, inner_ms))
         except TimeoutError:
             return Found("none", reason="retrieval_timeout", seconds=loop.time() - began)
         except (UpstreamError, WeirError, msgspec.MsgspecError):
             return Found("none", reason="retrieval_unavailable", seconds=loop.time() - began)
         return Found(reply.source, reply.results, reply.reason, loop.time() - began)
 
-    async def _ask(self, query: str, tenant: str, top_k: int, cache_ttl_s: float, budget_ms: float) -> RetrieveReply:
-        inner_ms = max(budget_ms - WIRE_RESERVE_MS, budget_ms / 2, MIN_BUDGET_MS)
-        request = RetrieveRequest(query, tenant, top_k, cache_ttl_s, inner_ms)
-        body = await self._post(b"/retrieve", _encode(request))
-        return _reply.decode(body)
+    async def _ask(self, request: RetrieveRequest) -> RetrieveReply:
+        return _reply.decode(await self._post(b"/retrieve", _encode(request)))
 
     async def embed(self, texts: list[str]) -> EmbedReply:
         """Vectors for `/v1/embeddings`; the caller bounds the time. Raises BadInput, Refused or UpstreamFailed."""
@@ -105,3 +104,28 @@ class RetrievalClient:
     def close(self) -> None:
         """Close idle connections."""
         self._pool.close()
+
+
+class RetrievalWatch:
+    """What retrieval lacks, asked at leisure, so that health never waits for another service."""
+
+    def __init__(self, client: RetrievalClient) -> None:
+        self._client = client
+        self._task: asyncio.Task[None] | None = None
+        self.lacking = ["retrieval"]
+
+    def start(self) -> None:
+        """Begin to ask."""
+        self._task = asyncio.create_task(self._watch())
+
+    async def stop(self) -> None:
+        """Stop asking."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+        self._client.close()
+
+    async def _watch(self) -> None:
+        while True:
+            self.lacking = await self._client.lacking()
+            await asyncio.sleep(LOOK_S / 8 if self.lacking else LOOK_S)

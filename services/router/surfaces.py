@@ -128,7 +128,7 @@ class AskSurface:
         timing = life.timing(now)
         passages = found.passages if found else []
         source = found.source if found else "skipped"
-        whole = not life.degraded and source in ("db", "cache", "semantic")
+        whole = not timing.degraded and source in ("db", "cache", "semantic")
         return ask.AskReply(
             text=text,
             source="tier1" if whole else "degraded",
@@ -138,7 +138,7 @@ class AskSurface:
             retrieval_ms=timing.retrieval_ms,
             inference_served_ms=timing.inference_ms,
             level=life.level,
-            degraded=life.degraded,
+            degraded=timing.degraded,
             citations=[ask.Citation(p.doc_id, p.chunk_id, round(p.distance, 6)) for p in passages],
             usage=ask.Usage(end.prompt_tokens, end.completion_tokens, end.prompt_tokens + end.completion_tokens),
         )

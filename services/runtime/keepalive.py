@@ -35,11 +35,15 @@ class UpstreamError(Exception):
         self.sent = sent
 
 
-class Truncated(UpstreamError):
+class ConnectionLost(UpstreamError):
+    """The other side closed or reset the connection while it worked on the request: it may have died of it."""
+
+
+class Truncated(ConnectionLost):
     """The answer began and did not end: what came of it must not be taken for a whole one."""
 
 
-class _ClosedBeforeReply(UpstreamError):
+class _ClosedBeforeReply(ConnectionLost):
     """The connection went away before a byte of the answer: on a reused one, the server had timed it out."""
 
 

@@ -102,7 +102,7 @@ def _decoded(line: bytes) -> Event:
 
 def _end(done: Done) -> End:
     usage = done.usage
-    return End(done.finish_reason, usage.prompt_tokens, usage.completion_tokens, done.timings.queue_ms)
+    return End(done.finish_reason, usage.prompt_tokens, usage.completion_tokens, done.timings.queue_ms, done.timings.first_token_ms)
 
 
 def refusal_of(status: int, body: bytes) -> Exception:

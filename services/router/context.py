@@ -1,0 +1,101 @@
+"""What /ask adds to a question: passages, looked up while the request waits for its turn, as many as its level allows.
+
+The level's rung of the ladder cuts real work: how many passages are asked for, for how long the search may take, and
+how many tokens of passages stand in the prompt. What was cut is told to the client. The rung's share of search effort
+(ef_search) has nothing to cut yet: the search is exact.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from math import ceil
+
+from services.contracts.generate import Message
+from services.contracts.search import Passage
+from services.core.ladder import Level
+from services.router import prompt
+from services.router.asked import Lookup
+from services.router.config import RouterSettings
+from services.router.dispatcher import Dispatcher
+from services.router.life import Life
+from services.router.metrics import RouterMetrics
+from services.router.retrieval import Found, RetrievalClient
+from services.router.sizing import Sizes
+from services.router.turn import Turn
+
+ANSWER_RESERVE_MS = 50.0  # of the deadline, which retrieval may not take
+SKIPPED = Found("skipped")
+
+
+class Context:
+    """Looks up, cuts to size, and writes the prompt."""
+
+    def __init__(
+        self,
+        settings: RouterSettings,
+        retrieval: RetrievalClient,
+        dispatcher: Dispatcher,
+        sizes: Sizes,
+        metrics: RouterMetrics,
+    ) -> None:
+        self.sizes = sizes
+        self._settings = settings
+        self._retrieval = retrieval
+        self._dispatcher = dispatcher
+        self._metrics = metrics
+
+    def bytes(self, lookup: Lookup) -> int:
+        """The prompt's size without any passage."""
+        return len(lookup.query.encode("utf-8", "replace")) + len(prompt.SYSTEM)
+
+    def expected_tokens(self, lookup: Lookup) -> int:
+        """What the passages will add, at full quality."""
+        return self.sizes.context_tokens(lookup.top_k, self._settings.context_tokens)
+
+    async def fetch(self, lookup: Lookup, turn: Turn, life: Life) -> None:
+        """Fetch the passages into `life`, and say that the turn could start. It holds no slot meanwhile."""
+        rung = self._dispatcher.weir.settings.ladder[turn.level]
+        if rung.retrieval:
+            await self._look_up(lookup, rung, turn, life)
+        else:
+            life.found = SKIPPED
+            life.cut("retrieval")
+        messages, _ = self.prompt(lookup, life)
+        tokens = self.sizes.tokens(turn.model, sum(len(message.content) for message in messages))
+        self._dispatcher.ready(asyncio.get_running_loop().time(), turn, tokens)
+
+    async def _look_up(self, lookup: Lookup, rung: Level, turn: Turn, life: Life) -> None:
+        """Passages within the budget or what remains, whichever is less. What is missing is disclosed."""
+        settings = self._settings
+        remaining_ms = (turn.deadline - asyncio.get_running_loop().time()) * 1000 - ANSWER_RESERVE_MS
+        budget_ms = min(settings.retrieval_budget_ms * rung.retrieval_budget_share, max(remaining_ms, 1.0))
+        ttl_s = settings.cache_ttl_s if lookup.cache_ttl_s is None else lookup.cache_ttl_s
+        top_k = max(1, ceil(lookup.top_k * rung.retrieval_depth_share))
+        found = await self._retrieval.retrieve(lookup.query, turn.tenant, top_k, ttl_s, budget_ms)
+        self._metrics.retrieved(found.source, found.seconds)
+        if found.source in ("none", "stale"):
+            life.cut("retrieval")
+        kept = prompt.fit(found.passages, rung.context_tokens(settings.context_tokens))
+        if turn.level and (top_k < lookup.top_k or len(kept) < len(found.passages)):
+            life.cut("context")
+        self.sizes.passages(len(found.passages), sum(prompt.estimate_tokens(passage.text) for passage in found.passages))
+        life.found = Found(found.source, kept, found.reason, found.seconds)
+
+    def prompt(self, lookup: Lookup, life: Life) -> tuple[list[Message], Callable[[], list[Message]] | None]:
+        """The messages, and how to say the same with less context, for the one retry."""
+        passages = life.found.passages if life.found is not None else []
+        reduce = self._reducer(lookup.query, life, passages) if len(passages) > 1 else None
+        return prompt.build(lookup.query, passages), reduce
+
+    def _reducer(self, query: str, life: Life, passages: list[Passage]) -> Callable[[], list[Message]]:
+        """The retry's prompt: the nearer half of the passages, and the answer says so."""
+
+        def reduce() -> list[Message]:
+            fewer = prompt.halved(passages)
+            life.cut("context")
+            if life.found is not None:
+                life.found = Found(life.found.source, fewer, life.found.reason, life.found.seconds)
+            return prompt.build(query, fewer)
+
+        return reduce

@@ -1,0 +1,82 @@
+"""What the core decided -> what the client is told: a sentence, with the numbers that decided it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from services.core.door import Refused as Decision
+from services.core.outcome import Outcome
+from services.core.request import Request
+from services.runtime.errors import Refused
+
+Say = Callable[[Request, Decision], str]
+
+
+def _infeasible(request: Request, decision: Decision) -> str:
+    slack_ms = (request.deadline - request.arrived_at) * 1000
+    if decision.reason == "first_token":
+        slack_ms = (request.first_token_by - request.arrived_at) * 1000
+        return f"the first token cannot come within {slack_ms:.0f} ms: the wait alone is about {_ms(decision)} ms"
+    if decision.reason == "too_long":
+        return f"an answer of this size takes longer than its deadline of {slack_ms:.0f} ms, even without a wait"
+    return f"it cannot be answered within {slack_ms:.0f} ms: the wait alone is about {_ms(decision)} ms"
+
+
+def _ms(decision: Decision) -> int:
+    return round(decision.predicted_wait_s * 1000)
+
+
+SAY: dict[str, Say] = {
+    "no_worker": lambda request, _: "no worker for this model is alive",
+    "no_slot": lambda request, decision: f"no slot is free within the wait that was asked for; about {_ms(decision)} ms",
+    "standing_queue": lambda request, decision: f"this tenant's queue stands, about {_ms(decision)} ms long",
+    "tenant_requests": lambda request, _: "this tenant has as many requests waiting as it may have",
+    "tenant_cost": lambda request, _: "this tenant has as much work waiting as it may have",
+    "tenant_bytes": lambda request, _: "this tenant's waiting requests take as much memory as they may",
+    "platform_requests": lambda request, _: "as many requests wait as may wait in all",
+    "platform_cost": lambda request, _: "as much work waits as may wait in all",
+    "platform_bytes": lambda request, _: "the waiting requests take as much memory as they may in all",
+}
+
+
+def at_the_door(request: Request, decision: Decision, queue_depth: int) -> Refused:
+    """A refusal before the request had a place."""
+    say = SAY.get(decision.reason, _infeasible)
+    hint_s = decision.retry_hint_s
+    return Refused(
+        decision.outcome,
+        say(request, decision),
+        reason=decision.reason,
+        scope=decision.scope,
+        retry_hint_ms=None if hint_s is None else hint_s * 1000,
+        predicted_wait_ms=decision.predicted_wait_s * 1000,
+        deadline_ms=(request.deadline - request.arrived_at) * 1000,
+        queue_depth=queue_depth,
+        hopeless=hint_s is None and decision.outcome is not Outcome.NO_CAPACITY,
+    )
+
+
+def evicted(now: float, request: Request) -> Refused:
+    """Its time came while it waited: its deadline's, its first token's, or that of the wait it had asked for."""
+    waited_ms = (now - request.queued_at) * 1000
+    deadline_ms = (request.deadline - request.arrived_at) * 1000
+    if request.expires_for == "patience":
+        return Refused(
+            Outcome.YIELD, f"no slot came free in the {waited_ms:.0f} ms that it was to wait", reason="no_slot",
+            deadline_ms=deadline_ms,
+        )  # fmt: skip
+    what = "its first token" if request.expires_for == "first_token" else "the answer"
+    return Refused(
+        Outcome.DEADLINE_EXPIRED, f"after {waited_ms:.0f} ms in the queue {what} could no longer come in time",
+        reason=request.expires_for, deadline_ms=deadline_ms,
+    )  # fmt: skip
+
+
+def leaving() -> Refused:
+    """The router is shutting down."""
+    return Refused(Outcome.DRAINING, "this router is shutting down", reason="draining", retry_hint_ms=1000)
+
+
+def no_capacity(message: str) -> Refused:
+    """There is nobody to do it."""
+    return Refused(Outcome.NO_CAPACITY, message, reason="no_worker", retry_hint_ms=1000)

@@ -1,0 +1,65 @@
+"""What a request used, for its charge: what the engine counted, or what can be told of one that did not end.
+
+A client that leaves halfway has had its prompt read and some tokens written, and somebody's share paid for them. An
+answer in one piece shows nothing until its end, so what was written by then is the time it ran over the time per token.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from services.core.estimator import Estimator
+from services.router.life import Life
+from services.router.turn import Turn
+
+PREFILL_PER_TOKEN = 0.005
+"""Reading a token of the prompt over writing one of the answer, in time: usual for a server that batches."""
+
+
+class Usage(NamedTuple):
+    """Tokens, and the seconds that each token of the answer after the first took (None: nothing is known)."""
+
+    prompt_tokens: float
+    completion_tokens: float
+    pace_s: float | None
+
+
+NOTHING = Usage(0.0, 0.0, None)
+
+
+def used(turn: Turn, life: Life, estimator: Estimator, now: float) -> Usage:
+    """What the request has used by now. Dates its first token too, where nobody saw it come."""
+    if not life.dispatched_at:
+        return NOTHING
+    end = life.end
+    if end is not None and end.prompt_tokens + end.completion_tokens:
+        if not turn.first_token_at:
+            turn.first_token_at = _first_token_at(turn, life, now)
+        return Usage(end.prompt_tokens, end.completion_tokens, _pace_s(turn, end.completion_tokens, now))
+    return Usage(turn.prompt_tokens + turn.context_tokens, _written(turn, life, estimator, now), None)
+
+
+def _first_token_at(turn: Turn, life: Life, now: float) -> float:
+    """When the first token of a plain answer came: by the worker's word, else by what reading and writing cost."""
+    end = life.end
+    assert end is not None
+    if end.first_token_ms:
+        return min(now, life.dispatched_at + end.first_token_ms / 1000)
+    reading = PREFILL_PER_TOKEN * end.prompt_tokens + 1.0
+    writing = max(0.0, end.completion_tokens - 1.0)
+    return life.dispatched_at + (now - life.dispatched_at) * reading / (reading + writing)
+
+
+def _pace_s(turn: Turn, completion_tokens: int, now: float) -> float | None:
+    if completion_tokens < 2 or now <= turn.first_token_at:
+        return None
+    return (now - turn.first_token_at) / (completion_tokens - 1)
+
+
+def _written(turn: Turn, life: Life, estimator: Estimator, now: float) -> float:
+    """How much of an answer was written that never came to its end."""
+    token_s = estimator.token_s(0.5)
+    if life.first_at or not token_s:
+        return float(life.pieces)
+    ran_s = now - life.dispatched_at - estimator.prefill_s(turn.prompt_tokens + turn.context_tokens)
+    return min(max(0.0, ran_s / token_s), float(turn.granted_tokens))
