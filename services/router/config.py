@@ -7,7 +7,7 @@ from typing import Self
 
 from pydantic import Field, SecretStr, model_validator
 
-from services.router import workersfile
+from services.router import exposure, tenantsfile, workersfile
 from services.router.workersfile import WorkerSpec
 from services.runtime.settings import ServiceSettings
 
@@ -23,6 +23,9 @@ class RouterSettings(ServiceSettings):
     )
     workers_file: Path | None = Field(None, description="YAML list of workers of either kind")
     tenants_file: Path | None = Field(None, description="YAML list of tenants and their keys; without it: lab mode")
+    lab_network: bool = Field(
+        False, description="nobody but this machine reaches HOST, whatever it is: lab mode and example keys are allowed"
+    )
     retrieval_url: str = Field("http://127.0.0.1:8001", description="address of the retrieval service")
     max_inflight: int = Field(
         64, ge=1, le=100_000, description="hard cap on requests dispatched to workers, look-ahead included"
@@ -68,6 +71,14 @@ class RouterSettings(ServiceSettings):
         if self.tenant_queue_size > self.max_queue_size:
             raise ValueError("TENANT_QUEUE_SIZE exceeds MAX_QUEUE_SIZE")
         self.worker_specs()
+        return self
+
+    @model_validator(mode="after")
+    def _lets_in_whom_it_may(self) -> Self:
+        listed = None if self.tenants_file is None else tenantsfile.read(self.tenants_file, self.max_deadline_ms)
+        fault = exposure.fault(self.host, self.lab_network, listed)
+        if fault is not None:
+            raise ValueError(fault)
         return self
 
     def worker_specs(self) -> list[WorkerSpec]:

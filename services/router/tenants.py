@@ -150,11 +150,17 @@ class LabTenants(Tenants):
 
 
 class FileTenants(Tenants):
-    """Tenants of TENANTS_FILE, by their keys. Raises tenantsfile.Faulty."""
+    """Tenants of TENANTS_FILE, by their keys. Raises tenantsfile.Faulty.
 
-    def __init__(self, path: Path, queue_requests: int = 64, max_slo_ms: float = inf) -> None:
+    `queue_requests` and `queue_bytes` may wait for each of them; the file may say otherwise of the first.
+    """
+
+    def __init__(
+        self, path: Path, queue_requests: int = 64, queue_bytes: float = inf, *, max_slo_ms: float = inf
+    ) -> None:
         self._path = path
         self._queue_requests = queue_requests
+        self._queue_bytes = queue_bytes
         self._max_slo_ms = max_slo_ms
         self._file = self.read()
         self._ring = KeyRing(self._file.owners)
@@ -212,6 +218,7 @@ class FileTenants(Tenants):
         bounds = Bounds(
             requests=self._queue_requests if queue.requests is None else queue.requests,
             cost_tokens=inf if queue.cost_tokens is None else queue.cost_tokens,
+            bytes=self._queue_bytes,
         )
         return TenantSpec(entry.id, bounds, weight=entry.weight, class_name=self._file.class_of(entry))
 
