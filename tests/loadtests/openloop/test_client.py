@@ -1,0 +1,411 @@
+"""The open loop against a scripted server on real sockets: what it does to the client must end up on the ledger."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+import socket
+import struct
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from loadtests.openloop.arrivals import Ask
+from loadtests.openloop.client import Client
+from loadtests.openloop.ledger import GAVE_UP, LATE, ON_TIME, Ledger
+from loadtests.openloop.plan import Plan, Retry, Size, Step, Tenant
+
+ROOT = Path(__file__).parents[3]
+TEXT = b'{"choices":[{"index":0,"text":"So it is"}],"usage":{"completion_tokens":4}}'
+REFUSAL = b'{"error":{"message":"full","type":"rate_limit_error","code":"yield"}}'
+LENGTH = re.compile(rb"content-length: (\d+)", re.IGNORECASE)
+
+Script = Callable[["Heard", asyncio.StreamWriter], Awaitable[None]]
+
+
+class Heard:
+    """One request as the server saw it."""
+
+    def __init__(self, head: bytes, body: bytes, connection: int, at_once: int) -> None:
+        lines = head.decode().split("\r\n")
+        self.target = lines[0].split(" ")[1]
+        self.headers = dict(line.split(": ", 1) for line in lines[1:] if line)
+        self.body: dict[str, Any] = json.loads(body)
+        self.connection = connection
+        self.at_once = at_once
+
+
+class Server:
+    """Reads requests one by one, hands each to its script, and keeps what it heard."""
+
+    def __init__(self, script: Script) -> None:
+        self.script = script
+        self.heard: list[Heard] = []
+        self.gone = 0
+        self.connections = 0
+        self.at_once = 0
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.connections += 1
+        connection = self.connections
+        try:
+            while True:
+                head = await reader.readuntil(b"\r\n\r\n")
+                found = LENGTH.search(head)
+                assert found is not None
+                body = await reader.readexactly(int(found[1]))
+                self.at_once += 1
+                heard = Heard(head, body, connection, self.at_once)
+                self.heard.append(heard)
+                await self.script(heard, writer)
+                self.at_once -= 1
+        except (asyncio.IncompleteReadError, ConnectionError):
+            self.gone += 1
+        finally:
+            writer.close()
+
+
+@asynccontextmanager
+async def serving(script: Script):
+    server = Server(script)
+    listener = await asyncio.start_server(server.serve, "127.0.0.1", 0)
+    port = listener.sockets[0].getsockname()[1]
+    try:
+        yield server, f"http://127.0.0.1:{port}"
+    finally:
+        listener.close()
+
+
+def plan(count: int = 10, **changes: Any) -> Plan:
+    """So many paced requests in a fifth of a second."""
+    tenant = Tenant(**{"name": "a", "steps": (Step(0, count / 0.2),), "arrivals": "paced", **changes})
+    return Plan(seconds=0.2 + 0.1 / count, tenants=(tenant,), warmup_s=0, cooldown_s=0)
+
+
+async def run(made: Plan, script: Script) -> tuple[Ledger, Server]:
+    async with serving(script) as (server, url):
+        ledger = await asyncio.wait_for(Client(made, url).run(), 30)
+    return ledger, server
+
+
+def endings(ledger: Ledger) -> Counter[str]:
+    assert ledger.open == 0
+    return Counter(row.ending for row in ledger.rows)
+
+
+def reply(status: int, body: bytes, *headers: bytes) -> bytes:
+    lines = [b"HTTP/1.1 %d X" % status, b"content-length: %d" % len(body), *headers]
+    return b"\r\n".join(lines) + b"\r\n\r\n" + body
+
+
+async def answer(heard: Heard, writer: asyncio.StreamWriter) -> None:
+    writer.write(reply(200, TEXT, b"X-Weir-Level: 2", b"X-Weir-Degraded: max_tokens"))
+
+
+async def refuse(heard: Heard, writer: asyncio.StreamWriter) -> None:
+    writer.write(reply(429, REFUSAL, b"x-should-retry: true", b"retry-after-ms: 60"))
+
+
+async def slowly(heard: Heard, writer: asyncio.StreamWriter) -> None:
+    await asyncio.sleep(0.15)
+    writer.write(reply(200, TEXT))
+
+
+async def never(heard: Heard, writer: asyncio.StreamWriter) -> None:
+    await asyncio.sleep(30)
+
+
+async def close_unanswered(heard: Heard, writer: asyncio.StreamWriter) -> None:
+    writer.close()
+    raise ConnectionError
+
+
+async def cut(heard: Heard, writer: asyncio.StreamWriter) -> None:
+    writer.write(reply(200, TEXT)[:-5])
+    await writer.drain()
+    await close_unanswered(heard, writer)
+
+
+async def reset(heard: Heard, writer: asyncio.StreamWriter) -> None:
+    linger = struct.pack("ii", 1, 0)
+    writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
+    writer.transport.abort()
+    raise ConnectionError
+
+
+async def no_http(heard: Heard, writer: asyncio.StreamWriter) -> None:
+    writer.write(b"SSH-2.0-OpenSSH_9.2\r\n")
+
+
+async def twice(heard: Heard, writer: asyncio.StreamWriter) -> None:
+    writer.write(reply(200, TEXT) * 2)
+
+
+async def until_closed(heard: Heard, writer: asyncio.StreamWriter) -> None:
+    writer.write(b"HTTP/1.0 200 OK\r\ncontent-type: application/json\r\n\r\n" + TEXT)
+    await writer.drain()
+    await close_unanswered(heard, writer)
+
+
+async def bare_503(heard: Heard, writer: asyncio.StreamWriter) -> None:
+    writer.write(reply(503, b"<html>no server</html>", b"connection: close"))
+    await writer.drain()
+    await close_unanswered(heard, writer)
+
+
+async def chunked(heard: Heard, writer: asyncio.StreamWriter) -> None:
+    writer.write(b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n")
+    for at in range(0, len(TEXT), 7):
+        piece = TEXT[at : at + 7]
+        writer.write(b"%x\r\n%s\r\n" % (len(piece), piece))
+        await writer.drain()
+    writer.write(b"0\r\n\r\n")
+
+
+def events(*data: bytes) -> Script:
+    """Server-sent events, 20 ms apart."""
+
+    async def script(heard: Heard, writer: asyncio.StreamWriter) -> None:
+        writer.write(b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n")
+        for each in data:
+            event = b"data: " + each + b"\n\n"
+            writer.write(b"%x\r\n%s\r\n" % (len(event), event))
+            await writer.drain()
+            await asyncio.sleep(0.02)
+        writer.write(b"0\r\n\r\n")
+
+    return script
+
+
+TOKEN = b'{"choices":[{"index":0,"text":" so"}]}'
+SPOKEN_ERROR = b'{"error":{"code":"upstream_failed"}}'
+
+
+UNHURRIED = {"deadline_ms": 20_000.0}
+HURRIED = {"deadline_ms": 100.0}
+IMPATIENT = {"deadline_ms": 100.0, "patience_ms": 150.0}
+
+
+@pytest.mark.parametrize(
+    ("script", "tenant", "ending"),
+    [
+        (answer, UNHURRIED, ON_TIME),
+        (chunked, UNHURRIED, ON_TIME),
+        (until_closed, UNHURRIED, ON_TIME),
+        (events(TOKEN, TOKEN, b"[DONE]"), UNHURRIED, ON_TIME),
+        (refuse, UNHURRIED, "refused:yield"),
+        (bare_503, UNHURRIED, "refused:bare_503"),
+        (slowly, HURRIED, LATE),
+        (never, IMPATIENT, GAVE_UP),
+        (close_unanswered, UNHURRIED, "failed:closed"),
+        (cut, UNHURRIED, "failed:cut"),
+        (reset, UNHURRIED, "failed:closed"),
+        (no_http, UNHURRIED, "failed:malformed"),
+        (twice, UNHURRIED, "failed:malformed"),
+        (events(TOKEN), UNHURRIED, "failed:cut"),
+        (events(TOKEN, SPOKEN_ERROR), UNHURRIED, "failed:stream_error"),
+    ],
+    ids=[
+        "whole", "chunked", "ends with the connection", "streamed", "refused", "a proxy's bare 503", "slow", "silent",
+        "closed", "cut", "reset", "not HTTP", "answered twice", "a stream without its end", "a stream with an error",
+    ],
+)  # fmt: skip
+def test_whatever_a_server_does_each_request_has_one_ending(
+    script: Script, tenant: dict[str, Any], ending: str
+) -> None:
+    ledger, server = asyncio.run(run(plan(4, **tenant), script))
+    assert endings(ledger) == {ending: 4}
+    assert ledger.tries == {ending: 4}
+    assert len(server.heard) == 4
+
+
+def test_no_connection_is_an_ending_of_its_own() -> None:
+    with socket.socket() as unheard:
+        unheard.bind(("127.0.0.1", 0))
+        url = f"http://127.0.0.1:{unheard.getsockname()[1]}"
+        ledger = asyncio.run(Client(plan(3), url).run())
+    assert endings(ledger) == {"failed:connect": 3}
+
+
+def test_requests_leave_at_their_times_although_nothing_is_answered() -> None:
+    ledger, server = asyncio.run(run(plan(20, **IMPATIENT), never))
+    assert max(heard.at_once for heard in server.heard) > 5  # a client that waits would have sent one
+    assert [row.intended_s for row in ledger.rows] == pytest.approx([0.01 * (n + 1) for n in range(20)])
+    assert all(row.sent_s >= row.intended_s for row in ledger.rows if row.sent_s is not None)
+
+
+def test_latency_counts_from_the_intended_time_where_the_generator_has_no_connection_left() -> None:
+    ledger, _ = asyncio.run(run(plan(4, deadline_ms=20_000, connections=1), slowly))
+    last = ledger.rows[-1]
+    assert last.sent_s is not None
+    assert last.latency_s is not None
+    assert last.sent_s - last.intended_s > 0.2  # three answers of 0.15 s stood before it, in 0.2 s
+    assert last.latency_s > last.late_s + 0.1
+
+
+def test_a_connection_is_kept_and_never_carries_two_requests_at_once() -> None:
+    ledger, server = asyncio.run(run(plan(20), answer))
+    assert endings(ledger) == {ON_TIME: 20}
+    assert server.connections < 20
+    _, server = asyncio.run(run(plan(20, connections=3), slowly))
+    assert server.connections == 3
+    assert max(heard.at_once for heard in server.heard) <= 3
+
+
+def test_who_gives_up_closes_its_connection() -> None:
+    async def checked() -> None:
+        async with serving(events(*[TOKEN] * 200)) as (server, url):
+            ledger = await Client(plan(3, **IMPATIENT), url).run()
+            assert endings(ledger) == {GAVE_UP: 3}
+            async with asyncio.timeout(10):
+                while server.gone < 3:
+                    await asyncio.sleep(0.01)
+
+    asyncio.run(checked())
+
+
+def test_a_first_token_is_timed_apart() -> None:
+    ledger, _ = asyncio.run(run(plan(2, deadline_ms=20_000, stream=1.0), events(*[TOKEN] * 5, b"[DONE]")))
+    for row in ledger.rows:
+        assert row.first_s is not None
+        assert row.end_s is not None
+        assert row.end_s - row.first_s > 0.05
+        assert row.tokens == 5
+
+
+def test_what_an_answer_says_of_itself_is_on_the_ledger() -> None:
+    ledger, _ = asyncio.run(run(plan(1), answer))
+    (row,) = ledger.rows
+    assert (row.status, row.level, row.degraded, row.tokens, row.attempts) == (200, 2, "max_tokens", 4, 1)
+    ledger, _ = asyncio.run(run(plan(1), refuse))
+    (row,) = ledger.rows
+    assert (row.status, row.code, row.hint_ms, row.should_retry) == (429, "yield", 60, True)
+
+
+def test_a_server_is_told_tenant_key_deadline_and_length_and_no_two_prompts_are_alike() -> None:
+    made = plan(5, key="secret", deadline_ms=1500, answer_tokens=Size(7))
+    _, server = asyncio.run(run(made, answer))
+    heard = server.heard[0]
+    assert heard.target == "/v1/completions"
+    assert heard.headers["x-tenant"] == "a"
+    assert heard.headers["authorization"] == "Bearer secret"
+    assert heard.headers["x-weir-deadline-ms"] == "1500"
+    assert (heard.body["max_tokens"], heard.body["ignore_eos"]) == (7, True)
+    assert len({each.body["prompt"] for each in server.heard}) == 5
+
+
+@pytest.mark.parametrize(
+    ("route", "target", "field"),
+    [
+        ("completions", "/v1/completions", "prompt"),
+        ("chat", "/v1/chat/completions", "messages"),
+        ("ask", "/ask", "query"),
+        ("generate", "/generate", "prompt"),
+    ],
+)
+def test_each_route_has_its_own_body(route: str, target: str, field: str) -> None:
+    made = replace(plan(1), route=route)
+    _, server = asyncio.run(run(made, answer))
+    assert server.heard[0].target == target
+    assert field in server.heard[0].body
+
+
+def refuse_first(times: int) -> Script:
+    seen: Counter[str] = Counter()
+
+    async def script(heard: Heard, writer: asyncio.StreamWriter) -> None:
+        seen["all"] += 1
+        await (refuse if seen["all"] <= times else answer)(heard, writer)
+
+    return script
+
+
+def test_an_obedient_client_comes_back_when_it_was_told_and_is_one_request() -> None:
+    ledger, server = asyncio.run(run(plan(1, retry=Retry("obey", 3)), refuse_first(2)))
+    (row,) = ledger.rows
+    assert (row.ending, row.attempts, len(server.heard)) == (ON_TIME, 3, 3)
+    assert ledger.tries == {"refused:yield": 2, ON_TIME: 1}
+    assert row.tried_s - row.intended_s >= 0.12
+    assert [refusal.hint_ms for refusal in ledger.refusals] == [60, 60]
+
+
+def test_a_storm_comes_back_at_once_whatever_happened_and_not_for_ever() -> None:
+    for script, ending in ((refuse, "refused:yield"), (cut, "failed:cut"), (never, GAVE_UP)):
+        made = plan(2, retry=Retry("immediate", 3), deadline_ms=50, patience_ms=60)
+        ledger, server = asyncio.run(run(made, script))
+        assert endings(ledger) == {ending: 2}
+        assert ledger.tries == {ending: 8}
+        assert len(server.heard) == 8
+
+
+def test_a_recorded_trace_can_stand_in_for_the_plans_own_arrivals() -> None:
+    made = plan(1)
+    trace = iter([Ask(at_s, made.tenants[0], 8, 4, False) for at_s in (0.0, 0.01, 0.05)])
+
+    async def replay() -> Ledger:
+        async with serving(answer) as (_, url):
+            return await Client(made, url, trace).run()
+
+    ledger = asyncio.run(replay())
+    assert [row.intended_s for row in ledger.rows] == [0.0, 0.01, 0.05]
+    assert endings(ledger) == {ON_TIME: 3}
+
+
+def test_a_fault_of_the_generator_itself_ends_the_run_loudly() -> None:
+    made = plan(1)
+
+    def broken():
+        yield Ask(0.0, made.tenants[0], 8, 4, False)
+        raise ZeroDivisionError("the trace is broken")
+
+    async def replay() -> None:
+        async with serving(answer) as (_, url):
+            await Client(made, url, broken()).run()
+
+    with pytest.raises(ZeroDivisionError, match="trace"):
+        asyncio.run(asyncio.wait_for(replay(), 10))
+
+
+def command(*args: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "loadtests.openloop", *args],
+        cwd=ROOT, capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+
+
+def test_the_command_runs_a_plan_and_writes_figures_and_rows(tmp_path: Path) -> None:
+    path = tmp_path / "tiny.toml"
+    path.write_text(
+        "seconds = 1\nwarmup_s = 0.2\ncooldown_s = 0.2\nlate_ms = 5000\n[[tenants]]\nname = 'a'\nper_s = 40\n"
+    )
+
+    async def commanded() -> tuple[subprocess.CompletedProcess[str], Server]:
+        async with serving(answer) as (server, url):
+            args = (str(path), "--url", url, "--json", str(tmp_path / "f.json"), "--rows", str(tmp_path / "rows"))
+            return await asyncio.to_thread(command, *args), server
+
+    done, server = asyncio.run(commanded())
+    assert done.returncode == 0, done.stderr
+    found = json.loads((tmp_path / "f.json").read_text())["figures"]
+    rows = [json.loads(line) for line in (tmp_path / "rows").read_text().splitlines()]
+    assert found["requests"] == len(rows) == len(server.heard) > 10
+    assert {row["ending"] for row in rows} == {ON_TIME}
+    assert f"{len(rows)} requests" in done.stdout
+
+
+def test_the_command_refuses_a_plan_that_is_none_and_a_host_that_is_not_ours(tmp_path: Path) -> None:
+    path = tmp_path / "bad.toml"
+    path.write_text("seconds = 1\n")
+    assert command(str(path)).returncode == 2
+    good = ROOT / "loadtests" / "openloop" / "plans" / "overload.toml"
+    refused = command(str(good), "--url", "http://example.com")
+    assert refused.returncode == 2
+    assert "neither this machine" in refused.stderr
