@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from math import inf, isfinite
 
 import pytest
-from hypothesis.stateful import RuleBasedStateMachine, invariant
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from services.core.account import Bounds, TenantSpec
+from services.core.account import Bounds, ClassSpec, TenantSpec
 from services.core.choices import WeirSettings
+from services.core.door import Refused
 from services.core.estimator import ENOUGH
 from services.core.request import Request, Stage
 from services.core.weir import Weir
@@ -39,6 +42,7 @@ class Books(RuleBasedStateMachine):
         self.fates: dict[Request, str] = {}
         self.answers: dict[Request, int] = {}
         self.spent: dict[str, float] = {}
+        self.specs: dict[str, TenantSpec] = {}
         self.ended = dict.fromkeys(POOLS, 0)
         self.memory = inf
 
@@ -61,6 +65,56 @@ class Books(RuleBasedStateMachine):
     def ends(self, request: Request, fate: str) -> None:
         assert request not in self.fates, f"{request!r} was {self.fates[request]}, and now {fate}"
         self.fates[request] = fate
+
+    # ---- who is known
+
+    def bounds(self, tenant: str) -> Bounds:
+        return self.specs.get(tenant, self.settings.stranger).bounds
+
+    def configure(self, spec: TenantSpec) -> None:
+        self.weir.configure(spec)
+        if spec.id not in self.specs:  # it may have been a stranger until now
+            running = sum(each.charge_tokens for each in self.of(Stage.RUNNING, tenant=spec.id))
+            self.spent[spec.id] = self.weir.drr.tenants[spec.id].charged - running
+        self.specs[spec.id] = spec
+
+    @rule(tenant=st.sampled_from([*KNOWN, STRANGERS[0]]), weight=st.sampled_from([0.5, 1.0, 3.0]))
+    def reweigh(self, tenant: str, weight: float) -> None:
+        spec = self.specs.get(tenant) or KNOWN.get(tenant) or TenantSpec(tenant, self.settings.stranger.bounds)
+        self.configure(replace(spec, weight=weight))
+
+    @rule(
+        kept=st.sets(st.sampled_from([*KNOWN, STRANGERS[0]])),
+        class_name=st.sampled_from(["default", "gold"]),
+        requests=st.sampled_from([1, 3, 6]),
+        gold=st.sampled_from([0.5, 2.0, 4.0]),
+        silver=st.booleans(),
+    )
+    def reload(self, kept: set[str], class_name: str, requests: int, gold: float, silver: bool) -> None:
+        """What waits may be over new bounds for a while, but nothing more comes in."""
+        specs = [TenantSpec(id, Bounds(requests, 6000, 900), 2.0, class_name) for id in sorted(kept)]
+        classes = [ClassSpec("default", 1.0, 0.1), ClassSpec("gold", gold)] + [ClassSpec("silver")] * silver
+        self.weir.reload(self.now, tuple(classes), specs)
+        for id in set(self.specs) - kept:
+            assert not self.weir.drr.tenants[id].configured if id in self.weir.drr.tenants else True
+            del self.specs[id]
+        for spec in specs:
+            self.configure(spec)
+            assert (self.weir.drr.tenants[spec.id].class_name, self.weir.drr.tenants[spec.id].weight) == (class_name, 2)
+
+    @rule(class_name=st.sampled_from([None, "default", "gold"]), level=st.sampled_from([None, 0, 1, 4]))
+    def hold_level(self, class_name: str | None, level: int | None) -> None:
+        self.weir.hold_level(class_name, level)
+        for name in [class_name] if class_name else ["default", "gold"]:
+            assert self.weir.held(name) == level
+
+    def stands_in_its_class(self, request: Request) -> None:
+        """In its tenant's own, or in one that weighs less and that it asked for."""
+        classes = {spec.name: spec.weight for spec in self.weir.drr.classes}
+        own = self.weir.drr.tenants[request.tenant].class_name
+        floored = self.weir.drr.pools[request.pool].nodes
+        asked = request.class_name if request.class_name in classes else own
+        assert request.flow.node.name == (asked if floored[asked].weight < floored[own].weight else own)
 
     # ---- what always holds
 
@@ -95,7 +149,7 @@ class Books(RuleBasedStateMachine):
             assert pool.requests == len(here)
             assert pool.work == pytest.approx(sum(each.charge_tokens for each in here))
             assert pool.classes.backlog == sum(each.ready for each in here)
-            assert pool.waiting_flows == len({each.tenant for each in here})
+            assert pool.waiting_flows == len({each.flow for each in here})
         expiries = [each.expires_at for each in waiting]
         assert self.weir.wakes_at() == min(expiries, default=inf)
         assert len(drr._expiries) <= 2 * len(waiting) + 65
@@ -106,7 +160,7 @@ class Books(RuleBasedStateMachine):
             running = self.of(Stage.RUNNING, tenant=id)
             assert tenant.running == len(running)
             assert tenant.usage.requests == len(self.of(Stage.WAITING, tenant=id))
-            if id in KNOWN:
+            if id in self.specs:
                 charged = self.spent.get(id, 0.0) + sum(each.charge_tokens for each in running)
                 assert tenant.charged == pytest.approx(charged, abs=1e-6)
 
@@ -119,3 +173,16 @@ class Books(RuleBasedStateMachine):
         assert set(self.weir.drr._idle) == {tenants[id] for id in idle}
         for request in [*self.of(Stage.WAITING), *self.of(Stage.RUNNING)]:
             assert request.tenant in tenants
+
+    def strangers_leave_nothing(self) -> None:
+        self.now += 10_000.0
+        name = f"stranger at {self.now}"  # whoever is new lets the others be forgotten
+        late = Request(-1, name, self.now, self.now - 1.0, prompt_tokens=1, max_tokens=1)
+        self.stages[late] = Stage.NEW
+        self.at[Stage.NEW][late] = None
+        assert isinstance(self.weir.offer(self.now, late), Refused)
+        self.ends(late, "refused")
+        left = {id for id, tenant in self.weir.drr.tenants.items() if tenant.configured} | {name}
+        assert set(self.weir.drr.tenants) == left
+        assert not self.weir.drr._expiries
+        assert self.weir.learned["default"].pool.active_flows == 0

@@ -17,7 +17,7 @@ from hypothesis.stateful import initialize, precondition, rule
 from services.core.account import Bounds, ClassSpec, TenantSpec
 from services.core.admission import sizes
 from services.core.choices import WeirSettings
-from services.core.door import Admitted, Refused
+from services.core.door import TURN_S, Admitted, Refused
 from services.core.estimator import Estimator
 from services.core.ladder import LADDER
 from services.core.outcome import Ending, Outcome
@@ -25,7 +25,7 @@ from services.core.request import Request, Stage
 from services.core.weir import Weir
 from tests.core.books import IDLE_TENANTS, KNOWN, PER_SLOT_S, POOLS, PREFILL_S, STRANGERS, TOKEN_S, Books
 
-RETRIABLE = {"no_worker", "standing_queue", "deadline"}
+RETRIABLE = {"no_worker", "standing_queue", "no_slot", "deadline", "first_token"}
 
 
 class Executor(Books):
@@ -50,7 +50,7 @@ class Executor(Books):
         )
         self.weir = Weir(self.settings, self.random)
         for spec in KNOWN.values():
-            self.weir.configure(spec)
+            self.configure(spec)
         self.announced = announced
         for pool in POOLS:
             if announced:
@@ -75,6 +75,9 @@ class Executor(Books):
         may_clamp=st.booleans(),
         ready=st.sampled_from([True, True, False]),
         count=st.sampled_from([1, 1, 1, 2, 5]),
+        patience_s=st.sampled_from([inf, inf, 0.0, 0.1, 2.0]),
+        first_token_s=st.sampled_from([inf, inf, 0.0, 0.02, 0.5, 2.0]),
+        class_name=st.sampled_from(["", "", "default", "gold", "none such"]),
     )
     def offer(
         self,
@@ -90,6 +93,9 @@ class Executor(Books):
         may_clamp: bool,
         ready: bool,
         count: int,
+        patience_s: float = inf,
+        first_token_s: float = inf,
+        class_name: str = "",
     ) -> None:
         for _ in range(count):
             request = Request(
@@ -105,6 +111,9 @@ class Executor(Books):
                 max_level=max_level,
                 may_clamp=may_clamp,
                 ready=ready,
+                start_by=self.now + patience_s,
+                first_token_by=self.now + first_token_s,
+                class_name=class_name,
             )
             self.answers[request] = max(1, round(share * asked))
             self.stages[request] = Stage.NEW
@@ -117,6 +126,7 @@ class Executor(Books):
             if isinstance(said, Refused):
                 self.refused(request, said, free)
             else:
+                assert free or patience_s > 0, "it would not wait at all"
                 self.admitted(request, said, max_level)
 
     @rule(seed=st.integers(0, 999), ticks=st.integers(5, 30), most=st.integers(1, 6), calm=st.booleans())
@@ -140,6 +150,9 @@ class Executor(Books):
                     may_clamp=random.random() < 0.4,
                     ready=random.random() < 0.8,
                     count=1,
+                    patience_s=random.choice([inf, inf, 0.0, 0.3]),
+                    first_token_s=random.choice([inf, inf, 0.3, 1.0]),
+                    class_name=random.choice(["", "", "default"]),
                 )
             for request in self.of(Stage.WAITING):
                 if not request.ready and random.random() < 0.4:
@@ -169,6 +182,8 @@ class Executor(Books):
         assert 0 <= said.level <= min(max_level, len(LADDER) - 1)
         assert said.level == request.level
         assert request.charge_tokens > 0
+        assert said.predicted_wait_s <= max(0.0, request.start_by - self.now)
+        self.stands_in_its_class(request)
         waits_s = self.weir.forecast(request)
         assert all(isfinite(wait_s) and wait_s >= 0 for wait_s in waits_s)
         assert waits_s == sorted(waits_s)
@@ -195,20 +210,13 @@ class Executor(Books):
             assert said.retry_hint_s is None, "it can never fit"
         if said.outcome is Outcome.NO_CAPACITY:
             assert self.slots[request.pool] == 0
+        if free:
+            assert said.reason != "no_slot", "there is one"
         if free and said.outcome is Outcome.DEADLINE_INFEASIBLE:
             prompt, _ = sizes(request, request.max_level, LADDER[request.max_level])
             read_s = self.weir.learned[request.pool].estimator.prefill_s(prompt)
-            assert read_s >= request.deadline - self.now, "refused on a guess while a slot is free"
+            assert read_s >= request.due_at - self.now, "refused on a guess while a slot is free"
         self.ends(request, "refused")
-
-    def bounds(self, tenant: str) -> Bounds:
-        return KNOWN[tenant].bounds if tenant in KNOWN else self.settings.stranger.bounds
-
-    @rule(tenant=st.sampled_from([*KNOWN, STRANGERS[0]]), weight=st.sampled_from([0.5, 1.0, 3.0]))
-    def reweigh(self, tenant: str, weight: float) -> None:
-        known = self.weir.drr.tenants.get(tenant)
-        class_name = known.class_name if known else "default"
-        self.weir.configure(TenantSpec(tenant, self.bounds(tenant), weight, class_name))
 
     # ---- the line
 
@@ -216,8 +224,12 @@ class Executor(Books):
     @rule(data=st.data())
     def make_ready(self, data: st.DataObject) -> None:
         request = data.draw(st.sampled_from(self.of(Stage.WAITING)))
+        was_ready, would_expire = request.ready, request.expires_at
         self.weir.ready(self.now, request)
         assert request.ready
+        assert request.expires_at <= would_expire
+        if not was_ready:
+            assert request.expires_at <= self.now + request.start_by - request.queued_at + TURN_S
 
     @precondition(lambda self: self.stages)
     @rule(data=st.data())
@@ -238,6 +250,10 @@ class Executor(Books):
         for request in expired:
             self.moves(request, Stage.ENDED)
             self.ends(request, "evicted")
+            if request.expires_for == "patience":
+                assert self.now - max(request.queued_at, request.ready_at) >= request.start_by - request.queued_at
+            if request.expires_for == "first_token":
+                assert request.first_token_by < inf
         assert self.weir.wakes_at() > self.now
 
     # ---- the slots
@@ -270,6 +286,7 @@ class Executor(Books):
         for each in evicted:
             assert each.ready
             assert self.fits(each)
+            assert each.expires_for in ("deadline", "first_token")
             self.moves(each, Stage.ENDED)
             self.ends(each, "evicted")
         if request is None:
@@ -278,6 +295,7 @@ class Executor(Books):
         assert request.pool == pool
         assert self.fits(request)
         assert self.now <= request.deadline
+        assert self.now <= request.first_token_by
         assert 1 <= request.granted_tokens <= request.max_tokens
         assert request.started_at == self.now
         self.moves(request, Stage.RUNNING)
@@ -332,7 +350,7 @@ class Executor(Books):
         self.ended[request.pool] += 1
         cost = self.settings.weights.cost(prompt, tokens)
         assert request.charge_tokens == pytest.approx(cost)
-        if request.tenant in KNOWN:
+        if request.tenant in self.specs:
             self.spent[request.tenant] = self.spent.get(request.tenant, 0.0) + cost
 
     @rule(pool=st.sampled_from(POOLS), slots=st.sampled_from([0, 1, 2, 2, 3, 4]), fail=st.booleans())
@@ -369,19 +387,6 @@ class Executor(Books):
         assert set(self.fates) == set(self.stages)
         self.books_agree()
         self.strangers_leave_nothing()
-
-    def strangers_leave_nothing(self) -> None:
-        self.now += 10_000.0
-        name = f"stranger at {self.now}"  # whoever is new lets the others be forgotten
-        late = Request(-1, name, self.now, self.now - 1.0, prompt_tokens=1, max_tokens=1)
-        self.stages[late] = Stage.NEW
-        self.at[Stage.NEW][late] = None
-        assert isinstance(self.weir.offer(self.now, late), Refused)
-        self.ends(late, "refused")
-        left = {id for id, tenant in self.weir.drr.tenants.items() if tenant.configured} | {name}
-        assert set(self.weir.drr.tenants) == left
-        assert not self.weir.drr._expiries
-        assert self.weir.learned["default"].pool.active_flows == 0
 
 
 TestWeir = Executor.TestCase
