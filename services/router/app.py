@@ -49,7 +49,7 @@ def build(settings: RouterSettings) -> Process:
     dispatcher = Dispatcher(scheduler(settings, tenants, rng), fleet, InflightCap(settings.max_inflight), rng)
     dispatcher.configure(tenants.specs())
     registry.register(Holdings(dispatcher, lambda id: id if tenants.get(id) else OTHER))
-    for tenant in tenants.ids():
+    for tenant in (*tenants.ids(), OTHER):
         metrics.expect(tenant)
     retrieval = RetrievalClient(settings.retrieval_url, max_connections=settings.max_queue_size + settings.max_inflight)
     watch = RetrievalWatch(retrieval)
@@ -102,8 +102,7 @@ def connect(spec: WorkerSpec, max_inflight: int) -> Worker:
     pool = Pool(spec.url, max_connections=max_inflight + SPARE_CONNECTIONS)
     if spec.kind == "weir":
         return Worker(spec, WeirUpstream(pool), most=max_inflight)
-    slots = spec.slots if isinstance(spec.slots, int) else 1
-    upstream = OpenAIUpstream(pool, slots, spec.lookahead, tuple(spec.models), spec.api_key())
+    upstream = OpenAIUpstream(pool, tuple(spec.models), spec.api_key())
     return Worker(spec, upstream, most=max_inflight)
 
 
@@ -111,7 +110,7 @@ def tenants_of(settings: RouterSettings) -> Tenants:
     """From the file, or by their word in the lab. Raises ValueError listing every fault of the file."""
     if settings.tenants_file is None:
         return LabTenants(settings.max_lab_tenants, settings.lab_tenant_rps)
-    return FileTenants(settings.tenants_file, settings.tenant_queue_size)
+    return FileTenants(settings.tenants_file, settings.tenant_queue_size, settings.max_deadline_ms)
 
 
 def scheduler(settings: RouterSettings, tenants: Tenants, rng: Random) -> Weir:

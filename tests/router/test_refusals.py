@@ -13,6 +13,7 @@ from tests.runtime.rig import post as raw_post
 from tests.runtime.rig import until
 
 pytestmark = pytest.mark.stack
+AT_ONCE = {"Prefer": "wait=0"}
 
 
 def test_the_cap_refuses_at_once_with_a_hint_and_takes_the_next_when_free() -> None:
@@ -20,11 +21,11 @@ def test_the_cap_refuses_at_once_with_a_hint_and_takes_the_next_when_free() -> N
         async with standing(FakeWorker(then(hang, answer)), max_inflight=1) as stand:
             holding = asyncio.create_task(stand.chat())
             await until(lambda: stand.workers[0].running == 1)
-            refused = await stand.chat()
+            refused = await stand.chat(headers=AT_ONCE)
             error = error_of(refused)
             assert refused.status_code == 429
             assert (error["code"], error["type"]) == ("yield", "rate_limit_error")
-            assert (error["details"]["status"], error["details"]["reason"]) == ("yield", "max_inflight")
+            assert (error["details"]["status"], error["details"]["reason"]) == ("yield", "no_slot")
             assert int(refused.headers["retry-after-ms"]) == error["details"]["retry_hint_ms"] >= 50
             assert int(refused.headers["retry-after"]) >= 1
             assert refused.headers["x-should-retry"] == "true"
@@ -41,8 +42,8 @@ def test_full_workers_refuse_at_once_though_the_cap_has_room() -> None:
         async with standing(FakeWorker(hang, slots=1), max_inflight=10) as stand:
             holding = asyncio.create_task(stand.chat())
             await until(lambda: stand.workers[0].running == 1)
-            refused = await stand.chat()
-            assert (refused.status_code, error_of(refused)["details"]["reason"]) == (429, "workers_full")
+            refused = await stand.chat(headers=AT_ONCE)
+            assert (refused.status_code, error_of(refused)["details"]["reason"]) == (429, "no_slot")
             holding.cancel()
 
     run(main)
@@ -64,7 +65,7 @@ def test_the_cap_is_never_exceeded_and_every_request_ends_once() -> None:
                     await asyncio.sleep(0.001)
 
             watching = asyncio.create_task(watch())
-            responses = await asyncio.gather(*(stand.chat() for _ in range(60)))
+            responses = await asyncio.gather(*(stand.chat(headers=AT_ONCE) for _ in range(60)))
             watching.cancel()
             statuses = [response.status_code for response in responses]
             assert set(statuses) <= {200, 429}
