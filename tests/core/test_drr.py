@@ -340,6 +340,19 @@ def test_what_expires_is_what_is_due_and_nothing_else():
     assert {request.stage for request in requests[:4]} == {Stage.ENDED}
 
 
+@pytest.mark.parametrize("later", [5.0, 0.5, 2.0])
+def test_one_whose_expiry_moves_expires_then_and_not_before(later: float) -> None:
+    drr = house("ab")
+    moved, other = enqueue(drr, asking("a", expires_at=1.0), asking("b", expires_at=3.0))
+    drr.postpone(moved, 4.0)
+    drr.postpone(moved, later)
+    assert drr.wakes_at() == min(later, 3.0)
+    assert drr.expire(2.9) == ([moved] if later < 2.9 else [])
+    assert set(drr.expire(10.0)) == {moved, other} - ({moved} if later < 2.9 else set())
+    assert drr.wakes_at() == inf
+    assert "expiries" not in kept(drr)
+
+
 def test_what_has_started_or_left_does_not_wake_anyone():
     drr = house("a")
     first, second, third = enqueue(drr, *(asking("a", deadline=float(at), expires_at=float(at)) for at in (1, 2, 3)))

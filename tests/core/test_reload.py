@@ -134,6 +134,18 @@ def test_new_weights_of_classes_count_at_once_and_a_new_class_can_be_used() -> N
     assert shares(made, "gold", "a", "s") == pytest.approx([0.5, 0.25, 0.25], abs=0.05)
 
 
+def test_shares_follow_the_new_weights_of_classes_while_their_tenants_wait() -> None:
+    made = house()
+    made.fill("a", waiting=1)
+    made.offer("gold", slack_s=1000.0)
+    specs = [TenantSpec("a", ROOMY), TenantSpec("gold", ROOMY, class_name="gold")]
+    made.weir.reload(made.now, (ClassSpec("default"), ClassSpec("gold", 3.0)), specs)
+    pool = made.weir.learned["default"].pool
+    for tenant, share in {"a": 0.25, "gold": 0.75}.items():
+        flow = made.weir.drr.tenants[tenant].flows["default"]
+        assert (pool.share(flow), made.weir.learned["default"].classes[flow.node.name].weight) == (share, share * 4)
+
+
 def test_a_tenant_that_is_named_no_more_ends_what_it_began_and_is_then_forgotten() -> None:
     made = house()
     running, waiting = made.request("a", slack_s=100.0), made.request("a", slack_s=100.0)
