@@ -24,18 +24,13 @@ from services.router.prober import Prober
 from services.router.retrieval import RetrievalClient, RetrievalWatch
 from services.router.sizing import Sizes
 from services.router.tenants import OTHER, FileTenants, LabTenants, Tenants
-from services.router.upstreams.openai import OpenAIUpstream
-from services.router.upstreams.weir import WeirUpstream
-from services.router.worker import Worker
-from services.router.workersfile import WorkerSpec
+from services.router.upstreams.connect import connect
 from services.runtime.drain import Drain
 from services.runtime.http import Readiness, Service
-from services.runtime.keepalive import Pool
 from services.runtime.log import Log
 from services.runtime.serve import Process, from_settings
 from services.runtime.telemetry import metrics_app, new_registry
 
-SPARE_CONNECTIONS = 8  # for probes and cancels, beside one for each place
 EAGER = ("/ask", "/v1/chat/completions", "/v1/completions")  # refused, they end where they began
 
 
@@ -87,7 +82,13 @@ def build(settings: RouterSettings) -> Process:
         port=settings.router_port,
         port_variable="ROUTER_PORT",
         app=Service(
-            "router", routes(pipeline), ready=ready, log=log, drain=drain, headers=[(b"x-weir-level", b"0")], eager=EAGER
+            "router",
+            routes(pipeline),
+            ready=ready,
+            log=log,
+            drain=drain,
+            headers=[(b"x-weir-level", b"0")],
+            eager=EAGER,
         ),
         metrics=metrics_app(registry),
         log=log,
@@ -95,15 +96,6 @@ def build(settings: RouterSettings) -> Process:
         start=start,
         stop=stop,
     )
-
-
-def connect(spec: WorkerSpec, max_inflight: int) -> Worker:
-    """A worker from its entry in the list, with connections of its own."""
-    pool = Pool(spec.url, max_connections=max_inflight + SPARE_CONNECTIONS)
-    if spec.kind == "weir":
-        return Worker(spec, WeirUpstream(pool), most=max_inflight)
-    upstream = OpenAIUpstream(pool, tuple(spec.models), spec.api_key())
-    return Worker(spec, upstream, most=max_inflight)
 
 
 def tenants_of(settings: RouterSettings) -> Tenants:

@@ -79,7 +79,9 @@ class Context:
         kept = prompt.fit(found.passages, rung.context_tokens(settings.context_tokens))
         if turn.level and (top_k < lookup.top_k or len(kept) < len(found.passages)):
             life.cut("context")
-        self.sizes.passages(len(found.passages), sum(prompt.estimate_tokens(passage.text) for passage in found.passages))
+        self.sizes.passages(
+            len(found.passages), sum(prompt.estimate_tokens(passage.text) for passage in found.passages)
+        )
         life.found = Found(found.source, kept, found.reason, found.seconds)
 
     def prompt(self, lookup: Lookup, life: Life) -> tuple[list[Message], Callable[[], list[Message]] | None]:

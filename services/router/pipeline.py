@@ -233,7 +233,10 @@ class Pipeline:
         answer = await self.attempts.send(call, turn)
         assert isinstance(answer, Whole)
         life.end = answer.end
-        await tell_whole(exchange, surface_for(call.format), call, answer, life, now())
+        answered_at = now()
+        if answered_at > turn.deadline:  # it came in the same turn of the loop as its alarm, and before it
+            raise TimeoutError
+        await tell_whole(exchange, surface_for(call.format), call, answer, life, answered_at)
 
     async def _stream(self, exchange: Exchange, call: Call, wishes: Wishes, turn: Turn, life: Life) -> None:
         """The first output has a limit of its own, if the client named one; then each silence has."""

@@ -27,15 +27,17 @@ def _ms(decision: Decision) -> int:
 
 
 SAY: dict[str, Say] = {
-    "no_worker": lambda request, _: "no worker for this model is alive",
-    "no_slot": lambda request, decision: f"no slot is free within the wait that was asked for; about {_ms(decision)} ms",
-    "standing_queue": lambda request, decision: f"this tenant's queue stands, about {_ms(decision)} ms long",
-    "tenant_requests": lambda request, _: "this tenant has as many requests waiting as it may have",
-    "tenant_cost": lambda request, _: "this tenant has as much work waiting as it may have",
-    "tenant_bytes": lambda request, _: "this tenant's waiting requests take as much memory as they may",
-    "platform_requests": lambda request, _: "as many requests wait as may wait in all",
-    "platform_cost": lambda request, _: "as much work waits as may wait in all",
-    "platform_bytes": lambda request, _: "the waiting requests take as much memory as they may in all",
+    "no_worker": lambda *_: "no worker for this model is alive",
+    "no_slot": lambda _, decision: (
+        f"no slot comes free within the wait that was asked for; it takes about {_ms(decision)} ms"
+    ),
+    "standing_queue": lambda _, decision: f"this tenant's queue stands, about {_ms(decision)} ms long",
+    "tenant_requests": lambda *_: "this tenant has as many requests waiting as it may have",
+    "tenant_cost": lambda *_: "this tenant has as much work waiting as it may have",
+    "tenant_bytes": lambda *_: "this tenant's waiting requests take as much memory as they may",
+    "platform_requests": lambda *_: "as many requests wait as may wait in all",
+    "platform_cost": lambda *_: "as much work waits as may wait in all",
+    "platform_bytes": lambda *_: "the waiting requests take as much memory as they may in all",
 }
 
 

@@ -60,7 +60,7 @@ class Sizes:
 
 
 def prompt_bytes(messages: Sequence[Message] | None, prompt: str | None) -> int:
-    """The size of what the model will read, as text. Characters stand for bytes where they are one: cheap, and close."""
+    """The size of what the model will read: its text, and a little for each message's frame."""
     if prompt is not None:
         return _size(prompt)
     return sum(_size(message.content) + MESSAGE_BYTES for message in messages or ())

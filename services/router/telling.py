@@ -41,7 +41,7 @@ async def open_stream(exchange: Exchange, life: Life) -> None:
 async def tell_stream(
     exchange: Exchange, surface: Surface, call: Call, begun: Begun, life: Life, silence_s: float
 ) -> None:
-    """A stream, from its first output to its end. Raises UpstreamError where it was cut."""
+    """A stream, from its first output to its end. Raises UpstreamError where it was cut, TimeoutError where it is late."""
     loop, alarm = asyncio.get_running_loop(), life.alarm
     created = unix_seconds()
     stream, delta = begun.stream, begun.first
@@ -57,8 +57,10 @@ async def tell_stream(
         delta = await stream.next()
     if stream.end is None:
         raise UpstreamError("the stream has no end")
-    life.end = stream.end
     now = loop.time()
+    if now > call.deadline_at:
+        raise TimeoutError
+    life.end = stream.end
     if stream.tail:
         last = passed_through(stream.tail, life.timing(now))
     else:
