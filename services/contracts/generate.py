@@ -31,7 +31,7 @@ class GenerateRequest(msgspec.Struct, frozen=True, omit_defaults=True):
 
     id: Id
     tenant: str
-    deadline_ms: Annotated[float, Meta(gt=0, le=120_000)]
+    deadline_ms: Annotated[float, Meta(gt=0, le=600_000)]
     max_tokens: Annotated[int, Meta(ge=1, le=131_072)]
     prompt: str | None = None
     messages: Annotated[list[Message], Meta(min_length=1, max_length=1024)] | None = None

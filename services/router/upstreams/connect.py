@@ -21,7 +21,4 @@ def connect(spec: WorkerSpec, max_inflight: int) -> Worker:
 
 
 def _upstream(spec: WorkerSpec, pool: Pool) -> Upstream:
-    if spec.kind == "weir":
-        return WeirUpstream(pool)
-    slots = spec.slots if isinstance(spec.slots, int) else 0
-    return OpenAIUpstream(pool, slots, spec.lookahead, tuple(spec.models), spec.api_key())
+    return WeirUpstream(pool) if spec.kind == "weir" else OpenAIUpstream(pool, tuple(spec.models), spec.api_key())

@@ -13,6 +13,7 @@ from services.runtime.errors import BadInput, Refused
 ENDS = {
     str(Outcome.DEADLINE_EXCEEDED): Outcome.DEADLINE_EXCEEDED,
     str(Outcome.DEADLINE_EXPIRED): Outcome.DEADLINE_EXPIRED,
+    str(Outcome.DEADLINE_INFEASIBLE): Outcome.DEADLINE_INFEASIBLE,
     str(Outcome.POISON): Outcome.POISON,
 }
 

@@ -7,7 +7,7 @@ import msgspec
 from services.contracts.generate import Done, Event, Failed, GenerateRequest, Token, WorkerStatus
 from services.contracts.problem import Problem
 from services.router.call import Attempt, Busy, Call, Delta, End, Probe, Whole, WorkerFailed
-from services.router.upstreams.refusals import meaning
+from services.router.upstreams.refusals import ENDS, meaning
 from services.runtime.keepalive import Pool, Reply, Truncated, UpstreamError
 
 MAX_ANSWER_BYTES = 16 * 1_048_576
@@ -64,8 +64,10 @@ class WeirUpstream:
             status = _status.decode(body)
         except msgspec.MsgspecError as error:
             raise UpstreamError(f"/status is not understood: {error}") from None
-        places = status.slots + status.queue_size
-        return Probe(status.slots, places, tuple(status.models), status.draining)
+        return Probe(
+            status.slots, 0, tuple(status.models), status.draining,
+            kv_tokens=status.kv_tokens, step_ms=status.step_ms, prefill_ms_per_token=status.prefill_ms_per_token,
+        )  # fmt: skip
 
     def give_up(self, why: str) -> None:
         self._pool.fail_unheard(why)
@@ -102,7 +104,13 @@ def _decoded(line: bytes) -> Event:
 
 def _end(done: Done) -> End:
     usage = done.usage
-    return End(done.finish_reason, usage.prompt_tokens, usage.completion_tokens, done.timings.queue_ms, done.timings.first_token_ms)
+    return End(
+        done.finish_reason,
+        usage.prompt_tokens,
+        usage.completion_tokens,
+        done.timings.queue_ms,
+        done.timings.first_token_ms,
+    )
 
 
 def refusal_of(status: int, body: bytes) -> Exception:
@@ -111,7 +119,7 @@ def refusal_of(status: int, body: bytes) -> Exception:
         error = _problem.decode(body).error
     except msgspec.MsgspecError:
         return WorkerFailed(f"the worker answered {status} without a reason")
-    if status in (429, 503):
+    if status in (429, 503) and error.code not in ENDS:
         delay_ms = error.details.predicted_wait_ms or error.details.retry_hint_ms or 0
         return Busy(delay_ms, draining=error.code == "draining")
     return meaning(error.code, error.message, error.param, status)

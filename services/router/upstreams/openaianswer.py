@@ -1,0 +1,185 @@
+"""What an OpenAI-compatible server says, as far as Weir must understand it, and as servers really say it.
+
+They agree on little beyond the field names. Contents may be missing, null, text or a list of parts; usage may be
+missing, null or incomplete; an error may come with its own status, with 200, or in the middle of a stream, as
+`{"error": {...}}`, as `{"error": "..."}` or flat as `{"object": "error", ...}`, its code a word or a number.
+What is not needed is not decoded, so that what nobody expected does no harm.
+"""
+
+from __future__ import annotations
+
+from math import isfinite
+from typing import Any
+
+import msgspec
+
+from services.router.call import Busy, End, WorkerFailed
+from services.router.upstreams.refusals import ENDS, meaning
+from services.runtime.errors import BadInput
+from services.runtime.keepalive import Reply, UpstreamError
+
+DEFAULT_DELAY_MS = 100.0
+LONGEST_DELAY_MS = 30_000.0
+MOST_TOKENS = 2**31
+OVERLOADED = (429, 503, 529)
+REFUSES_REQUEST = (400, 404, 413, 415, 422)
+
+
+class _Said(msgspec.Struct):
+    content: str | list[Any] | None = None
+    reasoning_content: Any = None
+    reasoning: Any = None
+    refusal: Any = None
+    tool_calls: Any = None
+    function_call: Any = None
+
+    def words(self) -> str:
+        """The text, of parts too."""
+        if isinstance(self.content, list):
+            return "".join(_part(part) for part in self.content)
+        return self.content or ""
+
+    def is_output(self) -> bool:
+        """Whether the model has written anything; a role alone comes before it has read the prompt."""
+        return bool(
+            self.content
+            or self.tool_calls
+            or self.reasoning_content
+            or self.reasoning
+            or self.refusal
+            or self.function_call
+        )
+
+
+class _Choice(msgspec.Struct):
+    finish_reason: str | None = None
+    message: _Said | None = None
+    delta: _Said | None = None
+    text: str | None = None
+
+    def words(self) -> str:
+        said = self.message or self.delta
+        return said.words() if said is not None else self.text or ""
+
+    def is_output(self) -> bool:
+        said = self.message or self.delta
+        return said.is_output() if said is not None else bool(self.text)
+
+
+class _Usage(msgspec.Struct):
+    prompt_tokens: float | None = None
+    completion_tokens: float | None = None
+
+
+class Answer(msgspec.Struct):
+    """A whole answer, or one event of a stream."""
+
+    choices: list[_Choice]
+    usage: _Usage | None = None
+    error: Any = None
+
+
+class _Error(msgspec.Struct):
+    message: Any = None
+    param: Any = None
+    code: Any = None
+    type: Any = None
+
+
+class _Fault(msgspec.Struct):
+    error: _Error | str | None = None
+    message: Any = None
+    param: Any = None
+    code: Any = None
+
+
+_answer = msgspec.json.Decoder(Answer)
+_fault = msgspec.json.Decoder(_Fault)
+
+
+def answer_of(data: bytes) -> Answer:
+    """An answer or an event. Raises what an error in its place, or beside it, means; else UpstreamError."""
+    try:
+        answer = _answer.decode(data)
+    except msgspec.MsgspecError as error:
+        raise fault_in(data) or UpstreamError(f"the worker's answer is not understood: {error}") from None
+    if answer.error is not None and (fault := fault_in(data)) is not None:
+        raise fault
+    return answer
+
+
+def end_of(finish_reason: str, usage: _Usage | None) -> End:
+    """How it ended. Counts that are missing or no counts are 0: not known."""
+    if usage is None:
+        return End(finish_reason, 0, 0)
+    return End(finish_reason, _count(usage.prompt_tokens), _count(usage.completion_tokens))
+
+
+def fault_in(data: bytes) -> Exception | None:
+    """What the error in an answer with status 200 means; None where there is none."""
+    try:
+        fault = _fault.decode(data)
+    except msgspec.MsgspecError:
+        return None
+    if fault.error is None and fault.message is None:
+        return None
+    message, param, code = _details(fault)
+    status = code if isinstance(code, int) else 500
+    return _meaning(status, message, param, None if isinstance(code, int) else code, DEFAULT_DELAY_MS)
+
+
+def refusal_of(reply: Reply, body: bytes) -> Exception:
+    """What an answer with another status means."""
+    try:
+        message, param, code = _details(_fault.decode(body))
+    except msgspec.MsgspecError:
+        message, param, code = None, None, None
+    if reply.status == 404 and message is None:
+        return WorkerFailed("the worker answered 404 without a reason: is its url the root of an OpenAI API?")
+    return _meaning(reply.status, message, param, code if isinstance(code, str) else None, _delay_ms(reply))
+
+
+def _details(fault: _Fault) -> tuple[str | None, str | None, str | int | None]:
+    error = fault.error
+    if isinstance(error, str):
+        return error, None, None
+    told: _Error | _Fault = fault if error is None else error
+    param, code = told.param, told.code
+    return (
+        told.message if isinstance(told.message, str) else None,
+        param if isinstance(param, str) else None,
+        code if isinstance(code, (str, int)) else None,
+    )
+
+
+def _meaning(status: int, message: str | None, param: str | None, code: str | None, delay_ms: float) -> Exception:
+    if code in ENDS:  # another Weir stands there
+        return meaning(code, message or code)
+    if status in OVERLOADED:
+        return Busy(delay_ms)
+    if status in REFUSES_REQUEST:
+        return BadInput(message or "the worker found the request invalid", param, status=status, code=code)
+    return WorkerFailed(f"the worker failed with {status}: {message or 'no reason given'}")
+
+
+def _delay_ms(reply: Reply) -> float:
+    for name, unit_ms in ((b"retry-after-ms", 1.0), (b"retry-after", 1000.0)):
+        value = reply.header(name)
+        if value is None:
+            continue
+        try:
+            delay_ms = float(value) * unit_ms
+        except ValueError:
+            continue  # a date: our clocks may differ
+        if isfinite(delay_ms) and delay_ms >= 0:
+            return min(delay_ms, LONGEST_DELAY_MS)
+    return DEFAULT_DELAY_MS
+
+
+def _count(tokens: float | None) -> int:
+    return int(tokens) if tokens is not None and 0 <= tokens <= MOST_TOKENS else 0
+
+
+def _part(part: Any) -> str:
+    text = part.get("text") if isinstance(part, dict) else part
+    return text if isinstance(text, str) else ""

@@ -1,0 +1,149 @@
+"""The server-sent events of one answer, relayed in whole events.
+
+A piece of the body is cut at the last blank line; what is text and nothing else goes on unread. Read is what begins,
+ends, counts or fails:
+
+    before the first output   events that carry none (a role, a comment, Azure's filter results) are held back and go
+                              out with it: what is first decides whether there may still be a retry, and TTFT
+    the finishing event       held back with all that follows until `[DONE]`, so that a stream which was cut is never
+                              taken for one that ended
+    without `[DONE]`          the stream is whole if it finished and its body ended as HTTP says; else it was cut
+    an error                  whatever its shape, raised for what it means
+"""
+
+from __future__ import annotations
+
+import re
+
+from services.router.call import Call, Delta, End, Format
+from services.router.upstreams.openaianswer import Answer, answer_of, end_of
+from services.runtime.keepalive import Reply, Truncated, UpstreamError
+
+MAX_EVENT_BYTES = 1_048_576
+MAX_KEPT_BYTES = 1_048_576
+DONE = b"[DONE]"
+OWN_NAMES = (b"", b"message", b"error")
+MUST_BE_READ = re.compile(rb'"finish_reason"\s*:\s*"|\[DONE\]|"error"|"choices"\s*:\s*\[\s*\]|(?:\A|\n)(?:event|:)')
+
+
+class OpenAIStream:
+    """See `services.router.call.Stream`."""
+
+    def __init__(self, reply: Reply, call: Call) -> None:
+        self.end: End | None = None
+        self.tail: list[bytes] = []
+        self._reply = reply
+        self._partial = b""
+        self._raw = call.format is not Format.ASK
+        self._wants_usage = call.include_usage
+        self._began = False
+        self._held: list[bytes] = []
+        self._kept_bytes = 0
+        self._finish_reason: str | None = None
+        self._last: Answer | None = None
+
+    async def next(self) -> Delta | None:
+        while self.end is None:
+            piece = await self._reply.next_piece()
+            if piece is None:
+                return self._ended()
+            delta = self._take(piece)
+            if delta is not None:
+                return delta
+        return None
+
+    def _ended(self) -> Delta | None:
+        """The body is over. What came without a blank line after it counts as well."""
+        rest, self._partial = self._partial, b""
+        delta = self._read(rest) if rest.strip() else None
+        if self.end is None:
+            self._done()
+        return delta
+
+    def _take(self, piece: bytes) -> Delta | None:
+        data = self._partial + piece if self._partial else piece
+        if b"\r" in data:
+            data = data.replace(b"\r\n", b"\n")
+        cut = data.rfind(b"\n\n") + 2
+        if cut == 1:
+            cut = 0
+        block, self._partial = data[:cut], data[cut:]
+        if len(self._partial) > MAX_EVENT_BYTES:
+            raise UpstreamError(f"an event exceeds {MAX_EVENT_BYTES} bytes")
+        if not block:
+            return None
+        if self._began and self._raw and self._finish_reason is None and not MUST_BE_READ.search(block):
+            return Delta(raw=block)
+        return self._read(block)
+
+    def _read(self, block: bytes) -> Delta | None:
+        texts: list[str] = []
+        passed: list[bytes] = []
+        for event in block.split(b"\n\n"):
+            name, data = _fields(event)
+            if not data or name not in OWN_NAMES:
+                continue  # a comment, a ping, the end of the block
+            if data == DONE:
+                self._done()
+            elif self.end is not None:
+                raise UpstreamError("the worker sent an event after [DONE]")
+            else:
+                self._read_event(data, texts, passed)
+        if not self._began:
+            return None
+        if self._raw:
+            passed, self._held = [b"data: " + data + b"\n\n" for data in self._held] + passed, []
+            return Delta(raw=b"".join(passed)) if passed else None
+        return Delta("".join(texts)) if texts else None
+
+    def _read_event(self, data: bytes, texts: list[str], passed: list[bytes]) -> None:
+        answer = answer_of(data)
+        if answer.usage is not None:
+            self._last = answer
+        choice = answer.choices[0] if answer.choices else None
+        if choice is not None:
+            if words := choice.words():
+                texts.append(words)
+            self._began = self._began or choice.is_output()
+            self._finish_reason = choice.finish_reason or self._finish_reason
+        if not self._raw:
+            return  # told in our own words
+        if choice is None and answer.usage is not None and not self._wants_usage:
+            return  # asked for by us, not by the client
+        if self._finish_reason is not None:
+            self._keep(self.tail, data)
+        elif self._began:
+            passed.append(b"data: " + data + b"\n\n")
+        else:
+            self._keep(self._held, data)
+
+    def _keep(self, kept: list[bytes], data: bytes) -> None:
+        self._kept_bytes += len(data)
+        if self._kept_bytes > MAX_KEPT_BYTES:
+            raise UpstreamError(f"{MAX_KEPT_BYTES} bytes before the first output or after the last")
+        kept.append(data)
+
+    def _done(self) -> None:
+        if self.end is not None:
+            return
+        if self._finish_reason is None:
+            raise Truncated("the worker's stream ended without a finish reason")
+        self.end = end_of(self._finish_reason, self._last.usage if self._last is not None else None)
+        if not self._began:  # an empty answer: what was held goes out with its end
+            self.tail[:0] = self._held
+            self._held = []
+        self._reply.linger()
+
+    def close(self) -> None:
+        self._reply.close()
+
+
+def _fields(event: bytes) -> tuple[bytes, bytes]:
+    """(name, data) of one event. The format's other fields have no meaning here."""
+    name, data = b"", []
+    for line in event.split(b"\n"):
+        if line.startswith(b"data:"):
+            data.append(line[5:].removeprefix(b" "))
+        elif line.startswith(b"event:"):
+            name = line[6:].strip()
+    return name, b"\n".join(data).strip()
