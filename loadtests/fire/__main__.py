@@ -1,0 +1,106 @@
+"""`python -m loadtests.fire [--only CASE]... [--out FOLDER]`: play the cases, print each, write fire.md and fire.json.
+
+The page is written when every case was played, or wherever `--out` says. A missed target is a result, not a failure:
+the exit status is 0, and 1 where a case could not be played.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import os
+import sys
+from collections.abc import Coroutine, Sequence
+from pathlib import Path
+from typing import Any
+
+import uvloop
+
+from loadtests.fire import machine, report
+from loadtests.fire.cases import CASES, Case, honesty
+from loadtests.fire.drill import drill
+from loadtests.fire.processes import ROOT
+from loadtests.fire.report import Result
+
+RESULTS = ROOT / "docs" / "results"
+CASE_WITHIN_S = 300.0
+
+
+def main() -> int:
+    wanted = _arguments()
+    chosen = [case for case in CASES if not wanted.only or case.name in wanted.only]
+    if wanted.list:
+        _say("\n".join(f"{case.name:<18} {case.about}" for case in CASES))
+        return 0
+    on = machine.describe()
+    results = interruptible(_all(chosen))
+    _say(f"\n{report.summary(results)}\n{on}")
+    folder = wanted.out or (RESULTS if len(chosen) == len(CASES) else None)
+    if folder is not None:
+        _write(folder, results, on, wanted.only)
+    return 1 if any(result.fault for result in results) else 0
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m loadtests.fire", description="The router under fire.")
+    names = [case.name for case in CASES]
+    parser.add_argument("--only", action="append", choices=names, metavar="CASE", help=f"one of {', '.join(names)}")
+    parser.add_argument("--out", type=Path, help="write fire.md and fire.json into this folder, whatever was played")
+    parser.add_argument("--list", action="store_true", help="list the cases")
+    return parser.parse_args()
+
+
+def interruptible(work: Coroutine[Any, Any, list[Result]]) -> list[Result]:
+    """Run to the end, or to Ctrl-C, which stops what was started and leaves with the shell's 130."""
+    try:
+        return uvloop.run(work)
+    except KeyboardInterrupt:
+        raise SystemExit(130) from None
+
+
+async def _all(chosen: Sequence[Case]) -> list[Result]:
+    results = []
+    for number, case in enumerate(chosen, start=1):
+        _say(f"\n{number}/{len(chosen)} {case.name}: {case.about}")
+        results.append(await play(case))
+        _say("\n".join(report.lines(results[-1])))
+    return results
+
+
+async def play(case: Case) -> Result:
+    """One case on a stand of its own. What goes wrong is told, and the next case has its turn."""
+    try:
+        async with asyncio.timeout(CASE_WITHIN_S), drill(case.shape, case.tenants, _say) as made:
+            figures = await case.play(made)
+            return Result(case, made.capacity, [*figures, *honesty(case, made.runs)], made.runs)
+    except TimeoutError:
+        return Result(case, None, [], [], f"not over after {CASE_WITHIN_S:g} s")
+    except (OSError, RuntimeError, ExceptionGroup) as error:
+        return Result(case, None, [], [], _why(error))
+
+
+def _why(error: BaseException) -> str:
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return f"{type(error).__name__}: {error}"
+
+
+def _write(folder: Path, results: Sequence[Result], on: str, only: Sequence[str] | None) -> None:
+    arguments = " ".join(f"--only {name}" for name in only or ())
+    command = f'make fire ARGS="{arguments}"' if arguments else "make fire"
+    folder.mkdir(parents=True, exist_ok=True)
+    page = report.page(results, command=command, machine=on, cores=os.cpu_count() or 1)
+    (folder / "fire.md").write_text(page, encoding="utf-8")
+    told = {"machine": on, "cases": [result.as_dict() for result in results]}
+    (folder / "fire.json").write_text(json.dumps(told, indent=1) + "\n", encoding="utf-8")
+    _say(f"Written to {folder}/fire.md and fire.json.")
+
+
+def _say(text: str) -> None:
+    sys.stdout.write(text + "\n")
+    sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

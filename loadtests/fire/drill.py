@@ -1,0 +1,138 @@
+"""One stand, its capacity, and loads run against it: what every case is made of."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from loadtests.fire import capacity, cpu, meters
+from loadtests.fire.capacity import Capacity
+from loadtests.fire.cpu import Cpu
+from loadtests.fire.meters import Meter
+from loadtests.fire.stand import Shape, Stand, key_of, stand
+from loadtests.openloop.client import Client
+from loadtests.openloop.figures import Figures, Share, figures
+from loadtests.openloop.ledger import Ledger
+from loadtests.openloop.plan import Plan, Retry, Size, Step, Tenant
+
+MOST_SECONDS = 25.0
+CALM_S = 1.5  # between two loads: what still waits is answered or expires
+COOLDOWN_S = 3.0
+
+Say = Callable[[str], None]
+Trouble = Callable[[Stand], Coroutine[Any, Any, Meter]]
+"""What is done to the workers during a load; it returns what those had counted that are gone."""
+
+
+@dataclass(frozen=True)
+class Run:
+    """One load that has been run."""
+
+    name: str
+    plan: Plan
+    ledger: Ledger
+    figures: Figures
+    meter: Meter
+    cpu: Cpu
+
+    def share(self, tenant: str) -> Share:
+        return self.figures.tenants[tenant]
+
+    def as_dict(self) -> dict[str, Any]:
+        return {
+            "name": self.name,
+            "figures": self.figures.as_dict(),
+            "wasted": self.meter.wasted,
+            "cpu": asdict(self.cpu),
+        }
+
+
+@dataclass
+class Drill:
+    """What a case works with."""
+
+    stand: Stand
+    capacity: Capacity
+    say: Say
+    url: str
+    runs: list[Run] = field(default_factory=list)
+
+    @property
+    def shape(self) -> Shape:
+        return self.stand.shape
+
+    def tenant(self, name: str, load: float, *, size: int = 1, **more: Any) -> Tenant:
+        """A tenant that asks for `load` times the capacity, in answers `size` times as long as the usual one."""
+        tokens = self.shape.answer_tokens * size
+        rate = load * self.capacity.tokens_per_s / tokens
+        steps = more.pop("steps", (Step(0, rate),))
+        return Tenant(name, steps, answer_tokens=Size(tokens), key=key_of(name), **more)
+
+    def rate(self, load: float) -> float:
+        """Usual requests a second at a multiple of the capacity."""
+        return load * self.capacity.per_s
+
+    def goodput(self, run: Run) -> float:
+        """Tokens of answers on time, over what the workers can make: 1 is all they have."""
+        return run.figures.all.goodput_tokens_per_s / self.capacity.tokens_per_s
+
+    async def run(
+        self,
+        name: str,
+        *tenants: Tenant,
+        seconds: float,
+        trouble: Trouble | None = None,
+        cooldown_s: float = COOLDOWN_S,
+    ) -> Run:
+        """Run a load, with trouble beside it if there is to be some."""
+        if seconds > MOST_SECONDS:
+            raise ValueError(f"{name}: {seconds:g} s is longer than a load may last, {MOST_SECONDS:g} s")
+        await asyncio.sleep(CALM_S)
+        plan = Plan(seconds=seconds, tenants=tenants, cooldown_s=cooldown_s)
+        before = await meters.read(self.stand.workers)
+        client, used = Client(plan, self.url), cpu.read(self.stand)
+        async with asyncio.TaskGroup() as group:
+            sending = group.create_task(client.run())
+            troubling = group.create_task((trouble or _no_trouble)(self.stand))
+        used = cpu.read(self.stand) - used
+        self.stand.check()
+        after = await meters.read(self.stand.workers) + troubling.result()
+        ledger = sending.result()
+        run = Run(name, plan, ledger, figures(plan, ledger), after - before, used)
+        self.runs.append(run)
+        self.say(self._told(run))
+        return run
+
+    def _told(self, run: Run) -> str:
+        everyone = run.figures.all
+        told = [
+            f"{everyone.offered_per_s:,.0f}/s offered",
+            f"goodput {self.goodput(run):.3f} of capacity",
+            f"answers p95 {everyone.answers_ms.p95:.0f} ms",
+            f"refusals p50 {everyone.refusals_ms.p50:.1f} ms",
+            f"router {run.cpu.router:.0%} of a core",
+            f"others {run.cpu.others:.0%} of the machine",
+            *run.figures.notes,
+        ]
+        return f"  {run.name}: {', '.join(told)}"
+
+
+async def _no_trouble(stand: Stand) -> Meter:
+    return Meter()
+
+
+@asynccontextmanager
+async def drill(shape: Shape, tenants: Sequence[str], say: Say) -> AsyncIterator[Drill]:
+    """Start a stand and measure its capacity."""
+    async with stand(shape, tenants) as made:
+        measured = await capacity.measure(made)
+        say(f"  {shape}: {measured.per_s:.1f} answers/s, service p50 {measured.service_ms.p50:.0f} ms")
+        yield Drill(made, measured, say, made.url)
+
+
+def storming(most: int) -> Retry:
+    """Clients who ask again at once, whatever they were told."""
+    return Retry("immediate", most)

@@ -1,0 +1,135 @@
+"""Child processes that cannot outlive us, on free ports of loopback, their words kept in files."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import ctypes
+import os
+import signal
+import socket
+import subprocess
+import sys
+import urllib.error
+import urllib.request
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from time import monotonic
+from typing import Any
+
+PR_SET_PDEATHSIG = 1
+READY_WITHIN_S = 60.0
+STOP_WITHIN_S = 5.0
+LOOK_EVERY_S = 0.02
+LAST_WORDS_BYTES = 2000
+KEPT = ("PATH", "HOME", "LANG", "LC_ALL", "TMPDIR", "SYSTEMROOT")  # no setting of the caller's may move a figure
+ROOT = Path(__file__).resolve().parents[2]
+
+
+class StandError(RuntimeError):
+    """The stand could not be set up, or one of its processes ended."""
+
+
+def free_ports(count: int) -> list[int]:
+    """So many different ports that nobody listens on just now."""
+    with contextlib.ExitStack() as held:
+        sockets = [held.enter_context(socket.socket()) for _ in range(count)]
+        for each in sockets:
+            each.bind(("127.0.0.1", 0))
+        return [int(each.getsockname()[1]) for each in sockets]
+
+
+class Process:
+    """One child. Started by `start`, from the main thread: the kernel ends it when that thread ends."""
+
+    def __init__(self, name: str, command: Sequence[str], env: Mapping[str, str], folder: Path) -> None:
+        self.name = name
+        self.log = folder / f"{name}.log"
+        self._command = list(command)
+        self._env = {key: os.environ[key] for key in KEPT if key in os.environ} | dict(env)
+        self._folder = folder
+        self._popen: subprocess.Popen[bytes] | None = None
+
+    @property
+    def pid(self) -> int:
+        """Raises StandError unless it has been started."""
+        if self._popen is None:
+            raise StandError(f"{self.name} has not been started")
+        return self._popen.pid
+
+    @property
+    def running(self) -> bool:
+        return self._popen is not None and self._popen.poll() is None
+
+    def start(self) -> None:
+        """Start it, or start it again. It runs in the stand's folder, so that no .env is read."""
+        with self.log.open("ab") as log:
+            self._popen = subprocess.Popen(
+                self._command, env=self._env, cwd=self._folder, stdin=subprocess.DEVNULL, stdout=log,
+                stderr=subprocess.STDOUT, start_new_session=True, preexec_fn=_die_with_parent,
+            )  # fmt: skip
+
+    def freeze(self) -> None:
+        self._signal(signal.SIGSTOP)
+
+    def thaw(self) -> None:
+        self._signal(signal.SIGCONT)
+
+    def kill(self) -> None:
+        """At once, and gone when this returns."""
+        self._signal(signal.SIGKILL)
+        if self._popen is not None:
+            self._popen.wait()
+
+    async def stop(self) -> None:
+        """Politely, then not."""
+        self.thaw()
+        self._signal(signal.SIGTERM)
+        end = monotonic() + STOP_WITHIN_S
+        while self.running and monotonic() < end:  # noqa: ASYNC110  another process's end is no event of ours
+            await asyncio.sleep(LOOK_EVERY_S)
+        self.kill()
+
+    def _signal(self, number: int) -> None:
+        if self._popen is not None and self._popen.poll() is None:
+            self._popen.send_signal(number)
+
+    def last_words(self) -> str:
+        """The end of its log."""
+        with contextlib.suppress(OSError):
+            return self.log.read_bytes()[-LAST_WORDS_BYTES:].decode("utf-8", "replace").strip()
+        return ""
+
+    def check(self) -> None:
+        """Raises StandError if it has ended."""
+        if not self.running:
+            raise StandError(f"{self.name} has ended; its last words:\n{self.last_words()}")
+
+
+def python(*args: str) -> list[str]:
+    """A command line of this interpreter."""
+    return [sys.executable, *args]
+
+
+def _die_with_parent() -> None:
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+async def until_ready(process: Process, url: str) -> None:
+    """Until GET answers 200. Raises StandError if the process ends, or is not ready in a minute."""
+    end = monotonic() + READY_WITHIN_S
+    while monotonic() < end:
+        process.check()
+        with contextlib.suppress(OSError):
+            await asyncio.to_thread(get, url)
+            return
+        await asyncio.sleep(LOOK_EVERY_S)
+    raise StandError(f"{process.name} was not ready at {url} within {READY_WITHIN_S:g} s:\n{process.last_words()}")
+
+
+def get(url: str) -> bytes:
+    """The body of a 200. Raises OSError for anything else."""
+    with urllib.request.urlopen(url, timeout=5) as answer:
+        body: Any = answer.read()
+        return bytes(body)

@@ -1,0 +1,95 @@
+"""Results as a page and as JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from loadtests.fire.capacity import Capacity
+from loadtests.fire.cases import Case
+from loadtests.fire.drill import Run
+from loadtests.fire.figure import Figure
+
+INTRO = """\
+# The router under fire
+
+Written by `{command}`, on {machine}.
+
+{summary}
+
+Real processes on loopback: simulated workers of a known service time with 10 % jitter, one router with its default
+settings and a tenants file, and an open-loop client: arrivals are Poisson, they do not wait for answers, and latency
+counts from the moment at which each request should have been sent. Answers may not be cut. Loads are multiples of the
+capacity that a closed loop, one client for each slot, finds at the workers themselves just before; a light tenant's
+load is below its share of it. Goodput is the tokens of answers on time, over that capacity. Those requests count that
+arrive from second 3 to 3 s before the end (storms: 1 s before it).
+
+All processes and the client share {cores} cores. Where more than 5 % of the requests left the client itself over 20 ms
+late, the case measured the machine: the last line of each table tells. How a load is run and judged:
+[loadtests](../../loadtests/README.md#open-loop).
+"""
+
+
+@dataclass(frozen=True)
+class Result:
+    """A case that has been played, or the reason why it could not be."""
+
+    case: Case
+    capacity: Capacity | None
+    figures: Sequence[Figure]
+    runs: Sequence[Run]
+    fault: str = ""
+
+    def as_dict(self) -> dict[str, Any]:
+        return {
+            "case": self.case.name,
+            "shape": str(self.case.shape),
+            "capacity_per_s": None if self.capacity is None else self.capacity.per_s,
+            "figures": [figure.as_dict() for figure in self.figures],
+            "runs": [run.as_dict() for run in self.runs],
+            "fault": self.fault,
+        }
+
+
+def summary(results: Sequence[Result]) -> str:
+    """How many targets held."""
+    judged = [figure.held for result in results for figure in result.figures if figure.held is not None]
+    faults = sum(bool(result.fault) for result in results)
+    broken = f" {faults} cases could not be played." if faults else ""
+    return f"{sum(judged)} of {len(judged)} targets held.{broken} A figure without a target is for the record."
+
+
+def page(results: Sequence[Result], *, command: str, machine: str, cores: int) -> str:
+    """The whole page."""
+    intro = INTRO.format(command=command, machine=machine, cores=cores, summary=summary(results))
+    return "\n".join([intro, *(line for result in results for line in _section(result))])
+
+
+def _section(result: Result) -> Iterator[str]:
+    case = result.case
+    yield f"## {case.name.replace('_', ' ').capitalize()}"
+    yield f"{case.about[0].upper()}{case.about[1:]}."
+    yield ""
+    if result.fault:
+        yield f"Could not be played: {result.fault.splitlines()[0]}"
+        yield ""
+        return
+    if result.capacity is not None:
+        yield f"{case.shape}; capacity {result.capacity.per_s:.1f} answers/s."
+        yield ""
+    yield "| Figure | Value | Target | | Note |"
+    yield "|---|---:|---:|---|---|"
+    for figure in result.figures:
+        yield f"| {figure.name} | {figure.shown} | {figure.wanted} | {figure.verdict} | {figure.note} |"
+    yield ""
+
+
+def lines(result: Result) -> Iterator[str]:
+    """A case for the terminal."""
+    if result.fault:
+        yield f"  could not be played: {result.fault}"
+        return
+    for figure in result.figures:
+        verdict = figure.verdict.strip("*")
+        yield f"  {verdict:<7}{figure.name:<46} {figure.shown:>12}  {figure.wanted:<12} {figure.note}".rstrip()
