@@ -22,6 +22,9 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 
+keys = typer.Typer(help="Keys of tenants, for the router's tenants file.", no_args_is_help=True)
+app.add_typer(keys, name="keys")
+
 
 @app.command()
 def up() -> None:
@@ -125,6 +128,18 @@ def simulate(
     )
     order = Order(tuple(scenarios), changes, jobs=jobs or cores(), out=out, as_json=as_json)
     raise typer.Exit(run(order, _console(), _console(stderr=True)))
+
+
+@keys.command()
+def new(tenant: Annotated[str, typer.Option(help="Whose key it is.")] = "") -> None:
+    """Make a key: it is shown once, with the line for the tenants file."""
+    from services.lab.keys import name_fault
+    from services.lab.keys import new as make
+
+    fault = name_fault(tenant) if tenant else None
+    if fault is not None:
+        raise typer.BadParameter(fault, param_hint="--tenant")
+    make(_console(), tenant)
 
 
 @app.command()

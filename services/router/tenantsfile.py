@@ -29,8 +29,9 @@ from typing import Annotated, Any, TypeVar
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError, field_validator, model_validator
 from pydantic_core import ErrorDetails
 
-from services.router import keys
+from services.router.keys import EXAMPLE_KEYS
 from services.router.yamlfile import Unreadable, read_yaml
+from services.runtime import apikey
 
 MOST_TENANTS = 10_000
 MOST_CLASSES = 16
@@ -103,9 +104,9 @@ class TenantEntry(_Section):
     @classmethod
     def _are_hashes(cls, written: list[str]) -> list[str]:
         for number, text in enumerate(written):
-            if text.startswith(keys.PREFIX):
+            if text.startswith(apikey.PREFIX):
                 raise ValueError(f"number {number} is a key itself, which must not stand in a file: make a new one")
-            if keys.parse(text) is None:
+            if apikey.parse(text) is None:
                 raise ValueError(f"number {number} is not sha256: and 64 hexadecimal digits, as `weir keys new` prints")
         return [text.lower() for text in written]
 
@@ -116,7 +117,7 @@ class TenantEntry(_Section):
 
     @property
     def digests(self) -> list[bytes]:
-        return [bytes.fromhex(text.removeprefix(keys.SCHEME)) for text in self.keys]
+        return [bytes.fromhex(text.removeprefix(apikey.SCHEME)) for text in self.keys]
 
 
 class TenantsFile(_Section):
@@ -137,7 +138,7 @@ class TenantsFile(_Section):
     @property
     def with_example_keys(self) -> list[str]:
         """Tenants whom everybody can pose as, who has read tenants.example.yaml."""
-        examples = {keys.digest(key.encode("ascii")) for key in keys.EXAMPLE_KEYS}
+        examples = {apikey.digest(key.encode("ascii")) for key in EXAMPLE_KEYS}
         return [tenant.id for tenant in self.tenants if examples.intersection(tenant.digests)]
 
 
@@ -162,7 +163,8 @@ def read(path: Path, max_slo_ms: float = inf) -> TenantsFile:
         raise Faulty(path, [str(error)]) from None
     if not isinstance(content, dict):
         raise Faulty(path, ["is empty, or no mapping: `tenants:` and a list of them was expected"])
-    faults = [f"{name}: is not known here; `classes` and `tenants` are" for name in content if name not in _SECTIONS]
+    unknown = [name for name in content if name not in _SECTIONS]
+    faults = [f"{_word(name)}: is not known here; `classes` and `tenants` are" for name in unknown]
     of_classes = _section("classes", content.get("classes", [{"name": DEFAULT_CLASS}]), faults)
     of_tenants = _section("tenants", content.get("tenants"), faults)
     classes = _entries(ClassEntry, "classes", of_classes, faults)
@@ -203,7 +205,12 @@ def _entries(kind: type[E], section: str, entries: list[Any], faults: list[str])
 def _place(section: str, number: int, entry: Any) -> str:
     """`tenants[3] (acme)`."""
     name = entry.get("id", entry.get("name")) if isinstance(entry, dict) else None
-    return f"{section}[{number}]" + (f" ({name[:64]})" if isinstance(name, str) and name.isprintable() else "")
+    return f"{section}[{number}]" + (f" ({_word(name)})" if isinstance(name, str) else "")
+
+
+def _word(text: str) -> str:
+    """A word of the file, fit for one line of a message."""
+    return text if text.isprintable() and len(text) <= 64 else ascii(text[:64])
 
 
 _SAYS = {
@@ -216,7 +223,7 @@ _SAYS = {
 
 def _said(fault: ErrorDetails) -> str:
     """`, rate.requests_per_s: Input should be greater than 0, not -1`. Only plain numbers and words are repeated."""
-    path = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in fault["loc"]).removeprefix(".")
+    path = "".join(f"[{part}]" if isinstance(part, int) else f".{_word(part)}" for part in fault["loc"])[1:]
     message = _SAYS.get(fault["type"], fault["msg"].removeprefix("Value error, "))
     shown = fault["type"] not in _SAYS and not path.startswith("keys")
     value = fault["input"]
@@ -242,7 +249,7 @@ def _tenant_faults(tenants: Mapping[str, TenantEntry], classes: list[str], max_s
     yield from _twice(((place, text) for place, entry in tenants.items() for text in entry.keys), "this key")
     for place, entry in tenants.items():
         if entry.class_name is not None and entry.class_name not in classes:
-            yield f"{place}, class: there is no class {entry.class_name!r}; there is {', '.join(classes)}"
+            yield f"{place}, class: there is no class {entry.class_name!r}; there is {', '.join(map(_word, classes))}"
         if entry.slo_ms is not None and entry.slo_ms > max_slo_ms:
             yield f"{place}, slo_ms: {entry.slo_ms:g} is more than MAX_DEADLINE_MS, {max_slo_ms:g}"
 

@@ -1,0 +1,33 @@
+"""`weir keys new`: a key for a tenant, shown once, and its line for the tenants file."""
+
+from __future__ import annotations
+
+import re
+
+from rich.console import Console
+
+from services.runtime.apikey import new_key
+
+TENANT = re.compile(r"[A-Za-z0-9._-]{1,64}")
+RESERVED = "other"
+
+
+def name_fault(tenant: str) -> str | None:
+    """What is wrong with a tenant's name; None for nothing."""
+    if not TENANT.fullmatch(tenant):
+        return "a tenant is 1 to 64 letters, digits, dots, dashes or underscores"
+    return f"{RESERVED} is reserved: it is where unknown tenants are counted" if tenant == RESERVED else None
+
+
+def new(console: Console, tenant: str) -> None:
+    """Make a key and print it. It is stored nowhere: whoever loses it needs a new one."""
+    key, written = new_key()
+    whose = f" of {tenant}" if tenant else ""
+    lines = [f'    - id: "{tenant}"', f'      keys: ["{written}"]'] if tenant else [f'    "{written}"']
+    text = (
+        f"The key{whose}, shown this once and stored nowhere:\n\n    {key}\n\n"
+        "Only its hash belongs in TENANTS_FILE, under `tenants:`\n\n" + "\n".join(lines) + "\n\n"
+        "Then `kill -HUP` the router: it reads the file again, and keeps the old one if there is a fault in it.\n"
+        "To replace a key, let both hashes stand in `keys` until its owner has changed over: two are allowed."
+    )
+    console.print(text, markup=False, soft_wrap=True)
