@@ -1,45 +1,30 @@
-"""The front guard: what a socket may send, and how slowly, before any handler runs.
-
-uvicorn by itself accepts a 2 MB header and a 20 MB body, keeps a silent connection for ever, and blocks a handler for
-ever on a client that never reads. This protocol bounds all of it, and hands the application a request only when its
-body is complete, so a slow upload holds a socket and never a handler:
+"""The front guard: what a socket may send before any handler runs. Bytes in, requests out, no socket here.
 
     bytes and count of headers, length of the URL        431, 414
     bytes of the body, declared or chunked; chunks       413
     Content-Encoding                                     415: a compressed body could not be bounded
-    time to send the headers, then the body              408 and close
-    time without a request on an open connection         close
-    time a client may refuse to read                     abort
-    connections                                          429 and close
+    what is not HTTP/1.1, or not one request only        400, by llhttp, which parses strictly
 
-Timers are armed only for a request that did not arrive whole, so the common request pays for none of this.
-A client that leaves is reported at once to whoever asked (`Peer`), for streamed and plain answers alike.
+A request is handed on when its body is complete: a slow upload holds a socket and never a handler. Trailers are
+dropped (RFC 9110 section 6.5.1 allows it): what stands behind a body must not speak for the request. How slowly a
+client may send, and in which order it is answered, is `connection`.
 """
 
 from __future__ import annotations
 
-import asyncio
-import functools
-import secrets
-from collections.abc import Coroutine
+from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from functools import lru_cache
 from urllib.parse import unquote
 
 import httptools
-from uvicorn._types import ASGI3Application
-from uvicorn.config import Config
-from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
-from uvicorn.server import ServerState
 
-from services.core.outcome import Outcome
-from services.runtime.cycle import Cycle
-from services.runtime.errors import BadInput, Refused, WeirError, problem
-from services.runtime.outbox import Outbox
-from services.runtime.peer import PEER_EXTENSION, Peer, peer_of
+from services.runtime.errors import BadInput, TooLarge, WeirError
+from services.runtime.http import Exchange, Wire
 
-CHECKED_HEADERS = frozenset({b"content-length", b"content-encoding", b"expect"})
-LINGER_S = 1.0  # for a client to read why it was refused while it still sends
+NOTHING, HEAD, BODY = "", "headers", "body"  # which part of a request is under way
+CHUNK_LINES_BYTES = 12  # around a chunk: its size, two line ends; more than that is padding
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,324 +41,202 @@ class GuardLimits:
     write_stall_s: float = 10.0
     connections: int = 4096
 
-
-class _RefusedRequest(Exception):
-    """Carries a refusal out of the parser's callbacks."""
-
-    def __init__(self, error: WeirError) -> None:
-        self.error = error
+    @property
+    def raw_body_bytes(self) -> int:
+        """A body as it is sent: chunks with their lines, and trailers."""
+        return self.body_bytes + self.chunk_count * CHUNK_LINES_BYTES + self.header_bytes
 
 
-def _bad(status: int, code: str, message: str) -> _RefusedRequest:
-    return _RefusedRequest(BadInput(message, status=status, code=code))
+class Inbound:
+    """One connection's requests, as they arrive. `line` holds those whose head is here, oldest first.
 
+    `part` is what has begun and is not complete, and `completed` counts requests: the two together tell whether a part
+    is still the one that it was.
+    """
 
-class GuardedProtocol(HttpToolsProtocol):
-    """uvicorn's HTTP/1.1 protocol with bounds. One instance per connection."""
+    __slots__ = (
+        "_arriving",
+        "_body",
+        "_bytes",
+        "_chunks",
+        "_continue",
+        "_headers",
+        "_id",
+        "_limits",
+        "_parser",
+        "_refusal",
+        "_url",
+        "_wire",
+        "completed",
+        "line",
+        "part",
+    )
 
-    def __init__(
-        self,
-        config: Config,
-        server_state: ServerState,
-        app_state: dict[str, Any],
-        _loop: asyncio.AbstractEventLoop | None = None,
-        *,
-        limits: GuardLimits,
-        outbox: Outbox,
-    ) -> None:
-        super().__init__(config, server_state, app_state, _loop)
-        self.limits = limits
-        self._outbox = outbox
-        self._receiving_head = True
-        self._head_bytes = 0
-        self._chunks = 0
-        self._resting_since = 0.0
-        self._pending_refusal: _RefusedRequest | None = None
-        self._parked: tuple[RequestResponseCycle, ASGI3Application] | None = None
-        self._complete: list[tuple[RequestResponseCycle, ASGI3Application]] = []
-        self._receive_timer: asyncio.TimerHandle | None = None
-        self._stall_timer: asyncio.TimerHandle | None = None
-        self._lingering: asyncio.TimerHandle | None = None
+    def __init__(self, limits: GuardLimits, wire: Wire) -> None:
+        self.line: deque[Exchange] = deque()
+        self.part = NOTHING
+        self.completed = 0
+        self._limits = limits
+        self._wire = wire
+        self._bytes = 0  # of this part; of a read that brings two parts the second is not charged for
+        self._arriving: Exchange | None = None
+        self._body = bytearray()
+        self._refusal: WeirError | None = None
+        self.on_message_begin()
+        self.part = NOTHING
+        self._parser = httptools.HttpRequestParser(self)
+        # A request behind one that closes is not answered; it is no fault of the one before it either.
+        self._parser.set_dangerous_leniencies(lenient_data_after_close=True)
 
-    # Connection
-
-    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn narrows it
-        super().connection_made(transport)
-        if len(self.connections) > self.limits.connections:
-            self._refuse(Refused(Outcome.YIELD, "too many open connections", reason="connections"))
-            self.transport.close()  # there is no room to linger
-            return
-        self._arm_receive_timer(self.limits.headers_s)
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        self._disarm_receive_timer()
-        self._disarm_stall_timer()
-        self._unset_keepalive_if_required()
-        if self._lingering is not None:
-            self._lingering.cancel()
-        self._parked = None
-        # Behind an unfinished answer stand the pipelined requests, whose client has gone as well.
-        waiting = [cycle for cycle, _ in self.pipeline]
-        self.pipeline.clear()
-        current = self.cycle
-        super().connection_lost(exc)
-        for cycle in [*waiting, current]:
-            if cycle is not None and not cycle.response_complete:
-                cycle.disconnected = True
-                peer_of(cycle.scope).lost()
-
-    # Reading
-
-    def data_received(self, data: bytes) -> None:
-        if self._lingering is not None or self.transport.is_closing():
-            return
-        if self._receiving_head:
-            self._head_bytes += len(data)
+    def feed(self, data: bytes) -> None:
+        """Take what a socket brought. Raises WeirError, after which this connection can ask nothing more."""
+        self._bytes += len(data)
+        if not self.part:
+            self.part = HEAD
         try:
-            self.parser.feed_data(data)
+            self._parser.feed_data(data)
         except httptools.HttpParserUpgrade:
-            self.cycle.keep_alive = False  # declined, as RFC 9110 section 7.8 allows: answered in HTTP/1.1, then closed
+            self.line[-1].keep_alive = False  # declined, as RFC 9110 section 7.8 allows: HTTP/1.1, then closed
         except httptools.HttpParserError:
-            refusal = self._pending_refusal
-            self._refuse(refusal.error if refusal else BadInput("this is not a valid HTTP/1.1 request"))
-            return
-        while self._complete:  # outside the parser's callbacks, which a handler must not run in
-            self._run(*self._complete.pop(0))
-        if self._receiving_head and self._head_bytes > self.limits.header_bytes:
-            self._refuse(_bad(431, "headers_too_large", self._header_limit()).error)
-        elif self._receiving_head and self._head_bytes:
-            self._arm_receive_timer(self.limits.headers_s)
-        elif self._parked is not None:
-            self._arm_receive_timer(self.limits.body_s)
+            raise self._refusal or BadInput("this is not a valid HTTP/1.1 request") from None
+        if self.part is HEAD and self._bytes > self._limits.header_bytes:
+            raise self._too_long_a_head()
+        if self.part is BODY and self._bytes > self._limits.raw_body_bytes:
+            raise TooLarge(f"the body's chunks and trailers exceed {self._limits.raw_body_bytes} bytes")
 
-    def _header_limit(self) -> str:
-        return f"the headers exceed {self.limits.header_bytes} bytes"
+    @property
+    def asks_to_continue(self) -> bool:
+        """Whether the client waits for leave to send the body of the request that is arriving."""
+        return self._continue and self.part is BODY
 
-    def _fail(self, refusal: _RefusedRequest) -> None:
-        """Stop the parser from inside one of its callbacks; `data_received` then refuses."""
-        self._pending_refusal = refusal
-        raise refusal
+    def may_continue(self) -> None:
+        """The leave has been given."""
+        self._continue = False
+
+    def stop(self) -> None:
+        """The connection is lost. Lets go of the parser, which holds this in turn."""
+        self.line.clear()
+        del self._parser
+
+    # What the parser finds
 
     def on_message_begin(self) -> None:
-        super().on_message_begin()
-        self.scope["extensions"] = {PEER_EXTENSION: Peer()}  # type: ignore[dict-item]  # an object, where ASGI has dicts
-        self._receiving_head = True
+        self.part = HEAD
+        self._headers: list[tuple[bytes, bytes]] = []
+        self._url = b""
         self._chunks = 0
+        self._id: bytes | None = None
+        self._continue = False
 
     def on_url(self, url: bytes) -> None:
-        super().on_url(url)
-        if len(self.url) > self.limits.url_bytes:
-            self._fail(_bad(414, "url_too_long", f"the URL exceeds {self.limits.url_bytes} bytes"))
+        self._url += url
+        if len(self._url) > self._limits.url_bytes:
+            message = f"the URL exceeds {self._limits.url_bytes} bytes"
+            self._fail(BadInput(message, status=414, code="url_too_long"))
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        self.headers.append((name.lower(), value))
+        if self._arriving is not None:
+            return  # a trailer
+        name = name.lower()
+        self._headers.append((name, value))
+        check = _CHECKS.get(name)
+        if check is not None:
+            check(self, value)
 
     def on_headers_complete(self) -> None:
-        self._check_headers()
-        self._receiving_head = False
-        self._head_bytes = 0
-        self._disarm_receive_timer()
+        headers, parser = self._headers, self._parser
+        if len(headers) > self._limits.header_count:
+            message = f"more than {self._limits.header_count} headers"
+            self._fail(BadInput(message, status=431, code="headers_too_large"))
+        if self._bytes > self._limits.header_bytes and _size(headers) > self._limits.header_bytes:
+            self._fail(self._too_long_a_head())
         try:
-            self._begin_cycle()
+            path = path_of(self._url)
         except (UnicodeDecodeError, httptools.HttpParserInvalidURLError):
-            self._fail(_bad(400, "bad_request", "the request target is not a valid URL"))
-        if self.expect_100_continue and not self.pipeline:
-            self._outbox.flush()
-            self.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
-            self.cycle.waiting_for_100_continue = False
-
-    def _begin_cycle(self) -> None:
-        """As uvicorn's, without upgrades, and with a cycle that writes once."""
-        scope = self.scope
-        http_version = self.parser.get_http_version()
-        scope["http_version"] = http_version
-        scope["method"] = self.parser.get_method().decode("ascii")
-        url = httptools.parse_url(self.url)
-        path = url.path.decode("ascii")
-        scope["path"] = unquote(path) if "%" in path else path
-        scope["raw_path"] = url.path
-        scope["query_string"] = url.query or b""
-        unanswered = self.cycle is not None and not self.cycle.response_complete
-        self.cycle = Cycle(
-            scope,
-            self.transport,
-            self.flow,
-            self._outbox,
-            default_headers=self.server_state.default_headers,
-            expect_100_continue=self.expect_100_continue,
-            keep_alive=http_version != "1.0" and self.parser.should_keep_alive(),
-            on_response=self.on_response_complete,
-        )
-        if unanswered:  # pipelined: answered in its turn
-            self.flow.pause_reading()
-            self.pipeline.appendleft((self.cycle, self.app))
-        else:
-            self._start_asgi_task(self.cycle, self.app)
-
-    def _check_headers(self) -> None:
-        if len(self.headers) > self.limits.header_count:
-            self._fail(_bad(431, "headers_too_large", f"more than {self.limits.header_count} headers"))
-        for name, value in self.headers:
-            if name not in CHECKED_HEADERS:
-                continue
-            if name == b"content-length" and (not value.isdigit() or int(value) > self.limits.body_bytes):
-                self._fail(_bad(413, "request_too_large", self._body_limit()))
-            elif name == b"content-encoding" and value.lower() != b"identity":
-                self._fail(_bad(415, "unsupported_encoding", "compressed bodies are not accepted"))
-            elif name == b"expect" and value.lower() == b"100-continue":
-                self.expect_100_continue = True
-        if self._head_bytes > self.limits.header_bytes and self._size_of_headers() > self.limits.header_bytes:
-            self._fail(_bad(431, "headers_too_large", self._header_limit()))
-
-    def _size_of_headers(self) -> int:
-        """Without what came of the body in the same read."""
-        return sum(len(name) + len(value) + 4 for name, value in self.headers)
-
-    def _body_limit(self) -> str:
-        return f"the body exceeds {self.limits.body_bytes} bytes"
+            self._fail(BadInput("the request target is not a valid URL"))
+        exchange = Exchange(self._wire, parser.get_method().decode("ascii"), path, headers, self._id)
+        if parser.get_http_version() == "1.0":
+            exchange.may_chunk = exchange.keep_alive = self._continue = False
+        elif not parser.should_keep_alive():
+            exchange.keep_alive = False
+        self._arriving = exchange
+        self._bytes = 0
+        self.part = BODY
+        self.line.append(exchange)
 
     def on_chunk_header(self) -> None:
         """A chunked body: many tiny chunks cost more than their bytes."""
         self._chunks += 1
-        if self._chunks > self.limits.chunk_count:
-            self._fail(_bad(413, "request_too_large", f"the body has more than {self.limits.chunk_count} chunks"))
+        if self._chunks > self._limits.chunk_count:
+            self._fail(TooLarge(f"the body has more than {self._limits.chunk_count} chunks"))
 
     def on_body(self, body: bytes) -> None:
-        if self.cycle.response_complete:
-            return
-        self.cycle.body += body
-        if len(self.cycle.body) > self.limits.body_bytes:
-            self._fail(_bad(413, "request_too_large", self._body_limit()))
-
-    def _start_asgi_task(self, cycle: RequestResponseCycle, app: ASGI3Application) -> None:
-        """Start the handler only when the whole body is here."""
-        if cycle.more_body:
-            self._parked = (cycle, app)
+        exchange = self._arriving
+        assert exchange is not None
+        if not exchange.body:
+            exchange.body = body  # all of it, more often than not
         else:
-            self._run(cycle, app)  # a pipelined one, whose turn it is
-
-    def _run(self, cycle: RequestResponseCycle, app: ASGI3Application) -> None:
-        """Start the handler at once, as Python 3.12's eager tasks do: one that never waits never needs a task.
-
-        A refusal is such a handler. One that does wait gives the future it waits for, or nothing (`become_task`).
-        """
-        handler = cycle.run_asgi(app)
-        try:
-            waits_for = handler.send(None)
-        except StopIteration:
-            return
-        if waits_for is None:
-            self._go_on(handler)
-        else:
-            waits_for._asyncio_future_blocking = False  # what a task does when it takes a future over
-            waits_for.add_done_callback(lambda _: self._go_on(handler))
-
-    def _go_on(self, handler: Coroutine[Any, Any, None]) -> None:
-        task = self.loop.create_task(handler)
-        self.tasks.add(task)
-        task.add_done_callback(self.tasks.discard)
+            self._body += body
+        if len(exchange.body) + len(self._body) > self._limits.body_bytes:
+            self._fail(self._too_long_a_body())
 
     def on_message_complete(self) -> None:
-        super().on_message_complete()
-        self._receiving_head = True
-        self._head_bytes = 0
-        if self._parked is not None:
-            self._disarm_receive_timer()
-            cycle, app = self._parked
-            self._parked = None
-            self._complete.append((cycle, app))
+        exchange = self._arriving
+        assert exchange is not None
+        if self._body:
+            exchange.body += self._body
+            self._body = bytearray()
+        exchange.whole = True
+        self._arriving = None
+        self._bytes = 0
+        self.part = NOTHING
+        self.completed += 1
 
-    def on_response_complete(self) -> None:
-        """Turn to the next pipelined request, or rest. One timer serves every rest of a connection."""
-        self.server_state.total_requests += 1
-        if self.transport.is_closing():
-            return
-        self.flow.resume_reading()
-        if self.pipeline:
-            cycle, app = self.pipeline.pop()
-            self._start_asgi_task(cycle, app)
-            if self._parked is not None:  # its body had to wait behind the answer: now it has its time to come
-                self._arm_receive_timer(self.limits.body_s)
-            return
-        self._resting_since = self.loop.time()
-        if self.timeout_keep_alive_task is None:
-            self._arm_rest_timer(self.timeout_keep_alive)
+    # Refusals
 
-    def _arm_rest_timer(self, seconds: float) -> None:
-        self.timeout_keep_alive_task = self.loop.call_later(seconds, self.timeout_keep_alive_handler)
+    def _fail(self, refusal: WeirError) -> None:
+        """Stop the parser from inside one of its callbacks; `feed` then raises this."""
+        self._refusal = refusal
+        raise refusal
 
-    def timeout_keep_alive_handler(self) -> None:
-        """Close a connection that has rested long enough; look again later at one that has not."""
-        self.timeout_keep_alive_task = None
-        if self.transport.is_closing():
-            return
-        busy = self._parked is not None or self._head_bytes > 0 or not self.cycle.response_complete
-        left = self.timeout_keep_alive - (self.loop.time() - self._resting_since)
-        if busy or left > 0:
-            self._arm_rest_timer(max(left, 1.0))
-        else:
-            self.transport.close()
+    def _check_length(self, value: bytes) -> None:
+        if not value.isdigit() or int(value) > self._limits.body_bytes:
+            self._fail(self._too_long_a_body())
 
-    # Writing
+    def _check_encoding(self, value: bytes) -> None:
+        if value.lower() != b"identity":
+            message = "compressed bodies are not accepted"
+            self._fail(BadInput(message, status=415, code="unsupported_encoding"))
 
-    def pause_writing(self) -> None:
-        super().pause_writing()
-        if self._stall_timer is None:
-            self._stall_timer = self.loop.call_later(self.limits.write_stall_s, self.transport.abort)
+    def _note_expectation(self, value: bytes) -> None:
+        self._continue = value.lower() == b"100-continue"
 
-    def resume_writing(self) -> None:
-        self._disarm_stall_timer()
-        super().resume_writing()
+    def _note_id(self, value: bytes) -> None:
+        self._id = value
 
-    # Timers and refusals
+    def _too_long_a_body(self) -> WeirError:
+        return TooLarge(f"the body exceeds {self._limits.body_bytes} bytes")
 
-    def _arm_receive_timer(self, seconds: float) -> None:
-        """Once per stage: a byte a minute must not push the limit back."""
-        if self._receive_timer is None:
-            self._receive_timer = self.loop.call_later(seconds, self._too_slow)
-
-    def _disarm_receive_timer(self) -> None:
-        if self._receive_timer is not None:
-            self._receive_timer.cancel()
-            self._receive_timer = None
-
-    def _disarm_stall_timer(self) -> None:
-        if self._stall_timer is not None:
-            self._stall_timer.cancel()
-            self._stall_timer = None
-
-    def _too_slow(self) -> None:
-        self._receive_timer = None
-        if self._receiving_head and self._head_bytes == 0:
-            self.transport.close()  # nothing was asked: nothing to answer
-            return
-        part = "headers" if self._receiving_head else "body"
-        seconds = self.limits.headers_s if self._receiving_head else self.limits.body_s
-        self._refuse(_bad(408, "request_timeout", f"the {part} took longer than {seconds:g} s").error)
-
-    def _refuse(self, error: WeirError) -> None:
-        """Answer from here and close. An answer already under way is not mixed with another: just close."""
-        self._disarm_receive_timer()
-        unfinished = self.cycle is not None and not self.cycle.response_complete and self._parked is None
-        self._parked = None
-        self._outbox.flush()
-        if not unfinished and not self.transport.is_closing():
-            status, headers, body = problem(error)
-            headers += [(b"content-type", b"application/json"), (b"connection", b"close")]
-            headers.append((b"x-request-id", secrets.token_hex(8).encode("ascii")))
-            headers.append((b"content-length", b"%d" % len(body)))
-            lines = [STATUS_LINE[status], *(b"%s: %s\r\n" % header for header in headers), b"\r\n", body]
-            self.transport.write(b"".join(lines))
-            self._linger()
-        else:
-            self.transport.close()
-
-    def _linger(self) -> None:
-        """Close so that the refusal arrives: what the client is still sending would make the kernel reset it away."""
-        self.transport.write_eof()
-        self._lingering = self.loop.call_later(LINGER_S, self.transport.close)
+    def _too_long_a_head(self) -> WeirError:
+        message = f"the headers exceed {self._limits.header_bytes} bytes"
+        return BadInput(message, status=431, code="headers_too_large")
 
 
-def guarded(limits: GuardLimits) -> type[asyncio.Protocol]:
-    """The protocol factory that uvicorn's `Config(http=...)` takes."""
-    return functools.partial(GuardedProtocol, limits=limits, outbox=Outbox())  # type: ignore[return-value]  # called as uvicorn calls a class
+_CHECKS: dict[bytes, Callable[[Inbound, bytes], None]] = {
+    b"content-length": Inbound._check_length,
+    b"content-encoding": Inbound._check_encoding,
+    b"expect": Inbound._note_expectation,
+    b"x-request-id": Inbound._note_id,
+}
+
+
+def _size(headers: list[tuple[bytes, bytes]]) -> int:
+    """Without what came of the body in the same read."""
+    return sum(len(name) + len(value) + 4 for name, value in headers)
+
+
+@lru_cache(maxsize=256)
+def path_of(target: bytes) -> str:
+    """The path of a request target, unescaped. Nearly every request asks for one of a few."""
+    path: str = httptools.parse_url(target).path.decode("ascii")
+    return unquote(path) if "%" in path else path

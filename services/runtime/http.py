@@ -1,7 +1,8 @@
 """A service's HTTP face: routes in a table, one error boundary, one log line per request.
 
-A plain ASGI application, because it is the hot path: measured on one core, bare ASGI carries three times what a
-framework with validation does, and one `@app.middleware("http")` costs more than all of this file.
+No framework, because it is the hot path: measured on one core, a bare handler carries three times what a framework with
+validation does, and one layer of middleware costs more than all of this file. A handler gets an `Exchange`, made by
+`guard` when a request's head is here and handed over by `connection` when its body is.
 """
 
 from __future__ import annotations
@@ -11,21 +12,30 @@ import re
 import secrets
 import traceback
 import types
-from collections.abc import Awaitable, Callable, Collection, Generator, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Generator, Mapping
 from dataclasses import dataclass, field
 from itertools import count
+from typing import Any, Protocol
 
 import msgspec
-from starlette.types import Message, Receive, Scope, Send
 
 from services.core.outcome import Outcome
 from services.runtime.drain import Drain
-from services.runtime.errors import BadInput, Refused, TooLarge, WeirError, problem
+from services.runtime.errors import BadInput, Refused, WeirError, problem
+from services.runtime.framing import (
+    BODILESS,
+    CHUNKED,
+    CLOSE,
+    LAST_CHUNK,
+    STATUS_LINES,
+    Headers,
+    block,
+    chunk,
+    content_type_line,
+)
 from services.runtime.log import Log
-from services.runtime.peer import peer_of
 
 _REQUEST_ID = re.compile(rb"^[A-Za-z0-9._:-]{1,128}$")
-MAX_UNGUARDED_BODY_BYTES = 1_048_576
 HEALTH_ROUTES = ("/health", "/health/ready")
 
 
@@ -37,74 +47,128 @@ class Readiness:
     detail: dict[str, object] = field(default_factory=dict)
 
 
-def block(headers: Iterable[tuple[bytes, bytes]]) -> bytes:
-    """Header lines, ready to be sent. Made once where they are the same for many answers."""
-    return b"".join([b"%s: %s\r\n" % header for header in headers])
+class Wire(Protocol):
+    """What an exchange needs of the connection that it came by."""
 
+    @property
+    def behind(self) -> bool:
+        """The client reads slower than we write: before another piece, wait `until_read`."""
 
-def unblock(lines: bytes) -> list[tuple[bytes, bytes]]:
-    """What `block` was made of."""
-    return [(name, value) for name, _, value in (line.partition(b": ") for line in lines.split(b"\r\n")[:-1])]
+    @property
+    def date_line(self) -> bytes:
+        """The header line with the time of day, to the second."""
+
+    def send(self, data: bytes) -> None:
+        """Write, without waiting."""
+
+    async def until_read(self) -> None:
+        """Wait while the client is behind; returns when it is lost, too."""
+
+    def answered(self, exchange: Exchange) -> None:
+        """The answer is complete: turn to the next request."""
+
+    def ended(self, exchange: Exchange) -> None:
+        """Its handler has ended, whether or not with a complete answer."""
 
 
 class Exchange:
     """One request and its answer.
 
     `always` is a `block` of headers that stand on the answer whatever it will be, a refusal too. It begins as the
-    service's own, and a handler may put another in its place until the answer starts.
+    service's own, and a handler may put another in its place until the answer starts. Times are the loop's.
     """
 
     __slots__ = (
+        "_callbacks",
+        "_chunked",
+        "_head",
         "_named",
-        "_peer",
-        "_send",
+        "_wire",
         "always",
+        "began_at",
         "body",
+        "complete",
+        "given_id",
+        "gone",
         "headers",
         "id",
+        "keep_alive",
         "log",
+        "may_chunk",
         "method",
         "path",
         "started",
         "status",
         "tail",
+        "task",
+        "whole",
     )
 
     def __init__(
-        self,
-        scope: Scope,
-        send: Send,
-        body: bytes,
-        new_id: Callable[[], str],
-        always: bytes = b"",
+        self, wire: Wire, method: str, path: str, headers: list[tuple[bytes, bytes]], given_id: bytes | None = None
     ) -> None:
-        self.always = always
-        self.method: str = scope["method"]
-        self.path: str = scope["path"]
+        self.method = method
+        self.path = path
         self.tail = ""
-        self.headers: list[tuple[bytes, bytes]] = scope["headers"]
-        self.body = body
+        self.headers = headers
+        self.body = b""
+        self.whole = False  # the request is here with all of its body
+        self.given_id = given_id
+        self.id = ""
+        self.always = b""
+        self.log: dict[str, object] = {}
+        self.began_at = 0.0
         self.status = 0
         self.started = False
-        self.log: dict[str, object] = {}
-        self._send = send
-        self._named = dict(self.headers)
-        self._peer = peer_of(scope)
-        given = self._named.get(b"x-request-id")
-        self.id = given.decode("ascii") if given and _REQUEST_ID.match(given) else new_id()
+        self.complete = False
+        self.gone = False  # the client left before its answer was complete
+        self.keep_alive = True
+        self.may_chunk = True
+        self.task: asyncio.Task[None] | None = None  # its handler's, once that waits
+        self._wire = wire
+        self._chunked = False
+        self._head = b""
+        self._named: dict[bytes, bytes] | None = None
+        self._callbacks: list[Callable[[], object]] = []
+
+    def __repr__(self) -> str:
+        state = "gone" if self.gone else "complete" if self.complete else "started" if self.started else "open"
+        return f"<Exchange {self.id} {self.method} {self.path[:80]}, {state}, status {self.status}>"
 
     def header(self, name: bytes) -> bytes | None:
         """The value of a header, by its lower-case name; the last one where it is repeated."""
+        if self._named is None:
+            self._named = dict(self.headers)
         return self._named.get(name)
-
-    @property
-    def gone(self) -> bool:
-        """The client left before its answer was complete."""
-        return self._peer.gone
 
     def on_gone(self, callback: Callable[[], object]) -> None:
         """Call this once when the client leaves; at once if it has already left."""
-        self._peer.on_gone(callback)
+        if self.gone:
+            callback()
+        else:
+            self._callbacks.append(callback)
+
+    def lost(self) -> None:
+        """The connection is lost: tell everyone who asked, once. Whatever is sent from now on goes nowhere."""
+        self.gone = True
+        while self._callbacks:
+            self._callbacks.pop(0)()
+
+    # A whole answer
+
+    def reply_now(
+        self,
+        status: int,
+        body: bytes,
+        *,
+        content_type: bytes = b"application/json",
+        headers: Headers = (),
+    ) -> None:
+        """Send the whole answer, and do not ask whether the client keeps up: for answers that are small."""
+        length = b"" if status in BODILESS else b"content-length: %d\r\n" % len(body)
+        self._begin(status, content_type, length, headers)
+        self._send(b"" if self.method == "HEAD" or not length else body)
+        self._end()
 
     async def reply(
         self,
@@ -112,41 +176,89 @@ class Exchange:
         body: bytes,
         *,
         content_type: bytes = b"application/json",
-        headers: Sequence[tuple[bytes, bytes]] = (),
+        headers: Headers = (),
     ) -> None:
         """Send the whole answer."""
-        self.started = True
-        self.status = status
-        sent = [
-            (b"content-type", content_type),
-            (b"content-length", b"%d" % len(body)),
-            (b"x-request-id", self.id.encode("ascii")),
-            *unblock(self.always),
-            *headers,
-        ]
-        await self._send({"type": "http.response.start", "status": status, "headers": sent})
-        await self._send({"type": "http.response.body", "body": body})
+        if self._wire.behind:
+            await self._wire.until_read()
+        self.reply_now(status, body, content_type=content_type, headers=headers)
 
-    async def refuse(self, error: WeirError) -> None:
+    def refuse_now(self, error: WeirError) -> None:
         """Send a refusal as the problem body, with its hint."""
         status, headers, body = problem(error)
-        await self.reply(status, body, headers=headers)
+        self.reply_now(status, body, headers=headers)
 
-    async def start(self, status: int, content_type: bytes, headers: Sequence[tuple[bytes, bytes]] = ()) -> None:
-        """Send status and headers; `write` and `end` follow."""
+    async def refuse(self, error: WeirError) -> None:
+        """The same, for whom a client that does not read is worth waiting for."""
+        if self._wire.behind:
+            await self._wire.until_read()
+        self.refuse_now(error)
+
+    # An answer in pieces
+
+    async def start(self, status: int, content_type: bytes, headers: Headers = ()) -> None:
+        """Begin an answer whose length is not known; `write` and `end` follow. Its head leaves with the first piece."""
+        self._chunked = self.may_chunk
+        self._begin(status, content_type, CHUNKED if self._chunked else b"", headers)
+
+    async def write(self, piece: bytes) -> None:
+        """Send a piece of a streamed answer; waits while the client reads slower than we write."""
+        if self._wire.behind:
+            await self._wire.until_read()
+        self._must_be_open()
+        self._send(self._framed(piece))
+
+    async def end(self, piece: bytes = b"") -> None:
+        """End a streamed answer, with its last piece if there is one."""
+        if self._wire.behind:
+            await self._wire.until_read()
+        self._must_be_open()
+        self._send(self._framed(piece) + (LAST_CHUNK if self._chunked and self.method != "HEAD" else b""))
+        self._end()
+
+    def ended(self) -> None:
+        """The handler has ended. An answer without its end is cut, so that nobody takes it for whole."""
+        self._wire.ended(self)
+
+    def _framed(self, piece: bytes) -> bytes:
+        if not piece or self.method == "HEAD":
+            return b""
+        return chunk(piece) if self._chunked else piece
+
+    def _must_be_open(self) -> None:
+        if not self.started or self.complete:
+            raise RuntimeError("a piece of an answer before its start or after its end")
+
+    # The way out
+
+    def _begin(self, status: int, content_type: bytes, framing: bytes, headers: Headers) -> None:
+        """Make the head. It waits for the first piece of the body: both leave in one write."""
+        if self.started:
+            raise RuntimeError("an answer was started twice")
+        self._head = b"%b%b%b%bx-request-id: %b\r\n%b%b%b\r\n" % (
+            STATUS_LINES[status],
+            self._wire.date_line,
+            content_type_line(content_type),
+            framing,
+            self.id.encode("ascii"),
+            self.always,
+            block(headers) if headers else b"",
+            b"" if self.keep_alive else CLOSE,
+        )
         self.started = True
         self.status = status
-        own = [(b"content-type", content_type), (b"x-request-id", self.id.encode("ascii")), *unblock(self.always)]
-        sent = [*own, *headers]
-        await self._send({"type": "http.response.start", "status": status, "headers": sent})
 
-    async def write(self, chunk: bytes) -> None:
-        """Send a piece of a streamed answer; waits while the client reads slower than we write."""
-        await self._send({"type": "http.response.body", "body": chunk, "more_body": True})
+    def _send(self, data: bytes) -> None:
+        if self._head:
+            data = self._head + data
+            self._head = b""
+        if data and not self.gone:
+            self._wire.send(data)
 
-    async def end(self) -> None:
-        """End a streamed answer."""
-        await self._send({"type": "http.response.body", "body": b""})
+    def _end(self) -> None:
+        if not self.gone:
+            self.complete = True
+            self._wire.answered(self)
 
 
 Handler = Callable[[Exchange], Awaitable[None]]
@@ -158,8 +270,17 @@ def become_task() -> Generator[None, None, None]:
     yield
 
 
+class App(Protocol):
+    """What answers the requests of a listener. `always` stands on what is refused before a handler, too."""
+
+    always: bytes
+
+    def handle(self, exchange: Exchange) -> Coroutine[Any, Any, None]:
+        """Answer one exchange. Its first step runs at once, and must not wait: see `become_task`."""
+
+
 class Service:
-    """The ASGI application of one service.
+    """What one service answers.
 
     `routes` maps (METHOD, path) to a handler; a path that ends in `/*` matches one more segment (`exchange.tail`).
     `headers` stand on every answer; `always`, the block made of them, may be replaced while the service runs.
@@ -176,7 +297,7 @@ class Service:
         ready: Callable[[], Readiness],
         log: Log,
         drain: Drain,
-        headers: Sequence[tuple[bytes, bytes]] = (),
+        headers: Headers = (),
         eager: Collection[str] = (),
     ) -> None:
         self.name = name
@@ -191,40 +312,50 @@ class Service:
         }
         self._routes = {**own, **routes}
         self._paths = {path for _, path in self._routes}
-        prefix, numbers = secrets.token_hex(6), count(1)
-        self._new_id = lambda: f"{prefix}-{next(numbers):x}"
+        self._id_prefix = secrets.token_hex(6)
+        self._id_numbers = count(1)
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
-            raise RuntimeError(f"{self.name} speaks HTTP only, not {scope['type']}")
-        route, tail = self._match(scope["path"])
-        handler = self._routes.get((scope["method"], route))
-        began = asyncio.get_running_loop().time()
-        exchange = Exchange(scope, send, b"", self._new_id, self.always)
-        exchange.tail = tail
+    async def handle(self, exchange: Exchange) -> None:
+        """Answer one request, whatever comes of it, and write its line in the log."""
+        now = asyncio.get_running_loop().time
+        exchange.began_at = now()
+        exchange.always = self.always
+        exchange.id = self._id_for(exchange.given_id)
+        path = exchange.path
+        route = path if path in self._paths else self._pattern(exchange)
         self.drain.inflight += 1
         try:
-            await self._answer(exchange, handler, route, receive)
+            await self._answer(exchange, route)
         finally:
             self.drain.inflight -= 1
-            self._log_request(exchange, route, asyncio.get_running_loop().time() - began)
+            exchange.ended()
+            self._log_request(exchange, route, now() - exchange.began_at)
 
-    def _match(self, path: str) -> tuple[str, str]:
-        if path in self._paths:
-            return path, ""
-        parent, _, tail = path.rpartition("/")
+    def _id_for(self, given: bytes | None) -> str:
+        """The client's own, if it can stand in a log and a header."""
+        if given is not None and _REQUEST_ID.match(given):
+            return given.decode("ascii")
+        return f"{self._id_prefix}-{next(self._id_numbers):x}"
+
+    def _pattern(self, exchange: Exchange) -> str:
+        """The route of a path that is not one itself: the one that ends in `/*`, or the path, which leads nowhere."""
+        parent, _, tail = exchange.path.rpartition("/")
         pattern = f"{parent}/*"
-        return (pattern, tail) if tail and pattern in self._paths else (path, "")
+        if not tail or pattern not in self._paths:
+            return exchange.path
+        exchange.tail = tail
+        return pattern
 
-    async def _answer(self, exchange: Exchange, handler: Handler | None, route: str, receive: Receive) -> None:
+    async def _answer(self, exchange: Exchange, route: str) -> None:
         try:
+            handler = self._routes.get((exchange.method, route))
             if handler is None:
-                self._no_route(exchange, route)
-            else:
-                exchange.body = await _whole_body(receive)
-                if route not in self._eager:
-                    await become_task()
-                await handler(exchange)
+                raise self._no_route(exchange, route)
+            if route not in self._eager:
+                await become_task()
+            await handler(exchange)
+            if not exchange.complete and not exchange.gone:
+                raise RuntimeError("the handler returned without an end to its answer")
         except WeirError as error:
             await self._problem(exchange, error)
         except asyncio.CancelledError:  # by a client that left, or by the end of the drain's grace
@@ -236,13 +367,12 @@ class Service:
             self.log.error("a handler failed", id=exchange.id, path=route, traceback=_trace(error))
             await self._problem(exchange, WeirError(Outcome.INTERNAL, "an internal error; the log has its id"))
 
-    def _no_route(self, exchange: Exchange, route: str) -> None:
+    def _no_route(self, exchange: Exchange, route: str) -> BadInput:
         if route in self._paths:
             allowed = ", ".join(sorted(method for method, path in self._routes if path == route))
-            raise BadInput(
-                f"{exchange.method} is not allowed here; use {allowed}", status=405, code="method_not_allowed"
-            )
-        raise BadInput(f"there is nothing at {exchange.path[:200]}", status=404, code="not_found")
+            message = f"{exchange.method} is not allowed here; use {allowed}"
+            return BadInput(message, status=405, code="method_not_allowed")
+        return BadInput(f"there is nothing at {exchange.path[:200]}", status=404, code="not_found")
 
     async def _problem(self, exchange: Exchange, error: WeirError) -> None:
         exchange.log.setdefault("outcome", error.outcome)
@@ -269,18 +399,6 @@ class Service:
         await exchange.reply(
             200 if ok else 503, msgspec.json.encode({"status": state, "service": self.name, **ready.detail})
         )
-
-
-async def _whole_body(receive: Receive) -> bytes:
-    """The body; in one message where the guard stands before us, bounded where it does not (in tests)."""
-    message: Message = await receive()
-    body: bytes = message.get("body", b"")
-    while message.get("more_body"):
-        message = await receive()
-        body += message.get("body", b"")
-        if len(body) > MAX_UNGUARDED_BODY_BYTES:
-            raise TooLarge(f"the body exceeds {MAX_UNGUARDED_BODY_BYTES} bytes")
-    return body
 
 
 def _trace(error: Exception) -> str:

@@ -10,7 +10,6 @@ import asyncio
 import contextlib
 import gc
 import inspect
-import math
 import os
 import signal
 import socket
@@ -19,15 +18,14 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, field
 from email.utils import formatdate
-from typing import Any
 
-import uvicorn
 import uvloop
-from starlette.types import ASGIApp
-from uvicorn.server import ServerState
 
+from services.runtime.connection import Connection, Shared
 from services.runtime.drain import Drain
-from services.runtime.guard import GuardLimits, guarded
+from services.runtime.framing import block
+from services.runtime.guard import GuardLimits
+from services.runtime.http import App
 from services.runtime.log import Log
 from services.runtime.settings import ServiceSettings
 
@@ -45,8 +43,8 @@ class Process:
     """One service, built: what `app.py` returns and `run` runs. Port 0 means any free one."""
 
     name: str
-    app: ASGIApp
-    metrics: ASGIApp
+    app: App
+    metrics: App
     log: Log
     drain: Drain
     host: str
@@ -58,6 +56,7 @@ class Process:
     drain_timeout_s: float = 10.0
     start: Callable[[], Awaitable[None]] = _nothing
     stop: Callable[[], Awaitable[None]] = _nothing
+    reload: Callable[[], None] | None = None  # on SIGHUP; without it that signal ends the process, as usual
     port_variable: str = ""
     bound_port: int = 0
     bound_metrics_port: int = 0
@@ -69,12 +68,13 @@ def from_settings(
     name: str,
     port: int,
     port_variable: str,
-    app: ASGIApp,
-    metrics: ASGIApp,
+    app: App,
+    metrics: App,
     log: Log,
     drain: Drain,
     start: Callable[[], Awaitable[None]],
     stop: Callable[[], Awaitable[None]],
+    reload: Callable[[], None] | None = None,
 ) -> Process:
     """A service with the bounds and addresses that every service's settings have."""
     return Process(
@@ -98,6 +98,7 @@ def from_settings(
         drain_timeout_s=settings.drain_timeout_s,
         start=start,
         stop=stop,
+        reload=reload,
         port_variable=port_variable,
     )
 
@@ -107,15 +108,10 @@ class PortTaken(Exception):
 
 
 class _Listener:
-    """One listening socket over uvicorn's protocol, with a drain of our own: no polling, and nobody's signals."""
+    """One listening socket and its connections, and how they leave: no polling, and nobody's signals."""
 
-    def __init__(self, app: ASGIApp, limits: GuardLimits, idle_timeout_s: float) -> None:
-        self._config = uvicorn.Config(
-            app, http=guarded(limits), ws="none", lifespan="off", loop="none", log_config=None, access_log=False,
-            server_header=False, proxy_headers=False, timeout_keep_alive=math.ceil(idle_timeout_s),
-        )  # fmt: skip
-        self._config.load()
-        self._state = ServerState()
+    def __init__(self, app: App, limits: GuardLimits, idle_timeout_s: float) -> None:
+        self._shared = Shared(app, limits, idle_timeout_s)
         self._server: asyncio.Server | None = None
         self._dating: asyncio.Task[None] | None = None
 
@@ -124,33 +120,28 @@ class _Listener:
         loop = asyncio.get_running_loop()
         self._dating = loop.create_task(self._keep_the_date())
         await asyncio.sleep(0)  # the first answer has a date, too
-        self._server = await loop.create_server(self._connection, sock=sock)
-
-    def _connection(self) -> asyncio.Protocol:
-        make: Any = self._config.http_protocol_class
-        connection: asyncio.Protocol = make(config=self._config, server_state=self._state, app_state={})
-        return connection
+        self._server = await loop.create_server(lambda: Connection(self._shared), sock=sock)
 
     async def _keep_the_date(self) -> None:
         while True:
-            self._state.default_headers = [(b"date", formatdate(usegmt=True).encode("ascii"))]
+            self._shared.date_line = block([(b"date", formatdate(usegmt=True).encode("ascii"))])
             await asyncio.sleep(1.0)
 
     async def close(self, grace_s: float) -> None:
         """Stop accepting, let what runs finish within the grace, cancel the rest and let it say so."""
+        shared = self._shared
         if self._server is not None:
             self._server.close()
-        for connection in list(self._state.connections):
-            connection.shutdown()
-        if self._state.tasks:
-            _, late = await asyncio.wait(set(self._state.tasks), timeout=grace_s)
+        for connection in list(shared.connections):
+            connection.leave()
+        if shared.tasks:
+            _, late = await asyncio.wait(set(shared.tasks), timeout=grace_s)
             for task in late:
                 task.cancel()
             if late:
                 await asyncio.wait(late, timeout=LAST_WORDS_S)
-        await asyncio.sleep(0)  # the last answers leave with the loop's turn
-        for connection in list(self._state.connections):
-            connection.transport.close()
+        for connection in list(shared.connections):
+            connection.close()
         if self._dating is not None:
             self._dating.cancel()
 
@@ -224,8 +215,8 @@ async def _run(build: Callable[[], Process | Awaitable[Process]]) -> int:
     built = build()
     process = await built if inspect.isawaitable(built) else built
     leaving = asyncio.Event()
-    _on_signals(leaving)
-    process.log.capture_stdlib("uvicorn", "uvicorn.error", "asyncio")
+    _on_signals(leaving, process.reload)
+    process.log.capture_stdlib("asyncio")
     try:
         async with running(process):
             await leaving.wait()
@@ -237,7 +228,7 @@ async def _run(build: Callable[[], Process | Awaitable[Process]]) -> int:
     return 0
 
 
-def _on_signals(leaving: asyncio.Event) -> None:
+def _on_signals(leaving: asyncio.Event, reload: Callable[[], None] | None) -> None:
     def received() -> None:
         if leaving.is_set():
             os._exit(1)  # asked twice: leave now
@@ -246,3 +237,5 @@ def _on_signals(leaving: asyncio.Event) -> None:
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, received)
+    if reload is not None:
+        loop.add_signal_handler(signal.SIGHUP, reload)

@@ -10,7 +10,8 @@ from __future__ import annotations
 from prometheus_client import CollectorRegistry, GCCollector, PlatformCollector, ProcessCollector
 from prometheus_client import disable_created_metrics as _disable_created_metrics
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
-from starlette.types import ASGIApp, Receive, Scope, Send
+
+from services.runtime.http import App, Exchange
 
 SECONDS_BUCKETS = (
     0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 0.75,
@@ -28,17 +29,21 @@ def new_registry() -> CollectorRegistry:
     return registry
 
 
-def metrics_app(registry: CollectorRegistry) -> ASGIApp:
+class MetricsApp:
     """GET and HEAD /metrics; everything else on this listener is 404."""
 
-    async def app(scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
-            return
-        found = scope["path"] == "/metrics" and scope["method"] in ("GET", "HEAD")
-        body = generate_latest(registry) if found else b"not found\n"
-        content_type = CONTENT_TYPE_LATEST.encode() if found else b"text/plain; charset=utf-8"
-        headers = [(b"content-type", content_type), (b"content-length", b"%d" % len(body))]
-        await send({"type": "http.response.start", "status": 200 if found else 404, "headers": headers})
-        await send({"type": "http.response.body", "body": b"" if scope["method"] == "HEAD" else body})
+    always = b""
 
-    return app
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self._registry = registry
+
+    async def handle(self, exchange: Exchange) -> None:
+        found = exchange.path == "/metrics" and exchange.method in ("GET", "HEAD")
+        body = generate_latest(self._registry) if found else b"not found\n"
+        content_type = CONTENT_TYPE_LATEST.encode() if found else b"text/plain; charset=utf-8"
+        exchange.reply_now(200 if found else 404, body, content_type=content_type)
+
+
+def metrics_app(registry: CollectorRegistry) -> App:
+    """What answers on the metrics listener."""
+    return MetricsApp(registry)

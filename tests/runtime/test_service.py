@@ -11,7 +11,8 @@ import pytest
 
 from services.core.outcome import Outcome
 from services.runtime.errors import Refused
-from services.runtime.http import Exchange, block
+from services.runtime.framing import block
+from services.runtime.http import Exchange
 from services.runtime.serve import PortTaken, running
 from tests.runtime.rig import ask, build, post, serving, until
 

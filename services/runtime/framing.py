@@ -1,0 +1,43 @@
+"""How an answer looks on a wire of HTTP/1.1 (RFC 9112): status lines, header lines, chunks. Bytes and nothing else.
+
+Whatever is the same for many answers is made once: the status lines are a table, a content type's line is remembered,
+and a `block` of headers can be kept by whoever sends it often.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from functools import lru_cache
+from http import HTTPStatus
+
+Headers = Collection[tuple[bytes, bytes]]
+
+_PHRASES = {status.value: status.phrase for status in HTTPStatus}
+STATUS_LINES = {
+    status: f"HTTP/1.1 {status} {_PHRASES.get(status, '')}\r\n".encode("ascii") for status in range(200, 600)
+}
+BODILESS = frozenset({204, 304})  # RFC 9110 sections 15.3.5 and 15.4.5: no body, and so no length
+
+CHUNKED = b"transfer-encoding: chunked\r\n"
+CLOSE = b"connection: close\r\n"
+CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
+LAST_CHUNK = b"0\r\n\r\n"
+
+
+def block(headers: Headers) -> bytes:
+    """Header lines, ready to be sent. A line break inside one would begin a header that nobody meant: ValueError."""
+    lines = b"".join([b"%b: %b\r\n" % header for header in headers])
+    if not lines.count(b"\n") == lines.count(b"\r") == len(headers):
+        raise ValueError("a header holds a line break")
+    return lines
+
+
+@lru_cache(maxsize=64)
+def content_type_line(content_type: bytes) -> bytes:
+    """A service answers with few content types, and often."""
+    return block([(b"content-type", content_type)])
+
+
+def chunk(data: bytes) -> bytes:
+    """A piece of a body whose length is not known in advance. Not of no bytes: that is the end."""
+    return b"%x\r\n%b\r\n" % (len(data), data)
