@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from random import Random
 
 from services.core.account import Bounds, TenantSpec
@@ -10,17 +9,20 @@ from services.core.choices import WeirSettings
 from services.core.limit import InflightCap
 from services.core.retries import RetryBudget
 from services.core.weir import Weir
+from services.router.announced import begin_with
 from services.router.api import routes
 from services.router.attempts import Attempts
 from services.router.cancels import Cancels
 from services.router.config import RouterSettings
 from services.router.context import Context
 from services.router.dispatcher import Dispatcher
+from services.router.exposure import LAB_MODE_WARNING
 from services.router.fleet import Fleet
 from services.router.holdings import Holdings
 from services.router.metrics import RouterMetrics
 from services.router.pipeline import Pipeline
 from services.router.prober import Prober
+from services.router.reloading import Reloading
 from services.router.retrieval import RetrievalClient, RetrievalWatch
 from services.router.sizing import Sizes
 from services.router.tenants import OTHER, FileTenants, LabTenants, Tenants
@@ -68,7 +70,10 @@ def build(settings: RouterSettings) -> Process:
         return Readiness(bool(up), {"workers": up, "degraded": degraded + watch.lacking})
 
     async def start() -> None:
+        if settings.tenants_file is None:
+            log.warning(LAB_MODE_WARNING)
         await prober.look_at_all()
+        begin_with(dispatcher.weir, fleet, settings.completion_weight)
         prober.start()
         watch.start()
 
@@ -95,6 +100,7 @@ def build(settings: RouterSettings) -> Process:
         drain=drain,
         start=start,
         stop=stop,
+        reload=Reloading(settings, tenants, dispatcher, prober, metrics, log).begin,
     )
 
 

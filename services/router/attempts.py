@@ -34,7 +34,7 @@ MOST_KILLS = 2
 
 
 class Attempts:
-    """Sends what has a place. `send` raises Refused, UpstreamFailed or BadInput; the place is its caller's to release."""
+    """Sends what has a place. Raises Refused, UpstreamFailed or BadInput; the place is its caller's to release."""
 
     def __init__(self, dispatcher: Dispatcher, prober: Prober, budget: RetryBudget, metrics: RouterMetrics) -> None:
         self._dispatcher = dispatcher

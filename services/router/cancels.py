@@ -1,4 +1,4 @@
-"""Telling a worker that nobody waits any more: beside the socket that closes, since a proxy between may hold it open."""
+"""Telling a worker that nobody waits any more: beside the socket that closes, which a proxy between may hold open."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Who starts, and where: the async shell over the core's decisions and the fleet's ledger.
 
-    admit    one decision, on one turn of the event loop: refused at once, or a place in line, or started in the same step
+    admit    one decision, on one turn of the event loop: refused, or a place in line, or started in the same step
     place    wait for the turn; whoever frees a slot starts the next, and wakes exactly that one
     release  the end, however it came: out of the line or off the worker, charged, learned from; then the next starts
 
@@ -132,7 +132,7 @@ class Dispatcher:
         return turn.worker
 
     async def another(self, turn: Turn, delay_s: float, *, overloaded: bool = False) -> Worker:
-        """For the one retry: another worker's place, before all who wait; its own again, after `delay_s`, if it is alone.
+        """For the one retry: another worker's place, before all who wait; its own, after `delay_s`, if it is alone.
 
         Raises Refused when nobody is left who could. It keeps its place under MAX_INFLIGHT, so that bounds these too.
         """
@@ -175,8 +175,10 @@ class Dispatcher:
             self.weir.finish(now, turn, outcome, prompt_tokens, completion_tokens)
             self._leave(turn, pace_s)
             self.cap.give_back()
-            self._serve_second()
-            self._pump_all(now)
+            if self._second:
+                self._serve_second()
+            if self.waiting:
+                self._pump_all(now)
 
     def next_attempt(self, turn: Turn) -> str:
         """A name for one try at one worker. It is the router's own: two clients may use the same `x-request-id`."""
@@ -193,8 +195,8 @@ class Dispatcher:
 
     def _pump(self, now: float, pool: str) -> None:
         """Start what can start in this pool, and turn away what turned out to fit no more."""
-        cap, fleet = self.cap, self.fleet
-        while cap.inflight < cap.cap and fleet.room(pool):
+        cap, fleet, waiting = self.cap, self.fleet, self.weir.drr.usage
+        while waiting.requests and cap.inflight < cap.cap and fleet.room(pool):
             started, gone = self.weir.next(now, pool, self._fits)
             for other in gone:
                 self._turn_away(cast(Turn, other), refusing.evicted(now, other))

@@ -207,8 +207,6 @@ class Fleet:
         stands = worker.stands()
         if stands is worker.standing:
             return False
-        if worker.leaving:
-            return False
         for model in worker.models:
             if (line := self._lines.get(model)) is not None:
                 line.move(worker, stands)

@@ -50,7 +50,7 @@ class RouterMetrics:
             "weir_retries", "Second attempts, by why the first failed.", ["reason"], registry=registry
         )
         self._served_cost = Counter(
-            "weir_served_cost", "Prompt and completion tokens of served requests.", ["tenant"], registry=registry
+            "weir_served_cost", "What served requests cost, in token-equivalents.", ["tenant"], registry=registry
         )
         self._wasted = Counter(
             "weir_wasted_seconds", "Worker time spent on requests that were not served.", ["reason"], registry=registry
@@ -119,9 +119,9 @@ class RouterMetrics:
         if outcome is Outcome.SERVED:
             self._standard_seconds.observe(seconds)
 
-    def served(self, tenant: str, tokens: float) -> None:
-        """What a served request used."""
-        self._tenant(tenant)[2].inc(tokens)
+    def served(self, tenant: str, cost_tokens: float) -> None:
+        """What a served request cost."""
+        self._tenant(tenant)[2].inc(cost_tokens)
 
     def first_token(self, tenant: str, seconds: float) -> None:
         """The first output of a streamed answer."""

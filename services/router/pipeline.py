@@ -39,7 +39,8 @@ from services.router.wishes import Wishes
 from services.router.wishes import read as read_wishes
 from services.runtime.drain import Drain
 from services.runtime.errors import NoSuchModel, Refused, UpstreamFailed, WeirError
-from services.runtime.http import Exchange, become_task, block
+from services.runtime.framing import block
+from services.runtime.http import Exchange, become_task
 from services.runtime.keepalive import UpstreamError
 
 STILL_RUNNING = (Outcome.CLIENT_GONE, Outcome.DEADLINE_EXCEEDED, Outcome.DRAINING)
@@ -317,7 +318,8 @@ class Pipeline:
             self.metrics.wasted(outcome, now - life.dispatched_at)
 
     def _learn(self, life: Life, turn: Turn, usage: Usage) -> None:
-        self.metrics.served(life.label, usage.prompt_tokens + usage.completion_tokens)
+        weights = self.dispatcher.weir.settings.weights
+        self.metrics.served(life.label, weights.cost(usage.prompt_tokens, usage.completion_tokens))
         self.metrics.degraded(life.cuts())
         if life.found is None:
             self.context.sizes.counted(turn.model, turn.prompt_bytes, int(usage.prompt_tokens))

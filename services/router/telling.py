@@ -41,7 +41,7 @@ async def open_stream(exchange: Exchange, life: Life) -> None:
 async def tell_stream(
     exchange: Exchange, surface: Surface, call: Call, begun: Begun, life: Life, silence_s: float
 ) -> None:
-    """A stream, from its first output to its end. Raises UpstreamError where it was cut, TimeoutError where it is late."""
+    """A stream, from its first output to its end. Raises UpstreamError where it is cut, TimeoutError where late."""
     loop, alarm = asyncio.get_running_loop(), life.alarm
     created = unix_seconds()
     stream, delta = begun.stream, begun.first

@@ -369,7 +369,8 @@ async def chat(
         if response.status_code != 200 or not stream:
             answer = json.loads(await response.aread())
             told.code = answer["error"]["code"] if "error" in answer else None
-            told.whole = told.code is None and answer["usage"]["completion_tokens"] == tokens
+            cut = "max_tokens" in response.headers.get("x-weir-degraded", "")  # and said so
+            told.whole = told.code is None and (cut or answer["usage"]["completion_tokens"] == tokens)
             return told
         async for line in response.aiter_lines():
             if line == "data: [DONE]":
