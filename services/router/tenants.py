@@ -156,7 +156,7 @@ class FileTenants(Tenants):
     """
 
     def __init__(
-        self, path: Path, queue_requests: int = 64, queue_bytes: float = inf, *, max_slo_ms: float = inf
+        self, path: Path, queue_requests: int = 64, max_slo_ms: float = inf, *, queue_bytes: float = inf
     ) -> None:
         self._path = path
         self._queue_requests = queue_requests
