@@ -214,6 +214,16 @@ def test_a_place_is_given_back_once() -> None:
     assert (taken.inflight, taken.work_tokens) == (0, 0.0)
 
 
+def test_an_idle_worker_has_no_work_left_over_from_rounding() -> None:
+    fleet = fleet_of(worker("a", slots=9))
+    turns = [asked(work=1 + 0.1 * number) for number in range(9)]
+    for turn in turns:
+        fleet.take(turn)
+    for turn in turns[::-1][3:] + turns[::-1][:3]:
+        fleet.give_back(fleet.workers[0], turn)
+    assert fleet.workers[0].work_tokens == 0.0
+
+
 def test_a_request_cannot_hold_two_places_at_one_worker() -> None:
     fleet = fleet_of(worker("a"))
     turn = asked()
@@ -288,12 +298,13 @@ def test_a_worker_that_leaves_finishes_what_it_holds_and_is_then_closed() -> Non
     fleet = fleet_of(worker("a"), worker("b"))
     a, heard = fleet.workers[0], []
     fleet.changed = lambda: heard.append(fleet.slots("m"))
-    turn = asked(affinity=3)
-    assert fleet.take(turn) is a
+    turn, second = asked(affinity=3), asked(affinity=3)
+    assert fleet.take(turn) is fleet.take(second) is a
     fleet.reload([spec("b")], connect)
     assert heard == [4]
     assert (fleet.leaving, [one.name for one in fleet.workers]) == ([a], ["b"])
     assert fleet.take(asked(affinity=3)) is fleet.workers[0]
+    fleet.give_back(a, second)
     assert not a.upstream.closed  # type: ignore[attr-defined]  # a fake
     fleet.give_back(a, turn)
     assert (fleet.leaving, a.upstream.closed) == ([], True)  # type: ignore[attr-defined]

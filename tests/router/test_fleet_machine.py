@@ -86,15 +86,18 @@ class Ledger(RuleBasedStateMachine):
         work=st.floats(0, 1e6),
         sizes=st.tuples(st.integers(0, 30), st.integers(1, 30)),
         affinity=st.integers(0, 3),
-        excluded=st.integers(0, 11),
-        excludes=st.booleans(),
+        excluded=st.none() | st.integers(0, 11),
+        count=st.integers(1, 5),
     )
     def take(
-        self, model: str, work: float, sizes: tuple[int, int], affinity: int, excluded: int, excludes: bool
+        self, model: str, work: float, sizes: tuple[int, int], affinity: int, excluded: int | None, count: int
     ) -> None:
+        for _ in range(count):
+            self.take_one(asked(model=model, work=work, prompt=sizes[0], answer=sizes[1], affinity=affinity), excluded)
+
+    def take_one(self, turn: Turn, excluded: int | None) -> None:
         fleet = self.fleet
-        turn = asked(model=model, work=work, prompt=sizes[0], answer=sizes[1], affinity=affinity)
-        out = fleet.workers[excluded % len(fleet.workers)] if excludes and fleet.workers else None
+        out = fleet.workers[excluded % len(fleet.workers)] if excluded is not None and fleet.workers else None
         open_now = [one for one in fleet.workers if one is not out and self.could(one, turn)]
         fits = fleet.fits(turn, out)
         taken = fleet.take(turn, out)
@@ -104,7 +107,7 @@ class Ledger(RuleBasedStateMachine):
         assert taken in open_now
         if any(one.inflight < one.slots for one in open_now if one is not taken):
             assert taken.inflight <= taken.slots, "a look-ahead place was used while a slot was free"
-        self.held[turn] = (taken, max(work, 1.0), kv_tokens(turn))
+        self.held[turn] = (taken, max(turn.charge_tokens, 1.0), kv_tokens(turn))
 
     def could(self, worker: Worker, turn: Turn) -> bool:
         if not worker.live or worker.resting or turn.model not in worker.models:
