@@ -6,9 +6,9 @@ from collections.abc import Awaitable, Callable
 
 import msgspec
 
-from services.router.asked import Parser, chat_parser, completion_parser, parse_ask
 from services.router.embeddings import embed
 from services.router.openapi import document, page
+from services.router.parsers import Parser, chat_parser, completion_parser, parse_ask
 from services.router.pipeline import Pipeline
 from services.runtime.clock import unix_seconds
 from services.runtime.http import Exchange, Handler

@@ -7,7 +7,8 @@ other worker has just refused. Which failure leads where is this table:
 
     the worker                          then
     was never reached                   another one; costs no retry, since nothing was tried
-    refused (429, 503)                  another one that has not; if it is alone, itself again after the delay it named
+    refused (429, 503)                  another one that has not; if it is alone, itself again when it has rested, for
+                                        the delay that it named (`prober`)
     says that it failed                 another one
     was lost while it worked on it      another one; a second one lost makes the request poison: it is tried no more
 """
@@ -62,7 +63,7 @@ class Attempts:
         if remaining_ms <= 0:
             raise Refused(Outcome.DEADLINE_EXPIRED, "the deadline passed before a worker was reached")
         attempt = Attempt(self._dispatcher.next_attempt(turn), remaining_ms)
-        if not call.stream:
+        if not call.asked.stream:
             return await worker.upstream.whole(call, attempt)
         stream = await worker.upstream.open(call, attempt)
         try:
@@ -96,7 +97,7 @@ class Attempts:
             raise self._give_up(call, turn, failure)
         turn.retried = turn.retried or not free
         self._metrics.retry(reason)
-        await self._dispatcher.another(turn, delay_s, overloaded=reason == "refused")
+        await self._dispatcher.another(turn, overloaded=reason == "refused")
         return call if free else call.reduced()
 
     def _may_retry(self, call: Call, turn: Turn, now: float, failure: Exception, delay_s: float) -> bool:

@@ -8,42 +8,25 @@ They are Structs because one is made at each step of each request, and a frozen 
 from __future__ import annotations
 
 from collections.abc import Callable
-from enum import Enum
-from typing import Any, Protocol
+from typing import Protocol
 
 import msgspec
 
 from services.contracts.generate import Message
+from services.router.asked import Asked
 from services.runtime.keepalive import UpstreamError
 
 
-class Format(Enum):
-    """Whose words the client speaks. ASK is Weir's own and never passes through."""
-
-    CHAT = "chat"
-    COMPLETIONS = "completions"
-    ASK = "ask"
-
-
 class Call(msgspec.Struct, frozen=True):
-    """One piece of inference, on its way to a worker. `body` is the client's parsed JSON, for pass-through."""
+    """One piece of inference, on its way to a worker: what was asked, and what became of it."""
 
     id: str
     tenant: str
-    format: Format
     model: str
     max_tokens: int
-    stream: bool
     deadline_at: float
+    asked: Asked
     messages: list[Message] | None = None
-    prompt: str | None = None
-    temperature: float | None = None
-    top_p: float | None = None
-    stop: tuple[str, ...] = ()
-    seed: int | None = None
-    ignore_eos: bool = False
-    include_usage: bool = False
-    body: dict[str, Any] | None = None
     reduce: Callable[[], list[Message]] | None = None  # the same question over less context, for the one retry
 
     def reduced(self) -> Call:

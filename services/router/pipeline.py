@@ -18,7 +18,7 @@ from services.core.ladder import LADDER
 from services.core.outcome import Ending, Outcome
 from services.core.ticket import Ticket
 from services.router.alarm import Alarm
-from services.router.asked import Asked, Parser
+from services.router.asked import Asked
 from services.router.attempts import Attempts
 from services.router.call import Begun, Call, Whole
 from services.router.cancels import Cancels
@@ -27,6 +27,7 @@ from services.router.context import Context
 from services.router.dispatcher import Dispatcher
 from services.router.life import Life
 from services.router.metrics import RouterMetrics
+from services.router.parsers import Parser
 from services.router.refusing import leaving
 from services.router.retrieval import RetrievalClient
 from services.router.sizing import affinity, prompt_bytes
@@ -228,7 +229,7 @@ class Pipeline:
         life.dispatched_at = now()
         self.metrics.started(life.label, life.waited_s(), turn.predicted_wait_s)
         call = self._call(exchange, asked, turn, life)
-        if call.stream:
+        if call.asked.stream:
             await self._stream(exchange, call, wishes, turn, life)
             return
         answer = await self.attempts.send(call, turn)
@@ -237,7 +238,7 @@ class Pipeline:
         answered_at = now()
         if answered_at > turn.deadline:  # it came in the same turn of the loop as its alarm, and before it
             raise TimeoutError
-        await tell_whole(exchange, surface_for(call.format), call, answer, life, answered_at)
+        await tell_whole(exchange, surface_for(call.asked.format), call, answer, life, answered_at)
 
     async def _stream(self, exchange: Exchange, call: Call, wishes: Wishes, turn: Turn, life: Life) -> None:
         """The first output has a limit of its own, if the client named one; then each silence has."""
@@ -256,7 +257,7 @@ class Pipeline:
             self.metrics.first_token(life.label, life.first_at - life.began_at)
             if alarm is not None:
                 alarm.set(life.first_at + silence_s, silence=True)
-            await tell_stream(exchange, surface_for(call.format), call, begun, life, silence_s)
+            await tell_stream(exchange, surface_for(call.asked.format), call, begun, life, silence_s)
         finally:
             begun.stream.close()
 
@@ -266,25 +267,7 @@ class Pipeline:
         if asked.lookup is not None:
             messages, reduce = self.context.prompt(asked.lookup, life)
         life.lowered = turn.granted_tokens < asked.max_tokens
-        return Call(
-            id=exchange.id,
-            tenant=turn.tenant,
-            format=asked.format,
-            model=turn.model,
-            max_tokens=turn.granted_tokens,
-            stream=asked.stream,
-            deadline_at=turn.deadline,
-            messages=messages,
-            prompt=asked.prompt,
-            temperature=asked.temperature,
-            top_p=asked.top_p,
-            stop=asked.stop,
-            seed=asked.seed,
-            ignore_eos=asked.ignore_eos,
-            include_usage=asked.include_usage,
-            body=asked.body,
-            reduce=reduce,
-        )
+        return Call(exchange.id, turn.tenant, turn.model, turn.granted_tokens, turn.deadline, asked, messages, reduce)
 
     # ---- the end
 

@@ -24,7 +24,8 @@ from services.contracts.openai import (
     Timing,
     Usage,
 )
-from services.router.call import Call, Delta, End, Format, Whole
+from services.router.asked import Format
+from services.router.call import Call, Delta, End, Whole
 from services.router.life import Life
 
 DONE = b"data: [DONE]\n\n"
@@ -78,7 +79,7 @@ class ChatSurface:
         choice = ChatChunkChoice(0, ChatDelta(), end.finish_reason)
         finish = ChatChunk(call.id, created, call.model, [choice])
         counts = ChatChunk(call.id, created, call.model, [], usage=_usage(end))
-        events = [finish, counts] if call.include_usage else [finish]
+        events = [finish, counts] if call.asked.include_usage else [finish]
         events[-1] = msgspec.structs.replace(events[-1], weir=life.timing(now))
         return b"".join([*map(event, events), DONE])
 
@@ -99,7 +100,7 @@ class TextSurface:
     def last(self, call: Call, end: End, life: Life, now: float, created: int) -> bytes:
         finish = TextCompletion(call.id, created, call.model, [TextChoice(0, "", end.finish_reason)])
         counts = TextCompletion(call.id, created, call.model, [], usage=_usage(end))
-        events = [finish, counts] if call.include_usage else [finish]
+        events = [finish, counts] if call.asked.include_usage else [finish]
         events[-1] = msgspec.structs.replace(events[-1], weir=life.timing(now))
         return b"".join([*map(event, events), DONE])
 

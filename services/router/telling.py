@@ -27,7 +27,7 @@ NO_CACHE = (b"cache-control", b"no-cache")
 async def tell_whole(exchange: Exchange, surface: Surface, call: Call, answer: Whole, life: Life, now: float) -> None:
     """An answer in one piece: the worker's own words where it speaks the client's format."""
     body = answer.raw
-    if body is None or call.body is None:
+    if body is None or call.asked.body is None:
         body = surface.whole(call, answer, life, now, unix_seconds())
     await exchange.reply(200, body, headers=life.headers(now))
 

@@ -49,6 +49,7 @@ class Worker:
         "draining",
         "health",
         "held",
+        "held_back",
         "inflight",
         "kv_held_tokens",
         "kv_tokens",
@@ -77,6 +78,8 @@ class Worker:
         self.draining = False
         self.leaving = False
         """Out of the list: it finishes what it holds, and is then closed."""
+        self.held_back = False
+        """An operator wants it empty: nothing new until it is let go on."""
         self.resting = False
         """It has just refused, and said for how long."""
         self.held: dict[Request, Held] = {}
@@ -111,7 +114,7 @@ class Worker:
     @property
     def live(self) -> bool:
         """Whether it takes requests, if not at this moment."""
-        return self.health.up and not self.draining and not self.leaving
+        return self.health.up and not self.draining and not self.leaving and not self.held_back
 
     @property
     def places(self) -> int:

@@ -11,7 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from services.core.outcome import Outcome
-from services.router.call import Attempt, Busy, Call, Format, WorkerFailed
+from services.router.asked import Asked, Format
+from services.router.call import Attempt, Busy, Call, WorkerFailed
 from services.router.upstreams.openai import OpenAIUpstream, request_body
 from services.router.upstreams.openaianswer import answer_of, end_of, refusal_of
 from services.router.upstreams.openaistream import MAX_EVENT_BYTES, OpenAIStream
@@ -51,8 +52,12 @@ class FakeReply:
 
 
 def call(format: Format = Format.CHAT, **fields: Any) -> Call:
-    given = {"id": "r", "tenant": "t", "model": "m", "max_tokens": 9, "stream": True, "deadline_at": 1.0, "body": {}}
-    return Call(format=format, **{**given, **fields})
+    own = {"messages", "max_tokens", "deadline_at", "model"}
+    given = {"id": "r", "tenant": "t", "model": "m", "max_tokens": 9, "deadline_at": 1.0}
+    said = {"tenant": None, "model": None, "max_tokens": 9, "stream": True, "body": {}}
+    said |= {name: value for name, value in fields.items() if name not in own}
+    changed = {name: value for name, value in fields.items() if name in own}
+    return Call(asked=Asked(format=format, **said), **{**given, **changed})
 
 
 def chunk(delta: Any = None, finish: str | None = None, **fields: Any) -> dict[str, Any]:

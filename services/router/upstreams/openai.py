@@ -12,7 +12,8 @@ from typing import Any
 import msgspec
 
 from services.contracts.generate import Message
-from services.router.call import Attempt, Call, Format, Probe, Whole, WorkerFailed
+from services.router.asked import Format
+from services.router.call import Attempt, Call, Probe, Whole, WorkerFailed
 from services.router.upstreams.openaianswer import answer_of, end_of, refusal_of
 from services.router.upstreams.openaistream import OpenAIStream
 from services.router.workersfile import MAX_MODELS
@@ -54,7 +55,7 @@ class OpenAIUpstream:
         return OpenAIStream(reply, call)
 
     async def _post(self, call: Call, attempt: Attempt) -> Reply:
-        target = b"/completions" if call.format is Format.COMPLETIONS else b"/chat/completions"
+        target = b"/completions" if call.asked.format is Format.COMPLETIONS else b"/chat/completions"
         headers = [
             *self._headers,
             (b"x-request-id", call.id.encode()),
@@ -87,18 +88,18 @@ class OpenAIUpstream:
 
 def request_body(call: Call) -> dict[str, Any]:
     """The client's own fields, with the model, the bound that was granted, and exact usage asked for."""
-    if call.format is Format.ASK:
+    if call.asked.format is Format.ASK:
         body: dict[str, Any] = {"messages": _plain(call.messages or [])}
     else:
-        body = dict(call.body or {})
+        body = dict(call.asked.body or {})
         body.pop("tenant", None)
     body["model"] = call.model
     longest = "max_tokens" if body.get("max_completion_tokens") is None else "max_completion_tokens"
     for name in ("max_tokens", "max_completion_tokens"):
         body.pop(name, None)  # one of them decides, and two that differ are refused by some
     body[longest] = call.max_tokens
-    body["stream"] = call.stream
-    if call.stream:
+    body["stream"] = call.asked.stream
+    if call.asked.stream:
         body["stream_options"] = {**(body.get("stream_options") or {}), "include_usage": True}
     else:
         body.pop("stream_options", None)

@@ -15,7 +15,8 @@ from __future__ import annotations
 
 import re
 
-from services.router.call import Call, Delta, End, Format
+from services.router.asked import Format
+from services.router.call import Call, Delta, End
 from services.router.upstreams.openaianswer import Answer, answer_of, end_of
 from services.runtime.keepalive import Reply, Truncated, UpstreamError
 
@@ -34,8 +35,8 @@ class OpenAIStream:
         self.tail: list[bytes] = []
         self._reply = reply
         self._partial = b""
-        self._raw = call.format is not Format.ASK
-        self._wants_usage = call.include_usage
+        self._raw = call.asked.format is not Format.ASK
+        self._wants_usage = call.asked.include_usage
         self._began = False
         self._held: list[bytes] = []
         self._kept_bytes = 0

@@ -82,15 +82,15 @@ def _request(call: Call, attempt: Attempt) -> GenerateRequest:
         tenant=call.tenant,
         deadline_ms=attempt.remaining_ms,
         max_tokens=call.max_tokens,
-        prompt=call.prompt,
+        prompt=call.asked.prompt,
         messages=call.messages,
         model=call.model,
-        stream=call.stream,
-        temperature=1.0 if call.temperature is None else call.temperature,
-        top_p=1.0 if call.top_p is None else call.top_p,
-        stop=list(call.stop),
-        seed=call.seed,
-        ignore_eos=call.ignore_eos,
+        stream=call.asked.stream,
+        temperature=1.0 if call.asked.temperature is None else call.asked.temperature,
+        top_p=1.0 if call.asked.top_p is None else call.asked.top_p,
+        stop=list(call.asked.stop),
+        seed=call.asked.seed,
+        ignore_eos=call.asked.ignore_eos,
     )
 
 
