@@ -102,6 +102,8 @@ class Dispatcher:
         if self.draining:
             return refusing.leaving()
         turn.pool = self.fleet.pool_of(turn.model) or turn.model
+        if not self.fleet.alive(turn.model) and self.fleet.slots(turn.pool):  # of a pool without slots the core knows
+            return refusing.no_capacity(f"no worker that serves {turn.model} is alive")
         decision = self.weir.offer(now, turn)
         if isinstance(decision, Decision):
             return refusing.at_the_door(turn, decision, self.weir.drr.usage.requests)
@@ -122,6 +124,7 @@ class Dispatcher:
         self.weir.ready(now, turn)
         if turn.stage is Stage.WAITING:
             self._pump(now, turn.pool)
+            self._set_timer(now)  # its client's patience counts from now, and may end before anyone else's time
 
     async def place(self, turn: Turn) -> Worker:
         """Wait for a slot. Raises Refused when its time comes first. Cancelled, its owner releases it."""
@@ -131,12 +134,12 @@ class Dispatcher:
             await self._sleep(turn)
         return turn.worker
 
-    async def another(self, turn: Turn, delay_s: float, *, overloaded: bool = False) -> Worker:
-        """For the one retry: another worker's place, before all who wait; its own, after `delay_s`, if it is alone.
+    async def another(self, turn: Turn, *, overloaded: bool = False) -> Worker:
+        """For the one retry: another worker's place, before all who wait; its own again, when it has rested, if alone.
 
         Raises Refused when nobody is left who could. It keeps its place under MAX_INFLIGHT, so that bounds these too.
         """
-        left = turn.left = turn.worker
+        turn.left = turn.worker
         self._leave(turn, overloaded=overloaded)
         self._second.append(turn)
         now = asyncio.get_running_loop().time()
@@ -150,8 +153,6 @@ class Dispatcher:
         finally:
             if turn in self._second:
                 self._second.remove(turn)
-        if turn.worker is left and delay_s:
-            await asyncio.sleep(delay_s)
         return turn.worker
 
     async def _sleep(self, turn: Turn) -> None:
@@ -173,7 +174,7 @@ class Dispatcher:
             self.weir.leave(now, turn)
         elif turn.stage is Stage.RUNNING:
             self.weir.finish(now, turn, outcome, prompt_tokens, completion_tokens)
-            self._leave(turn, pace_s)
+            self._leave(turn, pace_s, served=outcome is Outcome.SERVED)
             self.cap.give_back()
             if self._second:
                 self._serve_second()
@@ -188,33 +189,37 @@ class Dispatcher:
 
     def _pump_all(self, now: float) -> None:
         """Every pool starts what it can; with more than one, they take turns at being first under MAX_INFLIGHT."""
-        pools = self.fleet.pools
-        for _ in pools:
-            self._first_pool = (self._first_pool + 1) % len(pools)
-            self._pump(now, pools[self._first_pool])
+        pools, first = self.fleet.pools, self._first_pool
+        for at in range(first, first + len(pools)):
+            if self._pump(now, pools[at % len(pools)]):
+                self._first_pool = (at + 1) % len(pools)
 
-    def _pump(self, now: float, pool: str) -> None:
-        """Start what can start in this pool, and turn away what turned out to fit no more."""
+    def _pump(self, now: float, pool: str) -> bool:
+        """Start what can start in this pool, and turn away what turned out to fit no more. Whether anything started."""
+        before = self.cap.taken_total
         cap, fleet, waiting = self.cap, self.fleet, self.weir.drr.usage
         while waiting.requests and cap.inflight < cap.cap and fleet.room(pool):
             started, gone = self.weir.next(now, pool, self._fits)
             for other in gone:
                 self._turn_away(cast(Turn, other), refusing.evicted(now, other))
             if started is None:
-                return
+                break
             turn = cast(Turn, started)
             cap.try_take()
             turn.worker = fleet.take(turn)
             self.waiting.discard(turn)
             turn.wake()
+        return self.cap.taken_total > before
 
     def _fits(self, request: Request) -> bool:
         return self.fleet.fits(cast(Turn, request))
 
-    def _leave(self, turn: Turn, pace_s: float | None = None, *, overloaded: bool = False) -> None:
+    def _leave(
+        self, turn: Turn, pace_s: float | None = None, *, overloaded: bool = False, served: bool = False
+    ) -> None:
         worker, turn.worker = turn.worker, None
         if worker is not None:
-            self.fleet.give_back(worker, turn, pace=pace_s, overloaded=overloaded)
+            self.fleet.give_back(worker, turn, pace=pace_s, overloaded=overloaded, served=served)
 
     def _turn_away(self, turn: Turn, refusal: Refused) -> None:
         self.waiting.discard(turn)
