@@ -85,7 +85,7 @@ class Inbound:
         self.on_message_begin()
         self.part = NOTHING
         self._parser = httptools.HttpRequestParser(self)
-        # A request behind one that closes is not answered; it is no fault of the one before it either.
+        # What stands behind a request that closes is ignored; by default it would be an error.
         self._parser.set_dangerous_leniencies(lenient_data_after_close=True)
 
     def feed(self, data: bytes) -> None:
@@ -155,14 +155,21 @@ class Inbound:
         except (UnicodeDecodeError, httptools.HttpParserInvalidURLError):
             self._fail(BadInput("the request target is not a valid URL"))
         exchange = Exchange(self._wire, parser.get_method().decode("ascii"), path, headers, self._id)
-        if parser.get_http_version() == "1.0":
-            exchange.may_chunk = exchange.keep_alive = self._continue = False
-        elif not parser.should_keep_alive():
+        if not parser.should_keep_alive():
             exchange.keep_alive = False
+        version = parser.get_http_version()
+        if version != "1.1":
+            self._suit(exchange, version)
         self._arriving = exchange
         self._bytes = 0
         self.part = BODY
         self.line.append(exchange)
+
+    def _suit(self, exchange: Exchange, version: str) -> None:
+        """HTTP/1.0 knows no chunks and no leave to continue, and is closed; nobody speaks anything older."""
+        if version != "1.0":
+            self._fail(BadInput(f"HTTP/{version} is not spoken here"))
+        exchange.may_chunk = exchange.keep_alive = self._continue = False
 
     def on_chunk_header(self) -> None:
         """A chunked body: many tiny chunks cost more than their bytes."""
@@ -200,7 +207,8 @@ class Inbound:
         raise refusal
 
     def _check_length(self, value: bytes) -> None:
-        if not value.isdigit() or int(value) > self._limits.body_bytes:
+        digits = value.strip(b" \t")
+        if not digits.isdigit() or int(digits) > self._limits.body_bytes:
             self._fail(self._too_long_a_body())
 
     def _check_encoding(self, value: bytes) -> None:
