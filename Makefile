@@ -16,7 +16,7 @@ ROUTER_PORT ?= 8000
 HOST_URL ?= http://127.0.0.1:$(ROUTER_PORT)
 QUESTION ?= How does Weir decide to refuse a request?
 
-.PHONY: help up down ask doctor simulate simulate-proof pictures test check bench load docs venv clean clean-data clean-venv
+.PHONY: help up down ask doctor simulate simulate-proof pictures test check bench fire bench-peers load docs venv clean clean-data clean-venv
 
 help: ## list the verbs
 	@if [ -t 1 ]; then on=$$(printf '\033[36m') off=$$(printf '\033[0m'); fi; \
@@ -65,6 +65,12 @@ docs: $(VENV)/.run ## check the documents: links, anchors, settings
 
 bench: $(VENV)/.dev ## measure the figures that docs/results quotes
 	@exec $(BIN)/python -m bench $(ARGS)
+
+fire: $(VENV)/.run ## the router under fire, real processes: make fire ARGS="--only sweep" (--list shows the cases)
+	@exec $(BIN)/python -m loadtests.fire $(ARGS)
+
+bench-peers: $(VENV)/.run ## Weir and HAProxy before the same workers, side by side; skipped where haproxy is not installed
+	@exec $(BIN)/python -m loadtests.peers $(ARGS)
 
 load: export SCENARIO ?= baseline
 load: $(VENV)/.load ## load a running stack with Locust: make load SCENARIO=burst

@@ -57,7 +57,7 @@ class Drill:
     stand: Stand
     capacity: Capacity
     say: Say
-    url: str
+    route: str = "completions"
     runs: list[Run] = field(default_factory=list)
 
     @property
@@ -91,9 +91,9 @@ class Drill:
         if seconds > MOST_SECONDS:
             raise ValueError(f"{name}: {seconds:g} s is longer than a load may last, {MOST_SECONDS:g} s")
         await asyncio.sleep(CALM_S)
-        plan = Plan(seconds=seconds, tenants=tenants, cooldown_s=cooldown_s)
+        plan = Plan(seconds=seconds, tenants=tenants, route=self.route, cooldown_s=cooldown_s)
         before = await meters.read(self.stand.workers)
-        client, used = Client(plan, self.url), cpu.read(self.stand)
+        client, used = Client(plan, self.stand.url), cpu.read(self.stand)
         async with asyncio.TaskGroup() as group:
             sending = group.create_task(client.run())
             troubling = group.create_task((trouble or _no_trouble)(self.stand))
@@ -130,7 +130,7 @@ async def drill(shape: Shape, tenants: Sequence[str], say: Say) -> AsyncIterator
     async with stand(shape, tenants) as made:
         measured = await capacity.measure(made)
         say(f"  {shape}: {measured.per_s:.1f} answers/s, service p50 {measured.service_ms.p50:.0f} ms")
-        yield Drill(made, measured, say, made.url)
+        yield Drill(made, measured, say)
 
 
 def storming(most: int) -> Retry:

@@ -85,7 +85,7 @@ class Tenant:
     patience_ms: float = 0.0
     stream: float = 0.0
     retry: Retry = Retry()
-    connections: int = 2048
+    connections: int = 4096
     key: str = ""
 
     def __post_init__(self) -> None:
