@@ -108,7 +108,12 @@ def tenants_of(settings: RouterSettings) -> Tenants:
     """From the file, or by their word in the lab. Raises ValueError listing every fault of the file."""
     if settings.tenants_file is None:
         return LabTenants(settings.max_lab_tenants, settings.lab_tenant_rps)
-    return FileTenants(settings.tenants_file, settings.tenant_queue_size, settings.max_deadline_ms)
+    return FileTenants(
+        settings.tenants_file,
+        settings.tenant_queue_size,
+        settings.max_deadline_ms,
+        queue_bytes=settings.max_queue_bytes / 4,
+    )
 
 
 def scheduler(settings: RouterSettings, tenants: Tenants, rng: Random) -> Weir:

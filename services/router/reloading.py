@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import asyncio
 
-from services.router import tenantsfile
+from services.core.account import ClassSpec, TenantSpec
+from services.router import exposure, tenantsfile
 from services.router.config import RouterSettings
 from services.router.dispatcher import Dispatcher
 from services.router.metrics import RouterMetrics
@@ -60,19 +61,27 @@ class Reloading:
         except tenantsfile.Faulty as error:
             self._log.error("TENANTS_FILE was not taken over", faults=list(error.faults))
             return
-        change = tenants.adopt(file)
-        if change.faults:
-            self._log.error("TENANTS_FILE was not taken over", faults=list(change.faults))
+        fault = exposure.fault(self._settings.host, self._settings.lab_network, file)
+        if fault is None:
+            fault = self._reclass(tenants.classes(file), tenants.specs(file))
+        if fault is not None:
+            self._log.error("TENANTS_FILE was not taken over", faults=[fault])
             return
-        now = asyncio.get_running_loop().time()
-        self._dispatcher.configure(tenants.specs())
-        for id in change.left:
-            self._dispatcher.weir.dismiss(now, id)
+        change = tenants.adopt(file)
         for id in change.joined:
             self._metrics.expect(id)
         self._log.info(
             "tenants reloaded", joined=len(change.joined), left=len(change.left), changed=len(change.changed)
         )
+
+    def _reclass(self, classes: tuple[ClassSpec, ...], specs: list[TenantSpec]) -> str | None:
+        """Classes and tenants of the scheduler, all or none; what is wrong with them."""
+        now = asyncio.get_running_loop().time()
+        try:
+            self._dispatcher.weir.reload(now, classes, specs)
+        except ValueError as error:
+            return f"classes: {error}"
+        return None
 
     def _read_workers(self) -> None:
         settings = self._settings

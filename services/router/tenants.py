@@ -23,7 +23,7 @@ from services.core.account import Bounds, ClassSpec, TenantSpec
 from services.router import tenantsfile
 from services.router.keys import KeyRing, bearer
 from services.router.rates import Rate
-from services.router.tenantsfile import DEFAULT_CLASS, TenantEntry, TenantsFile
+from services.router.tenantsfile import DEFAULT_CLASS, RateEntry, TenantEntry, TenantsFile
 from services.runtime.errors import BadInput, Unauthorized
 
 OTHER = "other"
@@ -48,7 +48,6 @@ class Tenant:
     rate: Rate | None = None
     paused: bool = False
     """Held back by an operator."""
-    lower_classes: frozenset[str] = frozenset()
 
     def allows(self, model: str) -> bool:
         """Whether it may use this model."""
@@ -57,9 +56,8 @@ class Tenant:
 
 @dataclass(frozen=True, slots=True)
 class Reload:
-    """What reading the file again came to: who is new, gone or different; or the faults, and then nothing changed."""
+    """What another file came to: who is new, gone or different."""
 
-    faults: tuple[str, ...] = ()
     joined: tuple[str, ...] = ()
     left: tuple[str, ...] = ()
     changed: tuple[str, ...] = ()
@@ -73,6 +71,14 @@ class Tenants:
 
     def identify(self, header: ReadHeader, named: str | None) -> Tenant:
         """Whose request this is, by its headers and the name in its body."""
+        return self.by_header(header) or self.by_body(named)
+
+    def by_header(self, header: ReadHeader) -> Tenant | None:
+        """Whose request this is, before its body is looked at. None: only the body can tell."""
+        raise NotImplementedError
+
+    def by_body(self, named: str | None) -> Tenant:
+        """Whose request it is that its headers do not tell."""
         raise NotImplementedError
 
     def specs(self) -> list[TenantSpec]:
@@ -80,15 +86,8 @@ class Tenants:
         return []
 
     def classes(self) -> tuple[ClassSpec, ...]:
-        """The classes there are, for as long as the router runs."""
+        """The classes there are."""
         return (ClassSpec(DEFAULT_CLASS),)
-
-    def lower_class(self, tenant: Tenant, asked: str) -> str | None:
-        """The class that was asked for, if it is below the tenant's own.
-
-        None for a higher one, and for one that does not exist here, since the names come from other gateways too.
-        """
-        return asked if asked in tenant.lower_classes else None
 
     def ids(self) -> list[str]:
         """All names that a metric may carry from now on, `other` aside."""
@@ -110,10 +109,6 @@ class Tenants:
         """Let it go on."""
         return self.pause(id, paused=False)
 
-    def reload(self) -> Reload:
-        """Read again what can be read again."""
-        return Reload()
-
     def __repr__(self) -> str:
         paused = sum(tenant.paused for tenant in self._known.values())
         return f"<{type(self).__name__} {len(self._known)}, {paused} paused>"
@@ -127,11 +122,13 @@ class LabTenants(Tenants):
         self._tenant_rps = tenant_rps
         super().__init__({name: self._new(name) for name in (OTHER, DEMO)})
 
-    def identify(self, header: ReadHeader, named: str | None) -> Tenant:
-        """The tenant of `X-Tenant`, else of the body, else demo. Raises BadInput."""
+    def by_header(self, header: ReadHeader) -> Tenant | None:
+        """The tenant of `X-Tenant`. Raises BadInput."""
         said = header(b"x-tenant")
-        if said is not None:
-            return self._by_name(said.decode("latin-1"), "X-Tenant")
+        return None if said is None else self._by_name(said.decode("latin-1"), "X-Tenant")
+
+    def by_body(self, named: str | None) -> Tenant:
+        """The tenant that the body names, else demo. Raises BadInput."""
         return self._known[DEMO] if named is None else self._by_name(named, "tenant")
 
     def _by_name(self, name: str, param: str) -> Tenant:
@@ -166,7 +163,7 @@ class FileTenants(Tenants):
         self._ring = KeyRing(self._file.owners)
         super().__init__({entry.id: _tenant(self._file, entry) for entry in self._file.tenants})
 
-    def identify(self, header: ReadHeader, named: str | None) -> Tenant:
+    def by_header(self, header: ReadHeader) -> Tenant:
         """The tenant whose key this is. Raises Unauthorized."""
         key = bearer(header(b"authorization"))
         if key is None:
@@ -176,67 +173,56 @@ class FileTenants(Tenants):
             raise Unauthorized("this key is not known here")
         return self._known[owner]
 
-    def specs(self) -> list[TenantSpec]:
-        """Weight, class and bounds of every tenant of the file."""
-        return [self._spec(entry) for entry in self._file.tenants]
+    def specs(self, file: TenantsFile | None = None) -> list[TenantSpec]:
+        """Weight, class and bounds of every tenant of the file, or of another one that is to come into force."""
+        file = file or self._file
+        return [self._spec(file, entry) for entry in file.tenants]
 
-    def classes(self) -> tuple[ClassSpec, ...]:
-        """The classes of the file, in its order."""
-        return tuple(ClassSpec(entry.name, entry.weight, entry.floor) for entry in self._file.classes)
+    def classes(self, file: TenantsFile | None = None) -> tuple[ClassSpec, ...]:
+        """The classes of the file, or of another one, in its order."""
+        return tuple(ClassSpec(entry.name, entry.weight, entry.floor) for entry in (file or self._file).classes)
 
     def read(self) -> TenantsFile:
         """Read and judge the file. It changes nothing here, so it may run in a thread. Raises tenantsfile.Faulty."""
         return tenantsfile.read(self._path, self._max_slo_ms)
 
-    def reload(self) -> Reload:
-        """Read the file again. With a fault in it, all stays as it was."""
-        try:
-            return self.adopt(self.read())
-        except tenantsfile.Faulty as error:
-            return Reload(faults=error.faults)
-
     def adopt(self, file: TenantsFile) -> Reload:
         """Go by this file from now on. Who stays keeps its pause, and its rate's fill unless that changed."""
-        if file.classes != self._file.classes:
-            return Reload(faults=("classes: they cannot change while the router runs; restart it for that",))
-        before = {entry.id: entry for entry in self._file.tenants}
+        before = {entry.id: (entry, self._known[entry.id]) for entry in self._file.tenants}
         after = {entry.id: entry for entry in file.tenants}
-        changed = [id for id, entry in after.items() if id in before and entry != before[id]]
-        kept = {id: self._known[id] for id in after if id in before}
-        for id in changed:
-            kept[id] = _changed(kept[id], before[id], file, after[id])
         self._file, self._ring = file, KeyRing(file.owners)
-        self._known = {id: kept[id] if id in kept else _tenant(file, entry) for id, entry in after.items()}
+        self._known = {id: _tenant(file, entry, *before.get(id, ())) for id, entry in after.items()}
         return Reload(
             joined=tuple(id for id in after if id not in before),
             left=tuple(id for id in before if id not in after),
-            changed=tuple(changed),
+            changed=tuple(id for id, entry in after.items() if id in before and entry != before[id][0]),
         )
 
-    def _spec(self, entry: TenantEntry) -> TenantSpec:
+    def _spec(self, file: TenantsFile, entry: TenantEntry) -> TenantSpec:
         queue = entry.queue
         bounds = Bounds(
             requests=self._queue_requests if queue.requests is None else queue.requests,
             cost_tokens=inf if queue.cost_tokens is None else queue.cost_tokens,
             bytes=self._queue_bytes,
         )
-        return TenantSpec(entry.id, bounds, weight=entry.weight, class_name=self._file.class_of(entry))
+        return TenantSpec(entry.id, bounds, weight=entry.weight, class_name=file.class_of(entry))
 
 
-def _tenant(file: TenantsFile, entry: TenantEntry) -> Tenant:
-    class_name = file.class_of(entry)
-    weights = {named.name: named.weight for named in file.classes}
+def _tenant(
+    file: TenantsFile, entry: TenantEntry, before: TenantEntry | None = None, known: Tenant | None = None
+) -> Tenant:
+    """A tenant as its entry says; of what it was `before` it keeps a rate that did not change, and its pause."""
+    kept = before is not None and before.rate == entry.rate
     return Tenant(
         entry.id,
-        class_name=class_name,
+        class_name=file.class_of(entry),
         slo_ms=entry.slo_ms,
         degrade=entry.degrade,
         models=entry.allowed_models,
-        rate=None if entry.rate is None else Rate(entry.rate.requests_per_s, entry.rate.tokens_per_s),
-        lower_classes=frozenset(name for name, weight in weights.items() if weight < weights[class_name]),
+        rate=known.rate if kept and known is not None else _rate(entry.rate),
+        paused=known is not None and known.paused,
     )
 
 
-def _changed(tenant: Tenant, before: TenantEntry, file: TenantsFile, after: TenantEntry) -> Tenant:
-    new = _tenant(file, after)
-    return replace(new, paused=tenant.paused, rate=tenant.rate if after.rate == before.rate else new.rate)
+def _rate(entry: RateEntry | None) -> Rate | None:
+    return None if entry is None else Rate(entry.requests_per_s, entry.tokens_per_s)

@@ -114,14 +114,6 @@ def test_a_tenant_is_what_its_entry_says(write: Write) -> None:
     assert tenants.ids() == ["a", "b"]
 
 
-def test_a_request_may_ask_for_a_lower_class_than_its_tenants_and_for_no_other(write: Write) -> None:
-    classes = [*CLASSES, {"name": "equal", "weight": 2}]
-    tenants = FileTenants(write(entry("a", **{"class": "normal"}), classes=classes))
-    a = by_key(tenants, "key-of-a")
-    assert tenants.lower_class(a, "batch") == "batch"
-    assert [tenants.lower_class(a, name) for name in ("interactive", "normal", "equal", "unheard of", "")] == [None] * 5
-
-
 def test_a_faulty_file_is_refused_at_the_start(write: Write) -> None:
     with pytest.raises(Faulty):
         FileTenants(write(entry("a"), entry("a")))
@@ -132,22 +124,26 @@ def test_a_faulty_file_is_refused_at_the_start(write: Write) -> None:
 # ---- reload
 
 
+def reload(tenants: FileTenants) -> Reload:
+    return tenants.adopt(tenants.read())
+
+
 def test_a_reload_tells_who_joined_who_left_and_who_changed(write: Write) -> None:
     tenants = FileTenants(write(entry("stays"), entry("leaves"), entry("changes")))
     write(entry("stays"), entry("changes", weight=9), entry("joins"))
-    assert tenants.reload() == Reload(joined=("joins",), left=("leaves",), changed=("changes",))
+    assert reload(tenants) == Reload(joined=("joins",), left=("leaves",), changed=("changes",))
     assert by_key(tenants, "key-of-joins").id == "joins"
     assert {spec.id: spec.weight for spec in tenants.specs()} == {"stays": 1, "changes": 9, "joins": 1}
     with pytest.raises(Unauthorized):
         by_key(tenants, "key-of-leaves")
-    assert tenants.reload() == Reload()
+    assert reload(tenants) == Reload()
 
 
 def test_what_a_request_holds_stays_as_it_was_at_the_door(write: Write) -> None:
     tenants = FileTenants(write(entry("leaves", slo_ms=100), entry("changes", slo_ms=100)))
     leaves, changes = by_key(tenants, "key-of-leaves"), by_key(tenants, "key-of-changes")
     write(entry("changes", slo_ms=200))
-    tenants.reload()
+    reload(tenants)
     assert (leaves.slo_ms, changes.slo_ms) == (100, 100)
     assert by_key(tenants, "key-of-changes").slo_ms == 200
 
@@ -158,21 +154,25 @@ def test_with_a_fault_in_the_file_the_old_one_stays_in_force(broken: str, write:
     tenants = FileTenants(file)
     before = tenants.specs(), by_key(tenants, "key-of-b")
     file.write_text(broken)
-    told = tenants.reload()
-    assert told.faults
-    assert (told.joined, told.left, told.changed) == ((), (), ())
+    with pytest.raises(Faulty):
+        reload(tenants)
     assert (tenants.specs(), by_key(tenants, "key-of-b")) == before
     file.unlink()
-    assert tenants.reload().faults == ("No such file or directory",)
+    with pytest.raises(Faulty):
+        reload(tenants)
     assert by_key(tenants, "key-of-a").id == "a"
 
 
-def test_classes_cannot_change_while_the_router_runs(write: Write) -> None:
-    tenants = FileTenants(write(entry("a")))
-    write(entry("b"), classes=[{"name": "interactive", "weight": 7}])
-    (fault,) = tenants.reload().faults
-    assert fault.startswith("classes: they cannot change while the router runs")
-    assert tenants.ids() == ["a"]
+def test_classes_and_who_is_of_them_may_change(write: Write) -> None:
+    tenants = FileTenants(write(entry("a"), entry("b", **{"class": "batch"})))
+    write(entry("a"), entry("b", **{"class": "batch"}), classes=[{"name": "new"}, {"name": "batch"}])
+    file = tenants.read()
+    assert [spec.name for spec in tenants.classes(file)] == ["new", "batch"]
+    assert [spec.class_name for spec in tenants.specs(file)] == ["new", "batch"]
+    assert [spec.class_name for spec in tenants.specs()] == ["interactive", "batch"]  # not in force yet
+    assert tenants.adopt(file) == Reload()
+    assert by_key(tenants, "key-of-a").class_name == "new"
+    assert [spec.class_name for spec in tenants.specs()] == ["new", "batch"]
 
 
 def spent(rate: Rate | None) -> Rate:
@@ -188,7 +188,7 @@ def test_a_rate_keeps_its_fill_unless_it_changed_itself(write: Write) -> None:
     for id in tenants.ids():
         spent(by_key(tenants, f"key-of-{id}").rate)
     write(entry("same", rate=slow), entry("other_weight", rate=slow, weight=5), entry("faster", rate=fast))
-    assert tenants.reload().changed == ("other_weight", "faster")
+    assert reload(tenants).changed == ("other_weight", "faster")
     waits = {}
     for id in tenants.ids():
         rate = by_key(tenants, f"key-of-{id}").rate
@@ -201,10 +201,10 @@ def test_a_key_is_replaced_without_a_moment_in_which_none_is_valid(write: Write)
     old, new = written(digest(b"old")), written(digest(b"new"))
     tenants = FileTenants(write({"id": "a", "keys": [old]}))
     write({"id": "a", "keys": [old, new]})
-    assert tenants.reload().changed == ("a",)
+    assert reload(tenants).changed == ("a",)
     assert [by_key(tenants, key).id for key in ("old", "new")] == ["a", "a"]
     write({"id": "a", "keys": [new]})
-    tenants.reload()
+    reload(tenants)
     assert by_key(tenants, "new").id == "a"
     with pytest.raises(Unauthorized):
         by_key(tenants, "old")
@@ -245,11 +245,30 @@ def test_a_pause_outlasts_a_reload_and_ends_with_its_tenant(write: Write) -> Non
     for id in tenants.ids():
         tenants.pause(id)
     write(entry("same"), entry("changes", weight=2))
-    tenants.reload()
+    reload(tenants)
     assert [by_key(tenants, f"key-of-{id}").paused for id in ("same", "changes")] == [True, True]
     write(entry("same"), entry("changes", weight=2), entry("leaves"))
-    tenants.reload()
+    reload(tenants)
     assert not by_key(tenants, "key-of-leaves").paused
+
+
+# ---- before the body is read
+
+
+def test_with_a_file_the_headers_tell_and_a_stranger_is_refused_before_its_body_is_read(write: Write) -> None:
+    tenants = FileTenants(write(entry("a")))
+    known = tenants.by_header({b"authorization": b"Bearer key-of-a"}.get)
+    assert known is not None
+    assert known.id == "a"
+    with pytest.raises(Unauthorized):
+        tenants.by_header({b"x-tenant": b"a"}.get)
+
+
+def test_in_the_lab_the_headers_may_leave_it_to_the_body() -> None:
+    tenants = LabTenants(4)
+    assert tenants.by_header({b"authorization": b"Bearer any"}.get) is None
+    assert tenants.by_body("a").id == "a"
+    assert tenants.by_body(None).id == "demo"
 
 
 # ---- the lab
@@ -276,8 +295,6 @@ def test_in_the_lab_a_tenant_may_be_degraded_use_every_model_and_has_no_objectiv
     assert (a.degrade, a.allows("any"), a.slo_ms, a.rate, a.class_name) == (True, True, None, None, "default")
     assert tenants.specs() == []
     assert [spec.name for spec in tenants.classes()] == ["default"]
-    assert tenants.lower_class(a, "batch") is None
-    assert tenants.reload() == Reload()
 
 
 @pytest.mark.parametrize("name", ["", " ", "a b", "a/b", "é", "x" * 65, "a\n", "a\x00", "<script>"])
