@@ -126,7 +126,7 @@ class Prober:
     # ---- probes
 
     async def _watch(self, worker: Worker, hurry: asyncio.Event) -> None:
-        await self._pause(hurry, self._rng.random() * self._interval_s)
+        await self._pause(hurry, self._rng.random() * self._steady_s())
         while worker in self._fleet.workers or worker in self._fleet.leaving:
             await self.probe(worker)
             hurry.clear()
@@ -136,8 +136,10 @@ class Prober:
     def _pause_s(self, worker: Worker) -> float:
         if worker.health.missed_probes == 1:
             return min(LOOK_AGAIN_S, self._interval_s)
-        steady_s = max(self._interval_s, len(self._watches) / MAX_PROBES_PER_S)
-        return steady_s * (1 + SPREAD * (self._rng.random() - 0.5))
+        return self._steady_s() * (1 + SPREAD * (self._rng.random() - 0.5))
+
+    def _steady_s(self) -> float:
+        return max(self._interval_s, len(self._watches) / MAX_PROBES_PER_S)
 
     async def _pause(self, hurry: asyncio.Event, pause_s: float) -> None:
         try:

@@ -192,4 +192,4 @@ class Ledger(RuleBasedStateMachine):
 
 
 TestLedger = Ledger.TestCase
-TestLedger.settings = settings(max_examples=150, stateful_step_count=40)
+TestLedger.settings = settings(max_examples=100, stateful_step_count=40)
