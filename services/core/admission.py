@@ -56,7 +56,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from services.core.estimator import PROBABLE, Estimator
-from services.core.ladder import Level, fit_clamp
+from services.core.ladder import fit_clamp
 from services.core.pool import Flow, Pool
 from services.core.request import Request
 
@@ -65,42 +65,37 @@ CAUTIOUS = 0.99
 
 
 class Outlook(NamedTuple):
-    """What a newcomer has before it: its flow's own work, its share of the pool, and the wait to expect (not q95)."""
+    """What a newcomer has before it: its share of the pool, and the wait to expect (not q95)."""
 
-    own_work: float
     share: float
     wait_s: float
     idle: bool
     new: bool
 
 
+EMPTY_HOUSE = Outlook(share=1.0, wait_s=0.0, idle=True, new=True)
+
+
 def outlook(
     now: float, pool: Pool, flow: Flow, due_at: float, estimator: Estimator, *, measured_rounds: bool = True
 ) -> Outlook:
     """The expected wait of a newcomer that is due then, and what it is made of. O(1) in the common case."""
-    if pool.requests < estimator.free and not pool.classes.backlog:
-        return Outlook(0.0, 1.0, 0.0, True, True)
-    share = pool.share(flow)
-    line = flow.work_before(due_at)
-    own = line + pool.debt(now, flow)
-    rate = estimator.rate
+    if pool.requests < estimator.slots - estimator.busy and not pool.classes.backlog:
+        return EMPTY_HOUSE
+    share, rate = pool.share(flow), estimator.rate
     if not rate:
-        return Outlook(own, share, 0.0, False, False)
-    new = line == 0.0 and pool.would_be_new(now, flow)
+        return Outlook(share, 0.0, False, False)
+    ring = flow.node.flows
+    line, standing = flow.work_before(due_at) if flow.requests else 0.0, ring.standing(now, flow)
+    new = line == 0.0 and ring.would_be_new(flow, standing)
     if new:  # before it are the others that are new
-        ahead = min(pool.work, pool.turn_work(now, flow, line))
+        ahead = min(pool.work, pool.turn_work(flow, standing, line))
     else:
+        own = line - standing if standing < 0.0 else line
         ahead = min(pool.work, own / share + pool.round_work - flow.round_part)
         if measured_rounds:
-            ahead = max(ahead, pool.turn_work(now, flow, line))
-    return Outlook(own, share, ahead / rate + estimator.residual_s(now), False, new)
-
-
-def sizes(request: Request, level: int, rung: Level) -> tuple[int, int]:
-    """(prompt, longest answer) in tokens at this level."""
-    if level == 0:
-        return request.prompt_tokens + request.context_tokens, request.max_tokens
-    return request.prompt_tokens + rung.context_tokens(request.context_tokens), rung.answer_tokens(request.max_tokens)
+            ahead = max(ahead, pool.turn_work(flow, standing, line))
+    return Outlook(share, ahead / rate + estimator.residual_s(now), False, new)
 
 
 def grant(

@@ -30,7 +30,6 @@ the prediction, or one bad second could frighten it into admitting nothing, and 
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections.abc import Sequence
 
 from services.core.quantile import Rolling
@@ -45,6 +44,8 @@ REFRESH = 4
 STEP = 0.02
 MOST = 1.5
 PUBLISHED = (0.5, 0.9, 0.95)
+STEPS = tuple((STEP * q, STEP * (q - 1.0)) for q in PUBLISHED)
+"""Of a level, after a wait that was longer than predicted, and after one that was not."""
 NO_ERRORS = (0.0,) * len(PUBLISHED)
 
 
@@ -57,11 +58,13 @@ class Coverage:
         self.total = 0
         self.covered = [0] * len(PUBLISHED)
 
-    def count(self, actual_s: float, predicted_s: list[float]) -> None:
-        """A wait, and what had been predicted for it at each quantile, in order."""
+    def count(self, actual_s: float, predicted_s: float, errors_s: Sequence[float]) -> None:
+        """A wait, what had been predicted for it, and the errors at each quantile, in order."""
         self.total += 1
-        for place in range(bisect_left(predicted_s, actual_s), len(predicted_s)):
-            self.covered[place] += 1
+        covered = self.covered
+        for place, error_s in enumerate(errors_s):
+            if actual_s <= predicted_s + error_s or actual_s <= 0.0:
+                covered[place] += 1
 
     def share(self, q: float) -> float | None:
         """The share of actual waits at or below the prediction at q; None without any."""
@@ -71,7 +74,7 @@ class Coverage:
 class Calibration:
     """Errors of the last predictions. What a tenant's learns, its class's (the parent) learns too."""
 
-    __slots__ = ("_errors", "_levels", "_stale_in", "coverage", "errors_s", "parent")
+    __slots__ = ("_errors", "_levels", "_ordered_s", "_stale_in", "coverage", "errors_s", "parent")
 
     def __init__(self, parent: Calibration | None = None) -> None:
         self.parent = parent
@@ -79,6 +82,7 @@ class Calibration:
         self._errors: Rolling | None = None  # made with the first: many tenants never start anything
         self.errors_s: Sequence[float] = NO_ERRORS
         """The errors at the published quantiles, up to REFRESH samples old; zeros while too few are known."""
+        self._ordered_s: Sequence[float] = NO_ERRORS  # the same, ascending: levels may cross
         self._levels = list(PUBLISHED)
         self._stale_in = ENOUGH
 
@@ -87,7 +91,7 @@ class Calibration:
         error_s = actual_s - predicted_s
         who = self.answering
         if who is not None:
-            self.coverage.count(actual_s, self.waits_s(predicted_s))
+            self.coverage.count(actual_s, predicted_s, who._ordered_s)
             who._adapt(error_s)
         self._add(error_s)
         if self.parent is not None:
@@ -95,8 +99,8 @@ class Calibration:
 
     def _adapt(self, error_s: float) -> None:
         levels, known_s = self._levels, self.errors_s
-        for place, q in enumerate(PUBLISHED):
-            level = levels[place] + STEP * (q if error_s > known_s[place] else q - 1.0)
+        for place, (longer, shorter) in enumerate(STEPS):
+            level = levels[place] + (longer if error_s > known_s[place] else shorter)
             levels[place] = level if 0.0 <= level <= MOST else max(0.0, min(level, MOST))
 
     def _add(self, error_s: float) -> None:
@@ -107,6 +111,7 @@ class Calibration:
         if self._stale_in <= 0:
             self._stale_in = REFRESH
             self.errors_s = [self._error_s(self._errors, level) for level in self._levels]
+            self._ordered_s = sorted(self.errors_s)
 
     @staticmethod
     def _error_s(errors: Rolling, level: float) -> float:
@@ -126,8 +131,8 @@ class Calibration:
     def waits_s(self, predicted_s: float) -> list[float]:
         """The wait at each of the published quantiles, as far as is known."""
         who = self.answering
-        errors_s = who.errors_s if who is not None else NO_ERRORS
-        return [max(0.0, predicted_s + error_s) for error_s in sorted(errors_s)]
+        errors_s = who._ordered_s if who is not None else NO_ERRORS
+        return [max(0.0, predicted_s + error_s) for error_s in errors_s]
 
     def cautious_s(self, predicted_s: float, service_s: float) -> float:
         """What admission counts with: the wait at q95, its error between 0 and service + 2 * predicted."""

@@ -89,6 +89,7 @@ class Lengths:
         "_lengths",
         "_means",
         "_reached",
+        "_rows",
         "_stale_at",
         "parent",
         "prior_share",
@@ -109,6 +110,7 @@ class Lengths:
         self._reached: Sequence[float] = _NONE  # 1 - S: the share of answers that are at most so long
         self._area: Sequence[float] = _NONE  # under S, from 0 to this length
         self._means: dict[float, float] = {}  # by limit, until the next table: most clients ask for the same few
+        self._rows: dict[tuple[int, ...], list[float]] = {}  # the same for several limits at once
 
     @property
     def confident(self) -> bool:
@@ -137,7 +139,7 @@ class Lengths:
 
     def expected(self, max_tokens: float) -> float:
         """The mean length of an answer that is cut at `max_tokens`."""
-        source = self._source()
+        source = self if self.samples >= CONFIDENT_SAMPLES else self._source()
         if source is None:
             return self.prior_share * max_tokens
         mean = source._means.get(max_tokens)
@@ -147,12 +149,25 @@ class Lengths:
                 source._means[max_tokens] = mean
         return mean
 
+    def expected_at(self, limits: tuple[int, ...]) -> list[float]:
+        """The same for several limits, which are those of one ladder."""
+        source = self if self.samples >= CONFIDENT_SAMPLES else self._source()
+        if source is None:
+            return [self.prior_share * limit for limit in limits]
+        row = source._rows.get(limits)
+        if row is None:
+            row = [self.expected(limit) for limit in limits]
+            if len(source._means) < _KEPT:  # none of them was left out
+                source._rows[limits] = row
+        return row
+
     def at(self, q: float, max_tokens: float) -> float:
         """The length that a share q of the answers does not exceed, if they are cut at `max_tokens`."""
-        source = self._source()
+        source = self if self.samples >= CONFIDENT_SAMPLES else self._source()
         if source is None:
             return min(1.0, 2 * self.prior_share * q) * max_tokens
-        return min(source._quantile(q), max_tokens)
+        length = source._quantile(q)
+        return length if length < max_tokens else max_tokens
 
     def _mean(self, limit: float) -> float:
         """The area under S from 0 to the limit."""
@@ -206,7 +221,7 @@ class Lengths:
             lengths.append(length)
             reached.append(1 - longer)
         self._lengths, self._reached, self._area = lengths, reached, area
-        self._means = {}
+        self._means, self._rows = {}, {}
 
     def __repr__(self) -> str:
         if not self.confident:

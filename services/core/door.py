@@ -18,10 +18,11 @@ from collections.abc import Callable
 from math import inf
 from typing import NamedTuple
 
-from services.core.admission import first_token_s, outlook, sizes
+from services.core.admission import first_token_s, outlook
 from services.core.choices import WeirSettings
 from services.core.cost import Lengths
 from services.core.estimator import PROBABLE
+from services.core.ladder import Sizes
 from services.core.learned import OfPool
 from services.core.outcome import Outcome
 from services.core.pool import Flow
@@ -55,6 +56,7 @@ class Visit:
     """One newcomer. `plan` prices it at a level, `refusal` judges it, `admit` or `refuse` writes down the answer."""
 
     __slots__ = (
+        "_quantile",
         "answer_tokens",
         "cost_tokens",
         "flow",
@@ -67,13 +69,17 @@ class Visit:
         "request",
         "service_s",
         "settings",
+        "sizes",
         "view",
     )
 
-    def __init__(self, now: float, request: Request, settings: WeirSettings, of_pool: OfPool, flow: Flow) -> None:
+    def __init__(
+        self, now: float, request: Request, settings: WeirSettings, sizes: Sizes, of_pool: OfPool, flow: Flow
+    ) -> None:
         self.now = now
         self.request = request
         self.settings = settings
+        self.sizes = sizes
         self.of_pool = of_pool
         self.of_tenant = flow.learned
         self.flow = flow
@@ -82,27 +88,39 @@ class Visit:
         )
         self.light = True
         self.level = 0
-        self.prompt_tokens = 0
-        self.answer_tokens = 0
-        self.cost_tokens = 0.0
-        self.service_s = 0.0
+        self._quantile = 0.0  # until it is asked for
+
+    def prices(self) -> list[float]:
+        """What it would cost at each level that its tenant allows."""
+        request, sizes, weights = self.request, self.sizes, self.settings.weights
+        means = self.of_tenant.lengths.expected_at(sizes.answers(request.max_tokens)[: request.max_level + 1])
+        contexts, prompt = sizes.contexts(request.context_tokens), request.prompt_tokens
+        per_read, per_written = weights.prompt, weights.completion
+        return [
+            (prompt + context) * per_read + mean * per_written for context, mean in zip(contexts, means, strict=False)
+        ]
 
     def plan(self, level: int) -> None:
-        """What the request comes to at this level: its sizes, its estimated cost, and how long it would run."""
-        settings, lengths = self.settings, self.of_tenant.lengths
-        prompt, answer = sizes(self.request, level, settings.ladder[level])
-        self.level, self.prompt_tokens, self.answer_tokens = level, prompt, answer
-        self.cost_tokens = settings.weights.cost(prompt, lengths.expected(answer))
+        """What the request comes to at this level: its sizes, and its estimated cost."""
+        request, weights = self.request, self.settings.weights
+        if level:
+            self.prompt_tokens = request.prompt_tokens + self.sizes.contexts(request.context_tokens)[level]
+            self.answer_tokens = self.sizes.answers(request.max_tokens)[level]
+        else:
+            self.prompt_tokens = request.prompt_tokens + request.context_tokens
+            self.answer_tokens = request.max_tokens
+        self.level = level
+        mean = self.of_tenant.lengths.expected(self.answer_tokens)
+        self.cost_tokens = self.prompt_tokens * weights.prompt + mean * weights.completion
         self.service_s = 0.0
 
     def refusal(self) -> tuple[Outcome, str] | None:
         """Why it cannot come in, at any level from the planned one on; None if it can, at the level planned last."""
-        if not self.of_pool.estimator.slots:
+        estimator = self.of_pool.estimator
+        if not estimator.slots:
             return Outcome.NO_CAPACITY, "no_worker"
-        rate = self.of_pool.estimator.rate or inf
-        asked = self.of_tenant.asked
-        asked.add(self.now, self.cost_tokens)
-        self.light = asked.rate(self.now) <= rate * self.view.share
+        asked_per_s = self.of_tenant.asked.add(self.now, self.cost_tokens)
+        self.light = not estimator.rate or asked_per_s <= estimator.rate * self.view.share
         stands = self.flow.requests > 0 and self.view.wait_s > self.of_tenant.standing.limit_s
         if stands and not self.light and self.settings.standing_queue:
             return Outcome.YIELD, "standing_queue"
@@ -110,6 +128,8 @@ class Visit:
             return Outcome.YIELD, "no_slot"
         while why := self._misses():
             if self.level >= self.request.max_level:
+                if self.view.idle:
+                    self.service_s = self._service_s()
                 if why == "deadline":
                     self.of_tenant.guessed_out += 1
                 return Outcome.DEADLINE_INFEASIBLE, why
@@ -131,12 +151,12 @@ class Visit:
 
     def _makes_it(self) -> bool:
         """The feasibility test. In an empty house nobody is refused on a guess, only on what is certain."""
-        self.service_s = self._service_s()
         slack_s = self.request.deadline - self.now
+        if self.view.idle:
+            return 0 < slack_s > self.of_pool.estimator.prefill_s(self.prompt_tokens)
+        self.service_s = self._service_s()
         if slack_s <= 0:
             return False
-        if self.view.idle:
-            return self.of_pool.estimator.service_s(self.prompt_tokens, 0.0) < slack_s
         if not self.settings.feasibility:
             return True
         return self._wait_s() + self.service_s <= self.settings.safety_margin * slack_s
@@ -168,25 +188,26 @@ class Visit:
         lengths, estimator = self.of_tenant.lengths, self.of_pool.estimator
         if not lengths.confident or self._is_probe():
             return estimator.service_s(self.prompt_tokens, 0.0)
-        return estimator.service_s(self.prompt_tokens, lengths.at(self._quantile(), self.answer_tokens))
+        return estimator.service_s(self.prompt_tokens, lengths.at(self.quantile(), self.answer_tokens))
 
-    def _quantile(self) -> float:
+    def quantile(self) -> float:
         """At which quantile of its lengths it is judged: the more of its share it gets, the higher."""
-        rate = self.of_pool.estimator.rate
-        if self.light or self.request.may_clamp or not rate:
-            return 0.5
-        return 0.5 + 0.4 * min(1.0, self.of_tenant.got.rate(self.now) / (rate * self.view.share))
+        if not self._quantile:
+            rate = self.of_pool.estimator.rate
+            self._quantile = 0.5
+            if not (self.light or self.request.may_clamp) and rate:
+                self._quantile += 0.4 * min(1.0, self.of_tenant.got.rate(self.now) / (rate * self.view.share))
+        return self._quantile
 
     def _is_probe(self) -> bool:
         """Whether it is time to find out: refused for its lengths again and again, with nothing here to learn from."""
-        tenant = self.flow.tenant
-        return self.of_tenant.guessed_out >= PROBE_AFTER and not tenant.busy
+        return self.of_tenant.guessed_out >= PROBE_AFTER and not self.flow.tenant.busy
 
     def admit(self) -> None:
         """Write down what it was admitted with. The scheduler has the last word: there may be no room."""
         request = self.request
         request.on_trust = self.view.idle or self._is_probe()
-        request.length_quantile = self._quantile()
+        request.length_quantile = self.quantile()
         self.of_tenant.guessed_out = 0
         request.level = self.level
         request.charge_tokens = self.cost_tokens

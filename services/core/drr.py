@@ -28,7 +28,7 @@ from math import inf
 
 from services.core.account import ALL_FULL, TENANT_FULL, Bounds, ClassSpec, Full, Tenant, TenantSpec, Usage
 from services.core.pool import ClassNode, Flow, Pool
-from services.core.request import Request, Stage
+from services.core.request import ENDED, NEW, RUNNING, WAITING, Request
 
 FORGET_AFTER_S = 300.0
 """An unknown tenant's debt has halved five times by now."""
@@ -96,12 +96,12 @@ class Drr:
             self._rest(now, tenant)
         return True
 
-    def reclass(self, classes: tuple[ClassSpec, ...]) -> None:
+    def reclass(self, now: float, classes: tuple[ClassSpec, ...]) -> None:
         """The classes from here on, in every pool. One that is gone stays for those who stand in it."""
         _check(classes)
         self.classes = classes
         for pool in self.pools.values():
-            pool.reclass(classes)
+            pool.reclass(now, classes)
 
     def meet(self, now: float, spec: TenantSpec) -> Tenant:
         """Make a tenant that nobody configured. It is forgotten some time after it has gone idle."""
@@ -130,7 +130,7 @@ class Drr:
 
         `flow` is that of its tenant in its pool, where the caller has looked it up.
         """
-        if request.stage is not Stage.NEW:
+        if request.stage is not NEW:
             raise RuntimeError(f"{request!r} has been in line before")
         if not 0 <= request.charge_tokens < inf:
             raise ValueError(f"{request!r} must cost 0 or more, and not without end: {request.charge_tokens}")
@@ -141,7 +141,7 @@ class Drr:
             return ALL_FULL[broken]
         self._sequence += 1
         request.sequence = self._sequence
-        request.stage, request.queued_at = Stage.WAITING, now
+        request.stage, request.queued_at = WAITING, now
         self._idle.pop(tenant, None)
         self._count(tenant, request, 1)
         pool = self.pool(request.pool)
@@ -152,31 +152,31 @@ class Drr:
 
     def postpone(self, request: Request, expires_at: float) -> None:
         """A request that waits expires then, and not when it would have."""
-        if request.stage is Stage.WAITING and expires_at != request.expires_at:
+        if request.stage is WAITING and expires_at != request.expires_at:
             self._entry_is_stale()
             request.expires_at = expires_at
             heappush(self._expiries, (expires_at, request.sequence, request))
 
     def make_ready(self, now: float, request: Request) -> None:
         """It could start from now on: its retrieval is done. On one that does not wait, only the mark changes."""
-        if request.ready or request.stage is not Stage.WAITING:
+        if request.ready or request.stage is not WAITING:
             request.ready = True
             return
         self.pools[request.pool].make_ready(now, request.flow, request)
 
     def reprice(self, now: float, request: Request, charge_tokens: float) -> None:
         """Change the estimate: its prompt has been counted. Waiting or running; one that has ended stays as it was."""
-        if request.stage is Stage.WAITING:
+        if request.stage is WAITING:
             tenant = self.tenants[request.tenant]
             self._count(tenant, request, -1)
             self.pools[request.pool].reprice(request.flow, request, charge_tokens)
             self._count(tenant, request, 1)
-        elif request.stage is Stage.RUNNING:
+        elif request.stage is RUNNING:
             self._put_right(now, self.tenants[request.tenant], request, charge_tokens)
 
     def discard(self, now: float, request: Request) -> bool:
         """Take a waiting request out. False when it does not wait."""
-        if request.stage is not Stage.WAITING:
+        if request.stage is not WAITING:
             return False
         self._take_out(now, request)
         self._entry_is_stale()
@@ -220,11 +220,11 @@ class Drr:
 
     def settle(self, now: float, request: Request, actual_tokens: float) -> None:
         """It ended, having cost this much: give the difference back to its flow and class, or take it. Once."""
-        if request.stage is not Stage.RUNNING:
+        if request.stage is not RUNNING:
             raise RuntimeError(f"{request!r} does not run, so there is nothing to settle")
         tenant = self.tenants[request.tenant]
         self._put_right(now, tenant, request, actual_tokens, ended=actual_tokens)
-        request.stage = Stage.ENDED
+        request.stage = ENDED
         tenant.running -= 1
         self._rest(now, tenant)
 
@@ -287,7 +287,7 @@ class Drr:
         self._count(tenant, request, -1)
         tenant.charged += request.charge_tokens
         tenant.running += 1
-        request.stage, request.started_at = Stage.RUNNING, now
+        request.stage, request.started_at = RUNNING, now
         self._entry_is_stale()
         return request
 
@@ -303,7 +303,7 @@ class Drr:
         tenant = self.tenants[request.tenant]
         self.pools[request.pool].remove(now, request.flow, request)
         self._count(tenant, request, -1)
-        request.stage = Stage.ENDED
+        request.stage = ENDED
         self._rest(now, tenant)
 
     def _rest(self, now: float, tenant: Tenant) -> None:
@@ -325,7 +325,7 @@ class Drr:
 
 def _stands(entry: tuple[float, int, Request]) -> bool:
     """Whether the request of an entry waits, and expires then."""
-    return entry[2].stage is Stage.WAITING and entry[2].expires_at == entry[0]
+    return entry[2].stage is WAITING and entry[2].expires_at == entry[0]
 
 
 def _check(classes: tuple[ClassSpec, ...]) -> None:

@@ -70,12 +70,8 @@ class DeadlineLine:
 
     def discard(self, request: Request) -> None:
         """Take a request out. One that is not here raises KeyError."""
-        entry = (request.due_at, request.sequence, request)
-        at = self._block_of(entry) if self._blocks else 0
-        block = self._blocks[at] if self._blocks else []
-        index = bisect_left(block, entry)
-        if index == len(block) or block[index][2] is not request:
-            raise KeyError(request.id)
+        at, index = self._place_of(request)
+        block = self._blocks[at]
         del block[index]
         self._count -= 1
         self._sums[at] -= request.charge_tokens
@@ -109,6 +105,18 @@ class DeadlineLine:
                 if entry[0] <= due_at:
                     return
                 yield entry[2]
+
+    def _place_of(self, request: Request) -> tuple[int, int]:
+        """Block and index. Whoever starts is the first, and mostly it is one who starts that leaves."""
+        blocks = self._blocks
+        if blocks and blocks[0][0][2] is request:
+            return 0, 0
+        entry = (request.due_at, request.sequence, request)
+        at = self._block_of(entry) if blocks else 0
+        index = bisect_left(blocks[at], entry) if blocks else 0
+        if not blocks or index == len(blocks[at]) or blocks[at][index][2] is not request:
+            raise KeyError(request.id)
+        return at, index
 
     def _block_of(self, entry: Entry) -> int:
         """The block that holds `entry`, or would."""

@@ -20,7 +20,7 @@ from heapq import heapify, heappop, heappush
 from math import exp2
 
 from services.core.quantile import Sketch
-from services.core.request import Request, Stage
+from services.core.request import RUNNING, Request
 
 FULL = 0.9
 HALF_LIFE = 200.0
@@ -32,6 +32,7 @@ SPENT_ENDS = 64
 
 
 PROBABLE = 0.85
+_FADE = exp2(-1.0 / HALF_LIFE)
 
 
 class Ratio:
@@ -46,9 +47,8 @@ class Ratio:
 
     def add(self, above: float, below: float) -> None:
         """Count a sample; what came before it weighs a little less."""
-        fade = exp2(-1.0 / HALF_LIFE)
-        self.above = self.above * fade + above
-        self.below = self.below * fade + below
+        self.above = self.above * _FADE + above
+        self.below = self.below * _FADE + below
         self.samples += 1
 
     @property
@@ -135,7 +135,7 @@ class Estimator:
         request.full_s = self._full_s
         self._starts += 1
         if len(self._ends) > SPENT_ENDS + 2 * self.busy:  # mostly of requests that have ended
-            self._ends = [end for end in self._ends if end[2].stage is Stage.RUNNING]
+            self._ends = [end for end in self._ends if end[2].stage is RUNNING]
             heapify(self._ends)
         heappush(self._ends, (now + service_s, self._starts, request))
 
@@ -166,11 +166,12 @@ class Estimator:
         """The first token came this long after the start."""
         if prompt_tokens <= 0:
             return
-        predicted = self.prefill_s(prompt_tokens)
+        predicted = prompt_tokens * self._prefill_s
         if predicted > 0:
             self._prefill_error.add(seconds / predicted)
-        self._prefill.add(seconds, prompt_tokens)
-        self._prefill_s = self._prefill.value or 0.0
+        seen = self._prefill
+        seen.add(seconds, prompt_tokens)
+        self._prefill_s = seen.above / seen.below if seen.below > 0 else 0.0
 
     def learn_pace(self, seconds: float, tokens: float) -> None:
         """The tokens after the first took this long."""
@@ -179,16 +180,18 @@ class Estimator:
             self._median_s = self._token_s.quantile(0.5) or 0.0
 
     def _update_rate(self) -> None:
-        per_slot = self._full.value if self._full.samples >= ENOUGH else None
-        if per_slot is None:
-            per_slot = self.announced_per_slot_s or self._full.value or self._any.value
+        full = self._full
+        if full.samples >= ENOUGH and full.below > 0:
+            per_slot: float | None = full.above / full.below
+        else:
+            per_slot = self.announced_per_slot_s or full.value or self._any.value
         self.rate = per_slot * self.slots if per_slot and self.slots else None
 
     # ---- what is asked of it
 
     def service_s(self, prompt_tokens: float, answer_tokens: float) -> float:
         """How long a request of these sizes holds a slot, on average. Reading the prompt gives the first token."""
-        return prompt_tokens * self._prefill_s + max(0.0, answer_tokens - 1.0) * self._median_s
+        return prompt_tokens * self._prefill_s + (answer_tokens - 1.0 if answer_tokens > 1.0 else 0.0) * self._median_s
 
     def probable_s(self, prompt_tokens: float, answer_tokens: float) -> float:
         """How long a request of these sizes holds a slot, in 85 cases of 100."""
@@ -196,7 +199,9 @@ class Estimator:
 
     def prefill_s(self, prompt_tokens: float, q: float | None = None) -> float:
         """Seconds to read a prompt: on average, or at a quantile. 0 while unknown."""
-        factor = self._prefill_error.quantile(q) if q is not None else None
+        if q is None:
+            return prompt_tokens * self._prefill_s
+        factor = self._prefill_error.quantile(q)
         return prompt_tokens * self._prefill_s * (1.0 if factor is None else factor)
 
     def token_s(self, q: float) -> float:
@@ -212,7 +217,7 @@ class Estimator:
         if self.busy < self.slots or not self.rate:
             return 0.0
         ends = self._ends
-        while ends and ends[0][2].stage is not Stage.RUNNING:
+        while ends and ends[0][2].stage is not RUNNING:
             heappop(ends)
         if ends and ends[0][0] > now:
             return ends[0][0] - now

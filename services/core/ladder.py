@@ -50,6 +50,7 @@ LONG_WAIT_SHARE = 0.5  # of the median slack
 SPARE = 1.25  # a level is calm if it is still the best under so many times the load
 GAIN = 1.01  # by which a deeper level has to be better
 VOTES = 11  # windows that have a say while degraded: 5.5 s
+MOST_SIZES = 4096  # kept looked up
 WORTH_IT_LOAD = 1.5  # a third would be refused
 
 
@@ -89,6 +90,38 @@ LADDER: tuple[Level, ...] = (
     Level(0.25, 0.40, 0.25, 0.25, 0.45, worth=0.65),
     Level(0.00, 0.00, 0.00, 0.25, 0.30, worth=0.50, retrieval=False),
 )
+
+
+class Sizes:
+    """What the levels of a ladder make of a request, looked up: most ask for the same few limits and contexts."""
+
+    __slots__ = ("_answers", "_contexts", "ladder")
+
+    def __init__(self, ladder: Sequence[Level]) -> None:
+        self.ladder = ladder
+        self._answers: dict[int, tuple[int, ...]] = {}
+        self._contexts: dict[int, tuple[int, ...]] = {}
+
+    def answers(self, asked: int) -> tuple[int, ...]:
+        """How long the answer may be, level by level; at level 0 what was asked for."""
+        known = self._answers.get(asked)
+        if known is None:
+            known = _kept(self._answers, asked, (asked, *[level.answer_tokens(asked) for level in self.ladder[1:]]))
+        return known
+
+    def contexts(self, asked: int) -> tuple[int, ...]:
+        """How much context there is, level by level; at level 0 all of it."""
+        known = self._contexts.get(asked)
+        if known is None:
+            known = _kept(self._contexts, asked, (asked, *[level.context_tokens(asked) for level in self.ladder[1:]]))
+        return known
+
+
+def _kept(known: dict[int, tuple[int, ...]], asked: int, row: tuple[int, ...]) -> tuple[int, ...]:
+    if len(known) >= MOST_SIZES:
+        known.clear()
+    known[asked] = row
+    return row
 
 
 def fit_clamp(asked: int, slack_s: float, prefill_s: float, s_per_token: float) -> int:

@@ -49,10 +49,11 @@ class PerSecond:
         self._sum = 0.0
         self._at = 0.0
 
-    def add(self, now: float, amount: float) -> None:
-        """This much came."""
+    def add(self, now: float, amount: float) -> float:
+        """This much came. The rate with it."""
         self._sum = self._sum * exp((self._at - now) / self.over_s) + amount
         self._at = now
+        return self._sum / self.over_s
 
     def rate(self, now: float) -> float:
         """How much came per second."""
@@ -68,14 +69,16 @@ class OfTenant:
         "got",
         "guessed_out",
         "lengths",
+        "of_class",
         "service_s",
         "standing",
         "waits",
     )
 
-    def __init__(self, lengths: Lengths, waits: Waits) -> None:
+    def __init__(self, lengths: Lengths, of_class: OfClass) -> None:
         self.lengths = lengths
-        self.waits = Waits(waits)
+        self.of_class = of_class
+        self.waits = Waits(of_class.waits)
         self.standing = StandingQueue()
         self.appointments = Appointments()
         self.service_s = 0.0
@@ -119,14 +122,16 @@ class OfClass:
         self._before = [0.0] * len(ladder)
         self._before_s = 0.0
 
-    def offered(self, prices: list[float]) -> None:
+    def offered(self, price: float) -> None:
+        """Work that was offered by one who is never degraded."""
+        self._same += price
+
+    def offered_at(self, prices: list[float]) -> None:
         """Work that was offered, priced from level 0 to the deepest that its tenant allows."""
         offered = self._offered
-        if len(prices) == 1:
-            self._same += prices[0]
-            return
-        for level in range(len(offered)):
-            offered[level] += prices[min(level, len(prices) - 1)]
+        if len(prices) < len(offered):
+            prices = prices + prices[-1:] * (len(offered) - len(prices))
+        self._offered = [work + price for work, price in zip(offered, prices, strict=True)]
 
     def offered_per_s(self, now: float) -> list[float]:
         """Work offered per second over this window and the one before, level by level; a new window begins."""
@@ -156,4 +161,4 @@ class OfPool:
         nodes = self.pool.nodes
         here = [each for each in flow.tenant.lines() if nodes.get(each.node.name) is each.node and each is not flow]
         lengths = here[0].learned.lengths if here else Lengths(self.lengths)
-        flow.learned = OfTenant(lengths, self.classes[flow.node.name].waits)
+        flow.learned = OfTenant(lengths, self.classes[flow.node.name])

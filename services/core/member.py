@@ -16,6 +16,10 @@ class Turn(Enum):
     LATER = "later"
 
 
+OUT, NEW, NOW, NEXT, LATER = Turn
+"""By short names, since an enum's members are looked up slowly, and turns at every step."""
+
+
 class Member:
     """Someone who takes turns. `backlog` counts the requests that it could start now."""
 

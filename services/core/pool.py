@@ -9,13 +9,15 @@ all work that waits, one round's worth of it, and the weights of those that are 
 from __future__ import annotations
 
 from collections import OrderedDict
+from math import inf
 from typing import TYPE_CHECKING
 
 from services.core.account import ClassSpec, Tenant
 from services.core.edf import DeadlineLine
-from services.core.member import Member, Turn
+from services.core.member import OUT, Member
 from services.core.request import Request
 from services.core.ring import Ring
+from services.core.sole import Sole
 
 if TYPE_CHECKING:
     from services.core.learned import OfTenant
@@ -79,6 +81,7 @@ class Pool:
     """Rings of two levels, and sums over them."""
 
     __slots__ = (
+        "_lets_go_at",
         "_lingering",
         "active_flows",
         "active_weight",
@@ -96,7 +99,9 @@ class Pool:
         self.name = name
         self.quantum = quantum
         self.nodes = {name: ClassNode(name, weight, Ring(quantum)) for name, weight in floored(classes).items()}
-        self.classes: Ring[ClassNode] = Ring(quantum)
+        self.classes: Ring[ClassNode] | Sole[ClassNode] = Ring(quantum)
+        if len(self.nodes) == 1:
+            self.classes = Sole(quantum, *self.nodes.values())
         self.requests = 0
         self.work = 0.0
         self.round_work = 0.0
@@ -104,6 +109,7 @@ class Pool:
         self.active_flows = 0
         self.waiting_flows = 0
         self._lingering: OrderedDict[Flow, float] = OrderedDict()
+        self._lets_go_at = inf  # not before then: the first of those above may have come back
 
     # ---- who waits
 
@@ -111,12 +117,13 @@ class Pool:
         """A request joins its flow's line."""
         self.requests += 1
         self.work += request.charge_tokens
-        if not flow.requests:
-            self.waiting_flows += 1
         flow.requests += 1
-        if not flow.active:
-            self._activate(flow)
-        self._lingering.pop(flow, None)
+        if flow.requests == 1:
+            self.waiting_flows += 1
+            if not flow.active:
+                self._activate(flow)
+            elif flow in self._lingering:
+                del self._lingering[flow]
         if request.ready:
             flow.line.add(request)
             self._more(now, flow)
@@ -137,6 +144,8 @@ class Pool:
         flow.requests -= 1
         if not flow.requests:
             self.waiting_flows -= 1
+            if not self._lingering:
+                self._lets_go_at = now + 0.999 * ACTIVE_FOR_S  # a little early: rounding is for `let_go`
             self._lingering[flow] = now
         self._update_round(flow)
 
@@ -173,8 +182,10 @@ class Pool:
         flow.node.flows.reweigh(flow, weight)
         self._update_round(flow)
 
-    def reclass(self, classes: tuple[ClassSpec, ...]) -> None:
+    def reclass(self, now: float, classes: tuple[ClassSpec, ...]) -> None:
         """The classes and their weights from here on. One that is no longer named stays for those who stand in it."""
+        if isinstance(self.classes, Sole) and any(spec.name not in self.nodes for spec in classes):
+            self.classes = self.classes.joined(now)
         for name, weight in floored(classes).items():
             node = self.nodes.get(name)
             if node is None:
@@ -200,39 +211,36 @@ class Pool:
 
     def share(self, flow: Flow) -> float:
         """The flow's part of the pool while everyone active stays so: own weight / active weight, level by level."""
-        within = flow.weight / (flow.node.active_weight + (0.0 if flow.active else flow.weight))
-        return within * self.class_share(flow.node)
+        node = flow.node
+        within = flow.weight / (node.active_weight + (0.0 if flow.active else flow.weight))
+        return within * (node.weight / (self.active_weight + (0.0 if node.active_flows else node.weight)))
 
     def class_share(self, node: ClassNode) -> float:
         """The part of its class."""
         return node.weight / (self.active_weight + (0.0 if node.active_flows else node.weight))
 
-    def turn_work(self, now: float, flow: Flow, ahead: float) -> float:
+    def turn_work(self, flow: Flow, standing: float, ahead: float) -> float:
         """Work of the whole pool until the flow starts what stands behind `ahead` of its own, as rounds have gone."""
         part = self.round_work / self.waiting_flows if self.waiting_flows else 0.0
-        return flow.node.flows.work_until_turn(now, flow, ahead, part) / self.class_share(flow.node)
-
-    def would_be_new(self, now: float, flow: Flow) -> bool:
-        """Whether a newcomer of this flow goes ahead of those who take turns: its line is empty, its quantum is not."""
-        return flow.node.flows.would_be_new(now, flow)
-
-    def debt(self, now: float, flow: Flow) -> float:
-        """What the flow must wait out before its next turn; 0 when it owes nothing."""
-        return max(0.0, -flow.node.flows.standing(now, flow))
+        return flow.node.flows.work_until_turn(flow, standing, ahead, part) / self.class_share(flow.node)
 
     def let_go(self, now: float) -> None:
         """Those whose line has been empty for ACTIVE_FOR_S are no longer active. O(1) per flow and second."""
+        if now < self._lets_go_at:
+            return
         while self._lingering:
             flow, since = next(iter(self._lingering.items()))
             if now - since < ACTIVE_FOR_S:
+                self._lets_go_at = since + 0.999 * ACTIVE_FOR_S
                 return
             del self._lingering[flow]
             self._deactivate(flow)
+        self._lets_go_at = inf
 
     # ---- inside
 
     def _more(self, now: float, flow: Flow) -> None:
-        if flow.turn is Turn.OUT and (len(flow.tenant.flows) > 1 or flow.tenant.others):
+        if flow.turn is OUT and (len(flow.tenant.flows) > 1 or flow.tenant.others):
             self._take_over_debt(now, flow)
         flow.node.flows.more(now, flow)
         self.classes.more(now, flow.node)
@@ -243,14 +251,17 @@ class Pool:
         Not between classes, each of which keeps its own books: debt could be left in a lower class, and never paid.
         """
         for sibling in flow.tenant.lines():
-            if sibling is not flow and sibling.node.name == flow.node.name and sibling.turn is Turn.OUT:
+            if sibling is not flow and sibling.node.name == flow.node.name and sibling.turn is OUT:
                 ring = sibling.node.flows
                 if owed := ring.owed(now, sibling):
                     ring.take_over(now, sibling, -owed)
                     flow.node.flows.take_over(now, flow, owed)
 
     def _update_round(self, flow: Flow) -> None:
-        part = min(self.quantum * flow.weight, flow.work)
+        part = self.quantum * flow.weight
+        work = flow.line.work + flow.unready.work
+        if work < part:
+            part = work
         self.round_work = self.round_work + part - flow.round_part if self.requests else 0.0
         flow.round_part = part
 

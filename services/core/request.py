@@ -26,6 +26,10 @@ class Stage(Enum):
     ENDED = "ended"
 
 
+NEW, WAITING, RUNNING, ENDED = Stage
+"""By short names, since an enum's members are looked up slowly, and stages at every step."""
+
+
 @dataclass(slots=True, eq=False)
 class Request:
     """One request for one answer. Compared by identity."""

@@ -43,7 +43,7 @@ from heapq import heapify, heappop, heappush
 from math import floor, inf, nextafter
 from typing import Generic, TypeVar
 
-from services.core.member import Member, Turn
+from services.core.member import LATER, NEW, NEXT, NOW, OUT, Member
 
 M = TypeVar("M", bound=Member)
 
@@ -114,12 +114,12 @@ class Ring(Generic[M]):
         """The member can start one request more. One that is in the ring keeps its place."""
         self.backlog += 1
         member.backlog += 1
-        if member.turn is not Turn.OUT:
+        if member.turn is not OUT:
             return
-        member.deficit = self.standing(now, member)
+        member.deficit = deficit = self.standing(now, member)
         member.since = self.given
-        if member.deficit > self._dust(member):
-            member.turn = Turn.NEW
+        if deficit > DUST * self.quantum * member.weight:
+            member.turn = NEW
             self._new[member] = None
         else:
             self._wait(member)
@@ -135,17 +135,19 @@ class Ring(Generic[M]):
 
     def front(self) -> M | None:
         """Whose turn it is. None when nobody has work, or all who have are put aside."""
+        dust = DUST * self.quantum
         while True:
             if self._new:
                 member = next(iter(self._new))
-                if member.deficit > self._dust(member):
+                if member.deficit > dust * member.weight:
                     return member
                 del self._new[member]
             elif self._now:
                 member = next(iter(self._now))
-                self._add_quanta(member)
-                member.turn = Turn.NOW
-                if member.deficit > self._dust(member):
+                if member.since != self.given:
+                    self._add_quanta(member)
+                member.turn = NOW
+                if member.deficit > dust * member.weight:
                     return member
                 del self._now[member]
             elif self._turn_round():
@@ -159,7 +161,7 @@ class Ring(Generic[M]):
         member.deficit -= cost
         member.unsettled += cost
         self._served += cost
-        if member.turn is Turn.NEW:
+        if member.turn is NEW:
             self._served_new += cost
 
     def settle(self, now: float, member: M, refund: float, ended: float = 0.0) -> None:
@@ -168,15 +170,15 @@ class Ring(Generic[M]):
         `ended` is what it comes to when nothing of it is in flight any more.
         """
         self._served -= refund
-        if member.turn is Turn.OUT:
+        if member.turn is OUT:
             deficit = self.standing(now, member) + refund
             member.unsettled -= refund + ended
-            member.deficit = self._kept(member, deficit)
+            self._keep(member, deficit)
             member.since, member.left_at = self.given, now
             return
         member.deficit += refund
         member.unsettled -= refund + ended
-        if member.turn is Turn.LATER and refund > 0:
+        if member.turn is LATER and refund > 0:
             due = self._due(member)
             if (due - self.given) // self.quantum < (member.due - self.given) // self.quantum:  # an earlier round
                 self._stale += 1
@@ -192,10 +194,10 @@ class Ring(Generic[M]):
         if member.since != -inf:
             member.deficit += (self.given - member.since) * member.weight
             member.since = self.given
-            if member.turn is Turn.OUT:
+            if member.turn is OUT:
                 member.deficit = min(member.deficit, self.quantum * member.weight)
         member.weight = weight
-        if member.turn is Turn.LATER:
+        if member.turn is LATER:
             self._stale += 1
             self._stand(member)
 
@@ -212,7 +214,7 @@ class Ring(Generic[M]):
                 self.new_work,
                 self._turned_new_at,
             )
-        del (self._new if member.turn is Turn.NEW else self._now)[member]
+        del (self._new if member.turn is NEW else self._now)[member]
         self._aside.append((member, self.given))
 
     def put_back(self, started: bool) -> None:
@@ -231,7 +233,7 @@ class Ring(Generic[M]):
         for member, _ in reversed(self._aside):
             member.since = self.given
             if member.deficit > self._dust(member):
-                members = self._new if member.turn is Turn.NEW else self._now
+                members = self._new if member.turn is NEW else self._now
                 members[member] = None
                 members.move_to_end(member, last=False)
         for member, _ in self._aside:
@@ -241,32 +243,28 @@ class Ring(Generic[M]):
 
     # ---- what is asked of it
 
-    @property
-    def newcomers(self) -> int:
-        """How many stand on the new list."""
-        return len(self._new)
-
     def standing(self, now: float, member: Member) -> float:
         """The member's deficit as of now. For one that is out: what it would come back with."""
         deficit = member.deficit + (self.given - member.since) * member.weight
-        if member.turn is not Turn.OUT:
+        if member.turn is not OUT:
             return deficit
         full = self.quantum * member.weight
         short = full - deficit - member.unsettled
         if short > 0:
-            deficit += short * (1.0 - float(0.5 ** ((now - member.left_at) / self.debt_half_life_s)))
-        return min(deficit, full)
+            left: float = 0.5 ** ((now - member.left_at) / self.debt_half_life_s)
+            deficit += short * (1.0 - left)
+        return deficit if deficit < full else full
 
-    def would_be_new(self, now: float, member: Member) -> bool:
+    def would_be_new(self, member: Member, standing: float) -> bool:
         """Whether it would go ahead of those who take turns: it is away, and has not used its quantum up."""
-        return member.turn is Turn.OUT and self.standing(now, member) > self._dust(member)
+        return member.turn is OUT and standing > DUST * self.quantum * member.weight
 
     def owed(self, now: float, member: Member) -> float:
         """The settled part of what a member that is out owes, as of now: 0 or more."""
         return max(0.0, -self.standing(now, member) - member.unsettled)
 
-    def work_until_turn(self, now: float, member: Member, ahead: float, part: float) -> float:
-        """Work of all members before the turn in which this one starts what stands behind `ahead` of its own.
+    def work_until_turn(self, member: Member, standing: float, ahead: float, part: float) -> float:
+        """Work of all members before the turn in which this one, standing so, starts what is behind `ahead` of its own.
 
         `part` is what one member has in a round, on average. What the members have now does not show who comes back in
         every round, so rounds are measured as well, and in each what newcomers took, who go first:
@@ -277,10 +275,11 @@ class Ring(Generic[M]):
         """
         if not self.backlog:
             return 0.0
-        if self.would_be_new(now, member):
+        if self.would_be_new(member, standing):
             return len(self._new) * part
-        rounds = self._rounds(member, ahead - self.standing(now, member))
-        if member.turn is not Turn.OUT and member.since < self.given and member.due < self.given:
+        owed = ahead - standing
+        rounds = floor(owed / (self.quantum * member.weight) + DUST) + 1  # whose quanta are more than that
+        if member.turn is not OUT and member.since < self.given and member.due < self.given:
             gone_new = self._served_new - self._turned_new_at
             newcomers = max(len(self._new) * part, self.new_work - gone_new)
             turn = max(newcomers + 0.5 * len(self._now) * part, self.round_work - (self._served - member.turned_at))
@@ -294,13 +293,8 @@ class Ring(Generic[M]):
     # ---- turns
 
     def _add_quanta(self, member: M) -> None:
-        if member.since != self.given:
-            member.deficit += (self.given - member.since) * member.weight
-            member.since = self.given
-
-    def _rounds(self, member: Member, owed: float) -> int:
-        """Rounds whose quanta are more than what is owed."""
-        return floor(owed / (self.quantum * member.weight) + DUST) + 1
+        member.deficit += (self.given - member.since) * member.weight
+        member.since = self.given
 
     def _dust(self, member: Member) -> float:
         return DUST * self.quantum * member.weight
@@ -319,13 +313,13 @@ class Ring(Generic[M]):
         """
         due = member.due = self._due(member)
         if due < self.given:
-            member.turn = Turn.NOW
+            member.turn = NOW
             self._now[member] = None
         elif due < self.given + self.quantum:
-            member.turn = Turn.NEXT
+            member.turn = NEXT
             self._next[member] = None
         else:
-            member.turn = Turn.LATER
+            member.turn = LATER
             self._pushes += 1
             heappush(self._later, (due, self._pushes, member))
         if self._stale > 64 + len(self._later) // 2:
@@ -349,7 +343,7 @@ class Ring(Generic[M]):
         while later and later[0][0] < self.given:
             entry = heappop(later)
             if self._awaited(entry):
-                entry[2].turn = Turn.NOW
+                entry[2].turn = NOW
                 self._now[entry[2]] = None
             else:
                 self._stale -= 1
@@ -367,24 +361,26 @@ class Ring(Generic[M]):
     @staticmethod
     def _awaited(entry: tuple[float, int, M]) -> bool:
         due, _, member = entry
-        return member.turn is Turn.LATER and member.due == due
+        return member.turn is LATER and member.due == due
 
     def _leave(self, now: float, member: M) -> None:
-        self._add_quanta(member)
-        if member.turn is Turn.LATER:
+        if member.since != self.given:
+            self._add_quanta(member)
+        if member.turn is LATER:
             self._stale += 1
-        elif member.turn is Turn.NEW:
+        elif member.turn is NEW:
             del self._new[member]
         else:  # the members of a round that has begun are told from those of the next when they are visited
             del (self._next if member in self._next else self._now)[member]
-        member.deficit = self._kept(member, member.deficit)
-        member.turn = Turn.OUT
+        self._keep(member, member.deficit)
+        member.turn = OUT
         member.left_at = now
 
-    def _kept(self, member: M, deficit: float) -> float:
+    def _keep(self, member: M, deficit: float) -> None:
         """What one that is out keeps: one quantum at most, and the debt, capped but for what is in flight."""
         quantum = self.quantum * member.weight
-        return max(min(deficit, quantum), -self.debt_quanta * quantum - max(0.0, member.unsettled))
+        least = -self.debt_quanta * quantum - max(0.0, member.unsettled)
+        member.deficit = least if deficit < least else min(deficit, quantum)
 
     def __repr__(self) -> str:
         turns = f"{len(self._new)} new, {len(self._now)} now, {len(self._next)} next, {len(self._later)} later"

@@ -17,15 +17,16 @@ from dataclasses import replace
 from math import ceil, floor, inf, log10
 
 from services.core.account import ClassSpec, TenantSpec
-from services.core.admission import first_token_s, grant, sizes
+from services.core.admission import first_token_s, grant
 from services.core.choices import WeirSettings
 from services.core.door import TURN_S, Admitted, Refused, Visit, probable_tokens
 from services.core.drr import Drr
 from services.core.estimator import Estimator
+from services.core.ladder import Sizes
 from services.core.learned import OfClass, OfPool
 from services.core.outcome import Outcome
 from services.core.pool import ClassNode, Flow
-from services.core.request import Request, Stage
+from services.core.request import RUNNING, WAITING, Request
 
 FIRST_QUANTUM_TOKENS = 1000.0
 """Until costs have been seen."""
@@ -38,7 +39,7 @@ SLACK_EVERY = 8
 class Weir:
     """Admission, fairness, degradation and honest refusals, for all pools of one router."""
 
-    __slots__ = ("_held", "_offers", "_random", "drr", "learned", "second_finishes", "settings")
+    __slots__ = ("_held", "_offers", "_random", "_sizes", "drr", "learned", "second_finishes", "settings")
 
     def __init__(self, settings: WeirSettings, random: Callable[[], float]) -> None:
         self.settings = settings
@@ -49,6 +50,7 @@ class Weir:
             idle_tenants=settings.idle_tenants,
         )
         self.learned: dict[str, OfPool] = {}
+        self._sizes = Sizes(settings.ladder)
         self._held: dict[str, int] = {}
         self._random = random
         self._offers = 0
@@ -75,7 +77,7 @@ class Weir:
         names = {spec.name for spec in classes}
         if lost := [spec.id for spec in wanted.values() if spec.class_name not in names]:
             raise ValueError(f"there is no class for {', '.join(lost)}")
-        self.drr.reclass(classes)
+        self.drr.reclass(now, classes)
         self.settings = settings
         self._held = {name: level for name, level in self._held.items() if name in names}
         for of_pool in self.learned.values():
@@ -120,14 +122,13 @@ class Weir:
 
     def offer(self, now: float, request: Request) -> Admitted | Refused:
         """Decide about a newcomer, in one step: if it is admitted, it has its place."""
+        settings = self.settings
         of_pool, flow = self._meet(now, request)
         of_pool.pool.let_go(now)
-        request.may_clamp = request.may_clamp and self.settings.clamp
-        request.max_level = min(request.max_level, len(self.settings.ladder) - 1) if self.settings.degrade else 0
-        visit = Visit(now, request, self.settings, of_pool, flow)
-        level = self._level(now, request, of_pool, visit)
-        if level != visit.level:
-            visit.plan(level)
+        request.may_clamp = request.may_clamp and settings.clamp
+        request.max_level = min(request.max_level, len(settings.ladder) - 1) if settings.degrade else 0
+        visit = Visit(now, request, settings, self._sizes, of_pool, flow)
+        visit.plan(self._level(now, request, of_pool, visit) if settings.degrade else 0)
         why = visit.refusal()
         if why is None:
             visit.admit()
@@ -144,10 +145,12 @@ class Weir:
         if tenant is None:
             tenant = self.drr.meet(now, replace(self.settings.stranger, id=request.tenant))
             self.drr.forget_idle(now)
-        of_pool = self._of_pool(request.pool)
-        flow = self.drr.flow(of_pool.pool, tenant, request.class_name)
-        if not hasattr(flow, "learned"):
-            of_pool.meet(flow)
+        of_pool = self.learned.get(request.pool) or self._of_pool(request.pool)
+        flow = tenant.flows.get(request.pool)
+        if flow is None or request.class_name:
+            flow = self.drr.flow(of_pool.pool, tenant, request.class_name)
+            if not hasattr(flow, "learned"):
+                of_pool.meet(flow)
         return of_pool, flow
 
     def forecast(self, request: Request) -> list[float]:
@@ -161,7 +164,7 @@ class Weir:
         if not request.ready:
             self._of_pool(request.pool).retrieval_s.add(now - request.queued_at)
             request.ready_at = now
-            if request.start_by < inf and request.stage is Stage.WAITING:
+            if request.start_by < inf and request.stage is WAITING:
                 ends_at = now + request.start_by - request.queued_at + TURN_S
                 if ends_at < request.expires_at:
                     request.expires_for = "patience"
@@ -196,7 +199,7 @@ class Weir:
         while request := self.drr.next(now, pool, fits):
             of_pool = self.learned[pool]
             self._learn_wait(now, request)
-            prompt, answer = self._sizes(request)
+            prompt, answer = self._planned(request)
             request.granted_tokens = self._grant(now, request, of_pool, prompt, answer)
             if request.granted_tokens:
                 self._start(now, request, of_pool, prompt)
@@ -205,9 +208,13 @@ class Weir:
             evicted.append(request)
         return None, evicted
 
-    def _sizes(self, request: Request) -> tuple[int, int]:
+    def _planned(self, request: Request) -> tuple[int, int]:
         """(prompt, longest answer) in tokens, at the level that it was admitted at."""
-        return sizes(request, request.level, self.settings.ladder[request.level])
+        level = request.level
+        if not level:
+            return request.prompt_tokens + request.context_tokens, request.max_tokens
+        context = self._sizes.contexts(request.context_tokens)[level]
+        return request.prompt_tokens + context, self._sizes.answers(request.max_tokens)[level]
 
     def _grant(self, now: float, request: Request, of_pool: OfPool, prompt: int, answer: int) -> int:
         request.expires_for = "deadline"
@@ -216,7 +223,9 @@ class Weir:
         ):
             request.expires_for = "first_token"
             return 0
-        probable = probable_tokens(request.flow.learned.lengths, answer, request.length_quantile)
+        probable = 0.0
+        if not (request.may_clamp or request.on_trust):
+            probable = probable_tokens(request.flow.learned.lengths, answer, request.length_quantile)
         tokens = grant(request, prompt, answer, probable, request.deadline - now, of_pool.estimator)
         return tokens if tokens >= min(answer, self.settings.least_answer_tokens) else 0
 
@@ -235,7 +244,7 @@ class Weir:
     def first_token(self, now: float, request: Request) -> None:
         """Its prompt has been read."""
         request.first_token_at = now
-        prompt, _ = self._sizes(request)
+        prompt, _ = self._planned(request)
         self.learned[request.pool].estimator.learn_prefill(now - request.started_at, prompt)
 
     def finish(
@@ -245,7 +254,7 @@ class Weir:
 
         A second end changes nothing and is counted; `strict` makes it an error, which it is.
         """
-        if request.stage is not Stage.RUNNING:
+        if request.stage is not RUNNING:
             self.second_finishes += 1
             if self.settings.strict:
                 raise RuntimeError(f"{request!r} was finished, and does not run")
@@ -274,22 +283,18 @@ class Weir:
         """A wait has shown itself, unless it was for the request's own retrieval: its turn had come before."""
         if not request.ready or now <= request.ready_at:
             return
-        of_pool = self.learned[request.pool]
-        flow = request.flow
-        of_class, of_tenant = of_pool.classes[flow.node.name], flow.learned
-        of_tenant.waits.of(request.predicted_as_new).learn(request.predicted_wait_s, now - request.queued_at)
-        of_class.recent_s.add(now - request.queued_at)
+        of_tenant, wait_s = request.flow.learned, now - request.queued_at
+        of_tenant.waits.of(request.predicted_as_new).learn(request.predicted_wait_s, wait_s)
+        of_tenant.of_class.recent_s.add(wait_s)
 
     def _level(self, now: float, request: Request, of_pool: OfPool, visit: Visit) -> int:
-        """Where to begin on the ladder: where its class stands, as far as its tenant allows. Leaves a plan behind."""
-        prices = []
-        for level in range(request.max_level + 1):
-            visit.plan(level)
-            prices.append(visit.cost_tokens)
-        if not self.settings.degrade:
-            return 0
-        of_class = of_pool.classes[visit.flow.node.name]
-        of_class.offered(prices)
+        """Where to begin on the ladder: where its class stands, as far as its tenant allows."""
+        of_class = visit.of_tenant.of_class
+        if request.max_level:
+            of_class.offered_at(visit.prices())
+        else:
+            visit.plan(0)
+            of_class.offered(visit.cost_tokens)
         self._offers += 1
         if self._offers % SLACK_EVERY == 0:
             of_class.slacks_s.add(request.due_at - now)

@@ -8,6 +8,7 @@ from math import inf
 from services.core.account import Bounds, ClassSpec, TenantSpec
 from services.core.drr import Drr
 from services.core.request import Request
+from services.core.ring import Ring
 
 NO_BOUNDS = Bounds(10**9)
 FOR_EVER = 1e9
@@ -82,7 +83,9 @@ def standing(drr: Drr, tenant: str, now: float = 0.0, pool: str = "default") -> 
 def kept(drr: Drr) -> dict[str, float]:
     """All that the scheduler still holds; empty when nothing is left."""
     pools = drr.pools.values()
-    rings = [pool.classes for pool in pools] + [node.flows for pool in pools for node in pool.nodes.values()]
+    of_classes = [pool.classes for pool in pools]
+    rings = [node.flows for pool in pools for node in pool.nodes.values()]
+    rings += [ring for ring in of_classes if isinstance(ring, Ring)]  # type: ignore[misc]  # of other members
     held = {
         "tenants": len(drr.tenants),
         "requests": drr.usage.requests,
@@ -91,7 +94,7 @@ def kept(drr: Drr) -> dict[str, float]:
         "idle": len(drr._idle),
         "in rings": sum(len(ring._new) + len(ring._now) + len(ring._next) for ring in rings),
         "debtors": sum(ring._awaited(entry) for ring in rings for entry in ring._later),
-        "backlog": sum(ring.backlog for ring in rings),
+        "backlog": sum(ring.backlog for ring in [*rings, *of_classes]),
         "waiting": sum(pool.requests for pool in pools),
         "work": sum(pool.work for pool in pools),
         "round work": sum(pool.round_work for pool in pools),

@@ -10,10 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from services.core.account import Bounds, ClassSpec, TenantSpec
-from services.core.admission import Outlook, grant, outlook, sizes
+from services.core.admission import Outlook, grant, outlook
 from services.core.drr import Drr
 from services.core.estimator import Estimator
-from services.core.ladder import LADDER
+from services.core.ladder import LADDER, MOST_SIZES, Sizes
 from services.core.request import Request, Stage
 
 RATE = 400.0  # of four slots
@@ -55,6 +55,10 @@ class Line:
         flow = self.drr.flow(self.pool, self.drr.tenants[tenant])
         return outlook(now, self.pool, flow, deadline, self.estimator, measured_rounds=measured_rounds)
 
+    def ahead(self, tenant: str, deadline: float = 10.0) -> float:
+        """Work of its own that a newcomer of this tenant stands behind."""
+        return self.drr.flow(self.pool, self.drr.tenants[tenant]).work_before(deadline)
+
     def serve(self, count: int) -> list[Request]:
         started = [self.drr.next(0.0, "default") for _ in range(count)]
         assert None not in started
@@ -91,7 +95,7 @@ def test_while_the_capacity_is_unknown_no_wait_is_predicted() -> None:
     line.estimator.announced_per_slot_s = None
     line.estimator.resize(0.0, 4)
     line.wait("a", 1e6)
-    assert line.look("a") == Outlook(1e6, 1.0, 0.0, False, False)
+    assert line.look("a") == Outlook(1.0, 0.0, False, False)
 
 
 def test_a_tenant_waits_for_its_own_line_at_its_own_share_and_one_round_of_the_others() -> None:
@@ -100,7 +104,7 @@ def test_a_tenant_waits_for_its_own_line_at_its_own_share_and_one_round_of_the_o
     line.wait("b", 1000.0, 1000.0)
     line.wait("c", 30.0)
     view = line.look("a")
-    assert view.own_work == 120.0
+    assert line.ahead("a") == 120.0
     assert view.share == pytest.approx(1 / 3)
     assert view.wait_s == pytest.approx((120.0 * 3 + 100.0 + 30.0) / RATE + 0.5)
 
@@ -116,15 +120,15 @@ def test_only_those_with_an_earlier_deadline_stand_before_it_in_its_own_line() -
     line = Line()
     line.wait("a", 40.0, deadline=5.0)
     line.wait("a", 500.0, deadline=20.0)
-    assert line.look("a", deadline=10.0).own_work == 40.0
-    assert line.look("a", deadline=1.0).own_work == 0.0
-    assert line.look("a", deadline=30.0).own_work == 540.0
+    assert line.ahead("a", deadline=10.0) == 40.0
+    assert line.ahead("a", deadline=1.0) == 0.0
+    assert line.ahead("a", deadline=30.0) == 540.0
 
 
 def test_work_whose_retrieval_still_runs_stands_before_it_too() -> None:
     line = Line()
     line.wait("a", 40.0, ready=False)
-    assert line.look("a").own_work == 40.0
+    assert line.ahead("a") == 40.0
 
 
 def test_weights_are_shares() -> None:
@@ -161,7 +165,8 @@ def test_debt_is_waited_out_before_the_next_turn() -> None:
     line.wait("b", *[100.0] * 50)
     line.serve(1)
     view = line.look("a")
-    assert view.own_work == pytest.approx(50.0 + 900.0)
+    assert line.ahead("a") == 50.0
+    assert view.wait_s == pytest.approx((2 * (50.0 + 900.0) + 100.0) / RATE + 0.5)
     assert not view.new
 
 
@@ -202,18 +207,26 @@ def test_whatever_waits_the_wait_is_finite_and_never_below_zero(
     assert isfinite(view.wait_s)
     assert view.wait_s >= 0
     assert 0 < view.share <= 1
-    assert view.own_work >= 0
 
 
 def test_sizes_shrink_with_the_level_and_never_below_one_token_of_an_answer() -> None:
-    request = Request(1, "a", 0.0, 1.0, prompt_tokens=100, max_tokens=2, context_tokens=1000)
-    prompts, answers = zip(*(sizes(request, level, LADDER[level]) for level in range(len(LADDER))), strict=True)
-    assert prompts[0] == 1100
-    assert prompts[-1] == 100  # without retrieval there is no context
-    assert list(prompts) == sorted(prompts, reverse=True)
+    sizes = Sizes(LADDER)
+    contexts, answers = sizes.contexts(1000), sizes.answers(2)
+    assert contexts[0] == 1000
+    assert contexts[-1] == 0  # there is no retrieval
+    assert list(contexts) == sorted(contexts, reverse=True)
     assert list(answers) == sorted(answers, reverse=True)
     assert answers[0] == 2
     assert answers[-1] == 1
+
+
+def test_what_has_been_looked_up_is_bounded_and_stays_right() -> None:
+    sizes = Sizes(LADDER)
+    for asked in range(3 * MOST_SIZES):
+        assert sizes.answers(asked)[1:] == tuple(level.answer_tokens(asked) for level in LADDER[1:])
+        assert sizes.contexts(asked)[1:] == tuple(level.context_tokens(asked) for level in LADDER[1:])
+    assert len(sizes._answers) <= MOST_SIZES
+    assert len(sizes._contexts) <= MOST_SIZES
 
 
 def granted(slack_s: float, *, asked: int = 100, probable: float = 50.0, may_clamp: bool = False) -> int:

@@ -134,6 +134,21 @@ def test_new_weights_of_classes_count_at_once_and_a_new_class_can_be_used() -> N
     assert shares(made, "gold", "a", "s") == pytest.approx([0.5, 0.25, 0.25], abs=0.05)
 
 
+def test_a_second_class_can_come_while_the_first_is_at_work() -> None:
+    made = House(1, chosen=settings(standing_queue=False))
+    made.weir.configure(TenantSpec("a", ROOMY))
+    made.fill("a", waiting=3)
+    before = list(made.admitted)
+    classes = (ClassSpec("default"), ClassSpec("gold", 3.0))
+    made.weir.reload(made.now, classes, [TenantSpec("a", ROOMY), TenantSpec("gold", ROOMY, class_name="gold")])
+    pool = made.weir.learned["default"].pool
+    assert (pool.classes.backlog, pool.nodes["default"].backlog) == (3, 3)
+    assert shares(made, "gold", "a") == pytest.approx([0.75, 0.25], abs=0.05)
+    made.run(made.now + 20.0)
+    assert [made.fates[each] for each in before] == [Outcome.SERVED] * 4
+    assert [node.unsettled for node in pool.nodes.values()] == pytest.approx([0.0, 0.0], abs=1e-6)
+
+
 def test_shares_follow_the_new_weights_of_classes_while_their_tenants_wait() -> None:
     made = house()
     made.fill("a", waiting=1)

@@ -174,7 +174,7 @@ def test_a_member_that_comes_is_served_ahead_of_those_that_are_here():
     new = Named("n")
     for _ in range(9):
         of.more(0.0, new)
-    assert of.newcomers == 1
+    assert len(of._new) == 1
     assert turns(of, 5) == "nbcna"
 
 
@@ -246,7 +246,7 @@ def test_debt_survives_a_pause_and_keeps_whoever_owes_from_being_new():
     pay(of, debtor, 60)
     assert debtor.turn is Turn.OUT
     of.more(0.0, debtor)
-    assert of.newcomers == 0
+    assert len(of._new) == 0
     assert turns(of, 13) == "ab" * 6 + "d"
 
 

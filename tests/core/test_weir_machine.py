@@ -15,11 +15,10 @@ from hypothesis import strategies as st
 from hypothesis.stateful import initialize, precondition, rule
 
 from services.core.account import Bounds, ClassSpec, TenantSpec
-from services.core.admission import sizes
 from services.core.choices import WeirSettings
 from services.core.door import TURN_S, Admitted, Refused
 from services.core.estimator import Estimator
-from services.core.ladder import LADDER
+from services.core.ladder import LADDER, Sizes
 from services.core.outcome import Ending, Outcome
 from services.core.request import Request, Stage
 from services.core.weir import Weir
@@ -213,7 +212,7 @@ class Executor(Books):
         if free:
             assert said.reason != "no_slot", "there is one"
         if free and said.outcome is Outcome.DEADLINE_INFEASIBLE:
-            prompt, _ = sizes(request, request.max_level, LADDER[request.max_level])
+            prompt = request.prompt_tokens + Sizes(LADDER).contexts(request.context_tokens)[request.max_level]
             read_s = self.weir.learned[request.pool].estimator.prefill_s(prompt)
             assert read_s >= request.due_at - self.now, "refused on a guess while a slot is free"
         self.ends(request, "refused")

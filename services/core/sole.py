@@ -1,0 +1,72 @@
+"""A ring of one: whose turn it is, is no question.
+
+Most houses have one class, and then the ring of classes has nothing to decide. It is asked all the same, four times a
+request, so this stands in its place: the same questions, and no deficits to answer them. The day a second class is
+configured, a ring takes over, in which the first one begins with a quantum, as anybody does.
+"""
+
+from __future__ import annotations
+
+from typing import Generic, TypeVar
+
+from services.core.member import Member
+from services.core.ring import Ring
+
+M = TypeVar("M", bound=Member)
+
+
+class Sole(Generic[M]):
+    """The one member of a ring. `backlog` is its own."""
+
+    __slots__ = ("_aside", "_member", "backlog", "quantum")
+
+    def __init__(self, quantum: float, member: M) -> None:
+        self.quantum = quantum
+        self.backlog = 0
+        self._member = member
+        self._aside = False
+
+    def more(self, now: float, member: M) -> None:
+        """It can start one request more."""
+        self.backlog += 1
+        member.backlog += 1
+
+    def less(self, now: float, member: M) -> None:
+        """It has one request less to start."""
+        self.backlog -= 1
+        member.backlog -= 1
+
+    def front(self) -> M | None:
+        """It, if it has work and is not put aside."""
+        return self._member if self.backlog and not self._aside else None
+
+    def charge(self, member: M, cost: float) -> None:
+        """It starts a request of this cost."""
+        member.unsettled += cost
+
+    def settle(self, now: float, member: M, refund: float, ended: float = 0.0) -> None:
+        """A charge was too high by `refund`; `ended` is no longer in flight."""
+        member.unsettled -= refund + ended
+
+    def put_aside(self, member: M) -> None:
+        """Nothing of it can start now."""
+        self._aside = True
+
+    def put_back(self, started: bool) -> None:
+        """The decision is made."""
+        self._aside = False
+
+    def reweigh(self, member: M, weight: float) -> None:
+        """Its weight, for when others come."""
+        member.weight = weight
+
+    def joined(self, now: float) -> Ring[M]:
+        """A ring with this member in it, as it is: others may come."""
+        ring: Ring[M] = Ring(self.quantum)
+        waiting, self._member.backlog = self._member.backlog, 0
+        for _ in range(waiting):
+            ring.more(now, self._member)
+        return ring
+
+    def __repr__(self) -> str:
+        return f"<Sole {self._member!r}>"
