@@ -26,10 +26,12 @@ FORGIVEN_AFTER_S = 60.0
 class Health:
     """Decisions on `now`; nothing here waits."""
 
-    __slots__ = ("ejected_until", "ejections", "failures", "missed_probes", "up", "up_since")
+    __slots__ = ("ejected_until", "ejections", "failures", "missed_probes", "out", "up", "up_since")
 
     def __init__(self) -> None:
         self.up = False
+        self.out = False
+        """Ejected, and not yet back."""
         self.missed_probes = 0
         self.failures = 0
         """Requests that failed, in a row."""
@@ -41,7 +43,7 @@ class Health:
         """A good probe. `needed`: nobody else serves one of its models."""
         self.missed_probes = 0
         if not self.up and (needed or now >= self.ejected_until):
-            self.up, self.up_since = True, now
+            self.up, self.out, self.up_since = True, False, now
 
     def suspect(self) -> None:
         """A connection was lost, or one probe missed: nothing new until it has answered one."""
@@ -55,9 +57,10 @@ class Health:
 
     def eject(self, now: float) -> None:
         """It is dead, or an outlier. While it is out, to say so again changes nothing."""
-        was_up, self.up = self.up, False
-        if not was_up and now < self.ejected_until:
+        self.up = False
+        if self.out:
             return
+        self.out = True
         if now - self.up_since >= FORGIVEN_AFTER_S:
             self.ejections = 0
         self.ejections += 1
