@@ -93,6 +93,12 @@ def test_a_step_changes_the_rate_at_its_moment() -> None:
     assert abs(counts[2] - 400) <= 1
 
 
+@pytest.mark.parametrize("arrivals", ["poisson", "paced"])
+def test_a_step_that_changes_nothing_moves_no_arrival(arrivals: str) -> None:
+    steps = [(second, 30.0) for second in range(10)]
+    assert times(arrivals, *steps) == pytest.approx(times(arrivals, (0, 30.0)))
+
+
 def test_poisson_arrivals_have_the_rate_and_the_spread_of_poisson() -> None:
     found = times("poisson", (0, 200), seconds=100)
     counts = [sum(second <= at < second + 1 for at in found) for second in range(100)]
