@@ -66,7 +66,6 @@ class Estimator:
         "_ends",
         "_full",
         "_full_s",
-        "_median_s",
         "_prefill",
         "_prefill_error",
         "_prefill_s",
@@ -75,6 +74,7 @@ class Estimator:
         "announced_per_slot_s",
         "busy",
         "mean_cost",
+        "median_s",
         "rate",
         "slots",
     )
@@ -102,7 +102,8 @@ class Estimator:
         self._prefill_error = Sketch(0.02, half_life=HALF_LIFE, refresh=64)
         self._token_s = Sketch(0.02, half_life=HALF_LIFE, least=1e-6, refresh=64)
         self._prefill_s = 0.0
-        self._median_s = 0.0
+        self.median_s = 0.0
+        """Per token of an answer after the first, at the median; 0 while unknown."""
         if prefill_s_per_token:
             self.learn_prefill(prefill_s_per_token, 1.0)
         if s_per_token:
@@ -177,7 +178,7 @@ class Estimator:
         """The tokens after the first took this long."""
         if tokens > 0 and seconds > 0:
             self._token_s.add(seconds / tokens)
-            self._median_s = self._token_s.quantile(0.5) or 0.0
+            self.median_s = self._token_s.quantile(0.5) or 0.0
 
     def _update_rate(self) -> None:
         full = self._full
@@ -191,7 +192,7 @@ class Estimator:
 
     def service_s(self, prompt_tokens: float, answer_tokens: float) -> float:
         """How long a request of these sizes holds a slot, on average. Reading the prompt gives the first token."""
-        return prompt_tokens * self._prefill_s + (answer_tokens - 1.0 if answer_tokens > 1.0 else 0.0) * self._median_s
+        return prompt_tokens * self._prefill_s + (answer_tokens - 1.0 if answer_tokens > 1.0 else 0.0) * self.median_s
 
     def probable_s(self, prompt_tokens: float, answer_tokens: float) -> float:
         """How long a request of these sizes holds a slot, in 85 cases of 100."""

@@ -20,6 +20,8 @@ PREFILL_S = 1e-4
 """Seconds per prompt token."""
 TOKEN_S = 1e-2
 """Seconds per answer token."""
+SERVICE_S = 50 * PREFILL_S + 20 * TOKEN_S
+"""Of the usual request."""
 ROOMY = Bounds(100_000)
 
 
