@@ -10,7 +10,7 @@ Read once, at the door, in one pass over the headers, since every request pays f
 
 A duration that cannot be read is an error, since a wrong guess breaks a promise. A preference that cannot be read is
 ignored, as RFC 7240 demands, and a retry count that cannot be read is 0. A class is taken as it stands: which classes
-there are, and which may be asked for, only the tenant's account knows (`tenants.py`).
+there are, and which of them may be asked for, the scheduler knows.
 """
 
 from __future__ import annotations
