@@ -58,9 +58,3 @@ def least_ms(headers: Sequence[Header], readers: Mapping[bytes, Reader], max_ms:
             raise BadInput(f"{header}: a duration above 0 and at most {max_ms:g} ms was expected", header)
         least = min(least, asked_ms)
     return least
-
-
-def deadline_ms(headers: Sequence[Header], default_ms: float, max_ms: float) -> float:
-    """The request's budget in milliseconds. Raises BadInput naming the header where one cannot be used."""
-    said = [header for header in headers if header[0] in READERS]
-    return least_ms(said, READERS, max_ms) if said else default_ms
