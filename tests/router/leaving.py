@@ -1,0 +1,473 @@
+"""Clients that leave at a chosen stage of their request, before a router that is watched for what it keeps."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import io
+import json
+import os
+import socket
+import struct
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any
+
+import msgspec
+import pytest
+
+from services.contracts.generate import Done, GenerateRequest, Token
+from services.core.outcome import Outcome
+from services.core.request import Stage as Standing
+from services.router import app, health
+from services.router.alarm import Alarm
+from services.router.dispatcher import Dispatcher
+from services.router.life import Life
+from services.router.turn import Turn
+from services.runtime.http import Exchange
+from services.runtime.log import Log
+from services.runtime.serve import FineClockLoop
+from tests.router.rig import TIMINGS, USAGE, WORDS, FakeRetrieval, FakeWorker, Stand, standing
+from tests.runtime.rig import until
+
+RESET = struct.pack("ii", 1, 0)  # linger for no time: closing sends RST
+HALF_AN_EVENT = b'{"type"'
+LOOP_TURNS = 12
+"""Turns of the event loop in which the last event of an answer travels; its clients leave in all of them."""
+
+
+class Stage(Enum):
+    """Where a client leaves."""
+
+    CONNECT = "connect"
+    HEADERS = "headers"
+    BODY = "body"
+    QUEUED = "queued"
+    RETRIEVAL = "retrieval"
+    DISPATCHED = "dispatched"
+    IN_BATCH = "in batch"
+    FIRST_TOKEN = "first token"
+    MID_STREAM = "mid-stream"
+    LAST_TOKEN = "last token"
+    RETRY = "retry"
+    AFTER = "after the end"
+
+
+NOT_YET_ASKED = (Stage.CONNECT, Stage.HEADERS, Stage.BODY)
+AT_A_WORKER = (
+    Stage.DISPATCHED,
+    Stage.IN_BATCH,
+    Stage.FIRST_TOKEN,
+    Stage.MID_STREAM,
+    Stage.LAST_TOKEN,
+    Stage.RETRY,
+)
+TOKENS_BEFORE = {Stage.FIRST_TOKEN: 1, Stage.MID_STREAM: 5, Stage.LAST_TOKEN: len(WORDS)}
+
+
+class Way(Enum):
+    """How a client leaves."""
+
+    FIN = "fin"
+    RST = "rst"
+    HALF = "half"
+
+
+# ---- the worker
+
+
+class SteppingWorker(FakeWorker):
+    """Answers as far as the stage goes, and then waits for `go`, or for ever."""
+
+    def __init__(self, stage: Stage, slots: int, go: asyncio.Event, failed: set[str]) -> None:
+        super().__init__(self.step, slots=slots)
+        self.stage = stage
+        self.go = go
+        self.failed = failed
+        self.there = 0
+        self.finished = 0
+
+    async def step(self, exchange: Exchange, request: GenerateRequest, worker: FakeWorker) -> None:
+        """The script of every request."""
+        if self.stage is Stage.RETRY and self._first_try(exchange):
+            await exchange.reply(500, b"")
+            return
+        if self.stage is not Stage.AFTER:
+            await (self._stream if request.stream else self._whole)(exchange)
+            self.there += 1
+            await (self.go.wait() if self.stage is Stage.LAST_TOKEN else asyncio.Event().wait())
+        await self._end(exchange, stream=request.stream)
+        self.finished += 1
+
+    def _first_try(self, exchange: Exchange) -> bool:
+        id = self.ids[-1]
+        if id in self.failed:
+            return False
+        self.failed.add(id)
+        return True
+
+    async def _stream(self, exchange: Exchange) -> None:
+        if self.stage is Stage.IN_BATCH:
+            await exchange.start(200, b"application/x-ndjson")
+            await exchange.write(HALF_AN_EVENT)
+        elif self.stage in TOKENS_BEFORE:
+            await exchange.start(200, b"application/x-ndjson")
+            for _ in range(TOKENS_BEFORE[self.stage]):
+                await exchange.write(msgspec.json.encode(Token("word ")) + b"\n")
+
+    async def _whole(self, exchange: Exchange) -> None:
+        body = _done(stream=False)
+        shown = {Stage.IN_BATCH: 1, Stage.FIRST_TOKEN: 8, Stage.MID_STREAM: len(body) // 2, Stage.LAST_TOKEN: -1}
+        if self.stage in shown:
+            await exchange.start(200, b"application/x-ndjson")
+            await exchange.write(body[: shown[self.stage]])
+
+    async def _end(self, exchange: Exchange, *, stream: bool) -> None:
+        body = _done(stream=stream)
+        if not exchange.started:
+            await exchange.start(200, b"application/x-ndjson")
+        await exchange.end(body if stream or self.stage is Stage.AFTER else body[-1:])
+
+
+def _done(*, stream: bool) -> bytes:
+    return msgspec.json.encode(Done("stop", USAGE, TIMINGS, 1, None if stream else "".join(WORDS))) + b"\n"
+
+
+class StalledRetrieval(FakeRetrieval):
+    """Says nothing, and notices who leaves."""
+
+    def __init__(self) -> None:
+        super().__init__(stall=True)
+        self.left = 0
+
+    async def retrieve(self, exchange: Exchange) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        exchange.on_gone(task.cancel)
+        try:
+            await super().retrieve(exchange)
+        except asyncio.CancelledError:
+            self.left += 1
+            raise
+
+
+# ---- the client
+
+
+class Client:
+    """One raw connection."""
+
+    def __init__(self, id: str, way: Way) -> None:
+        self.id = id
+        self.way = way
+        self.left_at = 0.0
+        self.seen = b""
+        self._socket = socket.socket()
+        self._socket.setblocking(False)
+
+    async def connect(self, port: int) -> None:
+        await asyncio.get_running_loop().sock_connect(self._socket, ("127.0.0.1", port))
+
+    async def send(self, data: bytes) -> None:
+        await asyncio.get_running_loop().sock_sendall(self._socket, data)
+
+    async def read_until(self, enough: Callable[[bytes], bool]) -> bytes:
+        """What has come, once it is enough. Fails if the connection ends before."""
+        while not enough(self.seen):
+            piece = await asyncio.get_running_loop().sock_recv(self._socket, 65_536)
+            assert piece, f"the connection ended after {self.seen!r}"
+            self.seen += piece
+        return self.seen
+
+    async def read_to_end(self) -> bytes:
+        """Everything until the server closes."""
+        async with asyncio.timeout(20):
+            while piece := await asyncio.get_running_loop().sock_recv(self._socket, 65_536):
+                self.seen += piece
+        return self.seen
+
+    def leave(self) -> None:
+        """In its own way. One that closes its half only stays to read."""
+        self.left_at = asyncio.get_running_loop().time()
+        if self.way is Way.HALF:
+            self._socket.shutdown(socket.SHUT_WR)
+            return
+        if self.way is Way.RST:
+            self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET)
+        self._socket.close()
+
+    def close(self) -> None:
+        self._socket.close()
+
+
+def asking(id: str, *, ask: bool = False, stream: bool = False, tenant: str = "demo", **headers: str) -> bytes:
+    """One request as it goes over the wire."""
+    question: dict[str, Any] = (
+        {"query": "why?"} if ask else {"messages": [{"role": "user", "content": "hi"}], "max_tokens": 16}
+    )
+    body = json.dumps({**question, "stream": stream}).encode()
+    lines = [
+        f"POST {'/ask' if ask else '/v1/chat/completions'} HTTP/1.1", "host: test", f"x-request-id: {id}",
+        f"x-tenant: {tenant}", f"content-length: {len(body)}",
+        *(f"{name.replace('_', '-')}: {value}" for name, value in headers.items()),
+    ]  # fmt: skip
+    return "\r\n".join(lines).encode() + b"\r\n\r\n" + body
+
+
+def answered_whole(seen: bytes) -> bool:
+    """Whether an answer has come to its end, streamed or not."""
+    head, end, body = seen.partition(b"\r\n\r\n")
+    if not end:
+        return False
+    if b"transfer-encoding: chunked" in head:
+        return body.endswith(b"0\r\n\r\n")
+    length = head.lower().partition(b"content-length:")[2].partition(b"\r\n")[0]
+    return len(body) >= int(length)
+
+
+# ---- the router
+
+
+class WatchedDispatcher(Dispatcher):
+    """The real one; it remembers when and how each request ended, and what its tenant was charged."""
+
+    def __init__(self, *parts: Any) -> None:
+        super().__init__(*parts)
+        self.ended_at: dict[str, float] = {}
+        self.outcomes: dict[str, str] = {}
+        self.costs: dict[str, float] = {}
+
+    def release(self, now: float, turn: Turn, outcome: Outcome, *used: Any, **named: Any) -> None:
+        ran = turn.stage is Standing.RUNNING
+        super().release(now, turn, outcome, *used, **named)
+        id = str(turn.id)
+        self.ended_at[id] = asyncio.get_running_loop().time()
+        self.outcomes[id] = f"{self.outcomes.get(id, '')} {outcome}".strip()
+        if ran:
+            cost = self.weir.settings.weights.cost(*(used[:2] or (0.0, 0.0)))
+            self.costs[turn.tenant] = self.costs.get(turn.tenant, 0.0) + cost
+
+
+@dataclass
+class Scene:
+    """A router, what its clients do to it, and the means to see what is left of them."""
+
+    stage: Stage
+    stream: bool
+    stand: Stand
+    dispatcher: WatchedDispatcher
+    log: io.BytesIO
+    go: asyncio.Event
+    clients: list[Client] = field(default_factory=list)
+
+    @property
+    def workers(self) -> list[SteppingWorker]:
+        return [worker for worker in self.stand.workers if isinstance(worker, SteppingWorker)]
+
+    @property
+    def retrieval(self) -> StalledRetrieval:
+        assert isinstance(self.stand.retrieval, StalledRetrieval)
+        return self.stand.retrieval
+
+    def there(self) -> int:
+        """Requests that a worker has brought as far as the stage."""
+        return sum(worker.there for worker in self.workers)
+
+    # ---- coming
+
+    async def client(self, id: str, way: Way = Way.FIN) -> Client:
+        """Connected."""
+        made = Client(id, way)
+        self.clients.append(made)
+        await made.connect(self.stand.router.bound_port)
+        return made
+
+    async def arrive(self, ids: Iterable[str], ways: tuple[Way, ...] = (Way.FIN,), **headers: str) -> list[Client]:
+        """So many clients, each at the stage."""
+        there, asked = self.there(), len(self.stand.retrieval.asked) if self.stand.retrieval else 0
+        clients = [await self.client(id, ways[number % len(ways)]) for number, id in enumerate(ids)]
+        for number, client in enumerate(clients):
+            await client.send(self._request(client, tenant=("demo", "other")[number % 2], **headers))
+        await self._until_there(clients, there, asked)
+        return clients
+
+    def _request(self, client: Client, **headers: str) -> bytes:
+        whole = asking(client.id, ask=self.stage is Stage.RETRIEVAL, stream=self.stream, **headers)
+        head, _, body = whole.partition(b"\r\n\r\n")
+        parts = {Stage.CONNECT: b"", Stage.HEADERS: head[: len(head) // 2], Stage.BODY: whole[: -len(body) // 2]}
+        return parts.get(self.stage, whole)
+
+    async def _until_there(self, clients: list[Client], there: int, asked: int) -> None:
+        count = len(clients)
+        if self.stage in AT_A_WORKER:
+            await until(lambda: self.there() == there + count, "every request at its worker")
+        elif self.stage is Stage.QUEUED:
+            await until(lambda: len(self.dispatcher.waiting) == count, "every request in line")
+        elif self.stage is Stage.RETRIEVAL:
+            await until(lambda: len(self.retrieval.asked) == asked + count, "every request at retrieval")
+        elif self.stage is Stage.AFTER:
+            await asyncio.gather(*(client.read_until(answered_whole) for client in clients))
+        if self.stream and self.stage in TOKENS_BEFORE:
+            tokens = TOKENS_BEFORE[self.stage]
+            await asyncio.gather(*(c.read_until(lambda seen: seen.count(b"word ") == tokens) for c in clients))
+
+    async def hold_the_slot(self) -> Client:
+        """A request in the only place, so that whoever comes has to wait."""
+        before = self.there()
+        holder = await self.client(f"holder-{before}")
+        await holder.send(asking(holder.id))
+        await until(lambda: self.there() == before + 1, "the holder at its worker")
+        return holder
+
+    # ---- going
+
+    async def all_leave(self, clients: list[Client]) -> None:
+        """All in one turn of the loop; where the last event of the answers comes just then, in the turns around it."""
+        turns = 1
+        if self.stage is Stage.LAST_TOKEN:
+            self.go.set()
+            turns = LOOP_TURNS
+        for turn in range(turns):
+            for client in clients[turn::turns]:
+                client.leave()
+            await asyncio.sleep(0)
+
+    async def all_gone(self, clients: list[Client]) -> None:
+        """Every request has ended; whoever has closed its half only has seen the end of the connection."""
+        if self.stage not in NOT_YET_ASKED:
+            await until(lambda: all(c.id in self.dispatcher.ended_at for c in clients), "every request ended")
+        await asyncio.gather(*(client.read_to_end() for client in clients if client.way is Way.HALF))
+        for client in clients:
+            client.close()
+            self.clients.remove(client)
+
+    async def log_lines(self, count: int) -> list[dict[str, Any]]:
+        """The lines of requests, once there are so many."""
+
+        def lines() -> list[dict[str, Any]]:
+            read = [json.loads(line) for line in self.log.getvalue().splitlines()]
+            return [line for line in read if line["event"] == "request"]
+
+        await until(lambda: len(lines()) >= count, f"{count} lines in the log")
+        return lines()
+
+    # ---- what is left
+
+    async def at_rest(self, before: Left | None = None) -> Left:
+        """What is there when nobody asks and nothing is held; with `before`, once no more is open than there was."""
+        await until(lambda: not self.still_held(), f"nothing held: {self.still_held()}")
+        await until(lambda: not any(worker.running for worker in self.workers), "every worker idle")
+        if before is not None:
+            await until(lambda: self._open() <= before.open, "every descriptor closed, and every task ended")
+        for worker in self.workers:
+            worker.asked.clear()
+        if self.stand.retrieval is not None:
+            self.stand.retrieval.asked.clear()
+        self._forget_spent_turns()
+        for _ in range(LOOP_TURNS):
+            await asyncio.sleep(0)  # the event loop lets go of what was closed
+        return Left(self._open())
+
+    def _open(self) -> tuple[int, int]:
+        """Descriptors and tasks, without idle connections. Probes come and go: wait for a number, do not compare."""
+        for worker in self.dispatcher.fleet.workers:
+            worker.upstream.close()
+        return len(os.listdir("/dev/fd")), len(asyncio.all_tasks())
+
+    def _forget_spent_turns(self) -> None:
+        """The core's heaps hold some that have ended, at most 64 or so each, until it looks at them again."""
+        weir = self.dispatcher.weir
+        weir.wakes_at()
+        for of_pool in weir.learned.values():
+            of_pool.estimator._ends.clear()
+
+    def still_held(self) -> list[str]:
+        """Whatever a router at rest should not hold; empty when nothing is."""
+        dispatcher = self.dispatcher
+        weir, usage = dispatcher.weir, dispatcher.weir.drr.usage
+        found: dict[str, float] = {
+            "waiting": len(dispatcher.waiting),
+            "second places": len(dispatcher._second),
+            "inflight": dispatcher.cap.inflight,
+            "waiting in the core": usage.requests + usage.bytes + usage.cost_tokens,
+            "second ends": weir.second_finishes,
+            **{f"pool {name}": pool.requests + pool.work for name, pool in weir.drr.pools.items()},
+            **{f"busy slots of {name}": of_pool.estimator.busy for name, of_pool in weir.learned.items()},
+        }
+        for tenant in weir.drr.tenants.values():
+            found[f"{tenant.id} runs"] = tenant.running
+            found[f"{tenant.id} waits"] = tenant.usage.requests + tenant.usage.bytes + tenant.usage.cost_tokens
+            found[f"{tenant.id} unsettled"] = round(tenant.charged - dispatcher.costs.get(tenant.id, 0.0), 6)
+        for worker in dispatcher.fleet.workers:
+            found[f"{worker.name} holds"] = worker.inflight + len(worker.held) + worker.kv_held_tokens
+            found[f"{worker.name} works"] = worker.work_tokens
+        return [f"{name}: {value}" for name, value in found.items() if value]
+
+
+class Left:
+    """What is there after requests have ended."""
+
+    def __init__(self, open: tuple[int, int]) -> None:
+        gc.collect()
+        self.open = open
+        self.objects = Counter(map(type, gc.get_objects()))
+        self.of_requests = {kind: self.objects[kind] for kind in (Alarm, Life, Turn) if self.objects[kind]}
+
+    def more(self, before: Left, at_least: float) -> dict[type, int]:
+        """What has become more by so many."""
+        return {kind: more for kind, more in (self.objects - before.objects).items() if more >= at_least}
+
+
+@asynccontextmanager
+async def scene(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch, *, stream: bool, places: int = 100, **settings: Any
+) -> AsyncIterator[Scene]:
+    """A watched router before two workers with so many slots each, ready for clients that leave at the stage."""
+    made: list[WatchedDispatcher] = []
+    log, go, failed = io.BytesIO(), asyncio.Event(), set[str]()
+
+    def watched(*parts: Any) -> WatchedDispatcher:
+        made.append(WatchedDispatcher(*parts))
+        return made[-1]
+
+    monkeypatch.setattr(app, "Dispatcher", watched)
+    monkeypatch.setattr(app, "Log", lambda name, level: Log(name, "INFO", stream=log))
+    monkeypatch.setattr(health, "FAILURES", 10**9)  # the retry is looked at, not who is ejected
+    workers = [SteppingWorker(stage, places, go, failed) for _ in range(2)]
+    chosen = {
+        "max_inflight": 1 if stage is Stage.QUEUED else places, "max_queue_size": 2 * places, "retry_share": 1.0,
+        "tenant_queue_size": 2 * places, "retrieval_budget_ms": 60_000, "default_ttft_ms": 30_000, **settings,
+    }  # fmt: skip
+    retrieval = StalledRetrieval() if stage is Stage.RETRIEVAL else None
+    clients: list[Client] = []
+    try:
+        async with standing(*workers, retrieval=retrieval, **chosen) as stand:
+            yield Scene(stage, stream, stand, made[0], log, go, clients)
+    finally:
+        for client in clients:
+            client.close()
+
+
+class LeapingLoop(asyncio.SelectorEventLoop):
+    """Its clock can be put forward: whatever was to happen by then happens now, and no test waits for it."""
+
+    ahead_s = 0.0
+
+    def time(self) -> float:
+        return super().time() + self.ahead_s
+
+
+def leap(seconds: float) -> None:
+    """Put the clock of the running loop forward."""
+    loop = asyncio.get_running_loop()
+    assert isinstance(loop, LeapingLoop)
+    loop.ahead_s += seconds
+
+
+def run(main: Callable[[], Awaitable[None]], loop: Callable[[], asyncio.AbstractEventLoop] = FineClockLoop) -> None:
+    """On the event loop of production, or another."""
+    with asyncio.Runner(loop_factory=loop) as runner:
+        runner.run(main())  # type: ignore[arg-type]  # the tests' are coroutines
