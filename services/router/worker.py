@@ -20,6 +20,7 @@ from services.core.adaptive import AdaptiveLimit
 from services.core.request import Request
 from services.router.call import Probe, Upstream
 from services.router.health import Health
+from services.router.pace import Pace
 from services.router.workersfile import WorkerSpec
 
 LEAST_LIMIT = 1
@@ -60,6 +61,7 @@ class Worker:
         "models",
         "most",
         "name",
+        "paces",
         "pools",
         "prefill_ms_per_token",
         "resting",
@@ -90,6 +92,7 @@ class Worker:
         self.standing = Standing.DOWN
         self.pools: tuple[str, ...] = ()
         self.limit: AdaptiveLimit | None = None
+        self.paces = Pace()
         self.slots = 0
         self.kv_tokens: int | None = None
         self.step_ms = self.prefill_ms_per_token = 0.0
@@ -157,6 +160,14 @@ class Worker:
     def has_room(self, kv_tokens: int) -> bool:
         """Whether so much more would fit into its announced memory."""
         return self.kv_tokens is None or self.kv_held_tokens + kv_tokens <= self.kv_tokens
+
+    def pace(self, seconds: float, prompt_tokens: float, completion_tokens: float) -> float | None:
+        """What an answer tells a learned limit, from its dispatch to its end; None where no limit is learned."""
+        limit = self.limit
+        if limit is None:
+            return None
+        alone = limit.cap == limit.least and self.inflight <= limit.least
+        return self.paces.of(seconds, prompt_tokens, completion_tokens, alone=alone)
 
     # ---- the ledger
 
