@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import asyncio
 
-from services.core.account import ClassSpec, TenantSpec
 from services.router import exposure, tenantsfile
 from services.router.config import RouterSettings
 from services.router.dispatcher import Dispatcher
 from services.router.metrics import RouterMetrics
 from services.router.prober import Prober
-from services.router.tenants import FileTenants, Tenants
+from services.router.tenants import FileTenants, Reading, Tenants
 from services.router.upstreams.connect import connect
 from services.runtime.log import Log
 
@@ -57,28 +56,28 @@ class Reloading:
         if not isinstance(tenants, FileTenants):
             return
         try:
-            file = await asyncio.to_thread(tenants.read)
+            reading = await asyncio.to_thread(tenants.read)
         except tenantsfile.Faulty as error:
             self._log.error("TENANTS_FILE was not taken over", faults=list(error.faults))
             return
-        fault = exposure.fault(self._settings.host, self._settings.lab_network, file)
+        fault = exposure.fault(self._settings.host, self._settings.lab_network, reading.file)
         if fault is None:
-            fault = self._reclass(tenants.classes(file), tenants.specs(file))
+            fault = self._reclass(reading)
         if fault is not None:
             self._log.error("TENANTS_FILE was not taken over", faults=[fault])
             return
-        change = tenants.adopt(file)
+        change = tenants.adopt(reading)
         for id in change.joined:
             self._metrics.expect(id)
         self._log.info(
             "tenants reloaded", joined=len(change.joined), left=len(change.left), changed=len(change.changed)
         )
 
-    def _reclass(self, classes: tuple[ClassSpec, ...], specs: list[TenantSpec]) -> str | None:
+    def _reclass(self, reading: Reading) -> str | None:
         """Classes and tenants of the scheduler, all or none; what is wrong with them."""
         now = asyncio.get_running_loop().time()
         try:
-            self._dispatcher.weir.reload(now, classes, specs)
+            self._dispatcher.weir.reload(now, reading.classes, reading.specs)
         except ValueError as error:
             return f"classes: {error}"
         return None

@@ -23,7 +23,7 @@ from services.core.account import Bounds, ClassSpec, TenantSpec
 from services.router import tenantsfile
 from services.router.keys import KeyRing, bearer
 from services.router.rates import Rate
-from services.router.tenantsfile import DEFAULT_CLASS, RateEntry, TenantEntry, TenantsFile
+from services.router.tenantsfile import DEFAULT_CLASS, TenantEntry, TenantsFile
 from services.runtime.errors import BadInput, Unauthorized
 
 OTHER = "other"
@@ -146,6 +146,20 @@ class LabTenants(Tenants):
         return Tenant(name, degrade=True, rate=Rate(self._tenant_rps) if self._tenant_rps else None)
 
 
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """A file, judged and worked up beside the one before it: all that takes long. It holds once it is adopted."""
+
+    file: TenantsFile
+    tenants: dict[str, Tenant]
+    specs: list[TenantSpec]
+    classes: tuple[ClassSpec, ...]
+    ring: KeyRing
+    same: frozenset[str]
+    """Who stands in both files with the same words."""
+    same_rate: frozenset[str]
+
+
 class FileTenants(Tenants):
     """Tenants of TENANTS_FILE, by their keys. Raises tenantsfile.Faulty.
 
@@ -156,73 +170,86 @@ class FileTenants(Tenants):
         self, path: Path, queue_requests: int = 64, max_slo_ms: float = inf, *, queue_bytes: float = inf
     ) -> None:
         self._path = path
-        self._queue_requests = queue_requests
-        self._queue_bytes = queue_bytes
         self._max_slo_ms = max_slo_ms
-        self._file = self.read()
-        self._ring = KeyRing(self._file.owners)
-        super().__init__({entry.id: _tenant(self._file, entry) for entry in self._file.tenants})
+        self._bounds = Bounds(queue_requests, bytes=queue_bytes)
+        self._reading = self._worked_up(None)
+        super().__init__(dict(self._reading.tenants))
 
     def by_header(self, header: ReadHeader) -> Tenant:
         """The tenant whose key this is. Raises Unauthorized."""
         key = bearer(header(b"authorization"))
         if key is None:
             raise Unauthorized("a key is needed: send `Authorization: Bearer KEY`")
-        owner = self._ring.owner(key)
+        owner = self._reading.ring.owner(key)
         if owner is None:
             raise Unauthorized("this key is not known here")
         return self._known[owner]
 
-    def specs(self, file: TenantsFile | None = None) -> list[TenantSpec]:
-        """Weight, class and bounds of every tenant of the file, or of another one that is to come into force."""
-        file = file or self._file
-        return [self._spec(file, entry) for entry in file.tenants]
+    def specs(self) -> list[TenantSpec]:
+        """Weight, class and bounds of every tenant of the file."""
+        return self._reading.specs
 
-    def classes(self, file: TenantsFile | None = None) -> tuple[ClassSpec, ...]:
-        """The classes of the file, or of another one, in its order."""
-        return tuple(ClassSpec(entry.name, entry.weight, entry.floor) for entry in (file or self._file).classes)
+    def classes(self) -> tuple[ClassSpec, ...]:
+        """The classes of the file, in its order."""
+        return self._reading.classes
 
-    def read(self) -> TenantsFile:
+    def read(self) -> Reading:
         """Read and judge the file. It changes nothing here, so it may run in a thread. Raises tenantsfile.Faulty."""
-        return tenantsfile.read(self._path, self._max_slo_ms)
+        return self._worked_up(self._reading)
 
-    def adopt(self, file: TenantsFile) -> Reload:
-        """Go by this file from now on. Who stays keeps its pause, and its rate's fill unless that changed."""
-        before = {entry.id: (entry, self._known[entry.id]) for entry in self._file.tenants}
-        after = {entry.id: entry for entry in file.tenants}
-        self._file, self._ring = file, KeyRing(file.owners)
-        self._known = {id: _tenant(file, entry, *before.get(id, ())) for id, entry in after.items()}
+    def adopt(self, reading: Reading) -> Reload:
+        """Go by this from now on. Who stays keeps its pause, and its rate's fill unless that changed."""
+        before, after = self._known, reading.tenants
+        self._reading = reading
+        self._known = {
+            id: before[id] if id in reading.same else _taken_over(tenant, before.get(id), id in reading.same_rate)
+            for id, tenant in after.items()
+        }
         return Reload(
             joined=tuple(id for id in after if id not in before),
             left=tuple(id for id in before if id not in after),
-            changed=tuple(id for id, entry in after.items() if id in before and entry != before[id][0]),
+            changed=tuple(id for id in after if id in before and id not in reading.same),
         )
 
-    def _spec(self, file: TenantsFile, entry: TenantEntry) -> TenantSpec:
-        queue = entry.queue
-        bounds = Bounds(
-            requests=self._queue_requests if queue.requests is None else queue.requests,
-            cost_tokens=inf if queue.cost_tokens is None else queue.cost_tokens,
-            bytes=self._queue_bytes,
+    def _worked_up(self, before: Reading | None) -> Reading:
+        file = tenantsfile.read(self._path, self._max_slo_ms)
+        old = {} if before is None else {entry.id: entry for entry in before.file.tenants}
+        alike = before is not None and before.file.classes == file.classes
+        return Reading(
+            file=file,
+            tenants={entry.id: _tenant(file, entry) for entry in file.tenants},
+            specs=[_spec(file, entry, self._bounds) for entry in file.tenants],
+            classes=tuple(ClassSpec(entry.name, entry.weight, entry.floor) for entry in file.classes),
+            ring=KeyRing(file.owners),
+            same=frozenset(entry.id for entry in file.tenants if alike and entry == old.get(entry.id)),
+            same_rate=frozenset(
+                entry.id for entry in file.tenants if entry.id in old and entry.rate == old[entry.id].rate
+            ),
         )
-        return TenantSpec(entry.id, bounds, weight=entry.weight, class_name=file.class_of(entry))
 
 
-def _tenant(
-    file: TenantsFile, entry: TenantEntry, before: TenantEntry | None = None, known: Tenant | None = None
-) -> Tenant:
-    """A tenant as its entry says; of what it was `before` it keeps a rate that did not change, and its pause."""
-    kept = before is not None and before.rate == entry.rate
+def _spec(file: TenantsFile, entry: TenantEntry, usual: Bounds) -> TenantSpec:
+    queue = entry.queue
+    bounds = Bounds(
+        requests=usual.requests if queue.requests is None else queue.requests,
+        cost_tokens=usual.cost_tokens if queue.cost_tokens is None else queue.cost_tokens,
+        bytes=usual.bytes,
+    )
+    return TenantSpec(entry.id, bounds, weight=entry.weight, class_name=file.class_of(entry))
+
+
+def _tenant(file: TenantsFile, entry: TenantEntry) -> Tenant:
     return Tenant(
         entry.id,
         class_name=file.class_of(entry),
         slo_ms=entry.slo_ms,
         degrade=entry.degrade,
         models=entry.allowed_models,
-        rate=known.rate if kept and known is not None else _rate(entry.rate),
-        paused=known is not None and known.paused,
+        rate=None if entry.rate is None else Rate(entry.rate.requests_per_s, entry.rate.tokens_per_s),
     )
 
 
-def _rate(entry: RateEntry | None) -> Rate | None:
-    return None if entry is None else Rate(entry.requests_per_s, entry.tokens_per_s)
+def _taken_over(tenant: Tenant, before: Tenant | None, same_rate: bool) -> Tenant:
+    if before is None:
+        return tenant
+    return replace(tenant, paused=before.paused, rate=before.rate if same_rate else tenant.rate)

@@ -166,11 +166,11 @@ def test_with_a_fault_in_the_file_the_old_one_stays_in_force(broken: str, write:
 def test_classes_and_who_is_of_them_may_change(write: Write) -> None:
     tenants = FileTenants(write(entry("a"), entry("b", **{"class": "batch"})))
     write(entry("a"), entry("b", **{"class": "batch"}), classes=[{"name": "new"}, {"name": "batch"}])
-    file = tenants.read()
-    assert [spec.name for spec in tenants.classes(file)] == ["new", "batch"]
-    assert [spec.class_name for spec in tenants.specs(file)] == ["new", "batch"]
+    reading = tenants.read()
+    assert [spec.name for spec in reading.classes] == ["new", "batch"]
+    assert [spec.class_name for spec in reading.specs] == ["new", "batch"]
     assert [spec.class_name for spec in tenants.specs()] == ["interactive", "batch"]  # not in force yet
-    assert tenants.adopt(file) == Reload()
+    assert tenants.adopt(reading) == Reload(changed=("a", "b"))
     assert by_key(tenants, "key-of-a").class_name == "new"
     assert [spec.class_name for spec in tenants.specs()] == ["new", "batch"]
 
@@ -213,9 +213,9 @@ def test_a_key_is_replaced_without_a_moment_in_which_none_is_valid(write: Write)
 def test_a_file_may_be_read_apart_and_adopted_at_once(write: Write) -> None:
     tenants = FileTenants(write(entry("a")))
     write(entry("b"))
-    file = tenants.read()
+    reading = tenants.read()
     assert by_key(tenants, "key-of-a").id == "a"  # nothing has changed yet
-    assert tenants.adopt(file) == Reload(joined=("b",), left=("a",))
+    assert tenants.adopt(reading) == Reload(joined=("b",), left=("a",))
     assert by_key(tenants, "key-of-b").id == "b"
 
 
@@ -350,7 +350,7 @@ def test_a_hundred_thousand_invented_names_add_no_state_in_the_lab() -> None:
 
 def test_a_hundred_thousand_invented_identities_add_no_state_beside_a_file(write: Write) -> None:
     tenants = FileTenants(write(entry("a"), entry("b")))
-    before = tenants.ids(), sys.getsizeof(tenants._known), repr(tenants._ring)
+    before = tenants.ids(), sys.getsizeof(tenants._known), repr(tenants._reading.ring)
     refused = 0
     for name in identities(100_000):
         try:
@@ -359,11 +359,11 @@ def test_a_hundred_thousand_invented_identities_add_no_state_beside_a_file(write
             refused += 1
     assert refused == 100_000
     assert {by_key(tenants, "key-of-a", named=name, x_tenant=name).id for name in identities(100_000)} == {"a"}
-    assert (tenants.ids(), sys.getsizeof(tenants._known), repr(tenants._ring)) == before
+    assert (tenants.ids(), sys.getsizeof(tenants._known), repr(tenants._reading.ring)) == before
 
 
 def test_a_tenant_tells_nothing_of_its_keys(write: Write) -> None:
     tenants = FileTenants(write(entry("a")))
-    said = repr(tenants) + repr(by_key(tenants, "key-of-a")) + repr(tenants.specs()) + repr(tenants._ring)
+    said = repr(tenants) + repr(by_key(tenants, "key-of-a")) + repr(tenants.specs()) + repr(tenants._reading.ring)
     assert "key-of-a" not in said
     assert digest(b"key-of-a").hex() not in said
