@@ -9,7 +9,8 @@ ratios: short answers come often and say little. Work that was cancelled counts,
 Before anything was measured at that load, R is what the workers announced; without that, what was measured at any load.
 
 Time per token and prefill time are kept as sketches, because admission asks for medians and for cautious quantiles:
-a promise kept for the median is broken for half. Prefill is learned as a factor on tokens times the mean rate.
+a promise kept for the median is broken for half. Reading a prompt is a start and a slope (`reading.py`), times the
+factor by which that has been off.
 
 Bound: the sketches' relative error (`quantile.Sketch`), 2 %. State: O(slots).
 """
@@ -20,6 +21,7 @@ from heapq import heapify, heappop, heappush
 from math import exp2
 
 from services.core.quantile import Sketch
+from services.core.reading import Reading
 from services.core.request import RUNNING, Request
 
 FULL = 0.9
@@ -66,9 +68,8 @@ class Estimator:
         "_ends",
         "_full",
         "_full_s",
-        "_prefill",
         "_prefill_error",
-        "_prefill_s",
+        "_reading",
         "_starts",
         "_token_s",
         "announced_per_slot_s",
@@ -98,14 +99,11 @@ class Estimator:
         self._changed_at = 0.0
         self._ends: list[tuple[float, int, Request]] = []
         self._starts = 0
-        self._prefill = Ratio()
+        self._reading = Reading(prefill_s_per_token)
         self._prefill_error = Sketch(0.02, half_life=HALF_LIFE, refresh=64)
         self._token_s = Sketch(0.02, half_life=HALF_LIFE, least=1e-6, refresh=64)
-        self._prefill_s = 0.0
         self.median_s = 0.0
         """Per token of an answer after the first, at the median; 0 while unknown."""
-        if prefill_s_per_token:
-            self.learn_prefill(prefill_s_per_token, 1.0)
         if s_per_token:
             self.learn_pace(s_per_token, 1.0)
 
@@ -167,12 +165,10 @@ class Estimator:
         """The first token came this long after the start."""
         if prompt_tokens <= 0:
             return
-        predicted = prompt_tokens * self._prefill_s
+        predicted = self._reading.seconds(prompt_tokens)
         if predicted > 0:
             self._prefill_error.add(seconds / predicted)
-        seen = self._prefill
-        seen.add(seconds, prompt_tokens)
-        self._prefill_s = seen.above / seen.below if seen.below > 0 else 0.0
+        self._reading.add(seconds, prompt_tokens)
 
     def learn_pace(self, seconds: float, tokens: float) -> None:
         """The tokens after the first took this long."""
@@ -192,7 +188,9 @@ class Estimator:
 
     def service_s(self, prompt_tokens: float, answer_tokens: float) -> float:
         """How long a request of these sizes holds a slot, on average. Reading the prompt gives the first token."""
-        return prompt_tokens * self._prefill_s + (answer_tokens - 1.0 if answer_tokens > 1.0 else 0.0) * self.median_s
+        reading = self._reading
+        read_s = reading.start_s + reading.per_token_s * prompt_tokens
+        return read_s + (answer_tokens - 1.0 if answer_tokens > 1.0 else 0.0) * self.median_s
 
     def probable_s(self, prompt_tokens: float, answer_tokens: float) -> float:
         """How long a request of these sizes holds a slot, in 85 cases of 100."""
@@ -200,10 +198,9 @@ class Estimator:
 
     def prefill_s(self, prompt_tokens: float, q: float | None = None) -> float:
         """Seconds to read a prompt: on average, or at a quantile. 0 while unknown."""
-        if q is None:
-            return prompt_tokens * self._prefill_s
-        factor = self._prefill_error.quantile(q)
-        return prompt_tokens * self._prefill_s * (1.0 if factor is None else factor)
+        read_s = self._reading.seconds(prompt_tokens)
+        factor = self._prefill_error.quantile(q) if q is not None else None
+        return read_s if factor is None else read_s * factor
 
     def token_s(self, q: float) -> float:
         """Seconds per token of an answer at a quantile. 0 while unknown."""
