@@ -8,10 +8,10 @@ from contextlib import asynccontextmanager
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from loadtests.fire import capacity, cpu, meters
+from loadtests.fire import capacity, readings
 from loadtests.fire.capacity import Capacity
-from loadtests.fire.cpu import Cpu
 from loadtests.fire.meters import Meter
+from loadtests.fire.readings import Used
 from loadtests.fire.stand import Shape, Stand, key_of, stand
 from loadtests.openloop.client import Client
 from loadtests.openloop.figures import Figures, Share, figures
@@ -35,8 +35,7 @@ class Run:
     plan: Plan
     ledger: Ledger
     figures: Figures
-    meter: Meter
-    cpu: Cpu
+    used: Used
 
     def share(self, tenant: str) -> Share:
         return self.figures.tenants[tenant]
@@ -45,8 +44,9 @@ class Run:
         return {
             "name": self.name,
             "figures": self.figures.as_dict(),
-            "wasted": self.meter.wasted,
-            "cpu": asdict(self.cpu),
+            "wasted": self.used.meter.wasted,
+            "cpu": asdict(self.used.cpu),
+            "miscounted": dict(self.used.miscounted),
         }
 
 
@@ -92,16 +92,14 @@ class Drill:
             raise ValueError(f"{name}: {seconds:g} s is longer than a load may last, {MOST_SECONDS:g} s")
         await asyncio.sleep(CALM_S)
         plan = Plan(seconds=seconds, tenants=tenants, route=self.route, cooldown_s=cooldown_s)
-        before = await meters.read(self.stand.workers)
-        client, used = Client(plan, self.stand.url), cpu.read(self.stand)
+        client, before = Client(plan, self.stand.url), await readings.read(self.stand)
         async with asyncio.TaskGroup() as group:
             sending = group.create_task(client.run())
             troubling = group.create_task((trouble or _no_trouble)(self.stand))
-        used = cpu.read(self.stand) - used
         self.stand.check()
-        after = await meters.read(self.stand.workers) + troubling.result()
-        ledger = sending.result()
-        run = Run(name, plan, ledger, figures(plan, ledger), after - before, used)
+        ledger, after = sending.result(), await readings.read(self.stand)
+        used = readings.between(before, after, troubling.result(), ledger.tries)
+        run = Run(name, plan, ledger, figures(plan, ledger), used)
         self.runs.append(run)
         self.say(self._told(run))
         return run
@@ -113,8 +111,8 @@ class Drill:
             f"goodput {self.goodput(run):.3f} of capacity",
             f"answers p95 {everyone.answers_ms.p95:.0f} ms",
             f"refusals p50 {everyone.refusals_ms.p50:.1f} ms",
-            f"router {run.cpu.router:.0%} of a core",
-            f"others {run.cpu.others:.0%} of the machine",
+            f"router {run.used.cpu.router:.0%} of a core",
+            f"others {run.used.cpu.others:.0%} of the machine",
             *run.figures.notes,
         ]
         return f"  {run.name}: {', '.join(told)}"

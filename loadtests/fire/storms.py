@@ -68,7 +68,7 @@ def _recovered(run: Run) -> list[Figure]:
     before = on_time_between(run.ledger, COUNT_FROM_S, DOWN_FROM_S)
     after = on_time_between(run.ledger, BACK_FROM_S, until)
     back = back_after(run.ledger, DOWN_TO_S, until, 0.97 * before)
-    dispatches = run.meter.requests / max(1, run.figures.requests)
+    dispatches = run.used.meter.requests / max(1, run.figures.requests)
     return [
         Figure("on time before", before, "%"),
         Figure("on time during", on_time_between(run.ledger, DOWN_FROM_S, DOWN_TO_S), "%"),

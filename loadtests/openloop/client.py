@@ -28,6 +28,7 @@ from loadtests.openloop.retry import pause_s
 TICK_S = 0.001  # uvloop's timers count whole milliseconds
 START_IN_S = 0.05
 LOOK_EVERY_S = 1.0
+BEAT_S = 0.005
 
 Watch = Callable[[float, Ledger], None]
 
@@ -49,6 +50,7 @@ class Client:
         self._sent = 0
         self._began_at = 0.0
         self._over: asyncio.Future[None] | None = None
+        self._beat_at = self._lag_s = 0.0
 
     async def run(self, watch: Watch | None = None) -> Ledger:
         """Send everything and wait for every ending; `watch` is called about once a second."""
@@ -60,6 +62,7 @@ class Client:
             with _no_collection():
                 self._advance()
                 self._tick()
+                self._beat()
                 await self._over
         finally:
             if watching is not None:
@@ -78,6 +81,19 @@ class Client:
         while True:
             await asyncio.sleep(LOOK_EVERY_S)
             watch(self._now(), self.ledger)
+
+    def _beat(self) -> None:
+        """Notice how long this program's own event loop has been away: what arrived meanwhile was not late."""
+        now = perf_counter()
+        if self._beat_at:
+            self._lag_s = max(0.0, now - self._beat_at - BEAT_S)
+        self._beat_at = now
+        if self._over is not None and not self._over.done():
+            asyncio.get_running_loop().call_later(BEAT_S, self._beat)
+
+    def _away_s(self) -> float:
+        """By how much what is noticed now may have been here before: the lag of the last beat, or since."""
+        return max(self._lag_s, perf_counter() - self._beat_at - BEAT_S, 0.0)
 
     def _now(self) -> float:
         return perf_counter() - self._began_at
@@ -153,7 +169,7 @@ class Client:
 
     def _write_down(self, row: Row, exchange: Exchange) -> None:
         answer = exchange.answer
-        row.end_s = exchange.ended_at - self._began_at
+        row.end_s, row.lag_s = exchange.ended_at - self._began_at, self._away_s()
         row.last_sent_s = None if exchange.sent_at is None else exchange.sent_at - self._began_at
         row.sent_s = row.last_sent_s if row.sent_s is None else row.sent_s
         row.first_s = None if exchange.first_at is None else exchange.first_at - self._began_at

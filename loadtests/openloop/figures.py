@@ -100,11 +100,14 @@ def _only(name: str, rows: list[Row], refusals: list[Refusal]) -> tuple[list[Row
 
 
 def _sent_late(row: Row, grace_ms: float) -> bool:
-    """Whether a whole answer came so late that it was sent after its deadline; from when it was really asked for, since
-    no server answers for the generator's own lateness."""
+    """Whether a whole answer came so late that it was sent after its deadline.
+
+    From when it was really asked for, and less what the client took to notice it: no server answers for the
+    generator's own lateness.
+    """
     if row.ending not in (LATE, ON_TIME) or row.end_s is None or row.last_sent_s is None:
         return False
-    return (row.end_s - row.last_sent_s) * 1000 > row.deadline_ms + grace_ms
+    return (row.end_s - row.lag_s - row.last_sent_s) * 1000 > row.deadline_ms + grace_ms
 
 
 def share(rows: Sequence[Row], refusals: Sequence[Refusal], seconds: float) -> Share:

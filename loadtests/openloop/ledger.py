@@ -55,6 +55,7 @@ class Row:
         "first_s",
         "hint_ms",
         "intended_s",
+        "lag_s",
         "last_sent_s",
         "level",
         "number",
@@ -78,6 +79,7 @@ class Row:
         self.last_sent_s: float | None = None  # when the last one did
         self.first_s: float | None = None
         self.end_s: float | None = None
+        self.lag_s = 0.0  # how long the client's own event loop had been away when it noticed the end
         self.stream = False
         self.prompt_tokens = 0
         self.asked_tokens = 0

@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import math
+from collections import Counter
 from dataclasses import dataclass
 from typing import Any
 
 import pytest
 
-from loadtests.fire import report
+from loadtests.fire import books, report
 from loadtests.fire.capacity import Capacity
 from loadtests.fire.cases import CASES, Case, honesty
 from loadtests.fire.cpu import Cpu
 from loadtests.fire.drill import MOST_SECONDS, Drill, Run
 from loadtests.fire.figure import Figure, at_least, at_most, told
 from loadtests.fire.meters import Meter, parse
+from loadtests.fire.readings import Used
 from loadtests.fire.report import Result
 from loadtests.fire.stand import Shape, Stand, tenants_yaml
 from loadtests.fire.storms import back_after
@@ -50,6 +53,28 @@ def test_meters_add_up_over_workers_and_are_told_apart_by_time() -> None:
     assert (meter + meter).requests == 200
     assert (meter + meter - meter) == meter
     assert parse("").wasted == 0
+
+
+ROUTER = """\
+weir_requests_total{outcome="served",tenant="a"} 5.0
+weir_requests_total{outcome="served",tenant="b"} 2.0
+weir_requests_total{outcome="yield",tenant="a"} 40.0
+weir_requests_created{outcome="yield",tenant="a"} 1.7e+09
+weir_request_seconds_count{outcome="yield",tenant="a"} 40.0
+"""
+
+
+def test_router_and_client_agree_on_every_outcome_or_the_difference_is_told() -> None:
+    router = books.of_router(ROUTER)
+    client = books.of_client({ON_TIME: 6, LATE: 1, "refused:yield": 40})
+    assert books.differences(Counter(), router, client) == {}
+    assert books.differences(router, router, Counter()) == {}
+    assert books.differences(Counter(), router, client + Counter({"draining": 2})) == {"draining": -2}
+    assert books.differences(Counter(), router, client - Counter({"served": 1})) == {"served": 1}
+
+
+def test_a_client_that_left_is_gone_at_the_router() -> None:
+    assert books.of_client({"client_gave_up": 3, "failed:cut": 1}) == {"client_gone": 3, "failed:cut": 1}
 
 
 def ledger_of(on_time: dict[float, bool]) -> Ledger:
@@ -139,7 +164,8 @@ class Dry(Drill):
             ledger.close(row, ON_TIME)
         requests = len(ledger.rows)
         meter = Meter(wasted_s=0.0, slot_s=10.0, requests=requests)
-        run = Run(name, plan, ledger, figures(plan, ledger), meter, Cpu(wall_s=seconds, router_s=1.0))
+        used = Used(meter, Cpu(wall_s=seconds, router_s=1.0), {})
+        run = Run(name, plan, ledger, figures(plan, ledger), used)
         self.runs.append(run)
         return run
 
@@ -190,13 +216,14 @@ def test_dishonesty_is_found(tmp_path: Any) -> None:
         ledger.enter(row)
         ledger.tried(row, ending)
         ledger.close(row, ending)
-    run = Run("x", plan, ledger, figures(plan, ledger), Meter(0.2, 10.0, 4), Cpu(1.0))
+    run = Run("x", plan, ledger, figures(plan, ledger), Used(Meter(0.2, 10.0, 4), Cpu(1.0), {"yield": 1}))
     missed = [figure.name for figure in honesty(CASES[0], [run]) if figure.held is False]
     assert missed == [
         "answers sent after their deadline",
         "invited retries without a hint",
         "wasted worker time",
         "tries that failed",
+        "tries that router and client count differently",
         "requests that the client itself sent late",
     ]
 
@@ -216,3 +243,12 @@ def test_the_page_tells_targets_values_and_what_could_not_be_played() -> None:
 def test_a_shape_says_what_it_is() -> None:
     assert str(Shape()) == "2 workers x 8 slots x 80 ms"
     assert Shape(workers=1, slots=4, answer_tokens=10).service_s == pytest.approx(0.1)
+
+
+def test_all_that_was_measured_can_be_written_as_json(tmp_path: Any) -> None:
+    made = dry(CASES[0], tmp_path)
+    found = asyncio.run(CASES[0].play(made))
+    result = Result(CASES[0], made.capacity, found, made.runs)
+    read = json.loads(json.dumps(result.as_dict()))
+    assert [run["name"] for run in read["runs"]] == [run.name for run in made.runs]
+    assert read["figures"][0]["name"] == found[0].name

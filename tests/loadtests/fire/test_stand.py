@@ -12,7 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from loadtests.fire import capacity, cpu, meters
+from loadtests.fire import capacity, readings
+from loadtests.fire.meters import Meter
 from loadtests.fire.processes import ROOT, Process, StandError, free_ports, python, until_ready
 from loadtests.fire.stand import Shape, key_of, stand
 from loadtests.openloop.client import Client
@@ -96,12 +97,13 @@ def test_a_stand_measures_answers_counts_and_leaves_nothing_behind() -> None:
             measured = await capacity.measure(made, seconds=0.5, warm_up_s=0.2)
             assert 0 < measured.per_s <= 2 / 0.009  # two slots; a step lasts 4.5 ms at least
             assert measured.tokens_per_s == pytest.approx(2 * measured.per_s)
-            before, used = await meters.read(made.workers), cpu.read(made)
+            before = await readings.read(made)
             ledger = await Client(one_tenant(30), made.url).run()
             assert {row.ending for row in ledger.rows} == {ON_TIME}
-            counted = await meters.read(made.workers) - before
-            assert counted.requests == len(ledger.rows)
-            assert (cpu.read(made) - used).wall_s > 0.9
+            used = readings.between(before, await readings.read(made), Meter(), ledger.tries)
+            assert used.meter.requests == len(ledger.rows)
+            assert used.miscounted == {}
+            assert used.cpu.wall_s > 0.9
             return [server.process.pid for server in made.servers], made.folder
 
     pids, folder = asyncio.run(played())

@@ -9,6 +9,7 @@ import socket
 import struct
 import subprocess
 import sys
+import time
 from collections import Counter
 from collections.abc import Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -365,6 +366,25 @@ def test_a_recorded_trace_can_stand_in_for_the_plans_own_arrivals() -> None:
     ledger = asyncio.run(replay())
     assert [row.intended_s for row in ledger.rows] == [0.0, 0.01, 0.05]
     assert endings(ledger) == {ON_TIME: 3}
+
+
+def test_a_client_that_was_away_knows_by_how_much() -> None:
+    made = plan(1, deadline_ms=20_000)
+
+    async def blocked() -> Ledger:
+        async with serving(answer) as (_, url):
+            client = Client(made, url, iter([Ask(0.1, made.tenants[0], 8, 4, False)]))
+            run = asyncio.create_task(client.run())
+            while not client.ledger.open:
+                await asyncio.sleep(0.001)
+            time.sleep(0.3)  # noqa: ASYNC251  that is the point
+            return await run
+
+    (row,) = asyncio.run(blocked()).rows
+    assert row.lag_s > 0.25
+    (row,) = asyncio.run(run(made, answer))[0].rows
+    assert row.end_s is not None
+    assert row.lag_s <= row.end_s
 
 
 def test_a_fault_of_the_generator_itself_ends_the_run_loudly() -> None:

@@ -96,6 +96,15 @@ def test_the_generators_own_lateness_is_not_held_against_the_server() -> None:
     assert figures(PLAN, ledger).late_answers == 0
 
 
+def test_an_answer_that_the_client_was_slow_to_notice_was_not_late() -> None:
+    ledger = Ledger()
+    row = enter(ledger, 4, LATE, took_s=1.3)
+    row.lag_s = 0.2
+    assert figures(PLAN, ledger).late_answers == 1
+    row.lag_s = 0.3
+    assert figures(PLAN, ledger).late_answers == 0
+
+
 def test_a_generator_that_is_late_too_often_makes_the_run_invalid_and_says_so() -> None:
     ledger = Ledger()
     for number in range(100):
