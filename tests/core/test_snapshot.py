@@ -11,17 +11,19 @@ from hypothesis import strategies as st
 from services.core.account import Bounds, ClassSpec, TenantSpec
 from services.core.door import Admitted
 from services.core.snapshot import State, state
-from tests.core.house import ROOMY, SERVICE_S, House
+from tests.core.house import PREFILL_S, ROOMY, SERVICE_S, TOKEN_S, House
 from tests.core.house import settings as chosen
 
 
-def busy_house(seed: int = 0, tenants: int = 5, until_s: float = 6.0, *, watch_every_s: float | None = None) -> House:
+def busy_house(seed: int = 0, tenants: int = 5, until_s: float = 4.0, *, watch_every_s: float | None = None) -> House:
     """Two classes, three times what it can serve, some whose retrieval runs first."""
     house = House(slots=4, chosen=chosen(classes=(ClassSpec("default"), ClassSpec("gold", 3.0))))
     house.random.seed(seed)
     house.weir.configure(TenantSpec("tenant-0", Bounds(8, 1e6), class_name="gold"))
 
     def come() -> None:
+        house.estimator.learn_prefill(50 * PREFILL_S * house.random.lognormvariate(0, 1), 50)  # or all would be equal
+        house.estimator.learn_pace(TOKEN_S * house.random.lognormvariate(0, 1), 1)
         name = f"tenant-{house.random.randrange(tenants)}"
         fields = {"max_level": house.random.choice([0, 4]), "may_clamp": house.random.random() < 0.5}
         request = house.request(name, slack_s=2.0, ready=house.random.random() < 0.7, **fields)
