@@ -11,16 +11,13 @@ import asyncio
 import json
 import os
 import sys
-from collections.abc import Coroutine, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
-
-import uvloop
 
 from loadtests.fire import machine, report
 from loadtests.fire.cases import CASES, Case, honesty
 from loadtests.fire.drill import drill
-from loadtests.fire.processes import ROOT
+from loadtests.fire.processes import ROOT, run
 from loadtests.fire.report import Result
 
 RESULTS = ROOT / "docs" / "results"
@@ -34,7 +31,7 @@ def main() -> int:
         _say("\n".join(f"{case.name:<18} {case.about}" for case in CASES))
         return 0
     on = machine.describe()
-    results = interruptible(_all(chosen))
+    results = run(_all(chosen))
     _say(f"\n{report.summary(results)}\n{on}")
     folder = wanted.out or (RESULTS if len(chosen) == len(CASES) else None)
     if folder is not None:
@@ -49,14 +46,6 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--out", type=Path, help="write fire.md and fire.json into this folder, whatever was played")
     parser.add_argument("--list", action="store_true", help="list the cases")
     return parser.parse_args()
-
-
-def interruptible(work: Coroutine[Any, Any, list[Result]]) -> list[Result]:
-    """Run to the end, or to Ctrl-C, which stops what was started and leaves with the shell's 130."""
-    try:
-        return uvloop.run(work)
-    except KeyboardInterrupt:
-        raise SystemExit(130) from None
 
 
 async def _all(chosen: Sequence[Case]) -> list[Result]:

@@ -12,16 +12,19 @@ import subprocess
 import sys
 import urllib.error
 import urllib.request
-from collections.abc import Mapping, Sequence
+from collections.abc import Coroutine, Mapping, Sequence
 from pathlib import Path
 from time import monotonic
-from typing import Any
+from typing import Any, TypeVar
+
+import uvloop
 
 PR_SET_PDEATHSIG = 1
 READY_WITHIN_S = 60.0
 STOP_WITHIN_S = 5.0
 LOOK_EVERY_S = 0.02
 LAST_WORDS_BYTES = 2000
+INTERRUPTED = 130
 KEPT = ("PATH", "HOME", "LANG", "LC_ALL", "TMPDIR", "SYSTEMROOT")  # no setting of the caller's may move a figure
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -104,6 +107,18 @@ class Process:
         """Raises StandError if it has ended."""
         if not self.running:
             raise StandError(f"{self.name} has ended; its last words:\n{self.last_words()}")
+
+
+T = TypeVar("T")
+
+
+def run(work: Coroutine[Any, Any, T]) -> T:
+    """Run to the end, or to SIGINT or SIGTERM, which stop what was started; then leave with the shell's 130."""
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        return uvloop.run(work)
+    except KeyboardInterrupt:
+        raise SystemExit(INTERRUPTED) from None
 
 
 def python(*args: str) -> list[str]:

@@ -12,11 +12,9 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-import uvloop
-
 from loadtests.fire import capacity, machine
 from loadtests.fire.drill import Drill
-from loadtests.fire.processes import ROOT
+from loadtests.fire.processes import ROOT, run
 from loadtests.fire.stand import stand
 from loadtests.peers import table
 from loadtests.peers.cases import CASES, SHAPE, Case
@@ -35,10 +33,7 @@ def main() -> int:
         return 0
     on, version = machine.describe(), haproxy_version(path)
     chosen = [case for case in CASES if not wanted.only or case.name in wanted.only]
-    try:
-        cells = uvloop.run(_all(chosen))
-    except KeyboardInterrupt:
-        return 130
+    cells = run(_all(chosen))
     _say("\n" + "\n".join(table.rows(cells)) + f"\n\n{on}; {version}")
     folder = wanted.out or (RESULTS if len(chosen) == len(CASES) else None)
     if folder is not None:
