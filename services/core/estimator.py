@@ -69,7 +69,6 @@ class Estimator:
         "_full",
         "_full_s",
         "_prefill_error",
-        "_reading",
         "_starts",
         "_token_s",
         "announced_per_slot_s",
@@ -77,6 +76,7 @@ class Estimator:
         "mean_cost",
         "median_s",
         "rate",
+        "reading",
         "slots",
     )
 
@@ -99,7 +99,7 @@ class Estimator:
         self._changed_at = 0.0
         self._ends: list[tuple[float, int, Request]] = []
         self._starts = 0
-        self._reading = Reading(prefill_s_per_token)
+        self.reading = Reading(prefill_s_per_token)
         self._prefill_error = Sketch(0.02, half_life=HALF_LIFE, refresh=64)
         self._token_s = Sketch(0.02, half_life=HALF_LIFE, least=1e-6, refresh=64)
         self.median_s = 0.0
@@ -165,10 +165,10 @@ class Estimator:
         """The first token came this long after the start."""
         if prompt_tokens <= 0:
             return
-        predicted = self._reading.seconds(prompt_tokens)
+        predicted = self.reading.seconds(prompt_tokens)
         if predicted > 0:
             self._prefill_error.add(seconds / predicted)
-        self._reading.add(seconds, prompt_tokens)
+        self.reading.add(seconds, prompt_tokens)
 
     def learn_pace(self, seconds: float, tokens: float) -> None:
         """The tokens after the first took this long."""
@@ -188,7 +188,7 @@ class Estimator:
 
     def service_s(self, prompt_tokens: float, answer_tokens: float) -> float:
         """How long a request of these sizes holds a slot, on average. Reading the prompt gives the first token."""
-        reading = self._reading
+        reading = self.reading
         read_s = reading.start_s + reading.per_token_s * prompt_tokens
         return read_s + (answer_tokens - 1.0 if answer_tokens > 1.0 else 0.0) * self.median_s
 
@@ -198,7 +198,7 @@ class Estimator:
 
     def prefill_s(self, prompt_tokens: float, q: float | None = None) -> float:
         """Seconds to read a prompt: on average, or at a quantile. 0 while unknown."""
-        read_s = self._reading.seconds(prompt_tokens)
+        read_s = self.reading.seconds(prompt_tokens)
         factor = self._prefill_error.quantile(q) if q is not None else None
         return read_s if factor is None else read_s * factor
 

@@ -15,7 +15,7 @@ from tests.core.house import PREFILL_S, ROOMY, SERVICE_S, TOKEN_S, House
 from tests.core.house import settings as chosen
 
 
-def busy_house(seed: int = 0, tenants: int = 5, until_s: float = 4.0, *, watch_every_s: float | None = None) -> House:
+def busy_house(seed: int = 0, tenants: int = 5, until_s: float = 6.0, *, watch_every_s: float | None = None) -> House:
     """Two classes, three times what it can serve, some whose retrieval runs first."""
     house = House(slots=4, chosen=chosen(classes=(ClassSpec("default"), ClassSpec("gold", 3.0))))
     house.random.seed(seed)
@@ -40,7 +40,7 @@ def busy_house(seed: int = 0, tenants: int = 5, until_s: float = 4.0, *, watch_e
 @given(st.integers(0, 2**32), st.sampled_from([0.05, 0.3]))
 @settings(max_examples=15)
 def test_a_house_that_is_watched_decides_as_one_that_is_not(seed: int, watch_every_s: float) -> None:
-    watched, unwatched = busy_house(seed, watch_every_s=watch_every_s), busy_house(seed)
+    watched, unwatched = busy_house(seed, until_s=4.0, watch_every_s=watch_every_s), busy_house(seed, until_s=4.0)
     for one, other in zip(watched.answers, unwatched.answers, strict=True):
         assert (one.tenant, one.stage, one.level, one.granted_tokens) == (
             other.tenant,
