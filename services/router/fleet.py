@@ -28,7 +28,7 @@ from random import Random
 from services.router.call import Probe
 from services.router.line import Line
 from services.router.turn import Turn
-from services.router.worker import LEAST_WORK_TOKENS, Standing, Worker
+from services.router.worker import AHEAD, DOWN, LEAST_WORK_TOKENS, Standing, Worker
 from services.router.workersfile import WorkerSpec
 
 CHOICES = 8
@@ -99,7 +99,11 @@ class Fleet:
         if excluding is None and not line.bounded:
             return bool(line.free.workers or line.ahead.workers)
         tokens = line.needed(kv_tokens(turn))
-        return any(_takes(worker, tokens, excluding) for worker in (*line.free.workers, *line.ahead.workers))
+        for bag in (line.free, line.ahead):
+            for worker in bag.workers:
+                if _takes(worker, tokens, excluding):
+                    return True
+        return False
 
     def take(self, turn: Turn, excluding: Worker | None = None) -> Worker | None:
         """Choose a worker and take a place at it, in one step; None when there is none."""
@@ -115,8 +119,9 @@ class Fleet:
             self._uses += 1
             worker.last_used = self._uses
             worker.hold(turn, work, tokens)
-            self._remember(turn, worker)
-            self._stand(worker)
+            if turn.affinity:
+                self._remember(turn, worker)
+            self._counted(worker)
         return worker
 
     def give_back(
@@ -128,9 +133,9 @@ class Fleet:
         `overloaded`: it was refused for want of capacity, or not answered.
         """
         resized = worker.let_go(turn, pace, overloaded=overloaded)
-        if served:
+        if served and worker.health.failures:
             worker.health.served()
-        self._stand(worker)
+        self._counted(worker)
         if worker.leaving and not worker.inflight:
             self._close(worker)
         elif resized:
@@ -183,8 +188,7 @@ class Fleet:
         if not candidates:
             return None
         if len(candidates) > CHOICES:
-            sample = self._rng.sample(candidates, 2)
-            least = _least(sample, tokens, excluding) or _least(candidates, tokens, excluding)
+            least = _least(self._two_of(candidates), tokens, excluding) or _least(candidates, tokens, excluding)
         else:
             least = _least(candidates, tokens, excluding)
         if least is None or not turn.affinity:
@@ -194,27 +198,39 @@ class Fleet:
             return least
         return last if last.work_tokens - work <= least.work_tokens / least.slots * last.slots else least
 
+    def _two_of(self, candidates: list[Worker]) -> list[Worker]:
+        first = int(self._rng.random() * len(candidates))
+        second = int(self._rng.random() * (len(candidates) - 1))
+        return [candidates[first], candidates[second + (second >= first)]]
+
     def _remember(self, turn: Turn, worker: Worker) -> None:
-        if turn.affinity:
-            key = (turn.model, turn.affinity)
-            self._lasts[key] = worker
-            self._lasts.move_to_end(key)
-            if len(self._lasts) > MAX_PREFIXES:
-                self._lasts.popitem(last=False)
+        key = (turn.model, turn.affinity)
+        self._lasts[key] = worker
+        self._lasts.move_to_end(key)
+        if len(self._lasts) > MAX_PREFIXES:
+            self._lasts.popitem(last=False)
+
+    def _counted(self, worker: Worker) -> None:
+        """The ledger has moved, and nothing else."""
+        if worker.standing is not DOWN and (offers := worker.offers()) is not worker.standing:
+            self._move(worker, offers)
 
     def _stand(self, worker: Worker) -> bool:
         """Put it where it now belongs. Whether it was elsewhere."""
         stands = worker.stands()
         if stands is worker.standing:
             return False
+        self._move(worker, stands)
+        return True
+
+    def _move(self, worker: Worker, stands: Standing) -> None:
         for model in worker.models:
             if (line := self._lines.get(model)) is not None:
                 line.move(worker, stands)
-        opens = (stands >= Standing.AHEAD) - (worker.standing >= Standing.AHEAD)
+        opens = (stands >= AHEAD) - (worker.standing >= AHEAD)
         for pool in worker.pools if opens else ():
             self._open[pool] += opens
         worker.standing = stands
-        return True
 
     def _put_right(self, worker: Worker, new: bool) -> None:
         if not self._stand(worker) and not new:
@@ -245,7 +261,7 @@ class Fleet:
         worker.standing = worker.stands()
         for model in models:
             self._lines[model].join(worker)
-        for pool in worker.pools if worker.standing >= Standing.AHEAD else ():
+        for pool in worker.pools if worker.standing >= AHEAD else ():
             self._open[pool] += 1
 
     def _give_pools(self, worker: Worker) -> None:
@@ -258,7 +274,7 @@ class Fleet:
 
     def _dismiss(self, worker: Worker) -> None:
         worker.leaving = True
-        worker.standing = Standing.DOWN
+        worker.standing = DOWN
         for key in [key for key, last in self._lasts.items() if last is worker]:
             del self._lasts[key]
         self.leaving.append(worker)
@@ -281,17 +297,19 @@ def kv_tokens(turn: Turn) -> int:
 
 def _takes(worker: Worker, tokens: int, excluding: Worker | None) -> bool:
     """Whether one that has a place can take so many tokens, and may."""
-    return worker.has_room(tokens) and worker is not excluding
+    return worker is not excluding and worker.has_room(tokens)
 
 
 def _least(candidates: list[Worker], tokens: int, excluding: Worker | None) -> Worker | None:
+    """The least loaded, the longest unused on a tie. `_takes` is written out: this is the router's innermost loop."""
     least: Worker | None = None
-    least_load = (0.0, 0)
+    least_load = 0.0
     for worker in candidates:
-        if not _takes(worker, tokens, excluding):
+        memory = worker.kv_tokens
+        if worker is excluding or (memory is not None and worker.kv_held_tokens + tokens > memory):
             continue
-        load = (worker.work_tokens / worker.slots, worker.last_used)
-        if least is None or load < least_load:
+        load = worker.work_tokens / worker.slots
+        if least is None or load < least_load or (load == least_load and worker.last_used < least.last_used):
             least, least_load = worker, load
     return least
 

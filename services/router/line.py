@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from services.router.worker import Standing, Worker
+from services.router.worker import AHEAD, DOWN, FREE, Standing, Worker
 
 
 class Bag:
@@ -44,21 +44,21 @@ class Line:
 
     def join(self, worker: Worker) -> None:
         """Take it in, where it stands."""
-        if worker.standing is not Standing.DOWN:
+        if worker.standing is not DOWN:
             self.live.add(worker)
-        if worker.standing is Standing.FREE:
+        if worker.standing is FREE:
             self.free.add(worker)
-        elif worker.standing is Standing.AHEAD:
+        elif worker.standing is AHEAD:
             self.ahead.add(worker)
 
     def move(self, worker: Worker, stands: Standing) -> None:
         """From where it stood to where it stands now."""
-        (self.free if worker.standing is Standing.FREE else self.ahead).discard(worker)
-        if stands is Standing.FREE:
+        (self.free if worker.standing is FREE else self.ahead).discard(worker)
+        if stands is FREE:
             self.free.add(worker)
-        elif stands is Standing.AHEAD:
+        elif stands is AHEAD:
             self.ahead.add(worker)
-        if stands is Standing.DOWN:
+        if stands is DOWN:
             self.live.discard(worker)
         else:
             self.live.add(worker)

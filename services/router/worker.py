@@ -14,7 +14,6 @@ longest answer. Where they shrink nothing is taken back; nothing new comes until
 from __future__ import annotations
 
 from enum import IntEnum
-from typing import NamedTuple
 
 from services.core.adaptive import AdaptiveLimit
 from services.core.request import Request
@@ -36,11 +35,11 @@ class Standing(IntEnum):
     FREE = 3
 
 
-class Held(NamedTuple):
-    """What one request weighs on a worker, as it was when it was taken: what comes off is what went on."""
+DOWN, FULL, AHEAD, FREE = Standing
 
-    work_tokens: float
-    kv_tokens: int
+Held = tuple[float, int]
+"""What one request weighs on a worker, in tokens of work and of memory, as it was when it was taken: what comes off is
+what went on."""
 
 
 class Worker:
@@ -89,7 +88,7 @@ class Worker:
         self.work_tokens = 0.0
         self.kv_held_tokens = 0
         self.last_used = 0
-        self.standing = Standing.DOWN
+        self.standing = DOWN
         self.pools: tuple[str, ...] = ()
         self.limit: AdaptiveLimit | None = None
         self.paces = Pace()
@@ -151,11 +150,15 @@ class Worker:
 
     def stands(self) -> Standing:
         """What it has to offer, by the ledger."""
-        if not self.live:
-            return Standing.DOWN
-        if self.resting or self.inflight >= self.slots + self.lookahead:
-            return Standing.FULL
-        return Standing.FREE if self.inflight < self.slots else Standing.AHEAD
+        return self.offers() if self.live else DOWN
+
+    def offers(self) -> Standing:
+        """The same, while it is alive."""
+        if self.resting:
+            return FULL
+        if self.inflight < self.slots:
+            return FREE
+        return AHEAD if self.inflight < self.slots + self.lookahead else FULL
 
     def has_room(self, kv_tokens: int) -> bool:
         """Whether so much more would fit into its announced memory."""
@@ -177,7 +180,7 @@ class Worker:
             raise RuntimeError(f"{self!r} holds {request!r} already")
         if self.limit is not None and not self.limit.try_take():
             raise RuntimeError(f"{self!r} was given a request above its limit")
-        self.held[request] = Held(work_tokens, kv_tokens)
+        self.held[request] = (work_tokens, kv_tokens)
         self.inflight += 1
         self.work_tokens += work_tokens
         self.kv_held_tokens += kv_tokens
@@ -188,8 +191,9 @@ class Worker:
         if held is None:
             raise RuntimeError(f"{self!r} does not hold {request!r}: it was given back twice, or never taken")
         self.inflight -= 1
-        self.work_tokens = self.work_tokens - held.work_tokens if self.inflight else 0.0  # sums of floats drift
-        self.kv_held_tokens -= held.kv_tokens
+        work_tokens, kv_tokens = held
+        self.work_tokens = self.work_tokens - work_tokens if self.inflight else 0.0  # sums of floats drift
+        self.kv_held_tokens -= kv_tokens
         if self.limit is None:
             return False
         self.limit.give_back(pace, overloaded=overloaded)
