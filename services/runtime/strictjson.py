@@ -4,7 +4,9 @@ Python's json accepts NaN, Infinity, 1e999, duplicate keys (the last wins), UTF-
 of nesting; lone surrogates and NUL pass and explode later in `.encode()`, a tokenizer or PostgreSQL. Two parsers that
 disagree about a body are a way round any check (RFC 8259 section 4), so a body means one thing here or is refused.
 
-Cost: the common body is checked with four `bytes.count` calls; only a suspicious one is walked.
+Cost: the common body is parsed by msgspec, several times faster than with callbacks, and what msgspec does not look at
+is looked at here (`_plain`). Whatever raises a doubt, a fault included, is read again by the strict reader, whose word
+is the last: the quick one only ever agrees with it.
 """
 
 from __future__ import annotations
@@ -76,16 +78,68 @@ class _Strict:
 _DEFAULT = _Strict(_LIMITS)
 
 
+class _Doubt(Exception):
+    """The quick reader leaves a body to the strict one."""
+
+
+_decode = msgspec.json.Decoder().decode
+_BEFORE_A_VALUE = (b'":', b" :", b"\n:", b"\t:", b"\r:")
+_LONG = 10**_LIMITS.max_digits
+
+
 def loads(body: bytes, limits: JsonLimits = _LIMITS) -> Any:
     """Parse a request body. Raises BadInput (code `invalid_json`) naming what is wrong."""
+    if limits is _LIMITS:
+        try:
+            return _plain(body)
+        except (_Doubt, msgspec.DecodeError, RecursionError, UnicodeDecodeError):
+            pass
+    return _strict(body, limits)
+
+
+def _plain(body: bytes) -> dict[str, Any]:
+    """What the strict reader would make of the body, or `_Doubt`.
+
+    Each key has a colon. So as many colons as members, after duplicate keys have become one, means that there were no
+    duplicates. Where strings hold colons, too, only those count that stand behind a quote or behind white space.
+    """
+    if body.count(b",") + body.count(b"[") + body.count(b"{") > _LIMITS.max_items:
+        raise _Doubt
+    if b"\\u" in body and _SUSPICIOUS_ESCAPE.search(body):
+        raise _Doubt
+    value = _decode(body)
+    if type(value) is not dict:
+        raise _Doubt
+    members = _members(value, _LIMITS.max_depth)
+    if members != body.count(b":") and members != sum(map(body.count, _BEFORE_A_VALUE)):
+        raise _Doubt
+    return value
+
+
+def _members(value: Any, depth: int) -> int:
+    """How many members all its objects have together."""
+    if depth == 0:
+        raise _Doubt
+    members, inner = (len(value), value.values()) if type(value) is dict else (0, value)
+    for each in inner:
+        kind = type(each)
+        if kind is dict or kind is list:
+            members += _members(each, depth - 1)
+        elif kind is int and not -_LONG < each < _LONG:
+            raise _Doubt
+    return members
+
+
+def _strict(body: bytes, limits: JsonLimits) -> Any:
+    """The reader that decides, and names what is wrong."""
     if not body:
         raise BadInput("the body is empty: JSON was expected", code="invalid_json")
     if body.startswith((b"\xef\xbb\xbf", b"\xff\xfe", b"\xfe\xff")):
         raise BadInput("the body begins with a byte-order mark: plain UTF-8 was expected", code="invalid_json")
     _bound_structure(body, limits)
-    strict = _DEFAULT if limits is _LIMITS else _Strict(limits)
+    reader = _DEFAULT if limits is _LIMITS else _Strict(limits)
     try:
-        value = strict.decoder.decode(body.decode("utf-8"))
+        value = reader.decoder.decode(body.decode("utf-8"))
     except UnicodeDecodeError as error:
         raise BadInput(f"the body is not UTF-8: byte {error.start}", code="invalid_json") from None
     except json.JSONDecodeError as error:

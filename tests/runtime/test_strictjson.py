@@ -14,6 +14,8 @@ from services.contracts.openai import ChatRequest
 from services.runtime.errors import BadInput
 from services.runtime.strictjson import JsonLimits, decode, loads
 
+STRICT_ONLY = JsonLimits()  # equal to the default, but not the same object: only that one is read quickly
+
 json_values = st.recursive(
     st.none() | st.booleans() | st.integers(-(10**18), 10**18) | st.floats(allow_nan=False, allow_infinity=False)
     | st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\x00"), max_size=20),
@@ -27,6 +29,40 @@ json_values = st.recursive(
 def test_whatever_is_plain_json_is_read_as_the_standard_library_reads_it(value: Any) -> None:
     body = json.dumps(value, ensure_ascii=False).encode()
     assert loads(body) == json.loads(body)
+
+
+def comes_of(body: bytes, *limits: JsonLimits) -> str:
+    """What is read, types included (1 is not 1.0, and 0.0 is not -0.0), or why not."""
+    try:
+        return repr(loads(body, *limits))
+    except BadInput as refused:
+        return f"refused: {refused.message}, {refused.param}, {refused.code}"
+
+
+scraps = st.sampled_from(
+    [b"{", b"}", b"[", b"]", b",", b":", b'"a"', b'"b"', b'"a":', b'"a" :1', b'"a\\":1"', b'":"', b" ", b"\n", b"1",
+     b"-0", b"1e400", b"1e-400", b"9" * 20, b"9" * 21, b"-" + b"9" * 20, b"2.50", b"NaN", b"null", b"\\u0061",
+     b'"\\u0000"', b'"\\ud83c\\udf0a"', b'"\\ud83c"', b'"\xc3\xa9"', b'"\xed\xa0\x80"', b"\x00", b"\xef\xbb\xbf"]
+)  # fmt: skip
+
+
+@given(st.lists(scraps, max_size=12).map(b"".join))
+def test_the_quick_reader_says_what_the_strict_one_says_of_anything(body: bytes) -> None:
+    assert comes_of(body) == comes_of(body, STRICT_ONLY)
+    inside = b'{"c":1,' + body + b"}"
+    assert comes_of(inside) == comes_of(inside, STRICT_ONLY)
+
+
+names = st.sampled_from(["a", "b", "a:", '"a', " :"])
+gaps = st.sampled_from(["", "", " ", " \n", "\t"])
+
+
+@given(st.lists(st.tuples(names, gaps, json_values), max_size=4), st.booleans())
+def test_no_key_that_stands_twice_escapes_the_quick_reader(members: list[tuple[str, str, Any]], ascii: bool) -> None:
+    texts = [f"{json.dumps(name)}{gap}:{json.dumps(value, ensure_ascii=ascii)}" for name, gap, value in members]
+    body = ("{" + ",".join(texts) + "}").encode()
+    assert comes_of(body) == comes_of(body, STRICT_ONLY)
+    assert ("appears twice" in comes_of(body)) == (len({name for name, _, _ in members}) < len(members))
 
 
 REFUSED = {
@@ -49,6 +85,7 @@ REFUSED = {
     "a trailing comma": (b'{"a": 1,}', "not JSON"),
     "single quotes": (b"{'a': 1}", "not JSON"),
     "nesting that is too deep": (b"[" * 65 + b"]" * 65, "deeper than 64"),
+    "nesting that is too deep in an object": (b'{"a": ' + b"[" * 64 + b"]" * 64 + b"}", "deeper than 64"),
     "nesting that would overflow a stack": (b"[" * 100_000 + b"]" * 100_000, "10000 elements"),
     "more elements than allowed": (b"[" + b"1," * 10_001 + b"1]", "10000 elements"),
 }
