@@ -118,7 +118,7 @@ class Upstream(Protocol):
         """It is taken for dead: fail what it has not begun to answer, so that it can be tried elsewhere."""
 
     def close(self) -> None:
-        """Close idle connections."""
+        """Nothing new comes: close idle connections, and those in use when their replies end."""
 
 
 class Probe(msgspec.Struct, frozen=True):

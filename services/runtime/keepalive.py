@@ -388,5 +388,10 @@ class Pool:
         while self._idle:
             self._idle.pop().abort()
 
+    def retire(self) -> None:
+        """Close, and keep none from now on: the connections in use end with their replies."""
+        self._max_idle = 0
+        self.close()
+
     def __repr__(self) -> str:
         return f"<Pool {self.url}: {self.in_use} in use, {len(self._idle)} idle>"

@@ -83,7 +83,7 @@ class OpenAIUpstream:
         self._pool.fail_unheard(why)
 
     def close(self) -> None:
-        self._pool.close()
+        self._pool.retire()
 
 
 def request_body(call: Call) -> dict[str, Any]:

@@ -73,7 +73,7 @@ class WeirUpstream:
         self._pool.fail_unheard(why)
 
     def close(self) -> None:
-        self._pool.close()
+        self._pool.retire()
 
 
 def _request(call: Call, attempt: Attempt) -> GenerateRequest:
