@@ -237,6 +237,7 @@ class Visit:
 
         `never`: coming back as it is cannot help.
         """
+        self.request.level = self.level  # what it was judged at last
         rate, wait_s = self.of_pool.estimator.rate or 0.0, self.view.wait_s
         own = self.flow.requests > 0 and outcome is not Outcome.NO_CAPACITY
         scope = "tenant" if own else "platform"

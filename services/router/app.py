@@ -9,6 +9,7 @@ from services.core.choices import WeirSettings
 from services.core.limit import InflightCap
 from services.core.retries import RetryBudget
 from services.core.weir import Weir
+from services.router.admin import AdminApp
 from services.router.announced import begin_with
 from services.router.api import routes
 from services.router.attempts import Attempts
@@ -31,7 +32,7 @@ from services.runtime.drain import Drain
 from services.runtime.http import Readiness, Service
 from services.runtime.log import Log
 from services.runtime.serve import Process, from_settings
-from services.runtime.telemetry import metrics_app, new_registry
+from services.runtime.telemetry import new_registry
 
 EAGER = ("/ask", "/v1/chat/completions", "/v1/completions")  # refused, they end where they began
 
@@ -69,6 +70,11 @@ def build(settings: RouterSettings) -> Process:
         degraded = [f"worker {worker.name}" for worker in fleet.workers if worker.name not in up]
         return Readiness(bool(up), {"workers": up, "degraded": degraded + watch.lacking})
 
+    admin = AdminApp(
+        registry, dispatcher, tenants, drain, log,
+        host=settings.metrics_host, token=settings.admin_token.get_secret_value(),
+    )  # fmt: skip
+
     async def start() -> None:
         if settings.tenants_file is None:
             log.warning(LAB_MODE_WARNING)
@@ -95,7 +101,7 @@ def build(settings: RouterSettings) -> Process:
             headers=[(b"x-weir-level", b"0")],
             eager=EAGER,
         ),
-        metrics=metrics_app(registry),
+        metrics=admin,
         log=log,
         drain=drain,
         start=start,

@@ -40,6 +40,7 @@ def _grpc_timeout(value: bytes) -> float | None:
     return float(match[1]) * _GRPC_MS[match[2]] if match else None
 
 
+OURS = b"x-weir-"
 READERS: Mapping[bytes, Reader] = {
     b"x-weir-deadline-ms": milliseconds,
     b"x-llm-d-inference-ttl": _go_duration,
@@ -49,12 +50,17 @@ READERS: Mapping[bytes, Reader] = {
 
 
 def least_ms(headers: Sequence[Header], readers: Mapping[bytes, Reader], max_ms: float) -> float:
-    """The least duration that these headers name; each has its reader. Raises BadInput naming a header."""
+    """The least duration that these headers name; each has its reader. Raises BadInput naming a header.
+
+    Our own headers mean what they say, so one beyond the maximum is an error. The aliases come from proxies that know
+    nothing of it, and send the same to everyone: those count as the maximum.
+    """
     least = math.inf
     for name, value in headers:
         asked_ms = readers[name](value.strip())
-        if asked_ms is None or not 0 < asked_ms <= max_ms:
+        ours = name.startswith(OURS)
+        if asked_ms is None or not 0 < asked_ms < math.inf or (ours and asked_ms > max_ms):
             header = name.decode("ascii")
             raise BadInput(f"{header}: a duration above 0 and at most {max_ms:g} ms was expected", header)
-        least = min(least, asked_ms)
+        least = min(least, asked_ms, max_ms)
     return least

@@ -27,8 +27,8 @@ async def embed(pipeline: Pipeline, exchange: Exchange) -> None:
 
 async def _embed(pipeline: Pipeline, exchange: Exchange, life: Life) -> Refused | None:
     request = decode(exchange.body, EmbeddingsRequest)
-    wishes = pipeline.introduce(exchange, None, life)
-    deadline_at = life.began_at + wishes.deadline_ms / 1000
+    pipeline.introduce(exchange, None, life)
+    deadline_at = life.began_at + life.deadline_ms / 1000
     stop_when_gone(exchange)
     texts = [request.input] if isinstance(request.input, str) else list(request.input)
     limit_at = min(deadline_at, life.began_at + pipeline.settings.http_timeout_s)

@@ -115,15 +115,16 @@ class Pipeline:
         return _too_late(life)
 
     async def _answer(self, exchange: Exchange, parse: Parser, life: Life) -> Refused | None:
+        life.tenant = self.tenants.by_header(exchange.header)  # a stranger's body is not worth reading
         asked = parse(exchange.body)
         wishes = self.introduce(exchange, asked.tenant, life, stream=asked.stream)
         turn = self._turn(exchange, asked, wishes, life)
         refusal = self._admit(turn, life)
+        exchange.always = LEVELS[turn.level]
         if refusal is not None:
             self.metrics.refused(life.label, refusal.outcome)
             return refusal
         self.metrics.admitted(life.label, turn.level)
-        exchange.always = LEVELS[turn.level]
         await become_task()
         stop_when_gone(exchange)
         life.alarm = Alarm(turn.deadline)
@@ -133,8 +134,12 @@ class Pipeline:
     # ---- at the door
 
     def introduce(self, exchange: Exchange, named: str | None, life: Life, *, stream: bool = False) -> Wishes:
-        """Who is asking, and by when. Raises BadInput, Unauthorized, or Refused while draining."""
-        life.tenant = tenant = self.tenants.identify(exchange.header, named)
+        """Who is asking, and by when: a tenant with an SLO of its own can only shorten it.
+
+        Raises BadInput, Unauthorized, or Refused while draining.
+        """
+        tenant = life.tenant or self.tenants.identify(exchange.header, named)
+        life.tenant = tenant
         settings = self.settings
         default_ms = settings.default_slo_ms if tenant.slo_ms is None else tenant.slo_ms
         wishes = read_wishes(
@@ -144,7 +149,7 @@ class Pipeline:
             default_ttft_ms=settings.default_ttft_ms,
             stream=stream,
         )
-        life.deadline_ms = wishes.deadline_ms
+        life.deadline_ms = wishes.deadline_ms if tenant.slo_ms is None else min(wishes.deadline_ms, tenant.slo_ms)
         if self.drain.draining:
             raise leaving()
         return wishes
@@ -158,7 +163,7 @@ class Pipeline:
             id=exchange.id,
             tenant=tenant.id,
             arrived_at=now,
-            deadline=now + wishes.deadline_ms / 1000,
+            deadline=now + life.deadline_ms / 1000,
             prompt_tokens=self.context.sizes.tokens(model, size),
             max_tokens=asked.max_tokens,
             bytes=len(exchange.body),

@@ -41,6 +41,9 @@ DEADLINES = [
     (b"grpc-timeout", b"2M", 120_000.0),
     (b"grpc-timeout", b"30m", 30.0),
     (b"grpc-timeout", b"99999999n", 99.999999),
+    (b"grpc-timeout", b"99999999H", 120_000.0),  # a proxy's word for all: it counts as the longest there is
+    (b"x-llm-d-inference-ttl", b"2h", 120_000.0),
+    (b"x-envoy-expected-rq-timeout-ms", b"300000", 120_000.0),
 ]
 NO_DEADLINES = [
     b"", b" ", b"0", b"0.0", b"0e5", b"-1", b"-0", b"+5", b"nan", b"NaN", b"inf", b"-inf", b"Infinity", b"1e308",
@@ -55,7 +58,6 @@ NO_DURATIONS = [
     (b"x-llm-d-inference-ttl", b"2s!"),
     (b"x-llm-d-inference-ttl", b"s"),
     (b"x-llm-d-inference-ttl", b"0s"),
-    (b"x-llm-d-inference-ttl", b"2h"),
     (b"x-llm-d-inference-ttl", b"2 s"),
     (b"x-llm-d-inference-ttl", b"\xff\xfes"),
     (b"x-llm-d-inference-ttl", b"9" * 400 + b"h"),

@@ -1,0 +1,153 @@
+"""The operator's side, on the metrics listener: what the router sees, and the few things that a person may turn.
+
+    GET  /admin/state                                          everything that decides, as JSON
+    POST /admin/level    {"class": "batch", "level": 2}        hold a class (null: all) at a level; null: automatic
+    POST /admin/pause    {"tenant": "acme", "paused": true}    refuse a tenant's new requests, or let it go on
+    POST /admin/drain    {"worker": "gpu-0", "drain": true}    nothing new for a worker; with false it goes on
+    POST /admin/drain    {}                                    the router itself refuses from now on, for good
+
+The listener is for loopback or an inner network. Where it is anything but loopback these routes need ADMIN_TOKEN, and
+without one they are off: what they show is every tenant's, and what they do concerns everyone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+from collections.abc import Callable
+from typing import Annotated, Any
+
+import msgspec
+from msgspec import Meta
+from prometheus_client import CollectorRegistry
+
+from services.core.ladder import LADDER
+from services.router.dispatcher import Dispatcher
+from services.router.exposure import is_loopback
+from services.router.keys import bearer
+from services.router.state import state
+from services.router.tenants import Tenants
+from services.runtime.drain import Drain
+from services.runtime.errors import BadInput, Unauthorized, WeirError
+from services.runtime.http import Exchange
+from services.runtime.log import Log
+from services.runtime.strictjson import decode
+from services.runtime.telemetry import MetricsApp
+
+
+class SetLevel(msgspec.Struct, frozen=True, rename={"class_name": "class"}):
+    """Hold a class at a level."""
+
+    level: Annotated[int, Meta(ge=0, lt=len(LADDER))] | None
+    class_name: str | None = None
+
+
+class Pause(msgspec.Struct, frozen=True):
+    """Hold a tenant back, or let it go on."""
+
+    tenant: str
+    paused: bool = True
+
+
+class SetDrain(msgspec.Struct, frozen=True):
+    """Empty a worker, or let it take requests again; without a worker, the router."""
+
+    worker: str | None = None
+    drain: bool = True
+
+
+class AdminApp:
+    """What answers on the metrics listener: /metrics for all, /admin for whoever may."""
+
+    always = b""
+
+    def __init__(
+        self,
+        registry: CollectorRegistry,
+        dispatcher: Dispatcher,
+        tenants: Tenants,
+        drain: Drain,
+        log: Log,
+        *,
+        host: str,
+        token: str,
+    ) -> None:
+        self._metrics = MetricsApp(registry)
+        self._dispatcher = dispatcher
+        self._tenants = tenants
+        self._drain = drain
+        self._log = log
+        self._token = token.encode()
+        self._open = is_loopback(host)
+        self._routes: dict[tuple[str, str], Callable[[Exchange], Any]] = {
+            ("GET", "/admin/state"): self._state,
+            ("POST", "/admin/level"): self._set_level,
+            ("POST", "/admin/pause"): self._pause,
+            ("POST", "/admin/drain"): self._set_drain,
+        }
+
+    async def handle(self, exchange: Exchange) -> None:
+        """Answer one request; errors in the one envelope."""
+        if not exchange.path.startswith("/admin/"):
+            await self._metrics.handle(exchange)
+            return
+        try:
+            self._check_key(exchange)
+            answer = self._route(exchange)(exchange)
+        except WeirError as error:
+            await exchange.refuse(error)
+            return
+        exchange.reply_now(200, msgspec.json.encode(answer))
+
+    def _check_key(self, exchange: Exchange) -> None:
+        if not self._token:
+            if self._open:
+                return
+            raise BadInput("/admin is off here; beyond loopback it needs ADMIN_TOKEN", status=403, code="forbidden")
+        shown = bearer(exchange.header(b"authorization"))
+        if shown is None or not hmac.compare_digest(shown, self._token):
+            raise Unauthorized("the admin token is needed: send `Authorization: Bearer TOKEN`")
+
+    def _route(self, exchange: Exchange) -> Callable[[Exchange], Any]:
+        route = self._routes.get((exchange.method, exchange.path))
+        if route is not None:
+            return route
+        methods = [method for method, path in self._routes if path == exchange.path]
+        if methods:
+            raise BadInput(f"use {methods[0]}", status=405, code="method_not_allowed")
+        known = ", ".join(path for _, path in self._routes)
+        raise BadInput(f"there is nothing here; there are {known}", status=404, code="not_found")
+
+    def _state(self, exchange: Exchange) -> Any:
+        return state(asyncio.get_running_loop().time(), self._dispatcher, self._tenants, draining=self._drain.draining)
+
+    def _set_level(self, exchange: Exchange) -> Any:
+        wish = decode(exchange.body, SetLevel)
+        try:
+            self._dispatcher.weir.hold_level(wish.class_name, wish.level)
+        except ValueError as error:
+            raise BadInput(f"class: {error}", "class") from None
+        self._log.warning("level held by the operator", of_class=wish.class_name, level=wish.level)
+        return wish
+
+    def _pause(self, exchange: Exchange) -> Any:
+        wish = decode(exchange.body, Pause)
+        if not self._tenants.pause(wish.tenant, wish.paused):
+            raise BadInput("tenant: nobody is known by this name", "tenant", status=404, code="not_found")
+        self._log.warning("tenant paused" if wish.paused else "tenant goes on", tenant=wish.tenant)
+        return wish
+
+    def _set_drain(self, exchange: Exchange) -> Any:
+        wish = decode(exchange.body, SetDrain)
+        if wish.worker is None:
+            if not wish.drain:
+                raise BadInput("drain: a router that drains does not come back; start it again", "drain")
+            self._drain.begin()
+            return wish
+        worker = next((one for one in self._dispatcher.fleet.workers if one.name == wish.worker), None)
+        if worker is None:
+            raise BadInput("worker: there is none of this name", "worker", status=404, code="not_found")
+        worker.held_back = wish.drain
+        self._dispatcher.fleet.looked(worker)
+        self._log.warning("worker held back" if wish.drain else "worker goes on", worker=worker.name)
+        return wish
