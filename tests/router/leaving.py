@@ -9,6 +9,7 @@ import json
 import os
 import socket
 import struct
+import threading
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import asynccontextmanager
@@ -141,14 +142,22 @@ class StalledRetrieval(FakeRetrieval):
 
     def __init__(self) -> None:
         super().__init__(stall=True)
+        self.embedding = 0
         self.left = 0
 
     async def retrieve(self, exchange: Exchange) -> None:
+        await self._until_left(exchange, super().retrieve)
+
+    async def embed(self, exchange: Exchange) -> None:
+        self.embedding += 1
+        await self._until_left(exchange, lambda _: asyncio.Event().wait())
+
+    async def _until_left(self, exchange: Exchange, handler: Callable[[Exchange], Awaitable[object]]) -> None:
         task = asyncio.current_task()
         assert task is not None
         exchange.on_gone(task.cancel)
         try:
-            await super().retrieve(exchange)
+            await handler(exchange)
         except asyncio.CancelledError:
             self.left += 1
             raise
@@ -423,9 +432,9 @@ class Left:
 
 @asynccontextmanager
 async def scene(
-    stage: Stage, monkeypatch: pytest.MonkeyPatch, *, stream: bool, places: int = 100, **settings: Any
+    stage: Stage, monkeypatch: pytest.MonkeyPatch, *, stream: bool, workers: int = 2, places: int = 100, **settings: Any
 ) -> AsyncIterator[Scene]:
-    """A watched router before two workers with so many slots each, ready for clients that leave at the stage."""
+    """A watched router before workers with so many slots each, ready for clients that leave at the stage."""
     made: list[WatchedDispatcher] = []
     log, go, failed = io.BytesIO(), asyncio.Event(), set[str]()
 
@@ -436,7 +445,7 @@ async def scene(
     monkeypatch.setattr(app, "Dispatcher", watched)
     monkeypatch.setattr(app, "Log", lambda name, level: Log(name, "INFO", stream=log))
     monkeypatch.setattr(health, "FAILURES", 10**9)  # the retry is looked at, not who is ejected
-    workers = [SteppingWorker(stage, places, go, failed) for _ in range(2)]
+    made_workers = [SteppingWorker(stage, places, go, failed) for _ in range(workers)]
     chosen = {
         "max_inflight": 1 if stage is Stage.QUEUED else places, "max_queue_size": 2 * places, "retry_share": 1.0,
         "tenant_queue_size": 2 * places, "retrieval_budget_ms": 60_000, "default_ttft_ms": 30_000, **settings,
@@ -444,7 +453,7 @@ async def scene(
     retrieval = StalledRetrieval() if stage is Stage.RETRIEVAL else None
     clients: list[Client] = []
     try:
-        async with standing(*workers, retrieval=retrieval, **chosen) as stand:
+        async with standing(*made_workers, retrieval=retrieval, **chosen) as stand:
             yield Scene(stage, stream, stand, made[0], log, go, clients)
     finally:
         for client in clients:
@@ -468,6 +477,16 @@ def leap(seconds: float) -> None:
 
 
 def run(main: Callable[[], Awaitable[None]], loop: Callable[[], asyncio.AbstractEventLoop] = FineClockLoop) -> None:
-    """On the event loop of production, or another."""
+    """On the event loop of production, or another. Fails rather than hangs; not by the clock of a loop that leaps."""
+
+    async def bounded() -> None:
+        task = asyncio.ensure_future(main())
+        watch = threading.Timer(60, lambda: runner.get_loop().call_soon_threadsafe(task.cancel))
+        watch.start()
+        try:
+            await task
+        finally:
+            watch.cancel()
+
     with asyncio.Runner(loop_factory=loop) as runner:
-        runner.run(main())  # type: ignore[arg-type]  # the tests' are coroutines
+        runner.run(bounded())
