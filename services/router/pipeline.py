@@ -254,7 +254,7 @@ class Pipeline:
         try:
             begun = await self.attempts.send(call, turn)
         finally:
-            await awake.stop()
+            awake.stop()
         assert isinstance(begun, Begun)
         try:
             life.first_at = loop.time()
@@ -297,13 +297,21 @@ class Pipeline:
             if outcome in STILL_RUNNING and turn.attempt_id:
                 self.cancels.tell(worker, turn.attempt_id)
         self.dispatcher.release(now, turn, outcome, usage.prompt_tokens, usage.completion_tokens, usage.pace_s)
-        rate = _known(life).rate
-        if rate is not None:
-            rate.settle(now, life.reserved_tokens, usage.prompt_tokens + usage.completion_tokens)
+        self._settle_rate(life, outcome, usage, now)
         if outcome is Outcome.SERVED:
             self._learn(life, turn, usage)
         elif life.dispatched_at and outcome.ending is Ending.FAILED:
             self.metrics.wasted(outcome, now - life.dispatched_at)
+
+    def _settle_rate(self, life: Life, outcome: Outcome, usage: Usage, now: float) -> None:
+        """Whoever was turned away from the line has used none of its rate; whoever left it has come."""
+        rate = _known(life).rate
+        if rate is None:
+            return
+        if life.dispatched_at or outcome is Outcome.CLIENT_GONE:
+            rate.settle(now, life.reserved_tokens, usage.prompt_tokens + usage.completion_tokens)
+        else:
+            rate.give_back(now, life.reserved_tokens)
 
     def _learn(self, life: Life, turn: Turn, usage: Usage) -> None:
         weights = self.dispatcher.weir.settings.weights

@@ -65,8 +65,7 @@ async def tell_stream(
         last = passed_through(stream.tail, life.timing(now))
     else:
         last = surface.last(call, stream.end, life, now, created)
-    await exchange.write(last)
-    await exchange.end()
+    await exchange.end(last)  # in one step: after `[DONE]` nothing can fail any more
 
 
 async def tell_failure(exchange: Exchange, failure: WeirError) -> None:
@@ -101,9 +100,8 @@ class Awake:
             await self._exchange.write(COMMENT)
             await asyncio.sleep(AWAKE_S)
 
-    async def stop(self) -> None:
-        """The worker has spoken, or never will. What is being written is written whole or not at all."""
+    def stop(self) -> None:
+        """The worker has spoken, or never will. From here on no comment is written: one that waits to be never will."""
         self._timer.cancel()
         if self._task is not None:
             self._task.cancel()
-            await asyncio.wait([self._task])
