@@ -159,6 +159,14 @@ class Weir:
 
     # ---- the line
 
+    def counted(self, now: float, request: Request, prompt_tokens: int) -> None:
+        """Its prompt is known, whatever was added to it: the charge that was estimated for it is put right."""
+        request.prompt_tokens, request.context_tokens = prompt_tokens, 0
+        if request.stage in (WAITING, RUNNING):
+            prompt, answer = self._planned(request)
+            expected = request.flow.learned.lengths.expected(answer)
+            self.drr.reprice(now, request, self.settings.weights.cost(prompt, expected))
+
     def ready(self, now: float, request: Request) -> None:
         """Its retrieval is done: it could start from now on, and from now on its client's patience is tried."""
         if not request.ready:

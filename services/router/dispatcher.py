@@ -120,7 +120,7 @@ class Dispatcher:
 
     def ready(self, now: float, turn: Turn, prompt_tokens: int) -> None:
         """Its retrieval is done, and its prompt is this long: it could start from now on."""
-        turn.prompt_tokens, turn.context_tokens = prompt_tokens, 0
+        self.weir.counted(now, turn, prompt_tokens)
         self.weir.ready(now, turn)
         if turn.stage is Stage.WAITING:
             self._pump(now, turn.pool)

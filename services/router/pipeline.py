@@ -35,7 +35,7 @@ from services.router.surfaces import surface_for
 from services.router.telling import Awake, tell_failure, tell_stream, tell_whole
 from services.router.tenants import Tenant, Tenants
 from services.router.turn import Turn
-from services.router.usage import Usage, used
+from services.router.usage import Usage, first_token_at, used
 from services.router.wishes import Wishes
 from services.router.wishes import read as read_wishes
 from services.runtime.drain import Drain
@@ -291,6 +291,8 @@ class Pipeline:
     def _account(self, exchange: Exchange, life: Life, turn: Turn, outcome: Outcome, now: float) -> None:
         """Its place goes to the next; what it used is charged; a worker that still works for nobody is told to stop."""
         worker = turn.worker
+        if life.end is not None and not turn.first_token_at:
+            self.dispatcher.weir.first_token(first_token_at(life, life.end, now), turn)
         usage = used(turn, life, self.dispatcher.estimator(turn), now)
         if worker is not None:
             exchange.log["worker"] = worker.name

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from services.core.estimator import Estimator
+from services.router.call import End
 from services.router.life import Life
 from services.router.turn import Turn
 
@@ -28,21 +29,17 @@ NOTHING = Usage(0.0, 0.0, None)
 
 
 def used(turn: Turn, life: Life, estimator: Estimator, now: float) -> Usage:
-    """What the request has used by now. Dates its first token too, where nobody saw it come."""
+    """What the request has used by now."""
     if not life.dispatched_at:
         return NOTHING
     end = life.end
     if end is not None and end.prompt_tokens + end.completion_tokens:
-        if not turn.first_token_at:
-            turn.first_token_at = _first_token_at(turn, life, now)
         return Usage(end.prompt_tokens, end.completion_tokens, _pace_s(turn, end.completion_tokens, now))
     return Usage(turn.prompt_tokens + turn.context_tokens, _written(turn, life, estimator, now), None)
 
 
-def _first_token_at(turn: Turn, life: Life, now: float) -> float:
+def first_token_at(life: Life, end: End, now: float) -> float:
     """When the first token of a plain answer came: by the worker's word, else by what reading and writing cost."""
-    end = life.end
-    assert end is not None
     if end.first_token_ms:
         return min(now, life.dispatched_at + end.first_token_ms / 1000)
     reading = PREFILL_PER_TOKEN * end.prompt_tokens + 1.0

@@ -301,3 +301,20 @@ def test_what_workers_announce_counts_at_once_though_their_slots_were_known_befo
 def test_strangers_of_a_class_that_is_not_there_are_refused_when_the_settings_are_made() -> None:
     with pytest.raises(ValueError, match="strangers are of class gold, which is none of"):
         settings(stranger=TenantSpec("", Bounds(10), class_name="gold"))
+
+
+def test_a_prompt_that_is_counted_while_it_waits_is_charged_as_what_it_is() -> None:
+    house = House(slots=1)
+    house.warm("a")
+    house.offer("a")
+    guessed = house.request("a", prompt_tokens=40, context_tokens=1500, ready=False, slack_s=60.0)
+    assert isinstance(house.put(guessed), Admitted)
+    before, line = guessed.charge_tokens, house.weir.drr.usage.cost_tokens
+    house.weir.counted(house.now, guessed, 90)
+    assert (guessed.prompt_tokens, guessed.context_tokens) == (90, 0)
+    assert guessed.charge_tokens == pytest.approx(before - 1450)
+    assert house.weir.drr.usage.cost_tokens == pytest.approx(line - 1450)
+    house.weir.ready(house.now, guessed)
+    house.run(house.now + 30.0)
+    assert house.fates[guessed] is Outcome.SERVED
+    assert house.weir.drr.usage.cost_tokens == 0
