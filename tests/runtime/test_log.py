@@ -1,0 +1,81 @@
+"""A line is one JSON object; what cannot be written costs lines, and they are counted."""
+
+from __future__ import annotations
+
+import io
+import json
+import logging
+import re
+from typing import Any
+
+import pytest
+
+from services.core.outcome import Outcome
+from services.runtime.log import MAX_PENDING_LINES, Log
+
+
+def lines_of(stream: io.BytesIO) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in stream.getvalue().splitlines()]
+
+
+def test_a_line_says_when_who_and_what_and_then_its_fields() -> None:
+    stream = io.BytesIO()
+    log = Log('odd "service"\n', stream=stream)
+    log.info('said "no"\n', outcome=Outcome.YIELD, ms=1.5, nothing=None, text="é\u2028")
+    log.warning("no fields")
+    log.close()
+    first, second = lines_of(stream)
+    assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z", first.pop("time"))
+    assert first == {
+        "level": "INFO", "service": 'odd "service"\n', "event": 'said "no"\n',
+        "outcome": "yield", "ms": 1.5, "nothing": None, "text": "é\u2028",
+    }  # fmt: skip
+    assert list(second) == ["time", "level", "service", "event"]
+
+
+def test_what_is_below_the_level_is_not_written() -> None:
+    stream = io.BytesIO()
+    log = Log("test", "WARNING", stream)
+    log.debug("detail")
+    log.info("as it should be")
+    log.error("not so")
+    log.close()
+    assert [line["event"] for line in lines_of(stream)] == ["not so"]
+
+
+def test_what_cannot_be_encoded_or_waits_too_long_is_dropped_and_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    stream = io.BytesIO()
+    log = Log("test", stream=stream)
+    log.info("bad", text="\ud800")
+    assert log.dropped_lines == 1
+    monkeypatch.setattr(log, "_flush", lambda: None)  # a stream that stalls
+    for number in range(MAX_PENDING_LINES + 5):
+        log.info("many", number=number)
+    assert log.dropped_lines == 6
+    monkeypatch.undo()
+    log.close()
+    assert len(lines_of(stream)) == MAX_PENDING_LINES
+
+
+def test_a_stream_that_breaks_costs_lines_and_nothing_else() -> None:
+    stream = io.BytesIO()
+    stream.close()
+    log = Log("test", stream=stream)
+    log.info("nobody reads this")
+    log.close()
+    assert log.dropped_lines == 1
+
+
+def test_the_standard_librarys_warnings_go_the_same_way() -> None:
+    stream = io.BytesIO()
+    log = Log("test", stream=stream)
+    log.capture_stdlib("tests.somebody")
+    logging.getLogger("tests.somebody").info("not this")
+    try:
+        raise RuntimeError("broken")
+    except RuntimeError:
+        logging.getLogger("tests.somebody").exception("it broke")
+    log.close()
+    (line,) = lines_of(stream)
+    assert (line["level"], line["event"], line["logger"]) == ("ERROR", "it broke", "tests.somebody")
+    assert "RuntimeError: broken" in line["traceback"]
