@@ -3,16 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import NamedTuple
 
-from prometheus_client import CollectorRegistry, Counter, Histogram
+from prometheus_client import CollectorRegistry
 
 from services.core.outcome import Ending, Outcome
+from services.runtime.tally import Counter, Histogram, Spread, Tally
 from services.runtime.telemetry import SECONDS_BUCKETS
 
 CUTS = ("retrieval", "context", "max_tokens")
 LEAST_PREDICTED_S = 0.001
 RATIO_BUCKETS = (0.1, 0.2, 0.35, 0.5, 0.7, 0.85, 1.0, 1.2, 1.5, 2.0, 3.0, 5.0, 10.0)
 RETRY_REASONS = ("refused", "failed", "unreachable")
+
+
+class _OfTenant(NamedTuple):
+    """One tenant's series, kept: to look them up costs more than to count."""
+
+    admitted: Tally
+    degraded: Tally
+    served_cost: Tally
+    queue_wait: Spread
+    first_token: Spread
 
 
 class RouterMetrics:
@@ -67,9 +79,9 @@ class RouterMetrics:
             "gen_ai_server_time_to_first_token_seconds", "OpenTelemetry's name for the time to the first token.",
             buckets=SECONDS_BUCKETS, registry=registry,
         )  # fmt: skip
-        self._ends: dict[tuple[str, Outcome], tuple[Counter, Histogram]] = {}
-        self._refusals: dict[tuple[str, Outcome], Counter] = {}
-        self._tenants: dict[str, tuple[Counter, Counter, Counter, Histogram, Histogram]] = {}
+        self._ends: dict[tuple[str, Outcome], tuple[Tally, Spread]] = {}
+        self._refusals: dict[tuple[str, Outcome], Tally] = {}
+        self._tenants: dict[str, _OfTenant] = {}
         for reason in CUTS:
             self._degradation.labels(reason)
         for reason in RETRY_REASONS:
@@ -89,12 +101,12 @@ class RouterMetrics:
 
     def admitted(self, tenant: str, level: int) -> None:
         """A request took its place; `level` above 0: as a smaller one than it asked to be."""
-        children = self._tenant(tenant)
-        (children[1] if level else children[0]).inc()
+        series = self._tenant(tenant)
+        (series.degraded if level else series.admitted).inc()
 
     def started(self, tenant: str, waited_s: float, predicted_s: float) -> None:
         """A request has left the line for a worker."""
-        self._tenant(tenant)[3].observe(waited_s)
+        self._tenant(tenant).queue_wait.observe(waited_s)
         self._predicted.observe(predicted_s)
         if predicted_s >= LEAST_PREDICTED_S:
             self._prediction_ratio.observe(waited_s / predicted_s)
@@ -121,11 +133,11 @@ class RouterMetrics:
 
     def served(self, tenant: str, cost_tokens: float) -> None:
         """What a served request cost."""
-        self._tenant(tenant)[2].inc(cost_tokens)
+        self._tenant(tenant).served_cost.inc(cost_tokens)
 
     def first_token(self, tenant: str, seconds: float) -> None:
         """The first output of a streamed answer."""
-        self._tenant(tenant)[4].observe(seconds)
+        self._tenant(tenant).first_token.observe(seconds)
         self._standard_first_token.observe(seconds)
 
     def degraded(self, reasons: Iterable[str]) -> None:
@@ -145,14 +157,14 @@ class RouterMetrics:
         """Retrieval answered, or did not."""
         self._retrieval.labels(source).observe(seconds)
 
-    def _tenant(self, tenant: str) -> tuple[Counter, Counter, Counter, Histogram, Histogram]:
-        children = self._tenants.get(tenant)
-        if children is None:
-            children = self._tenants[tenant] = (
+    def _tenant(self, tenant: str) -> _OfTenant:
+        series = self._tenants.get(tenant)
+        if series is None:
+            series = self._tenants[tenant] = _OfTenant(
                 self._admission.labels(tenant, "admit"),
                 self._admission.labels(tenant, "degrade"),
                 self._served_cost.labels(tenant),
                 self._queue_wait.labels(tenant),
                 self._first_token.labels(tenant),
             )
-        return children
+        return series
