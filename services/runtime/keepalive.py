@@ -96,7 +96,7 @@ class _Connection(asyncio.Protocol):
         self.pool._forget(self)
         self.keep_alive = False
         if self.lingering is not None:
-            self._stop_lingering()
+            self._stop_lingering(self.lingering)
             return
         if not self.busy or self.complete:
             return
@@ -150,15 +150,15 @@ class _Connection(asyncio.Protocol):
             return
         self.complete = True
         if self.lingering is not None:
-            self._stop_lingering()
+            self._stop_lingering(self.lingering)
         else:
             self._wake()
 
-    def _stop_lingering(self) -> None:
-        if self.lingering is not None:
-            self.lingering.cancel()
-            self.lingering = None
-            self.pool._release(self)
+    def _stop_lingering(self, timer: asyncio.TimerHandle) -> None:
+        timer.cancel()
+        self.lingering = None
+        self.pool.lingering -= 1
+        self.pool._park(self)
 
     # Exchange
 
@@ -252,8 +252,7 @@ class Reply:
                 raise UpstreamError(f"the answer exceeds {limit_bytes} bytes")
             if not connection.complete:
                 await connection.wait()
-        if connection.pieces:
-            body = body + connection.take() if body else connection.take()
+        body += connection.take()
         self.close()
         if len(body) > limit_bytes:
             raise UpstreamError(f"the answer exceeds {limit_bytes} bytes")
@@ -268,14 +267,12 @@ class Reply:
     def linger(self, seconds: float = 1.0) -> None:
         """Close a reply whose meaning is complete though its last bytes may still be on the way.
 
-        The connection is reused if they come within `seconds`; if more than an end comes, or nothing, it is aborted.
+        It is not in use any more: who takes its place needs a connection now. It is reused if they come in `seconds`;
+        if more than an end comes, or nothing, or as many linger as may be idle, it is aborted.
         """
-        connection = self._connection
-        if connection is None or connection.complete or connection.pieces or connection.error is not None:
-            self.close()
-            return
-        self._connection = None
-        connection.lingering = connection.loop.call_later(seconds, connection.abort)
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            connection.pool._let_linger(connection, seconds)
 
     def __enter__(self) -> Reply:
         return self
@@ -302,16 +299,11 @@ class Pool:
         self._max_idle = max_idle
         self._idle: list[_Connection] = []
         self._working: set[_Connection] = set()
-        self.in_use = 0
+        self.in_use = self.lingering = 0
         self.outbox = Outbox()
 
     async def request(
-        self,
-        method: bytes,
-        target: bytes,
-        *,
-        body: bytes = b"",
-        headers: Sequence[tuple[bytes, bytes]] = (),
+        self, method: bytes, target: bytes, *, body: bytes = b"", headers: Sequence[tuple[bytes, bytes]] = ()
     ) -> Reply:
         """Send a request and return when the head of the answer is here.
 
@@ -365,6 +357,17 @@ class Pool:
 
     def _release(self, connection: _Connection) -> None:
         self.in_use -= 1
+        self._park(connection)
+
+    def _let_linger(self, connection: _Connection, seconds: float) -> None:
+        if connection.complete or connection.pieces or connection.error or self.lingering >= self._max_idle:
+            self._release(connection)
+            return
+        self.in_use -= 1
+        self.lingering += 1
+        connection.lingering = connection.loop.call_later(seconds, connection.abort)
+
+    def _park(self, connection: _Connection) -> None:
         self._working.discard(connection)
         connection.busy = False
         reusable = connection.complete and connection.keep_alive and connection.error is None

@@ -23,7 +23,7 @@ import pytest
 from services.contracts.generate import Done, GenerateRequest, Token
 from services.core.outcome import Outcome
 from services.core.request import Stage as Standing
-from services.router import app, health
+from services.router import app, health, prober
 from services.router.alarm import Alarm
 from services.router.dispatcher import Dispatcher
 from services.router.life import Life
@@ -120,20 +120,21 @@ class SteppingWorker(FakeWorker):
                 await exchange.write(msgspec.json.encode(Token("word ")) + b"\n")
 
     async def _whole(self, exchange: Exchange) -> None:
-        body = _done(stream=False)
+        body = last_of(stream=False)
         shown = {Stage.IN_BATCH: 1, Stage.FIRST_TOKEN: 8, Stage.MID_STREAM: len(body) // 2, Stage.LAST_TOKEN: -1}
         if self.stage in shown:
             await exchange.start(200, b"application/x-ndjson")
             await exchange.write(body[: shown[self.stage]])
 
     async def _end(self, exchange: Exchange, *, stream: bool) -> None:
-        body = _done(stream=stream)
+        body = last_of(stream=stream)
         if not exchange.started:
             await exchange.start(200, b"application/x-ndjson")
         await exchange.end(body if stream or self.stage is Stage.AFTER else body[-1:])
 
 
-def _done(*, stream: bool) -> bytes:
+def last_of(*, stream: bool) -> bytes:
+    """The last event of an answer; of a plain one the only one."""
     return msgspec.json.encode(Done("stop", USAGE, TIMINGS, 1, None if stream else "".join(WORDS))) + b"\n"
 
 
@@ -445,6 +446,7 @@ async def scene(
     monkeypatch.setattr(app, "Dispatcher", watched)
     monkeypatch.setattr(app, "Log", lambda name, level: Log(name, "INFO", stream=log))
     monkeypatch.setattr(health, "FAILURES", 10**9)  # the retry is looked at, not who is ejected
+    monkeypatch.setattr(prober, "PROBE_TIMEOUT_S", 60.0)  # nor how fast this machine is, or how far a clock leaps
     made_workers = [SteppingWorker(stage, places, go, failed) for _ in range(workers)]
     chosen = {
         "max_inflight": 1 if stage is Stage.QUEUED else places, "max_queue_size": 2 * places, "retry_share": 1.0,

@@ -22,6 +22,7 @@ from tests.router.leaving import (
     Way,
     answered_whole,
     asking,
+    last_of,
     leap,
     run,
     scene,
@@ -106,6 +107,41 @@ def test_every_attempt_of_those_who_left_is_cancelled_by_name_though_others_take
             for client in waiting:
                 client.leave()
             await all_gone(here, holders + waiting)
+
+    run(main)
+
+
+def test_places_that_change_hands_all_at_once_find_their_connections_though_the_last_ends_are_on_their_way(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A stream is over with its last event; the end of its chunks may come later, and holds a connection till then."""
+
+    async def main() -> None:
+        async with scene(Stage.MID_STREAM, monkeypatch, stream=True, workers=1, places=MANY) as here:
+            last_event, end = asyncio.Event(), asyncio.Event()
+
+            async def script(exchange: Exchange, request: GenerateRequest, worker: FakeWorker) -> None:
+                await exchange.start(200, b"application/x-ndjson")
+                await exchange.write(msgspec.json.encode(Token("word ")) + b"\n")
+                here.workers[0].there += 1
+                await last_event.wait()
+                await exchange.write(last_of(stream=True))
+                await end.wait()
+                await exchange.end()
+
+            here.workers[0].script = script
+            clients = [await here.client(id) for id in named(2 * MANY)]
+            for client in clients:
+                await client.send(asking(client.id, stream=True))
+            await until(
+                lambda: (here.there(), len(here.dispatcher.waiting)) == (MANY, MANY), "a full worker, a full line"
+            )
+            last_event.set()
+            await until(lambda: here.there() == 2 * MANY, "those who waited at the worker")
+            end.set()
+            await asyncio.gather(*(client.read_until(answered_whole) for client in clients))
+            await here.at_rest()
+            assert ends(here, clients) == {Outcome.SERVED: 2 * MANY}
 
     run(main)
 

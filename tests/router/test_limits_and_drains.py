@@ -19,7 +19,6 @@ from tests.router.leaving import (
     TOKENS_BEFORE,
     Client,
     LeapingLoop,
-    Scene,
     Stage,
     answered_whole,
     leap,
