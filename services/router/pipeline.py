@@ -341,7 +341,8 @@ def _too_late(life: Life) -> Refused:
     started = turn is None or life.dispatched_at
     outcome = Outcome.DEADLINE_EXCEEDED if started else Outcome.DEADLINE_EXPIRED
     where = "while the answer was being made" if started else "before a worker was reached"
-    if life.alarm is not None and life.alarm.limit < life.alarm.deadline:
+    alarm = life.alarm
+    if alarm is not None and not alarm.silence and alarm.limit < alarm.deadline:
         return Refused(
             outcome, f"the first token did not come in time: its limit passed {where}", reason="first_token",
             deadline_ms=life.deadline_ms,
