@@ -184,8 +184,8 @@ class Connection(asyncio.Protocol):
         if self._refusal is not None:
             self._tell(self._refusal)
             return
+        self._behind_bytes = 0
         if not self._reading:
-            self._behind_bytes = 0
             self._reading = True
             self._transport.resume_reading()
         if self._inbound.part:
@@ -247,7 +247,7 @@ class Connection(asyncio.Protocol):
         self._resting_since = self._loop.time()
         if self._rest_timer is None:
             self._rest_timer = self._loop.call_later(self._shared.idle_timeout_s, self._rested)
-        if not self._turning and (self._inbound.part or self._inbound.line or self._refusal):
+        if not self._turning and (self._behind_bytes or self._inbound.part or self._refusal):
             self._loop.call_soon(self._turn)
 
     def ended(self, exchange: Exchange) -> None:

@@ -21,12 +21,13 @@ def build(
     *,
     stream: io.BytesIO | None = None,
     headers: Sequence[tuple[bytes, bytes]] = (),
+    eager: Sequence[str] = (),
     **process: Any,
 ) -> Process:
     log, drain = Log("test", stream=stream or io.BytesIO()), Drain()
     return Process(
         name="test",
-        app=Service("test", routes, ready=lambda: Readiness(True), log=log, drain=drain, headers=headers),
+        app=Service("test", routes, ready=lambda: Readiness(True), log=log, drain=drain, headers=headers, eager=eager),
         metrics=metrics_app(new_registry()),
         log=log,
         drain=drain,
@@ -51,6 +52,35 @@ async def serving(routes: Mapping[tuple[str, str], Handler], **process: Any) -> 
 def tight(**limits: Any) -> GuardLimits:
     """Limits small enough to be met in a test."""
     return GuardLimits(**limits)
+
+
+class Tape(asyncio.Transport):
+    """A transport that keeps what is written to it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.written = b""
+        self.closed = False
+        self.reading = True
+
+    def write(self, data: bytes) -> None:  # type: ignore[override]  # the edge writes bytes
+        assert not self.closed
+        self.written += data
+
+    def write_eof(self) -> None:
+        self.closed = True
+
+    def close(self) -> None:
+        self.closed = True
+
+    def is_closing(self) -> bool:
+        return self.closed
+
+    def pause_reading(self) -> None:
+        self.reading = False
+
+    def resume_reading(self) -> None:
+        self.reading = True
 
 
 async def send(port: int, data: bytes, *, half_close: bool = False) -> bytes:

@@ -189,67 +189,6 @@ def test_a_client_that_never_reads_is_cut_off_and_its_handler_ends() -> None:
     asyncio.run(main())
 
 
-@pytest.mark.parametrize("streamed", [False, True], ids=["plain", "streamed"])
-def test_a_client_that_leaves_is_noticed_at_once(streamed: bool) -> None:
-    noticed: list[bool] = []
-
-    async def wait(exchange: Exchange) -> None:
-        if streamed:
-            await exchange.start(200, b"text/plain")
-            await exchange.write(b"first")
-        gone = asyncio.Event()
-        exchange.on_gone(gone.set)
-        await gone.wait()
-        noticed.append(exchange.gone)
-
-    async def main() -> None:
-        async with serving({("GET", "/wait"): wait}) as process:
-            _, writer = await asyncio.open_connection("127.0.0.1", process.bound_port)
-            writer.write(b"GET /wait HTTP/1.1\r\nhost: t\r\n\r\n")
-            await until(lambda: process.drain.inflight == 1, "the handler's start")
-            writer.close()
-            await until(lambda: noticed == [True], "the notice")
-            await until(lambda: process.drain.inflight == 0, "the end")
-
-    asyncio.run(main())
-
-
-def test_pipelined_requests_are_answered_in_order_with_their_own_bodies() -> None:
-    async def main() -> None:
-        async with serving(ROUTES) as process:
-            one = b"POST /echo HTTP/1.1\r\nhost: t\r\ncontent-length: 3\r\n\r\none"
-            answer = await send(process.bound_port, one + one.replace(b"one", b"two") + post("/echo", b"three"))
-            bodies = [part.partition(b"\r\n\r\n")[2] for part in answer.split(b"HTTP/1.1 200 OK")[1:]]
-            assert bodies == [b"one", b"two", b"three"]
-
-    asyncio.run(main())
-
-
-def test_an_upgrade_is_declined_by_answering_in_http_1_1_and_closing() -> None:
-    async def main() -> None:
-        async with serving(ROUTES) as process:
-            asked = b"GET /echo HTTP/1.1\r\nhost: t\r\nconnection: upgrade\r\nupgrade: h2c\r\n\r\n"
-            answer = await send(process.bound_port, asked)
-            assert answer.startswith(b"HTTP/1.1 200 ")
-            assert b"connection: close" in answer
-
-    asyncio.run(main())
-
-
-def test_expect_continue_is_honoured_before_the_body_comes() -> None:
-    async def main() -> None:
-        async with serving(ROUTES) as process:
-            reader, writer = await asyncio.open_connection("127.0.0.1", process.bound_port)
-            writer.write(b"POST /echo HTTP/1.1\r\nhost: t\r\ncontent-length: 5\r\nexpect: 100-continue\r\n\r\n")
-            async with asyncio.timeout(20):
-                assert await reader.readuntil(b"\r\n\r\n") == b"HTTP/1.1 100 Continue\r\n\r\n"
-                writer.write(b"hello")
-                assert (await reader.readuntil(b"hello")).startswith(b"HTTP/1.1 200 ")
-            writer.close()
-
-    asyncio.run(main())
-
-
 def test_a_pipelined_body_that_never_comes_is_not_waited_for() -> None:
     async def main() -> None:
         async with serving(ROUTES, limits=GuardLimits(body_s=0.1)) as process:
@@ -257,6 +196,47 @@ def test_a_pipelined_body_that_never_comes_is_not_waited_for() -> None:
             answer = await send(process.bound_port, b"GET /echo HTTP/1.1\r\nhost: t\r\n\r\n" + half)
             assert answer.startswith(b"HTTP/1.1 200 ")
             assert b"HTTP/1.1 408 " in answer
+
+    asyncio.run(main())
+
+
+PADDING = {
+    "trailers": b"0\r\n" + b"x: y\r\n" * 200,
+    "one trailer": b"0\r\nx: " + b"y" * 1000,
+    "an extension of a chunk": b"2;" + b"x" * 1000,
+}
+
+
+@pytest.mark.parametrize("padding", PADDING.values(), ids=PADDING.keys())
+def test_what_pads_a_body_without_end_is_refused(padding: bytes) -> None:
+    async def main() -> None:
+        limits = GuardLimits(body_bytes=4096, chunk_count=64, header_bytes=2048)
+        async with serving(ROUTES, limits=limits) as process:
+            reader, writer = await asyncio.open_connection("127.0.0.1", process.bound_port)
+            writer.write(CHUNKED + padding)
+            answer = asyncio.create_task(reader.read())
+            async with asyncio.timeout(20):
+                while not answer.done():
+                    writer.write(padding[-6:] * 100)
+                    await asyncio.sleep(0.001)
+            assert (await answer).startswith(b"HTTP/1.1 413 ")
+            writer.close()
+
+    asyncio.run(main())
+
+
+def test_a_trailer_does_not_speak_for_its_request() -> None:
+    named: list[bytes | None] = []
+
+    async def name(exchange: Exchange) -> None:
+        named.append(exchange.header(b"x-tenant"))
+        await exchange.reply(200, b"")
+
+    async def main() -> None:
+        async with serving({("POST", "/name"): name}) as process:
+            head = CHUNKED.replace(b"/echo", b"/name").replace(b"host: t", b"host: t\r\nx-tenant: small")
+            await send(process.bound_port, head + b"2\r\nhi\r\n0\r\nx-tenant: large\r\n\r\n")
+            assert named == [b"small"]
 
     asyncio.run(main())
 

@@ -128,6 +128,17 @@ def test_what_stands_on_every_answer_can_change_for_one_exchange_and_for_all() -
     asyncio.run(main())
 
 
+def test_a_handler_that_waits_before_it_is_a_task_is_a_fault_and_not_a_hang() -> None:
+    async def waits(exchange: Exchange) -> None:
+        await asyncio.Event().wait()
+
+    async def main() -> None:
+        async with serving({("GET", "/waits"): waits}, eager=["/waits"]) as process:
+            assert (await ask(process.bound_port, get("/waits")))[0] == 500
+
+    asyncio.run(main())
+
+
 def test_draining_finishes_what_runs_and_lets_nobody_else_in() -> None:
     release = asyncio.Event()
 

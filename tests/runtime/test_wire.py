@@ -18,6 +18,7 @@ from services.runtime.errors import Refused
 from services.runtime.http import Exchange, Readiness, Service
 from services.runtime.log import Log
 from tests.runtime.corpus import CASES, LIMITS, Case, get
+from tests.runtime.rig import Tape
 
 BY_HANDLERS = (200, 404, 405, 429)  # the others are the guard's
 MOST_CUTS = 300  # of one case: a longer one is cut at every so many bytes
@@ -62,35 +63,6 @@ def service() -> Counting:
     routes = {(method, path): handler for method in ("GET", "HEAD", "POST") for path, handler in HANDLERS.items()}
     log = Log("test", stream=io.BytesIO())
     return Counting("test", routes, ready=lambda: Readiness(True), log=log, drain=Drain(), eager=["/echo", "/full"])
-
-
-class Tape(asyncio.Transport):
-    """A transport that keeps what is written to it."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.written = b""
-        self.closed = False
-        self.protocol: Connection | None = None
-
-    def write(self, data: bytes) -> None:  # type: ignore[override]  # the edge writes bytes
-        assert not self.closed
-        self.written += data
-
-    def write_eof(self) -> None:
-        self.closed = True
-
-    def close(self) -> None:
-        self.closed = True
-
-    def is_closing(self) -> bool:
-        return self.closed
-
-    def pause_reading(self) -> None:
-        pass
-
-    def resume_reading(self) -> None:
-        pass
 
 
 async def settled() -> None:
