@@ -14,7 +14,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from loadtests.fire import machine, report
+from loadtests.fire import cpu, machine, report
 from loadtests.fire.cases import CASES, Case, honesty
 from loadtests.fire.drill import drill
 from loadtests.fire.processes import ROOT, run
@@ -50,6 +50,8 @@ def _arguments() -> argparse.Namespace:
 
 async def _all(chosen: Sequence[Case]) -> list[Result]:
     results = []
+    if warned := await cpu.warning():
+        _say(warned)
     for number, case in enumerate(chosen, start=1):
         _say(f"\n{number}/{len(chosen)} {case.name}: {case.about}")
         results.append(await play(case))

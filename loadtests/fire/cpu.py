@@ -5,6 +5,7 @@ A figure that a neighbour has spoiled should say so. Read from /proc; elsewhere 
 
 from __future__ import annotations
 
+import asyncio
 import os
 from dataclasses import astuple, dataclass
 from pathlib import Path
@@ -12,6 +13,7 @@ from time import perf_counter, process_time
 
 from loadtests.fire.stand import Stand
 
+TOO_BUSY = 0.15
 TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 BUSY = (1, 2, 3, 6, 7, 8)  # user, nice, system, irq, softirq, steal, in the first line of /proc/stat
 UTIME, STIME = 11, 12  # after the command's closing parenthesis, in /proc/PID/stat
@@ -47,6 +49,21 @@ def read(stand: Stand) -> Cpu:
     router = _of(stand.router.process.pid) if stand.router is not None else 0.0
     workers = sum(_of(worker.process.pid) for worker in stand.workers)
     return Cpu(perf_counter(), _machine(), router, workers, process_time())
+
+
+async def busy_now(seconds: float = 1.0) -> float:
+    """Share of the machine that is used while we use none."""
+    began, used = perf_counter(), _machine()
+    await asyncio.sleep(seconds)
+    return (_machine() - used) / ((perf_counter() - began) * (os.cpu_count() or 1))
+
+
+async def warning() -> str:
+    """What to say before measuring on a machine that has other things to do; empty if it has not."""
+    busy = await busy_now()
+    if busy < TOO_BUSY:
+        return ""
+    return f"Other programs use {busy:.0%} of this machine now: figures will be worse than they could be, or worthless."
 
 
 def _of(pid: int) -> float:

@@ -22,12 +22,13 @@ Real processes on loopback: simulated workers of a known service time with 10 % 
 settings and a tenants file, and an open-loop client: arrivals are Poisson, they do not wait for answers, and latency
 counts from the moment at which each request should have been sent. Answers may not be cut. Loads are multiples of the
 capacity that a closed loop, one client for each slot, finds at the workers themselves just before; a light tenant's
-load is below its share of it. Goodput is the tokens of answers on time, over that capacity. Those requests count that
-arrive from second 3 to 3 s before the end (storms: 1 s before it).
+load is below its share of it. Goodput is the tokens of answers on time, over that capacity; longer answers than those
+it was measured with can bring it above 1, since a slot loses up to a step between two of them. Those requests count
+that arrive from second 3 to 3 s before the end (burst and storms: 1 s before it).
 
-All processes and the client share {cores} cores. Where more than 5 % of the requests left the client itself over 20 ms
-late, the case measured the machine: the last line of each table tells. How a load is run and judged:
-[loadtests](../../loadtests/README.md#open-loop).
+All processes and the client share {cores} cores. The last three lines of each table tell whether a case can be
+believed: where more than 5 % of the requests left the client itself over 20 ms late, it measured the machine. How a
+load is run and judged: [loadtests](../../loadtests/README.md#open-loop).
 """
 
 

@@ -12,7 +12,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from loadtests.fire import capacity, machine
+from loadtests.fire import capacity, cpu, machine
 from loadtests.fire.drill import Drill
 from loadtests.fire.processes import ROOT, run
 from loadtests.fire.stand import stand
@@ -50,7 +50,9 @@ def _arguments() -> argparse.Namespace:
 
 
 async def _all(chosen: Sequence[Case]) -> list[Cell]:
-    cells = []
+    cells: list[Cell] = []
+    if warned := await cpu.warning():
+        _say(warned)
     for number, case in enumerate(chosen, start=1):
         _say(f"\n{number}/{len(chosen)} {case.name}: {case.about}")
         cells += [await _play(case, gateway) for gateway in GATEWAYS]

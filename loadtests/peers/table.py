@@ -19,6 +19,8 @@ Written by `make bench-peers`, on {machine}; {version}.
 The same workers (two of 8 slots and 80 ms, with 10 % jitter), the same Poisson arrivals, which do not wait for answers;
 clients leave at their deadline. Capacity is measured before each load, at the workers themselves. Those requests count
 that arrive from second 3 to 3 s before the end, so a queue that is drained after the load has stopped earns nothing.
+Goodput is the tokens of answers on time, over the capacity; with longer answers than those it was measured with it can
+exceed 1, since a slot loses up to a step between two answers.
 
 HAProxy runs as [{config}](../../loadtests/peers/{config}) has it: `maxconn` is a worker's slots, the rest waits in the
 backend's queue, and `abortonclose` takes out who has left. It has one `timeout queue` for all, so it is shown twice:

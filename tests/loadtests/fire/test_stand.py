@@ -83,6 +83,32 @@ def test_a_killed_run_takes_its_children_with_it(tmp_path: Path) -> None:
     until(lambda: not alive(pid), "the child outlived its parent")
 
 
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_an_interrupted_run_stops_what_it_started(tmp_path: Path, number: signal.Signals) -> None:
+    program = (
+        "import asyncio, pathlib, signal\n"
+        "from loadtests.fire.processes import Process, python, run\n"
+        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
+        "async def work():\n"
+        f"    child = Process('child', python('-c', {SLEEPER!r}), {{}}, pathlib.Path({str(tmp_path)!r}))\n"
+        "    child.start()\n"
+        "    try:\n"
+        "        print(child.pid, flush=True)\n"
+        "        await asyncio.sleep(60)\n"
+        "    finally:\n"
+        "        await child.stop()\n"
+        "        print('stopped', flush=True)\n"
+        "run(work())\n"
+    )
+    with subprocess.Popen([sys.executable, "-c", program], cwd=ROOT, stdout=subprocess.PIPE, text=True) as parent:
+        assert parent.stdout is not None
+        pid = int(parent.stdout.readline())
+        parent.send_signal(number)
+        assert parent.stdout.readline() == "stopped\n"
+        assert parent.wait(30) == 130
+    assert not alive(pid)
+
+
 def one_tenant(load_per_s: float) -> Plan:
     tenant = Tenant(
         "a", (Step(0, load_per_s),), answer_tokens=Size(2), deadline_ms=20_000, key=key_of("a"), arrivals="paced"
