@@ -207,6 +207,21 @@ def test_probes_of_a_large_fleet_stay_few_and_spread() -> None:
     watching(scenario, *names)
 
 
+def test_a_few_that_are_gone_from_a_large_fleet_are_looked_at_as_often_as_in_a_small_one() -> None:
+    names = [f"w{number}" for number in range(256)]
+
+    async def scenario(watch: Watch) -> None:
+        watch.dies("w7")
+        watch.prober.suspect(watch.worker("w7"), LOST)
+        await asyncio.sleep(60)
+        watch.lives("w7")
+        back_at = now()
+        await until(lambda: watch.worker("w7").live)
+        assert now() - back_at <= 1.2
+
+    watching(scenario, *names)
+
+
 # ---- what requests meet
 
 
