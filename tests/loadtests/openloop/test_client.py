@@ -3,18 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import json
-import re
 import socket
-import struct
-import subprocess
-import sys
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable
-from contextlib import asynccontextmanager
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -22,173 +14,30 @@ import pytest
 from loadtests.openloop.arrivals import Ask
 from loadtests.openloop.client import Client
 from loadtests.openloop.ledger import GAVE_UP, LATE, ON_TIME, Ledger
-from loadtests.openloop.plan import Plan, Retry, Size, Step, Tenant
-
-ROOT = Path(__file__).parents[3]
-TEXT = b'{"choices":[{"index":0,"text":"So it is"}],"usage":{"completion_tokens":4}}'
-REFUSAL = b'{"error":{"message":"full","type":"rate_limit_error","code":"yield"}}'
-LENGTH = re.compile(rb"content-length: (\d+)", re.IGNORECASE)
-
-Script = Callable[["Heard", asyncio.StreamWriter], Awaitable[None]]
-
-
-class Heard:
-    """One request as the server saw it."""
-
-    def __init__(self, head: bytes, body: bytes, connection: int, at_once: int) -> None:
-        lines = head.decode().split("\r\n")
-        self.target = lines[0].split(" ")[1]
-        self.headers = dict(line.split(": ", 1) for line in lines[1:] if line)
-        self.body: dict[str, Any] = json.loads(body)
-        self.connection = connection
-        self.at_once = at_once
-
-
-class Server:
-    """Reads requests one by one, hands each to its script, and keeps what it heard."""
-
-    def __init__(self, script: Script) -> None:
-        self.script = script
-        self.heard: list[Heard] = []
-        self.gone = 0
-        self.connections = 0
-        self.at_once = 0
-
-    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self.connections += 1
-        connection = self.connections
-        try:
-            while True:
-                head = await reader.readuntil(b"\r\n\r\n")
-                found = LENGTH.search(head)
-                assert found is not None
-                body = await reader.readexactly(int(found[1]))
-                self.at_once += 1
-                heard = Heard(head, body, connection, self.at_once)
-                self.heard.append(heard)
-                await self.script(heard, writer)
-                self.at_once -= 1
-        except (asyncio.IncompleteReadError, ConnectionError):
-            self.gone += 1
-        finally:
-            writer.close()
-
-
-@asynccontextmanager
-async def serving(script: Script):
-    server = Server(script)
-    listener = await asyncio.start_server(server.serve, "127.0.0.1", 0)
-    port = listener.sockets[0].getsockname()[1]
-    try:
-        yield server, f"http://127.0.0.1:{port}"
-    finally:
-        listener.close()
-
-
-def plan(count: int = 10, **changes: Any) -> Plan:
-    """So many paced requests in a fifth of a second."""
-    tenant = Tenant(**{"name": "a", "steps": (Step(0, count / 0.2),), "arrivals": "paced", **changes})
-    return Plan(seconds=0.2 + 0.1 / count, tenants=(tenant,), warmup_s=0, cooldown_s=0)
-
-
-async def run(made: Plan, script: Script) -> tuple[Ledger, Server]:
-    async with serving(script) as (server, url):
-        ledger = await asyncio.wait_for(Client(made, url).run(), 30)
-    return ledger, server
-
-
-def endings(ledger: Ledger) -> Counter[str]:
-    assert ledger.open == 0
-    return Counter(row.ending for row in ledger.rows)
-
-
-def reply(status: int, body: bytes, *headers: bytes) -> bytes:
-    lines = [b"HTTP/1.1 %d X" % status, b"content-length: %d" % len(body), *headers]
-    return b"\r\n".join(lines) + b"\r\n\r\n" + body
-
-
-async def answer(heard: Heard, writer: asyncio.StreamWriter) -> None:
-    writer.write(reply(200, TEXT, b"X-Weir-Level: 2", b"X-Weir-Degraded: max_tokens"))
-
-
-async def refuse(heard: Heard, writer: asyncio.StreamWriter) -> None:
-    writer.write(reply(429, REFUSAL, b"x-should-retry: true", b"retry-after-ms: 60"))
-
-
-async def slowly(heard: Heard, writer: asyncio.StreamWriter) -> None:
-    await asyncio.sleep(0.15)
-    writer.write(reply(200, TEXT))
-
-
-async def never(heard: Heard, writer: asyncio.StreamWriter) -> None:
-    await asyncio.sleep(30)
-
-
-async def close_unanswered(heard: Heard, writer: asyncio.StreamWriter) -> None:
-    writer.close()
-    raise ConnectionError
-
-
-async def cut(heard: Heard, writer: asyncio.StreamWriter) -> None:
-    writer.write(reply(200, TEXT)[:-5])
-    await writer.drain()
-    await close_unanswered(heard, writer)
-
-
-async def reset(heard: Heard, writer: asyncio.StreamWriter) -> None:
-    linger = struct.pack("ii", 1, 0)
-    writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
-    writer.transport.abort()
-    raise ConnectionError
-
-
-async def no_http(heard: Heard, writer: asyncio.StreamWriter) -> None:
-    writer.write(b"SSH-2.0-OpenSSH_9.2\r\n")
-
-
-async def twice(heard: Heard, writer: asyncio.StreamWriter) -> None:
-    writer.write(reply(200, TEXT) * 2)
-
-
-async def until_closed(heard: Heard, writer: asyncio.StreamWriter) -> None:
-    writer.write(b"HTTP/1.0 200 OK\r\ncontent-type: application/json\r\n\r\n" + TEXT)
-    await writer.drain()
-    await close_unanswered(heard, writer)
-
-
-async def bare_503(heard: Heard, writer: asyncio.StreamWriter) -> None:
-    writer.write(reply(503, b"<html>no server</html>", b"connection: close"))
-    await writer.drain()
-    await close_unanswered(heard, writer)
-
-
-async def chunked(heard: Heard, writer: asyncio.StreamWriter) -> None:
-    writer.write(b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n")
-    for at in range(0, len(TEXT), 7):
-        piece = TEXT[at : at + 7]
-        writer.write(b"%x\r\n%s\r\n" % (len(piece), piece))
-        await writer.drain()
-    writer.write(b"0\r\n\r\n")
-
-
-def events(*data: bytes) -> Script:
-    """Server-sent events, 20 ms apart."""
-
-    async def script(heard: Heard, writer: asyncio.StreamWriter) -> None:
-        writer.write(b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n")
-        for each in data:
-            event = b"data: " + each + b"\n\n"
-            writer.write(b"%x\r\n%s\r\n" % (len(event), event))
-            await writer.drain()
-            await asyncio.sleep(0.02)
-        writer.write(b"0\r\n\r\n")
-
-    return script
-
-
-TOKEN = b'{"choices":[{"index":0,"text":" so"}]}'
-SPOKEN_ERROR = b'{"error":{"code":"upstream_failed"}}'
-
+from loadtests.openloop.plan import Retry, Size
+from tests.loadtests.openloop.scripted import (
+    SPOKEN_ERROR,
+    TOKEN,
+    Heard,
+    Script,
+    answer,
+    bare_503,
+    chunked,
+    close_unanswered,
+    cut,
+    endings,
+    events,
+    never,
+    no_http,
+    plan,
+    refuse,
+    reset,
+    run,
+    serving,
+    slowly,
+    twice,
+    until_closed,
+)
 
 UNHURRIED = {"deadline_ms": 20_000.0}
 HURRIED = {"deadline_ms": 100.0}
@@ -400,40 +249,3 @@ def test_a_fault_of_the_generator_itself_ends_the_run_loudly() -> None:
 
     with pytest.raises(ZeroDivisionError, match="trace"):
         asyncio.run(asyncio.wait_for(replay(), 10))
-
-
-def command(*args: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "loadtests.openloop", *args],
-        cwd=ROOT, capture_output=True, text=True, timeout=60, check=False,
-    )  # fmt: skip
-
-
-def test_the_command_runs_a_plan_and_writes_figures_and_rows(tmp_path: Path) -> None:
-    path = tmp_path / "tiny.toml"
-    path.write_text(
-        "seconds = 1\nwarmup_s = 0.2\ncooldown_s = 0.2\nlate_ms = 5000\n[[tenants]]\nname = 'a'\nper_s = 40\n"
-    )
-
-    async def commanded() -> tuple[subprocess.CompletedProcess[str], Server]:
-        async with serving(answer) as (server, url):
-            args = (str(path), "--url", url, "--json", str(tmp_path / "f.json"), "--rows", str(tmp_path / "rows"))
-            return await asyncio.to_thread(command, *args), server
-
-    done, server = asyncio.run(commanded())
-    assert done.returncode == 0, done.stderr
-    found = json.loads((tmp_path / "f.json").read_text())["figures"]
-    rows = [json.loads(line) for line in (tmp_path / "rows").read_text().splitlines()]
-    assert found["requests"] == len(rows) == len(server.heard) > 10
-    assert {row["ending"] for row in rows} == {ON_TIME}
-    assert f"{len(rows)} requests" in done.stdout
-
-
-def test_the_command_refuses_a_plan_that_is_none_and_a_host_that_is_not_ours(tmp_path: Path) -> None:
-    path = tmp_path / "bad.toml"
-    path.write_text("seconds = 1\n")
-    assert command(str(path)).returncode == 2
-    good = ROOT / "loadtests" / "openloop" / "plans" / "overload.toml"
-    refused = command(str(good), "--url", "http://example.com")
-    assert refused.returncode == 2
-    assert "neither this machine" in refused.stderr
