@@ -98,11 +98,17 @@ class Usage:
         """Whether it would break a bound even if nothing else waited."""
         return request.charge_tokens > self.bounds.cost_tokens or request.bytes > self.bounds.bytes
 
-    def add(self, request: Request, sign: int) -> None:
-        """Count a request in (1) or out (-1)."""
-        self.requests += sign
-        self.bytes += sign * request.bytes
-        self.cost_tokens = self.cost_tokens + sign * request.charge_tokens if self.requests else 0.0
+    def take(self, request: Request) -> None:
+        """Count a request in."""
+        self.requests += 1
+        self.bytes += request.bytes
+        self.cost_tokens += request.charge_tokens
+
+    def give_back(self, request: Request) -> None:
+        """Count it out."""
+        self.requests -= 1
+        self.bytes -= request.bytes
+        self.cost_tokens = self.cost_tokens - request.charge_tokens if self.requests else 0.0
 
 
 TENANT_FULL = (Full.TENANT_REQUESTS, Full.TENANT_COST, Full.TENANT_BYTES)

@@ -82,19 +82,25 @@ def outlook(
     """The expected wait of a newcomer that is due then, and what it is made of. O(1) in the common case."""
     if pool.requests < estimator.slots - estimator.busy and not pool.classes.backlog:
         return EMPTY_HOUSE
-    share, rate = pool.share(flow), estimator.rate
+    node, rate = flow.node, estimator.rate
+    of_class = pool.class_share(node)
+    share = flow.weight / (node.active_weight + (0.0 if flow.active else flow.weight)) * of_class
     if not rate:
         return Outlook(share, 0.0, False, False)
-    ring = flow.node.flows
+    ring, all_work = node.flows, pool.work
     line, standing = flow.work_before(due_at) if flow.requests else 0.0, ring.standing(now, flow)
     new = line == 0.0 and ring.would_be_new(flow, standing)
     if new:  # before it are the others that are new
-        ahead = min(pool.work, pool.turn_work(flow, standing, line))
+        ahead = min(all_work, pool.turn_work(flow, standing, line) / of_class)
     else:
         own = line - standing if standing < 0.0 else line
-        ahead = min(pool.work, own / share + pool.round_work - flow.round_part)
+        ahead = own / share + pool.round_work - flow.round_part
+        if ahead > all_work:
+            ahead = all_work
         if measured_rounds:
-            ahead = max(ahead, pool.turn_work(flow, standing, line))
+            until_turn = pool.turn_work(flow, standing, line) / of_class
+            if until_turn > ahead:
+                ahead = until_turn
     return Outlook(share, ahead / rate + estimator.residual_s(now), False, new)
 
 
@@ -114,9 +120,10 @@ def grant(
     if request.may_clamp:
         prefill_s = estimator.prefill_s(prompt_tokens, CAUTIOUS)
         return fit_clamp(answer_tokens, slack_s, prefill_s, estimator.token_s(CAUTIOUS))
-    needs_s = estimator.probable_s(prompt_tokens, probable_tokens)
     if request.on_trust:
         needs_s = estimator.service_s(prompt_tokens, 0.0)
+    else:
+        needs_s = estimator.probable_s(prompt_tokens, probable_tokens)
     return answer_tokens if needs_s <= slack_s else 0
 
 

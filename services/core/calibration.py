@@ -52,23 +52,27 @@ NO_ERRORS = (0.0,) * len(PUBLISHED)
 class Coverage:
     """Of predictions at each published quantile, how many turned out long enough."""
 
-    __slots__ = ("covered", "total")
+    __slots__ = ("_first_at", "total")
 
     def __init__(self) -> None:
         self.total = 0
-        self.covered = [0] * len(PUBLISHED)
+        self._first_at = [0] * (len(PUBLISHED) + 1)  # the lowest quantile that was long enough; the last: none was
 
     def count(self, actual_s: float, predicted_s: float, errors_s: Sequence[float]) -> None:
         """A wait, what had been predicted for it, and the errors at each quantile, in order."""
         self.total += 1
-        covered = self.covered
-        for place, error_s in enumerate(errors_s):
-            if actual_s <= predicted_s + error_s or actual_s <= 0.0:
-                covered[place] += 1
+        place = 0
+        if actual_s > 0.0:
+            for error_s in errors_s:
+                if actual_s <= predicted_s + error_s:
+                    break
+                place += 1
+        self._first_at[place] += 1
 
     def share(self, q: float) -> float | None:
         """The share of actual waits at or below the prediction at q; None without any."""
-        return self.covered[PUBLISHED.index(q)] / self.total if self.total else None
+        covered = sum(self._first_at[: PUBLISHED.index(q) + 1])
+        return covered / self.total if self.total else None
 
 
 class Calibration:
@@ -83,7 +87,7 @@ class Calibration:
         self.errors_s: Sequence[float] = NO_ERRORS
         """The errors at the published quantiles, up to REFRESH samples old; zeros while too few are known."""
         self._ordered_s: Sequence[float] = NO_ERRORS  # the same, ascending: levels may cross
-        self._levels = list(PUBLISHED)
+        self._levels = PUBLISHED
         self._stale_in = ENOUGH
 
     def learn(self, predicted_s: float, actual_s: float) -> None:
@@ -98,10 +102,17 @@ class Calibration:
             self.parent._add(error_s)
 
     def _adapt(self, error_s: float) -> None:
-        levels, known_s = self._levels, self.errors_s
-        for place, (longer, shorter) in enumerate(STEPS):
-            level = levels[place] + (longer if error_s > known_s[place] else shorter)
-            levels[place] = level if 0.0 <= level <= MOST else max(0.0, min(level, MOST))
+        # Written out, not looped over: every start comes through here.
+        median_s, high_s, highest_s = self.errors_s
+        median, high, highest = self._levels
+        median += STEPS[0][error_s <= median_s]
+        high += STEPS[1][error_s <= high_s]
+        highest += STEPS[2][error_s <= highest_s]
+        self._levels = (
+            median if 0.0 <= median <= MOST else max(0.0, min(median, MOST)),
+            high if 0.0 <= high <= MOST else max(0.0, min(high, MOST)),
+            highest if 0.0 <= highest <= MOST else max(0.0, min(highest, MOST)),
+        )
 
     def _add(self, error_s: float) -> None:
         if self._errors is None:

@@ -39,6 +39,7 @@ class Drr:
 
     __slots__ = (
         "_expiries",
+        "_fresh",
         "_idle",
         "_sequence",
         "_stale",
@@ -64,7 +65,8 @@ class Drr:
         self.pools: dict[str, Pool] = {}
         self._sequence = 0
         self._expiries: list[tuple[float, int, Request]] = []
-        self._stale = 0  # entries of the heap above whose request no longer waits
+        self._fresh: list[Request] = []  # not in the heap yet: most of them start before anybody looks at it
+        self._stale = 0  # entries of these two whose request no longer waits, or expires at another time
         self._idle: OrderedDict[Tenant, float] = OrderedDict()
 
     # ---- tenants
@@ -135,27 +137,33 @@ class Drr:
         if not 0 <= request.charge_tokens < inf:
             raise ValueError(f"{request!r} must cost 0 or more, and not without end: {request.charge_tokens}")
         tenant = self.tenants[request.tenant]
-        if (broken := tenant.usage.broken_by(request)) is not None:
+        own, all_usage = tenant.usage, self.usage
+        if (broken := own.broken_by(request)) is not None:
             return TENANT_FULL[broken]
-        if (broken := self.usage.broken_by(request)) is not None:
+        if (broken := all_usage.broken_by(request)) is not None:
             return ALL_FULL[broken]
-        self._sequence += 1
-        request.sequence = self._sequence
+        self._sequence = request.sequence = self._sequence + 1
         request.stage, request.queued_at = WAITING, now
-        self._idle.pop(tenant, None)
-        self._count(tenant, request, 1)
-        pool = self.pool(request.pool)
-        request.flow = flow or self.flow(pool, tenant, request.class_name)
-        pool.insert(now, request.flow, request)
-        heappush(self._expiries, (request.expires_at, request.sequence, request))
+        if not tenant.configured:
+            self._idle.pop(tenant, None)
+        own.take(request)
+        all_usage.take(request)
+        pool = self.pools.get(request.pool) or self.pool(request.pool)
+        if flow is None:
+            flow = self.flow(pool, tenant, request.class_name)
+        request.flow = flow
+        pool.insert(now, flow, request)
+        self._fresh.append(request)
         return None
 
     def postpone(self, request: Request, expires_at: float) -> None:
         """A request that waits expires then, and not when it would have."""
         if request.stage is WAITING and expires_at != request.expires_at:
+            self._look_at_the_fresh()
             self._entry_is_stale()
+            self._sequence += 1
             request.expires_at = expires_at
-            heappush(self._expiries, (expires_at, request.sequence, request))
+            heappush(self._expiries, (expires_at, self._sequence, request))
 
     def make_ready(self, now: float, request: Request) -> None:
         """It could start from now on: its retrieval is done. On one that does not wait, only the mark changes."""
@@ -167,12 +175,13 @@ class Drr:
     def reprice(self, now: float, request: Request, charge_tokens: float) -> None:
         """Change the estimate: its prompt has been counted. Waiting or running; one that has ended stays as it was."""
         if request.stage is WAITING:
-            tenant = self.tenants[request.tenant]
-            self._count(tenant, request, -1)
+            for usage in (request.flow.tenant.usage, self.usage):
+                usage.give_back(request)
             self.pools[request.pool].reprice(request.flow, request, charge_tokens)
-            self._count(tenant, request, 1)
+            for usage in (request.flow.tenant.usage, self.usage):
+                usage.take(request)
         elif request.stage is RUNNING:
-            self._put_right(now, self.tenants[request.tenant], request, charge_tokens)
+            self._put_right(now, request, charge_tokens)
 
     def discard(self, now: float, request: Request) -> bool:
         """Take a waiting request out. False when it does not wait."""
@@ -193,6 +202,8 @@ class Drr:
 
     def wakes_at(self) -> float:
         """When `expire` next has something to do; infinity when nothing waits."""
+        if self._fresh:
+            self._look_at_the_fresh()
         expiries = self._expiries
         while expiries and not _stands(expiries[0]):
             heappop(expiries)
@@ -209,24 +220,26 @@ class Drr:
         pool = self.pools.get(pool_name)
         if pool is None or not pool.classes.backlog:
             return None
-        chosen = None
-        while node := pool.classes.front():
+        classes = pool.classes
+        while node := classes.front():
             chosen = self._front(node, fits)
             if chosen:
-                break
-            pool.classes.put_aside(node)
-        pool.classes.put_back(started=chosen is not None)
-        return self._start(now, pool, *chosen) if chosen else None
+                classes.put_back(started=True)
+                return self._start(now, pool, *chosen)
+            classes.put_aside(node)
+        classes.put_back(started=False)
+        return None
 
     def settle(self, now: float, request: Request, actual_tokens: float) -> None:
         """It ended, having cost this much: give the difference back to its flow and class, or take it. Once."""
         if request.stage is not RUNNING:
             raise RuntimeError(f"{request!r} does not run, so there is nothing to settle")
-        tenant = self.tenants[request.tenant]
-        self._put_right(now, tenant, request, actual_tokens, ended=actual_tokens)
+        self._put_right(now, request, actual_tokens, ended=actual_tokens)
         request.stage = ENDED
+        tenant = request.flow.tenant
         tenant.running -= 1
-        self._rest(now, tenant)
+        if not tenant.configured:
+            self._rest(now, tenant)
 
     # ---- what admission asks
 
@@ -263,46 +276,42 @@ class Drr:
         for (name, _), flow in [*(((pool, ""), flow) for pool, flow in tenant.flows.items()), *tenant.others.items()]:
             self.pools[name].reweigh(flow, spec.weight)
 
-    def _count(self, tenant: Tenant, request: Request, sign: int) -> None:
-        tenant.usage.add(request, sign)
-        self.usage.add(request, sign)
-
     def _front(self, node: ClassNode, fits: Callable[[Request], bool] | None) -> tuple[Flow, Request] | None:
         """The first flow of the class, in turn, whose head fits; those passed over get their places back."""
-        found = None
-        while flow := node.flows.front():
+        flows = node.flows
+        while flow := flows.front():
             head = flow.line.first
             assert head is not None, f"{flow!r} is in turn with nothing to start"
             if fits is None or fits(head):
-                found = (flow, head)
-                break
-            node.flows.put_aside(flow)
-        node.flows.put_back(started=found is not None)
-        return found
+                flows.put_back(started=True)
+                return flow, head
+            flows.put_aside(flow)
+        flows.put_back(started=False)
+        return None
 
     def _start(self, now: float, pool: Pool, flow: Flow, request: Request) -> Request:
         tenant = flow.tenant
         pool.charge(flow, request.charge_tokens)
         pool.remove(now, flow, request)
-        self._count(tenant, request, -1)
+        tenant.usage.give_back(request)
+        self.usage.give_back(request)
         tenant.charged += request.charge_tokens
         tenant.running += 1
         request.stage, request.started_at = RUNNING, now
         self._entry_is_stale()
         return request
 
-    def _put_right(
-        self, now: float, tenant: Tenant, request: Request, charge_tokens: float, ended: float = 0.0
-    ) -> None:
-        refund = request.charge_tokens - charge_tokens
+    def _put_right(self, now: float, request: Request, charge_tokens: float, ended: float = 0.0) -> None:
+        flow, refund = request.flow, request.charge_tokens - charge_tokens
         request.charge_tokens = charge_tokens
-        tenant.charged -= refund
-        self.pools[request.pool].settle(now, request.flow, refund, ended)
+        flow.tenant.charged -= refund
+        self.pools[request.pool].settle(now, flow, refund, ended)
 
     def _take_out(self, now: float, request: Request) -> None:
-        tenant = self.tenants[request.tenant]
+        tenant = request.flow.tenant
         self.pools[request.pool].remove(now, request.flow, request)
-        self._count(tenant, request, -1)
+        tenant.usage.give_back(request)
+        self.usage.give_back(request)
         request.stage = ENDED
         self._rest(now, tenant)
 
@@ -310,10 +319,20 @@ class Drr:
         if not tenant.configured and not tenant.busy:
             self._idle[tenant] = now
 
+    def _look_at_the_fresh(self) -> None:
+        """Those that still wait go into the heap."""
+        for request in self._fresh:
+            if request.stage is WAITING:
+                heappush(self._expiries, (request.expires_at, request.sequence, request))
+            else:
+                self._stale -= 1
+        self._fresh.clear()
+
     def _entry_is_stale(self) -> None:
-        """One entry of the expiry heap points at a request that left; when most do, keep the others only."""
+        """One entry points at a request that left, or expires at another time; when most do, keep the others only."""
         self._stale += 1
         if self._stale > 64 + self.usage.requests:
+            self._look_at_the_fresh()
             self._expiries = [entry for entry in self._expiries if _stands(entry)]
             heapify(self._expiries)
             self._stale = 0

@@ -51,12 +51,12 @@ class DeadlineLine:
 
     def add(self, request: Request) -> None:
         """Put a request in its place. What is due, its sequence and its charge must not change while it is here."""
-        entry = (request.due_at, request.sequence, request)
+        entry, charge_tokens = (request.due_at, request.sequence, request), request.charge_tokens
         self._count += 1
-        self.work += request.charge_tokens
-        if not self._blocks:
+        self.work += charge_tokens
+        if self._count == 1:
             self._blocks.append([entry])
-            self._sums.append(request.charge_tokens)
+            self._sums.append(charge_tokens)
             return
         at = self._block_of(entry)
         block = self._blocks[at]
@@ -64,14 +64,20 @@ class DeadlineLine:
             block.append(entry)
         else:
             block.insert(bisect_left(block, entry), entry)
-        self._sums[at] += request.charge_tokens
+        self._sums[at] += charge_tokens
         if len(block) >= 2 * BLOCK:
             self._split(at)
 
     def discard(self, request: Request) -> None:
         """Take a request out. One that is not here raises KeyError."""
+        blocks = self._blocks
+        if self._count == 1 and blocks[0][0][2] is request:
+            self._count, self.work = 0, 0.0
+            blocks.clear()
+            self._sums.clear()
+            return
         at, index = self._place_of(request)
-        block = self._blocks[at]
+        block = blocks[at]
         del block[index]
         self._count -= 1
         self._sums[at] -= request.charge_tokens

@@ -50,7 +50,8 @@ class Appointments:
             promised = SHARE * rate
             slot = min(max(now + SOONEST_S, now + queued_work / promised, self._free_at), latest)
             self._free_at = min(slot + work / promised, latest)
-        return min(max(SOONEST_S, slot - now) * (1 + JITTER * random()), LATEST_S)
+        wait_s = (slot - now if slot - now > SOONEST_S else SOONEST_S) * (1 + JITTER * random())
+        return wait_s if wait_s < LATEST_S else LATEST_S
 
     def booked_s(self, now: float) -> float:
         """How far ahead the book is full."""

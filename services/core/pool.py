@@ -220,9 +220,9 @@ class Pool:
         return node.weight / (self.active_weight + (0.0 if node.active_flows else node.weight))
 
     def turn_work(self, flow: Flow, standing: float, ahead: float) -> float:
-        """Work of the whole pool until the flow starts what stands behind `ahead` of its own, as rounds have gone."""
+        """Work of its class until the flow, standing so, starts what is behind `ahead` of its own, as rounds went."""
         part = self.round_work / self.waiting_flows if self.waiting_flows else 0.0
-        return flow.node.flows.work_until_turn(flow, standing, ahead, part) / self.class_share(flow.node)
+        return flow.node.flows.work_until_turn(flow, standing, ahead, part)
 
     def let_go(self, now: float) -> None:
         """Those whose line has been empty for ACTIVE_FOR_S are no longer active. O(1) per flow and second."""

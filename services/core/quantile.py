@@ -45,6 +45,7 @@ class Sketch:
     """Quantiles within a relative error of `alpha`. `quantile` may be up to `refresh` samples behind (or 1 in 8)."""
 
     __slots__ = (
+        "_answers",
         "_buckets",
         "_fresh_until",
         "_growth",
@@ -93,6 +94,7 @@ class Sketch:
         self._total = 0.0
         self._sum = 0.0
         self._buckets: dict[int, list[float]] = {}  # signed index: weight, weight times value
+        self._answers: dict[float, float] = {}  # by share, until the next walk
         self._values: list[float] = []
         self._passed: list[float] = []  # the weight of all buckets up to this one
         self._fresh_until = 0
@@ -103,8 +105,9 @@ class Sketch:
         if value != value:
             raise ValueError("a sample must be a number, got nan")
         self.count += 1
-        self._pending.append(value)
-        if len(self._pending) >= _MOST_PENDING:
+        pending = self._pending
+        pending.append(value)
+        if len(pending) >= _MOST_PENDING:
             self._sort_in()
 
     def forget(self) -> None:
@@ -115,29 +118,40 @@ class Sketch:
 
     def _sort_in(self) -> None:
         """Put what has come into its buckets, in the order in which it came."""
-        buckets, least, most = self._buckets, self.least, self.most
+        buckets, least, most, growth, per_log = self._buckets, self.least, self.most, self._growth, self._inverse_log_g
+        log, ceil, mass, total, moments = math.log, math.ceil, self._scale, self._total, self._sum
         for value in self._pending:
-            mass = self._scale = self._scale * self._growth
+            mass *= growth
             if mass > _HEAVIEST:
+                self._scale, self._total, self._sum = mass, total, moments
                 self._scale_down()
-                mass, buckets = self._scale, self._buckets
+                buckets, mass, total, moments = self._buckets, self._scale, self._total, self._sum
             if value is None:
                 continue
-            size = value if value >= 0 else -value
-            if size > most:
-                size, value = most, math.copysign(most, value)
-            index = 0 if size <= least else math.ceil(math.log(size / least) * self._inverse_log_g)
-            if value < 0:
-                index = -index
+            if least < value <= most:
+                index = ceil(log(value / least) * per_log)
+            else:
+                index, value = self._at_the_edge(value)
+            moment = mass * value
             bucket = buckets.get(index)
             if bucket is None:
-                buckets[index] = [mass, mass * value]
+                buckets[index] = [mass, moment]
             else:
                 bucket[0] += mass
-                bucket[1] += mass * value
-            self._total += mass
-            self._sum += mass * value
+                bucket[1] += moment
+            total += mass
+            moments += moment
+        self._scale, self._total, self._sum = mass, total, moments
         self._pending.clear()
+
+    def _at_the_edge(self, value: float) -> tuple[int, float]:
+        """The bucket of a value that is not above 0, too small or too large, and what it counts as."""
+        size = value if value >= 0 else -value
+        if size <= self.least:
+            return 0, value
+        size = min(size, self.most)
+        index = math.ceil(math.log(size / self.least) * self._inverse_log_g)
+        return (index, size) if value >= 0 else (-index, -size)
 
     def _scale_down(self) -> None:
         kept = {}
@@ -163,14 +177,21 @@ class Sketch:
 
     def quantile(self, q: float) -> float | None:
         """The smallest value that a share q of the weight does not exceed; None while empty."""
-        if not 0 <= q <= 1:
-            raise ValueError(f"q must be from 0 to 1, got {q}")
         if self.count >= self._fresh_until:
             self._walk()
+        answer = self._answers.get(q)
+        return answer if answer is not None else self._answer(q)
+
+    def _answer(self, q: float) -> float | None:
+        if not 0 <= q <= 1:
+            raise ValueError(f"q must be from 0 to 1, got {q}")
         if not self._values:
             return None
         rank = bisect_left(self._passed, (q - _ROUNDING) * self._passed[-1])
-        return self._values[min(rank, len(self._values) - 1)]
+        answer = self._values[min(rank, len(self._values) - 1)]
+        if len(self._answers) < _MOST_PENDING:
+            self._answers[q] = answer
+        return answer
 
     def _walk(self) -> None:
         self._fresh_until = self.count + 1 + min(self.refresh, self.count // 8)
@@ -178,6 +199,7 @@ class Sketch:
         places = [tally[index] for index in sorted(tally)]
         self._values = [value for value, _ in places]
         self._passed = list(accumulate([weight for _, weight in places]))
+        self._answers.clear()
 
     def tally(self) -> dict[int, tuple[float, float]]:
         """The (value, weight) of every bucket by its index, which ascends with the value; a new sample weighs 1."""

@@ -275,7 +275,7 @@ class Ring(Generic[M]):
         """
         if not self.backlog:
             return 0.0
-        if self.would_be_new(member, standing):
+        if member.turn is OUT and standing > DUST * self.quantum * member.weight:
             return len(self._new) * part
         owed = ahead - standing
         rounds = floor(owed / (self.quantum * member.weight) + DUST) + 1  # whose quanta are more than that
@@ -351,9 +351,10 @@ class Ring(Generic[M]):
 
     def _measure_rounds(self, turned: int) -> None:
         """Keep the mean work of a round, over about the last ROUNDS of them."""
-        each = max(0.0, self._served - self._turned_at) / turned  # refunds may outweigh what a short round served
-        each_new = (self._served_new - self._turned_new_at) / turned
-        self._turned_at, self._turned_new_at = self._served, self._served_new
+        served, served_new = self._served, self._served_new
+        each = max(0.0, served - self._turned_at) / turned  # refunds may outweigh what a short round served
+        each_new = (served_new - self._turned_new_at) / turned
+        self._turned_at, self._turned_new_at = served, served_new
         weight = 1.0 - (1.0 - 1.0 / ROUNDS) ** turned if self.round_work else 1.0
         self.round_work += weight * (each - self.round_work)
         self.new_work += weight * (each_new - self.new_work)

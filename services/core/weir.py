@@ -125,10 +125,14 @@ class Weir:
         settings = self.settings
         of_pool, flow = self._meet(now, request)
         of_pool.pool.let_go(now)
-        request.may_clamp = request.may_clamp and settings.clamp
-        request.max_level = min(request.max_level, len(settings.ladder) - 1) if settings.degrade else 0
+        if not settings.clamp:
+            request.may_clamp = False
+        if request.max_level:
+            request.max_level = min(request.max_level, len(settings.ladder) - 1) if settings.degrade else 0
         visit = Visit(now, request, settings, self._sizes, of_pool, flow)
-        visit.plan(self._level(now, request, of_pool, visit) if settings.degrade else 0)
+        visit.plan(0)
+        if settings.degrade and (level := self._level(now, request, of_pool, visit)):
+            visit.plan(level)
         why = visit.refusal()
         if why is None:
             visit.admit()
@@ -301,14 +305,17 @@ class Weir:
         if request.max_level:
             of_class.offered_at(visit.prices())
         else:
-            visit.plan(0)
             of_class.offered(visit.cost_tokens)
         self._offers += 1
         if self._offers % SLACK_EVERY == 0:
             of_class.slacks_s.add(request.due_at - now)
-        if of_class.controller.due(now):
+        controller = of_class.controller
+        if controller.due(now):
             self._look(now, of_pool)
-        return min(self._held.get(visit.flow.node.name, of_class.controller.level), request.max_level)
+        level = controller.level
+        if self._held:
+            level = self._held.get(visit.flow.node.name, level)
+        return min(level, request.max_level) if level else 0
 
     def _look(self, now: float, of_pool: OfPool) -> None:
         """Each class looks at its load, highest weight first: it has what those above it leave, or its own share."""

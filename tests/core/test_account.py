@@ -41,8 +41,8 @@ def test_the_bound_that_would_break_first_is_the_one_that_is_named():
     assert usage.broken_by(asking("a", 100.0, size=1000)) is None
     assert usage.broken_by(asking("a", 100.1)) == 1
     assert usage.broken_by(asking("a", 1.0, size=1001)) == 2
-    usage.add(asking("a", 1.0), 1)
-    usage.add(asking("a", 1.0), 1)
+    usage.take(asking("a", 1.0))
+    usage.take(asking("a", 1.0))
     assert usage.broken_by(asking("a", 1000.0, size=9999)) == 0
 
 
@@ -50,9 +50,9 @@ def test_usage_is_nothing_again_when_all_have_left_however_its_sum_drifted():
     usage = Usage(Bounds(10))
     requests = [asking("a", cost) for cost in (1e16, 0.1, 0.7)]
     for request in requests:
-        usage.add(request, 1)
+        usage.take(request)
     for request in requests:
-        usage.add(request, -1)
+        usage.give_back(request)
     assert (usage.requests, usage.cost_tokens, usage.bytes) == (0, 0.0, 0)
 
 
@@ -66,7 +66,7 @@ def test_a_tenant_is_busy_while_anything_of_it_waits_or_runs():
     tenant.running = 1
     assert tenant.busy
     tenant.running = 0
-    tenant.usage.add(asking("a"), 1)
+    tenant.usage.take(asking("a"))
     assert tenant.busy
     assert repr(tenant) == "<Tenant a: 1 wait, 0 run, charged 0, []>"
 

@@ -340,7 +340,7 @@ def test_what_expires_is_what_is_due_and_nothing_else():
     assert {request.stage for request in requests[:4]} == {Stage.ENDED}
 
 
-@pytest.mark.parametrize("later", [5.0, 0.5, 2.0])
+@pytest.mark.parametrize("later", [5.0, 0.5, 2.0, 1.0])
 def test_one_whose_expiry_moves_expires_then_and_not_before(later: float) -> None:
     drr = house("ab")
     moved, other = enqueue(drr, asking("a", expires_at=1.0), asking("b", expires_at=3.0))
