@@ -73,10 +73,6 @@ class Client:
                 await pool.close()
         return self.ledger
 
-    @property
-    def connections_opened(self) -> int:
-        return sum(pool.opened for pool in self._pools.values())
-
     async def _watch(self, watch: Watch) -> None:
         while True:
             await asyncio.sleep(LOOK_EVERY_S)
@@ -149,23 +145,19 @@ class Client:
         self._write_down(row, exchange)
         outcome = self._outcome(row, exchange)
         self.ledger.tried(row, outcome)
-        if outcome in (ON_TIME, LATE):
-            self.ledger.close(row, outcome)
-            self._look_for_the_end()
-            return
-        pause = pause_s(
-            ask.tenant.retry,
-            row.attempts,
-            refused=outcome.startswith("refused:"),
-            should_retry=row.should_retry,
-            hint_ms=row.hint_ms,
-        )
+        pause = None if outcome in (ON_TIME, LATE) else self._pause_s(row, ask, outcome)
         if pause is None:
             self.ledger.close(row, outcome)
             self._look_for_the_end()
             return
         row.tried_s = self._now() + pause
         asyncio.get_running_loop().call_later(pause, self._try, row, ask)
+
+    def _pause_s(self, row: Row, ask: Ask, outcome: str) -> float | None:
+        refused = outcome.startswith("refused:")
+        return pause_s(
+            ask.tenant.retry, row.attempts, refused=refused, should_retry=row.should_retry, hint_ms=row.hint_ms
+        )
 
     def _write_down(self, row: Row, exchange: Exchange) -> None:
         answer = exchange.answer

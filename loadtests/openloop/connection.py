@@ -178,7 +178,6 @@ class Pool:
         self._all: set[Connection] = set()
         self._opening: set[asyncio.Task[None]] = set()
         self._waiting: deque[Exchange] = deque()
-        self.opened = 0
 
     def send(self, exchange: Exchange) -> None:
         """Send on the connection used last, or on a new one, or when one comes free."""
@@ -203,7 +202,6 @@ class Pool:
             if self._waiting:
                 self._waiting.popleft().end("connect")
             return
-        self.opened += 1
         self._all.add(connection)
         self.free(connection)
 
