@@ -62,6 +62,7 @@ class Fleet:
         self._pools: dict[str, str] = {}
         self._open: dict[str, int] = {}
         self._lines: dict[str, Line] = {}
+        self._lines_of: dict[Worker, list[Line]] = {}
         self._lasts: OrderedDict[tuple[str, int], Worker] = OrderedDict()
         self._line_up()
 
@@ -156,8 +157,10 @@ class Fleet:
         self._put_right(worker, new=False)
 
     def needs(self, worker: Worker) -> bool:
-        """Whether some model of its has nobody else."""
-        return any(not self.alive(model, worker) for model in worker.models if model in self._lines)
+        """Whether fewer than half of those who serve some model of its would be left without it."""
+        return any(
+            2 * (len(line.live) - (worker in line.live)) < line.members for line in self._lines_of.get(worker, ())
+        )
 
     def reload(self, specs: Iterable[WorkerSpec], connect: Connect) -> None:
         """The list has changed: these are the workers from now on.
@@ -224,9 +227,8 @@ class Fleet:
         return True
 
     def _move(self, worker: Worker, stands: Standing) -> None:
-        for model in worker.models:
-            if (line := self._lines.get(model)) is not None:
-                line.move(worker, stands)
+        for line in self._lines_of.get(worker, ()):
+            line.move(worker, stands)
         opens = (stands >= AHEAD) - (worker.standing >= AHEAD)
         for pool in worker.pools if opens else ():
             self._open[pool] += opens
@@ -235,9 +237,8 @@ class Fleet:
     def _put_right(self, worker: Worker, new: bool) -> None:
         if not self._stand(worker) and not new:
             return
-        for model in worker.models:
-            if (line := self._lines.get(model)) is not None:
-                line.measure()
+        for line in self._lines_of.get(worker, ()):
+            line.measure()
         self.changed()
 
     def _line_up(self) -> None:
@@ -249,20 +250,31 @@ class Fleet:
         self.unpooled = len(announced) - len(self.models)
         self.pools = list(dict.fromkeys(self._pools.values()))
         self._open = dict.fromkeys(self.pools, 0)
-        self._lines = {model: Line() for model in self.models}
+        self._lines_of = {worker: [] for worker in self.workers}
         for worker in self.workers:
-            self._line_up_one(worker)
-        for line in self._lines.values():
-            line.measure()
+            self._stand_anew(worker)
+        self._lines = self._made_lines()
 
-    def _line_up_one(self, worker: Worker) -> None:
-        models = [model for model in worker.models if model in self._lines]
-        worker.pools = tuple(dict.fromkeys(self._pools[model] for model in models))
+    def _stand_anew(self, worker: Worker) -> None:
+        worker.pools = tuple(dict.fromkeys(self._pools[model] for model in worker.models if model in self._pools))
         worker.standing = worker.stands()
-        for model in models:
-            self._lines[model].join(worker)
         for pool in worker.pools if worker.standing >= AHEAD else ():
             self._open[pool] += 1
+
+    def _made_lines(self) -> dict[str, Line]:
+        """Models that the same workers serve share a line: a worker may have hundreds, and moves in each."""
+        serving: dict[str, list[Worker]] = {model: [] for model in self.models}
+        for worker in self.workers:
+            for model in worker.models:
+                if model in serving:
+                    serving[model].append(worker)
+        lines: dict[tuple[Worker, ...], Line] = {}
+        for workers in map(tuple, serving.values()):
+            if workers not in lines:
+                lines[workers] = line = Line(workers)
+                for worker in workers:
+                    self._lines_of[worker].append(line)
+        return {model: lines[tuple(workers)] for model, workers in serving.items()}
 
     def _give_pools(self, worker: Worker) -> None:
         new = [model for model in worker.models if model not in self._pools]

@@ -10,9 +10,10 @@ An ejection lasts at least 1 s, and twice as long each time, up to 30 s: a worke
 answers probes and nothing else, takes one request each time it returns, and that less and less often. A minute in
 good standing is forgiveness. (Envoy's outlier detection counts the same way; its ejections end by the clock alone.)
 
-Neither is allowed to leave nobody: an outlier that is the last worker of a model stays, and an ejection ends with the
-first good probe where nobody else serves one of its models. A bad worker is better than none: some of its answers are
-good, and the failures of the others have a status and a reason.
+Neither may leave nobody, or few: an outlier stays, and an ejection ends with the first good probe, where fewer than
+half of those who serve one of its models would be left otherwise; so the last worker of a model is never ejected for
+what its requests meet. A bad worker is better than none: some of its answers are good, and the failures of the others
+have a status and a reason. (Envoy's panic threshold, 50 % as well.)
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ class Health:
         self.up_since = 0.0
 
     def answered(self, now: float, *, needed: bool) -> None:
-        """A good probe. `needed`: nobody else serves one of its models."""
+        """A good probe. `needed`: too few others serve one of its models."""
         self.missed_probes = 0
         if not self.up and (needed or now >= self.ejected_until):
             self.up, self.out, self.up_since = True, False, now

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from services.router.worker import AHEAD, DOWN, FREE, Standing, Worker
 
 
@@ -31,19 +33,25 @@ class Bag:
 
 
 class Line:
-    """One model's workers. `bounded`: at least one that is alive has announced its memory."""
+    """Those who serve one model, or several that the same workers serve, each where it stands.
 
-    __slots__ = ("ahead", "bounded", "free", "largest_kv_tokens", "live")
+    `bounded`: at least one that is alive has announced its memory.
+    """
 
-    def __init__(self) -> None:
+    __slots__ = ("ahead", "bounded", "free", "largest_kv_tokens", "live", "members")
+
+    def __init__(self, workers: Sequence[Worker]) -> None:
+        self.members = len(workers)
         self.free = Bag()
         self.ahead = Bag()
         self.live: set[Worker] = set()
         self.bounded = False
         self.largest_kv_tokens: int | None = None
+        for worker in workers:
+            self._join(worker)
+        self.measure()
 
-    def join(self, worker: Worker) -> None:
-        """Take it in, where it stands."""
+    def _join(self, worker: Worker) -> None:
         if worker.standing is not DOWN:
             self.live.add(worker)
         if worker.standing is FREE:

@@ -99,7 +99,7 @@ class Prober:
         self._hurry(worker)
 
     def failed(self, worker: Worker) -> None:
-        """It took a request and failed it. Too many in a row, and it is ejected; the last one of a model never is."""
+        """It took a request and failed it. Too many in a row, and it is ejected, if enough others are left."""
         was = _state(worker)
         if worker.health.failed() and not self._fleet.needs(worker):
             worker.health.eject(_now())
@@ -166,8 +166,8 @@ class Prober:
                 seen = await worker.upstream.probe()
         except TimeoutError:
             self._missed(worker)
-        except UpstreamError as error:
-            self._dead(worker, str(error))
+        except Exception as error:  # whatever it is, the next look must come
+            self._dead(worker, str(error) if isinstance(error, UpstreamError) else f"its probe raised {error!r}")
         else:
             self._saw(worker, seen)
 

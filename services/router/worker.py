@@ -14,6 +14,7 @@ longest answer. Where they shrink nothing is taken back; nothing new comes until
 from __future__ import annotations
 
 from enum import IntEnum
+from math import inf
 
 from services.core.adaptive import AdaptiveLimit
 from services.core.request import Request
@@ -196,7 +197,8 @@ class Worker:
         self.kv_held_tokens -= kv_tokens
         if self.limit is None:
             return False
-        self.limit.give_back(pace, overloaded=overloaded)
+        heard = pace if pace is not None and 0 < pace < inf else None
+        self.limit.give_back(heard, overloaded=overloaded)
         before, self.slots = self.slots, self.limit.cap
         return before != self.slots
 

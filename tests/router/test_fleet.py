@@ -184,6 +184,24 @@ def test_models_beyond_a_bound_are_not_served_and_counted() -> None:
     assert fleet.pool_of("5-199") is None
 
 
+def test_models_that_the_same_workers_serve_share_a_line() -> None:
+    many = tuple(f"m{number}" for number in range(200))
+    fleet = fleet_of(worker("a", models=many), worker("b", models=(*many, "extra")))
+    assert len({id(line) for line in fleet._lines.values()}) == 2
+    assert len(fleet._lines_of[fleet.workers[1]]) == 2
+    assert fleet.take(asked(model="extra")) is fleet.workers[1]
+
+
+def test_a_pace_that_is_no_pace_is_not_heard() -> None:
+    fleet = fleet_of(worker("a", slots="auto"))
+    for pace in (0.0, -1.0, float("nan"), float("inf")):
+        turn = asked()
+        fleet.take(turn)
+        fleet.give_back(fleet.workers[0], turn, pace=pace)
+    assert fleet.workers[0].limit
+    assert fleet.workers[0].limit.inflight == 0
+
+
 def test_room_is_known_without_looking_at_every_worker() -> None:
     a, b = worker("a", slots=1, models=("x",)), worker("b", slots=1, models=("x", "y"))
     fleet = fleet_of(a, b)

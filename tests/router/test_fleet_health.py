@@ -125,6 +125,17 @@ def test_a_refused_connection_gives_up_at_once() -> None:
     watching(scenario, "a", "b")
 
 
+def test_a_probe_that_breaks_is_a_worker_that_does_not_answer_and_the_next_look_comes() -> None:
+    async def scenario(watch: Watch) -> None:
+        watch.dies("a", ValueError("unheard of"))
+        await until(lambda: watch.up() == ["b"])
+        await asyncio.sleep(5)
+        watch.lives("a")
+        await until(lambda: len(watch.up()) == 2)
+
+    watching(scenario, "a", "b")
+
+
 def test_a_worker_that_comes_back_is_seen_within_an_interval_however_long_it_was_gone() -> None:
     async def scenario(watch: Watch) -> None:
         for gone_s in (2, 20, 45, 600):
@@ -297,6 +308,19 @@ def test_the_last_worker_of_a_model_is_never_ejected_for_what_its_requests_meet(
         assert watch.up() == ["a"]
 
     watching(scenario, "a", "b")
+
+
+def test_never_more_than_half_of_those_who_serve_a_model_are_ejected_as_outliers() -> None:
+    async def scenario(watch: Watch) -> None:
+        for _ in range(3):
+            for worker in watch.fleet.workers:
+                for _ in range(FAILURES):
+                    watch.prober.failed(worker)
+        assert len(watch.up()) == 3
+        watch.dies("e")
+        await until(lambda: len(watch.up()) == 4)  # one more is lost: those who are out come back
+
+    watching(scenario, "a", "b", "c", "d", "e")
 
 
 def test_connections_that_are_lost_count_as_failures_while_probes_succeed() -> None:
