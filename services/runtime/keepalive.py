@@ -326,11 +326,14 @@ class Pool:
             self._working.add(connection)
             try:
                 await connection.exchange(request)
-            except _ClosedBeforeReply:
+            except _ClosedBeforeReply as closed:
                 if connection.uses == 1:
                     raise
                 self._working.discard(connection)
-                connection = await self._connect()
+                try:
+                    connection = await self._connect()
+                except UpstreamError:
+                    raise closed from None  # it was not idle: it has died, and perhaps of this request
                 self._working.add(connection)
                 await connection.exchange(request)
         except BaseException:

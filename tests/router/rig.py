@@ -9,6 +9,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import httpx2
 import msgspec
@@ -16,8 +17,9 @@ import msgspec
 from services.contracts.generate import Done, Failed, GenerateRequest, Timings, Token, Usage, WorkerStatus
 from services.contracts.search import EmbedReply, Passage, RetrieveReply, RetrieveRequest
 from services.core.outcome import Outcome
-from services.router.app import build
+from services.router import app
 from services.router.config import RouterSettings
+from services.router.dispatcher import Dispatcher
 from services.runtime.errors import Refused
 from services.runtime.http import Exchange, Handler
 from services.runtime.serve import Process, running
@@ -38,6 +40,8 @@ class FakeWorker:
     models: tuple[str, ...] = ("fake",)
     draining: bool = False
     frozen: bool = False
+    step_ms: float = 1.0
+    prefill_ms_per_token: float = 0.0
     asked: list[GenerateRequest] = field(default_factory=list)
     ids: list[str] = field(default_factory=list)
     cancelled: list[str] = field(default_factory=list)
@@ -54,8 +58,9 @@ class FakeWorker:
 
     async def status(self, exchange: Exchange) -> None:
         status = WorkerStatus(
-            "fake", "fake", list(self.models), self.slots, self.queue_size, self.running, 0, self.draining, 1.0
-        )
+            "fake", "fake", list(self.models), self.slots, self.queue_size, self.running, 0, self.draining,
+            self.step_ms, self.prefill_ms_per_token,
+        )  # fmt: skip
         if self.frozen:
             await asyncio.Event().wait()
         await exchange.reply(200, msgspec.json.encode(status))
@@ -177,6 +182,7 @@ class Stand:
     metrics: httpx2.AsyncClient
     workers: list[FakeWorker]
     retrieval: FakeRetrieval | None
+    dispatcher: Dispatcher
 
     async def post(self, path: str, body: Any, **headers: str) -> httpx2.Response:
         named = {name.replace("_", "-"): value for name, value in headers.items()}
@@ -233,6 +239,19 @@ def events_of(response: httpx2.Response) -> list[str]:
     return [line[6:] for line in response.text.split("\n") if line.startswith("data: ")]
 
 
+def _built(settings: RouterSettings) -> tuple[Process, Dispatcher]:
+    """A router, and its dispatcher: a test may look into it, and wait for what cannot be seen from outside."""
+    made: list[Dispatcher] = []
+    make = app.Dispatcher
+
+    def kept(*parts: Any) -> Dispatcher:
+        made.append(make(*parts))
+        return made[0]
+
+    with mock.patch.object(app, "Dispatcher", kept):
+        return app.build(settings), made[0]
+
+
 @asynccontextmanager
 async def standing(
     *workers: FakeWorker, retrieval: FakeRetrieval | None = None, upstreams: str | None = None, **settings: Any
@@ -254,14 +273,14 @@ async def standing(
             "drain_timeout_s": 0.5,
             **settings,
         }
-        router = build(RouterSettings(_env_file=None, router_port=0, metrics_port=0, **chosen))
+        router, dispatcher = _built(RouterSettings(_env_file=None, router_port=0, metrics_port=0, **chosen))
         await stack.enter_async_context(running(router))
         stack.callback(router.log.close)
         client = httpx2.AsyncClient(base_url=f"http://127.0.0.1:{router.bound_port}", timeout=20)
         metrics = httpx2.AsyncClient(base_url=f"http://127.0.0.1:{router.bound_metrics_port}", timeout=20)
         await stack.enter_async_context(client)
         await stack.enter_async_context(metrics)
-        stand = Stand(router, client, metrics, list(workers), retrieval)
+        stand = Stand(router, client, metrics, list(workers), retrieval, dispatcher)
         yield stand
         await stand.all_returned()
 
