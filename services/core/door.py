@@ -245,11 +245,12 @@ class Visit:
             return Refused(outcome, reason, scope, wait_s, None)
         if outcome is Outcome.DEADLINE_INFEASIBLE and not self._fits_alone():
             return Refused(outcome, "too_long", scope, wait_s, None)
+        now, book, work = self.now, self.of_tenant.appointments, self.cost_tokens
         if own:
-            book, queued, rate = self.of_tenant.appointments, self.flow.work, rate * self.view.share
+            hint_s = book.hint(now, self.flow.work, work, rate * self.view.share, random)
         else:
-            book, queued = self.of_pool.appointments, self.of_pool.pool.work
-        return Refused(outcome, reason, scope, wait_s, book.hint(self.now, queued, self.cost_tokens, rate, random))
+            hint_s = self.of_pool.appointments.hint(now, self.of_pool.pool.work, work, rate, random, guest=book)
+        return Refused(outcome, reason, scope, wait_s, hint_s)
 
     def _fits_alone(self) -> bool:
         """Whether it would be in time without a wait, as what it is known to be."""

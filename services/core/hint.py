@@ -18,6 +18,11 @@ Bounds. Slots never overlap: if everybody obeys, the work that is back by t afte
 0.5 * rate * t + that of one request. More queued work never gives an earlier slot. A hint lies in [0.05, 30] s.
 The last holds against the first: the book ends after 25 s (30 with jitter). A crowd that is larger than half the
 capacity of 25 s shares the last five seconds: under lasting overload no hint can promise more than the capacity.
+
+The book of all is open to each, so one tenant that floods it could make everybody come back late. Of each it takes half
+a book at most: a second virtual clock, kept in the tenant's own book, is not let further ahead than 12.5 s, and what
+would move it further is told to come back at the end, with nothing booked. So what one tenant books in any T seconds is
+at most 0.5 * rate * (12.5 + T) or a single request, and it alone never makes another wait longer than that.
 """
 
 from __future__ import annotations
@@ -30,32 +35,53 @@ SHARE = 0.5
 JITTER = 0.2
 SOONEST_S = 0.05
 LATEST_S = 30.0
+MOST_OF_ONE_S = 0.5 * LATEST_S / (1 + JITTER)
+"""As far ahead as one tenant may fill the book of all."""
 
 
 class Appointments:
     """The book of one scope (a tenant, a class, or all): ask it for a hint at each refusal."""
 
-    __slots__ = ("_free_at", "hinted_total")
+    __slots__ = ("_free_at", "_shared_at", "hinted_total")
 
     def __init__(self) -> None:
         self._free_at = -math.inf
+        self._shared_at = -math.inf  # when what its tenant booked in the book of all will have drained
         self.hinted_total = 0
 
-    def hint(self, now: float, queued_work: float, work: float, rate: float, random: Callable[[], float]) -> float:
-        """Book `work` and say in how many seconds to come back. With no capacity at all: as late as we ever say."""
+    def hint(
+        self,
+        now: float,
+        queued_work: float,
+        work: float,
+        rate: float,
+        random: Callable[[], float],
+        guest: Appointments | None = None,
+    ) -> float:
+        """Book `work` and say in how many seconds to come back. With no capacity at all: as late as we ever say.
+
+        `guest` is the own book of the tenant, where this one is shared by all.
+        """
         self.hinted_total += 1
         latest = now + LATEST_S / (1 + JITTER)
         slot = latest
-        if rate > 0:
+        if rate > 0 and (guest is None or guest._may_share(now, work / (SHARE * rate))):
             promised = SHARE * rate
             slot = min(max(now + SOONEST_S, now + queued_work / promised, self._free_at), latest)
             self._free_at = min(slot + work / promised, latest)
         wait_s = (slot - now if slot - now > SOONEST_S else SOONEST_S) * (1 + JITTER * random())
         return wait_s if wait_s < LATEST_S else LATEST_S
 
-    def booked_s(self, now: float) -> float:
-        """How far ahead the book is full."""
-        return max(0.0, self._free_at - now)
+    def _may_share(self, now: float, takes_s: float) -> bool:
+        """Whether its tenant may book so much more in the book of all. If so, it counts as booked."""
+        ahead_s = self._shared_at - now
+        if ahead_s <= 0:
+            self._shared_at = now + takes_s
+            return True
+        if ahead_s + takes_s > MOST_OF_ONE_S:
+            return False
+        self._shared_at += takes_s
+        return True
 
     def __repr__(self) -> str:
         return f"<Appointments free at {self._free_at:g}, {self.hinted_total} hinted>"

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.core.hint import LATEST_S, SOONEST_S, Appointments
+from services.core.hint import LATEST_S, MOST_OF_ONE_S, SOONEST_S, Appointments
 
 work = st.floats(0.1, 1e4)
 rates = st.floats(1, 1e5)
@@ -89,8 +89,8 @@ def test_a_book_empties_with_time() -> None:
     book = Appointments()
     for _ in range(50):
         book.hint(0.0, 0, 100, 1000, never)
-    assert book.booked_s(0.0) == pytest.approx(10.05)
-    assert book.booked_s(6.0) == pytest.approx(4.05)
+    assert book._free_at == pytest.approx(10.05)
+    assert book.hint(6.0, 0, 100, 1000, never) == pytest.approx(4.05)
     assert book.hint(20.0, 0, 100, 1000, never) == pytest.approx(SOONEST_S)
 
 
@@ -101,6 +101,26 @@ def test_when_the_book_is_full_the_rest_is_spread_over_its_last_seconds() -> Non
     assert len(late) > 900
     assert max(late) - min(late) > 4.5
     assert all(180 < sum(a <= hint < a + 1 for hint in late) < 240 for a in (25, 26, 27, 28, 29))
+
+
+def test_a_tenant_that_floods_the_book_of_all_keeps_half_of_it_free_for_the_others() -> None:
+    book, flood, other, chance = Appointments(), Appointments(), Appointments(), random.Random(5)
+    hints = [book.hint(0.0, 0, 100, 1000, chance.random, flood) for _ in range(1000)]
+    assert sum(hint <= 1.2 * MOST_OF_ONE_S for hint in hints) == 62  # of 0.2 s each
+    assert min(hint for hint in hints if hint > 1.2 * MOST_OF_ONE_S) >= 25
+    assert book.hint(0.0, 0, 100, 1000, never, other) <= MOST_OF_ONE_S + SOONEST_S
+
+
+@given(st.lists(st.tuples(st.floats(0, 2), work), min_size=1, max_size=200), rates)
+def test_however_long_one_tenant_floods_it_alone_never_fills_more_than_half(
+    refusals: list[tuple[float, float]], rate: float
+) -> None:
+    book, flood, now = Appointments(), Appointments(), 0.0
+    for pause, size in refusals:
+        now += pause
+        book.hint(now, 0, size, rate, never, flood)
+        most_s = max(MOST_OF_ONE_S, max(size for _, size in refusals) / (0.5 * rate)) + SOONEST_S
+        assert book._free_at - now <= most_s + 1e-6
 
 
 def test_with_no_capacity_everyone_comes_back_late_and_nothing_is_booked() -> None:
