@@ -107,7 +107,9 @@ class Pipeline:
         task = asyncio.current_task()
         if task is not None:
             task.uncancel()
-        alarm = life.alarm
+        alarm, turn = life.alarm, life.turn
+        if turn is not None and turn.refusal is not None:  # it was told so in the same turn of the loop
+            return turn.refusal
         if alarm is None or not alarm.rang:
             return leaving()
         if alarm.silence and alarm.limit < alarm.deadline:
@@ -347,4 +349,7 @@ def _too_late(life: Life) -> Refused:
             outcome, f"the first token did not come in time: its limit passed {where}", reason="first_token",
             deadline_ms=life.deadline_ms,
         )  # fmt: skip
-    return Refused(outcome, f"the deadline of {life.deadline_ms:g} ms passed {where}", deadline_ms=life.deadline_ms)
+    return Refused(
+        outcome, f"the deadline of {life.deadline_ms:g} ms passed {where}", reason="deadline",
+        deadline_ms=life.deadline_ms,
+    )  # fmt: skip

@@ -22,6 +22,11 @@ def _infeasible(request: Request, decision: Decision) -> str:
     return f"it cannot be answered within {slack_ms:.0f} ms: the wait alone is about {_ms(decision)} ms"
 
 
+def _deadline_ms(request: Request) -> float:
+    """As it was asked for: the difference of two times is a hair off."""
+    return round((request.deadline - request.arrived_at) * 1000, 3)
+
+
 def _ms(decision: Decision) -> int:
     return round(decision.predicted_wait_s * 1000)
 
@@ -52,7 +57,7 @@ def at_the_door(request: Request, decision: Decision, queue_depth: int) -> Refus
         scope=decision.scope,
         retry_hint_ms=None if hint_s is None else hint_s * 1000,
         predicted_wait_ms=decision.predicted_wait_s * 1000,
-        deadline_ms=(request.deadline - request.arrived_at) * 1000,
+        deadline_ms=_deadline_ms(request),
         queue_depth=queue_depth,
         hopeless=hint_s is None and decision.outcome is not Outcome.NO_CAPACITY,
     )
@@ -61,7 +66,7 @@ def at_the_door(request: Request, decision: Decision, queue_depth: int) -> Refus
 def evicted(now: float, request: Request) -> Refused:
     """Its time came while it waited: its deadline's, its first token's, or that of the wait it had asked for."""
     waited_ms = (now - request.queued_at) * 1000
-    deadline_ms = (request.deadline - request.arrived_at) * 1000
+    deadline_ms = _deadline_ms(request)
     if request.expires_for == "patience":
         return Refused(
             Outcome.YIELD, f"no slot came free in the {waited_ms:.0f} ms that it was to wait", reason="no_slot",

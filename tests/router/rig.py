@@ -242,7 +242,7 @@ def events_of(response: httpx2.Response) -> list[str]:
 def _built(settings: RouterSettings) -> tuple[Process, Dispatcher]:
     """A router, and its dispatcher: a test may look into it, and wait for what cannot be seen from outside."""
     made: list[Dispatcher] = []
-    make = app.Dispatcher
+    make = vars(app)["Dispatcher"]
 
     def kept(*parts: Any) -> Dispatcher:
         made.append(make(*parts))
