@@ -16,6 +16,7 @@ from msgspec import Meta
 Id = Annotated[str, Meta(min_length=1, max_length=128, pattern=r"^[A-Za-z0-9._:-]+$")]
 
 ModelName = Annotated[str, Meta(min_length=1, max_length=256)]
+Tokens = Annotated[int, Meta(ge=0, le=2**31)]
 Milliseconds = Annotated[float, Meta(ge=0, le=3_600_000)]
 
 
@@ -47,16 +48,16 @@ class GenerateRequest(msgspec.Struct, frozen=True, omit_defaults=True):
 class Usage(msgspec.Struct, frozen=True):
     """Counted by the engine's own tokenizer, never estimated."""
 
-    prompt_tokens: int
-    completion_tokens: int
+    prompt_tokens: Tokens
+    completion_tokens: Tokens
 
 
 class Timings(msgspec.Struct, frozen=True):
     """Milliseconds: waiting for a slot, until the first token, and in all."""
 
-    queue_ms: float
-    first_token_ms: float
-    total_ms: float
+    queue_ms: Milliseconds
+    first_token_ms: Milliseconds
+    total_ms: Milliseconds
 
 
 class Token(msgspec.Struct, frozen=True, tag_field="event", tag="token"):

@@ -12,7 +12,7 @@ from services.router.fleet import Fleet
 from services.router.turn import Turn
 from services.router.worker import Worker
 from services.router.workersfile import WorkerSpec
-from services.runtime.keepalive import UpstreamError
+from services.runtime.keepalive import Truncated, UpstreamError
 
 _numbers = count(1)
 
@@ -45,6 +45,33 @@ class FakeUpstream:
 
     def give_up(self, why: str) -> None:
         self.gave_up.append(why)
+
+    def close(self) -> None:
+        self.closed = True
+
+
+class FakeReply:
+    """A reply whose body comes in the given pieces, and then ends; or is cut."""
+
+    def __init__(self, *pieces: bytes, cut: bool = False, status: int = 200, **headers: str) -> None:
+        self.pieces = list(pieces)
+        self.cut = cut
+        self.status = status
+        self.headers = {name.replace("_", "-").encode(): value.encode() for name, value in headers.items()}
+        self.lingers = self.closed = False
+
+    async def next_piece(self) -> bytes | None:
+        if self.pieces:
+            return self.pieces.pop(0)
+        if self.cut:
+            raise Truncated("the answer was cut before its end")
+        return None
+
+    def header(self, name: bytes) -> bytes | None:
+        return self.headers.get(name)
+
+    def linger(self) -> None:
+        self.lingers = True
 
     def close(self) -> None:
         self.closed = True

@@ -20,35 +20,9 @@ from services.runtime.errors import BadInput, Refused
 from services.runtime.http import Exchange
 from services.runtime.keepalive import Pool, Truncated, UpstreamError
 from services.runtime.serve import running
+from tests.router.fleetrig import FakeReply
 from tests.runtime.rig import build as build_service
 from tests.virtual_time import run
-
-
-class FakeReply:
-    """A reply whose body comes in the given pieces, and then ends; or is cut."""
-
-    def __init__(self, *pieces: bytes, cut: bool = False, status: int = 200, **headers: str) -> None:
-        self.pieces = list(pieces)
-        self.cut = cut
-        self.status = status
-        self.headers = {name.replace("_", "-").encode(): value.encode() for name, value in headers.items()}
-        self.lingers = self.closed = False
-
-    async def next_piece(self) -> bytes | None:
-        if self.pieces:
-            return self.pieces.pop(0)
-        if self.cut:
-            raise Truncated("the answer was cut before its end")
-        return None
-
-    def header(self, name: bytes) -> bytes | None:
-        return self.headers.get(name)
-
-    def linger(self) -> None:
-        self.lingers = True
-
-    def close(self) -> None:
-        self.closed = True
 
 
 def call(format: Format = Format.CHAT, **fields: Any) -> Call:
