@@ -15,7 +15,7 @@ import typer
 import uvloop
 from rich.console import Console
 
-from bench import core, report, retrieval, router, simulator, startup, worker
+from bench import core, disconnects, report, retrieval, router, simulator, startup, worker
 from bench.figure import Figure, median
 from services.lab.machine import describe
 
@@ -27,6 +27,7 @@ PAUSE_S = 1.0  # sockets close, caches are written back: no part pays for the on
 
 class Part(StrEnum):
     ROUTER = "router"
+    DISCONNECTS = "disconnects"
     RETRIEVAL = "retrieval"
     WORKER = "worker"
     STARTUP = "startup"
@@ -58,6 +59,7 @@ def bench(
 def _measure(part: Part, seconds: float, console: Console) -> Sequence[Figure]:
     measures: dict[Part, Measure] = {
         Part.ROUTER: router.measure,
+        Part.DISCONNECTS: disconnects.measure,
         Part.RETRIEVAL: retrieval.measure,
         Part.WORKER: worker.measure,
         Part.STARTUP: startup.measure,

@@ -9,6 +9,7 @@ import sys
 import urllib.request
 from collections.abc import AsyncIterator, Iterator, Sequence
 from pathlib import Path
+from typing import IO
 
 import psutil
 
@@ -32,12 +33,12 @@ def pinned(to: set[int]) -> Iterator[None]:
 
 @contextlib.asynccontextmanager
 async def process(
-    args: Sequence[str], pin: set[int] | None = None, env: dict[str, str] | None = None
+    args: Sequence[str], pin: set[int] | None = None, env: dict[str, str] | None = None, out: IO[bytes] | None = None
 ) -> AsyncIterator[int]:
     """A child process of Python, pinned to cores or free to use all of them; its pid. Ends with the block."""
     child = await asyncio.create_subprocess_exec(
         sys.executable, *args, env={**os.environ, **(env or {})},
-        stdout=asyncio.subprocess.DEVNULL, preexec_fn=(lambda: os.sched_setaffinity(0, pin)) if pin else None,
+        stdout=out or asyncio.subprocess.DEVNULL, preexec_fn=(lambda: os.sched_setaffinity(0, pin)) if pin else None,
     )  # fmt: skip
     try:
         yield child.pid
