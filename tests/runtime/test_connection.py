@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from typing import Any
 
 import pytest
 
 from services.runtime.connection import MAX_BEHIND, Connection, Shared
 from services.runtime.guard import GuardLimits
-from services.runtime.http import Exchange
+from services.runtime.http import Exchange, Handler
 from tests.runtime.corpus import get
 from tests.runtime.rig import Tape, ask, build, post, send, serving, until
 
@@ -17,6 +20,17 @@ pytestmark = pytest.mark.stack
 
 async def echo(exchange: Exchange) -> None:
     await exchange.reply(200, exchange.body, content_type=b"application/octet-stream")
+
+
+@asynccontextmanager
+async def driven(routes: Mapping[tuple[str, str], Handler], **process: Any) -> AsyncIterator[tuple[Tape, Connection]]:
+    """A connection without a socket."""
+    built = build(routes, **process)
+    tape, connection = Tape(), Connection(Shared(built.app, GuardLimits(), idle_timeout_s=60.0))
+    connection.connection_made(tape)
+    yield tape, connection
+    connection.connection_lost(None)
+    built.log.close()
 
 
 ROUTES = {("POST", "/echo"): echo, ("GET", "/echo"): echo}
@@ -104,7 +118,8 @@ def test_a_client_that_leaves_is_noticed_although_it_has_sent_more_behind() -> N
     asyncio.run(main())
 
 
-def test_nothing_is_timed_while_an_answer_is_under_way() -> None:
+@pytest.mark.parametrize("requests", [1, 2])
+def test_nothing_is_timed_while_an_answer_is_under_way_and_everything_is_afterwards(requests: int) -> None:
     release = asyncio.Event()
 
     async def wait(exchange: Exchange) -> None:
@@ -113,14 +128,15 @@ def test_nothing_is_timed_while_an_answer_is_under_way() -> None:
 
     async def main() -> None:
         limits = GuardLimits(headers_s=0.05, body_s=0.05)
-        async with serving({("GET", "/wait"): wait}, limits=limits, idle_timeout_s=0.05) as process:
+        async with serving({("GET", "/wait"): wait}, limits=limits) as process:
             reader, writer = await asyncio.open_connection("127.0.0.1", process.bound_port)
-            writer.write(b"GET /wait HTTP/1.1\r\nhost: t\r\n\r\n" * 2 + b"GET /wa")
+            writer.write(get(b"/wait") * requests + b"GET /wa")
             await until(lambda: process.drain.inflight == 1, "the handler's start")
             asyncio.get_running_loop().call_later(0.3, release.set)
             async with asyncio.timeout(20):
                 answer = await reader.read()
-            assert [part[:3] for part in answer.split(b"HTTP/1.1 ")[1:]] == [b"200", b"200", b"408"]
+            statuses = [part[:3] for part in answer.split(b"HTTP/1.1 ")[1:]]
+            assert statuses == [b"200"] * requests + [b"408"]
             writer.close()
 
     asyncio.run(main())
@@ -159,11 +175,58 @@ def test_a_header_cannot_be_smuggled_into_an_answer() -> None:
     asyncio.run(main())
 
 
-def test_a_half_close_behind_a_request_gets_what_is_answered_at_once() -> None:
+def test_a_half_close_behind_a_request_gets_what_was_answered_at_once() -> None:
     async def main() -> None:
-        async with serving(ROUTES) as process:
-            answer = await send(process.bound_port, b"GET /health HTTP/1.1\r\nhost: t\r\n\r\n", half_close=True)
-            assert answer.startswith(b"HTTP/1.1 200 ")
+        async with driven(ROUTES, eager=["/echo"]) as (tape, connection):
+            connection.data_received(get())
+            assert not connection.eof_received()
+            assert tape.written.startswith(b"HTTP/1.1 200 ")
+
+    asyncio.run(main())
+
+
+def test_a_connection_at_rest_leaves_at_once_and_a_busy_one_with_its_answer() -> None:
+    release = asyncio.Event()
+
+    async def wait(exchange: Exchange) -> None:
+        await release.wait()
+        await exchange.reply(200, b"")
+
+    async def main() -> None:
+        async with driven({("GET", "/wait"): wait}) as (tape, connection):
+            connection.leave()
+            assert tape.closed
+        async with driven({("GET", "/wait"): wait}) as (tape, connection):
+            connection.data_received(get(b"/wait"))
+            connection.leave()
+            assert not tape.closed
+            release.set()
+            await until(lambda: tape.closed, "the close")
+            assert b"connection: close\r\n" in tape.written
+
+    asyncio.run(main())
+
+
+def test_a_writer_waits_while_its_client_does_not_read() -> None:
+    pieces: list[int] = []
+
+    async def count(exchange: Exchange) -> None:
+        await exchange.start(200, b"text/plain")
+        for number in range(3):
+            await exchange.write(b"x")
+            pieces.append(number)
+        await exchange.end()
+
+    async def main() -> None:
+        async with driven({("GET", "/count"): count}) as (tape, connection):
+            connection.pause_writing()
+            connection.data_received(get(b"/count"))
+            for _ in range(20):
+                await asyncio.sleep(0)
+            assert (pieces, tape.written) == ([], b"")
+            connection.resume_writing()
+            await until(lambda: tape.written.endswith(b"0\r\n\r\n"), "the end")
+            assert pieces == [0, 1, 2]
 
     asyncio.run(main())
 
@@ -176,18 +239,14 @@ def test_a_pipeline_without_end_is_read_no_faster_than_it_is_answered() -> None:
         await exchange.reply(200, b"")
 
     async def main() -> None:
-        process = build({("GET", "/wait"): wait})
-        tape, connection = Tape(), Connection(Shared(process.app, GuardLimits(), idle_timeout_s=60.0))
-        connection.connection_made(tape)
-        for behind in range(MAX_BEHIND + 1):
-            assert tape.reading, f"{behind} wait"
+        async with driven({("GET", "/wait"): wait}) as (tape, connection):
+            for behind in range(MAX_BEHIND + 1):
+                assert tape.reading, f"{behind} wait"
+                connection.data_received(get(b"/wait"))
             connection.data_received(get(b"/wait"))
-        connection.data_received(get(b"/wait"))
-        assert not tape.reading
-        release.set()
-        await until(lambda: tape.written.count(b"HTTP/1.1 200 ") == MAX_BEHIND + 2, "all the answers")
-        assert tape.reading
-        connection.connection_lost(None)
-        process.log.close()
+            assert not tape.reading
+            release.set()
+            await until(lambda: tape.written.count(b"HTTP/1.1 200 ") == MAX_BEHIND + 2, "all the answers")
+            assert tape.reading
 
     asyncio.run(main())
