@@ -122,10 +122,9 @@ class Upstream(Protocol):
 
 
 class Probe(msgspec.Struct, frozen=True):
-    """A worker's own word: `places` is how many requests it may hold, waiting ones included; 0 is "not said"."""
+    """A worker's own word. Where the worker list has a word on slots or models, that one counts."""
 
     slots: int
-    places: int
     models: tuple[str, ...]
     draining: bool = False
     kv_tokens: int | None = None

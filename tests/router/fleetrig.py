@@ -78,7 +78,7 @@ class FakeReply:
 
 
 def probe(slots: int = 4, models: tuple[str, ...] = ("m",), **said: Any) -> Probe:
-    return Probe(slots, 0, models, **said)
+    return Probe(slots, models, **said)
 
 
 def spec(name: str, **said: Any) -> WorkerSpec:

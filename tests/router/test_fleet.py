@@ -372,7 +372,7 @@ def test_a_worker_that_leaves_cannot_come_back_into_line_by_a_probe() -> None:
     fleet.take(turn)
     fleet.reload([spec("b")], connect)
     fleet.learn(a, probe(slots=9))
-    fleet.learn(a, Probe(9, 0, ("m", "n")))
+    fleet.learn(a, Probe(9, ("m", "n")))
     assert fleet.slots("m") == 4
     assert a not in fleet.serving("m")
     assert fleet.models == ["m"]

@@ -77,7 +77,7 @@ class OpenAIUpstream:
             body = await reply.read(MAX_ANSWER_BYTES)
         if reply.status >= 500:
             raise UpstreamError(f"/models answered {reply.status}")
-        return Probe(0, 0, self._models or _model_ids(body))
+        return Probe(0, self._models or _model_ids(body))
 
     def give_up(self, why: str) -> None:
         self._pool.fail_unheard(why)

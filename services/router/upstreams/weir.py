@@ -65,7 +65,7 @@ class WeirUpstream:
         except msgspec.MsgspecError as error:
             raise UpstreamError(f"/status is not understood: {error}") from None
         return Probe(
-            status.slots, 0, tuple(status.models), status.draining,
+            status.slots, tuple(status.models), status.draining,
             kv_tokens=status.kv_tokens, step_ms=status.step_ms, prefill_ms_per_token=status.prefill_ms_per_token,
         )  # fmt: skip
 
