@@ -21,7 +21,7 @@ from typing import NamedTuple
 from services.core.admission import first_token_s, outlook
 from services.core.choices import WeirSettings
 from services.core.cost import Lengths
-from services.core.estimator import PROBABLE
+from services.core.estimator import PROBABLE, Estimator
 from services.core.ladder import Sizes
 from services.core.learned import OfPool
 from services.core.outcome import Outcome
@@ -213,24 +213,16 @@ class Visit:
         request.charge_tokens = self.cost_tokens
         request.predicted_wait_s = self.view.wait_s
         request.predicted_as_new = self.view.new
-        request.expires_at, request.expires_for = request.deadline - self._shortest_s(), "deadline"
-        if request.first_token_by < inf:
-            latest = request.first_token_by - first_token_s(request, self.prompt_tokens, self.of_pool.estimator)
-            if latest < request.expires_at:
-                request.expires_at, request.expires_for = latest, "first_token"
+        request.expires_at, request.expires_for = latest_start(
+            request,
+            self.prompt_tokens,
+            self.answer_tokens,
+            self.of_tenant.lengths,
+            self.of_pool.estimator,
+            self.settings.least_answer_tokens,
+        )
         if request.ready and request.start_by + TURN_S < request.expires_at:
             request.expires_at, request.expires_for = request.start_by + TURN_S, "patience"
-
-    def _shortest_s(self) -> float:
-        """How long it would run at least. One that starts later than that before its deadline starts for nobody.
-
-        The difference may be in the past. It stays so: clamped to now, it would make the dead the most urgent.
-        """
-        if self.request.may_clamp or self.request.on_trust:
-            least = min(self.answer_tokens, self.settings.least_answer_tokens)
-            return self.of_pool.estimator.service_s(self.prompt_tokens, least)
-        answer = probable_tokens(self.of_tenant.lengths, self.answer_tokens, self.request.length_quantile)
-        return self.of_pool.estimator.probable_s(self.prompt_tokens, answer)
 
     def refuse(self, outcome: Outcome, reason: str, random: Callable[[], float], *, never: bool = False) -> Refused:
         """Say no, and when to come back: by the tenant's own line where it has one, by the pool's otherwise.
@@ -259,6 +251,30 @@ class Visit:
             return False
         read_s = self.of_pool.estimator.prefill_s(self.prompt_tokens)
         return read_s < margin * (request.first_token_by - self.now)
+
+
+def latest_start(
+    request: Request,
+    prompt_tokens: int,
+    answer_tokens: int,
+    lengths: Lengths,
+    estimator: Estimator,
+    least_answer_tokens: int,
+) -> tuple[float, str]:
+    """When it could start at the latest, and for what. One that starts later starts for nobody.
+
+    That may be in the past. It stays so: clamped to now, it would make the dead the most urgent.
+    """
+    if request.may_clamp or request.on_trust:
+        shortest_s = estimator.service_s(prompt_tokens, min(answer_tokens, least_answer_tokens))
+    else:
+        answer = probable_tokens(lengths, answer_tokens, request.length_quantile)
+        shortest_s = estimator.probable_s(prompt_tokens, answer)
+    if request.first_token_by < inf:
+        latest = request.first_token_by - first_token_s(request, prompt_tokens, estimator)
+        if latest < request.deadline - shortest_s:
+            return latest, "first_token"
+    return request.deadline - shortest_s, "deadline"
 
 
 def probable_tokens(lengths: Lengths, answer_tokens: int, quantile: float) -> float:

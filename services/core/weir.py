@@ -19,7 +19,7 @@ from math import ceil, floor, inf, log10
 from services.core.account import ClassSpec, TenantSpec
 from services.core.admission import first_token_s, grant
 from services.core.choices import WeirSettings
-from services.core.door import TURN_S, Admitted, Refused, Visit, probable_tokens
+from services.core.door import TURN_S, Admitted, Refused, Visit, latest_start, probable_tokens
 from services.core.drr import Drr
 from services.core.estimator import Estimator
 from services.core.ladder import Sizes
@@ -164,12 +164,23 @@ class Weir:
     # ---- the line
 
     def counted(self, now: float, request: Request, prompt_tokens: int) -> None:
-        """Its prompt is known, whatever was added to it: the charge that was estimated for it is put right."""
+        """Its prompt is known, whatever was added to it: the charge that was estimated for it is put right.
+
+        And while it waits, when it could start at the latest. What was promised of its wait stays as it was.
+        """
         request.prompt_tokens, request.context_tokens = prompt_tokens, 0
-        if request.stage in (WAITING, RUNNING):
-            prompt, answer = self._planned(request)
-            expected = request.flow.learned.lengths.expected(answer)
-            self.drr.reprice(now, request, self.settings.weights.cost(prompt, expected))
+        if request.stage not in (WAITING, RUNNING):
+            return
+        (prompt, answer), lengths = self._planned(request), request.flow.learned.lengths
+        self.drr.reprice(now, request, self.settings.weights.cost(prompt, lengths.expected(answer)))
+        if request.stage is WAITING:
+            estimator, least = self.learned[request.pool].estimator, self.settings.least_answer_tokens
+            expires_at, why = latest_start(request, prompt, answer, lengths, estimator, least)
+            patient_until = inf
+            if request.ready:
+                patient_until = request.start_by + max(0.0, request.ready_at - request.queued_at) + TURN_S
+            request.expires_for = why if expires_at <= patient_until else "patience"
+            self.drr.postpone(request, min(expires_at, patient_until))
 
     def ready(self, now: float, request: Request) -> None:
         """Its retrieval is done: it could start from now on, and from now on its client's patience is tried."""

@@ -204,3 +204,29 @@ def test_a_stream_expires_when_its_first_token_can_come_in_time_no_more() -> Non
     assert request.expires_at == pytest.approx(request.first_token_by - READ_S)
     assert house.weir.expire(request.expires_at) == [request]
     assert request.expires_for == "first_token"
+
+
+# ---- a prompt that is counted
+
+
+def test_a_prompt_that_is_longer_than_was_thought_must_start_sooner_and_a_shorter_one_may_start_later() -> None:
+    house = busy()
+    longer, shorter = house.request("a", slack_s=20.0), stream(house, 20.0)
+    for request, counted in ((longer, 1050), (shorter, 10)):
+        house.put(request)
+        before = request.expires_at
+        house.weir.counted(house.now, request, counted)
+        assert request.expires_at == pytest.approx(before - (counted - 50) * PREFILL_S)
+    assert house.weir.wakes_at() == min(longer.expires_at, shorter.expires_at)
+    assert (longer.expires_for, shorter.expires_for) == ("deadline", "first_token")
+
+
+def test_a_counted_prompt_gives_nobody_more_patience() -> None:
+    house = busy()
+    request = house.request("a", slack_s=20.0, start_by=house.now + 2.0)
+    house.put(request)
+    house.weir.counted(house.now, request, 10)
+    assert (request.expires_at, request.expires_for) == (request.start_by + TURN_S, "patience")
+    house.weir.counted(house.now, request, 199_900)
+    assert request.expires_at < house.now + 0.1
+    assert request.expires_for == "deadline"

@@ -230,6 +230,14 @@ class Executor(Books):
         if not was_ready:
             assert request.expires_at <= self.now + request.start_by - request.queued_at + TURN_S
 
+    @precondition(lambda self: self.of(Stage.WAITING))
+    @rule(data=st.data(), prompt=st.sampled_from([1, 60, 2000]))
+    def count_its_prompt(self, data: st.DataObject, prompt: int) -> None:
+        request = data.draw(st.sampled_from(self.of(Stage.WAITING)))
+        self.weir.counted(self.now, request, prompt)
+        estimator = self.weir.learned[request.pool].estimator
+        assert request.expires_at <= request.due_at - estimator.prefill_s(prompt) + 1e-9
+
     @precondition(lambda self: self.stages)
     @rule(data=st.data())
     def leave(self, data: st.DataObject) -> None:
