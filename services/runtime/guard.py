@@ -21,7 +21,8 @@ from urllib.parse import unquote
 import httptools
 
 from services.runtime.errors import BadInput, TooLarge, WeirError
-from services.runtime.http import Exchange, Wire
+from services.runtime.http import Exchange
+from services.runtime.wire import Wire
 
 NOTHING, HEAD, BODY = "", "headers", "body"  # which part of a request is under way
 CHUNK_LINES_BYTES = 12  # around a chunk: its size, two line ends; more than that is padding

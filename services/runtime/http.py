@@ -34,6 +34,7 @@ from services.runtime.framing import (
     content_type_line,
 )
 from services.runtime.log import Log
+from services.runtime.wire import Wire
 
 _REQUEST_ID = re.compile(rb"^[A-Za-z0-9._:-]{1,128}$")
 HEALTH_ROUTES = ("/health", "/health/ready")
@@ -45,30 +46,6 @@ class Readiness:
 
     ok: bool
     detail: dict[str, object] = field(default_factory=dict)
-
-
-class Wire(Protocol):
-    """What an exchange needs of the connection that it came by."""
-
-    @property
-    def behind(self) -> bool:
-        """The client reads slower than we write: before another piece, wait `until_read`."""
-
-    @property
-    def date_line(self) -> bytes:
-        """The header line with the time of day, to the second."""
-
-    def send(self, data: bytes) -> None:
-        """Write, without waiting."""
-
-    async def until_read(self) -> None:
-        """Wait while the client is behind; returns when it is lost, too."""
-
-    def answered(self, exchange: Exchange) -> None:
-        """The answer is complete: turn to the next request."""
-
-    def ended(self, exchange: Exchange) -> None:
-        """Its handler has ended, whether or not with a complete answer."""
 
 
 class Exchange:
