@@ -104,14 +104,6 @@ class DeadlineLine:
             break
         return total
 
-    def after(self, due_at: float) -> Iterator[Request]:
-        """Those that are due later than that, latest first: the ones that a newcomer would overtake."""
-        for block in reversed(self._blocks):
-            for entry in reversed(block):
-                if entry[0] <= due_at:
-                    return
-                yield entry[2]
-
     def _place_of(self, request: Request) -> tuple[int, int]:
         """Block and index. Whoever starts is the first, and mostly it is one who starts that leaves."""
         blocks = self._blocks

@@ -47,12 +47,6 @@ def test_the_work_before_a_deadline_counts_those_at_it_too_since_they_came_first
     assert [made.work_before(deadline) for deadline in (0.5, 1.0, 2.0, 2.5, 3.0)] == [0.0, 10.0, 60.0, 60.0, 100.0]
 
 
-def test_those_whom_a_newcomer_would_overtake_come_latest_first():
-    made, requests = line(*(float(at) for at in range(3 * BLOCK)))
-    assert list(made.after(2.0 * BLOCK)) == requests[: 2 * BLOCK : -1]
-    assert list(made.after(1e9)) == []
-
-
 @pytest.mark.parametrize("count", [2 * BLOCK, 2 * BLOCK + 1, 5 * BLOCK])
 def test_every_request_can_be_taken_out_wherever_it_stands(count: int):
     for taken in range(count):
