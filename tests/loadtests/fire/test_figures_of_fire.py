@@ -170,8 +170,11 @@ class Dry(Drill):
         return run
 
 
+SLOWER = 10  # as many rows prove as much
+
+
 def dry(case: Case, tmp_path: Any) -> Dry:
-    rate = case.shape.all_slots / case.shape.service_s
+    rate = case.shape.all_slots / case.shape.service_s / SLOWER
     service = Quantiles(1, case.shape.service_s * 1000)
     capacity = Capacity(rate, rate * case.shape.answer_tokens, service)
     return Dry(Stand(case.shape, tmp_path), capacity, lambda text: None)
@@ -185,7 +188,7 @@ def test_a_case_is_bounded_and_asks_only_with_tenants_it_has_made(case: Case, tm
     for run in made.runs:
         assert {tenant.name for tenant in run.plan.tenants} <= set(case.tenants)
         assert all(tenant.key for tenant in run.plan.tenants)
-        assert run.plan.expected < 60_000
+        assert run.plan.expected * SLOWER < 60_000
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
