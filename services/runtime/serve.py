@@ -30,6 +30,7 @@ from services.runtime.log import Log
 from services.runtime.settings import ServiceSettings
 
 EXIT_PORT_TAKEN = 3
+BACKLOG = 2048  # connections that wait to be accepted: a stall of a second must not turn anyone away
 LAST_WORDS_S = 1.0  # for a request cut by the end of the grace to tell its client
 SEND_BUFFER_BYTES = 65_536  # what a client that does not read can make the kernel hold for it
 
@@ -120,7 +121,7 @@ class _Listener:
         loop = asyncio.get_running_loop()
         self._dating = loop.create_task(self._keep_the_date())
         await asyncio.sleep(0)  # the first answer has a date, too
-        self._server = await loop.create_server(lambda: Connection(self._shared), sock=sock)
+        self._server = await loop.create_server(lambda: Connection(self._shared), sock=sock, backlog=BACKLOG)
 
     async def _keep_the_date(self) -> None:
         while True:
@@ -153,7 +154,7 @@ def _bind(host: str, port: int, variable: str) -> socket.socket:
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER_BYTES)
     try:
         sock.bind((host, port))
-        sock.listen(2048)
+        sock.listen(BACKLOG)
     except OSError as error:
         sock.close()
         reason = os.strerror(error.errno) if error.errno else str(error)
