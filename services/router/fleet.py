@@ -99,7 +99,7 @@ class Fleet:
             return False
         if excluding is None and not line.bounded:
             return bool(line.free.workers or line.ahead.workers)
-        tokens = line.needed(kv_tokens(turn))
+        tokens = line.needed(_asked_tokens(turn), _asked_tokens(turn))
         for bag in (line.free, line.ahead):
             for worker in bag.workers:
                 if _takes(worker, tokens, excluding):
@@ -112,7 +112,7 @@ class Fleet:
         if line is None:
             return None
         work, tokens = max(turn.charge_tokens, LEAST_WORK_TOKENS), kv_tokens(turn)
-        needed = line.needed(tokens)
+        needed = line.needed(_asked_tokens(turn), tokens)
         worker = self._choose(line.free.workers, turn, work, needed, excluding)
         if worker is None:
             worker = self._choose(line.ahead.workers, turn, work, needed, excluding)
@@ -303,8 +303,13 @@ class Fleet:
 
 
 def kv_tokens(turn: Turn) -> int:
-    """Memory that it may come to take: its prompt and its longest answer."""
+    """Memory that it may come to take: its prompt and its longest answer, as granted where that is known."""
     return turn.prompt_tokens + turn.context_tokens + (turn.granted_tokens or turn.max_tokens)
+
+
+def _asked_tokens(turn: Turn) -> int:
+    """The same before anything was granted, which is never more: what fits by this is taken by that."""
+    return turn.prompt_tokens + turn.context_tokens + turn.max_tokens
 
 
 def _takes(worker: Worker, tokens: int, excluding: Worker | None) -> bool:

@@ -78,13 +78,13 @@ class Line:
         self.bounded = bool(known)
         self.largest_kv_tokens = max(known) if known and len(known) == len(sizes) else None
 
-    def needed(self, kv_tokens: int) -> int:
-        """What to ask of a worker's memory: nothing, for a request that none could ever hold.
+    def needed(self, asked_tokens: int, kv_tokens: int) -> int:
+        """What to ask of a worker's memory: nothing, for a request that asked for more than any could ever hold.
 
         It is sent all the same: the engine counts exactly, and says why in its own words.
         """
         largest = self.largest_kv_tokens
-        return 0 if largest is not None and kv_tokens > largest else kv_tokens
+        return 0 if largest is not None and asked_tokens > largest else kv_tokens
 
     def __repr__(self) -> str:
         free, ahead = len(self.free.workers), len(self.ahead.workers)

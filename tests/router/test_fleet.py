@@ -133,6 +133,15 @@ def test_a_granted_answer_weighs_what_was_granted() -> None:
     assert (fleet.workers[0].kv_held_tokens, fleet.workers[0].work_tokens) == (0, 0.0)
 
 
+def test_what_fits_is_taken_whatever_was_granted_in_between() -> None:
+    fleet = fleet_of(worker("a", slots=8, kv_tokens=100))
+    assert fleet.take(asked(prompt=50, answer=40))
+    turn = asked(prompt=30, answer=100)  # more than the worker has: it would be sent for it to refuse
+    assert fleet.fits(turn)
+    turn.granted_tokens = 20  # now it could fit, and does not
+    assert fleet.take(turn)
+
+
 def test_what_could_never_fit_anywhere_is_sent_for_the_worker_to_refuse() -> None:
     small, large = worker("small", slots=2, kv_tokens=100), worker("large", slots=2, kv_tokens=1000)
     fleet = fleet_of(small, large)

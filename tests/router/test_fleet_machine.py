@@ -88,20 +88,33 @@ class Ledger(RuleBasedStateMachine):
         affinity=st.integers(0, 3),
         excluded=st.none() | st.integers(0, 11),
         count=st.integers(1, 5),
+        granted=st.integers(0, 30),
     )
     def take(
-        self, model: str, work: float, sizes: tuple[int, int], affinity: int, excluded: int | None, count: int
+        self,
+        model: str,
+        work: float,
+        sizes: tuple[int, int],
+        affinity: int,
+        excluded: int | None,
+        count: int,
+        granted: int,
     ) -> None:
         for _ in range(count):
-            self.take_one(asked(model=model, work=work, prompt=sizes[0], answer=sizes[1], affinity=affinity), excluded)
+            self.take_one(
+                asked(model=model, work=work, prompt=sizes[0], answer=sizes[1], affinity=affinity), excluded, granted
+            )
 
-    def take_one(self, turn: Turn, excluded: int | None) -> None:
+    def take_one(self, turn: Turn, excluded: int | None, granted: int) -> None:
         fleet = self.fleet
         out = fleet.workers[excluded % len(fleet.workers)] if excluded is not None and fleet.workers else None
-        open_now = [one for one in fleet.workers if one is not out and self.could(one, turn)]
         fits = fleet.fits(turn, out)
+        assert fits == any(one is not out and self.could(one, turn) for one in fleet.workers)
+        if fits:  # between the two, the core grants
+            turn.granted_tokens = granted and min(granted, turn.max_tokens)
+        open_now = [one for one in fleet.workers if one is not out and self.could(one, turn)]
         taken = fleet.take(turn, out)
-        assert fits == (taken is not None) == bool(open_now)
+        assert fits == (taken is not None)
         if taken is None:
             return
         assert taken in open_now
@@ -116,9 +129,8 @@ class Ledger(RuleBasedStateMachine):
             return False
         sizes = [one.kv_tokens for one in self.fleet.workers if one.live and turn.model in one.models]
         largest = max(size or 0 for size in sizes) if all(size is not None for size in sizes) else None
-        tokens = kv_tokens(turn)
-        hopeless = largest is not None and tokens > largest
-        needed = 0 if hopeless else tokens
+        hopeless = largest is not None and turn.prompt_tokens + turn.max_tokens > largest
+        needed = 0 if hopeless else kv_tokens(turn)
         return worker.kv_tokens is None or worker.kv_held_tokens + needed <= worker.kv_tokens
 
     @precondition(lambda self: self.held)
