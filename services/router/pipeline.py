@@ -298,7 +298,8 @@ class Pipeline:
         usage = used(turn, life, self.dispatcher.estimator(turn), now)
         if worker is not None:
             exchange.log["worker"] = worker.name
-            if outcome in STILL_RUNNING and turn.attempt_id:
+            rang = life.alarm is not None and life.alarm.rang
+            if turn.attempt_id and (rang or outcome in STILL_RUNNING):
                 self.cancels.tell(worker, turn.attempt_id)
         self.dispatcher.release(now, turn, outcome, usage.prompt_tokens, usage.completion_tokens, usage.pace_s)
         self._settle_rate(life, outcome, usage, now)
