@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 from urllib.parse import urlsplit
 
-import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
+from services.router.yamlfile import Unreadable, read_yaml
 from services.runtime.settings import describe
 
 MAX_WORKERS = 256
@@ -79,11 +79,9 @@ def read(path: Path) -> list[WorkerSpec]:
     """The workers of a file. Raises ValueError listing every fault."""
     where = f"WORKERS_FILE {path}"
     try:
-        content = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise ValueError(f"{where}: {error.strerror}") from None
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise ValueError(f"{where} is not YAML: {error}") from None
+        content = read_yaml(path)
+    except Unreadable as fault:
+        raise ValueError(f"{where}: {fault}") from None
     return _checked(content, where)
 
 

@@ -61,6 +61,11 @@ def test_every_fault_of_a_file_is_named_at_once(tmp_path: Path) -> None:
         assert said in str(fault.value)
 
 
+def test_a_field_that_stands_twice_is_a_fault(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="has 'slots' twice"):
+        read(written(tmp_path, f"{OPENAI}, slots: 1, slots: 8"))
+
+
 def test_there_are_so_many_workers_and_no_more(tmp_path: Path) -> None:
     entries = [f"name: w{number}, kind: weir, url: 'http://x'" for number in range(MAX_WORKERS + 1)]
     assert len(read(written(tmp_path, *entries[:-1]))) == MAX_WORKERS
