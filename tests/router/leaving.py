@@ -25,6 +25,7 @@ from services.core.outcome import Outcome
 from services.core.request import Stage as Standing
 from services.router import app, health, prober
 from services.router.alarm import Alarm
+from services.router.cancels import Cancels
 from services.router.dispatcher import Dispatcher
 from services.router.life import Life
 from services.router.turn import Turn
@@ -269,6 +270,7 @@ class Scene:
     stream: bool
     stand: Stand
     dispatcher: WatchedDispatcher
+    cancels: Cancels
     log: io.BytesIO
     go: asyncio.Event
     clients: list[Client] = field(default_factory=list)
@@ -370,6 +372,7 @@ class Scene:
         """What is there when nobody asks and nothing is held; with `before`, once no more is open than there was."""
         await until(lambda: not self.still_held(), f"nothing held: {self.still_held()}")
         await until(lambda: not any(worker.running for worker in self.workers), "every worker idle")
+        await until(lambda: not self.cancels._lines, "every worker told")
         if before is not None:
             await until(lambda: self._open() <= before.open, "every descriptor closed, and every task ended")
         for worker in self.workers:
@@ -437,13 +440,14 @@ async def scene(
 ) -> AsyncIterator[Scene]:
     """A watched router before workers with so many slots each, ready for clients that leave at the stage."""
     made: list[WatchedDispatcher] = []
-    log, go, failed = io.BytesIO(), asyncio.Event(), set[str]()
+    cancels, log, go, failed = Cancels(), io.BytesIO(), asyncio.Event(), set[str]()
 
     def watched(*parts: Any) -> WatchedDispatcher:
         made.append(WatchedDispatcher(*parts))
         return made[-1]
 
     monkeypatch.setattr(app, "Dispatcher", watched)
+    monkeypatch.setattr(app, "Cancels", lambda: cancels)
     monkeypatch.setattr(app, "Log", lambda name, level: Log(name, "INFO", stream=log))
     monkeypatch.setattr(health, "FAILURES", 10**9)  # the retry is looked at, not who is ejected
     monkeypatch.setattr(prober, "PROBE_TIMEOUT_S", 60.0)  # nor how fast this machine is, or how far a clock leaps
@@ -456,7 +460,7 @@ async def scene(
     clients: list[Client] = []
     try:
         async with standing(*made_workers, retrieval=retrieval, **chosen) as stand:
-            yield Scene(stage, stream, stand, made[0], log, go, clients)
+            yield Scene(stage, stream, stand, made[0], cancels, log, go, clients)
     finally:
         for client in clients:
             client.close()

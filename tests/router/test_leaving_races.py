@@ -12,6 +12,7 @@ import pytest
 from services.contracts.generate import GenerateRequest, Token
 from services.core.outcome import Outcome
 from services.router.telling import AWAKE_S
+from services.runtime.connection import MAX_BEHIND
 from services.runtime.http import Exchange
 from tests.router.leaving import (
     LOOP_TURNS,
@@ -314,6 +315,26 @@ def test_only_the_request_that_was_begun_is_counted_of_several_on_one_connection
             assert await here.stand.counted() == {Outcome.CLIENT_GONE: 1}
 
     run(main)
+
+
+def test_a_client_that_leaves_a_long_pipeline_behind_holds_its_place_no_longer_than_its_deadline(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Past what may wait behind an answer nothing is read any more, and only who reads sees a client leave."""
+
+    async def main() -> None:
+        async with scene(Stage.DISPATCHED, monkeypatch, stream=False) as here:
+            client = await here.client("first", Way.RST)
+            behind = b"".join(asking(f"behind-{number}") for number in range(2 * MAX_BEHIND))
+            await client.send(asking("first", x_weir_deadline_ms="4500") + behind)
+            await until(lambda: here.there() == 1, "the first at its worker")
+            client.leave()
+            leap(4.6)
+            await until(lambda: not here.still_held(), "its place is free")
+            assert here.dispatcher.outcomes["first"] == Outcome.DEADLINE_EXCEEDED
+            await here.at_rest()
+
+    run(main, LeapingLoop)
 
 
 def test_whoever_asked_for_vectors_may_leave_too(monkeypatch: pytest.MonkeyPatch) -> None:
