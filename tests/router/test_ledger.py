@@ -1,0 +1,189 @@
+"""Every request that a client sent ends once: its client, its counters and its line in the log agree, exactly."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import httpx2
+import pytest
+import yaml
+
+from services.contracts.generate import GenerateRequest
+from services.runtime.apikey import digest, written
+from services.runtime.http import Exchange
+from tests.router.rig import FakeWorker, Stand, answer, cut_after, failing, hang, refuse, run, standing
+
+pytestmark = pytest.mark.stack
+TENANTS = {"calm": {}, "limited": {"rate": {"requests_per_s": 8}}, "small": {"queue": {"requests": 3}}}
+SCRIPTS = {
+    "serve": answer, "fail": failing(), "refuse": refuse, "die": cut_after(0), "cut": cut_after(2), "hang": hang,
+    "leave": hang,
+}  # fmt: skip
+FATES = {
+    "serve": 30, "slow": 10, "once": 8, "fail": 4, "refuse": 6, "die": 3, "cut": 6, "hang": 5, "leave": 12,
+    "impatient": 6, "tight": 6, "garbage": 4, "no model": 4,
+}  # fmt: skip
+Ledger = Counter[tuple[str, str]]
+"""How many requests of a tenant ended like this."""
+
+
+@dataclass
+class Plan:
+    """What one client does, and what befalls it."""
+
+    id: str
+    tenant: str
+    fate: str
+    route: str
+    stream: bool
+    starts_s: float
+
+    def body(self) -> bytes:
+        text = f"{self.fate} {self.id}"
+        prompt: dict[str, Any] = {
+            "/ask": {"query": text, "top_k": 1},
+            "/v1/completions": {"prompt": text},
+            "/v1/chat/completions": {"messages": [{"role": "user", "content": text}]},
+        }[self.route]
+        model = {"model": "none"} if self.fate == "no model" else {}
+        whole = json.dumps({**prompt, **model, "max_tokens": 8, "stream": self.stream}).encode()
+        return whole[:-3] if self.fate == "garbage" else whole
+
+    def headers(self) -> dict[str, str]:
+        headers = {"authorization": f"Bearer key-of-{self.tenant}", "x-request-id": self.id}
+        deadline_ms = {"hang": "250", "tight": "2"}.get(self.fate)
+        if deadline_ms:
+            headers["x-weir-deadline-ms"] = deadline_ms
+        if self.fate == "impatient":
+            headers["prefer"] = "wait=0"
+        return headers
+
+
+def plans(random: Random, count: int) -> list[Plan]:
+    fates = random.choices(list(FATES), list(FATES.values()), k=count)
+    return [
+        Plan(
+            f"r{number}",
+            random.choice([*TENANTS, *TENANTS, "nobody"]),
+            fate,
+            random.choice(["/ask", "/v1/completions", "/v1/chat/completions"]),
+            random.random() < 0.5,
+            random.random() * 1.5,
+        )
+        for number, fate in enumerate(fates)
+    ]
+
+
+class Stage:
+    """What the workers do with a request: what its prompt says."""
+
+    def __init__(self) -> None:
+        self.once: set[str] = set()
+
+    async def __call__(self, exchange: Exchange, request: GenerateRequest, worker: FakeWorker) -> None:
+        said = request.prompt or (request.messages or [])[-1].content
+        fate, id = said.removeprefix("Question: ").split(" ")
+        if fate == "slow":
+            await asyncio.sleep(0.05)
+        if fate == "once" and id not in self.once:
+            self.once.add(id)
+            fate = "fail"
+        await SCRIPTS.get(fate, answer)(exchange, request, worker)
+
+
+def told(response: httpx2.Response) -> str:
+    """The outcome, in the client's eyes."""
+    if response.status_code != 200:
+        code: str = response.json()["error"]["code"]
+        return "invalid_request" if code in ("invalid_api_key", "invalid_json") else code
+    if "event: error" in response.text:
+        assert "[DONE]" not in response.text
+        streamed: str = json.loads(response.text.rpartition("event: error\ndata: ")[2])["error"]["code"]
+        return streamed
+    assert "text/event-stream" not in response.headers["content-type"] or response.text.endswith("data: [DONE]\n\n")
+    return "served"
+
+
+async def live(stand: Stand, client: httpx2.AsyncClient, plan: Plan) -> str:
+    await asyncio.sleep(plan.starts_s)
+    asking = asyncio.create_task(client.post(plan.route, content=plan.body(), headers=plan.headers()))
+    while plan.fate == "leave" and not asking.done():
+        line = {turn.id for turn in stand.dispatcher.waiting}
+        if plan.id in line or any(plan.id in worker.ids for worker in stand.workers):
+            await asyncio.sleep(0.05)
+            asking.cancel()
+            break
+        await asyncio.sleep(0.01)
+    try:
+        return told(await asking)
+    except asyncio.CancelledError:
+        return "client_gone"
+
+
+async def counted(stand: Stand, metric: str, label: str) -> Ledger:
+    """A counter's samples by tenant and the other label."""
+    found: Ledger = Counter()
+    for labels, value in await stand.samples(metric):
+        parts = dict(part.split("=") for part in labels.strip("{}").replace('"', "").split(","))
+        found[parts["tenant"], parts[label]] += int(value)
+    return +found
+
+
+def logged(lines: str) -> Ledger:
+    records = [json.loads(line) for line in lines.splitlines() if '"event":"request"' in line]
+    asked = [record for record in records if record["service"] == "router" and record["method"] == "POST"]
+    assert {record["status"] == 499 for record in asked if record["outcome"] == "client_gone"} <= {True}
+    return Counter((record["tenant"], record["outcome"]) for record in asked)
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+def test_what_clients_were_told_is_what_was_counted_and_logged(
+    seed: int, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    entries = [{"id": id, "keys": [written(digest(f"key-of-{id}".encode()))], **more} for id, more in TENANTS.items()]
+    (tmp_path / "tenants.yaml").write_text(yaml.safe_dump({"tenants": entries}))
+    ours: Ledger = Counter()
+
+    async def main() -> None:
+        stage = Stage()
+        one = standing(
+            *(FakeWorker(stage, slots=3) for _ in range(3)),
+            tenants_file=tmp_path / "tenants.yaml",
+            max_inflight=8,
+            log_level="INFO",
+            default_ttft_ms=20_000,  # who leaves must not be turned away in the same moment: it could not know which
+        )
+        async with one as stand:
+            limits = httpx2.Limits(max_connections=None)
+            async with httpx2.AsyncClient(base_url=stand.client.base_url, timeout=30, limits=limits) as client:
+                chosen = plans(Random(seed), 300)
+                endings = await asyncio.gather(*(live(stand, client, plan) for plan in chosen))
+            for plan, ending in zip(chosen, endings, strict=True):
+                ours[plan.tenant if plan.tenant in TENANTS else "other", ending] += 1
+            await stand.all_returned()
+            assert await counted(stand, "weir_requests_total", "outcome") == ours
+            await self_consistent(stand, ours)
+
+    run(main)
+    assert logged(capfd.readouterr().out) == ours
+    assert len({ending for _, ending in ours}) >= 9, "the fates are too kind to prove anything"
+
+
+async def self_consistent(stand: Stand, ours: Ledger) -> None:
+    """Each request that was weighed was let in or turned away at the door; and nothing of any is left."""
+    decisions = await counted(stand, "weir_admission_total", "decision")
+    weighed = {key: n for key, n in ours.items() if key[1] not in ("invalid_request", "model_not_found")}
+    assert sum(decisions.values()) == sum(weighed.values())
+    for key, refused in decisions.items():
+        assert key[1] in ("admit", "degrade") or refused <= ours[key]
+    dispatcher = stand.dispatcher
+    assert not dispatcher.waiting
+    assert dispatcher.weir.drr.usage.requests == dispatcher.weir.second_finishes == stand.router.drain.inflight == 0
+    assert not any(of_pool.estimator.busy for of_pool in dispatcher.weir.learned.values())
+    assert not any(worker.held or worker.work_tokens for worker in dispatcher.fleet.workers)
