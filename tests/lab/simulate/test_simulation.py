@@ -170,7 +170,7 @@ def test_a_request_that_never_ends_or_ends_twice_is_a_bug_and_says_so() -> None:
 def test_a_job_has_every_field_of_a_request() -> None:
     _, (job,) = play([(0.0, 100, 10, 1.0)])
     missing = [name for name in Request.__slots__ if not hasattr(job, name)]
-    assert not missing
+    assert missing == ["flow"]  # where it stands, which a scheduler writes when it lets it in
 
 
 def test_only_what_arrives_in_the_counting_window_counts() -> None:
