@@ -92,8 +92,14 @@ class Connection(asyncio.Protocol):
         self._part_timer = self._loop.call_later(self._shared.limits.headers_s, self._too_slow)
 
     def eof_received(self) -> None:
-        """The client has closed, or its half: the two look the same. It still gets what has been answered."""
+        """The client has closed, or its half: the two look the same, and whoever works for it is told now.
+
+        It still gets what has been sent, however slowly it reads that.
+        """
+        self._deaf = self._over = True
         self._outbox.flush()
+        for exchange in self._unanswered():
+            exchange.lost()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._deaf = self._over = True

@@ -253,14 +253,15 @@ def test_a_stream_is_left_while_its_line_is_only_kept_awake(monkeypatch: pytest.
     run(main, LeapingLoop)
 
 
-@pytest.mark.parametrize("way", [Way.FIN, Way.RST], ids=lambda way: way.value)
+@pytest.mark.parametrize("way", list(Way), ids=lambda way: way.value)
 def test_a_client_that_does_not_read_is_missed_as_soon_as_one_that_does(
     way: Way, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def main() -> None:
-        async with scene(Stage.MID_STREAM, monkeypatch, stream=True) as here:
+        async with scene(Stage.MID_STREAM, monkeypatch, stream=True, write_stall_s=60) as here:
             client = await flooded(here, way)
             client.leave()
+            await until(lambda: not here.still_held(), "its place is free")
             await all_gone(here, [client])
             assert ends(here, [client]) == {Outcome.CLIENT_GONE: 1}
             await until(lambda: sum(worker.left for worker in here.workers) == 1, "the worker let go")
