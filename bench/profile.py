@@ -17,9 +17,9 @@ from pathlib import Path
 
 import uvloop
 
-from bench.client import Tally, closed_loop, connect, post
+from bench.client import closed_loop, post
 from bench.machine import cores, pinned, process, until_ready
-from bench.router import CONNECTIONS, METRICS_PORT, ROUTER_PORT, STUB_PORT, chat
+from bench.router import CONNECTIONS, FULL, METRICS_PORT, ROUTER_PORT, STUB_PORT, chat, fill
 from services.lab.machine import describe
 
 AREAS = {
@@ -27,19 +27,24 @@ AREAS = {
     "runtime/keepalive.py": "HTTP to the worker",
     "router/upstreams/": "HTTP to the worker",
     "runtime/guard.py": "HTTP from the client",
-    "runtime/cycle.py": "HTTP from the client",
-    "uvicorn/": "HTTP from the client",
+    "runtime/connection.py": "HTTP from the client",
+    "runtime/exchange.py": "HTTP from the client",
+    "runtime/framing.py": "HTTP from the client",
     "runtime/http.py": "HTTP from the client",
     "runtime/strictjson.py": "parsing and checking",
-    "router/asked.py": "parsing and checking",
-    "router/deadlines.py": "parsing and checking",
+    "router/parsers.py": "parsing and checking",
+    "router/wishes.py": "parsing and checking",
     "router/tenants.py": "parsing and checking",
-    "prometheus_client/": "metrics",
+    "router/sizing.py": "parsing and checking",
+    "runtime/tally.py": "metrics",
     "router/metrics.py": "metrics",
     "runtime/log.py": "logs",
     "runtime/errors.py": "the refusal's body",
+    "router/dispatcher.py": "choosing a worker",
+    "router/fleet.py": "choosing a worker",
+    "router/worker.py": "choosing a worker",
+    "services/core/": "deciding: admission, fairness, estimates",
     "router/": "the pipeline itself",
-    "core/": "the pipeline itself",
 }
 RESULTS = Path(__file__).parents[1] / "docs" / "results"
 ROOT = "services/router/__main__.py"  # at the bottom of every stack of the event loop's thread
@@ -80,7 +85,7 @@ async def measure() -> dict[str, list[tuple[str, float]]]:
         for kind in KINDS:
             env = {
                 "ROUTER_PORT": str(ROUTER_PORT), "METRICS_PORT": str(METRICS_PORT), "WORKERS_FILE": str(workers),
-                "MAX_INFLIGHT": "1" if kind == "refusals" else "64", "RETRIEVAL_URL": "http://127.0.0.1:1",
+                "RETRIEVAL_URL": "http://127.0.0.1:1", **(FULL if kind == "refusals" else {}),
             }  # fmt: skip
             stub = process(["-m", "bench.stub", str(STUB_PORT)], other_core)
             async with stub, process(["-m", "services.router"], router_core, env) as pid:
@@ -92,12 +97,7 @@ async def measure() -> dict[str, list[tuple[str, float]]]:
 
 
 async def _sample(pid: int, kind: str, raw: Path) -> None:
-    holder = await connect(ROUTER_PORT, Tally())
-    if kind == "refusals":
-        holder.ask(post(ROUTER_PORT, "/v1/chat/completions", chat("hang"))).add_done_callback(
-            lambda done: done.exception()
-        )
-        await asyncio.sleep(0.2)
+    held = await fill() if kind == "refusals" else []
     request = post(ROUTER_PORT, "/v1/chat/completions", chat("fast", stream=kind == "streams"))
     load = asyncio.create_task(closed_loop(ROUTER_PORT, request, CONNECTIONS, SECONDS + 3))
     await asyncio.sleep(1.5)
@@ -108,7 +108,8 @@ async def _sample(pid: int, kind: str, raw: Path) -> None:
     )  # fmt: skip
     _, said = await spy.communicate()
     await load
-    holder.transport.close()
+    for holder in held:
+        holder.transport.close()
     if spy.returncode:
         raise RuntimeError(f"py-spy failed: {said.decode(errors='replace').strip()[-300:]}")
 

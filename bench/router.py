@@ -7,12 +7,14 @@ import json
 import tempfile
 from pathlib import Path
 
-from bench.client import Tally, closed_loop, connect, open_loop, post
+from bench.client import Connection, Tally, closed_loop, connect, open_loop, post
 from bench.figure import Figure
 from bench.machine import cores, pinned, process, rss_mb, until_ready
 
 ROUTER_PORT, METRICS_PORT, STUB_PORT = 28000, 29000, 28080
 CONNECTIONS = 32
+FULL = {"MAX_INFLIGHT": "1", "MAX_QUEUE_SIZE": "1", "TENANT_QUEUE_SIZE": "1"}
+"""With one that runs and one that waits the house is full."""
 
 
 def chat(model: str, stream: bool = False) -> bytes:
@@ -44,7 +46,7 @@ async def measure(seconds: float) -> list[Figure]:
                 idle_mb = rss_mb(pid)
                 figures = await _loads(seconds)
                 figures.append(Figure("idle memory", idle_mb, "MB", 80, at_least=False))
-            refusing = {**env, "MAX_INFLIGHT": "1"}
+            refusing = {**env, **FULL}
             async with process(["-m", "services.router"], router_core, refusing):
                 await until_ready(f"http://127.0.0.1:{ROUTER_PORT}/health/ready")
                 figures += await _refusals(seconds)
@@ -68,7 +70,7 @@ async def _loads(seconds: float) -> list[Figure]:
     through = await open_loop(ROUTER_PORT, plain, 200, seconds * 2)
     chunks = streams.events / streams.wall_s
     return [
-        Figure("chat completions", busy.per_second, "requests/s", 5000,
+        Figure("chat completions", busy.per_second, "requests/s", 8000,
                note=f"p50 {busy.quantile_ms(0.5):.1f} ms, p99 {busy.quantile_ms(0.99):.1f} ms; "
                     f"client and stub alone {ceiling.per_second:,.0f}/s"),
         Figure("streamed chunks", chunks, "chunks/s", 15_000,
@@ -81,19 +83,33 @@ async def _loads(seconds: float) -> list[Figure]:
 
 
 async def _refusals(seconds: float) -> list[Figure]:
-    holder = await connect(ROUTER_PORT, Tally())
-    holding = holder.ask(post(ROUTER_PORT, "/v1/chat/completions", chat("hang")))
-    await asyncio.sleep(0.2)
+    held = await fill()
     request = post(ROUTER_PORT, "/v1/chat/completions", chat("fast"))
     refused = await closed_loop(ROUTER_PORT, request, CONNECTIONS, seconds)
     _must(refused, 429)
-    holding.cancel()
-    holder.transport.close()
+    for holder in held:
+        holder.transport.close()
     return [
         Figure("refusals", refused.per_second, "requests/s", 12_000),
         Figure("refusal p99", refused.quantile_ms(0.99), "ms", 10, at_least=False,
                note=f"p50 {refused.quantile_ms(0.5):.1f} ms"),
     ]  # fmt: skip
+
+
+async def fill() -> list[Connection]:
+    """One that runs and one that waits, neither of whom is answered: whoever comes now is refused."""
+    held: list[Connection] = []
+    for _ in range(2):
+        holder = await connect(ROUTER_PORT, Tally())
+        holder.ask(post(ROUTER_PORT, "/v1/chat/completions", chat("hang"))).add_done_callback(_forget)
+        held.append(holder)
+        await asyncio.sleep(0.2)
+    return held
+
+
+def _forget(done: asyncio.Future[None]) -> None:
+    if not done.cancelled():
+        done.exception()
 
 
 def _must(tally: Tally, status: int) -> None:

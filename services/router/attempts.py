@@ -53,6 +53,7 @@ class Attempts:
             except UpstreamError as error:
                 call = await self._again(call, turn, self._failed(turn, error), error)
             except Busy as busy:
+                turn.overloaded = True
                 self._prober.refused(_place_of(turn), busy)
                 call = await self._again(call, turn, "refused", busy)
 
@@ -62,6 +63,7 @@ class Attempts:
         remaining_ms = (call.deadline_at - now) * 1000
         if remaining_ms <= 0:
             raise Refused(Outcome.DEADLINE_EXPIRED, "the deadline passed before a worker was reached")
+        turn.sent_at, turn.overloaded = now, False
         attempt = Attempt(self._dispatcher.next_attempt(turn), remaining_ms)
         if not call.asked.stream:
             return await worker.upstream.whole(call, attempt)
@@ -71,6 +73,16 @@ class Attempts:
         except BaseException:
             stream.close()
             raise
+
+    def broke(self, turn: Turn, error: UpstreamError) -> None:
+        """Its stream was cut, or fell silent, after the first output: no retry, but the worker is looked at."""
+        worker = turn.worker
+        if worker is None:
+            return
+        if isinstance(error, WorkerFailed):
+            self._prober.failed(worker)
+        else:
+            self._prober.suspect(worker, error)
 
     def _failed(self, turn: Turn, error: UpstreamError) -> str:
         """Why a try failed, for the metric. Raises Refused for a request that has cost its second worker."""
@@ -97,7 +109,7 @@ class Attempts:
             raise self._give_up(call, turn, failure)
         turn.retried = turn.retried or not free
         self._metrics.retry(reason)
-        await self._dispatcher.another(turn, overloaded=reason == "refused")
+        await self._dispatcher.another(turn)
         return call if free else call.reduced()
 
     def _may_retry(self, call: Call, turn: Turn, now: float, failure: Exception, delay_s: float) -> bool:

@@ -28,6 +28,7 @@ class Call(msgspec.Struct, frozen=True):
     asked: Asked
     messages: list[Message] | None = None
     reduce: Callable[[], list[Message]] | None = None  # the same question over less context, for the one retry
+    trace: tuple[tuple[bytes, bytes], ...] = ()  # W3C trace context, as it came
 
     def reduced(self) -> Call:
         """The call for the one retry: with less context where there is any to leave out."""

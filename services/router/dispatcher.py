@@ -134,13 +134,13 @@ class Dispatcher:
             await self._sleep(turn)
         return turn.worker
 
-    async def another(self, turn: Turn, *, overloaded: bool = False) -> Worker:
+    async def another(self, turn: Turn) -> Worker:
         """For the one retry: another worker's place, before all who wait; its own again, when it has rested, if alone.
 
         Raises Refused when nobody is left who could. It keeps its place under MAX_INFLIGHT, so that bounds these too.
         """
         turn.left = turn.worker
-        self._leave(turn, overloaded=overloaded)
+        self._leave(turn)
         self._second.append(turn)
         now = asyncio.get_running_loop().time()
         self._serve_second()
@@ -207,6 +207,7 @@ class Dispatcher:
             turn = cast(Turn, started)
             cap.try_take()
             turn.worker = fleet.take(turn)
+            assert turn.worker is not None, f"{turn!r} fitted, and found no place"
             self.waiting.discard(turn)
             turn.wake()
         return self.cap.taken_total > before
@@ -214,12 +215,10 @@ class Dispatcher:
     def _fits(self, request: Request) -> bool:
         return self.fleet.fits(cast(Turn, request))
 
-    def _leave(
-        self, turn: Turn, pace_s: float | None = None, *, overloaded: bool = False, served: bool = False
-    ) -> None:
+    def _leave(self, turn: Turn, pace_s: float | None = None, *, served: bool = False) -> None:
         worker, turn.worker = turn.worker, None
         if worker is not None:
-            self.fleet.give_back(worker, turn, pace=pace_s, overloaded=overloaded, served=served)
+            self.fleet.give_back(worker, turn, pace=pace_s, overloaded=turn.overloaded, served=served)
 
     def _turn_away(self, turn: Turn, refusal: Refused) -> None:
         self.waiting.discard(turn)

@@ -34,9 +34,16 @@ class Holdings(Collector):
         yield from self._queues()
         for name, text, value in WORKER_GAUGES:
             family = GaugeMetricFamily(name, text, labels=["worker"])
-            for worker in self._dispatcher.fleet.workers:
-                family.add_metric([worker.name], value(worker))
+            for worker_name, amount in self._by_name(value).items():
+                family.add_metric([worker_name], amount)
             yield family
+
+    def _by_name(self, value: Callable[[Worker], float]) -> dict[str, float]:
+        """One that is leaving and one that has taken its name count together."""
+        fleet, found = self._dispatcher.fleet, dict[str, float]()
+        for worker in (*fleet.workers, *fleet.leaving):
+            found[worker.name] = found.get(worker.name, 0.0) + value(worker)
+        return found
 
     def _levels(self) -> Metric:
         family = GaugeMetricFamily(

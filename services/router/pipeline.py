@@ -46,6 +46,7 @@ from services.runtime.keepalive import UpstreamError
 
 STILL_RUNNING = (Outcome.CLIENT_GONE, Outcome.DEADLINE_EXCEEDED, Outcome.DRAINING)
 PAUSED_HINT_MS = 5000
+TRACE_CONTEXT = (b"traceparent", b"tracestate")
 LEVELS = tuple(block([(b"x-weir-level", b"%d" % level)]) for level in range(len(LADDER)))
 
 Work = Callable[[Life], Awaitable[Refused | None]]
@@ -90,6 +91,7 @@ class Pipeline:
             failure = error
             outcome = error.outcome
         except UpstreamError as error:  # after the first output: before it, there is the retry
+            self._broke(life, error)
             failure = UpstreamFailed(f"the worker's answer was cut: {error}")
             outcome = failure.outcome
         except asyncio.CancelledError:  # by the client's leaving, by a limit, or by the end of the drain's grace
@@ -113,8 +115,14 @@ class Pipeline:
         if alarm is None or not alarm.rang:
             return leaving()
         if alarm.silence and alarm.limit < alarm.deadline:
-            return UpstreamFailed(f"the worker said nothing for {self.settings.stream_silence_s:g} s")
+            silent = UpstreamError(f"the worker said nothing for {self.settings.stream_silence_s:g} s")
+            self._broke(life, silent)
+            return UpstreamFailed(str(silent))
         return _too_late(life)
+
+    def _broke(self, life: Life, error: UpstreamError) -> None:
+        if life.turn is not None:
+            self.attempts.broke(life.turn, error)
 
     async def _answer(self, exchange: Exchange, parse: Parser, life: Life) -> Refused | None:
         life.tenant = self.tenants.by_header(exchange.header)  # a stranger's body is not worth reading
@@ -203,13 +211,26 @@ class Pipeline:
 
     def _admit(self, turn: Turn, life: Life) -> Refused | None:
         """Its rate, then its place; a request that is refused a place has used no rate."""
+        tokens = float(turn.prompt_tokens + turn.context_tokens + turn.max_tokens)
+        refusal = self.reserve(life, tokens)
+        if refusal is not None:
+            return refusal
+        refusal = self.dispatcher.admit(life.began_at, turn)
+        if refusal is None:
+            life.turn = turn
+            life.reserved_tokens = tokens
+        elif (rate := _known(life).rate) is not None:
+            rate.give_back(life.began_at, tokens)
+        return refusal
+
+    def reserve(self, life: Life, tokens: float) -> Refused | None:
+        """One request of so many tokens from its tenant's rate; nothing for one that is paused."""
         tenant, now = _known(life), life.began_at
         if tenant.paused:
             return Refused(
                 Outcome.YIELD, "this tenant is paused", reason="paused", scope="tenant", retry_hint_ms=PAUSED_HINT_MS
             )
         rate = tenant.rate
-        tokens = float(turn.prompt_tokens + turn.context_tokens + turn.max_tokens)
         if rate is not None:
             wait_s = rate.try_take(now, tokens)
             if wait_s is not None:
@@ -218,13 +239,7 @@ class Pipeline:
                     Outcome.RATE_LIMITED, f"this tenant's rate is used up for {wait_s:.2f} s",
                     reason="rate", scope="tenant", retry_hint_ms=hint_ms,
                 )  # fmt: skip
-        refusal = self.dispatcher.admit(now, turn)
-        if refusal is None:
-            life.turn = turn
-            life.reserved_tokens = tokens
-        elif rate is not None:
-            rate.give_back(now, tokens)
-        return refusal
+        return None
 
     # ---- on its way
 
@@ -274,7 +289,10 @@ class Pipeline:
         if asked.lookup is not None:
             messages, reduce = self.context.prompt(asked.lookup, life)
         life.lowered = turn.granted_tokens < asked.max_tokens
-        return Call(exchange.id, turn.tenant, turn.model, turn.granted_tokens, turn.deadline, asked, messages, reduce)
+        return Call(
+            exchange.id, turn.tenant, turn.model, turn.granted_tokens, turn.deadline, asked, messages, reduce,
+            tuple((name, value) for name, value in exchange.headers if name in TRACE_CONTEXT),
+        )  # fmt: skip
 
     # ---- the end
 

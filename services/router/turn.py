@@ -27,6 +27,10 @@ class Turn(Request):
     """The worker that its first attempt failed at."""
     attempt_id: str = ""
     attempts: int = 0
+    sent_at: float = 0.0
+    """When the last of them began, in the loop's seconds."""
+    overloaded: bool = False
+    """Whether the last of them was refused for want of capacity."""
     retried: bool = False
     kills: int = 0
     """Workers whose connection was lost while they worked on it."""

@@ -18,7 +18,7 @@ PREFILL_PER_TOKEN = 0.005
 
 
 class Usage(NamedTuple):
-    """Tokens, and the seconds that each token of the answer after the first took (None: nothing is known)."""
+    """Tokens, and the pace that a learned limit listens to (`pace.py`); None where none does."""
 
     prompt_tokens: float
     completion_tokens: float
@@ -34,7 +34,7 @@ def used(turn: Turn, life: Life, estimator: Estimator, now: float) -> Usage:
         return NOTHING
     end = life.end
     if end is not None and end.prompt_tokens + end.completion_tokens:
-        return Usage(end.prompt_tokens, end.completion_tokens, _pace_s(turn, end.completion_tokens, now))
+        return Usage(end.prompt_tokens, end.completion_tokens, _pace_s(turn, end, now))
     return Usage(turn.prompt_tokens + turn.context_tokens, _written(turn, life, estimator, now), None)
 
 
@@ -47,10 +47,10 @@ def first_token_at(life: Life, end: End, now: float) -> float:
     return life.dispatched_at + (now - life.dispatched_at) * reading / (reading + writing)
 
 
-def _pace_s(turn: Turn, completion_tokens: int, now: float) -> float | None:
-    if completion_tokens < 2 or now <= turn.first_token_at:
-        return None
-    return (now - turn.first_token_at) / (completion_tokens - 1)
+def _pace_s(turn: Turn, end: End, now: float) -> float | None:
+    """What the answer tells a limit that is being learned; only its own worker knows how to put it."""
+    worker = turn.worker
+    return worker.pace(now - turn.sent_at, end.prompt_tokens, end.completion_tokens) if worker is not None else None
 
 
 def _written(turn: Turn, life: Life, estimator: Estimator, now: float) -> float:

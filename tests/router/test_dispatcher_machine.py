@@ -107,7 +107,8 @@ class Machine(RuleBasedStateMachine):
         async with asyncio.timeout_at(turn.deadline):
             for after_s, overloaded in arrival.faults:
                 await asyncio.sleep(after_s)
-                await self.house.dispatcher.another(turn, overloaded=overloaded)
+                turn.overloaded = overloaded
+                await self.house.dispatcher.another(turn)
             await asyncio.sleep(arrival.seconds)
 
     @precondition(lambda self: self.house.rides)

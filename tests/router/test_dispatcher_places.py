@@ -237,8 +237,9 @@ def test_a_lone_worker_that_refuses_is_tried_again_once_its_delay_is_over_and_no
         refused = turn()
 
         async def busy(turn: Turn) -> None:
+            turn.overloaded = True
             prober.refused(house.workers[0], Busy(500))
-            await house.dispatcher.another(turn, overloaded=True)
+            await house.dispatcher.another(turn)
 
         assert await house.ride(refused, busy) is Outcome.SERVED
         assert house.ended_at[refused] == pytest.approx(0.5, abs=0.01)

@@ -1,8 +1,8 @@
 """Any OpenAI-compatible server as a worker: vLLM, SGLang, llama.cpp, another Weir.
 
 The client's own fields go on, and the server's own bytes come back, wherever the client asked in the same format:
-only what Weir must know (usage, the end, errors) is read. Of the client's headers none goes on: the server gets a
-request id, the milliseconds that remain, and the key that the worker list names.
+only what Weir must know (usage, the end, errors) is read. Of the client's headers only its trace context goes on; the
+server also gets a request id, the milliseconds that remain, and the key that the worker list names.
 """
 
 from __future__ import annotations
@@ -58,6 +58,7 @@ class OpenAIUpstream:
         target = b"/completions" if call.asked.format is Format.COMPLETIONS else b"/chat/completions"
         headers = [
             *self._headers,
+            *call.trace,
             (b"x-request-id", call.id.encode()),
             (b"x-weir-deadline-ms", b"%d" % max(1, attempt.remaining_ms)),
         ]

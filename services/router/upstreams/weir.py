@@ -14,6 +14,7 @@ MAX_ANSWER_BYTES = 16 * 1_048_576
 MAX_LINE_BYTES = 1_048_576
 MAX_PROBLEM_BYTES = 65_536
 
+_JSON = (b"content-type", b"application/json")
 _encode = msgspec.json.Encoder().encode
 _event = msgspec.json.Decoder(Event)
 _status = msgspec.json.Decoder(WorkerStatus)
@@ -42,7 +43,7 @@ class WeirUpstream:
 
     async def _post(self, call: Call, attempt: Attempt) -> Reply:
         body = _encode(_request(call, attempt))
-        headers = ((b"content-type", b"application/json"), (b"x-request-id", call.id.encode("ascii")))
+        headers = (_JSON, (b"x-request-id", call.id.encode("ascii")), *call.trace)
         reply = await self._pool.request(b"POST", b"/generate", body=body, headers=headers)
         if reply.status == 200:
             return reply
