@@ -1,4 +1,4 @@
-"""Clients that leave at a chosen stage of their request, before a router that is watched for what it keeps."""
+"""A router that is watched for what it keeps, while its clients leave at a chosen stage of their requests."""
 
 from __future__ import annotations
 
@@ -7,20 +7,15 @@ import gc
 import io
 import json
 import os
-import socket
-import struct
 import threading
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from enum import Enum
 from typing import Any
 
-import msgspec
 import pytest
 
-from services.contracts.generate import Done, GenerateRequest, Token
 from services.core.outcome import Outcome
 from services.core.request import Stage as Standing
 from services.router import app, health, prober
@@ -29,217 +24,15 @@ from services.router.cancels import Cancels
 from services.router.dispatcher import Dispatcher
 from services.router.life import Life
 from services.router.turn import Turn
-from services.runtime.http import Exchange
 from services.runtime.log import Log
 from services.runtime.serve import FineClockLoop
-from tests.router.rig import TIMINGS, USAGE, WORDS, FakeRetrieval, FakeWorker, Stand, standing
+from tests.router.leaver import Client, Way, answered_whole, asking
+from tests.router.rig import Stand, standing
+from tests.router.stepping import AT_A_WORKER, NOT_YET_ASKED, TOKENS_BEFORE, Stage, StalledRetrieval, SteppingWorker
 from tests.runtime.rig import until
 
-RESET = struct.pack("ii", 1, 0)  # linger for no time: closing sends RST
-HALF_AN_EVENT = b'{"type"'
 LOOP_TURNS = 12
 """Turns of the event loop in which the last event of an answer travels; its clients leave in all of them."""
-
-
-class Stage(Enum):
-    """Where a client leaves."""
-
-    CONNECT = "connect"
-    HEADERS = "headers"
-    BODY = "body"
-    QUEUED = "queued"
-    RETRIEVAL = "retrieval"
-    DISPATCHED = "dispatched"
-    IN_BATCH = "in batch"
-    FIRST_TOKEN = "first token"
-    MID_STREAM = "mid-stream"
-    LAST_TOKEN = "last token"
-    RETRY = "retry"
-    AFTER = "after the end"
-
-
-NOT_YET_ASKED = (Stage.CONNECT, Stage.HEADERS, Stage.BODY)
-AT_A_WORKER = (
-    Stage.DISPATCHED,
-    Stage.IN_BATCH,
-    Stage.FIRST_TOKEN,
-    Stage.MID_STREAM,
-    Stage.LAST_TOKEN,
-    Stage.RETRY,
-)
-TOKENS_BEFORE = {Stage.FIRST_TOKEN: 1, Stage.MID_STREAM: 5, Stage.LAST_TOKEN: len(WORDS)}
-
-
-class Way(Enum):
-    """How a client leaves."""
-
-    FIN = "fin"
-    RST = "rst"
-    HALF = "half"
-
-
-# ---- the worker
-
-
-class SteppingWorker(FakeWorker):
-    """Answers as far as the stage goes, and then waits for `go`, or for ever."""
-
-    def __init__(self, stage: Stage, slots: int, go: asyncio.Event, failed: set[str]) -> None:
-        super().__init__(self.step, slots=slots)
-        self.stage = stage
-        self.go = go
-        self.failed = failed
-        self.there = 0
-        self.finished = 0
-
-    async def step(self, exchange: Exchange, request: GenerateRequest, worker: FakeWorker) -> None:
-        """The script of every request."""
-        if self.stage is Stage.RETRY and self._first_try(exchange):
-            await exchange.reply(500, b"")
-            return
-        if self.stage is not Stage.AFTER:
-            await (self._stream if request.stream else self._whole)(exchange)
-            self.there += 1
-            await (self.go.wait() if self.stage is Stage.LAST_TOKEN else asyncio.Event().wait())
-        await self._end(exchange, stream=request.stream)
-        self.finished += 1
-
-    def _first_try(self, exchange: Exchange) -> bool:
-        id = self.ids[-1]
-        if id in self.failed:
-            return False
-        self.failed.add(id)
-        return True
-
-    async def _stream(self, exchange: Exchange) -> None:
-        if self.stage is Stage.IN_BATCH:
-            await exchange.start(200, b"application/x-ndjson")
-            await exchange.write(HALF_AN_EVENT)
-        elif self.stage in TOKENS_BEFORE:
-            await exchange.start(200, b"application/x-ndjson")
-            for _ in range(TOKENS_BEFORE[self.stage]):
-                await exchange.write(msgspec.json.encode(Token("word ")) + b"\n")
-
-    async def _whole(self, exchange: Exchange) -> None:
-        body = last_of(stream=False)
-        shown = {Stage.IN_BATCH: 1, Stage.FIRST_TOKEN: 8, Stage.MID_STREAM: len(body) // 2, Stage.LAST_TOKEN: -1}
-        if self.stage in shown:
-            await exchange.start(200, b"application/x-ndjson")
-            await exchange.write(body[: shown[self.stage]])
-
-    async def _end(self, exchange: Exchange, *, stream: bool) -> None:
-        body = last_of(stream=stream)
-        if not exchange.started:
-            await exchange.start(200, b"application/x-ndjson")
-        await exchange.end(body if stream or self.stage is Stage.AFTER else body[-1:])
-
-
-def last_of(*, stream: bool) -> bytes:
-    """The last event of an answer; of a plain one the only one."""
-    return msgspec.json.encode(Done("stop", USAGE, TIMINGS, 1, None if stream else "".join(WORDS))) + b"\n"
-
-
-class StalledRetrieval(FakeRetrieval):
-    """Says nothing, and notices who leaves."""
-
-    def __init__(self) -> None:
-        super().__init__(stall=True)
-        self.embedding = 0
-        self.left = 0
-
-    async def retrieve(self, exchange: Exchange) -> None:
-        await self._until_left(exchange, super().retrieve)
-
-    async def embed(self, exchange: Exchange) -> None:
-        self.embedding += 1
-        await self._until_left(exchange, lambda _: asyncio.Event().wait())
-
-    async def _until_left(self, exchange: Exchange, handler: Callable[[Exchange], Awaitable[object]]) -> None:
-        task = asyncio.current_task()
-        assert task is not None
-        exchange.on_gone(task.cancel)
-        try:
-            await handler(exchange)
-        except asyncio.CancelledError:
-            self.left += 1
-            raise
-
-
-# ---- the client
-
-
-class Client:
-    """One raw connection."""
-
-    def __init__(self, id: str, way: Way) -> None:
-        self.id = id
-        self.way = way
-        self.left_at = 0.0
-        self.seen = b""
-        self._socket = socket.socket()
-        self._socket.setblocking(False)
-
-    async def connect(self, port: int) -> None:
-        await asyncio.get_running_loop().sock_connect(self._socket, ("127.0.0.1", port))
-
-    async def send(self, data: bytes) -> None:
-        await asyncio.get_running_loop().sock_sendall(self._socket, data)
-
-    async def read_until(self, enough: Callable[[bytes], bool]) -> bytes:
-        """What has come, once it is enough. Fails if the connection ends before."""
-        while not enough(self.seen):
-            piece = await asyncio.get_running_loop().sock_recv(self._socket, 65_536)
-            assert piece, f"the connection ended after {self.seen!r}"
-            self.seen += piece
-        return self.seen
-
-    async def read_to_end(self) -> bytes:
-        """Everything until the server closes."""
-        async with asyncio.timeout(20):
-            while piece := await asyncio.get_running_loop().sock_recv(self._socket, 65_536):
-                self.seen += piece
-        return self.seen
-
-    def leave(self) -> None:
-        """In its own way. One that closes its half only stays to read."""
-        self.left_at = asyncio.get_running_loop().time()
-        if self.way is Way.HALF:
-            self._socket.shutdown(socket.SHUT_WR)
-            return
-        if self.way is Way.RST:
-            self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET)
-        self._socket.close()
-
-    def close(self) -> None:
-        self._socket.close()
-
-
-def asking(id: str, *, ask: bool = False, stream: bool = False, tenant: str = "demo", **headers: str) -> bytes:
-    """One request as it goes over the wire."""
-    question: dict[str, Any] = (
-        {"query": "why?"} if ask else {"messages": [{"role": "user", "content": "hi"}], "max_tokens": 16}
-    )
-    body = json.dumps({**question, "stream": stream}).encode()
-    lines = [
-        f"POST {'/ask' if ask else '/v1/chat/completions'} HTTP/1.1", "host: test", f"x-request-id: {id}",
-        f"x-tenant: {tenant}", f"content-length: {len(body)}",
-        *(f"{name.replace('_', '-')}: {value}" for name, value in headers.items()),
-    ]  # fmt: skip
-    return "\r\n".join(lines).encode() + b"\r\n\r\n" + body
-
-
-def answered_whole(seen: bytes) -> bool:
-    """Whether an answer has come to its end, streamed or not."""
-    head, end, body = seen.partition(b"\r\n\r\n")
-    if not end:
-        return False
-    if b"transfer-encoding: chunked" in head:
-        return body.endswith(b"0\r\n\r\n")
-    length = head.lower().partition(b"content-length:")[2].partition(b"\r\n")[0]
-    return len(body) >= int(length)
-
-
-# ---- the router
 
 
 class WatchedDispatcher(Dispatcher):

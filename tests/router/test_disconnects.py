@@ -9,7 +9,9 @@ from collections.abc import Callable
 import pytest
 
 from services.core.outcome import Outcome
-from tests.router.leaving import AT_A_WORKER, NOT_YET_ASKED, Scene, Stage, Way, run, scene
+from tests.router.leaver import Way
+from tests.router.leaving import Scene, run, scene
+from tests.router.stepping import AT_A_WORKER, NOT_YET_ASKED, Stage
 from tests.runtime.rig import until
 
 pytestmark = pytest.mark.stack

@@ -14,21 +14,10 @@ from services.core.outcome import Outcome
 from services.router.telling import AWAKE_S
 from services.runtime.connection import MAX_BEHIND
 from services.runtime.http import Exchange
-from tests.router.leaving import (
-    LOOP_TURNS,
-    Client,
-    LeapingLoop,
-    Scene,
-    Stage,
-    Way,
-    answered_whole,
-    asking,
-    last_of,
-    leap,
-    run,
-    scene,
-)
+from tests.router.leaver import Client, Way, answered_whole, asking
+from tests.router.leaving import LOOP_TURNS, LeapingLoop, Scene, leap, run, scene
 from tests.router.rig import FakeWorker
+from tests.router.stepping import Stage, last_of
 from tests.runtime.rig import until
 
 pytestmark = pytest.mark.stack

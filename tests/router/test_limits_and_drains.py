@@ -13,19 +13,10 @@ import pytest
 
 from services.core.outcome import Outcome
 from services.router import context
-from tests.router.leaving import (
-    AT_A_WORKER,
-    NOT_YET_ASKED,
-    TOKENS_BEFORE,
-    Client,
-    LeapingLoop,
-    Stage,
-    answered_whole,
-    leap,
-    run,
-    scene,
-)
+from tests.router.leaver import Client, answered_whole
+from tests.router.leaving import LeapingLoop, leap, run, scene
 from tests.router.rig import Stand
+from tests.router.stepping import AT_A_WORKER, NOT_YET_ASKED, TOKENS_BEFORE, Stage
 from tests.runtime.rig import until
 
 pytestmark = pytest.mark.stack
