@@ -40,9 +40,12 @@ def routes(pipeline: Pipeline) -> dict[tuple[str, str], Handler]:
 
 
 async def _models(pipeline: Pipeline, exchange: Exchange) -> None:
+    """Those that its tenant may use. A stranger learns of none."""
+    tenant = pipeline.tenants.identify(exchange.header, None)
     created = unix_seconds()
     models = [
         {"id": model, "object": "model", "created": created, "owned_by": "weir"}
         for model in pipeline.dispatcher.fleet.models
+        if tenant.allows(model)
     ]
     await exchange.reply(200, msgspec.json.encode({"object": "list", "data": models}))

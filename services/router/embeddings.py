@@ -1,6 +1,7 @@
 """POST /v1/embeddings: vectors by the retrieval service's embedder, which has its own bounded line.
 
-No worker is involved, so no place is taken; the request is identified, bounded in time, counted and settled as any.
+No worker is involved, so no place is taken; the request is identified, taken from its tenant's rate, bounded in time,
+counted and settled as any.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from services.contracts.openai import EmbeddingsRequest
 from services.contracts.search import EmbedReply
 from services.router.life import Life
 from services.router.pipeline import Pipeline, stop_when_gone
+from services.router.prompt import estimate_tokens
 from services.runtime.errors import BadInput, NoSuchModel, Refused
 from services.runtime.http import Exchange
 from services.runtime.strictjson import decode
@@ -26,12 +28,16 @@ async def embed(pipeline: Pipeline, exchange: Exchange) -> None:
 
 
 async def _embed(pipeline: Pipeline, exchange: Exchange, life: Life) -> Refused | None:
+    life.tenant = pipeline.tenants.by_header(exchange.header)  # a stranger's body is not worth reading
     request = decode(exchange.body, EmbeddingsRequest)
     pipeline.introduce(exchange, None, life)
     deadline_at = life.began_at + life.deadline_ms / 1000
     stop_when_gone(exchange)
     texts = [request.input] if isinstance(request.input, str) else list(request.input)
     limit_at = min(deadline_at, life.began_at + pipeline.settings.http_timeout_s)
+    refusal = pipeline.reserve(life, sum(map(estimate_tokens, texts)))
+    if refusal is not None:
+        return refusal
     async with asyncio.timeout_at(limit_at):
         reply = await pipeline.retrieval.embed(texts)
         if request.model not in (None, reply.model):
