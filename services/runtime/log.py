@@ -35,8 +35,8 @@ class Log:
         self._wake = threading.Event()
         self._closing = False
         self._service = self._encode(service)
-        self._millisecond = -1
-        self._stamp = b""
+        self._second = -1
+        self._second_text = b""
         self._writer = threading.Thread(target=self._write_out, name="log-writer", daemon=True)
         self._writer.start()
 
@@ -78,13 +78,13 @@ class Log:
         )  # fmt: skip
 
     def _now(self) -> bytes:
-        """UTC to the millisecond, which many lines share when there are many."""
-        millisecond = int(time.time() * 1000)
-        if millisecond != self._millisecond:
-            text = datetime.fromtimestamp(millisecond / 1000, UTC).isoformat(timespec="milliseconds")
-            self._stamp = text.removesuffix("+00:00").encode("ascii") + b"Z"
-            self._millisecond = millisecond
-        return self._stamp
+        """UTC to the millisecond; the text of the second is kept, since many lines share it."""
+        milliseconds = int(time.time() * 1000)
+        second = milliseconds // 1000
+        if second != self._second:
+            text = datetime.fromtimestamp(second, UTC).strftime("%Y-%m-%dT%H:%M:%S")
+            self._second, self._second_text = second, text.encode("ascii")
+        return b"%b.%03dZ" % (self._second_text, milliseconds - second * 1000)
 
     def _write_out(self) -> None:
         while not self._closing:
