@@ -83,7 +83,7 @@ class Log:
         second = milliseconds // 1000
         if second != self._second:
             text = datetime.fromtimestamp(second, UTC).strftime("%Y-%m-%dT%H:%M:%S")
-            self._second, self._second_text = second, text.encode("ascii")
+            self._second_text, self._second = text.encode("ascii"), second  # in this order, for other threads
         return b"%b.%03dZ" % (self._second_text, milliseconds - second * 1000)
 
     def _write_out(self) -> None:
