@@ -10,11 +10,12 @@ from dataclasses import dataclass, field
 import msgspec
 import pytest
 
-from services.contracts.generate import Done, WorkerStatus
+from services.contracts.generate import Done, Token, WorkerStatus
 from tests.router.rig import TIMINGS, USAGE, error_of, run, standing
 
 pytestmark = pytest.mark.stack
 POISON = "the one that kills"
+FIRST_WORD = msgspec.json.encode(Token("dying")) + b"\n"
 
 
 @dataclass
@@ -54,7 +55,12 @@ class Mortal:
         else:
             self.asked += 1
             if POISON.encode() in body:
-                self.die()
+                if b'"stream":false' not in body:
+                    writer.write(
+                        b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n%x\r\n%b\r\n"
+                        % (len(FIRST_WORD), FIRST_WORD)
+                    )
+                asyncio.get_running_loop().call_later(0.02, self.die)
                 return
             said = msgspec.json.encode(Done("stop", USAGE, TIMINGS, 1, "fine"))
         writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n%b" % (len(said), said))
@@ -75,5 +81,22 @@ def test_a_request_that_kills_two_workers_gets_no_third(used_before: bool) -> No
             assert [mortal.alive for mortal in mortals].count(False) == 2
             assert (killer.status_code, error_of(killer)["code"]) == (422, "poison_request")
             assert (await stand.chat()).status_code == 200
+
+    run(main)
+
+
+def test_a_worker_that_is_lost_in_the_middle_of_a_stream_gets_nothing_more() -> None:
+    async def main() -> None:
+        async with AsyncExitStack() as stack:
+            mortals = [Mortal(f"w{number}") for number in range(2)]
+            ports = [await stack.enter_async_context(mortal.running()) for mortal in mortals]
+            workers = ",".join(f"http://127.0.0.1:{port}" for port in ports)
+            stand = await stack.enter_async_context(standing(workers=workers, probe_interval_s=60))
+            cut = await stand.chat(stream=True, messages=[{"role": "user", "content": POISON}])
+            assert (cut.status_code, "dying" in cut.text, "event: error" in cut.text) == (200, True, True)
+            for number in range(4):  # prompts that begin differently: none has a worker that it would rather have
+                told = await stand.chat(messages=[{"role": "user", "content": f"{number}"}])
+                assert told.status_code == 200
+            assert not any(value for _, value in await stand.samples("weir_retries_total")), "it was tried again"
 
     run(main)
