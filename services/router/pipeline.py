@@ -45,6 +45,7 @@ from services.runtime.http import Exchange, become_task
 from services.runtime.keepalive import UpstreamError
 
 STILL_RUNNING = (Outcome.CLIENT_GONE, Outcome.DEADLINE_EXCEEDED, Outcome.DRAINING)
+AT_THE_DOOR = (Ending.REJECTED, Ending.EVICTED)
 PAUSED_HINT_MS = 5000
 TRACE_CONTEXT = (b"traceparent", b"tracestate")
 LEVELS = tuple(block([(b"x-weir-level", b"%d" % level)]) for level in range(len(LADDER)))
@@ -132,7 +133,6 @@ class Pipeline:
         refusal = self._admit(turn, life)
         exchange.always = LEVELS[turn.level]
         if refusal is not None:
-            self.metrics.refused(life.label, refusal.outcome)
             return refusal
         self.metrics.admitted(life.label, turn.level)
         await become_task()
@@ -307,6 +307,8 @@ class Pipeline:
         exchange.log["tenant"] = life.label
         if life.turn is not None:
             self._account(exchange, life, life.turn, outcome, now)
+        elif outcome.ending in AT_THE_DOOR:
+            self.metrics.refused(life.label, outcome)
 
     def _account(self, exchange: Exchange, life: Life, turn: Turn, outcome: Outcome, now: float) -> None:
         """Its place goes to the next; what it used is charged; a worker that still works for nobody is told to stop."""

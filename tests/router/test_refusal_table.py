@@ -262,6 +262,8 @@ def test_a_router_that_drains_refuses_who_waits_and_who_comes() -> None:
             stand.router.drain.begin()
             await asking
             await every(stand, row)
+            decisions = {label: n for label, n in await stand.samples("weir_admission_total") if "caller" in label if n}
+            assert sorted(decisions.values()) == [6, 6], "six were let in, six turned away at the door"
 
     run(main)
 
