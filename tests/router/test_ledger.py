@@ -46,13 +46,13 @@ class Plan:
 
     def body(self) -> bytes:
         text = f"{self.fate} {self.id}"
-        prompt: dict[str, Any] = {
+        prompts: dict[str, dict[str, Any]] = {
             "/ask": {"query": text, "top_k": 1},
             "/v1/completions": {"prompt": text},
             "/v1/chat/completions": {"messages": [{"role": "user", "content": text}]},
-        }[self.route]
+        }
         model = {"model": "none"} if self.fate == "no model" else {}
-        whole = json.dumps({**prompt, **model, "max_tokens": 8, "stream": self.stream}).encode()
+        whole = json.dumps({**prompts[self.route], **model, "max_tokens": 8, "stream": self.stream}).encode()
         return whole[:-3] if self.fate == "garbage" else whole
 
     def headers(self) -> dict[str, str]:
