@@ -168,7 +168,7 @@ OVERVIEW = (
                 "short",
                 (
                     Query(rate("weir_degradation_total", FRONT, "reason"), "{{reason}}"),
-                    Query('weir_level{job="router"}', "level"),
+                    Query('max by (class) (weir_level{job="router"})', "{{class}}"),
                 ),
             ),
             Panel(

@@ -19,6 +19,7 @@ SWEEP = (0.5, 0.9, 2.0, 5.0, 10.0)
 SWEEP_S = 14.0
 SLO_MS = 1000.0
 AFTER_WAITING = ("deadline_expired", "deadline_exceeded")
+LIGHT = 0.2  # of capacity: two fifths of its half. Nearer to it, its own bunched arrivals wait for one another
 BIG = 10  # times as long as a usual answer
 
 
@@ -87,7 +88,7 @@ async def aggressor(drill: Drill) -> list[Figure]:
 
 
 async def equal_sizes(drill: Drill) -> list[Figure]:
-    light = drill.tenant("light", 0.3, deadline_ms=SLO_MS)
+    light = drill.tenant("light", LIGHT, deadline_ms=SLO_MS)
     alone = await drill.run("light alone", light, seconds=18)
     run = await drill.run("beside 20x", light, drill.tenant("heavy", 20, deadline_ms=SLO_MS), seconds=25)
     found, solo = run.share("light"), alone.share("light").answers_ms.p95

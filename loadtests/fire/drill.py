@@ -19,6 +19,7 @@ from loadtests.openloop.ledger import Ledger
 from loadtests.openloop.plan import Plan, Retry, Size, Step, Tenant
 
 MOST_SECONDS = 25.0
+SPREAD = 0.12  # of answer lengths, about their median
 CALM_S = 1.5  # between two loads: what still waits is answered or expires
 COOLDOWN_S = 3.0
 
@@ -65,11 +66,15 @@ class Drill:
         return self.stand.shape
 
     def tenant(self, name: str, load: float, *, size: int = 1, **more: Any) -> Tenant:
-        """A tenant that asks for `load` times the capacity, in answers `size` times as long as the usual one."""
+        """A tenant that asks for `load` times the capacity, in answers `size` times as long as the usual one.
+
+        Their lengths differ by a tenth or so. Sequences of one length that start together end together, for ever: a
+        worker whose slots have fallen into step frees them all at once, and a newcomer waits for a whole service.
+        """
         tokens = self.shape.answer_tokens * size
         rate = load * self.capacity.tokens_per_s / tokens
         steps = more.pop("steps", (Step(0, rate),))
-        return Tenant(name, steps, answer_tokens=Size(tokens), key=key_of(name), **more)
+        return Tenant(name, steps, answer_tokens=Size(tokens, sigma=SPREAD, most=2 * tokens), key=key_of(name), **more)
 
     def rate(self, load: float) -> float:
         """Usual requests a second at a multiple of the capacity."""

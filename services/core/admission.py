@@ -115,11 +115,15 @@ def grant(
     """The test at the start: how long its answer may be; 0 if none would be in time. (`first_token_s` is the other.)
 
     Without the margin, since no wait is left to be wrong about. One that may be cut is given what fits; one that may
-    not must fit at its probable length, unless it was let in without a guess.
+    not must fit at its probable length, unless it was let in without a guess. One that was is not turned away on caution
+    either: a house that starts nobody learns nothing.
     """
     if request.may_clamp:
         prefill_s = estimator.prefill_s(prompt_tokens, CAUTIOUS)
-        return fit_clamp(answer_tokens, slack_s, prefill_s, estimator.token_s(CAUTIOUS))
+        tokens = fit_clamp(answer_tokens, slack_s, prefill_s, estimator.token_s(CAUTIOUS))
+        if not tokens and request.on_trust:
+            tokens = fit_clamp(answer_tokens, slack_s, estimator.prefill_s(prompt_tokens), estimator.token_s(0.5))
+        return tokens
     if request.on_trust:
         needs_s = estimator.service_s(prompt_tokens, 0.0)
     else:

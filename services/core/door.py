@@ -242,6 +242,8 @@ class Visit:
             hint_s = book.hint(now, self.flow.work, work, rate * self.view.share, random)
         else:
             hint_s = self.of_pool.appointments.hint(now, self.of_pool.pool.work, work, rate, random, guest=book)
+        if reason == "no_slot":  # the books know who waits, and not who runs
+            hint_s = max(hint_s, wait_s * (1.0 + 0.2 * random()))
         return Refused(outcome, reason, scope, wait_s, hint_s)
 
     def _fits_alone(self) -> bool:

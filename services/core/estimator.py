@@ -34,6 +34,8 @@ SPENT_ENDS = 64
 
 
 PROBABLE = 0.85
+FITTED = 5
+"""Prompts read before it counts how far off the line is: what was announced knows no start, and is off by a hundred."""
 _FADE = exp2(-1.0 / HALF_LIFE)
 
 
@@ -166,7 +168,7 @@ class Estimator:
         if prompt_tokens <= 0:
             return
         predicted = self.reading.seconds(prompt_tokens)
-        if predicted > 0:
+        if predicted > 0 and self.reading.samples >= FITTED:
             self._prefill_error.add(seconds / predicted)
         self.reading.add(seconds, prompt_tokens)
 

@@ -27,17 +27,19 @@ RIDGE_TOKENS2 = 50.0**2
 class Reading:
     """The line, and what it was fitted to."""
 
-    __slots__ = ("_n", "_s", "_t", "_ts", "_tt", "per_token_s", "prior_s", "start_s")
+    __slots__ = ("_n", "_s", "_t", "_ts", "_tt", "per_token_s", "prior_s", "samples", "start_s")
 
     def __init__(self, prior_s: float | None = None) -> None:
         self.prior_s = prior_s
         """Announced seconds per token; None: nothing was."""
         self.per_token_s = prior_s or 0.0
         self.start_s = 0.0
+        self.samples = 0
         self._n = self._t = self._s = self._ts = self._tt = 0.0
 
     def add(self, seconds: float, tokens: float) -> None:
         """A prompt of so many tokens was read in so long."""
+        self.samples += 1
         self._n = self._n * FADE + 1.0
         self._t = self._t * FADE + tokens
         self._s = self._s * FADE + seconds

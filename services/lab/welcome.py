@@ -27,7 +27,7 @@ def addresses(settings: LabSettings) -> RenderableType:
     metrics = f"http://{settings.reach}:{settings.router_port + METRICS_OFFSET}/metrics"
     return _lines(
         ("router", f"{url}", "POST /ask"),
-        ("openai", f"{url}/v1", "base_url of any OpenAI client; any key will do"),
+        ("openai", f"{url}/v1", "base_url of any OpenAI client; any key will do, without TENANTS_FILE"),
         ("API", f"{url}/docs", "every route"),
         ("metrics", metrics, "Prometheus text"),
         ("logs", str(_short(settings.folder / "logs")), "one file per part"),

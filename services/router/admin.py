@@ -100,6 +100,9 @@ class AdminApp:
         exchange.reply_now(200, msgspec.json.encode(answer))
 
     def _check_key(self, exchange: Exchange) -> None:
+        """Who may come. A page in a browser on this machine may not, though it reaches loopback: it names its origin."""
+        if exchange.header(b"origin") is not None:
+            raise BadInput("/admin is not for web pages", status=403, code="forbidden")
         if not self._token:
             if self._open:
                 return
@@ -127,7 +130,7 @@ class AdminApp:
             self._dispatcher.weir.hold_level(wish.class_name, wish.level)
         except ValueError as error:
             raise BadInput(f"class: {error}", "class") from None
-        self._log.warning("level held by the operator", of_class=wish.class_name, level=wish.level)
+        self._log.warning("level held by the operator", of_class=wish.class_name, at=wish.level)
         return wish
 
     def _pause(self, exchange: Exchange) -> Any:

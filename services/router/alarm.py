@@ -11,10 +11,14 @@ import asyncio
 from math import inf
 
 
+TELLING_S = 1.0
+"""How often it looks whether the client has been told."""
+
+
 class Alarm:
     """Cancels a task at the earlier of two limits: `deadline`, set once, and `limit`, moved as the answer goes on."""
 
-    __slots__ = ("_handle", "_loop", "_task", "deadline", "limit", "rang", "silence")
+    __slots__ = ("_handle", "_loop", "_task", "deadline", "limit", "rang", "silence", "telling")
 
     def __init__(self, deadline: float) -> None:
         self._loop = asyncio.get_running_loop()
@@ -25,6 +29,8 @@ class Alarm:
         self.deadline = deadline
         self.limit = inf
         self.silence = False
+        self.telling = False
+        """The client is being told, and it is the one who is waited for: that is no silence of the worker's."""
         self.rang = False
         """It has cancelled the task: the CancelledError that comes is a limit's, not a client's."""
         self._handle: asyncio.TimerHandle | None = self._loop.call_at(deadline, self._look)
@@ -44,8 +50,11 @@ class Alarm:
             self._handle = None
 
     def _look(self) -> None:
+        now = self._loop.time()
+        if self.telling and self.silence:
+            self.limit = max(self.limit, now + TELLING_S)
         due = min(self.limit, self.deadline)
-        if self._loop.time() < due:
+        if now < due:
             self._handle = self._loop.call_at(due, self._look)
             return
         self._handle = None

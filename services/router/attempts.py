@@ -7,7 +7,8 @@ other worker has just refused. Which failure leads where is this table:
 
     the worker                          then
     was never reached                   another one; costs no retry, since nothing was tried
-    refused (429, 503)                  another one that has not; if it is alone, itself again when it has rested, for
+    refused (429, 503), or we have no
+    connection left to it               another one that has not; if it is alone, itself again when it has rested, for
                                         the delay that it named (`prober`)
     says that it failed                 another one
     was lost while it worked on it      another one; a second one lost makes the request poison: it is tried no more
@@ -27,11 +28,12 @@ from services.router.prober import Prober
 from services.router.turn import Turn
 from services.router.worker import Worker
 from services.runtime.errors import Refused, UpstreamFailed
-from services.runtime.keepalive import ConnectionLost, UpstreamError
+from services.runtime.keepalive import ConnectionLost, PoolFull, UpstreamError
 
 LEAST_SLACK_S = 0.02
 """A retry with less time than this left would only be late."""
 MOST_KILLS = 2
+NO_CONNECTION_REST_MS = 50.0
 
 
 class Attempts:
@@ -90,6 +92,9 @@ class Attempts:
         if isinstance(error, WorkerFailed):
             self._prober.failed(worker)
             return "failed"
+        if isinstance(error, PoolFull):
+            self._prober.refused(worker, Busy(NO_CONNECTION_REST_MS))
+            return "refused"
         self._prober.suspect(worker, error)
         if not error.sent:
             return "unreachable"

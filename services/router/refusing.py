@@ -18,7 +18,9 @@ def _infeasible(request: Request, decision: Decision) -> str:
         slack_ms = (request.first_token_by - request.arrived_at) * 1000
         return f"the first token cannot come within {slack_ms:.0f} ms: the wait alone is about {_ms(decision)} ms"
     if decision.reason == "too_long":
-        return f"an answer of this size takes longer than its deadline of {slack_ms:.0f} ms, even without a wait"
+        first_ms = (request.first_token_by - request.arrived_at) * 1000
+        of_first = f", {first_ms:.0f} ms for its first token" if first_ms < slack_ms else ""
+        return f"a request of this size takes longer than its {slack_ms:.0f} ms{of_first}, even without a wait"
     return f"it cannot be answered within {slack_ms:.0f} ms: the wait alone is about {_ms(decision)} ms"
 
 

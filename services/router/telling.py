@@ -51,9 +51,11 @@ async def tell_stream(
         await exchange.write(head)
     while delta is not None:
         life.pieces += 1
+        if alarm is not None:
+            alarm.telling = True
         await exchange.write(surface.delta(call, delta, created) if delta.raw is None else delta.raw)
         if alarm is not None:
-            alarm.limit = loop.time() + silence_s
+            alarm.telling, alarm.limit = False, loop.time() + silence_s
         delta = await stream.next()
     if stream.end is None:
         raise UpstreamError("the stream has no end")

@@ -212,12 +212,12 @@ class Exchange:
         """Make the head. It waits for the first piece of the body: both leave in one write."""
         if self.started:
             raise RuntimeError("an answer was started twice")
-        self._head = b"%b%b%b%bx-request-id: %b\r\n%b%b%b\r\n" % (
+        self._head = b"%b%b%b%b%b%b%b%b\r\n" % (
             STATUS_LINES[status],
             self._wire.date_line,
             content_type_line(content_type),
             framing,
-            self.id.encode("ascii"),
+            b"x-request-id: %b\r\n" % self.id.encode("ascii") if self.id else b"",
             self.always,
             block(headers) if headers else b"",
             b"" if self.keep_alive else CLOSE,

@@ -35,6 +35,13 @@ class UpstreamError(Exception):
         self.sent = sent
 
 
+class PoolFull(UpstreamError):
+    """Every connection that may be open is in use. It says nothing about the other side."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message, sent=False)
+
+
 class ConnectionLost(UpstreamError):
     """The other side closed or reset the connection while it worked on the request: it may have died of it."""
 
@@ -312,7 +319,7 @@ class Pool:
         replaced once, silently, as RFC 9110 section 9.2.2 allows where no answer began.
         """
         if self.in_use >= self._max_connections:
-            raise UpstreamError(f"{self._max_connections} connections to {self.url} are in use", sent=False)
+            raise PoolFull(f"{self._max_connections} connections to {self.url} are in use")
         lines = [b"%s %s%s HTTP/1.1\r\n" % (method, self.prefix, target), self._host_line]
         lines += [b"%s: %s\r\n" % header for header in headers]
         if body or method not in (b"GET", b"HEAD"):

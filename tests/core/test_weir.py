@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from random import Random
+
 import pytest
 
 from services.core.account import Bounds, TenantSpec
@@ -10,6 +12,7 @@ from services.core.drr import FORGET_AFTER_S
 from services.core.estimator import Estimator
 from services.core.outcome import Outcome
 from services.core.request import Request, Stage
+from services.core.weir import Weir
 from tests.core.house import PREFILL_S, ROOMY, TOKEN_S, House, settings
 
 SERVICE_S = 50 * PREFILL_S + 20 * TOKEN_S
@@ -318,3 +321,33 @@ def test_a_prompt_that_is_counted_while_it_waits_is_charged_as_what_it_is() -> N
     house.run(house.now + 30.0)
     assert house.fates[guessed] is Outcome.SERVED
     assert house.weir.drr.usage.cost_tokens == 0
+
+
+def test_one_short_answer_does_not_shut_an_idle_house() -> None:
+    """What is announced of reading knows no start: the first token of a tiny prompt takes a hundred times longer."""
+    step_s = 0.024
+    weir = Weir(settings(), Random(1).random)
+    weir.announce("default", Estimator(work_per_slot_s=2 / step_s, prefill_s_per_token=1e-4, s_per_token=step_s))
+    weir.capacity(0.0, 8)
+    tiny = Request(1, "a", 0.0, 30.0, 2, 3, max_level=4, may_clamp=True)
+    weir.offer(0.0, tiny)
+    weir.next(0.0)
+    weir.first_token(1.5 * step_s, tiny)
+    weir.finish(3.5 * step_s, tiny, Outcome.SERVED, 2, 3)
+    usual = Request(2, "a", 1.0, 2.5, 2, 50, max_level=4, may_clamp=True)
+    assert isinstance(weir.offer(1.0, usual), Admitted)
+    started, evicted = weir.next(1.0)
+    assert (started, evicted) == (usual, [])
+    assert usual.granted_tokens > 25
+
+
+def test_who_wants_a_slot_at_once_is_told_to_come_back_when_one_is_expected() -> None:
+    house = House(slots=2)
+    house.warm("a")
+    for _ in range(2):
+        house.offer("a", answer=100, slack_s=60.0)
+    refused = house.offer("b", start_by=house.now, slack_s=60.0)
+    assert isinstance(refused, Refused)
+    assert refused.reason == "no_slot"
+    assert refused.retry_hint_s is not None
+    assert refused.retry_hint_s >= refused.predicted_wait_s > 0.05

@@ -30,9 +30,10 @@ def panels() -> list[dict[str, Any]]:
 
 
 def exported_by(service: str) -> set[str]:
-    """Every series name a service can have, from the names written in its metrics module."""
-    tree = ast.parse((ROOT / "services" / service / "metrics.py").read_text(encoding="utf-8"))
-    texts = [node.value for node in ast.walk(tree) if isinstance(node, ast.Constant) and isinstance(node.value, str)]
+    """Every series name a service can have, from the names written in its modules."""
+    trees = [ast.parse(path.read_text(encoding="utf-8")) for path in (ROOT / "services" / service).glob("*.py")]
+    nodes = [node for tree in trees for node in ast.walk(tree)]
+    texts = [node.value for node in nodes if isinstance(node, ast.Constant) and isinstance(node.value, str)]
     names = {text for text in texts if METRIC_NAME.fullmatch(text)}
     return {name + ending for name in names for ending in SERIES_ENDINGS} | FROM_THE_CLIENT_LIBRARY
 
