@@ -35,11 +35,17 @@ async def _embed(pipeline: Pipeline, exchange: Exchange, life: Life) -> Refused 
     stop_when_gone(exchange)
     texts = [request.input] if isinstance(request.input, str) else list(request.input)
     limit_at = min(deadline_at, life.began_at + pipeline.settings.http_timeout_s)
-    refusal = pipeline.reserve(life, sum(map(estimate_tokens, texts)))
+    tokens = float(sum(map(estimate_tokens, texts)))
+    refusal = pipeline.reserve(life, tokens)
     if refusal is not None:
         return refusal
     async with asyncio.timeout_at(limit_at):
-        reply = await pipeline.retrieval.embed(texts)
+        try:
+            reply = await pipeline.retrieval.embed(texts)
+        except Refused:  # by the embedder: it has used no rate
+            if life.tenant is not None and life.tenant.rate is not None:
+                life.tenant.rate.give_back(life.began_at, tokens)
+            raise
         if request.model not in (None, reply.model):
             raise NoSuchModel(request.model or "")
         if request.dimensions not in (None, reply.dimensions):

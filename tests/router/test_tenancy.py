@@ -164,7 +164,8 @@ def test_a_model_that_is_not_its_own_is_neither_listed_nor_its_first(tmp_path: P
 def test_a_rate_is_for_what_was_tried_and_its_hint_is_kept(tmp_path: Path) -> None:
     async def main() -> None:
         file = tenants(tmp_path, a={"rate": {"requests_per_s": 2}}, b={})
-        one = standing(FakeWorker(hang, slots=1), retrieval=FakeRetrieval(), tenants_file=file)
+        found = FakeRetrieval()
+        one = standing(FakeWorker(hang, slots=1), retrieval=found, tenants_file=file)
         async with one as stand:
             holding = asyncio.create_task(stand.chat(headers=key("b"), max_tokens=1))
             await until(lambda: stand.workers[0].running == 1)
@@ -175,6 +176,10 @@ def test_a_rate_is_for_what_was_tried_and_its_hint_is_kept(tmp_path: Path) -> No
             await stand.all_returned()
             stand.workers[0].script = answer
             vectors = {"input": "hi", "model": "fake-embedder"}
+            found.warming = True
+            for _ in range(6):
+                assert error_of(await stand.post("/v1/embeddings", vectors, **key("a")))["code"] == "no_capacity"
+            found.warming = False
             assert (await stand.post("/v1/embeddings", vectors, **key("a"))).status_code == 200
             assert (await stand.chat(headers=key("a"))).status_code == 200
             told = await stand.chat(headers=key("a"))
