@@ -115,8 +115,8 @@ def grant(
     """The test at the start: how long its answer may be; 0 if none would be in time. (`first_token_s` is the other.)
 
     Without the margin, since no wait is left to be wrong about. One that may be cut is given what fits; one that may
-    not must fit at its probable length, unless it was let in without a guess. One that was is not turned away on caution
-    either: a house that starts nobody learns nothing.
+    not must fit at its probable length, unless it was let in without a guess. One that was is not turned away on
+    caution either: a house that starts nobody learns nothing.
     """
     if request.may_clamp:
         prefill_s = estimator.prefill_s(prompt_tokens, CAUTIOUS)

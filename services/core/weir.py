@@ -198,6 +198,12 @@ class Weir:
         """Its client left. False when it does not wait any more."""
         return self.drr.discard(now, request)
 
+    def hint_s(self, now: float, request: Request) -> float:
+        """When to come back, for one that had a place in line and lost it: by its tenant's own line."""
+        of_pool, flow = self.learned[request.pool], request.flow
+        rate = (of_pool.estimator.rate or 0.0) * of_pool.pool.share(flow)
+        return flow.learned.appointments.hint(now, flow.work, request.charge_tokens, rate, self._random)
+
     def expire(self, now: float) -> list[Request]:
         """Take out those that can no longer be in time, and those whose client has no more patience.
 

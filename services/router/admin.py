@@ -100,7 +100,7 @@ class AdminApp:
         exchange.reply_now(200, msgspec.json.encode(answer))
 
     def _check_key(self, exchange: Exchange) -> None:
-        """Who may come. A page in a browser on this machine may not, though it reaches loopback: it names its origin."""
+        """Who may come. A page in a browser on this machine reaches loopback, and may not: it names its origin."""
         if exchange.header(b"origin") is not None:
             raise BadInput("/admin is not for web pages", status=403, code="forbidden")
         if not self._token:

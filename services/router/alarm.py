@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 from math import inf
 
-
 TELLING_S = 1.0
 """How often it looks whether the client has been told."""
 
@@ -20,11 +19,8 @@ class Alarm:
 
     __slots__ = ("_handle", "_loop", "_task", "deadline", "limit", "rang", "silence", "telling")
 
-    def __init__(self, deadline: float) -> None:
+    def __init__(self, task: asyncio.Task[None], deadline: float) -> None:
         self._loop = asyncio.get_running_loop()
-        task = asyncio.current_task()
-        if task is None:
-            raise RuntimeError("an alarm needs a task to wake")
         self._task = task
         self.deadline = deadline
         self.limit = inf

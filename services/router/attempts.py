@@ -20,14 +20,13 @@ import asyncio
 
 from services.core.outcome import Outcome
 from services.core.retries import RetryBudget
-from services.router import refusing
 from services.router.call import Attempt, Begun, Busy, Call, Whole, WorkerFailed
 from services.router.dispatcher import Dispatcher
 from services.router.metrics import RouterMetrics
 from services.router.prober import Prober
 from services.router.turn import Turn
 from services.router.worker import Worker
-from services.runtime.errors import Refused, UpstreamFailed
+from services.runtime.errors import Refused
 from services.runtime.keepalive import ConnectionLost, PoolFull, UpstreamError
 
 LEAST_SLACK_S = 0.02
@@ -128,12 +127,13 @@ class Attempts:
         return self._budget.try_retry(now)
 
     def _give_up(self, call: Call, turn: Turn, failure: Exception) -> Refused:
+        refusing = self._dispatcher.refusing
         if isinstance(failure, Busy):
             refusal = "the workers refused, and so did the retry" if turn.retried else "the workers refused"
-            return Refused(Outcome.YIELD, refusal, reason="workers_busy", retry_hint_ms=failure.delay_ms)
+            return refusing.busy(refusal, failure.delay_ms)
         if not self._dispatcher.fleet.alive(call.model):
             return refusing.no_capacity(f"no worker that serves {call.model} is alive")
-        return UpstreamFailed(f"{'two workers' if turn.retried else 'the worker'} failed: {failure}")
+        return refusing.failed(f"{'two workers' if turn.retried else 'the worker'} failed: {failure}")
 
 
 def _place_of(turn: Turn) -> Worker:

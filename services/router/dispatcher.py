@@ -26,8 +26,8 @@ from services.core.limit import InflightCap
 from services.core.outcome import Outcome
 from services.core.request import Request, Stage
 from services.core.weir import Weir
-from services.router import refusing
 from services.router.fleet import Fleet
+from services.router.refusing import Refusing
 from services.router.turn import Turn
 from services.router.worker import Worker
 from services.runtime.errors import NoSuchModel, Refused
@@ -43,6 +43,7 @@ class Dispatcher:
         self.weir = weir
         self.fleet = fleet
         self.cap = cap
+        self.refusing = Refusing(rng.random)
         self.draining = False
         self.waiting: set[Turn] = set()
         self._second: deque[Turn] = deque()
@@ -58,7 +59,7 @@ class Dispatcher:
         """The model asked for, or the first. Raises NoSuchModel, or Refused when nobody serves anything yet."""
         known = self.fleet.models
         if not known:
-            raise refusing.no_capacity("no worker has answered yet")
+            raise self.refusing.no_capacity("no worker has answered yet")
         if model is None:
             return known[0]
         if model not in known:
@@ -93,20 +94,20 @@ class Dispatcher:
         now = asyncio.get_running_loop().time()
         for turn in list(self.waiting):
             self.weir.leave(now, turn)
-            self._turn_away(turn, refusing.leaving())
+            self._turn_away(turn, self.refusing.leaving())
 
     # ---- the door
 
     def admit(self, now: float, turn: Turn) -> Refused | None:
         """A place in line, or at a worker at once (None); or a refusal. A refusal here is a result, never raised."""
         if self.draining:
-            return refusing.leaving()
+            return self.refusing.leaving()
         turn.pool = self.fleet.pool_of(turn.model) or turn.model
         if not self.fleet.alive(turn.model) and self.fleet.slots(turn.pool):  # of a pool without slots the core knows
-            return refusing.no_capacity(f"no worker that serves {turn.model} is alive")
+            return self.refusing.no_capacity(f"no worker that serves {turn.model} is alive")
         decision = self.weir.offer(now, turn)
         if isinstance(decision, Decision):
-            return refusing.at_the_door(turn, decision, self.weir.drr.usage.requests)
+            return self.refusing.at_the_door(turn, decision, self.weir.drr.usage.requests)
         if turn.ready:
             self._pump(now, turn.pool)
         if turn.worker is None:
@@ -201,7 +202,7 @@ class Dispatcher:
         while waiting.requests and cap.inflight < cap.cap and fleet.room(pool):
             started, gone = self.weir.next(now, pool, self._fits)
             for other in gone:
-                self._turn_away(cast(Turn, other), refusing.evicted(now, other))
+                self._turn_away(cast(Turn, other), self._evicted(now, other))
             if started is None:
                 break
             turn = cast(Turn, started)
@@ -220,6 +221,10 @@ class Dispatcher:
         if worker is not None:
             self.fleet.give_back(worker, turn, pace=pace_s, overloaded=turn.overloaded, served=served)
 
+    def _evicted(self, now: float, request: Request) -> Refused:
+        hint_s = self.weir.hint_s(now, request) if request.expires_for == "patience" else 0.0
+        return self.refusing.evicted(now, request, hint_s)
+
     def _turn_away(self, turn: Turn, refusal: Refused) -> None:
         self.waiting.discard(turn)
         turn.refusal = refusal
@@ -229,7 +234,7 @@ class Dispatcher:
         """Those who wait for a second place take what is free, first come first served."""
         for turn in list(self._second):
             if not self.fleet.alive(turn.model):
-                turn.refusal = refusing.no_capacity(f"no worker that serves {turn.model} is alive")
+                turn.refusal = self.refusing.no_capacity(f"no worker that serves {turn.model} is alive")
             else:
                 others = self.fleet.alive(turn.model, turn.left)
                 turn.worker = self.fleet.take(turn, turn.left if others else None)
@@ -251,7 +256,7 @@ class Dispatcher:
         now = asyncio.get_running_loop().time() + LATE_S
         self._timer, self._timer_at = None, inf
         for request in self.weir.expire(now):
-            self._turn_away(cast(Turn, request), refusing.evicted(now, request))
+            self._turn_away(cast(Turn, request), self._evicted(now, request))
         if self.waiting:
             self._set_timer(now)
 

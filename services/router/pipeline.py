@@ -28,7 +28,6 @@ from services.router.dispatcher import Dispatcher
 from services.router.life import Life
 from services.router.metrics import RouterMetrics
 from services.router.parsers import Parser
-from services.router.refusing import leaving
 from services.router.retrieval import RetrievalClient
 from services.router.sizing import affinity, prompt_bytes
 from services.router.surfaces import surface_for
@@ -39,14 +38,13 @@ from services.router.usage import Usage, first_token_at, used
 from services.router.wishes import Wishes
 from services.router.wishes import read as read_wishes
 from services.runtime.drain import Drain
-from services.runtime.errors import NoSuchModel, Refused, UpstreamFailed, WeirError
+from services.runtime.errors import NoSuchModel, Refused, WeirError
 from services.runtime.framing import block
 from services.runtime.http import Exchange, become_task
 from services.runtime.keepalive import UpstreamError
 
 STILL_RUNNING = (Outcome.CLIENT_GONE, Outcome.DEADLINE_EXCEEDED, Outcome.DRAINING)
 AT_THE_DOOR = (Ending.REJECTED, Ending.EVICTED)
-PAUSED_HINT_MS = 5000
 TRACE_CONTEXT = (b"traceparent", b"tracestate")
 LEVELS = tuple(block([(b"x-weir-level", b"%d" % level)]) for level in range(len(LADDER)))
 
@@ -93,7 +91,7 @@ class Pipeline:
             outcome = error.outcome
         except UpstreamError as error:  # after the first output: before it, there is the retry
             self._broke(life, error)
-            failure = UpstreamFailed(f"the worker's answer was cut: {error}")
+            failure = self.dispatcher.refusing.failed(f"the worker's answer was cut: {error}")
             outcome = failure.outcome
         except asyncio.CancelledError:  # by the client's leaving, by a limit, or by the end of the drain's grace
             if exchange.gone:
@@ -114,11 +112,11 @@ class Pipeline:
         if turn is not None and turn.refusal is not None:  # it was told so in the same turn of the loop
             return turn.refusal
         if alarm is None or not alarm.rang:
-            return leaving()
+            return self.dispatcher.refusing.leaving()
         if alarm.silence and alarm.limit < alarm.deadline:
             silent = UpstreamError(f"the worker said nothing for {self.settings.stream_silence_s:g} s")
             self._broke(life, silent)
-            return UpstreamFailed(str(silent))
+            return self.dispatcher.refusing.failed(str(silent))
         return _too_late(life)
 
     def _broke(self, life: Life, error: UpstreamError) -> None:
@@ -136,8 +134,7 @@ class Pipeline:
             return refusal
         self.metrics.admitted(life.label, turn.level)
         await become_task()
-        stop_when_gone(exchange)
-        life.alarm = Alarm(turn.deadline)
+        life.alarm = Alarm(stop_when_gone(exchange), turn.deadline)
         await self._serve(exchange, asked, wishes, turn, life)
         return None
 
@@ -161,7 +158,7 @@ class Pipeline:
         )
         life.deadline_ms = wishes.deadline_ms if tenant.slo_ms is None else min(wishes.deadline_ms, tenant.slo_ms)
         if self.drain.draining:
-            raise leaving()
+            raise self.dispatcher.refusing.leaving()
         return wishes
 
     def _turn(self, exchange: Exchange, asked: Asked, wishes: Wishes, life: Life) -> Turn:
@@ -227,9 +224,7 @@ class Pipeline:
         """One request of so many tokens from its tenant's rate; nothing for one that is paused."""
         tenant, now = _known(life), life.began_at
         if tenant.paused:
-            return Refused(
-                Outcome.YIELD, "this tenant is paused", reason="paused", scope="tenant", retry_hint_ms=PAUSED_HINT_MS
-            )
+            return self.dispatcher.refusing.paused()
         rate = tenant.rate
         if rate is not None:
             wait_s = rate.try_take(now, tokens)
@@ -346,11 +341,12 @@ class Pipeline:
             self.context.sizes.counted(turn.model, turn.prompt_bytes, int(usage.prompt_tokens))
 
 
-def stop_when_gone(exchange: Exchange) -> None:
-    """A client that leaves cancels its own request, streamed or not, wherever it stands."""
-    task = asyncio.current_task()
-    if task is not None:
-        exchange.on_gone(task.cancel)
+def stop_when_gone(exchange: Exchange) -> asyncio.Task[None]:
+    """A client that leaves cancels its own request, streamed or not, wherever it stands. Its task."""
+    task = exchange.task
+    assert task is not None, "a handler that waits has become a task"
+    exchange.on_gone(task.cancel)
+    return task
 
 
 def _known(life: Life) -> Tenant:

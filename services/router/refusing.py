@@ -7,7 +7,12 @@ from collections.abc import Callable
 from services.core.door import Refused as Decision
 from services.core.outcome import Outcome
 from services.core.request import Request
-from services.runtime.errors import Refused
+from services.runtime.errors import Refused, UpstreamFailed
+
+LEAVING_HINT_MS = NO_CAPACITY_HINT_MS = 1000.0
+PAUSED_HINT_MS = 5000.0
+FAILED_HINT_MS = 500.0
+SPREAD = 0.2
 
 Say = Callable[[Request, Decision], str]
 
@@ -48,44 +53,68 @@ SAY: dict[str, Say] = {
 }
 
 
-def at_the_door(request: Request, decision: Decision, queue_depth: int) -> Refused:
-    """A refusal before the request had a place."""
-    say = SAY.get(decision.reason, _infeasible)
-    hint_s = decision.retry_hint_s
-    return Refused(
-        decision.outcome,
-        say(request, decision),
-        reason=decision.reason,
-        scope=decision.scope,
-        retry_hint_ms=None if hint_s is None else hint_s * 1000,
-        predicted_wait_ms=decision.predicted_wait_s * 1000,
-        deadline_ms=_deadline_ms(request),
-        queue_depth=queue_depth,
-        hopeless=hint_s is None and decision.outcome is not Outcome.NO_CAPACITY,
-    )
+class Refusing:
+    """Says no. Where no book of the core has an appointment to give, a time and up to a fifth more, by chance: those
+    who were refused together must not come back together."""
 
+    def __init__(self, random: Callable[[], float]) -> None:
+        self._random = random
 
-def evicted(now: float, request: Request) -> Refused:
-    """Its time came while it waited: its deadline's, its first token's, or that of the wait it had asked for."""
-    waited_ms = (now - request.queued_at) * 1000
-    deadline_ms = _deadline_ms(request)
-    if request.expires_for == "patience":
+    def about_ms(self, hint_ms: float) -> float:
+        """This hint, and up to a fifth more."""
+        return hint_ms * (1.0 + SPREAD * self._random())
+
+    def at_the_door(self, request: Request, decision: Decision, queue_depth: int) -> Refused:
+        """It has no place."""
+        say = SAY.get(decision.reason, _infeasible)
+        hint_s = decision.retry_hint_s
         return Refused(
-            Outcome.YIELD, f"no slot came free in the {waited_ms:.0f} ms that it was to wait", reason="no_slot",
-            deadline_ms=deadline_ms,
+            decision.outcome,
+            say(request, decision),
+            reason=decision.reason,
+            scope=decision.scope,
+            retry_hint_ms=None if hint_s is None else hint_s * 1000,
+            predicted_wait_ms=decision.predicted_wait_s * 1000,
+            deadline_ms=_deadline_ms(request),
+            queue_depth=queue_depth,
+            hopeless=hint_s is None and decision.outcome is not Outcome.NO_CAPACITY,
+        )
+
+    def evicted(self, now: float, request: Request, hint_s: float) -> Refused:
+        """Its time came while it waited: its deadline's, its first token's, or that of the wait it had asked for."""
+        waited_ms = (now - request.queued_at) * 1000
+        deadline_ms = _deadline_ms(request)
+        if request.expires_for == "patience":
+            return Refused(
+                Outcome.YIELD, f"no slot came free in the {waited_ms:.0f} ms that it was to wait", reason="no_slot",
+                scope="tenant", retry_hint_ms=hint_s * 1000, deadline_ms=deadline_ms,
+            )  # fmt: skip
+        what = "its first token" if request.expires_for == "first_token" else "the answer"
+        return Refused(
+            Outcome.DEADLINE_EXPIRED, f"after {waited_ms:.0f} ms in the queue {what} could no longer come in time",
+            reason=request.expires_for, deadline_ms=deadline_ms,
         )  # fmt: skip
-    what = "its first token" if request.expires_for == "first_token" else "the answer"
-    return Refused(
-        Outcome.DEADLINE_EXPIRED, f"after {waited_ms:.0f} ms in the queue {what} could no longer come in time",
-        reason=request.expires_for, deadline_ms=deadline_ms,
-    )  # fmt: skip
 
+    def leaving(self) -> Refused:
+        """The router is shutting down."""
+        hint_ms = self.about_ms(LEAVING_HINT_MS)
+        return Refused(Outcome.DRAINING, "this router is shutting down", reason="draining", retry_hint_ms=hint_ms)
 
-def leaving() -> Refused:
-    """The router is shutting down."""
-    return Refused(Outcome.DRAINING, "this router is shutting down", reason="draining", retry_hint_ms=1000)
+    def no_capacity(self, message: str) -> Refused:
+        """There is nobody to do it."""
+        hint_ms = self.about_ms(NO_CAPACITY_HINT_MS)
+        return Refused(Outcome.NO_CAPACITY, message, reason="no_worker", retry_hint_ms=hint_ms)
 
+    def paused(self) -> Refused:
+        """An operator holds the tenant back."""
+        hint_ms = self.about_ms(PAUSED_HINT_MS)
+        return Refused(Outcome.YIELD, "this tenant is paused", reason="paused", scope="tenant", retry_hint_ms=hint_ms)
 
-def no_capacity(message: str) -> Refused:
-    """There is nobody to do it."""
-    return Refused(Outcome.NO_CAPACITY, message, reason="no_worker", retry_hint_ms=1000)
+    def busy(self, message: str, delay_ms: float) -> Refused:
+        """The workers themselves refused, and named a delay."""
+        hint_ms = self.about_ms(delay_ms)
+        return Refused(Outcome.YIELD, message, reason="workers_busy", retry_hint_ms=hint_ms)
+
+    def failed(self, message: str) -> UpstreamFailed:
+        """The fault is a worker's."""
+        return UpstreamFailed(message, retry_hint_ms=self.about_ms(FAILED_HINT_MS))

@@ -152,8 +152,8 @@ class Refused(WeirError):
 class UpstreamFailed(Refused):
     """502: the fault is a worker's, and nothing of its answer was passed on."""
 
-    def __init__(self, message: str) -> None:
-        super().__init__(Outcome.UPSTREAM_FAILED, message)
+    def __init__(self, message: str, retry_hint_ms: float | None = None) -> None:
+        super().__init__(Outcome.UPSTREAM_FAILED, message, retry_hint_ms=retry_hint_ms)
 
 
 def _bounded_hint(hint_ms: float | None) -> int:

@@ -107,7 +107,8 @@ def test_a_paused_tenant_is_refused_with_a_hint_and_nobody_else_is() -> None:
             assert (await turn(stand, "pause", tenant="ann")).status_code == 200
             refused = await stand.chat(headers=ann)
             assert (refused.status_code, error_of(refused)["details"]["reason"]) == (429, "paused")
-            assert (refused.headers["x-should-retry"], refused.headers["retry-after-ms"]) == ("true", "5000")
+            assert refused.headers["x-should-retry"] == "true"
+            assert 5000 <= int(refused.headers["retry-after-ms"]) <= 6000
             assert (await stand.chat(headers=bob)).status_code == 200
             assert (await state(stand))["paused"] == ["ann"]
             await turn(stand, "pause", tenant="ann", paused=False)
