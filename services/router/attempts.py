@@ -27,7 +27,7 @@ from services.router.prober import Prober
 from services.router.turn import Turn
 from services.router.worker import Worker
 from services.runtime.errors import Refused
-from services.runtime.keepalive import ConnectionLost, PoolFull, UpstreamError
+from services.runtime.upstream import ConnectionLost, PoolFull, UpstreamError
 
 LEAST_SLACK_S = 0.02
 """A retry with less time than this left would only be late."""

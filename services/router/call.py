@@ -14,7 +14,7 @@ import msgspec
 
 from services.contracts.generate import Message
 from services.router.asked import Asked
-from services.runtime.keepalive import UpstreamError
+from services.runtime.upstream import UpstreamError
 
 
 class Call(msgspec.Struct, frozen=True):

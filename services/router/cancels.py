@@ -10,7 +10,7 @@ import asyncio
 from collections import deque
 
 from services.router.worker import Worker
-from services.runtime.keepalive import UpstreamError
+from services.runtime.upstream import UpstreamError
 
 WITHIN_S = 1.0
 LANES = 4

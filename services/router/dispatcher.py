@@ -163,6 +163,13 @@ class Dispatcher:
         finally:
             turn.waiter = None
 
+    def first_token(self, at: float, turn: Turn) -> None:
+        """Its prompt has been read. A second try says nothing about reading: the first one is in its time as well."""
+        if turn.retried:
+            turn.first_token_at = at
+        else:
+            self.weir.first_token(at, turn)
+
     # ---- the slots
 
     def release(

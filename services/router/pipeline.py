@@ -41,7 +41,7 @@ from services.runtime.drain import Drain
 from services.runtime.errors import NoSuchModel, Refused, WeirError
 from services.runtime.framing import block
 from services.runtime.http import Exchange, become_task
-from services.runtime.keepalive import UpstreamError
+from services.runtime.upstream import UpstreamError
 
 STILL_RUNNING = (Outcome.CLIENT_GONE, Outcome.DEADLINE_EXCEEDED, Outcome.DRAINING)
 AT_THE_DOOR = (Ending.REJECTED, Ending.EVICTED)
@@ -194,7 +194,8 @@ class Pipeline:
     def _model(self, named: str | None, tenant: Tenant) -> str:
         """The model asked for, or the first that this tenant may use."""
         if named is None and tenant.models is not None:
-            named = next((model for model in self.dispatcher.fleet.models if tenant.allows(model)), None)
+            served = self.dispatcher.fleet.models
+            named = next((model for model in served if tenant.allows(model)), min(tenant.models, default=None))
         model = self.dispatcher.resolve_model(named)
         if not tenant.allows(model):
             raise NoSuchModel(model)
@@ -270,7 +271,7 @@ class Pipeline:
         assert isinstance(begun, Begun)
         try:
             life.first_at = loop.time()
-            self.dispatcher.weir.first_token(life.first_at, turn)
+            self.dispatcher.first_token(life.first_at, turn)
             self.metrics.first_token(life.label, life.first_at - life.began_at)
             if alarm is not None:
                 alarm.set(life.first_at + silence_s, silence=True)
@@ -309,7 +310,7 @@ class Pipeline:
         """Its place goes to the next; what it used is charged; a worker that still works for nobody is told to stop."""
         worker = turn.worker
         if life.end is not None and not turn.first_token_at:
-            self.dispatcher.weir.first_token(first_token_at(life, life.end, now), turn)
+            self.dispatcher.first_token(first_token_at(life, life.end, now), turn)
         usage = used(turn, life, self.dispatcher.estimator(turn), now)
         if worker is not None:
             exchange.log["worker"] = worker.name

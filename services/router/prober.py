@@ -21,8 +21,8 @@ from services.router.call import Busy, Probe
 from services.router.fleet import Connect, Fleet
 from services.router.worker import Worker
 from services.router.workersfile import WorkerSpec
-from services.runtime.keepalive import UpstreamError
 from services.runtime.log import Log
+from services.runtime.upstream import UpstreamError
 
 PROBE_TIMEOUT_S = 1.0
 LOOK_AGAIN_S = 0.1

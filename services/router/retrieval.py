@@ -11,7 +11,8 @@ from services.contracts.problem import Problem
 from services.contracts.search import EmbedReply, EmbedRequest, Passage, RetrieveReply, RetrieveRequest
 from services.core.outcome import Outcome
 from services.runtime.errors import BadInput, Refused, UpstreamFailed, WeirError
-from services.runtime.keepalive import Pool, UpstreamError
+from services.runtime.keepalive import Pool
+from services.runtime.upstream import UpstreamError
 
 MAX_REPLY_BYTES = 8 * 1_048_576
 WIRE_RESERVE_MS = 10.0  # of the budget, for the way there and back

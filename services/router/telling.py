@@ -16,7 +16,7 @@ from services.router.surfaces import Surface, passed_through
 from services.runtime.clock import unix_seconds
 from services.runtime.errors import WeirError, problem
 from services.runtime.http import Exchange
-from services.runtime.keepalive import UpstreamError
+from services.runtime.upstream import UpstreamError
 
 AWAKE_S = 5.0
 COMMENT = b": keep-alive\n\n"

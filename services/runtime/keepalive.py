@@ -22,32 +22,10 @@ from urllib.parse import urlsplit
 import httptools
 
 from services.runtime.outbox import Outbox
+from services.runtime.upstream import ConnectionLost, PoolFull, Truncated, UpstreamError
 
 HIGH_WATER_BYTES = 262_144
 MAX_HEADER_BYTES = 65_536
-
-
-class UpstreamError(Exception):
-    """The exchange failed. `sent` is false when no byte of the request can have been read by the other side."""
-
-    def __init__(self, message: str, *, sent: bool = True) -> None:
-        super().__init__(message)
-        self.sent = sent
-
-
-class PoolFull(UpstreamError):
-    """Every connection that may be open is in use. It says nothing about the other side."""
-
-    def __init__(self, message: str) -> None:
-        super().__init__(message, sent=False)
-
-
-class ConnectionLost(UpstreamError):
-    """The other side closed or reset the connection while it worked on the request: it may have died of it."""
-
-
-class Truncated(ConnectionLost):
-    """The answer began and did not end: what came of it must not be taken for a whole one."""
 
 
 class _ClosedBeforeReply(ConnectionLost):
@@ -315,8 +293,9 @@ class Pool:
         """Send a request and return when the head of the answer is here.
 
         Raises UpstreamError; `sent` tells whether the other side may have seen the request. No time limit of its own
-        but for connecting: the caller's deadline governs. A reused connection that the server had just closed is
-        replaced once, silently, as RFC 9110 section 9.2.2 allows where no answer began.
+        but for connecting: the caller's deadline governs. A reused connection that closed before a byte of an
+        answer is replaced once, silently: the server had most likely timed it out. RFC 9110 section 9.2.2 leaves that
+        to whoever knows that a request may be repeated; an answer that is computed twice costs time, and nothing else.
         """
         if self.in_use >= self._max_connections:
             raise PoolFull(f"{self._max_connections} connections to {self.url} are in use")

@@ -12,7 +12,7 @@ from services.router.fleet import Fleet
 from services.router.turn import Turn
 from services.router.worker import Worker
 from services.router.workersfile import WorkerSpec
-from services.runtime.keepalive import Truncated, UpstreamError
+from services.runtime.upstream import Truncated, UpstreamError
 
 _numbers = count(1)
 

@@ -15,8 +15,8 @@ from services.router.fleet import Fleet
 from services.router.health import FAILURES, Health
 from services.router.prober import MAX_PROBES_PER_S, Prober
 from services.router.worker import Worker
-from services.runtime.keepalive import UpstreamError
 from services.runtime.log import Log
+from services.runtime.upstream import UpstreamError
 from tests.router.fleetrig import FakeUpstream, asked, connect, probe, spec
 from tests.virtual_time import run
 

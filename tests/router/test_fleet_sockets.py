@@ -23,9 +23,9 @@ from services.router.worker import Worker
 from services.router.workersfile import WorkerSpec
 from services.runtime.errors import Refused
 from services.runtime.http import Exchange, Handler
-from services.runtime.keepalive import UpstreamError
 from services.runtime.log import Log
 from services.runtime.serve import Process
+from services.runtime.upstream import UpstreamError
 from tests.router.fleetrig import asked
 from tests.runtime.rig import serving, until
 

@@ -18,8 +18,9 @@ from services.router.upstreams.openaianswer import answer_of, end_of, refusal_of
 from services.router.upstreams.openaistream import MAX_EVENT_BYTES, OpenAIStream
 from services.runtime.errors import BadInput, Refused
 from services.runtime.http import Exchange
-from services.runtime.keepalive import Pool, Truncated, UpstreamError
+from services.runtime.keepalive import Pool
 from services.runtime.serve import running
+from services.runtime.upstream import Truncated, UpstreamError
 from tests.router.fleetrig import FakeReply
 from tests.runtime.rig import build as build_service
 from tests.virtual_time import run

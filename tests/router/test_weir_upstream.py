@@ -13,7 +13,7 @@ from services.core.outcome import Outcome
 from services.router.call import End, WorkerFailed
 from services.router.upstreams.weir import MAX_LINE_BYTES, WeirStream
 from services.runtime.errors import BadInput, Refused
-from services.runtime.keepalive import Truncated, UpstreamError
+from services.runtime.upstream import Truncated, UpstreamError
 from tests.router.fleetrig import FakeReply
 from tests.virtual_time import run
 

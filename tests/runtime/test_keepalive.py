@@ -17,7 +17,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from services.runtime.keepalive import Pool, Reply, Truncated, UpstreamError
+from services.runtime.keepalive import Pool, Reply
+from services.runtime.upstream import Truncated, UpstreamError
 from tests.runtime.rig import until
 
 pytestmark = pytest.mark.stack

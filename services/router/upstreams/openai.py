@@ -17,7 +17,8 @@ from services.router.call import Attempt, Call, Probe, Whole, WorkerFailed
 from services.router.upstreams.openaianswer import answer_of, end_of, refusal_of
 from services.router.upstreams.openaistream import OpenAIStream
 from services.router.workersfile import MAX_MODELS
-from services.runtime.keepalive import Pool, Reply, UpstreamError
+from services.runtime.keepalive import Pool, Reply
+from services.runtime.upstream import UpstreamError
 
 MAX_ANSWER_BYTES = 16 * 1_048_576
 MAX_ERROR_BYTES = 65_536

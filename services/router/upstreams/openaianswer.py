@@ -16,7 +16,8 @@ import msgspec
 from services.router.call import Busy, End, WorkerFailed
 from services.router.upstreams.refusals import ENDS, meaning
 from services.runtime.errors import BadInput
-from services.runtime.keepalive import Reply, UpstreamError
+from services.runtime.keepalive import Reply
+from services.runtime.upstream import UpstreamError
 
 DEFAULT_DELAY_MS = 100.0
 LONGEST_DELAY_MS = 30_000.0

@@ -18,7 +18,8 @@ import re
 from services.router.asked import Format
 from services.router.call import Call, Delta, End
 from services.router.upstreams.openaianswer import Answer, answer_of, end_of
-from services.runtime.keepalive import Reply, Truncated, UpstreamError
+from services.runtime.keepalive import Reply
+from services.runtime.upstream import Truncated, UpstreamError
 
 MAX_EVENT_BYTES = 1_048_576
 MAX_KEPT_BYTES = 1_048_576

@@ -8,7 +8,8 @@ from services.contracts.generate import Done, Event, Failed, GenerateRequest, To
 from services.contracts.problem import Problem
 from services.router.call import Attempt, Busy, Call, Delta, End, Probe, Whole, WorkerFailed
 from services.router.upstreams.refusals import ENDS, meaning
-from services.runtime.keepalive import Pool, Reply, Truncated, UpstreamError
+from services.runtime.keepalive import Pool, Reply
+from services.runtime.upstream import Truncated, UpstreamError
 
 MAX_ANSWER_BYTES = 16 * 1_048_576
 MAX_LINE_BYTES = 1_048_576
