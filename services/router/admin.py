@@ -104,7 +104,7 @@ class AdminApp:
         if exchange.header(b"origin") is not None:
             raise BadInput("/admin is not for web pages", status=403, code="forbidden")
         if not self._token:
-            if self._open:
+            if self._open and _names_loopback(exchange.header(b"host")):
                 return
             raise BadInput("/admin is off here; beyond loopback it needs ADMIN_TOKEN", status=403, code="forbidden")
         shown = bearer(exchange.header(b"authorization"))
@@ -154,3 +154,14 @@ class AdminApp:
         self._dispatcher.fleet.looked(worker)
         self._log.warning("worker held back" if wish.drain else "worker goes on", worker=worker.name)
         return wish
+
+
+def _names_loopback(host: bytes | None) -> bool:
+    """Whether the client knows us by a name that cannot have been pointed here from outside (DNS rebinding)."""
+    if host is None:
+        return True
+    name = host.decode("latin-1")
+    if not name.endswith("]"):
+        head, colon, port = name.rpartition(":")
+        name = head if colon and port.isdigit() else name
+    return is_loopback(name)

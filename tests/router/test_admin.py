@@ -206,3 +206,15 @@ def test_a_token_once_set_is_asked_for_and_beyond_loopback_the_routes_are_off_wi
             assert (await stand.metrics.get("/metrics")).status_code == 200
 
     run(main)
+
+
+def test_a_web_page_in_a_browser_on_this_machine_gets_nothing() -> None:
+    async def main() -> None:
+        async with standing(FakeWorker(answer)) as stand:
+            for name, value in (("Origin", "http://evil.example"), ("Host", "evil.example:9000")):
+                for method, path in ROUTES:
+                    refused = await stand.metrics.request(method, path, headers={name: value}, content=b"{}")
+                    assert refused.status_code == 403, (name, path)
+            assert (await stand.chat()).status_code == 200
+
+    run(main)
