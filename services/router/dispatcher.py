@@ -35,6 +35,9 @@ from services.runtime.errors import NoSuchModel, Refused
 LATE_S = 0.0005
 """A timer may fire a little early by the loop's clock; what is due so soon is due."""
 
+NOBODY_S = 1.0
+"""How long those in line wait for a model's last worker to come back: a lost connection is mended by the next probe."""
+
 
 class Dispatcher:
     """One for each router. Everything but `place` and `another` decides without waiting."""
@@ -47,6 +50,7 @@ class Dispatcher:
         self.draining = False
         self.waiting: set[Turn] = set()
         self._second: deque[Turn] = deque()
+        self._dead_since: dict[str, float] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = inf
         self._first_pool = 0
@@ -85,6 +89,7 @@ class Dispatcher:
         now = asyncio.get_running_loop().time()
         for pool in self.fleet.pools:
             self.weir.capacity(now, min(self.fleet.slots(pool), self.cap.cap), pool)
+        self._watch_the_dead(now)
         self._serve_second()
         self._pump_all(now)
 
@@ -248,6 +253,25 @@ class Dispatcher:
             if turn.worker is not None or turn.refusal is not None:
                 self._second.remove(turn)
                 turn.wake()
+
+    # ---- nobody left
+
+    def _watch_the_dead(self, now: float) -> None:
+        """Note which models have nobody left, since when, and look again when that has lasted."""
+        for model in self.fleet.models:
+            if self.fleet.alive(model):
+                self._dead_since.pop(model, None)
+            elif model not in self._dead_since:
+                self._dead_since[model] = now
+                asyncio.get_running_loop().call_later(NOBODY_S, self._refuse_the_abandoned)
+
+    def _refuse_the_abandoned(self) -> None:
+        """Whoever waits for a worker that may come back in a moment waits; whoever waits for nobody is told."""
+        now = asyncio.get_running_loop().time() + LATE_S
+        for turn in list(self.waiting):
+            if now - self._dead_since.get(turn.model, now) >= NOBODY_S:
+                self.weir.leave(now, turn)
+                self._turn_away(turn, self.refusing.no_capacity(f"no worker that serves {turn.model} is alive"))
 
     # ---- time
 

@@ -11,6 +11,7 @@ import pytest
 
 from services.core.outcome import Outcome
 from services.router.call import Busy
+from services.router.dispatcher import NOBODY_S
 from services.router.prober import Prober
 from services.router.turn import Turn
 from services.runtime.errors import NoSuchModel, Refused
@@ -279,5 +280,27 @@ def test_nothing_that_is_refused_at_the_door_leaves_a_trace() -> None:
             riding.cancel()
         await house.empty()
         assert house.weir.wakes_at() == inf
+
+    run(main())
+
+
+def test_who_waits_for_nobody_is_told_so_and_who_waits_for_a_moment_is_served() -> None:
+    async def main() -> None:
+        house = House([worker("a", slots=1)])
+        holding, waits = house.hold(turn()), turn(within_s=60)
+        riding = house.serve(waits)
+        await asyncio.sleep(1)
+        house.down(*house.workers)  # a connection was lost; the next probe finds it well
+        await asyncio.sleep(0.2)
+        house.up(*house.workers)
+        await asyncio.sleep(2)
+        assert waits in house.dispatcher.waiting
+        house.down(*house.workers)
+        began = asyncio.get_running_loop().time()
+        assert await riding is Outcome.NO_CAPACITY
+        assert house.ended_at[waits] - began == pytest.approx(NOBODY_S, abs=0.01)
+        assert (house.refusals[waits].status, house.refusals[waits].retry) == (503, True)
+        holding.cancel()
+        await house.empty()
 
     run(main())

@@ -91,7 +91,6 @@ WRONG: list[tuple[str, dict[str, Any], str]] = [
     ("/v1/chat/completions", {"messages": [{"role": "user", "content": "hi"}] * 1025}, "messages"),
     ("/v1/chat/completions", {"messages": [{"role": "user", "content": "word " * 100_000}]}, "messages"),
     ("/v1/chat/completions", {"max_tokens": 0}, "max_tokens"),
-    ("/v1/chat/completions", {"max_tokens": 131_072}, "max_tokens"),
     ("/v1/chat/completions", {"max_tokens": 2**63}, "max_tokens"),
     ("/v1/chat/completions", {"max_completion_tokens": "many"}, "max_completion_tokens"),
     ("/v1/chat/completions", {"temperature": 2.01}, "temperature"),
