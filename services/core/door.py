@@ -133,8 +133,14 @@ class Visit:
                 if why == "deadline":
                     self.of_tenant.guessed_out += 1
                 return Outcome.DEADLINE_INFEASIBLE, why
-            self.plan(self.level + 1)
+            self.plan(self.request.max_level if self._is_hopeless() else self.level + 1)
         return None
+
+    def _is_hopeless(self) -> bool:
+        """The wait alone breaks the deadline, and no level makes it shorter: only the deepest need be looked at."""
+        if self.view.idle or not self.settings.feasibility:
+            return False
+        return self._wait_s() > self.settings.safety_margin * (self.request.deadline - self.now)
 
     def _would_wait(self) -> bool:
         """Whether its client accepts the wait to expect. None at all is a slot that is free, with nobody before it."""
