@@ -12,6 +12,7 @@ import json
 import os
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from loadtests.fire import cpu, machine, report
@@ -22,6 +23,7 @@ from loadtests.fire.report import Result
 
 RESULTS = ROOT / "docs" / "results"
 CASE_WITHIN_S = 300.0
+CALM_WITHIN_S = 30.0
 
 
 def main() -> int:
@@ -54,9 +56,22 @@ async def _all(chosen: Sequence[Case]) -> list[Result]:
         _say(warned)
     for number, case in enumerate(chosen, start=1):
         _say(f"\n{number}/{len(chosen)} {case.name}: {case.about}")
-        results.append(await play(case))
+        results.append(await _until_believable(case))
         _say("\n".join(report.lines(results[-1])))
     return results
+
+
+async def _until_believable(case: Case) -> Result:
+    """A run in which the client was late says nothing about the router; whether a target was missed plays no part."""
+    await cpu.calm(CALM_WITHIN_S)
+    result = await play(case)
+    for plays in range(2, report.MOST_PLAYS + 1):
+        if result.fault or result.believable:
+            break
+        _say(f"  once more ({plays} of {report.MOST_PLAYS}): the client itself was late")
+        await cpu.calm(CALM_WITHIN_S)
+        result = replace(await play(case), plays=plays)
+    return result
 
 
 async def play(case: Case) -> Result:

@@ -58,6 +58,13 @@ async def busy_now(seconds: float = 1.0) -> float:
     return (_machine() - used) / ((perf_counter() - began) * (os.cpu_count() or 1))
 
 
+async def calm(within_s: float) -> None:
+    """Wait for a moment in which others use little of the machine, but not for ever."""
+    until = perf_counter() + within_s
+    while await busy_now(2.0) >= TOO_BUSY and perf_counter() < until:
+        continue
+
+
 async def warning() -> str:
     """What to say before measuring on a machine that has other things to do; empty if it has not."""
     busy = await busy_now()
