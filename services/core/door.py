@@ -22,6 +22,7 @@ from services.core.admission import first_token_s, outlook
 from services.core.choices import WeirSettings
 from services.core.cost import Lengths
 from services.core.estimator import PROBABLE, Estimator
+from services.core.hint import JITTER, LATEST_S
 from services.core.ladder import Sizes
 from services.core.learned import OfPool
 from services.core.outcome import Outcome
@@ -249,7 +250,7 @@ class Visit:
         else:
             hint_s = self.of_pool.appointments.hint(now, self.of_pool.pool.work, work, rate, random, guest=book)
         if reason == "no_slot":  # the books know who waits, and not who runs
-            hint_s = max(hint_s, wait_s * (1.0 + 0.2 * random()))
+            hint_s = min(LATEST_S, max(hint_s, wait_s * (1.0 + JITTER * random())))
         return Refused(outcome, reason, scope, wait_s, hint_s)
 
     def _fits_alone(self) -> bool:

@@ -351,3 +351,14 @@ def test_who_wants_a_slot_at_once_is_told_to_come_back_when_one_is_expected() ->
     assert refused.reason == "no_slot"
     assert refused.retry_hint_s is not None
     assert refused.retry_hint_s >= refused.predicted_wait_s > 0.05
+
+
+def test_a_hint_for_a_slot_that_is_far_off_stays_within_its_bound() -> None:
+    house = House(slots=1)
+    house.warm("a")
+    house.offer("a", answer=6000, max_tokens=6000, slack_s=600.0)
+    refused = house.offer("b", start_by=house.now, slack_s=600.0)
+    assert isinstance(refused, Refused)
+    assert refused.predicted_wait_s > 0
+    assert refused.retry_hint_s is not None
+    assert refused.retry_hint_s <= 30.0
