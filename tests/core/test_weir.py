@@ -354,11 +354,12 @@ def test_who_wants_a_slot_at_once_is_told_to_come_back_when_one_is_expected() ->
 
 
 def test_a_hint_for_a_slot_that_is_far_off_stays_within_its_bound() -> None:
-    house = House(slots=1)
-    house.warm("a")
-    house.offer("a", answer=6000, max_tokens=6000, slack_s=600.0)
-    refused = house.offer("b", start_by=house.now, slack_s=600.0)
+    weir = Weir(settings(), Random(1).random)
+    weir.announce("default", Estimator(work_per_slot_s=2.0, prefill_s_per_token=0.001, s_per_token=1.0))
+    weir.capacity(0.0, 1)
+    weir.offer(0.0, Request(1, "a", 0.0, 1000.0, 10, 200))
+    weir.next(0.0)
+    refused = weir.offer(0.0, Request(2, "b", 0.0, 1000.0, 10, 200, start_by=0.0))
     assert isinstance(refused, Refused)
-    assert refused.predicted_wait_s > 0
-    assert refused.retry_hint_s is not None
-    assert refused.retry_hint_s <= 30.0
+    assert (refused.reason, refused.retry_hint_s) == ("no_slot", 30.0)
+    assert refused.predicted_wait_s > 60.0
