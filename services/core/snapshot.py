@@ -64,13 +64,13 @@ def _pool(weir: Weir, now: float, of_pool: OfPool) -> State:
 
 
 def _class(weir: Weir, of_pool: OfPool, node: ClassNode) -> State:
-    of_class, held = of_pool.classes[node.name], weir.held(node.name)
+    of_class = of_pool.classes[node.name]
     return {
         "name": node.name,
         "weight": node.weight,
         "share": of_pool.pool.class_share(node),
-        "level": of_class.controller.level if held is None else held,
-        "held": held is not None,
+        "level": weir.level(of_class, node.name),
+        "held": weir.held(node.name) is not None,
         "level_changes": of_class.controller.changes,
         "active_tenants": node.active_flows,
         "q95_wait_s": of_class.recent_s.quantile(0.95),

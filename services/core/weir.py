@@ -108,6 +108,10 @@ class Weir:
         """The level that an operator holds the class at; None: it is automatic."""
         return self._held.get(class_name)
 
+    def level(self, of_class: OfClass, name: str) -> int:
+        """Where requests of this class begin on the ladder: held there, or by its load."""
+        return self._held.get(name, of_class.controller.level)
+
     def announce(self, pool: str, estimator: Estimator) -> None:
         """Begin with what the pool's workers say of themselves, before anything runs. `capacity` tells their slots."""
         of_pool = self._of_pool(pool)
@@ -329,9 +333,7 @@ class Weir:
         controller = of_class.controller
         if controller.due(now):
             self._look(now, of_pool)
-        level = controller.level
-        if self._held:
-            level = self._held.get(visit.flow.node.name, level)
+        level = self.level(of_class, visit.flow.node.name) if self._held else controller.level
         return min(level, request.max_level) if level else 0
 
     def _look(self, now: float, of_pool: OfPool) -> None:

@@ -132,7 +132,7 @@ class Attempts:
             refusal = "the workers refused, and so did the retry" if turn.retried else "the workers refused"
             return refusing.busy(refusal, failure.delay_ms)
         if not self._dispatcher.fleet.alive(call.model):
-            return refusing.no_capacity(f"no worker that serves {call.model} is alive")
+            return refusing.nobody_serves(call.model)
         return refusing.failed(f"{'two workers' if turn.retried else 'the worker'} failed: {failure}")
 
 

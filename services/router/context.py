@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from math import ceil
+from typing import NamedTuple
 
 from services.contracts.generate import Message
 from services.contracts.search import Passage
@@ -21,11 +22,18 @@ from services.router.dispatcher import Dispatcher
 from services.router.life import Life
 from services.router.metrics import RouterMetrics
 from services.router.retrieval import Found, RetrievalClient
-from services.router.sizing import Sizes
+from services.router.sizing import Sizes, prompt_bytes
 from services.router.turn import Turn
 
 ANSWER_RESERVE_MS = 50.0  # of the deadline, which retrieval may not take
 SKIPPED = Found("skipped")
+
+
+class Prompt(NamedTuple):
+    """The messages, and how to say the same with less context, for the one retry."""
+
+    messages: list[Message] | None
+    reduce: Callable[[], list[Message]] | None = None
 
 
 class Context:
@@ -53,17 +61,18 @@ class Context:
         """What the passages will add, at full quality."""
         return self.sizes.context_tokens(lookup.top_k, self._settings.context_tokens)
 
-    async def fetch(self, lookup: Lookup, turn: Turn, life: Life) -> None:
-        """Fetch the passages into `life`, and say that the turn could start. It holds no slot meanwhile."""
+    async def fetch(self, lookup: Lookup, turn: Turn, life: Life) -> Prompt:
+        """Fetch the passages into `life`, write the prompt, and say that the turn could start. It holds no slot yet."""
         rung = self._dispatcher.weir.settings.ladder[turn.level]
         if rung.retrieval:
             await self._look_up(lookup, rung, turn, life)
         else:
             life.found = SKIPPED
             life.cut("retrieval")
-        messages, _ = self.prompt(lookup, life)
-        tokens = self.sizes.tokens(turn.model, sum(len(message.content) for message in messages))
+        written = self._prompt(lookup, life)
+        tokens = self.sizes.tokens(turn.model, prompt_bytes(written.messages, None))
         self._dispatcher.ready(asyncio.get_running_loop().time(), turn, tokens)
+        return written
 
     async def _look_up(self, lookup: Lookup, rung: Level, turn: Turn, life: Life) -> None:
         """Passages within the budget or what remains, whichever is less. What is missing is disclosed."""
@@ -84,11 +93,10 @@ class Context:
         )
         life.found = Found(found.source, kept, found.reason, found.seconds)
 
-    def prompt(self, lookup: Lookup, life: Life) -> tuple[list[Message], Callable[[], list[Message]] | None]:
-        """The messages, and how to say the same with less context, for the one retry."""
+    def _prompt(self, lookup: Lookup, life: Life) -> Prompt:
         passages = life.found.passages if life.found is not None else []
         reduce = self._reducer(lookup.query, life, passages) if len(passages) > 1 else None
-        return prompt.build(lookup.query, passages), reduce
+        return Prompt(prompt.build(lookup.query, passages), reduce)
 
     def _reducer(self, query: str, life: Life, passages: list[Passage]) -> Callable[[], list[Message]]:
         """The retry's prompt: the nearer half of the passages, and the answer says so."""

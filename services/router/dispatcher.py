@@ -109,7 +109,7 @@ class Dispatcher:
             return self.refusing.leaving()
         turn.pool = self.fleet.pool_of(turn.model) or turn.model
         if not self.fleet.alive(turn.model) and self.fleet.slots(turn.pool):  # of a pool without slots the core knows
-            return self.refusing.no_capacity(f"no worker that serves {turn.model} is alive")
+            return self.refusing.nobody_serves(turn.model)
         decision = self.weir.offer(now, turn)
         if isinstance(decision, Decision):
             return self.refusing.at_the_door(turn, decision, self.weir.drr.usage.requests)
@@ -246,7 +246,7 @@ class Dispatcher:
         """Those who wait for a second place take what is free, first come first served."""
         for turn in list(self._second):
             if not self.fleet.alive(turn.model):
-                turn.refusal = self.refusing.no_capacity(f"no worker that serves {turn.model} is alive")
+                turn.refusal = self.refusing.nobody_serves(turn.model)
             else:
                 others = self.fleet.alive(turn.model, turn.left)
                 turn.worker = self.fleet.take(turn, turn.left if others else None)
@@ -271,7 +271,7 @@ class Dispatcher:
         for turn in list(self.waiting):
             if now - self._dead_since.get(turn.model, now) >= NOBODY_S:
                 self.weir.leave(now, turn)
-                self._turn_away(turn, self.refusing.no_capacity(f"no worker that serves {turn.model} is alive"))
+                self._turn_away(turn, self.refusing.nobody_serves(turn.model))
 
     # ---- time
 

@@ -52,8 +52,7 @@ class Holdings(Collector):
         weir = self._dispatcher.weir
         for pool, of_pool in weir.learned.items():
             for name, of_class in of_pool.classes.items():
-                held = weir.held(name)
-                family.add_metric([pool, name], of_class.controller.level if held is None else held)
+                family.add_metric([pool, name], weir.level(of_class, name))
         return family
 
     def _queues(self) -> Iterator[Metric]:

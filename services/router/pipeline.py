@@ -23,7 +23,7 @@ from services.router.attempts import Attempts
 from services.router.call import Begun, Call, Whole
 from services.router.cancels import Cancels
 from services.router.config import RouterSettings
-from services.router.context import Context
+from services.router.context import Context, Prompt
 from services.router.dispatcher import Dispatcher
 from services.router.life import Life
 from services.router.metrics import RouterMetrics
@@ -241,12 +241,13 @@ class Pipeline:
 
     async def _serve(self, exchange: Exchange, asked: Asked, wishes: Wishes, turn: Turn, life: Life) -> None:
         now = asyncio.get_running_loop().time
+        written = Prompt(asked.messages)
         if asked.lookup is not None:
-            await self.context.fetch(asked.lookup, turn, life)
+            written = await self.context.fetch(asked.lookup, turn, life)
         await self.dispatcher.place(turn)
         life.dispatched_at = now()
         self.metrics.started(life.label, life.waited_s(), turn.predicted_wait_s)
-        call = self._call(exchange, asked, turn, life)
+        call = self._call(exchange, asked, written, turn, life)
         if call.asked.stream:
             await self._stream(exchange, call, wishes, turn, life)
             return
@@ -279,14 +280,10 @@ class Pipeline:
         finally:
             begun.stream.close()
 
-    def _call(self, exchange: Exchange, asked: Asked, turn: Turn, life: Life) -> Call:
-        messages = asked.messages
-        reduce = None
-        if asked.lookup is not None:
-            messages, reduce = self.context.prompt(asked.lookup, life)
+    def _call(self, exchange: Exchange, asked: Asked, written: Prompt, turn: Turn, life: Life) -> Call:
         life.lowered = turn.granted_tokens < asked.max_tokens
         return Call(
-            exchange.id, turn.tenant, turn.model, turn.granted_tokens, turn.deadline, asked, messages, reduce,
+            exchange.id, turn.tenant, turn.model, turn.granted_tokens, turn.deadline, asked, *written,
             tuple((name, value) for name, value in exchange.headers if name in TRACE_CONTEXT),
         )  # fmt: skip
 

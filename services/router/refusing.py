@@ -105,6 +105,10 @@ class Refusing:
         hint_ms = self.about_ms(NO_CAPACITY_HINT_MS)
         return Refused(Outcome.NO_CAPACITY, message, reason="no_worker", retry_hint_ms=hint_ms)
 
+    def nobody_serves(self, model: str) -> Refused:
+        """There were workers for it, and none is alive."""
+        return self.no_capacity(f"no worker that serves {model} is alive")
+
     def paused(self) -> Refused:
         """An operator holds the tenant back."""
         hint_ms = self.about_ms(PAUSED_HINT_MS)

@@ -12,8 +12,9 @@ from math import ceil
 
 from services.contracts.generate import Message
 from services.core.estimator import Ratio
+from services.router.prompt import BYTES_PER_TOKEN
 
-FIRST_TOKENS_PER_BYTE = 0.25
+FIRST_TOKENS_PER_BYTE = 1 / BYTES_PER_TOKEN
 FIRST_WEIGHT_BYTES = 4000.0
 """The first guess counts as much as this many bytes that were counted."""
 MESSAGE_BYTES = 16

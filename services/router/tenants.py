@@ -105,10 +105,6 @@ class Tenants:
         self._known[id] = replace(tenant, paused=paused)
         return True
 
-    def resume(self, id: str) -> bool:
-        """Let it go on."""
-        return self.pause(id, paused=False)
-
     def __repr__(self) -> str:
         paused = sum(tenant.paused for tenant in self._known.values())
         return f"<{type(self).__name__} {len(self._known)}, {paused} paused>"

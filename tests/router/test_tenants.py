@@ -233,10 +233,10 @@ def test_a_paused_tenant_is_known_and_marked_until_it_is_resumed(write: Write) -
         assert find(tenants, "a").paused
         assert not find(tenants, "b").paused
         assert not held.paused  # whoever was let in goes on
-        assert tenants.resume("a")
+        assert tenants.pause("a", paused=False)
         assert not find(tenants, "a").paused
         assert not tenants.pause("nobody")
-        assert not tenants.resume("nobody")
+        assert not tenants.pause("nobody", paused=False)
         assert "nobody" not in tenants.ids()
 
 
