@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Self
 
@@ -66,20 +67,32 @@ class RouterSettings(ServiceSettings):
 
     @model_validator(mode="after")
     def _agrees(self) -> Self:
-        if self.default_slo_ms > self.max_deadline_ms:
-            raise ValueError("DEFAULT_SLO_MS exceeds MAX_DEADLINE_MS")
-        if self.tenant_queue_size > self.max_queue_size:
-            raise ValueError("TENANT_QUEUE_SIZE exceeds MAX_QUEUE_SIZE")
-        self.worker_specs()
+        faults = [text for wrong, text in self._contradictions() if wrong]
+        faults += [str(fault) for fault in (self._fault_of(self.worker_specs), self._fault_of(self._exposure)) if fault]
+        if faults:
+            raise ValueError("\n  ".join(faults))
         return self
 
-    @model_validator(mode="after")
-    def _lets_in_whom_it_may(self) -> Self:
+    def _contradictions(self) -> list[tuple[bool, str]]:
+        return [
+            (self.default_slo_ms > self.max_deadline_ms, "DEFAULT_SLO_MS exceeds MAX_DEADLINE_MS"),
+            (self.tenant_queue_size > self.max_queue_size, "TENANT_QUEUE_SIZE exceeds MAX_QUEUE_SIZE"),
+        ]
+
+    def _exposure(self) -> None:
+        """What the tenants file says, and whom this address lets in. Raises ValueError."""
         listed = None if self.tenants_file is None else tenantsfile.read(self.tenants_file, self.max_deadline_ms)
         fault = exposure.fault(self.host, self.lab_network, listed)
         if fault is not None:
             raise ValueError(fault)
-        return self
+
+    @staticmethod
+    def _fault_of(look: Callable[[], object]) -> ValueError | None:
+        try:
+            look()
+        except ValueError as fault:
+            return fault
+        return None
 
     def worker_specs(self) -> list[WorkerSpec]:
         """The workers, from the file or from WORKERS. Raises ValueError listing every fault."""

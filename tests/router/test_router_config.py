@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pydantic import ValidationError
 
 from services.router.config import RouterSettings
 from services.runtime.settings import load
@@ -92,3 +93,18 @@ def test_a_secret_is_not_repeated_in_a_fault(capsys: pytest.CaptureFixture[str])
     said = faults(capsys, retrieval_url=["s3cret"])
     assert "RETRIEVAL_URL" in said
     assert "s3cret" not in said
+
+
+def test_faults_of_different_kinds_are_told_together(tmp_path: Path) -> None:
+    tenants = tmp_path / "tenants.yaml"
+    tenants.write_text("tenants: [{id: acme}]")
+    with pytest.raises(ValidationError) as refused:
+        RouterSettings(
+            _env_file=None,
+            default_slo_ms=200_000,
+            tenant_queue_size=1000,
+            workers_file=tmp_path / "none.yaml",
+            tenants_file=tenants,
+        )
+    for told in ("DEFAULT_SLO_MS", "TENANT_QUEUE_SIZE", "WORKERS_FILE", "TENANTS_FILE"):
+        assert told in str(refused.value)
