@@ -10,13 +10,13 @@ import argparse
 import asyncio
 import json
 import os
-import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from loadtests.fire import cpu, machine, report
 from loadtests.fire.cases import CASES, Case, honesty
+from loadtests.fire.console import say, why
 from loadtests.fire.drill import drill
 from loadtests.fire.processes import ROOT, run
 from loadtests.fire.report import Result
@@ -30,11 +30,11 @@ def main() -> int:
     wanted = _arguments()
     chosen = [case for case in CASES if not wanted.only or case.name in wanted.only]
     if wanted.list:
-        _say("\n".join(f"{case.name:<18} {case.about}" for case in CASES))
+        say("\n".join(f"{case.name:<18} {case.about}" for case in CASES))
         return 0
     on = machine.describe()
     results = run(_all(chosen))
-    _say(f"\n{report.summary(results)}\n{on}")
+    say(f"\n{report.summary(results)}\n{on}")
     folder = wanted.out or (RESULTS if len(chosen) == len(CASES) else None)
     if folder is not None:
         _write(folder, results, on, wanted.only)
@@ -53,11 +53,11 @@ def _arguments() -> argparse.Namespace:
 async def _all(chosen: Sequence[Case]) -> list[Result]:
     results = []
     if warned := await cpu.warning():
-        _say(warned)
+        say(warned)
     for number, case in enumerate(chosen, start=1):
-        _say(f"\n{number}/{len(chosen)} {case.name}: {case.about}")
+        say(f"\n{number}/{len(chosen)} {case.name}: {case.about}")
         results.append(await _until_believable(case))
-        _say("\n".join(report.lines(results[-1])))
+        say("\n".join(report.lines(results[-1])))
     return results
 
 
@@ -68,7 +68,7 @@ async def _until_believable(case: Case) -> Result:
     for plays in range(2, report.MOST_PLAYS + 1):
         if result.fault or result.believable:
             break
-        _say(f"  once more ({plays} of {report.MOST_PLAYS}): the client itself was late")
+        say(f"  once more ({plays} of {report.MOST_PLAYS}): the client itself was late")
         await cpu.calm(CALM_WITHIN_S)
         result = replace(await play(case), plays=plays)
     return result
@@ -77,19 +77,13 @@ async def _until_believable(case: Case) -> Result:
 async def play(case: Case) -> Result:
     """One case on a stand of its own. What goes wrong is told, and the next case has its turn."""
     try:
-        async with asyncio.timeout(CASE_WITHIN_S), drill(case.shape, case.tenants, _say) as made:
+        async with asyncio.timeout(CASE_WITHIN_S), drill(case.shape, case.tenants, say) as made:
             figures = await case.play(made)
             return Result(case, made.capacity, [*figures, *honesty(case, made.runs)], made.runs)
     except TimeoutError:
         return Result(case, None, [], [], f"not over after {CASE_WITHIN_S:g} s")
     except (OSError, RuntimeError, ExceptionGroup) as error:
-        return Result(case, None, [], [], _why(error))
-
-
-def _why(error: BaseException) -> str:
-    while isinstance(error, BaseExceptionGroup):
-        error = error.exceptions[0]
-    return f"{type(error).__name__}: {error}"
+        return Result(case, None, [], [], why(error))
 
 
 def _write(folder: Path, results: Sequence[Result], on: str, only: Sequence[str] | None) -> None:
@@ -100,12 +94,7 @@ def _write(folder: Path, results: Sequence[Result], on: str, only: Sequence[str]
     (folder / "fire.md").write_text(page, encoding="utf-8")
     told = {"machine": on, "cases": [result.as_dict() for result in results]}
     (folder / "fire.json").write_text(json.dumps(told, indent=1) + "\n", encoding="utf-8")
-    _say(f"Written to {folder}/fire.md and fire.json.")
-
-
-def _say(text: str) -> None:
-    sys.stdout.write(text + "\n")
-    sys.stdout.flush()
+    say(f"Written to {folder}/fire.md and fire.json.")
 
 
 if __name__ == "__main__":

@@ -8,11 +8,11 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 from loadtests.fire import capacity, cpu, machine
+from loadtests.fire.console import say, why
 from loadtests.fire.drill import Drill
 from loadtests.fire.processes import ROOT, run
 from loadtests.fire.stand import stand
@@ -29,12 +29,12 @@ def main() -> int:
     wanted = _arguments()
     path = haproxy()
     if path is None:
-        _say("Skipped: haproxy is not installed. On Debian and Ubuntu: apt install haproxy")
+        say("Skipped: haproxy is not installed. On Debian and Ubuntu: apt install haproxy")
         return 0
     on, version = machine.describe(), haproxy_version(path)
     chosen = [case for case in CASES if not wanted.only or case.name in wanted.only]
     cells = run(_all(chosen))
-    _say("\n" + "\n".join(table.rows(cells)) + f"\n\n{on}; {version}")
+    say("\n" + "\n".join(table.rows(cells)) + f"\n\n{on}; {version}")
     folder = wanted.out or (RESULTS if len(chosen) == len(CASES) else None)
     if folder is not None:
         _write(folder, cells, on, version)
@@ -52,29 +52,29 @@ def _arguments() -> argparse.Namespace:
 async def _all(chosen: Sequence[Case]) -> list[Cell]:
     cells: list[Cell] = []
     if warned := await cpu.warning():
-        _say(warned)
+        say(warned)
     for number, case in enumerate(chosen, start=1):
-        _say(f"\n{number}/{len(chosen)} {case.name}: {case.about}")
+        say(f"\n{number}/{len(chosen)} {case.name}: {case.about}")
         cells += [await _play(case, gateway) for gateway in GATEWAYS]
     return cells
 
 
 async def _play(case: Case, gateway: Gateway) -> Cell:
     """One case through one gateway, on a stand of its own."""
-    _say(f" {gateway.name}")
+    say(f" {gateway.name}")
     try:
         async with asyncio.timeout(CELL_WITHIN_S), stand(SHAPE, case.tenants, router=False) as made:
             await gateway.start(made, case.tenants, case.deadlines)
-            drill = Drill(made, await capacity.measure(made), _say, gateway.route)
+            drill = Drill(made, await capacity.measure(made), say, gateway.route)
             return Cell(case, gateway, await case.play(drill), drill.runs)
     except TimeoutError:
         return _failed(case, gateway, f"not over after {CELL_WITHIN_S:g} s")
     except (OSError, RuntimeError, ExceptionGroup) as error:
-        return _failed(case, gateway, f"{type(error).__name__}: {error}")
+        return _failed(case, gateway, why(error))
 
 
 def _failed(case: Case, gateway: Gateway, why: str) -> Cell:
-    _say(f"  could not be played: {why}")
+    say(f"  could not be played: {why}")
     return Cell(case, gateway, [], [], why)
 
 
@@ -83,12 +83,7 @@ def _write(folder: Path, cells: Sequence[Cell], on: str, version: str) -> None:
     (folder / "peers.md").write_text(table.page(cells, machine=on, version=version), encoding="utf-8")
     told = {"machine": on, "haproxy": version, "cells": [cell.as_dict() for cell in cells]}
     (folder / "peers.json").write_text(json.dumps(told, indent=1) + "\n", encoding="utf-8")
-    _say(f"Written to {folder}/peers.md and peers.json.")
-
-
-def _say(text: str) -> None:
-    sys.stdout.write(text + "\n")
-    sys.stdout.flush()
+    say(f"Written to {folder}/peers.md and peers.json.")
 
 
 if __name__ == "__main__":
