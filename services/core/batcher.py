@@ -3,7 +3,7 @@
 A GPU step costs nearly the same for one sequence as for eight (T(n) = a + b*n with b << a), so sequences share steps.
 A batch fires at the first of four moments:
 
-    full          there are as many as there are slots
+    full          nobody else fits: the slots are taken, or the memory is
     idle          there is a slot that nobody uses
     latest start  the tightest deadline allows no more waiting: deadline - service_s
     window end    the one who came first has waited for the window
@@ -21,13 +21,25 @@ be met (Liu, Layland 1973). When they cannot, it serves the ones about to fail, 
 it, and the line is short. It is not fair between tenants either: at most a line's length of the router's order is
 lost here.
 
-Bounds: at most `slots` run and at most `slots + queue_size` are here in all, so that a burst onto an idle engine is not
-refused while slots stand empty; nobody fires at or after its deadline; in continuous mode no slot is left free while
-someone waits; until the moment that `Wait` names nothing changes by itself, and then something does. A deadline that
-has passed removes its request. Its slack is never clamped to zero, which would make the dead the most urgent of all.
+Memory is counted in tokens: a request reserves its prompt and its longest answer (`Waiting.tokens`), so that nothing
+that runs is ever put out for want of memory. When the head of the line does not fit, nobody goes past it. Where short
+ones could, they would eat each piece of memory as it came free, and a long one would wait until its deadline. The cost
+is memory that idles: less than the head reserves, and for no longer than it takes those that run to end, since nobody
+is let in before it but an earlier deadline. Whoever offers must have refused one that could not fit into an empty
+engine: it would stop the line until its deadline (`take_larger` is for an engine whose memory has shrunk).
 
-Cost: a place in the line is found by bisection; a decision looks at the head of the line, and, while a static batch
-gathers, at each of its members once.
+A start is futile when the first token cannot come before the deadline: reading a prompt takes at least `ready_s`. That
+is looked at when a batch is built and not before, so a decision walks past nobody whose turn has not come. One who is
+futile leaves as expired, takes no slot, and holds up nobody behind it.
+
+Bounds: at most `slots` run and at most `slots + queue_size` are here in all, so that a burst onto an idle engine is not
+refused while slots stand empty; no batch reserves more than was free; nobody fires at or after its deadline; in
+continuous mode no slot is left free while the head of the line fits; until the moment that `Wait` names nothing
+changes by itself, and then something does. A deadline that has passed removes its request. Its slack is never clamped
+to zero, which would make the dead the most urgent of all.
+
+Cost: a place in the line is found by bisection; a decision looks at those who leave the line and at the one behind
+them, and, while a static batch gathers, at each of its members.
 """
 
 from __future__ import annotations
@@ -67,16 +79,33 @@ class Waiting(Generic[T]):
     item: T
     service_s: float = 0.0
     """How long it would run, if that is known; 0 asks for no early start."""
+    tokens: int = 0
+    """The memory that it reserves: its prompt and its longest answer."""
+    ready_s: float = 0.0
+    """How long it needs at least before its first token: to read its prompt."""
 
     @property
     def latest_start(self) -> float:
         """When it has to start to be over by its deadline."""
         return self.deadline - self.service_s
 
+    @property
+    def futile_from(self) -> float:
+        """From then on a start is in vain: its deadline would come no later than its first token."""
+        return self.deadline - self.ready_s
+
+    def check(self) -> None:
+        """Raise ValueError for values that no order and no bound can be kept with."""
+        if math.isnan(self.deadline):
+            raise ValueError(f"{self.id} has no deadline: NaN is before and after everything")
+        for name in ("service_s", "ready_s", "tokens"):
+            if not 0 <= getattr(self, name) < math.inf:
+                raise ValueError(f"{name} of {self.id} must be finite and not negative, got {getattr(self, name)}")
+
 
 @dataclass(frozen=True, slots=True)
 class Fire(Generic[T]):
-    """Start these now, in this order. `expired` waited past their deadline: refuse them."""
+    """Start these now, in this order. `expired` have no time left to wait or to start: refuse them."""
 
     admit: tuple[Waiting[T], ...]
     expired: tuple[Waiting[T], ...] = ()
@@ -100,12 +129,12 @@ class BatchFormer(Generic[T]):
     __slots__ = ("_line", "_offers", "_places", "batching", "queue_size", "slots", "window_s")
 
     def __init__(self, batching: Batching, *, slots: int, queue_size: int, window_s: float = 0.0) -> None:
-        if slots < 1 or queue_size < 1:
-            raise ValueError(f"slots and queue_size must be at least 1, got {slots} and {queue_size}")
+        if queue_size < 1:
+            raise ValueError(f"queue_size must be at least 1, got {queue_size}")
         if not 0 <= window_s < math.inf:
             raise ValueError(f"window_s must be finite and not negative, got {window_s}")
         self.batching = batching
-        self.slots = slots
+        self.resize(slots)
         self.queue_size = queue_size
         self.window_s = window_s
         self._line: list[_Place[T]] = []  # sorted
@@ -115,6 +144,12 @@ class BatchFormer(Generic[T]):
     def __len__(self) -> int:
         return len(self._line)
 
+    def resize(self, slots: int) -> None:
+        """The engine has this many slots now. Where more than that run, nobody starts until fewer do."""
+        if slots < 1:
+            raise ValueError(f"slots must be at least 1, got {slots}")
+        self.slots = slots
+
     def full(self, running: int) -> bool:
         """With `running` sequences in the engine, the next offer would be refused."""
         return running + len(self._line) >= self.slots + self.queue_size
@@ -123,10 +158,7 @@ class BatchFormer(Generic[T]):
         """Join the line; False, and nothing changes, when it is at its bound."""
         if waiting.id in self._places:
             raise ValueError(f"{waiting.id} already waits")
-        if math.isnan(waiting.deadline):
-            raise ValueError(f"{waiting.id} has no deadline: NaN is before and after everything")
-        if not waiting.service_s >= 0:
-            raise ValueError(f"service_s of {waiting.id} must not be negative, got {waiting.service_s}")
+        waiting.check()
         if self.full(running):
             return False
         place = (waiting.deadline, self._offers, waiting)
@@ -151,23 +183,50 @@ class BatchFormer(Generic[T]):
         """Remove and return everyone: the worker is leaving."""
         return self._take(len(self._line))
 
-    def decide(self, now: float, running: int) -> Fire[T] | Wait[T]:
-        """Whom to start at this step boundary, with `running` sequences in the engine."""
-        expired = self.expire(now)
-        trigger = self._trigger(now, running) if self._line else None
-        if trigger is None:
-            return Wait(self._wake_at(running), expired)
-        return Fire(self._take(self.slots - running), expired, trigger)
+    def take_larger(self, tokens: int) -> tuple[Waiting[T], ...]:
+        """Remove and return those who reserve more than `tokens`: the engine has shrunk, and they never fit."""
+        return self._remove([place[-1] for place in self._line if place[-1].tokens > tokens])
 
-    def _trigger(self, now: float, running: int) -> Trigger | None:
-        """Why the line may go in now; None: it may not."""
+    def decide(self, now: float, running: int, free_tokens: float = math.inf) -> Fire[T] | Wait[T]:
+        """Whom to start at this step boundary, with `running` sequences in the engine and `free_tokens` unreserved."""
+        expired = self.expire(now)
+        room = self._room(running)
+        fitting, futile = self._build(now, room, free_tokens)
+        expired += self._remove(futile)
+        trigger = self._trigger(now, fitting) if fitting else None
+        if trigger is None:
+            return Wait(self._wake_at(room, fitting), expired)
+        return Fire(self._take(len(fitting)), expired, trigger)
+
+    def _room(self, running: int) -> int:
+        """How many may join now. Slots may have shrunk below what runs."""
+        if self.batching is Batching.STATIC and running > 0:
+            return 0
+        return max(0, self.slots - running)
+
+    def _build(self, now: float, room: int, free_tokens: float) -> tuple[list[Waiting[T]], list[Waiting[T]]]:
+        """From the head on: who fits, until one does not; and who would have, and starts in vain."""
+        fitting: list[Waiting[T]] = []
+        futile: list[Waiting[T]] = []
+        for _, _, waiting in self._line:
+            if len(fitting) == room:
+                break
+            if now >= waiting.futile_from:
+                futile.append(waiting)
+                continue
+            free_tokens -= waiting.tokens
+            if free_tokens < 0:
+                break
+            fitting.append(waiting)
+        return fitting, futile
+
+    def _trigger(self, now: float, fitting: list[Waiting[T]]) -> Trigger | None:
+        """Why those who fit may go in now; None: they may not."""
         if self.batching is Batching.CONTINUOUS:
-            return Trigger.IDLE if running < self.slots else None
-        if running > 0:
-            return None
-        if len(self._line) >= self.slots:
+            return Trigger.IDLE
+        if len(fitting) == self.slots or len(fitting) < len(self._line):
             return Trigger.FULL
-        if now >= self._latest_start():
+        if now >= min(waiting.latest_start for waiting in fitting):
             return Trigger.LATEST_START
         return Trigger.WINDOW_END if now >= self._window_ends() else None
 
@@ -179,20 +238,23 @@ class BatchFormer(Generic[T]):
             del self._places[waiting.id]
         return taken
 
-    def _latest_start(self) -> float:
-        return min(place[-1].latest_start for place in self._line)
+    def _remove(self, gone: list[Waiting[T]]) -> tuple[Waiting[T], ...]:
+        for waiting in gone:
+            self.discard(waiting.id)
+        return tuple(gone)
 
     def _window_ends(self) -> float:
         first = next(iter(self._places.values()))
         return first[-1].arrived_at + self.window_s
 
-    def _wake_at(self, running: int) -> float | None:
-        """The next moment at which the answer changes by itself."""
+    def _wake_at(self, room: int, fitting: list[Waiting[T]]) -> float | None:
+        """The next moment at which the answer changes by itself. Where some fit and do not start, all in line do."""
         if not self._line:
             return None
-        soonest = _deadline(self._line[0])
-        if self.batching is Batching.STATIC and running == 0:
-            soonest = min(soonest, self._window_ends(), self._latest_start())
+        head = self._line[0][-1]
+        soonest = head.futile_from if room else head.deadline
+        if fitting:
+            soonest = min(self._window_ends(), *(min(one.futile_from, one.latest_start) for one in fitting))
         return soonest if soonest < math.inf else None
 
     def __repr__(self) -> str:

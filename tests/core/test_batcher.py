@@ -184,7 +184,7 @@ def test_a_request_twice_or_without_a_deadline_is_a_bug_in_the_caller():
     with pytest.raises(ValueError, match="NaN"):
         line.offer(waiting("b", deadline=math.nan), 0)
     for service_s in (-1.0, math.nan):
-        with pytest.raises(ValueError, match="must not be negative"):
+        with pytest.raises(ValueError, match="finite and not negative"):
             line.offer(waiting("b", service_s=service_s), 0)
 
 
