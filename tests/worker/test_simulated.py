@@ -16,9 +16,12 @@ from services.worker.engines.simulated import LatencyModel, SimulatedEngine
 from services.worker.engines.tokenizer import count_tokens, tokenize
 
 
-def engine(slots: int = 4, kv_tokens: int = 4096, latency: LatencyModel | None = None) -> SimulatedEngine:
+def engine(
+    *, slots: int = 4, kv_tokens: int = 4096, latency: LatencyModel | None = None, **sizes: int
+) -> SimulatedEngine:
+    latency = latency or LatencyModel()
     return SimulatedEngine(
-        model="m", slots=slots, kv_tokens=kv_tokens, latency=latency or LatencyModel(), chance=random.Random(1)
+        model="m", slots=slots, kv_tokens=kv_tokens, latency=latency, chance=random.Random(1), **sizes
     )
 
 
@@ -92,56 +95,58 @@ def test_jitter_stays_within_its_share_and_repeats_with_its_seed():
     assert 0.018 <= min(first) < 0.0195 < 0.0205 < max(first) <= 0.022
 
 
-def test_a_dropped_sequence_gets_no_token_and_its_slot_and_memory_are_free():
-    sim = engine(slots=2)
-    one, other = admitted(sim, request("a"), request("b"))
-    sim.step()
-    sim.drop(one)
-    assert sim.running == 1
-    assert [sequence for sequence, _ in sim.step().tokens] == [other]
-    assert one.completion_tokens == 1
-    sim.drop(other)
-    sim.drop(other)
+def test_memory_holds_what_has_been_read_and_written():
+    sim = engine(kv_tokens=1024, prefill_chunk_tokens=3)
+    (sequence,) = admitted(sim, request(prompt="one two three four", max_tokens=10))
     assert sim.kv_usage == 0
-
-
-def test_memory_counts_prompt_and_answer_and_is_empty_in_the_end():
-    sim = engine(kv_tokens=1024)
-    (sequence,) = admitted(sim, request(max_tokens=10))
     sim.step()
+    assert (sim.kv_usage, sequence.unread_tokens) == (3 / 1024, 1)
     sim.step()
-    assert sim.kv_usage == (sequence.prompt_tokens + 2) / 1024
+    assert (sim.kv_usage, sequence.completion_tokens) == (5 / 1024, 1)
     run_out(sim)
     assert sim.kv_usage == 0
 
 
+def test_a_context_longer_than_the_memory_is_the_memory():
+    assert engine(kv_tokens=1000, context_tokens=2000).context_tokens == 1000
+    assert engine(kv_tokens=1000, context_tokens=300).context_tokens == 300
+
+
 @pytest.mark.parametrize(
-    ("prompt", "max_tokens", "field"),
-    [("word " * 300, 1, "prompt"), ("x" * 100_000, 1, "prompt"), ("word " * 200, 100, "max_tokens")],
+    ("latency", "slots", "chunk_tokens"),
+    [
+        (LatencyModel(20, 0.5, 0.1), 8, 240),
+        (LatencyModel(0.2, 0.1, 0.1), 1, 3),
+        (LatencyModel(1, 0, 5), 8, 1),
+        (LatencyModel(1, 0, 0), 8, 4096),
+    ],
 )
-def test_what_can_never_fit_is_refused_before_it_waits(prompt: str, max_tokens: int, field: str):
-    with pytest.raises(BadInput) as refusal:
-        engine(slots=4, kv_tokens=1024).prepare(request(prompt=prompt, max_tokens=max_tokens))
-    assert (refusal.value.param, refusal.value.code) == (field, "context_length_exceeded")
+def test_of_itself_a_chunk_costs_as_much_as_a_decode_step(latency: LatencyModel, slots: int, chunk_tokens: int):
+    assert engine(slots=slots, latency=latency).prefill_chunk_tokens == chunk_tokens
 
 
-def test_full_slots_at_their_full_context_never_exceed_the_memory():
-    sim = engine(slots=4, kv_tokens=1024)
-    prompts = [request(str(n), prompt="word " * 100, max_tokens=155, ignore_eos=True) for n in range(4)]
-    admitted(sim, *prompts)
-    while sim.running:
-        sim.step()
-        assert sim.kv_usage <= 1
+@given(st.integers(1, 16), st.floats(0.1, 50), st.floats(0, 5), st.floats(0.001, 0.1))
+def test_a_step_with_reading_lasts_at_most_twice_as_long(slots: int, step: float, each: float, read: float):
+    latency = LatencyModel(step, each, read)
+    longest = latency.mean_ms(slots, latency.chunk_tokens(slots, 10**9))
+    assert longest <= 2 * latency.mean_ms(slots, 0) * (1 + 1e-6)
 
 
-def test_admitting_beyond_the_slots_is_a_bug_in_the_caller():
-    sim = engine(slots=1)
-    admitted(sim, request("a"))
-    with pytest.raises(RuntimeError, match="free slot"):
-        admitted(sim, request("b"))
+@pytest.mark.parametrize(
+    "sizes", [{"slots": 0}, {"kv_tokens": 0}, {"context_tokens": 0}, {"prefill_chunk_tokens": -1}], ids=str
+)
+def test_sizes_of_no_engine_are_refused(sizes: dict[str, int]):
+    with pytest.raises(ValueError, match="no engine has"):
+        engine(**sizes)
+
+
+def test_a_prompt_of_absurd_length_is_refused_without_being_counted():
+    with pytest.raises(BadInput, match="a prompt of 100000 characters"):
+        engine(kv_tokens=1024).prepare(request(prompt="x" * 100_000, max_tokens=1))
 
 
 def test_repr_tells_the_state():
-    sim = engine()
+    sim = engine(prefill_chunk_tokens=1)
     admitted(sim, request(prompt="one two"))
-    assert repr(sim) == "<SimulatedEngine 1/4 slots, 2/4096 KV tokens>"
+    sim.step()
+    assert repr(sim) == "<SimulatedEngine 1/4 slots, 1 unread, 1/4096 KV tokens, 102 reserved>"

@@ -6,16 +6,20 @@ One step of n sequences lasts
 
 which is how real batched decoding behaves: the weights are read once for all (a), each sequence adds its attention
 (b), and a prompt is computed in proportion to its length (c). Fitted to transformers' continuous batching the line
-holds from 1 to 32 sequences; the defaults are a small model on one GPU. The text is a function of the prompt and the
-seed; temperature and top_p are accepted and change nothing.
+holds from 1 to 32 sequences; `calibrate` fits it to any engine.
 
-Memory is counted in tokens, prompt and answer alike. Every slot owns an equal share of the budget, so a full engine
-can never run out, and a request whose prompt and `max_tokens` exceed the share is refused before it waits.
+Prompts are read in chunks, the earliest deadline first, at most `prefill_chunk_tokens` a step. Of itself that is what
+costs as much as a decode step with every slot taken, (a + b * slots) / c: so a step with reading in it lasts at most
+twice as long as one without, however long the prompt that joins (Sarathi-Serve, OSDI'24).
+
+Memory is counted in tokens, prompt and answer alike: one budget for all, of which each sequence reserves what it may
+come to hold. The text is a function of the prompt and the seed; temperature and top_p are accepted and change nothing.
 """
 
 from __future__ import annotations
 
 import random
+from bisect import insort
 from collections.abc import Sequence as Texts
 from dataclasses import dataclass
 
@@ -23,7 +27,11 @@ from services.contracts.generate import GenerateRequest
 from services.runtime.errors import BadInput
 from services.worker.engine import Expected, FinishReason, Sequence, Step
 from services.worker.engines.extractive import answer, prompt_text
+from services.worker.engines.faults import Faults
 from services.worker.engines.tokenizer import count_tokens, least_tokens, tokenize
+
+DEFAULT_CONTEXT_TOKENS = 32_768
+EXACT = 1e-9  # 0.3 / 0.1 is 3, not 2.9999999999999996
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,22 +54,47 @@ class LatencyModel:
         mean_ms = self.step_ms + self.per_sequence_ms * batch_size + self.prefill_ms_per_token * prefill_tokens
         return mean_ms * self.time_scale
 
+    def chunk_tokens(self, slots: int, most: int) -> int:
+        """How many prompt tokens cost one decode step of `slots` sequences: from 1 to `most`."""
+        decode_ms = self.step_ms + self.per_sequence_ms * slots
+        if decode_ms >= most * self.prefill_ms_per_token:  # reading may cost nothing at all
+            return most
+        return max(1, int(decode_ms / self.prefill_ms_per_token + EXACT))
+
 
 class SimulatedEngine:
-    """See `services.worker.engine.Engine` for the protocol."""
+    """See `services.worker.engine.Engine` for the protocol. `prefill_chunk_tokens=0` chooses by the latency."""
 
     name = "simulated"
 
-    def __init__(self, *, model: str, slots: int, kv_tokens: int, latency: LatencyModel, chance: random.Random) -> None:
-        if slots < 1 or kv_tokens < slots:
-            raise ValueError(f"{slots} slots cannot share {kv_tokens} tokens of memory")
+    def __init__(
+        self,
+        *,
+        model: str,
+        slots: int,
+        kv_tokens: int,
+        latency: LatencyModel,
+        chance: random.Random,
+        context_tokens: int = DEFAULT_CONTEXT_TOKENS,
+        prefill_chunk_tokens: int = 0,
+        faults: Faults | None = None,
+    ) -> None:
+        if slots < 1 or kv_tokens < 1 or context_tokens < 1 or prefill_chunk_tokens < 0:
+            raise ValueError(
+                f"no engine has {slots} slots, {kv_tokens} tokens of memory, a context of {context_tokens} tokens "
+                f"and chunks of {prefill_chunk_tokens}"
+            )
         self.model = model
         self.slots = slots
         self.kv_tokens = kv_tokens
-        self.context_tokens = kv_tokens // slots
+        self.context_tokens = min(context_tokens, kv_tokens)
+        self.prefill_chunk_tokens = prefill_chunk_tokens or latency.chunk_tokens(slots, kv_tokens)
+        self.faults = Faults(chance=chance) if faults is None else faults
         self._latency = latency
         self._chance = chance
         self._answers: dict[Sequence, Texts[str]] = {}
+        self._unread: list[Sequence] = []  # those whose prompt is not read, the earliest deadline first
+        self._reserved_tokens = 0
         self._held_tokens = 0
 
     @property
@@ -92,15 +125,22 @@ class SimulatedEngine:
         return Sequence(request, prompt_tokens, unread_tokens=prompt_tokens)
 
     def admit(self, sequence: Sequence) -> None:
+        if sequence in self._answers:
+            raise RuntimeError(f"{sequence.id} was admitted twice")
         if len(self._answers) >= self.slots:
             raise RuntimeError(f"{sequence.id} was admitted to an engine without a free slot")
+        if sequence.reserved_tokens > self.kv_tokens - self._reserved_tokens:
+            raise RuntimeError(f"{sequence.id} was admitted to an engine without memory for {sequence.reserved_tokens}")
         self._answers[sequence] = _answer_tokens(sequence.request)
-        self._held_tokens += sequence.prompt_tokens
+        self._reserved_tokens += sequence.reserved_tokens
+        if sequence.unread_tokens:
+            insort(self._unread, sequence, key=_deadline)
 
     def step(self) -> Step:
+        self.faults.begin_step()
         batch_size = len(self._answers)
-        prefill_tokens = self._prefill()
-        duration_s = self._latency.step_s(batch_size, prefill_tokens, self._chance)
+        prefill_tokens = self._read()
+        duration_s = self.faults.lasting_s(self._latency.step_s(batch_size, prefill_tokens, self._chance))
         step = Step(duration_s, batch_size, prefill_tokens)
         for sequence, texts in self._answers.items():
             if sequence.unread_tokens:
@@ -110,29 +150,47 @@ class SimulatedEngine:
             reason = _finish_reason(sequence, len(texts))
             if reason is not None:
                 step.finished.append((sequence, reason))
-        self._held_tokens += len(step.tokens)
+        self._held_tokens += prefill_tokens + len(step.tokens)
         for sequence, _ in step.finished:
             self.drop(sequence)
+        self.faults.end_step(tokens=len(step.tokens), answers=len(step.finished))
         return step
 
     def drop(self, sequence: Sequence) -> None:
-        if self._answers.pop(sequence, None) is not None:
-            self._held_tokens -= sequence.prompt_tokens + sequence.completion_tokens
+        if self._answers.pop(sequence, None) is None:
+            return
+        self._reserved_tokens -= sequence.reserved_tokens
+        self._held_tokens -= sequence.prompt_tokens - sequence.unread_tokens + sequence.completion_tokens
+        if sequence.unread_tokens:
+            self._unread.remove(sequence)
 
-    def _prefill(self) -> int:
-        """Read the prompts of the newcomers, whole."""
-        read = 0
-        for sequence in self._answers:
-            read += sequence.unread_tokens
-            sequence.unread_tokens = 0
-        return read
+    def close(self) -> None:
+        """Nothing is held but memory of this process."""
+
+    def _read(self) -> int:
+        """Read on in the prompts, the most urgent first, and say how many tokens that were."""
+        left = self.prefill_chunk_tokens
+        while left and self._unread:
+            sequence = self._unread[0]
+            read = min(left, sequence.unread_tokens)
+            sequence.unread_tokens -= read
+            left -= read
+            if not sequence.unread_tokens:
+                del self._unread[0]
+                self.faults.prompt_read(prompt_text(sequence.request))
+        return self.prefill_chunk_tokens - left
 
     def _too_long(self, what: str, field: str) -> BadInput:
         limit = f"this worker's context of {self.context_tokens} tokens"
         return BadInput(f"{what} do not fit {limit}", field, code="context_length_exceeded")
 
     def __repr__(self) -> str:
-        return f"<SimulatedEngine {self.running}/{self.slots} slots, {self._held_tokens}/{self.kv_tokens} KV tokens>"
+        memory = f"{self._held_tokens}/{self.kv_tokens} KV tokens, {self._reserved_tokens} reserved"
+        return f"<SimulatedEngine {self.running}/{self.slots} slots, {len(self._unread)} unread, {memory}>"
+
+
+def _deadline(sequence: Sequence) -> float:
+    return sequence.deadline
 
 
 def _answer_tokens(request: GenerateRequest) -> Texts[str]:
