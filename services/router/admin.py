@@ -23,10 +23,10 @@ from prometheus_client import CollectorRegistry
 
 from services.core.ladder import LADDER
 from services.router.dispatcher import Dispatcher
-from services.router.exposure import is_loopback
 from services.router.keys import bearer
 from services.router.state import state
 from services.router.tenants import Tenants
+from services.runtime.addresses import is_loopback, names_loopback
 from services.runtime.drain import Drain
 from services.runtime.errors import BadInput, Unauthorized, WeirError
 from services.runtime.http import Exchange
@@ -104,7 +104,7 @@ class AdminApp:
         if exchange.header(b"origin") is not None:
             raise BadInput("/admin is not for web pages", status=403, code="forbidden")
         if not self._token:
-            if self._open and _names_loopback(exchange.header(b"host")):
+            if self._open and names_loopback(exchange.header(b"host")):
                 return
             raise BadInput("/admin is off here; beyond loopback it needs ADMIN_TOKEN", status=403, code="forbidden")
         shown = bearer(exchange.header(b"authorization"))
@@ -154,14 +154,3 @@ class AdminApp:
         self._dispatcher.fleet.looked(worker)
         self._log.warning("worker held back" if wish.drain else "worker goes on", worker=worker.name)
         return wish
-
-
-def _names_loopback(host: bytes | None) -> bool:
-    """Whether the client knows us by a name that cannot have been pointed here from outside (DNS rebinding)."""
-    if host is None:
-        return True
-    name = host.decode("latin-1")
-    if not name.endswith("]"):
-        head, colon, port = name.rpartition(":")
-        name = head if colon and port.isdigit() else name
-    return is_loopback(name)

@@ -11,7 +11,8 @@ other worker has just refused. Which failure leads where is this table:
     connection left to it               another one that has not; if it is alone, itself again when it has rested, for
                                         the delay that it named (`prober`)
     says that it failed                 another one
-    was lost while it worked on it      another one; a second one lost makes the request poison: it is tried no more
+    was lost while it worked on it,
+    or its engine was                   another one; a second one lost makes the request poison: it is tried no more
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ import asyncio
 
 from services.core.outcome import Outcome
 from services.core.retries import RetryBudget
-from services.router.call import Attempt, Begun, Busy, Call, Whole, WorkerFailed
+from services.router.call import Attempt, Begun, Busy, Call, EngineLost, Whole, WorkerFailed
 from services.router.dispatcher import Dispatcher
 from services.router.metrics import RouterMetrics
 from services.router.prober import Prober
@@ -88,16 +89,16 @@ class Attempts:
     def _failed(self, turn: Turn, error: UpstreamError) -> str:
         """Why a try failed, for the metric. Raises Refused for a request that has cost its second worker."""
         worker = _place_of(turn)
-        if isinstance(error, WorkerFailed):
-            self._prober.failed(worker)
-            return "failed"
         if isinstance(error, PoolFull):
             self._prober.refused(worker, Busy(NO_CONNECTION_REST_MS))
             return "refused"
-        self._prober.suspect(worker, error)
-        if not error.sent:
-            return "unreachable"
-        if isinstance(error, ConnectionLost):
+        if isinstance(error, WorkerFailed):
+            self._prober.failed(worker)
+        else:
+            self._prober.suspect(worker, error)
+            if not error.sent:
+                return "unreachable"
+        if isinstance(error, (ConnectionLost, EngineLost)):
             turn.kills += 1
             if turn.kills >= MOST_KILLS:
                 lost = f"{turn.kills} workers were lost while they worked on this request; it is not tried again"

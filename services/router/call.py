@@ -100,6 +100,10 @@ class WorkerFailed(UpstreamError):
     """The worker is there and says that it failed: worth a retry elsewhere, no reason to think it dead."""
 
 
+class EngineLost(WorkerFailed):
+    """The worker is there and its engine died over the request: for the request, as good as a lost worker."""
+
+
 class Upstream(Protocol):
     """How one kind of worker is spoken to. Raises Busy, UpstreamError, or BadInput when the request is at fault."""
 

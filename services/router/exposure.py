@@ -8,24 +8,13 @@ person says it: LAB_NETWORK=true. Anywhere else the router does not start.
 
 from __future__ import annotations
 
-from ipaddress import ip_address
-
 from services.router.tenantsfile import TenantsFile
+from services.runtime.addresses import is_loopback
 
 LAB_MODE_WARNING = (
     "LAB MODE: every client is believed to be the tenant it names, and keys are ignored. "
     "Keep this port on loopback or in a lab network; set TENANTS_FILE for anything else."
 )
-
-
-def is_loopback(host: str) -> bool:
-    """Whether only this machine reaches it. A name other than localhost may resolve to anything."""
-    try:
-        address = ip_address(host.strip("[]"))
-    except ValueError:
-        return host.lower() == "localhost"
-    mapped = getattr(address, "ipv4_mapped", None)
-    return (mapped or address).is_loopback
 
 
 def lab_is_safe(host: str, lab_network: bool) -> bool:

@@ -30,6 +30,7 @@ from services.runtime.log import Log
 from services.runtime.settings import ServiceSettings
 
 EXIT_PORT_TAKEN = 3
+EXIT_CANNOT_START = 4
 BACKLOG = 2048  # connections that wait to be accepted: a stall of a second must not turn anyone away
 LAST_WORDS_S = 1.0  # for a request cut by the end of the grace to tell its client
 SEND_BUFFER_BYTES = 65_536  # what a client that does not read can make the kernel hold for it
@@ -104,8 +105,16 @@ def from_settings(
     )
 
 
-class PortTaken(Exception):
+class CannotStart(Exception):
+    """What `start` raises for a fault that its user can mend: the message says what was wrong and what to do."""
+
+    exit_status = EXIT_CANNOT_START
+
+
+class PortTaken(CannotStart):
     """An address cannot be listened on; the message says which, why, and what to do."""
+
+    exit_status = EXIT_PORT_TAKEN
 
 
 class _Listener:
@@ -164,8 +173,11 @@ def _bind(host: str, port: int, variable: str) -> socket.socket:
 
 
 @contextlib.asynccontextmanager
-async def running(process: Process) -> AsyncIterator[Process]:
-    """Serve for as long as the block lasts, then drain. Raises PortTaken before anything has started."""
+async def running(process: Process, leaving: asyncio.Event | None = None) -> AsyncIterator[Process]:
+    """Serve for as long as the block lasts, then drain. Raises CannotStart, PortTaken before anything has started.
+
+    `leaving` cuts a start short that may take minutes, such as loading a model; the block is then entered all the same.
+    """
     variable = process.port_variable or f"{process.name.upper()}_PORT"
     public_socket = _bind(process.host, process.port, variable)
     try:
@@ -180,7 +192,7 @@ async def running(process: Process) -> AsyncIterator[Process]:
     await public.open(public_socket)
     await metrics.open(metrics_socket)
     try:
-        await process.start()
+        await _started(process, leaving)
         where = {"port": process.bound_port, "metrics_port": process.bound_metrics_port, "host": process.host}
         process.log.info("listening", **where)
         yield process
@@ -190,6 +202,20 @@ async def running(process: Process) -> AsyncIterator[Process]:
         await process.stop()
         await metrics.close(1.0)
         process.log.info("stopped")
+
+
+async def _started(process: Process, leaving: asyncio.Event | None) -> None:
+    starting = asyncio.ensure_future(process.start())
+    told = asyncio.ensure_future((leaving or asyncio.Event()).wait())
+    try:
+        await asyncio.wait([starting, told], return_when=asyncio.FIRST_COMPLETED)
+        if starting.done():
+            starting.result()
+    finally:
+        ended = [starting, told]
+        for task in ended:
+            task.cancel()
+        await asyncio.wait(ended)
 
 
 class FineClockLoop(uvloop.Loop):
@@ -219,11 +245,11 @@ async def _run(build: Callable[[], Process | Awaitable[Process]]) -> int:
     _on_signals(leaving, process.reload)
     process.log.capture_stdlib("asyncio")
     try:
-        async with running(process):
+        async with running(process, leaving):
             await leaving.wait()
-    except PortTaken as error:
+    except CannotStart as error:
         sys.stderr.write(f"{process.name}: {error}\n")
-        return EXIT_PORT_TAKEN
+        return error.exit_status
     finally:
         process.log.close()
     return 0

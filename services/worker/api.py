@@ -27,11 +27,13 @@ from services.runtime.errors import BadInput, NoSuchModel, Refused, WeirError
 from services.runtime.http import Exchange, Handler, Readiness
 from services.runtime.strictjson import decode
 from services.worker.batching import EngineLoop
+from services.worker.engines.faults import Faults
 from services.worker.job import Job
 from services.worker.metrics import WorkerMetrics
 from services.worker.stream import Dropped
 
 NDJSON = b"application/x-ndjson"
+GARBAGE = b'{"event":"done","finish_reason":\xff\xfe'  # in place of an answer's last event, where that is asked for
 MAX_STOP_CHARS = 256
 MAX_TENANT_CHARS = 128
 
@@ -39,8 +41,11 @@ MAX_TENANT_CHARS = 128
 class Api:
     """The routes of one worker."""
 
-    def __init__(self, loop: EngineLoop, metrics: WorkerMetrics, *, worker_name: str, infer_deadline_s: float) -> None:
+    def __init__(
+        self, loop: EngineLoop, metrics: WorkerMetrics, *, worker_name: str, infer_deadline_s: float, faults: Faults
+    ) -> None:
         self._loop = loop
+        self._faults = faults
         self._metrics = metrics
         self._worker_name = worker_name
         self._infer_deadline_ms = min(infer_deadline_s * 1000, 120_000)
@@ -57,13 +62,13 @@ class Api:
 
     def ready(self) -> Readiness:
         """Ready while the loop turns. A full worker is ready: it says `yield`, at once."""
-        engine = self._loop.engine
-        detail: dict[str, object] = {"worker": self._worker_name, "engine": engine.name, "model": engine.model}
+        host = self._loop.host
+        detail: dict[str, object] = {"worker": self._worker_name, "engine": host.name, "model": host.model}
         return Readiness(self._loop.alive, detail)
 
     async def generate(self, exchange: Exchange) -> None:
         """POST /generate: one answer, as a stream of events or as its last one."""
-        job = self._admit(exchange, _read_generate)
+        job = await self._admit(exchange, _read_generate)
         try:
             await (self._send_stream if job.sequence.request.stream else self._send_whole)(exchange, job)
         finally:
@@ -71,7 +76,7 @@ class Api:
 
     async def infer(self, exchange: Exchange) -> None:
         """POST /infer: the plain form, for people with curl."""
-        job = self._admit(exchange, self._read_infer)
+        job = await self._admit(exchange, self._read_infer)
         try:
             text, done = await _whole(job)
         finally:
@@ -86,26 +91,27 @@ class Api:
         await exchange.reply(200, self._encode(reply))
 
     async def status(self, exchange: Exchange) -> None:
-        """GET /status: what the router sizes its ledger from, and begins its estimates with."""
-        loop, engine = self._loop, self._loop.engine
-        expected, step_s, kv_tokens = engine.expected, loop.pace.step_s, engine.kv_tokens
+        """GET /status: what the router sizes its ledger from, and begins its estimates with. 503 without an engine."""
+        loop, host = self._loop, self._loop.host
+        loop.check_engine()
+        expected, step_s, kv_tokens = host.expected, loop.pace.step_s, host.kv_tokens
         reply = WorkerStatus(
-            name=self._worker_name, engine=engine.name, models=[engine.model], slots=engine.slots,
+            name=self._worker_name, engine=host.name, models=[host.model], slots=host.slots,
             queue_size=loop.queue_size, running=loop.running, waiting=loop.waiting, draining=loop.draining,
             step_ms=round(expected.step_ms if step_s is None else step_s * 1000, 3),
             prefill_ms_per_token=round(expected.prefill_ms_per_token, 6),
             kv_tokens=kv_tokens,
-            kv_free_tokens=None if kv_tokens is None else round(kv_tokens * (1 - engine.kv_usage)),
+            kv_free_tokens=max(0, loop.free_tokens),
         )  # fmt: skip
         await exchange.reply(200, self._encode(reply))
 
-    def _admit(self, exchange: Exchange, read: Callable[[bytes], GenerateRequest]) -> Job:
+    async def _admit(self, exchange: Exchange, read: Callable[[bytes], GenerateRequest]) -> Job:
         """Read a request and submit it. What is refused here never becomes a job, so it is counted here."""
         try:
             request = read(exchange.body)
-            check(request, self._loop.engine.model)
+            check(request, self._loop.host.model)
             exchange.log["tenant"] = request.tenant
-            job = self._loop.submit(request)
+            job = await self._loop.submit(request)
         except WeirError as refusal:
             self._metrics.requests[refusal.outcome].inc()
             raise
@@ -125,11 +131,12 @@ class Api:
         if not texts and isinstance(job.stream.ending, Dropped):
             raise _refused(job.stream.ending)
         await exchange.start(200, NDJSON)
+        broken = self._faults.garbage_now()
         while True:
             lines = [self._encode(Token(text)) for text in texts]
             ending = job.stream.ending
             if ending is not None:
-                lines.append(self._encode(_last_event(ending)))
+                lines.append(GARBAGE if broken else self._encode(_last_event(ending)))
             await exchange.write(b"\n".join(lines) + b"\n")
             if ending is not None:
                 break
@@ -140,8 +147,8 @@ class Api:
     async def _send_whole(self, exchange: Exchange, job: Job) -> None:
         text, done = await _whole(job)
         _log(exchange, job)
-        line = self._encode(msgspec.structs.replace(done, text=text)) + b"\n"
-        await exchange.reply(200, line, content_type=NDJSON)
+        line = GARBAGE if self._faults.garbage_now() else self._encode(msgspec.structs.replace(done, text=text))
+        await exchange.reply(200, line + b"\n", content_type=NDJSON)
 
 
 def _read_generate(body: bytes) -> GenerateRequest:
@@ -174,11 +181,13 @@ async def _whole(job: Job) -> tuple[str, Done]:
 
 
 def _refused(dropped: Dropped) -> Refused:
-    return Refused(dropped.outcome, dropped.message)
+    refused = Refused(dropped.outcome, dropped.message)
+    refused.code = dropped.code
+    return refused
 
 
 def _last_event(ending: Done | Dropped) -> Done | Failed:
-    return ending if isinstance(ending, Done) else Failed(ending.outcome.value, ending.message)
+    return ending if isinstance(ending, Done) else Failed(ending.code, ending.message)
 
 
 def _log(exchange: Exchange, job: Job) -> None:

@@ -9,12 +9,15 @@ from services.runtime.drain import Drain
 from services.runtime.http import Service
 from services.runtime.log import Log
 from services.runtime.serve import Process, from_settings
-from services.runtime.telemetry import metrics_app, new_registry
+from services.runtime.telemetry import new_registry
 from services.worker.api import Api
 from services.worker.batching import EngineLoop
 from services.worker.config import WorkerSettings
 from services.worker.engine import Engine
+from services.worker.engines.faults import FaultPlan, Faults
 from services.worker.engines.simulated import LatencyModel, SimulatedEngine
+from services.worker.faultsapp import FaultsApp
+from services.worker.host import Host, LocalHost
 from services.worker.job import Job
 from services.worker.metrics import WorkerMetrics
 
@@ -27,51 +30,70 @@ def build(settings: WorkerSettings) -> Process:
     drain = Drain()
     registry = new_registry()
     metrics = WorkerMetrics(registry)
-    loop = engine_loop(settings, metrics, log)
+    chance = random.Random(settings.sim_seed)
+    faults = sim_faults(settings, chance)
+    loop = engine_loop(settings, make_host(settings, chance, faults, log), metrics, log, chance)
     metrics.watch(
-        model=loop.engine.model,
-        slots=loop.engine.slots,
+        model=loop.host.model,
+        slots=lambda: loop.host.slots,
         inflight=lambda: loop.running,
         waiting=lambda: loop.waiting,
-        kv_usage=lambda: loop.engine.kv_usage,
+        kv_usage=lambda: loop.host.kv_usage,
     )
-    api = Api(loop, metrics, worker_name=settings.worker_name, infer_deadline_s=settings.http_timeout_s)
+    api = Api(loop, metrics, worker_name=settings.worker_name, infer_deadline_s=settings.http_timeout_s, faults=faults)
     service = Service(settings.worker_name, api.routes(), ready=api.ready, log=log, drain=drain)
     drain.on_begin(lambda: loop.drain(settings.drain_timeout_s * RUNNING_SHARE_OF_GRACE))
-
-    async def start() -> None:
-        loop.start()
-
     return from_settings(
         settings,
         name=settings.worker_name,
         port=settings.worker_port,
         port_variable="WORKER_PORT",
         app=service,
-        metrics=metrics_app(registry),
+        metrics=FaultsApp(registry, faults if settings.engine == "simulated" else None, host=settings.metrics_host),
         log=log,
         drain=drain,
-        start=start,
+        start=loop.start,
         stop=loop.stop,
     )
 
 
-def engine_loop(settings: WorkerSettings, metrics: WorkerMetrics, log: Log) -> EngineLoop:
-    """The engine, its line, and the loop that turns it."""
-    chance = random.Random(settings.sim_seed)
-    engine = simulated_engine(settings, chance)
+def engine_loop(
+    settings: WorkerSettings, host: Host, metrics: WorkerMetrics, log: Log, chance: random.Random
+) -> EngineLoop:
+    """The line before an engine, and the loop that turns it."""
     former: BatchFormer[Job] = BatchFormer(
         Batching(settings.batching),
-        slots=engine.slots,
+        slots=settings.max_batch_size,
         queue_size=settings.worker_queue_size,
         window_s=settings.batch_timeout_ms / 1000,
     )
     return EngineLoop(
-        engine, former, metrics=metrics, log=log, chance=chance, stream_buffer_tokens=settings.stream_buffer_tokens
+        host,
+        former,
+        metrics=metrics,
+        log=log,
+        chance=chance,
+        stream_buffer_tokens=settings.stream_buffer_tokens,
+        stall_s=settings.engine_stall_s,
     )
 
 
-def simulated_engine(settings: WorkerSettings, chance: random.Random) -> Engine:
+def make_host(settings: WorkerSettings, chance: random.Random, faults: Faults, log: Log) -> Host:
+    """Where the engine runs: beside the loop if it only pretends to compute, else in a process of its own."""
+    if settings.engine == "simulated":
+        return LocalHost(simulated_engine(settings, chance, faults))
+    raise NotImplementedError("ENGINE=torch")
+
+
+def engine(settings: WorkerSettings) -> Engine:
+    """The engine in this process, for whoever steps it by hand: calibration and measurements."""
+    chance = random.Random(settings.sim_seed)
+    if settings.engine == "simulated":
+        return simulated_engine(settings, chance, sim_faults(settings, chance))
+    raise NotImplementedError("ENGINE=torch")
+
+
+def simulated_engine(settings: WorkerSettings, chance: random.Random, faults: Faults) -> SimulatedEngine:
     """The lab's default engine."""
     latency = LatencyModel(
         step_ms=settings.sim_step_ms,
@@ -81,9 +103,24 @@ def simulated_engine(settings: WorkerSettings, chance: random.Random) -> Engine:
         time_scale=settings.sim_time_scale,
     )
     return SimulatedEngine(
-        model=settings.model_name,
+        model=settings.announced_model,
         slots=settings.max_batch_size,
         kv_tokens=settings.sim_kv_tokens,
+        context_tokens=settings.sim_context_tokens,
+        prefill_chunk_tokens=settings.prefill_chunk_tokens,
         latency=latency,
         chance=chance,
+        faults=faults,
     )
+
+
+def sim_faults(settings: WorkerSettings, chance: random.Random) -> Faults:
+    """What goes wrong on purpose."""
+    plan = FaultPlan(
+        slow_factor=settings.sim_slow_factor,
+        hang_after_tokens=settings.sim_hang_after,
+        die_after_answers=settings.sim_die_after,
+        garbage_share=settings.sim_garbage,
+        poison=settings.sim_poison,
+    )
+    return Faults(plan, chance=chance)

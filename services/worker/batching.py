@@ -1,18 +1,20 @@
-"""The loop that turns an engine: decide who joins, compute a step, wait it out, deliver.
+"""The loop that turns an engine: decide who joins, compute a step, deliver.
 
 One task per engine. The decisions are made elsewhere and without waiting (`core.batcher` says who starts, the engine
-what comes out); this file owns the clock, the timers and the endings.
+what comes out, its host where and how long it computes); this file owns the clock, the timers and the endings.
 
 A request is a `Job` whose ticket is finished once: served, its deadline passed, its client gone, its reader stalled,
 the worker leaving, the engine failed. Whoever comes first ends it, and the ticket gives back its place in the line,
-its slot, its timer and its id. The slot is free from that moment: no token is computed for it again, and one that was
-being computed is thrown away. So leaving costs at most the step that runs.
+its slot and memory, its timer and its id. The slot is free from that moment: no token is computed for it in any later
+step, and one that was being computed is thrown away. So leaving costs at most the step that runs.
+
+An engine that died, or has not finished a step for `stall_s`, is replaced. Those that ran in it have failed; those in
+line are handed back, since another worker can serve them while this one loads its model again.
 """
 
 from __future__ import annotations
 
 import asyncio
-import math
 import random
 from functools import partial
 
@@ -22,43 +24,47 @@ from services.core.outcome import Outcome
 from services.core.ticket import Ticket
 from services.runtime.errors import BadInput, Refused
 from services.runtime.log import Log
-from services.worker.engine import Engine, FinishReason, Sequence, Step
+from services.worker.engine import FinishReason, Sequence, Step
+from services.worker.host import EngineDied, Host
 from services.worker.job import Job
 from services.worker.metrics import WorkerMetrics
 from services.worker.pace import Pace
+from services.worker.revival import revive
 from services.worker.stops import StopFilter
 from services.worker.stream import Dropped, Stream
 
-MAX_LAG_S = 0.05  # timers fire late; the next steps make that up, but a longer stall is not replayed
 HINT_JITTER = 0.2  # those refused together should not return together
+ENGINE_DIED = "engine_died"  # the code that tells the router apart from an ordinary failure: as good as a lost worker
 
 
 class EngineLoop:
-    """The requests of one engine, on one event loop. Nothing but `run` and `Stream.take` ever waits."""
+    """The requests of one engine, on one event loop."""
 
     def __init__(
         self,
-        engine: Engine,
+        host: Host,
         former: BatchFormer[Job],
         *,
         metrics: WorkerMetrics,
         log: Log,
         chance: random.Random,
         stream_buffer_tokens: int,
+        stall_s: float,
     ) -> None:
-        if former.slots != engine.slots:
-            raise ValueError(f"the former fills {former.slots} slots and the engine has {engine.slots}")
-        self.engine = engine
+        self.host = host
         self.pace = Pace()
         self.draining = False
+        self.replacing = False
         self._former = former
         self._metrics = metrics
         self._log = log
         self._chance = chance
         self._stream_buffer_tokens = stream_buffer_tokens
+        self._stall_s = stall_s
         self._jobs: dict[str, Job] = {}
         self._running: dict[Sequence, Job] = {}
-        self._step_due_at = -math.inf  # when the last step was over, or should have been
+        self._reserved_tokens = 0  # by those that run
+        self._preparing = 0  # let in, and not in line yet: their prompts are being counted
         self._woken = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
 
@@ -70,7 +76,7 @@ class EngineLoop:
     @property
     def waiting(self) -> int:
         """Requests in line for one."""
-        return len(self._former)
+        return len(self._former) + self._preparing
 
     @property
     def queue_size(self) -> int:
@@ -78,32 +84,57 @@ class EngineLoop:
         return self._former.queue_size
 
     @property
+    def free_tokens(self) -> int:
+        """Memory that nobody who runs has reserved. Below 0 after the engine has shrunk."""
+        return self.host.kv_tokens - self._reserved_tokens
+
+    @property
     def alive(self) -> bool:
-        """The loop turns."""
-        return self._task is not None and not self._task.done()
+        """The loop turns, and there is an engine in it."""
+        return self._task is not None and not self._task.done() and not self.replacing
 
     # Requests
 
-    def submit(self, request: GenerateRequest) -> Job:
+    async def submit(self, request: GenerateRequest) -> Job:
         """Let a request into the line. Raises Refused where there is no place, BadInput for one that cannot run."""
-        now = _now()
-        self._check_place(request, now)
+        arrived_at = _now()
+        self._check_place(request)
+        self._preparing += 1
+        try:
+            sequence = await self.host.prepare(request)
+        except EngineDied:
+            raise Refused(Outcome.NO_CAPACITY, "this worker's engine died; send the request to another") from None
+        finally:
+            self._preparing -= 1
+        self._check_place(request)  # again: it may have changed while the prompt was counted
+        return self._line_up(request, sequence, arrived_at)
+
+    def _line_up(self, request: GenerateRequest, sequence: Sequence, arrived_at: float) -> Job:
+        deadline = arrived_at + request.deadline_ms / 1000
+        sequence.deadline = deadline
         job = Job(
-            sequence=self.engine.prepare(request),
-            ticket=Ticket(request.id, now),
+            sequence=sequence,
+            ticket=Ticket(request.id, arrived_at),
             stream=Stream(
                 capacity_tokens=self._stream_buffer_tokens if request.stream else request.max_tokens + 1,
                 whole=not request.stream,
             ),
             stops=StopFilter(request.stop),
-            deadline=now + request.deadline_ms / 1000,
+            deadline=deadline,
         )
         self._jobs[job.id] = job
-        timer = asyncio.get_running_loop().call_at(job.deadline, self._deadline_passed, job)
-        self._former.offer(Waiting(job.id, now, job.deadline, job), self.running)
-        job.ticket.hold(partial(self._forget, job.id, timer))
+        timer = asyncio.get_running_loop().call_at(deadline, self._deadline_passed, job)
+        self._former.offer(self._waiting(job), self.running)
+        job.ticket.hold(partial(self._forget, job, timer))
         self._woken.set()
         return job
+
+    def _waiting(self, job: Job) -> Waiting[Job]:
+        reading_s = job.sequence.unread_tokens * self.host.expected.prefill_ms_per_token / 1000
+        return Waiting(
+            job.id, job.arrived_at, job.deadline, job,
+            service_s=self.pace.service_s or 0.0, ready_s=reading_s, tokens=job.sequence.reserved_tokens,
+        )  # fmt: skip
 
     def abandon(self, job: Job) -> None:
         """Nobody waits for this one any more. One that has ended stays as it ended."""
@@ -119,41 +150,49 @@ class EngineLoop:
 
     def predicted_wait_s(self) -> float:
         """What a newcomer would wait for a slot, were it let in now."""
-        if self.running + self.waiting < self.engine.slots:
+        if self.running + self.waiting < self._former.slots:
             return 0.0
         now = _now()
         oldest_s = max((job.held_s(now) for job in self._running.values()), default=0.0)
-        return self.pace.predicted_wait_s(waiting=self.waiting, slots=self.engine.slots, oldest_s=oldest_s)
+        return self.pace.predicted_wait_s(waiting=self.waiting, slots=self._former.slots, oldest_s=oldest_s)
 
-    def _check_place(self, request: GenerateRequest, now: float) -> None:
+    def _check_place(self, request: GenerateRequest) -> None:
         """Everything that refuses a request before a byte of its prompt is looked at."""
         if self.draining:
             raise Refused(Outcome.DRAINING, "this worker is shutting down; send the request to another")
-        if not self.alive:
-            raise Refused(Outcome.NO_CAPACITY, "this worker's engine has stopped; its log says why")
+        self.check_engine()
         if request.id in self._jobs:
             raise BadInput(f"id: a request {request.id!r} is already here", "id", status=409, code="duplicate_id")
-        if self._former.full(self.running):
+        if self._former.full(self.running + self._preparing):
             wait_ms = self.predicted_wait_s() * 1000
             raise Refused(
                 Outcome.YIELD,
-                f"all {self.engine.slots} slots are taken and {self.waiting} requests wait",
+                f"all {self._former.slots} slots are taken and {self.waiting} requests wait",
                 reason="worker_queue_full",
                 predicted_wait_ms=wait_ms,
                 retry_hint_ms=wait_ms * (1 + self._chance.uniform(0, HINT_JITTER)),
                 queue_depth=self.waiting,
             )
 
+    def check_engine(self) -> None:
+        """Raises Refused while there is no engine: it is loading, being replaced, or its loop has stopped."""
+        if self._task is None or self.replacing:
+            raise Refused(Outcome.NO_CAPACITY, "this worker's engine is being made ready; send the request to another")
+        if self._task.done():
+            raise Refused(Outcome.NO_CAPACITY, "this worker's engine has stopped; its log says why")
+
     # The loop
 
-    def start(self) -> None:
-        """Begin to turn. Needs a running event loop."""
+    async def start(self) -> None:
+        """Make the engine ready, and begin to turn it. Raises EngineUnusable."""
+        await self.host.start()
+        self._follow_engine()
         self._task = asyncio.get_running_loop().create_task(self._run(), name="engine-loop")
         self._task.add_done_callback(self._stopped)
 
     async def _run(self) -> None:
         while True:
-            decision = self._former.decide(_now(), self.running)
+            decision = self._former.decide(_now(), self.running, self.free_tokens)
             for waiting in decision.expired:
                 self._deadline_passed(waiting.item)
             if isinstance(decision, Fire):
@@ -167,44 +206,48 @@ class EngineLoop:
         now = _now()
         for job in jobs:
             try:
-                self.engine.admit(job.sequence)
+                self.host.admit(job.sequence)
             except Exception as error:
                 self._engine_failed("admit", error, [job])
                 continue
             job.started_at = now
             self._running[job.sequence] = job
+            self._reserved_tokens += job.sequence.reserved_tokens
             job.ticket.hold(partial(self._leave_slot, job.sequence))
             self._metrics.queue_delay_seconds.observe(now - job.arrived_at)
             self._metrics.prompt_tokens.inc(job.sequence.prompt_tokens)
         for job in jobs:
             job.batch_size = self.running
 
-    def _forget(self, id: str, timer: asyncio.TimerHandle) -> None:
+    def _forget(self, job: Job, timer: asyncio.TimerHandle) -> None:
         timer.cancel()
-        self._former.discard(id)
-        del self._jobs[id]
+        del self._jobs[job.id]
+        self._former.discard(job.id)
+        if job.started_at is None:
+            self.host.drop(job.sequence)  # prepared, and never to be admitted
 
     def _leave_slot(self, sequence: Sequence) -> None:
         del self._running[sequence]
-        self.engine.drop(sequence)
+        self._reserved_tokens -= sequence.reserved_tokens
+        self.host.drop(sequence)
 
     async def _step(self) -> None:
-        """One step for all: computed at once, delivered when it would be over."""
+        """One step for all. While it is computed requests come and go; its results find those that are still here."""
         try:
-            step = self.engine.step()
+            async with asyncio.timeout(self._stall_s):
+                step = await self.host.step()
+        except TimeoutError:
+            await self._replace_engine(f"the engine has not finished a step for {self._stall_s:g} s")
+        except EngineDied as error:
+            await self._replace_engine(str(error))
         except Exception as error:
             self._engine_failed("step", error, list(self._running.values()))
-            return
-        began = _now()
-        if began - self._step_due_at <= MAX_LAG_S:
-            began = self._step_due_at
-        self._step_due_at = began + step.duration_s
-        await asyncio.sleep(max(0.0, self._step_due_at - _now()))
-        self._deliver(step)
+        else:
+            self._deliver(step)
 
     async def _rest(self, until: float | None) -> None:
         """Until someone arrives, or the former wants waking. Costs nothing while it lasts."""
-        self._step_due_at = -math.inf
+        self.host.rest()
         self._woken.clear()
         timer = None if until is None else asyncio.get_running_loop().call_at(until, self._woken.set)
         try:
@@ -216,15 +259,18 @@ class EngineLoop:
     def _deliver(self, step: Step) -> None:
         now = _now()
         self.pace.stepped(step.duration_s)
-        self._metrics.step_seconds.observe(step.duration_s)
-        self._metrics.batch_size.observe(step.batch_size)
-        self._metrics.completion_tokens.inc(len(step.tokens))
+        self._metrics.stepped(step)
         for sequence, text in step.tokens:
             if (job := self._running.get(sequence)) is not None:
                 self._deliver_token(job, text, now)
         for sequence, reason in step.finished:
             if (job := self._running.get(sequence)) is not None:
                 self._finish(job, reason, now)
+        for sequence, why in step.lost:
+            if (job := self._running.get(sequence)) is not None:
+                self._drop(job, Outcome.NO_CAPACITY, f"this worker could not go on with it: {why}", waste="lost")
+        if self.host.slots != self._former.slots or step.lost:
+            self._follow_engine()
 
     def _deliver_token(self, job: Job, text: str, now: float) -> None:
         if now >= job.deadline:
@@ -238,6 +284,36 @@ class EngineLoop:
         elif job.stops.stopped:
             self._finish(job, "stop", now)
 
+    # The engine's own troubles
+
+    def _follow_engine(self) -> None:
+        """Take over its slots; whoever waits and can never fit into its memory goes elsewhere."""
+        if self.host.slots != self._former.slots:
+            self._log.warning("the engine has other slots now", slots=self.host.slots, before=self._former.slots)
+            self._former.resize(self.host.slots)
+        for job in list(self._jobs.values()):
+            if job.started_at is None and job.sequence.reserved_tokens > self.host.kv_tokens:
+                self._drop(job, Outcome.NO_CAPACITY, "this worker's memory has shrunk, and the request does not fit")
+
+    def _engine_failed(self, doing: str, error: Exception, jobs: list[Job]) -> None:
+        """The engine's fault ends those it concerns, and nobody else."""
+        self._log.error("the engine failed", doing=doing, error=type(error).__name__, requests=len(jobs))
+        for job in jobs:
+            self._drop(job, Outcome.INTERNAL, f"the engine failed to {doing}; the worker's log says why")
+
+    async def _replace_engine(self, why: str) -> None:
+        """A new engine, however long it takes. Its requests have failed, and nobody new comes in meanwhile."""
+        self.replacing = True
+        self._metrics.engine_restarts.inc()
+        self._log.error("the engine is replaced", why=why, requests=self.running, waiting=len(self._former))
+        for job in list(self._running.values()):
+            self._drop(job, Outcome.INTERNAL, f"the engine died while it worked on this: {why}", code=ENGINE_DIED)
+        for waiting in self._former.flush():
+            self._drop(waiting.item, Outcome.NO_CAPACITY, "this worker's engine died; send the request to another")
+        await revive(self.host, self._log, self._chance)
+        self.replacing = False
+        self._follow_engine()
+
     # Endings
 
     def _finish(self, job: Job, reason: FinishReason, now: float) -> None:
@@ -249,53 +325,48 @@ class EngineLoop:
             self._metrics.requests[Outcome.SERVED].inc()
             job.stream.end(job.done(reason, now))
 
-    def _drop(self, job: Job, outcome: Outcome, message: str, *, waste: str | None = None) -> None:
+    def _drop(self, job: Job, outcome: Outcome, message: str, *, waste: str = "", code: str = "") -> None:
         """End a request without an answer; `waste` names why its slot time was in vain, by default the outcome."""
         if not job.ticket.finish(outcome):
             return
-        held_s = job.held_s(_now())
         self._metrics.requests[outcome].inc()
         if job.started_at is not None:
+            held_s = job.held_s(_now())
             self.pace.served(held_s)
-            self._metrics.wasted_seconds[waste or outcome.value].inc(held_s)
-        job.stream.end(Dropped(outcome, message))
+            self._metrics.wasted(waste or outcome.value, held_s, job.sequence.completion_tokens)
+        job.stream.end(Dropped(outcome, message, code))
 
     def _deadline_passed(self, job: Job) -> None:
-        if job.started_at is None:
-            self._drop(job, Outcome.DEADLINE_EXPIRED, "the deadline passed while the request waited for a slot")
-        else:
+        if job.started_at is not None:
             done = f"{job.sequence.completion_tokens} tokens had been computed"
             self._drop(job, Outcome.DEADLINE_EXCEEDED, f"the deadline passed while the request ran; {done}")
+        elif _now() < job.deadline:
+            why = f"{job.sequence.unread_tokens} tokens of prompt cannot be read in the time that is left"
+            self._drop(job, Outcome.DEADLINE_EXPIRED, why)
+        else:
+            self._drop(job, Outcome.DEADLINE_EXPIRED, "the deadline passed while the request waited for a slot")
 
     def _stalled(self, job: Job) -> None:
         behind = f"the reader is {self._stream_buffer_tokens} tokens behind"
         self._drop(job, Outcome.CLIENT_GONE, f"{behind}; read faster, or ask with stream: false", waste="write_stall")
 
-    def _engine_failed(self, doing: str, error: Exception, jobs: list[Job]) -> None:
-        """The engine's fault ends those it concerns, and nobody else."""
-        self._log.error("the engine failed", doing=doing, error=type(error).__name__, requests=len(jobs))
-        for job in jobs:
-            self._drop(job, Outcome.INTERNAL, f"the engine failed to {doing}; the worker's log says why")
-
     # Leaving
 
     def drain(self, grace_s: float) -> None:
-        """Take nobody in, refuse those in line, and give those that run `grace_s` to finish."""
+        """Take nobody in, hand back those in line, and give those that run `grace_s` to finish."""
         self.draining = True
-        self._drop_waiting("this worker is shutting down; the request had not started")
+        for waiting in self._former.flush():
+            self._drop(waiting.item, Outcome.DRAINING, "this worker is shutting down; the request had not started")
         asyncio.get_running_loop().call_later(grace_s, self._drop_all, "this worker shut down before the answer's end")
 
     async def stop(self) -> None:
-        """End whatever is left, and the loop."""
+        """End whatever is left, the loop, and the engine."""
         self.draining = True
         self._drop_all("this worker has shut down")
         if self._task is not None:
             self._task.cancel()
             await asyncio.wait([self._task])
-
-    def _drop_waiting(self, message: str) -> None:
-        for waiting in self._former.flush():
-            self._drop(waiting.item, Outcome.DRAINING, message)
+        await self.host.stop()
 
     def _drop_all(self, message: str) -> None:
         for job in list(self._jobs.values()):
@@ -312,7 +383,7 @@ class EngineLoop:
 
     def __repr__(self) -> str:
         state = "draining" if self.draining else "alive" if self.alive else "stopped"
-        return f"<EngineLoop {state}, {self.running}/{self.engine.slots} running, {self.waiting} waiting>"
+        return f"<EngineLoop {state}, {self.running}/{self._former.slots} running, {self.waiting} waiting>"
 
 
 def _now() -> float:

@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import math
+import re
+from pathlib import Path
 from typing import Literal, Self
 
 from pydantic import Field, model_validator
 
 from services.runtime.settings import ServiceSettings
 
-MIN_CONTEXT_TOKENS = 128  # a slot with less could not hold a question
+MIN_CONTEXT_TOKENS = 128  # a sequence with less could not hold a question
+SIMULATED_MODEL = "weir-sim"
+SIMULATED_CONTEXT_TOKENS = 32_768
+SIMULATED_KV_TOKENS = 262_144
+MAX_TOKENS = 2**31
 
 
 class WorkerSettings(ServiceSettings):
@@ -21,8 +28,10 @@ class WorkerSettings(ServiceSettings):
         pattern=r"^[A-Za-z0-9._:-]{1,64}$",
         description="name it announces and logs",
     )
-    engine: Literal["simulated"] = Field("simulated", description="what computes the answers")
-    model_name: str = Field("weir-sim", min_length=1, max_length=128, description="model it announces")
+    engine: Literal["simulated", "torch"] = Field("simulated", description="what computes the answers")
+    model_name: str = Field(
+        "", max_length=128, description="model it announces; empty: weir-sim, or the last part of MODEL_ID"
+    )
     batching: Literal["continuous", "static"] = Field(
         "continuous", description="continuous: join at every step; static: whole batches, for the experiment"
     )
@@ -34,32 +43,95 @@ class WorkerSettings(ServiceSettings):
     stream_buffer_tokens: int = Field(
         256, ge=1, le=65_536, description="tokens a slow reader may be behind before its answer is dropped"
     )
+
+    max_context_tokens: int = Field(
+        0, ge=0, le=MAX_TOKENS, description="most tokens of one prompt and its answer; 0: what the model can, or 32768"
+    )
+    kv_tokens: int = Field(
+        0, ge=0, le=MAX_TOKENS, description="tokens of prompts and answers held at once; 0: what fits, or 262144"
+    )
+    prefill_chunk_tokens: int = Field(
+        0, ge=0, le=MAX_TOKENS, description="most prompt tokens read in a step; 0: as many as cost what a step costs"
+    )
+    engine_stall_s: float = Field(
+        30.0, gt=0, le=3600, description="seconds after which a step that is not over means a new engine"
+    )
+    engine_start_s: float = Field(600.0, gt=0, le=36_000, description="seconds an engine may take to load its model")
+
+    model_id: str = Field("tiny", min_length=1, max_length=512, description="model of the torch engine")
+    model_revision: str = Field("main", min_length=1, max_length=128, description="revision of a hub model")
+    model_cache_dir: str = Field("", max_length=4096, description="folder of models; empty: ~/.cache/weir/models")
+    device: str = Field(
+        "auto", pattern=r"^(auto|cpu|mps|cuda(:\d{1,3})?)$", description="where the torch engine computes"
+    )
+    dtype: Literal["auto", "float32", "bfloat16", "float16"] = Field("auto", description="numbers it computes with")
+    torch_threads: int = Field(1, ge=1, le=1024, description="processor threads of the torch engine")
+
     sim_step_ms: float = Field(20.0, ge=0, le=60_000, description="milliseconds of a step, whatever is in it")
     sim_step_per_sequence_ms: float = Field(
         0.5, ge=0, le=10_000, description="milliseconds each running sequence adds to a step"
     )
     sim_prefill_ms_per_token: float = Field(
-        0.1, ge=0, le=10_000, description="milliseconds each prompt token adds to its first step"
+        0.1, ge=0, le=10_000, description="milliseconds each prompt token adds to the step that reads it"
     )
     sim_time_scale: float = Field(
         1.0, gt=0, le=1000, description="factor on all simulated times: 0.1 is ten times faster"
     )
     sim_jitter: float = Field(0.0, ge=0, lt=1, description="half-width of a step's random error, as a share of it")
-    sim_kv_tokens: int = Field(
-        262_144, ge=1024, le=2**31, description="token memory, shared equally by the slots: bounds prompt + answer"
-    )
     sim_seed: int = Field(0, description="seed of the simulated chance")
+    sim_slow_factor: float = Field(1.0, ge=1, le=1000, description="fault: every step takes so many times as long")
+    sim_hang_after: int = Field(0, ge=0, description="fault: after so many tokens a step never ends; 0: never")
+    sim_die_after: int = Field(0, ge=0, description="fault: after so many answers the process ends; 0: never")
+    sim_garbage: float = Field(0.0, ge=0, le=1, description="fault: share of answers that are broken on the wire")
+    sim_poison: str = Field("", max_length=1024, description="fault: a prompt with this text ends the process")
+
+    @property
+    def announced_model(self) -> str:
+        """The model's name on the wire."""
+        if self.model_name or self.engine == "simulated":
+            return self.model_name or SIMULATED_MODEL
+        return "weir-tiny" if self.model_id == "tiny" else re.split(r"[/\\]", self.model_id.rstrip("/\\"))[-1]
+
+    @property
+    def model_cache(self) -> Path:
+        """Where models are kept that were made or fetched."""
+        return Path(self.model_cache_dir).expanduser() if self.model_cache_dir else Path.home() / ".cache/weir/models"
+
+    @property
+    def sim_context_tokens(self) -> int:
+        """Of one sequence of the simulated engine."""
+        return min(self.max_context_tokens or SIMULATED_CONTEXT_TOKENS, self.sim_kv_tokens)
+
+    @property
+    def sim_kv_tokens(self) -> int:
+        """Of all sequences of the simulated engine."""
+        return self.kv_tokens or SIMULATED_KV_TOKENS
 
     @model_validator(mode="after")
     def _can_work(self) -> Self:
-        faults = []
-        if self.sim_step_ms + self.sim_step_per_sequence_ms <= 0:
-            faults.append("SIM_STEP_MS and SIM_STEP_PER_SEQUENCE_MS are both 0: a step must take some time")
-        if self.sim_kv_tokens // self.max_batch_size < MIN_CONTEXT_TOKENS:
-            least = MIN_CONTEXT_TOKENS * self.max_batch_size
-            faults.append(
-                f"SIM_KV_TOKENS={self.sim_kv_tokens} is too little for MAX_BATCH_SIZE slots: at least {least}"
-            )
+        faults = list(self._faults())
         if faults:
             raise ValueError("; ".join(faults))
         return self
+
+    def _faults(self) -> list[str]:
+        faults = []
+        for name, tokens in (("KV_TOKENS", self.kv_tokens), ("MAX_CONTEXT_TOKENS", self.max_context_tokens)):
+            if 0 < tokens < MIN_CONTEXT_TOKENS:
+                faults.append(f"{name}={tokens} could not hold a question: at least {MIN_CONTEXT_TOKENS}, or 0")
+        if self.engine != "simulated":
+            return faults
+        if self.sim_step_ms + self.sim_step_per_sequence_ms <= 0:
+            faults.append("SIM_STEP_MS and SIM_STEP_PER_SEQUENCE_MS are both 0: a step must take some time")
+        elif self._longest_sim_step_s() >= self.engine_stall_s:
+            faults.append(
+                f"a simulated step may take {math.ceil(self._longest_sim_step_s())} s and "
+                f"ENGINE_STALL_S={self.engine_stall_s:g}: the engine would be replaced for being slow"
+            )
+        return faults
+
+    def _longest_sim_step_s(self) -> float:
+        decode_ms = self.sim_step_ms + self.sim_step_per_sequence_ms * self.max_batch_size
+        reading_ms = self.prefill_chunk_tokens * self.sim_prefill_ms_per_token or decode_ms
+        error = 1 + self.sim_jitter
+        return (decode_ms + reading_ms) * error * self.sim_time_scale * self.sim_slow_factor / 1000

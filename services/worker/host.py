@@ -13,6 +13,7 @@ import math
 from typing import Protocol
 
 from services.contracts.generate import GenerateRequest
+from services.runtime.serve import CannotStart
 from services.worker.engine import Engine, Expected, Sequence, Step
 
 MAX_LAG_S = 0.05  # timers fire late; the next steps make that up, but a longer stall is not replayed
@@ -22,8 +23,8 @@ class EngineDied(Exception):
     """The engine is gone, and with it every sequence it ran. `Host.restart` makes a new one."""
 
 
-class EngineUnusable(Exception):
-    """The engine cannot be made at all: no such model, no such device, not enough memory. The message says what to do."""
+class EngineUnusable(CannotStart):
+    """The engine cannot be made: no such model or device, not enough memory. The message says what to do."""
 
 
 class Host(Protocol):

@@ -12,9 +12,10 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 from services.core.outcome import Outcome
 from services.runtime.telemetry import SECONDS_BUCKETS
+from services.worker.engine import Step
 
 BATCH_BUCKETS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 256)
-WASTE_REASONS = ("client_gone", "deadline_exceeded", "write_stall", "draining", "internal_error")
+WASTE_REASONS = ("client_gone", "deadline_exceeded", "write_stall", "draining", "internal_error", "lost")
 
 
 class WorkerMetrics:
@@ -31,7 +32,10 @@ class WorkerMetrics:
         self.queue_delay_seconds = Histogram(
             "weir_worker_queue_delay_seconds", "Wait for a slot", buckets=SECONDS_BUCKETS, registry=registry
         )
-        self.prompt_tokens = Counter("weir_worker_prompt_tokens_total", "Prompt tokens read", registry=registry)
+        self.prompt_tokens = Counter(
+            "weir_worker_prompt_tokens_total", "Prompt tokens of the requests that got a slot", registry=registry
+        )
+        self.prefill_tokens = Counter("weir_worker_prefill_tokens_total", "Prompt tokens read", registry=registry)
         self.completion_tokens = Counter("weir_worker_completion_tokens_total", "Tokens generated", registry=registry)
         requests = Counter("weir_worker_requests_total", "Requests by how they ended", ["outcome"], registry=registry)
         self.requests = {outcome: requests.labels(outcome.value) for outcome in Outcome}
@@ -39,20 +43,41 @@ class WorkerMetrics:
             "weir_wasted_seconds_total", "Slot time spent on answers that nobody got", ["reason"], registry=registry
         )
         self.wasted_seconds = {reason: wasted.labels(reason) for reason in WASTE_REASONS}
+        tokens = Counter(
+            "weir_worker_wasted_tokens_total", "Tokens generated for answers that nobody got", ["reason"],
+            registry=registry,
+        )  # fmt: skip
+        self.wasted_tokens = {reason: tokens.labels(reason) for reason in WASTE_REASONS}
+        self.engine_restarts = Counter(
+            "weir_worker_engine_restarts_total", "Engines replaced: they died, or stood still", registry=registry
+        )
+
+    def stepped(self, step: Step) -> None:
+        """One engine step is over."""
+        self.step_seconds.observe(step.duration_s)
+        self.batch_size.observe(step.batch_size)
+        self.prefill_tokens.inc(step.prefill_tokens)
+        self.completion_tokens.inc(len(step.tokens))
+
+    def wasted(self, reason: str, held_s: float, tokens: int) -> None:
+        """A slot was held for this long, and so many tokens were computed, for an answer that nobody got."""
+        self.wasted_seconds[reason].inc(held_s)
+        self.wasted_tokens[reason].inc(tokens)
 
     def watch(
         self,
         *,
         model: str,
-        slots: int,
+        slots: Callable[[], float],
         inflight: Callable[[], float],
         waiting: Callable[[], float],
         kv_usage: Callable[[], float],
     ) -> None:
         """Declare the gauges that are read off the worker at each scrape."""
-        self._gauge("weir_worker_slots", "Sequences that may run at once", lambda: slots)
+        self._gauge("weir_worker_slots", "Sequences that may run at once", slots)
         self._gauge("weir_worker_inflight", "Sequences running now", inflight)
         self._gauge("weir_worker_queue_depth", "Requests waiting for a slot", waiting)
+        self._gauge("weir_worker_kv_usage_ratio", "Share of the token memory in use, 0 to 1", kv_usage)
         for name, meaning, read in (
             ("vllm:num_requests_running", "Sequences running now", inflight),
             ("vllm:num_requests_waiting", "Requests waiting for a slot", waiting),

@@ -20,6 +20,13 @@ class Dropped:
 
     outcome: Outcome
     message: str
+    reason: str = ""
+    """A code that says more to the router than the outcome's own."""
+
+    @property
+    def code(self) -> str:
+        """What goes over the wire."""
+        return self.reason or self.outcome.value
 
 
 class Stream:

@@ -10,10 +10,10 @@ import pytest
 import yaml
 
 from services.router.config import RouterSettings
-from services.router.exposure import is_loopback
 from services.router.keys import EXAMPLE_KEYS
 from services.router.tenants import FileTenants
 from services.router.tenantsfile import read
+from services.runtime.addresses import is_loopback
 from services.runtime.apikey import new_key
 from services.runtime.settings import load
 

@@ -16,12 +16,14 @@ from services.runtime.log import Log
 from services.worker.batching import EngineLoop
 from services.worker.engine import Step
 from services.worker.engines.simulated import LatencyModel, SimulatedEngine
+from services.worker.host import Host, LocalHost
 from services.worker.job import Job
 from services.worker.metrics import WorkerMetrics
 from services.worker.stream import Dropped
 from tests.virtual_time import run
 
 PROMPT = "one two"  # 2 tokens
+STALL_S = 5.0
 
 
 class CountingEngine(SimulatedEngine):
@@ -53,15 +55,20 @@ class CountingEngine(SimulatedEngine):
 
 @asynccontextmanager
 async def turning(
-    *, slots: int = 2, queue_size: int = 2, batching: Batching = Batching.CONTINUOUS, buffer_tokens: int = 64
+    *,
+    slots: int = 2,
+    queue_size: int = 2,
+    batching: Batching = Batching.CONTINUOUS,
+    buffer_tokens: int = 64,
+    host: Host | None = None,
 ) -> AsyncIterator[EngineLoop]:
     former: BatchFormer[Job] = BatchFormer(batching, slots=slots, queue_size=queue_size, window_s=0.05)
     log = Log("worker", stream=io.BytesIO())
     loop = EngineLoop(
-        CountingEngine(slots), former, metrics=WorkerMetrics(CollectorRegistry()), log=log,
-        chance=random.Random(1), stream_buffer_tokens=buffer_tokens,
+        host or LocalHost(CountingEngine(slots)), former, metrics=WorkerMetrics(CollectorRegistry()), log=log,
+        chance=random.Random(1), stream_buffer_tokens=buffer_tokens, stall_s=STALL_S,
     )  # fmt: skip
-    loop.start()
+    await loop.start()
     try:
         yield loop
     finally:

@@ -16,14 +16,14 @@ from tests.worker.rig import asking, in_virtual_time, now, read, turning, wasted
 @in_virtual_time
 async def test_a_cancelled_sequence_frees_its_slot_within_the_step_and_no_token_is_computed_for_it():
     async with turning(slots=1) as loop:
-        gone, next_one = loop.submit(asking("a", 100)), loop.submit(asking("b", 1))
+        gone, next_one = await loop.submit(asking("a", 100)), await loop.submit(asking("b", 1))
         await asyncio.sleep(0.050)
-        computed = loop.engine.computed["a"]
+        computed = loop.host.engine.computed["a"]
         assert loop.cancel("a")
         assert loop.running == 0
         times, _ = await read(next_one)
         assert times == pytest.approx([0.065 + 0.023])  # the step that ran, then its own
-        assert loop.engine.computed["a"] == computed
+        assert loop.host.engine.computed["a"] == computed
         assert (await read(gone))[1].outcome is Outcome.CLIENT_GONE
         assert wasted(loop, "client_gone") == pytest.approx(0.050)
 
@@ -31,10 +31,10 @@ async def test_a_cancelled_sequence_frees_its_slot_within_the_step_and_no_token_
 @in_virtual_time
 async def test_a_cancelled_id_can_be_used_again_at_once():
     async with turning(slots=1) as loop:
-        loop.submit(asking("a", 100))
+        await loop.submit(asking("a", 100))
         await asyncio.sleep(0.030)
         loop.cancel("a")
-        again = loop.submit(asking("a", 2))
+        again = await loop.submit(asking("a", 2))
         times, ending = await read(again)
         assert len(times) == 2
         assert isinstance(ending, Done)
@@ -44,13 +44,13 @@ async def test_a_cancelled_id_can_be_used_again_at_once():
 @in_virtual_time
 async def test_a_cancel_that_meets_the_last_step_is_neither_lost_nor_doubled():
     async with turning() as loop:
-        job = loop.submit(asking("a", 1))
+        job = await loop.submit(asking("a", 1))
         await asyncio.sleep(0.010)  # its only token is being computed
         loop.abandon(job)
         loop.abandon(job)
         times, ending = await read(job)
         assert (times, ending.outcome) == ([], Outcome.CLIENT_GONE)
-        assert loop.engine.running == loop.running == 0
+        assert loop.host.engine.running == loop.running == 0
         await asyncio.sleep(1)
         assert job.ticket.outcome is Outcome.CLIENT_GONE
         assert loop._metrics.requests[Outcome.SERVED]._value.get() == 0
@@ -61,14 +61,14 @@ async def test_cancels_at_random_points_leave_nothing_behind():
     chance = random.Random(7)
     async with turning(slots=4, queue_size=8) as loop:
         for number in range(200):
-            job = loop.submit(asking(f"r{number}", chance.randint(1, 20)))
+            job = await loop.submit(asking(f"r{number}", chance.randint(1, 20)))
             await asyncio.sleep(chance.uniform(0, 0.3))
             computed = job.sequence.completion_tokens
             ended = job.ticket.outcome is not None
             assert loop.cancel(job.id) is not ended
             await asyncio.sleep(0.05)
             assert job.sequence.completion_tokens == computed
-        assert (loop.running, loop.waiting, loop.engine.running, loop.engine.kv_usage) == (0, 0, 0, 0)
+        assert (loop.running, loop.waiting, loop.host.engine.running, loop.host.engine.kv_usage) == (0, 0, 0, 0)
         ended_as = {outcome.value: child._value.get() for outcome, child in loop._metrics.requests.items()}
         assert ended_as["served"] + ended_as["client_gone"] == 200
 
@@ -76,43 +76,43 @@ async def test_cancels_at_random_points_leave_nothing_behind():
 @in_virtual_time
 async def test_a_deadline_in_the_line_ends_the_wait_at_once():
     async with turning(slots=1) as loop:
-        loop.submit(asking("a", 100))
+        await loop.submit(asking("a", 100))
         await asyncio.sleep(0)  # or the tighter deadline would go first
-        late = loop.submit(asking("b", 1, deadline_s=0.1))
+        late = await loop.submit(asking("b", 1, deadline_s=0.1))
         _, ending = await read(late)
         assert ending.outcome is Outcome.DEADLINE_EXPIRED
         assert now() == pytest.approx(0.1)
-        assert "b" not in loop.engine.computed
+        assert "b" not in loop.host.engine.computed
 
 
 @in_virtual_time
 async def test_a_deadline_during_a_step_ends_the_answer_at_once_and_computes_no_more():
     async with turning(slots=1) as loop:
-        times, ending = await read(loop.submit(asking("a", 100, deadline_s=0.05)))
+        times, ending = await read(await loop.submit(asking("a", 100, deadline_s=0.05)))
         assert len(times) == 2
         assert ending.outcome is Outcome.DEADLINE_EXCEEDED
         assert now() == pytest.approx(0.05)
         await asyncio.sleep(1)
-        assert loop.engine.computed["a"] == 3  # the one under way was thrown away
+        assert loop.host.engine.computed["a"] == 3  # the one under way was thrown away
         assert wasted(loop, "deadline_exceeded") == pytest.approx(0.05)
 
 
 @in_virtual_time
 async def test_a_token_due_exactly_at_the_deadline_is_not_sent():
     async with turning() as loop:
-        times, ending = await read(loop.submit(asking("a", 1, deadline_s=0.023)))
+        times, ending = await read(await loop.submit(asking("a", 1, deadline_s=0.023)))
     assert (times, ending.outcome) == ([], Outcome.DEADLINE_EXCEEDED)
 
 
 @in_virtual_time
 async def test_draining_refuses_the_line_at_once_and_finishes_what_runs():
     async with turning(slots=1) as loop:
-        running, queued = loop.submit(asking("a", 10)), loop.submit(asking("b", 10))
+        running, queued = await loop.submit(asking("a", 10)), await loop.submit(asking("b", 10))
         await asyncio.sleep(0.05)
         loop.drain(grace_s=5)
         assert queued.stream.ending.outcome is Outcome.DRAINING
         with pytest.raises(Refused) as refusal:
-            loop.submit(asking("c"))
+            await loop.submit(asking("c"))
         assert refusal.value.outcome is Outcome.DRAINING
         times, ending = await read(running)
         assert len(times) == 10
@@ -122,7 +122,7 @@ async def test_draining_refuses_the_line_at_once_and_finishes_what_runs():
 @in_virtual_time
 async def test_draining_ends_what_outlasts_the_grace():
     async with turning(slots=1) as loop:
-        running = loop.submit(asking("a", 1000))
+        running = await loop.submit(asking("a", 1000))
         await asyncio.sleep(0.05)
         loop.drain(grace_s=1)
         _, ending = await read(running)
@@ -132,9 +132,9 @@ async def test_draining_ends_what_outlasts_the_grace():
 @in_virtual_time
 async def test_a_failed_step_ends_those_that_ran_and_nobody_else():
     async with turning(slots=1) as loop:
-        hit, spared = loop.submit(asking("a", 10)), loop.submit(asking("b", 2))
+        hit, spared = await loop.submit(asking("a", 10)), await loop.submit(asking("b", 2))
         await asyncio.sleep(0.03)
-        loop.engine.fail_next = "step"
+        loop.host.engine.fail_next = "step"
         assert (await read(hit))[1].outcome is Outcome.INTERNAL
         assert isinstance((await read(spared))[1], Done)
         assert loop.alive
@@ -143,8 +143,8 @@ async def test_a_failed_step_ends_those_that_ran_and_nobody_else():
 @in_virtual_time
 async def test_a_failed_admission_ends_that_request_and_nobody_else():
     async with turning(slots=2) as loop:
-        loop.engine.fail_next = "admit"
-        hit, spared = loop.submit(asking("a", 2)), loop.submit(asking("b", 2))
+        loop.host.engine.fail_next = "admit"
+        hit, spared = await loop.submit(asking("a", 2)), await loop.submit(asking("b", 2))
         assert (await read(hit))[1].outcome is Outcome.INTERNAL
         assert isinstance((await read(spared))[1], Done)
 
@@ -153,9 +153,9 @@ async def test_a_failed_admission_ends_that_request_and_nobody_else():
 async def test_a_loop_that_dies_leaves_nobody_waiting_and_says_it_has_no_capacity():
     async with turning(slots=1) as loop:
         loop._deliver = None  # any bug in the loop itself
-        job = loop.submit(asking("a"))
+        job = await loop.submit(asking("a"))
         assert (await read(job))[1].outcome is Outcome.INTERNAL
         assert not loop.alive
         with pytest.raises(Refused) as refusal:
-            loop.submit(asking("b"))
+            await loop.submit(asking("b"))
         assert refusal.value.outcome is Outcome.NO_CAPACITY

@@ -27,6 +27,32 @@ def test_the_environment_names_are_the_fields_in_capitals(monkeypatch: pytest.Mo
 
 def test_combinations_that_cannot_work_are_all_named():
     with pytest.raises(ValidationError) as faults:
-        WorkerSettings(sim_step_ms=0, sim_step_per_sequence_ms=0, sim_kv_tokens=1024, max_batch_size=64)
-    assert "a step must take some time" in str(faults.value)
-    assert "at least 8192" in str(faults.value)
+        WorkerSettings(_env_file=None, sim_step_ms=0, sim_step_per_sequence_ms=0, kv_tokens=64, max_context_tokens=100)
+    for wrong in ("a step must take some time", "KV_TOKENS=64 could not", "MAX_CONTEXT_TOKENS=100 could not"):
+        assert wrong in str(faults.value)
+
+
+def test_a_simulated_step_longer_than_a_stall_is_refused_at_the_start():
+    with pytest.raises(ValidationError, match="a simulated step may take 48 s and ENGINE_STALL_S=30"):
+        WorkerSettings(_env_file=None, sim_slow_factor=1000)
+    WorkerSettings(_env_file=None, sim_slow_factor=1000, engine_stall_s=60)
+
+
+@pytest.mark.parametrize(
+    ("settings", "announced"),
+    [
+        ({}, "weir-sim"),
+        ({"engine": "torch"}, "weir-tiny"),
+        ({"engine": "torch", "model_id": "Qwen/Qwen3-0.6B"}, "Qwen3-0.6B"),
+        ({"engine": "torch", "model_id": "models/mine/"}, "mine"),
+        ({"engine": "torch", "model_name": "house"}, "house"),
+    ],
+)
+def test_the_announced_model_is_the_one_that_runs_unless_it_is_named(settings: dict[str, str], announced: str):
+    assert WorkerSettings(_env_file=None, **settings).announced_model == announced
+
+
+@pytest.mark.parametrize("device", ["gpu", "cuda:", "cuda:x", "CUDA"])
+def test_a_device_that_no_engine_knows_is_refused_at_the_start(device: str):
+    with pytest.raises(ValidationError):
+        WorkerSettings(_env_file=None, device=device)

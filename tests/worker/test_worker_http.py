@@ -149,7 +149,7 @@ def test_it_announces_what_a_router_must_know_before_it_has_served_anything():
     served(
         scenario,
         max_batch_size=4,
-        sim_kv_tokens=8192,
+        kv_tokens=8192,
         sim_step_ms=30,
         sim_prefill_ms_per_token=0.2,
         sim_time_scale=0.1,

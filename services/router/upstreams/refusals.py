@@ -7,7 +7,7 @@ worker's fault and may be tried once elsewhere. A table, so that a new code is o
 from __future__ import annotations
 
 from services.core.outcome import Outcome
-from services.router.call import WorkerFailed
+from services.router.call import EngineLost, WorkerFailed
 from services.runtime.errors import BadInput, Refused
 
 ENDS = {
@@ -16,6 +16,8 @@ ENDS = {
     str(Outcome.DEADLINE_INFEASIBLE): Outcome.DEADLINE_INFEASIBLE,
     str(Outcome.POISON): Outcome.POISON,
 }
+ENGINE_DIED = "engine_died"
+"""Of a Weir worker: the process that computes died while the request ran in it."""
 
 
 def meaning(code: str, message: str, param: str | None = None, status: int = 500) -> Exception:
@@ -24,4 +26,5 @@ def meaning(code: str, message: str, param: str | None = None, status: int = 500
         return Refused(ENDS[code], message)
     if status in (400, 404, 409, 413, 415, 422):
         return BadInput(message, param, status=status, code=code)
-    return WorkerFailed(f"the worker failed: {message}")
+    failure = EngineLost if code == ENGINE_DIED else WorkerFailed
+    return failure(f"the worker failed: {message}")

@@ -1,0 +1,34 @@
+"""Making an engine again after it died or stood still: at once, then at growing intervals, for as long as it takes.
+
+The pauses double up to a bound and are spread, so that the replicas of one host, whose engines may have died of one
+cause, do not load their models again in step.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+
+from services.runtime.log import Log
+from services.worker.host import EngineDied, EngineUnusable, Host
+
+FIRST_PAUSE_S, LONGEST_PAUSE_S = 1.0, 30.0
+SPREAD = 0.2
+
+
+async def revive(host: Host, log: Log, chance: random.Random) -> None:
+    """Returns when the host has an engine again."""
+    pause_s = FIRST_PAUSE_S
+    while not await _restarted(host, log):
+        await asyncio.sleep(pause_s * (1 + chance.uniform(0, SPREAD)))
+        pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
+    log.info("the engine is ready again", engine=host.name, slots=host.slots)
+
+
+async def _restarted(host: Host, log: Log) -> bool:
+    try:
+        await host.restart()
+    except (EngineDied, EngineUnusable) as error:
+        log.error("the engine could not be made again", why=str(error))
+        return False
+    return True
