@@ -1,0 +1,316 @@
+"""The process of an engine: `python -m services.worker.child FD`, with one end of a socket pair as FD.
+
+    reader     reads every frame and hands it on; ends the process when the other end is gone, whatever else runs
+    preparer   tokenizes and checks prompts, while a step runs
+    main       makes the engine, then drops, admits and computes one step for each `Turn`
+
+Nothing is decided here and nothing happens unasked: the same questions in the same order give the same answers. The
+process has no children of its own to look after, ignores SIGINT and SIGTERM, since it ends when the worker says so or
+is gone, and logs nothing but the traceback of what an engine raises, without its message, which might quote a prompt.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import signal
+import socket
+import sys
+import threading
+import traceback
+from collections.abc import Callable
+from queue import SimpleQueue
+from typing import NoReturn, TypeVar, assert_never
+
+import msgspec
+
+from services.contracts.generate import GenerateRequest
+from services.runtime.errors import BadInput
+from services.worker import engine_wire as wire
+from services.worker.engine import Engine, Sequence, Step
+from services.worker.engines.torch.spec import TorchSpec
+from services.worker.host import EngineUnusable
+
+READ_BYTES = 65_536
+MAX_ERROR_CHARS = 500
+
+Make = Callable[[wire.EngineSpec], Engine]
+T = TypeVar("T")
+
+
+class Channel:
+    """The child's end of the socket. Two threads write, one reads."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        self._connection = connection
+        self._writing = threading.Lock()
+
+    def send(self, answer: wire.Answer) -> None:
+        data = wire.frame(answer)
+        try:
+            with self._writing:
+                self._connection.sendall(data)
+        except ConnectionError:
+            leave()
+
+    def read(self, hand_on: Callable[[wire.Question], None]) -> None:
+        """Until the other end is gone."""
+        frames, decoder = wire.Frames(), msgspec.msgpack.Decoder(wire.Question)
+        with contextlib.suppress(ConnectionError):
+            while data := self._connection.recv(READ_BYTES):
+                for body in frames.feed(data):
+                    hand_on(wire.unpack(decoder, body))
+
+
+class Preparer:
+    """Turns requests into sequences, one after the other, and keeps those that are not admitted yet."""
+
+    def __init__(self, engine: Engine, channel: Channel) -> None:
+        self._engine = engine
+        self._channel = channel
+        self._decoder = msgspec.msgpack.Decoder(GenerateRequest)
+        self._prepared: dict[int, Sequence] = {}
+
+    def serve(self, questions: SimpleQueue[wire.Prepare | wire.Forget]) -> None:
+        while True:
+            question = questions.get()
+            if isinstance(question, wire.Forget):
+                self.forget(question.handle)
+            else:
+                self._channel.send(self._answer(question))
+
+    def take(self, handle: int) -> Sequence:
+        """A prepared sequence, to be admitted. Called by the main thread."""
+        return self._prepared.pop(handle)
+
+    def forget(self, handle: int) -> None:
+        """It will not be admitted, or was never here."""
+        self._prepared.pop(handle, None)
+
+    def _answer(self, question: wire.Prepare) -> wire.Answer:
+        try:
+            sequence = self._engine.prepare(self._decoder.decode(question.request))
+        except BadInput as bad:
+            return wire.Rejected(question.number, bad.message, bad.param, bad.status, bad.code)
+        except Exception as error:
+            report("the engine failed to prepare a request", error)
+            return wire.Failed(question.number, told(error))
+        self._prepared[question.number] = sequence
+        return wire.Prepared(question.number, sequence.prompt_tokens, sequence.unread_tokens)
+
+
+class Stepper:
+    """Applies what the worker decided, computes, and tells what came out, by handles."""
+
+    def __init__(self, engine: Engine, preparer: Preparer) -> None:
+        self._engine = engine
+        self._preparer = preparer
+        self._running: dict[int, Sequence] = {}
+        self._handles: dict[Sequence, int] = {}
+        self._reading: dict[int, Sequence] = {}
+
+    def turn(self, turn: wire.Turn) -> wire.Answer:
+        """Drop, admit, step."""
+        try:
+            self._drop(turn.drops)
+            lost = [(handle, why) for handle, deadline in turn.admits if (why := self._admit(handle, deadline))]
+            step = self._engine.step() if self._running else Step(0.0, 0, 0)
+            return self._told(turn.number, step, lost)
+        except Exception as error:
+            report("the engine failed in a step", error)
+            return wire.Failed(turn.number, told(error))
+
+    def free(self, free: wire.Free) -> wire.Answer:
+        try:
+            self._drop(free.drops)
+            return wire.Freed(free.number, state_of(self._engine))
+        except Exception as error:
+            report("the engine failed to drop a sequence", error)
+            return wire.Failed(free.number, told(error))
+
+    def _drop(self, handles: list[int]) -> None:
+        for handle in handles:
+            sequence = self._left(handle)
+            if sequence is not None:
+                self._engine.drop(sequence)
+            else:  # finished before the worker's drop came, or its admission was never reached
+                self._preparer.forget(handle)
+
+    def _admit(self, handle: int, deadline: float) -> str:
+        """Why the engine would not take it; empty if it did. Who decided knew slots and memory, so this is rare."""
+        sequence = self._preparer.take(handle)
+        sequence.deadline = deadline
+        try:
+            self._engine.admit(sequence)
+        except Exception as error:
+            report("the engine failed to admit a sequence", error)
+            return told(error)
+        self._running[handle] = sequence
+        self._handles[sequence] = handle
+        if sequence.unread_tokens:
+            self._reading[handle] = sequence
+        return ""
+
+    def _left(self, handle: int) -> Sequence | None:
+        self._reading.pop(handle, None)
+        sequence = self._running.pop(handle, None)
+        if sequence is not None:
+            del self._handles[sequence]
+        return sequence
+
+    def _told(self, number: int, step: Step, lost: list[tuple[int, str]]) -> wire.Turned:
+        handles = self._handles
+        tokens = [(handles[sequence], text, sequence.completion_tokens) for sequence, text in step.tokens]
+        finished = [(handles[sequence], reason, sequence.completion_tokens) for sequence, reason in step.finished]
+        lost += [(handles[sequence], why) for sequence, why in step.lost]
+        reading = [(handle, sequence.unread_tokens) for handle, sequence in self._reading.items()]
+        for handle, unread_tokens in reading:
+            if not unread_tokens:
+                del self._reading[handle]
+        for gone in (finished, lost):
+            for handle, *_ in gone:
+                self._left(handle)
+        return wire.Turned(
+            number, step.duration_s, step.batch_size, step.prefill_tokens, tokens, reading, finished, lost,
+            state_of(self._engine),
+        )  # fmt: skip
+
+
+def serve(connection: socket.socket, make: Make) -> None:
+    """The life of the process; ends it."""
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)
+    connection.set_inheritable(False)
+    channel = Channel(connection)
+    to_main: SimpleQueue[wire.Start | wire.Turn | wire.Free | wire.Stop] = SimpleQueue()
+    to_preparer: SimpleQueue[wire.Prepare | wire.Forget] = SimpleQueue()
+
+    def hand_on(question: wire.Question) -> None:
+        if isinstance(question, wire.Prepare | wire.Forget):
+            to_preparer.put(question)
+        else:
+            to_main.put(question)
+
+    beside("reader", channel.read, hand_on)
+    start = to_main.get()
+    assert isinstance(start, wire.Start)
+    engine = made(start, make, channel)
+    preparer = Preparer(engine, channel)
+    beside("preparer", preparer.serve, to_preparer)
+    stepper = Stepper(engine, preparer)
+    channel.send(ready(start.number, engine))
+    while True:
+        question = to_main.get()
+        match question:
+            case wire.Turn():
+                channel.send(stepper.turn(question))
+            case wire.Free():
+                channel.send(stepper.free(question))
+            case wire.Stop():
+                close(engine)
+                leave()
+            case wire.Start():
+                raise AssertionError("one process, one engine")
+            case _:
+                assert_never(question)
+
+
+def beside(name: str, run: Callable[[T], None], argument: T) -> None:
+    """A thread without which the process would be deaf or dumb: its end is the end."""
+
+    def life() -> None:
+        try:
+            run(argument)
+        except Exception as error:
+            report(f"the {name} of the engine's process failed", error)
+        leave()
+
+    threading.Thread(target=life, name=name, daemon=True).start()
+
+
+def made(start: wire.Start, make: Make, channel: Channel) -> Engine:
+    """The engine, or the end."""
+    try:
+        return make(start.spec)
+    except EngineUnusable as unusable:
+        message = str(unusable)
+    except ModuleNotFoundError as missing:
+        message = f"the engine needs {missing.name}, which is not installed: pip install 'weir[torch]'"
+    except Exception as error:
+        report("the engine could not be made", error)
+        message = f"the engine could not be made: {told(error)}"
+    channel.send(wire.Unusable(start.number, message))
+    leave()
+
+
+def make_engine(spec: wire.EngineSpec) -> Engine:
+    """The engine that the worker asked for. Torch is imported here and nowhere else in the worker."""
+    match spec:
+        case wire.Simulated():
+            return _simulated(spec)
+        case wire.Torch():
+            return _torch(spec.spec)
+        case _:
+            assert_never(spec)
+
+
+def _simulated(spec: wire.Simulated) -> Engine:
+    from services.worker.engines.simulated import LatencyModel, SimulatedEngine
+
+    return SimulatedEngine(
+        model=spec.model,
+        slots=spec.slots,
+        kv_tokens=spec.kv_tokens,
+        context_tokens=spec.context_tokens,
+        prefill_chunk_tokens=spec.prefill_chunk_tokens,
+        latency=LatencyModel(spec.step_ms, spec.per_sequence_ms, spec.prefill_ms_per_token, spec.jitter),
+        chance=random.Random(spec.seed),
+    )
+
+
+def _torch(spec: TorchSpec) -> Engine:
+    from services.worker.engines.torch.loading import load
+
+    return load(spec)
+
+
+def ready(number: int, engine: Engine) -> wire.Ready:
+    return wire.Ready(
+        number, engine.name, engine.model, engine.context_tokens, engine.expected, state_of(engine), repr(engine)
+    )
+
+
+def state_of(engine: Engine) -> wire.State:
+    return wire.State(engine.running, engine.kv_usage, engine.slots, engine.kv_tokens)
+
+
+def close(engine: Engine) -> None:
+    try:
+        engine.close()
+    except Exception as error:
+        report("the engine failed to close", error)
+
+
+def told(error: Exception) -> str:
+    """For the worker, which decides who may read it."""
+    return f"{type(error).__name__}: {error}"[:MAX_ERROR_CHARS]
+
+
+def report(what: str, error: Exception) -> None:
+    """Where it was raised and what kind it is. Its message is left out: it might quote a prompt."""
+    trace = "".join(traceback.format_tb(error.__traceback__))
+    sys.stderr.write(f"{what}: {type(error).__name__}\n{trace}")
+    sys.stderr.flush()
+
+
+def leave() -> NoReturn:
+    """End now, from any thread, also while another computes: nobody would read its results, and it holds memory.
+
+    Nothing is flushed, since a standard stream that nobody reads could keep the process for ever.
+    """
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    serve(socket.socket(fileno=int(sys.argv[1])), make_engine)

@@ -1,0 +1,169 @@
+"""One process of an engine, from its start to its burial, and the socket to it.
+
+A question is answered by a message with its number, or by `Died`, which says how the process ended. An end is noticed
+by the socket or by the process, whichever is first; the other then has a moment to follow, so that last words are heard
+and the exit status is the process's own, and is forced to. A restart makes a new link: what an old process may still
+say has nobody to reach.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import signal
+import socket
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import cast
+
+import msgspec
+
+from services.worker.engine_wire import Answer, BrokenFrame, Frames, Free, Prepare, Question, Start, Turn, frame, unpack
+
+LAST_WORDS_S = 1.0
+KILLED_WITHIN_S = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class Died:
+    """The answer to every question that was open when the process ended."""
+
+    why: str
+
+
+class EngineLink(asyncio.Protocol):
+    """Made by `spawn`. Nothing here raises when the process is gone: every answer may be `Died`."""
+
+    def __init__(self, process: asyncio.subprocess.Process) -> None:
+        self.process = process
+        self.died: Died | None = None
+        self._frames = Frames()
+        self._decoder = msgspec.msgpack.Decoder(Answer)
+        self._open: dict[int, asyncio.Future[Answer | Died]] = {}
+        self._broken = ""
+        self._transport: asyncio.Transport | None = None
+        self._cut = asyncio.Event()
+        self._life = asyncio.get_running_loop().create_task(self._live(), name="engine-link")
+
+    @classmethod
+    async def spawn(cls, command: Sequence[str]) -> EngineLink:
+        """Start the command with a file descriptor as its last argument. Raises OSError.
+
+        It gets a session of its own: Ctrl-C reaches the worker alone, which may have answers to finish.
+        """
+        ours, theirs = socket.socketpair()
+        with theirs:
+            try:
+                process = await asyncio.create_subprocess_exec(
+                    *command, str(theirs.fileno()), stdin=asyncio.subprocess.DEVNULL, pass_fds=[theirs.fileno()],
+                    start_new_session=True,
+                )  # fmt: skip
+            except BaseException:
+                ours.close()
+                raise
+        link = cls(process)
+        try:
+            await asyncio.get_running_loop().create_unix_connection(lambda: link, sock=ours)
+        except BaseException:
+            link._cut.set()
+            link.kill()
+            ours.close()
+            raise
+        return link
+
+    def ask(self, question: Start | Prepare | Turn | Free) -> asyncio.Future[Answer | Died]:
+        """Raises FrameTooLarge."""
+        data = frame(question)
+        answer: asyncio.Future[Answer | Died] = asyncio.get_running_loop().create_future()
+        if self.died is not None:
+            answer.set_result(self.died)
+        else:
+            self._open[question.number] = answer
+            self._write(data)
+        return answer
+
+    def tell(self, message: Question) -> None:
+        """Without an answer."""
+        if self.died is None:
+            self._write(frame(message))
+
+    def give_up(self, number: int) -> None:
+        """Nobody waits for this answer any more."""
+        self._open.pop(number, None)
+
+    def broken(self, how: str) -> None:
+        """It does not speak as it should: that is its end, and why."""
+        self._broken = self._broken or how
+        self.kill()
+
+    def kill(self) -> None:
+        if self.process.returncode is None:
+            with contextlib.suppress(ProcessLookupError):
+                self.process.kill()
+
+    async def ended_within(self, seconds: float) -> bool:
+        """Whether it has ended, and is buried, by then."""
+        await asyncio.wait([self._life], timeout=seconds)
+        return self._life.done()
+
+    async def end(self) -> bool:
+        """Kill it and bury it. False if even that does not end it: the kernel holds it in a call to a device."""
+        self.kill()
+        return await self.ended_within(KILLED_WITHIN_S)
+
+    # asyncio's side
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)  # uvloop's does not inherit from it
+
+    def data_received(self, data: bytes) -> None:
+        try:
+            for body in self._frames.feed(data):
+                self._answered(unpack(self._decoder, body))
+        except BrokenFrame as error:
+            self._close()
+            self.broken(f"it sent {error}")
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self._cut.set()
+
+    def _answered(self, answer: Answer) -> None:
+        waiting = self._open.pop(answer.number, None)
+        if waiting is not None and not waiting.done():
+            waiting.set_result(answer)
+
+    def _write(self, data: bytes) -> None:
+        if self._transport is not None and not self._transport.is_closing():
+            self._transport.write(data)
+
+    async def _live(self) -> None:
+        exited = asyncio.ensure_future(self.process.wait())
+        cut = asyncio.ensure_future(self._cut.wait())
+        await asyncio.wait([exited, cut], return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait([exited, cut], timeout=LAST_WORDS_S)
+        self.kill()
+        self._close()
+        await exited
+        await cut
+        self.died = Died(self._broken or ended(exited.result()))
+        for waiting in self._open.values():
+            if not waiting.done():
+                waiting.set_result(self.died)
+        self._open.clear()
+
+    def _close(self) -> None:
+        if self._transport is not None:
+            self._transport.abort()
+
+    def __repr__(self) -> str:
+        state = self.died.why if self.died else "alive"
+        return f"<EngineLink to {self.process.pid}, {state}, {len(self._open)} open questions>"
+
+
+def ended(status: int) -> str:
+    """How a process ended, from its return code."""
+    if status >= 0:
+        return f"its process ended with status {status}"
+    with contextlib.suppress(ValueError):
+        return f"its process was killed by {signal.Signals(-status).name}"
+    return f"its process was killed by signal {-status}"

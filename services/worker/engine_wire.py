@@ -1,0 +1,236 @@
+"""What a worker and the process of its engine say to each other.
+
+    frame     four bytes of length, most significant first, then that many bytes of msgpack
+    question  parent to child: `Start`, then any of the others
+    answer    child to parent, with the question's number; `Forget` and `Stop` have none
+
+Numbers are never used again. A sequence is named by the number of the `Prepare` that made it: its handle. Both sides
+are one program, so there are no versions and nothing optional; a frame that cannot be read means that one of them is
+broken, and neither can say which. Frames are bounded, so that four wild bytes do not ask for four gigabytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TypeVar
+
+import msgspec
+
+from services.contracts.generate import GenerateRequest
+from services.worker.engine import Expected, FinishReason
+from services.worker.engines.torch.spec import TorchSpec
+
+MAX_FRAME_BYTES = 16 * 2**20
+_HEAD_BYTES = 4
+_encoder = msgspec.msgpack.Encoder()
+
+M = TypeVar("M")
+
+
+class BrokenFrame(Exception):
+    """The other side sent what cannot be a message; the text says what was wrong with it."""
+
+
+class FrameTooLarge(Exception):
+    """A message longer than the other side would read."""
+
+
+class Simulated(msgspec.Struct, frozen=True, tag=True):
+    """A simulated engine behind a process: what tests use where there is no torch. Nobody waits its steps out."""
+
+    model: str = "weir-sim"
+    slots: int = 8
+    kv_tokens: int = 262_144
+    context_tokens: int = 32_768
+    prefill_chunk_tokens: int = 0
+    seed: int = 0
+    step_ms: float = 20.0
+    per_sequence_ms: float = 0.5
+    prefill_ms_per_token: float = 0.1
+    jitter: float = 0.0
+
+
+class Torch(msgspec.Struct, frozen=True, tag=True):
+    """A torch engine. What describes it imports no torch; what makes it, does."""
+
+    spec: TorchSpec
+
+    @property
+    def model(self) -> str:
+        return self.spec.model_id
+
+    @property
+    def slots(self) -> int:
+        return self.spec.slots
+
+    @property
+    def kv_tokens(self) -> int:
+        return self.spec.kv_tokens
+
+    @property
+    def context_tokens(self) -> int:
+        return self.spec.context_tokens
+
+
+EngineSpec = Simulated | Torch
+
+
+class Start(msgspec.Struct, frozen=True, tag=True, array_like=True):
+    """Make this engine. Answered by `Ready` or `Unusable`."""
+
+    number: int
+    spec: EngineSpec
+
+
+class Prepare(msgspec.Struct, frozen=True, tag=True, array_like=True):
+    """Answered by `Prepared`, `Rejected` or `Failed`. The request is a message of its own: a bad one breaks only it."""
+
+    number: int
+    request: bytes
+
+
+class Forget(msgspec.Struct, frozen=True, tag=True, array_like=True):
+    """This prepared sequence will never be admitted. Not answered."""
+
+    handle: int
+
+
+class Turn(msgspec.Struct, frozen=True, tag=True, array_like=True):
+    """Drop these, admit those with their deadlines, in this order, and take one step. Answered: `Turned`, `Failed`."""
+
+    number: int
+    drops: list[int]
+    admits: list[tuple[int, float]]
+
+
+class Free(msgspec.Struct, frozen=True, tag=True, array_like=True):
+    """Drop these; no step follows for now. Answered by `Freed` or `Failed`."""
+
+    number: int
+    drops: list[int]
+
+
+class Stop(msgspec.Struct, frozen=True, tag=True, array_like=True):
+    """Give everything back and end. Answered by the end."""
+
+
+class State(msgspec.Struct, frozen=True, array_like=True):
+    """What about an engine changes."""
+
+    running: int
+    kv_usage: float
+    slots: int
+    kv_tokens: int
+
+
+class Ready(msgspec.Struct, frozen=True, tag=True, array_like=True):
+    """The engine is there. `description` is a line for the log."""
+
+    number: int
+    name: str
+    model: str
+    context_tokens: int
+    expected: Expected
+    state: State
+    description: str = ""
+
+
+class Unusable(msgspec.Struct, frozen=True, tag=True, array_like=True):
+    """The engine cannot be made; the child ends."""
+
+    number: int
+    message: str
+
+
+class Prepared(msgspec.Struct, frozen=True, tag=True, array_like=True):
+    number: int
+    prompt_tokens: int
+    unread_tokens: int
+
+
+class Rejected(msgspec.Struct, frozen=True, tag=True, array_like=True):
+    """A `BadInput`, whole."""
+
+    number: int
+    message: str
+    param: str | None
+    status: int
+    code: str
+
+
+class Failed(msgspec.Struct, frozen=True, tag=True, array_like=True):
+    """The engine raised something else, which is also in the log of the child. It is still there."""
+
+    number: int
+    error: str
+
+
+class Turned(msgspec.Struct, frozen=True, tag=True, array_like=True):
+    """A step's results. Each count is the engine's own, of the sequence as it is now."""
+
+    number: int
+    duration_s: float
+    batch_size: int
+    prefill_tokens: int
+    tokens: list[tuple[int, str, int]]
+    """Handle, text, completion tokens so far."""
+    reading: list[tuple[int, int]]
+    """Handle and unread tokens of those whose prompt was not yet read before this step."""
+    finished: list[tuple[int, FinishReason, int]]
+    """Handle, reason, completion tokens in all."""
+    lost: list[tuple[int, str]]
+    state: State
+
+
+class Freed(msgspec.Struct, frozen=True, tag=True, array_like=True):
+    number: int
+    state: State
+
+
+Question = Start | Prepare | Forget | Turn | Free | Stop
+Answer = Ready | Unusable | Prepared | Rejected | Failed | Turned | Freed
+
+
+def frame(message: Question | Answer) -> bytes:
+    """The message as it goes over the wire. Raises FrameTooLarge."""
+    body = _encoder.encode(message)
+    if len(body) > MAX_FRAME_BYTES:
+        raise FrameTooLarge(f"{type(message).__name__} of {len(body)} bytes; at most {MAX_FRAME_BYTES}")
+    return len(body).to_bytes(_HEAD_BYTES, "big") + body
+
+
+def pack_request(request: GenerateRequest) -> bytes:
+    return _encoder.encode(request)
+
+
+class Frames:
+    """Bytes as they come in, messages as they go out. One for each connection."""
+
+    __slots__ = ("_buffer",)
+
+    def __init__(self) -> None:
+        self._buffer = bytearray()
+
+    def feed(self, data: bytes) -> Iterator[bytes]:
+        """The bodies that are complete now. Raises BrokenFrame where one would be too large."""
+        self._buffer += data
+        while len(self._buffer) >= _HEAD_BYTES:
+            end = _HEAD_BYTES + int.from_bytes(self._buffer[:_HEAD_BYTES], "big")
+            if end - _HEAD_BYTES > MAX_FRAME_BYTES:
+                raise BrokenFrame(f"a frame of {end - _HEAD_BYTES} bytes; at most {MAX_FRAME_BYTES}")
+            if len(self._buffer) < end:
+                return
+            body = bytes(self._buffer[_HEAD_BYTES:end])
+            del self._buffer[:end]
+            yield body
+
+    def __repr__(self) -> str:
+        return f"<Frames, {len(self._buffer)} bytes of the next>"
+
+
+def unpack(decoder: msgspec.msgpack.Decoder[M], body: bytes) -> M:
+    """The message in a frame. Raises BrokenFrame, without quoting what it held."""
+    try:
+        return decoder.decode(body)
+    except msgspec.MsgspecError as error:
+        raise BrokenFrame(f"{len(body)} bytes that are no message: {type(error).__name__}") from None

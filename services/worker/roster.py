@@ -1,0 +1,128 @@
+"""Who is prepared, who runs and what the engine's process has yet to be told of it: the worker's side of the lock step.
+
+The worker decides between two steps, the process learns of it with the next one. So a slot is free the moment its
+sequence is dropped, whatever the process computes just then; what it yields for that sequence is left out here.
+
+    prepare -> prepared -> admit -> running -> finished, lost
+                  |                    |
+                  +------- drop -------+
+
+Prepared sequences are bounded: with more than `most_prepared` the oldest is forgotten, since no line is that long.
+"""
+
+from __future__ import annotations
+
+from services.contracts.generate import GenerateRequest
+from services.worker.engine import Sequence, Step
+from services.worker.engine_wire import Turned
+
+MOST_PREPARED = 4096
+
+
+class Roster:
+    """The sequences of one process, by handle. Decides nothing but what is impossible."""
+
+    __slots__ = ("_admits", "_drops", "_known", "_most_prepared", "_prepared", "_reserved_tokens", "_running")
+
+    def __init__(self, most_prepared: int = MOST_PREPARED) -> None:
+        self._most_prepared = most_prepared
+        self._prepared: dict[Sequence, int] = {}
+        self._running: dict[Sequence, int] = {}
+        self._known: dict[int, Sequence] = {}  # whom a step may name: those that run, and those in `_drops`
+        self._admits: dict[int, Sequence] = {}  # running here, and there from the next step on
+        self._drops: list[int] = []  # running there until the next step
+        self._reserved_tokens = 0
+
+    @property
+    def running(self) -> int:
+        return len(self._running)
+
+    @property
+    def prepared(self) -> int:
+        return len(self._prepared)
+
+    @property
+    def owes_drops(self) -> bool:
+        """The process still holds somebody who was dropped."""
+        return bool(self._drops)
+
+    def add(self, handle: int, request: GenerateRequest, prompt_tokens: int, unread_tokens: int) -> Sequence:
+        """A sequence that the process has prepared."""
+        sequence = Sequence(request, prompt_tokens, unread_tokens)
+        self._prepared[sequence] = handle
+        return sequence
+
+    def surplus(self) -> int | None:
+        """The handle of one that waits in no line any more: the process may forget it."""
+        if len(self._prepared) <= self._most_prepared:
+            return None
+        return self._prepared.pop(next(iter(self._prepared)))
+
+    def admit(self, sequence: Sequence, *, slots: int, kv_tokens: int) -> None:
+        """Raises RuntimeError without a free slot, without memory, or for one that is not prepared."""
+        if sequence not in self._prepared:
+            raise RuntimeError(f"{sequence.id} was admitted to an engine that has not prepared it")
+        if len(self._running) >= slots:
+            raise RuntimeError(f"{sequence.id} was admitted to an engine without a free slot")
+        if sequence.reserved_tokens > kv_tokens - self._reserved_tokens:
+            raise RuntimeError(f"{sequence.id} was admitted to an engine without memory for {sequence.reserved_tokens}")
+        handle = self._prepared.pop(sequence)
+        self._running[sequence] = handle
+        self._known[handle] = self._admits[handle] = sequence
+        self._reserved_tokens += sequence.reserved_tokens
+
+    def drop(self, sequence: Sequence) -> int | None:
+        """A handle if the process has it prepared and must be told to forget it; no step would tell it."""
+        if sequence in self._prepared:
+            return self._prepared.pop(sequence)
+        if sequence not in self._running:
+            return None
+        handle = self._leave(sequence)
+        if handle in self._admits:
+            del self._admits[handle], self._known[handle]
+            return handle
+        self._drops.append(handle)
+        return None
+
+    def drops(self) -> list[int]:
+        """Whom to drop, told once: from now on the process does not name them."""
+        told, self._drops = self._drops, []
+        for handle in told:
+            self._known.pop(handle, None)  # it may have finished meanwhile
+        return told
+
+    def admits(self) -> list[tuple[int, float]]:
+        """Whom to admit and their deadlines, told once."""
+        told, self._admits = self._admits, {}
+        return [(handle, sequence.deadline) for handle, sequence in told.items()]
+
+    def take(self, turned: Turned) -> Step:
+        """What came out of a step, without those who were dropped meanwhile. KeyError: it names nobody's handle."""
+        step = Step(turned.duration_s, turned.batch_size, turned.prefill_tokens)
+        for handle, unread_tokens in turned.reading:
+            self._known[handle].unread_tokens = unread_tokens
+        for handle, text, completion_tokens in turned.tokens:
+            sequence = self._known[handle]
+            sequence.completion_tokens = completion_tokens
+            if sequence in self._running:
+                step.tokens.append((sequence, text))
+        for handle, reason, completion_tokens in turned.finished:
+            sequence = self._known.pop(handle)
+            sequence.completion_tokens = completion_tokens
+            if sequence in self._running:
+                self._leave(sequence)
+                step.finished.append((sequence, reason))
+        for handle, why in turned.lost:
+            sequence = self._known.pop(handle)
+            if sequence in self._running:
+                self._leave(sequence)
+                step.lost.append((sequence, why))
+        return step
+
+    def _leave(self, sequence: Sequence) -> int:
+        self._reserved_tokens -= sequence.reserved_tokens
+        return self._running.pop(sequence)
+
+    def __repr__(self) -> str:
+        owed = f"{len(self._admits)} to admit, {len(self._drops)} to drop"
+        return f"<Roster {self.prepared} prepared, {self.running} running, {owed}>"
