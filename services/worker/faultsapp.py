@@ -22,7 +22,7 @@ from services.runtime.telemetry import MetricsApp
 from services.worker.engines.faults import MAX_POISON_CHARS, MAX_SLOW_FACTOR, FaultPlan, Faults
 
 
-class SetFaults(msgspec.Struct, frozen=True):
+class SetFaults(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The body of PUT /faults; see `engines.faults.FaultPlan`."""
 
     slow_factor: Annotated[float, Meta(ge=1, le=MAX_SLOW_FACTOR)] = 1.0

@@ -15,6 +15,7 @@ from tests.router.rig import TIMINGS, USAGE, error_of, run, standing
 
 pytestmark = pytest.mark.stack
 POISON = "the one that kills"
+DIED = msgspec.json.encode({"error": {"message": "killed", "type": "server_error", "code": "engine_died"}})
 FIRST_WORD = msgspec.json.encode(Token("dying")) + b"\n"
 
 
@@ -23,7 +24,9 @@ class Mortal:
     """A worker that is one process: it answers, keeps its connections, and is gone at once when it is asked POISON."""
 
     name: str
+    engine_of_its_own: bool = False  # then only its engine dies, and it says so
     asked: int = 0
+    deaths: int = 0
     alive: bool = True
     writers: set[asyncio.StreamWriter] = field(default_factory=set)
 
@@ -54,6 +57,10 @@ class Mortal:
             said = msgspec.json.encode(WorkerStatus(self.name, "mortal", ["fake"], 4, 0, 0, 0, False, 1.0))
         else:
             self.asked += 1
+            if POISON.encode() in body and self.engine_of_its_own:
+                self.deaths += 1
+                writer.write(b"HTTP/1.1 500 Internal Server Error\r\ncontent-length: %d\r\n\r\n%b" % (len(DIED), DIED))
+                return
             if POISON.encode() in body:
                 if b'"stream":false' not in body:
                     writer.write(
@@ -80,6 +87,21 @@ def test_a_request_that_kills_two_workers_gets_no_third(used_before: bool) -> No
             killer = await stand.chat(messages=[{"role": "user", "content": POISON}])
             assert [mortal.alive for mortal in mortals].count(False) == 2
             assert (killer.status_code, error_of(killer)["code"]) == (422, "poison_request")
+            assert (await stand.chat()).status_code == 200
+
+    run(main)
+
+
+def test_a_request_that_kills_two_engines_gets_no_third_though_their_workers_live() -> None:
+    async def main() -> None:
+        async with AsyncExitStack() as stack:
+            mortals = [Mortal(f"w{number}", engine_of_its_own=True) for number in range(4)]
+            ports = [await stack.enter_async_context(mortal.running()) for mortal in mortals]
+            workers = ",".join(f"http://127.0.0.1:{port}" for port in ports)
+            stand = await stack.enter_async_context(standing(workers=workers))
+            killer = await stand.chat(messages=[{"role": "user", "content": POISON}])
+            assert (killer.status_code, error_of(killer)["code"]) == (422, "poison_request")
+            assert sum(mortal.deaths for mortal in mortals) == 2
             assert (await stand.chat()).status_code == 200
 
     run(main)

@@ -13,7 +13,7 @@ from services.core.outcome import Outcome
 from services.runtime.errors import Refused
 from services.runtime.framing import block
 from services.runtime.http import Exchange
-from services.runtime.serve import PortTaken, running
+from services.runtime.serve import CannotStart, PortTaken, running
 from tests.runtime.rig import ask, build, post, serving, until
 
 pytestmark = pytest.mark.stack
@@ -190,5 +190,56 @@ def test_a_port_that_is_taken_is_one_clear_sentence() -> None:
                 async with running(process):
                     pass
             process.log.close()
+
+    asyncio.run(main())
+
+
+def test_a_service_that_still_starts_is_alive_and_not_ready_and_leaves_when_it_is_told_to() -> None:
+    begun, cut_short = asyncio.Event(), asyncio.Event()
+
+    async def load_for_ever() -> None:
+        begun.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            cut_short.set()
+
+    async def main() -> None:
+        process = build(ROUTES, start=load_for_ever)
+        leaving = asyncio.Event()
+
+        async def serve() -> None:
+            async with running(process, leaving):
+                await leaving.wait()
+
+        serving_it = asyncio.create_task(serve())
+        await begun.wait()
+        assert (await ask(process.bound_port, get("/health")))[0] == 200
+        leaving.set()
+        await serving_it
+        assert cut_short.is_set()
+        process.log.close()
+
+    asyncio.run(main())
+
+
+def test_a_start_that_fails_is_told_and_gives_everything_back() -> None:
+    stopped = []
+
+    async def fail_to_load() -> None:
+        raise CannotStart("there is no model named x; set MODEL_ID")
+
+    async def stop() -> None:
+        stopped.append(True)
+
+    async def main() -> None:
+        process = build(ROUTES, start=fail_to_load, stop=stop)
+        with pytest.raises(CannotStart, match="set MODEL_ID"):
+            async with running(process):
+                pass
+        with pytest.raises(ConnectionRefusedError):
+            await ask(process.bound_port, get("/health"))
+        assert stopped == [True]
+        process.log.close()
 
     asyncio.run(main())

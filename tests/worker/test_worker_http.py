@@ -246,3 +246,39 @@ async def is_up(client: httpx2.AsyncClient) -> bool:
         return (await client.get("/health/ready")).status_code == 200
     except httpx2.TransportError:
         return False
+
+
+def test_faults_of_a_simulated_worker_are_set_while_it_runs():
+    async def scenario(public, metrics):
+        assert (await metrics.get("/faults")).json()["garbage_share"] == 0
+        assert (await metrics.put("/faults", json={"garbage_share": 1})).json()["garbage_share"] == 1
+        broken = await public.post("/generate", json=ask("a"))
+        with pytest.raises(ValueError, match="codec|JSON|Expecting"):
+            json.loads(broken.content.splitlines()[-1])
+        assert (await metrics.put("/faults", json={})).json()["garbage_share"] == 0
+        whole = await public.post("/generate", json=ask("b"))
+        assert json.loads(whole.text.splitlines()[-1])["event"] == "done"
+
+    served(scenario)
+
+
+@pytest.mark.parametrize(
+    ("body", "named"),
+    [({"slow_factor": 0.5}, "slow_factor"), ({"speed": 2}, "speed"), ({"poison": 7}, "poison"), ([], "object")],
+)
+def test_faults_that_make_no_sense_are_refused_and_named(body, named):
+    async def scenario(public, metrics):
+        reply = await metrics.put("/faults", json=body)
+        assert (reply.status_code, named in reply.text) == (400, True)
+
+    served(scenario)
+
+
+def test_faults_are_not_for_web_pages_nor_for_names_from_outside():
+    async def scenario(public, metrics):
+        for headers in ({"origin": "http://evil.example"}, {"host": "evil.example"}):
+            reply = await metrics.put("/faults", json={"slow_factor": 9}, headers=headers)
+            assert (reply.status_code, reply.json()["error"]["code"]) == (403, "forbidden")
+        assert (await metrics.get("/faults")).json()["slow_factor"] == 1
+
+    served(scenario)
