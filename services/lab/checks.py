@@ -43,6 +43,14 @@ class Finding:
     mend: str = ""
 
 
+@dataclass(frozen=True, slots=True)
+class Usual:
+    """The answer that nobody gave limits to: so many tokens, in so many seconds of its deadline."""
+
+    tokens: int
+    within_s: float
+
+
 def python(version: tuple[int, ...]) -> Finding:
     seen = ".".join(map(str, version[:3]))
     if version[:2] < LEAST_PYTHON:
@@ -54,7 +62,9 @@ def packages(pins: Mapping[str, str], installed: Mapping[str, str]) -> list[Find
     """Against constraints.txt: what is missing stops the stack, what differs may surprise."""
     missing = [name for name in NEEDED if name not in installed]
     other = [
-        f"{name} {installed[name]} (pinned {pin})" for name, pin in pins.items() if installed.get(name, pin) != pin
+        f"{name} {installed[name]} (pinned {pin})"
+        for name, pin in pins.items()
+        if installed.get(name, pin).partition("+")[0] != pin  # `+cpu` is a build of the same version
     ]
     found = []
     if missing:
@@ -65,6 +75,18 @@ def packages(pins: Mapping[str, str], installed: Mapping[str, str]) -> list[Find
     if not pins:
         found.append(Finding("packages", Level.SKIP, "no constraints.txt here to compare with"))
     return found or [Finding("packages", Level.OK, f"{len(pins)} pins, none differs")]
+
+
+def engine(missing: Sequence[str], versions: Sequence[str], found: Sequence[str], device: str) -> list[Finding]:
+    """What a real model needs here: its packages, and the device that it is to compute on."""
+    if missing:
+        return [Finding("engine", Level.FAIL, f"missing: {', '.join(missing)}", "`make torch`")]
+    packages = Finding("engine", Level.OK, ", ".join(versions))
+    seen = ", ".join(f"cuda:{index} {name}" for index, name in enumerate(found)) or "no CUDA device: the processor"
+    if "cuda" in device and not found:
+        mend = f"DEVICE={device}: is there a driver, and torch's CUDA build? DEVICE=auto takes what is there"
+        return [packages, Finding("device", Level.FAIL, seen, mend)]
+    return [packages, Finding("device", Level.OK, seen)]
 
 
 def read_pins(constraints: Path) -> dict[str, str]:
@@ -189,16 +211,21 @@ async def service(client: httpx2.AsyncClient, name: str, url: str, *, expected: 
     return Finding(name, Level.OK, url)
 
 
-async def worker(client: httpx2.AsyncClient, name: str, url: str, *, expected: bool) -> Finding:
+async def worker(client: httpx2.AsyncClient, name: str, url: str, usual: Usual, *, expected: bool) -> Finding:
     ready = await service(client, name, url, expected=expected)
     if ready.level is not Level.OK:
         return ready
     try:
         told = (await client.get(f"{url}/status")).json()
         seen = f"{url}, {told['engine']}, {told['running']} of {told['slots']} slots busy, {told['waiting']} waiting"
-    except (httpx2.HTTPError, ValueError, KeyError, TypeError):
+        answer_s = usual.tokens * told.get("step_ms", 0.0) / 1000
+    except (httpx2.HTTPError, ValueError, KeyError, TypeError, AttributeError):
         return Finding(name, Level.FAIL, f"{url}/status cannot be read", "is this a Weir worker?")
-    return Finding(name, Level.OK, seen)
+    if answer_s <= usual.within_s:
+        return Finding(name, Level.OK, seen)
+    slow = f"an answer of {usual.tokens} tokens takes {answer_s:.0f} s, and {usual.within_s:.0f} s are planned for it"
+    mend = "it is refused or cut: raise DEFAULT_SLO_MS and MAX_DEADLINE_MS, or lower DEFAULT_MAX_TOKENS"
+    return Finding(name, Level.WARN, f"{seen}; {slow}", mend)
 
 
 async def answer(client: httpx2.AsyncClient, url: str, tenant: str) -> Finding:

@@ -24,6 +24,8 @@ app = typer.Typer(
 
 keys = typer.Typer(help="Keys of tenants, for the router's tenants file.", no_args_is_help=True)
 app.add_typer(keys, name="keys")
+worker = typer.Typer(help="Workers of this machine, without the rest of the stack.", no_args_is_help=True)
+app.add_typer(worker, name="worker")
 
 
 @app.command()
@@ -142,6 +144,33 @@ def new(tenant: Annotated[str, typer.Option(help="Whose key it is.")] = "") -> N
     make(_console(), tenant)
 
 
+@worker.command(name="run")
+def run_workers(
+    replicas: Annotated[int | None, typer.Option(min=1, max=64, help="How many; default: WORKERS_COUNT.")] = None,
+    port: Annotated[int | None, typer.Option(min=1, max=64535, help="Of the first; default: WORKER_PORT.")] = None,
+    device: Annotated[
+        str, typer.Option(help="auto, cpu, cuda (worker i on device i), or a list: cuda:0,cuda:2. Default: DEVICE.")
+    ] = "",
+    name: Annotated[str, typer.Option(help="They are called NAME-0, NAME-1, ...; one NAME a machine.")] = "worker",
+) -> None:
+    """Start workers on ports that follow each other. Ctrl-C finishes what runs, and stops them."""
+    from services.lab.replicas import run
+
+    settings = _settings(workers_count=replicas, worker_port=port, device=device or None)
+    raise typer.Exit(run(settings, _console(), prefix=name))
+
+
+@worker.command(name="calibrate", context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
+def calibrate_worker(
+    context: typer.Context,
+    write: Annotated[Path | None, typer.Option(help="Write the settings into this file, in the form of .env.")] = None,
+) -> None:
+    """Measure the engine that the settings name, and fit the simulated engine's clock to it."""
+    from services.lab.calibrate import calibrate
+
+    calibrate(_settings(), [*(("--write", str(write)) if write else ()), *context.args])
+
+
 @app.command()
 def version() -> None:
     """Print the version."""
@@ -175,11 +204,12 @@ def main() -> None:
         raise SystemExit(130) from None
 
 
-def _settings() -> LabSettings:
+def _settings(**chosen: object) -> LabSettings:
+    """What the environment and .env say, and over it what was chosen on the command line."""
     from services.lab.config import LabSettings
     from services.runtime.settings import load
 
-    return load(LabSettings)
+    return load(LabSettings, **{name: value for name, value in chosen.items() if value is not None})
 
 
 def _console(*, stderr: bool = False) -> Console:

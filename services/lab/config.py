@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Literal
 
 from pydantic import Field
 
@@ -19,7 +20,15 @@ class LabSettings(ServiceSettings):
     router_port: int = Field(8000, ge=1, le=HIGHEST_PORT, description="port of the router; its metrics 1000 above")
     retrieval_port: int = Field(8001, ge=1, le=HIGHEST_PORT, description="port of retrieval; its metrics 1000 above")
     worker_port: int = Field(8010, ge=1, le=HIGHEST_PORT, description="port of the first worker; the others follow")
-    workers_count: int = Field(2, ge=1, le=64, description="simulated workers to start")
+    workers_count: int = Field(2, ge=1, le=64, description="workers to start")
+    engine: Literal["simulated", "torch"] = Field("simulated", description="what computes the workers' answers")
+    model_id: str = Field("tiny", min_length=1, description="the model that they load, where the engine is torch")
+    device: str = Field("auto", min_length=1, description="device of each worker; several with commas, taken in turn")
+    model_cache_dir: str = Field("", description="folder of fetched models; empty for one in the data folder")
+    engine_start_s: float = Field(600.0, gt=0, le=36_000, description="seconds a model may take to load")
+    default_slo_ms: float = Field(30_000, gt=0, le=600_000, description="deadline of a request that names none, ms")
+    default_max_tokens: int = Field(256, ge=1, le=131_072, description="completion tokens where the client names none")
+    admission_safety_margin: float = Field(0.8, gt=0, le=1, description="share of a deadline that may be planned with")
     workers: str = Field("", description="comma-separated addresses of workers of yours; then none is started")
     workers_file: Path | None = Field(None, description="YAML list of workers of yours; then none is started")
     data_dir: Path = Field(Path(".weir"), description="folder of the embedded database, the logs and the pid file")
@@ -37,6 +46,15 @@ class LabSettings(ServiceSettings):
     @property
     def own_workers(self) -> bool:
         return not self.workers and self.workers_file is None
+
+    @property
+    def loads_a_model(self) -> bool:
+        return self.engine != "simulated"
+
+    @property
+    def models(self) -> Path:
+        """Where workers keep the models they fetch and make. Another folder than the stack's data: it may be large."""
+        return Path(self.model_cache_dir).expanduser().absolute() if self.model_cache_dir else self.folder / "models"
 
     @property
     def worker_ports(self) -> list[int]:

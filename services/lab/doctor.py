@@ -13,9 +13,10 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from services.lab import checks, parts, postgres, valkey
-from services.lab.checks import Finding, Level
+from services.lab import checks, devices, parts, postgres, valkey
+from services.lab.checks import Finding, Level, Usual
 from services.lab.config import LabSettings
+from services.lab.errors import LabError
 from services.lab.lease import running_stack
 from services.lab.ports import taken
 
@@ -46,9 +47,23 @@ def machine(settings: LabSettings) -> list[Finding]:
         checks.python(sys.version_info[:3]),
         *checks.packages(checks.read_pins(CONSTRAINTS), installed),
         *checks.programs(embedded),
+        *engine(settings),
         checks.folder(settings.folder),
         *checks.ports([] if stack_runs else taken(wanted), len(wanted), stack_runs=stack_runs),
     ]
+
+
+def engine(settings: LabSettings) -> list[Finding]:
+    """Only where a model is to be loaded here: torch takes seconds to say which devices it sees."""
+    if not (settings.loads_a_model and settings.own_workers):
+        return []
+    versions = [f"{name} {version}" for name in devices.NEEDED if (version := devices.installed(name))]
+    try:
+        devices.names(settings.device)
+        found = [] if (missing := devices.missing()) else [str(each) for each in devices.ask()]
+    except LabError as error:
+        return [Finding("engine", Level.FAIL, ", ".join(versions), error.message)]
+    return checks.engine(missing, versions, found, settings.device)
 
 
 async def stores(settings: LabSettings) -> list[Finding]:
@@ -64,10 +79,11 @@ async def stores(settings: LabSettings) -> list[Finding]:
 
 async def services(settings: LabSettings) -> list[Finding]:
     expected = running_stack(settings.folder) is not None
+    usual = Usual(settings.default_max_tokens, settings.admission_safety_margin * settings.default_slo_ms / 1000)
     async with httpx2.AsyncClient(timeout=10.0, trust_env=False) as client:
         found = await asyncio.gather(
             *(
-                checks.worker(client, f"worker-{index}", url, expected=expected)
+                checks.worker(client, f"worker-{index}", url, usual, expected=expected)
                 for index, url in enumerate(settings.worker_urls)
             ),
             checks.service(client, "retrieval", settings.retrieval_url, expected=expected),

@@ -6,8 +6,8 @@ way in, so whatever works here works with `python -m services.router` by hand.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 from services.lab.config import METRICS_OFFSET, LabSettings
 from services.lab.ports import Port
@@ -20,17 +20,32 @@ class Part:
     host: str
     port: int
     env: Mapping[str, str] = field(default_factory=dict)
+    note: str = ""  # shown beside its name
+    loads_s: float = 0.0  # what it may take to load before it is expected to be ready
 
     @property
     def ready_url(self) -> str:
         return f"http://{self.host}:{self.port}/health/ready"
 
 
-def workers(settings: LabSettings) -> list[Part]:
+def worker_name(index: int, prefix: str = "worker") -> str:
+    return f"{prefix}-{index}"
+
+
+def workers(settings: LabSettings, placed: Sequence[str] = (), *, prefix: str = "worker") -> list[Part]:
+    """The workers of this machine. `placed`: the device of each, where they load a model."""
     return [
-        _part(settings, f"worker-{index}", "services.worker", "WORKER_PORT", port, WORKER_NAME=f"worker-{index}")
+        worker(settings, worker_name(index, prefix), port, placed[index] if placed else "")
         for index, port in enumerate(settings.worker_ports)
     ]
+
+
+def worker(settings: LabSettings, name: str, port: int, device: str) -> Part:
+    part = _part(settings, name, "services.worker", "WORKER_PORT", port, WORKER_NAME=name)
+    if not settings.loads_a_model:
+        return part
+    env = {**part.env, "ENGINE": settings.engine, "DEVICE": device, "MODEL_CACHE_DIR": str(settings.models)}
+    return replace(part, env=env, note=f"{settings.model_id} on {device}", loads_s=settings.engine_start_s)
 
 
 def retrieval(settings: LabSettings, postgres_url: str, redis_url: str) -> Part:
@@ -57,13 +72,22 @@ def ports(settings: LabSettings) -> Iterator[Port]:
     if not settings.redis_url:
         yield Port("Valkey", "EMBEDDED_REDIS_PORT", "127.0.0.1", settings.embedded_redis_port)
     services = [
-        *((f"worker-{index}", "WORKER_PORT", port) for index, port in enumerate(settings.worker_ports)),
         ("retrieval", "RETRIEVAL_PORT", settings.retrieval_port),
         ("router", "ROUTER_PORT", settings.router_port),
     ]
+    yield from worker_ports(settings)
     for name, variable, number in services:
-        yield Port(name, variable, settings.host, number)
-        yield Port(f"{name}'s metrics", variable, settings.metrics_host, number + METRICS_OFFSET)
+        yield from _own_and_metrics(settings, name, variable, number)
+
+
+def worker_ports(settings: LabSettings) -> Iterator[Port]:
+    for index, number in enumerate(settings.worker_ports):
+        yield from _own_and_metrics(settings, worker_name(index), "WORKER_PORT", number)
+
+
+def _own_and_metrics(settings: LabSettings, name: str, variable: str, number: int) -> Iterator[Port]:
+    yield Port(name, variable, settings.host, number)
+    yield Port(f"{name}'s metrics", variable, settings.metrics_host, number + METRICS_OFFSET)
 
 
 def clashes(settings: LabSettings) -> list[str]:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 import psutil
+
+from services.lab.errors import LabError
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +34,15 @@ def is_free(host: str, number: int) -> bool:
 
 def taken(ports: Iterable[Port]) -> list[Port]:
     return [port for port in ports if port.number and not is_free(port.host, port.number)]
+
+
+def refuse_taken(ports: Iterable[Port], another_way: Callable[[list[Port]], str]) -> None:
+    """All that are taken at once, before anything is started. `another_way`: the command that would avoid them."""
+    conflicts = taken(ports)
+    if conflicts:
+        lines = tuple(f"{port.number} ({port.name}): held by {holder(port.number)}" for port in conflicts)
+        several = "These ports are" if len(conflicts) > 1 else "This port is"
+        raise LabError(f"{several} taken, nothing was started. Choose others: {another_way(conflicts)}", notes=lines)
 
 
 def holder(number: int) -> str:

@@ -13,45 +13,33 @@ The story, in order:
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import os
-import signal
-import sys
-from collections.abc import Coroutine, Mapping
-from typing import Any
 
-import httpx2
-from rich.console import Console
-from rich.text import Text
+from rich.console import Console, RenderableType
 
-from services.lab import parts, seed
-from services.lab.child import Child
+from services.lab import devices, parts, seed
 from services.lab.config import LabSettings
-from services.lab.display import Display, display_for
-from services.lab.errors import LabError, complain
+from services.lab.crew import Crew, Story
+from services.lab.errors import LabError
 from services.lab.lease import Lease, StackNote
-from services.lab.parts import Part
-from services.lab.ports import Port, holder, taken
+from services.lab.ports import Port, refuse_taken
 from services.lab.postgres import EmbeddedPostgres
-from services.lab.supervisor import Supervisor, raise_if_dead, together
+from services.lab.supervisor import together
 from services.lab.valkey import EmbeddedValkey
 from services.lab.welcome import welcome
-from services.runtime.settings import environment
 
 POSTGRES, VALKEY, RETRIEVAL, ROUTER, CORPUS = "PostgreSQL", "Valkey", "retrieval", "router", "corpus"
 STORES, BEHIND, FRONT = range(3)  # tiers: each leans on those before it
-EXIT_FAILED = 1
-READY_WITHIN_S = 60.0
-PROBE_EVERY_S = 0.05
 STORE_STOP_S = 5.0
 ONCE_STOP_S = 2.0
-SPARE_S = 2.0  # a service gets its drain timeout and this much more before SIGKILL
 
 
 def up(settings: LabSettings, console: Console) -> int:
     """Run the stack until it is told to stop. The exit code."""
     with Lease(settings.folder) as lease:
         refuse_taken_ports(settings)
+        if settings.own_workers:
+            devices.refuse(settings)
         return asyncio.run(Stack(settings, lease, console).run())
 
 
@@ -59,11 +47,7 @@ def refuse_taken_ports(settings: LabSettings) -> None:
     """All of them at once, before anything is started."""
     if clashes := parts.clashes(settings):
         raise LabError("Two parts would share a port (metrics listen 1000 above); move one.", notes=tuple(clashes))
-    conflicts = taken(parts.ports(settings))
-    if conflicts:
-        lines = tuple(f"{port.number} ({port.name}): held by {holder(port.number)}" for port in conflicts)
-        several = "These ports are" if len(conflicts) > 1 else "This port is"
-        raise LabError(f"{several} taken, nothing was started. Choose others: {another_way(conflicts)}", notes=lines)
+    refuse_taken(parts.ports(settings), another_way)
 
 
 def another_way(conflicts: list[Port]) -> str:
@@ -81,52 +65,53 @@ class Stack:
     def __init__(self, settings: LabSettings, lease: Lease, console: Console) -> None:
         self._settings = settings
         self._lease = lease
-        self._console = console
-        self._logs = settings.folder / "logs"
-        self._supervisor = Supervisor()
-        self._environment = environment()
-        self._ready_at = 0.0
+        self._began_s = self._ready_s = 0.0
         self._urls = {POSTGRES: settings.postgres_url, VALKEY: settings.redis_url}
-        names = [POSTGRES, VALKEY, *(part.name for part in parts.workers(settings)), RETRIEVAL, ROUTER, CORPUS]
-        self._display: Display = display_for(console, names)
+        workers = [parts.worker_name(index) for index in range(len(settings.worker_ports))]
+        names = [POSTGRES, VALKEY, *workers, RETRIEVAL, ROUTER, CORPUS]
+        self._crew = Crew(console, names, settings.folder / "logs", drain_timeout_s=settings.drain_timeout_s)
+        self._display = self._crew.display
 
     async def run(self) -> int:
-        leaving = asyncio.Event()
-        self._obey_signals(leaving)
-        began_s = asyncio.get_running_loop().time()
-        try:
-            with self._display.shown():
-                await self._unless_told_to_leave(leaving, self._start())
-            if not leaving.is_set():
-                whole_s = asyncio.get_running_loop().time() - began_s
-                self._display.say(welcome(self._settings, self._ready_at - began_s, whole_s))
-                await self._unless_told_to_leave(leaving, asyncio.Event().wait())
-        except LabError as error:
-            complain(self._console, error)
-            return EXIT_FAILED
-        finally:
-            await self._stop()
-        return 0
+        return await self._crew.play(Story(self._start, self._ending))
+
+    def _ending(self) -> RenderableType:
+        whole_s = asyncio.get_running_loop().time() - self._began_s
+        return welcome(self._settings, self._ready_s, whole_s)
 
     async def _start(self) -> None:
-        settings = self._settings
-        simulated = [self._serve(part, BEHIND) for part in parts.workers(settings)]
-        await together(self._retrieval_behind_its_stores(), *simulated, self._serve(parts.router(settings), FRONT))
-        self._ready_at = asyncio.get_running_loop().time()
+        loop = asyncio.get_running_loop()
+        self._began_s = loop.time()
+        await together(self._retrieval_behind_its_stores(), self._answers())
+        self._ready_s = loop.time() - self._began_s
         self._publish()
         await self._seed()
+
+    async def _answers(self) -> None:
+        """The workers and the router, which waits for workers by itself, but not for minutes: a model loads first."""
+        settings = self._settings
+        placed = await devices.placed(settings) if settings.own_workers else []
+        workers, router = parts.workers(settings, placed), parts.router(settings)
+        if settings.loads_a_model:
+            await together(*(self._crew.serve(worker, BEHIND) for worker in workers))
+            await self._crew.serve(router, FRONT)
+        else:
+            behind = (self._crew.serve(worker, BEHIND) for worker in workers)
+            await together(*behind, self._crew.serve(router, FRONT))
 
     async def _retrieval_behind_its_stores(self) -> None:
         settings = self._settings
         database = EmbeddedPostgres(
-            settings.folder / "postgres", settings.embedded_postgres_port, log=self._logs / "postgres.log"
+            settings.folder / "postgres", settings.embedded_postgres_port, log=self._crew.logs / "postgres.log"
         )
-        cache = EmbeddedValkey(settings.folder / "valkey", settings.embedded_redis_port, log=self._logs / "valkey.log")
+        cache = EmbeddedValkey(
+            settings.folder / "valkey", settings.embedded_redis_port, log=self._crew.logs / "valkey.log"
+        )
         await together(
             self._embed(POSTGRES, "POSTGRES_URL", database, "" if database.exists else "a new database"),
             self._embed(VALKEY, "REDIS_URL", cache),
         )
-        await self._serve(parts.retrieval(settings, self._urls[POSTGRES], self._urls[VALKEY]), BEHIND)
+        await self._crew.serve(parts.retrieval(settings, self._urls[POSTGRES], self._urls[VALKEY]), BEHIND)
 
     async def _embed(self, name: str, setting: str, server: EmbeddedPostgres | EmbeddedValkey, note: str = "") -> None:
         if self._urls[name]:
@@ -141,37 +126,9 @@ class Stack:
         except BaseException:
             server.stop()
             raise
-        self._supervisor.take(server.child, STORES, STORE_STOP_S)
+        self._crew.supervisor.take(server.child, STORES, STORE_STOP_S)
         self._urls[name] = server.url
         self._display.ready(name, server.pid)
-
-    async def _serve(self, part: Part, tier: int) -> None:
-        self._display.starting(part.name, f"{part.host}:{part.port}")
-        child = self._child(part.name, ["-m", part.module], part.env)
-        child.spawn()
-        self._supervisor.take(child, tier, self._settings.drain_timeout_s + SPARE_S)
-        await self._until_ready(part, child)
-        self._display.ready(part.name, child.pid)
-
-    async def _until_ready(self, part: Part, child: Child) -> None:
-        loop = asyncio.get_running_loop()
-        deadline = loop.time() + READY_WITHIN_S
-        said = "it does not answer"
-        async with httpx2.AsyncClient(timeout=2.0, trust_env=False) as client:
-            while loop.time() < deadline:
-                raise_if_dead(child)
-                try:
-                    reply = await client.get(part.ready_url)
-                    if reply.status_code == 200:
-                        return
-                    said = reply.text[:200]
-                except httpx2.HTTPError:
-                    pass
-                await asyncio.sleep(PROBE_EVERY_S)
-        raise LabError(
-            f"{part.name} was not ready within {READY_WITHIN_S:.0f} s ({said}); its log: {child.log}",
-            notes=child.tail(8),
-        )
 
     async def _seed(self) -> None:
         """Ingest the first corpus. What cannot be ingested is said, and no reason to stop the platform."""
@@ -181,7 +138,7 @@ class Stack:
             return
         self._display.starting(CORPUS, corpus, f"for tenant {tenant}")
         stores = {"POSTGRES_URL": self._urls[POSTGRES], "REDIS_URL": self._urls[VALKEY]}
-        child = self._child("ingest", seed.words(corpus, tenant), stores)
+        child = self._crew.child("ingest", seed.words(corpus, tenant), stores)
         child.spawn()
         finished = None
         try:
@@ -198,48 +155,8 @@ class Stack:
         else:
             self._display.skipped(CORPUS, became)
 
-    def _child(self, name: str, words: list[str], env: Mapping[str, str]) -> Child:
-        return Child(name, [sys.executable, *words], {**self._environment, **env}, self._logs / f"{name}.log")
-
     def _publish(self) -> None:
         settings = self._settings
         workers = settings.worker_urls
         stores = self._urls[POSTGRES], self._urls[VALKEY]
         self._lease.publish(StackNote(os.getpid(), settings.router_url, settings.retrieval_url, workers, *stores))
-
-    async def _stop(self) -> None:
-        loop = asyncio.get_running_loop()
-        began_s = loop.time()
-        self._mutter("Stopping (Ctrl-C again: at once) ...")
-        killed = await self._supervisor.stop()
-        if killed:
-            self._mutter(f"These did not stop when asked and were killed: {', '.join(killed)}.")
-        self._mutter(f"Stopped in {loop.time() - began_s:.1f} s. Nothing is left running.")
-
-    def _mutter(self, words: str) -> None:
-        """Say it if anyone is there: a closed terminal or pipe must not keep us from stopping."""
-        with contextlib.suppress(OSError, LabError):
-            self._display.say(Text(words, style="dim"))
-
-    async def _unless_told_to_leave(self, leaving: asyncio.Event, work: Coroutine[Any, Any, object]) -> None:
-        """Until the work is done, a signal arrives, or a child dies (which raises), whichever is first."""
-        tasks = [asyncio.ensure_future(each) for each in (work, leaving.wait(), self._supervisor.watch())]
-        try:
-            done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-            for task in done:
-                task.result()
-        finally:
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
-
-    def _obey_signals(self, leaving: asyncio.Event) -> None:
-        """The first signal asks everyone to finish; a second one does not wait for that."""
-
-        def received() -> None:
-            if leaving.is_set():
-                self._supervisor.kill()
-            leaving.set()
-
-        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-            asyncio.get_running_loop().add_signal_handler(number, received)

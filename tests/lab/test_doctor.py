@@ -6,13 +6,16 @@ import asyncio
 import io
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import httpx2
+import pytest
 from rich.console import Console
 
-from services.lab import checks
-from services.lab.checks import Finding, Level
-from services.lab.doctor import show
+from services.lab import checks, devices
+from services.lab.checks import Finding, Level, Usual
+from services.lab.config import LabSettings
+from services.lab.doctor import engine, show
 from services.lab.ports import Port, free_port
 
 
@@ -93,10 +96,57 @@ def test_a_service_tells_what_it_lacks() -> None:
     assert "something else" in look(router, text="<html>").seen
 
 
+def shown(**told: object) -> Finding:
+    usual = Usual(tokens=256, within_s=24.0)
+    body = {"engine": "simulated", "running": 3, "slots": 8, "waiting": 1, **told}
+    return look(lambda client: checks.worker(client, "worker-0", "http://w", usual, expected=True), body=body)
+
+
 def test_a_worker_shows_its_slots() -> None:
-    told = {"engine": "simulated", "running": 3, "slots": 8, "waiting": 1}
-    found = look(lambda client: checks.worker(client, "worker-0", "http://w", expected=True), body=told)
+    found = shown()
     assert (found.level, found.seen) == (Level.OK, "http://w, simulated, 3 of 8 slots busy, 1 waiting")
+
+
+def test_a_model_too_slow_for_the_default_deadline_is_told_with_what_to_change() -> None:
+    assert shown(step_ms=93.0).level is Level.OK
+    slow = shown(step_ms=200.0)
+    assert slow.level is Level.WARN
+    assert "an answer of 256 tokens takes 51 s, and 24 s are planned for it" in slow.seen
+    assert "DEFAULT_SLO_MS" in slow.mend
+    assert "DEFAULT_MAX_TOKENS" in slow.mend
+
+
+def test_a_build_of_the_pinned_version_is_that_version() -> None:
+    whole = dict.fromkeys(checks.NEEDED, "1.0")
+    (same,) = checks.packages({"torch": "2.13.0"}, {**whole, "torch": "2.13.0+cpu"})
+    assert same.level is Level.OK
+    (other,) = checks.packages({"torch": "2.13.0"}, {**whole, "torch": "2.12.1+cpu"})
+    assert (other.level, "torch 2.12.1+cpu" in other.seen) == (Level.WARN, True)
+
+
+def test_a_real_model_needs_its_packages_and_the_device_it_was_promised() -> None:
+    versions = ["torch 2.13.0"]
+    (absent,) = checks.engine(["torch"], [], [], "auto")
+    assert (absent.level, absent.mend) == (Level.FAIL, "`make torch`")
+    packages, device = checks.engine([], versions, [], "auto")
+    assert (packages.level, device.level) == (Level.OK, Level.OK)
+    assert "processor" in device.seen
+    assert checks.engine([], versions, [], "cuda:0")[1].level is Level.FAIL
+    assert checks.engine([], versions, ["H200 (139 GiB)"], "cuda")[1].seen == "cuda:0 H200 (139 GiB)"
+
+
+def test_the_engine_is_only_examined_where_a_model_is_loaded_here(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def chosen(**values: Any) -> LabSettings:
+        return LabSettings(_env_file=None, data_dir=tmp_path, **values)  # type: ignore[call-arg]
+
+    monkeypatch.setattr(devices, "installed", lambda name: None)
+    assert engine(chosen()) == []
+    assert engine(chosen(engine="torch", workers="http://w")) == []
+    assert [found.level for found in engine(chosen(engine="torch"))] == [Level.FAIL]
+    (named,) = engine(chosen(engine="torch", device="gpu"))
+    assert "'gpu'" in named.mend
 
 
 def test_a_degraded_answer_warns_and_a_refusal_gives_its_reason() -> None:
