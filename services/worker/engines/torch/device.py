@@ -1,0 +1,65 @@
+"""Where a model is computed, in which number format, and how much memory there is for it."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import torch
+
+from services.worker.host import EngineUnusable
+
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+
+
+def choose_device(wanted: str) -> torch.device:
+    """auto: the first GPU, else the processor. Raises EngineUnusable for one that is not there."""
+    gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    if wanted == "auto":
+        wanted = "cuda:0" if gpus else "cpu"
+    if wanted == "cuda":
+        wanted = "cuda:0"
+    there = ["cpu", *(f"cuda:{index}" for index in range(gpus))]
+    if wanted not in there:
+        built = "" if torch.version.cuda else "; this PyTorch is built without CUDA"
+        raise EngineUnusable(f"DEVICE={wanted}: no such device here. There is {', '.join(there)}{built}.")
+    device = torch.device(wanted)
+    if device.type == "cuda":
+        torch.cuda.set_device(device)
+    return device
+
+
+def choose_dtype(wanted: str, device: torch.device) -> torch.dtype:
+    """auto: bfloat16 on a GPU that has it, else float16; float32 on a processor."""
+    if wanted == "auto":
+        wanted = _natural_dtype(device)
+    if wanted not in DTYPES:
+        raise EngineUnusable(f"DTYPE={wanted}: it is one of auto, {', '.join(DTYPES)}.")
+    if wanted == "bfloat16" and device.type == "cuda" and not torch.cuda.is_bf16_supported():
+        raise EngineUnusable(f"DTYPE=bfloat16: {torch.cuda.get_device_name(device)} cannot; take float16 or auto.")
+    return DTYPES[wanted]
+
+
+def _natural_dtype(device: torch.device) -> str:
+    if device.type == "cpu":
+        return "float32"
+    return "bfloat16" if torch.cuda.is_bf16_supported() else "float16"
+
+
+def free_bytes(device: torch.device) -> int:
+    """What could be taken now."""
+    if device.type == "cuda":
+        free, _ = torch.cuda.mem_get_info(device)
+        return int(free)
+    return _available_ram()
+
+
+def _available_ram() -> int:
+    """What the kernel says it could give without swapping; where it does not say, the pages that are free."""
+    try:
+        for line in Path("/proc/meminfo").read_text(encoding="ascii").splitlines():
+            if line.startswith("MemAvailable:"):
+                return int(line.split()[1]) * 1024
+    except OSError:
+        pass
+    return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")

@@ -1,0 +1,223 @@
+"""A real model behind the engine protocol: a step is a forward pass over the new tokens of all running sequences.
+
+    admit   claim a slot and, in the books, the memory for prompt and longest answer
+    step    write one token for each sequence that has been read, and read on in the prompts of the others
+    drop    give slot and pages back at once; nothing is computed for it again
+
+Memory: `kv_tokens` is what the books may promise. A sequence wastes less than one page, so with one page per slot on
+top, whatever the books allow can be run to its end (`loading` sizes it so).
+
+Running out of device memory does not end the engine. The step is undone, the newest half of the sequences (at least
+one) is lost, the slots shrink to the rest, chunks of prompts to half, and the others go on where they were. Any other
+fault of a step drops whoever ran and is raised; the engine is empty then, and usable.
+
+An end-of-sequence token ends the answer with `stop`. It is counted among the completion tokens and has no text, as in
+OpenAI's API and vLLM. At `max_tokens` the reason is `length`, unless the last token is that one.
+"""
+
+from __future__ import annotations
+
+import gc
+import itertools
+import random
+import time
+from dataclasses import dataclass
+
+import torch
+
+from services.contracts.generate import GenerateRequest
+from services.worker.engine import Expected, FinishReason, Sequence, Step
+from services.worker.engines.torch.paged import CacheExhausted, Computed, PagedBatch, PagedRequest, paged_request
+from services.worker.engines.torch.sampling import Sampling
+from services.worker.engines.torch.text import Decode, Detokenizer, Prompts
+
+MIN_CHUNK_TOKENS = 16
+LOST = "out of memory on this worker"
+
+
+@dataclass(eq=False, slots=True)
+class Prompted(Sequence):
+    """A sequence and its prompt's tokens."""
+
+    prompt_ids: tuple[int, ...] = ()
+
+
+@dataclass(slots=True)
+class _Running:
+    sequence: Sequence
+    request: PagedRequest
+    text: Detokenizer
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """How much of everything an engine has."""
+
+    slots: int
+    kv_tokens: int
+    context_tokens: int
+    prefill_chunk_tokens: int
+
+
+class TorchEngine:
+    """See `services.worker.engine.Engine` for the protocol. Made by `loading.load`."""
+
+    name = "torch"
+
+    def __init__(
+        self,
+        *,
+        model: str,
+        batch: PagedBatch,
+        prompts: Prompts,
+        decode: Decode,
+        eos: tuple[int, ...],
+        limits: Limits,
+        chance: random.Random,
+    ) -> None:
+        self.model = model
+        self.slots = limits.slots
+        self.kv_tokens = limits.kv_tokens
+        self.context_tokens = limits.context_tokens
+        self.prefill_chunk_tokens = limits.prefill_chunk_tokens
+        self.expected = Expected()
+        self._batch = batch
+        self._prompts = prompts
+        self._decode = decode
+        self._eos = eos
+        self._chance = chance
+        self._running: dict[Sequence, _Running] = {}  # the newest last
+        self._reserved_tokens = 0
+        self._numbers = itertools.count(1)
+
+    @property
+    def running(self) -> int:
+        return len(self._running)
+
+    @property
+    def kv_usage(self) -> float:
+        return self._batch.used_share
+
+    def prepare(self, request: GenerateRequest) -> Prompted:
+        ids = self._prompts.ids(request)
+        return Prompted(request, len(ids), unread_tokens=len(ids), prompt_ids=tuple(ids))
+
+    def admit(self, sequence: Sequence) -> None:
+        if not isinstance(sequence, Prompted):
+            raise TypeError(f"{sequence.id} was not prepared by this engine")
+        self._check_room(sequence)
+        request = paged_request(
+            str(next(self._numbers)),
+            list(sequence.prompt_ids),
+            sequence.request.max_tokens,
+            () if sequence.request.ignore_eos else self._eos,
+            sequence.deadline,
+            self._sampling(sequence.request),
+        )
+        self._running[sequence] = _Running(sequence, request, Detokenizer(self._decode))
+        self._reserved_tokens += sequence.reserved_tokens
+        self._batch.add(request)
+
+    def step(self) -> Step:
+        began = time.perf_counter()
+        try:
+            computed = self._batch.step(self.prefill_chunk_tokens)
+        except Exception as error:
+            exhausted = isinstance(error, CacheExhausted)
+            if not exhausted and not is_out_of_memory(error):
+                self._drop_all()
+                raise
+        else:
+            return self._told(computed, began)
+        # outside the handler: the traceback held the step's tensors
+        return self._given_up(1, began) if exhausted else self._shrunk(began)
+
+    def drop(self, sequence: Sequence) -> None:
+        running = self._running.pop(sequence, None)
+        if running is not None:
+            self._reserved_tokens -= sequence.reserved_tokens
+            self._batch.remove(running.request)
+
+    def close(self) -> None:
+        self._drop_all()
+        del self._batch
+        _empty_cache()
+
+    def _check_room(self, sequence: Sequence) -> None:
+        if sequence in self._running:
+            raise RuntimeError(f"{sequence.id} was admitted twice")
+        if len(self._running) >= self.slots:
+            raise RuntimeError(f"{sequence.id} was admitted to an engine without a free slot")
+        if sequence.reserved_tokens > self.kv_tokens - self._reserved_tokens:
+            raise RuntimeError(f"{sequence.id} was admitted to an engine without memory for {sequence.reserved_tokens}")
+
+    def _sampling(self, request: GenerateRequest) -> Sampling:
+        seed = self._chance.getrandbits(64) if request.seed is None else request.seed
+        return Sampling(request.temperature, request.top_p, seed)
+
+    def _told(self, computed: Computed, began: float) -> Step:
+        """Tokens to texts, and the books brought up to date."""
+        texts: dict[str, tuple[int, bool]] = {
+            request.request_id: (token, request.finished) for request, token in computed.tokens
+        }
+        tokens: list[tuple[Sequence, str]] = []
+        finished: list[tuple[Sequence, FinishReason]] = []
+        for running in self._running.values():
+            running.sequence.unread_tokens = running.request.unread_tokens
+            told = texts.get(running.request.request_id)
+            if told is None:
+                continue
+            token, ends = told
+            stops = token in self._eos and not running.sequence.request.ignore_eos
+            tokens.append((running.sequence, _piece(running.text, token, stops=stops, ends=ends)))
+            running.sequence.completion_tokens += 1
+            if ends:
+                finished.append((running.sequence, "stop" if stops else "length"))
+        for sequence, _ in finished:
+            self.drop(sequence)
+        return Step(time.perf_counter() - began, computed.batch_size, computed.prefill_tokens, tokens, finished)
+
+    def _shrunk(self, began: float) -> Step:
+        """The device has less memory than it seemed: lose half of those that run, and never run as many again."""
+        step = self._given_up((len(self._running) + 1) // 2, began)
+        self.slots = max(1, min(self.slots, len(self._running)))
+        self.prefill_chunk_tokens = max(MIN_CHUNK_TOKENS, self.prefill_chunk_tokens // 2)
+        _empty_cache()
+        return step
+
+    def _given_up(self, count: int, began: float) -> Step:
+        """The step did not happen. Lose the newest, so that the others can take it."""
+        batch_size = len(self._running)
+        lost = list(self._running)[-count:]
+        self._batch.rewind()
+        for sequence in lost:
+            self.drop(sequence)
+        return Step(time.perf_counter() - began, batch_size, 0, lost=[(sequence, LOST) for sequence in lost])
+
+    def _drop_all(self) -> None:
+        for sequence in list(self._running):
+            self.drop(sequence)
+
+    def __repr__(self) -> str:
+        memory = f"{self._reserved_tokens}/{self.kv_tokens} KV tokens reserved, {self.kv_usage:.0%} used"
+        return f"<TorchEngine {self.model}, {self.running}/{self.slots} slots, {memory}>"
+
+
+def _piece(text: Detokenizer, token: int, *, stops: bool, ends: bool) -> str:
+    piece = "" if stops else text.push(token)
+    return piece + text.flush() if ends else piece
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Each device says it in its own way."""
+    if isinstance(error, MemoryError | torch.OutOfMemoryError):
+        return True
+    text = str(error).lower()
+    signs = ("can't allocate memory", "not enough memory", "out of memory", "alloc_failed")
+    return isinstance(error, RuntimeError) and any(sign in text for sign in signs)
+
+
+def _empty_cache() -> None:
+    gc.collect()
+    if torch.cuda.is_available():
+        torch.cuda.empty_cache()

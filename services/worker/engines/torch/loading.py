@@ -1,0 +1,194 @@
+"""From a `TorchSpec` to a `TorchEngine`, or to one clear sentence about why not.
+
+    where      tiny: made here; a folder: as it is; anything else: a name on the hub, downloaded once
+    what       safetensors only, and no code from the model's folder is ever run
+    how large  slots x context tokens of memory, where that fits into a part of what is free
+
+The memory of a step is its attention mask, [tokens of the step, tokens of memory + tokens of the step]: `sdpa` over
+pages has all sequences in one row and masks what is not one's own. So the longest chunk is bounded too.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import huggingface_hub
+import torch
+import transformers
+from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
+
+from services.worker.engines.torch import tiny
+from services.worker.engines.torch.device import choose_device, choose_dtype, free_bytes
+from services.worker.engines.torch.engine import MIN_CHUNK_TOKENS, Limits, TorchEngine, is_out_of_memory
+from services.worker.engines.torch.paged import PagedBatch
+from services.worker.engines.torch.sizing import Sizes, size
+from services.worker.engines.torch.spec import TorchSpec
+from services.worker.engines.torch.text import Prompts, decoder
+from services.worker.engines.torch.warmup import warm_up
+from services.worker.host import EngineUnusable
+
+Say = Callable[[str], None]
+DEFAULT_CACHE = Path("~/.cache/weir/models")
+WANTED = ["*.safetensors", "*.safetensors.index.json", "*.json", "*.txt", "*.model", "*.jinja"]
+UNWANTED = ["original/*", "consolidated*", "onnx/*", "*.bin.index.json"]
+PICKLES = ("*.bin", "*.pt", "*.pth")
+GIB = 2**30
+
+
+def load(spec: TorchSpec, say: Say = lambda line: None) -> TorchEngine:
+    """Make the engine. Raises EngineUnusable; takes as long as the model takes to load. `say` gets one line."""
+    _quiet()
+    torch.set_num_threads(spec.threads)
+    device = choose_device(spec.device)
+    dtype = choose_dtype(spec.dtype, device)
+    folder = _folder(spec)
+    _check_weights(folder, spec.model_id, dtype, device)
+    model, tokenizer = _loaded(folder, spec.model_id, dtype, device)
+    sizes = size(spec, model.config.get_text_config(), dtype, free_bytes(device), on_gpu=device.type == "cuda")
+    engine = _engine(spec, model, tokenizer, sizes)
+    engine_facts = f"{sizes.kv_tokens} tokens of memory, context {sizes.context_tokens}, {spec.slots} slots"
+    say(f"{spec.model_id} on {device} in {str(dtype).removeprefix('torch.')}: {engine_facts}")
+    _try_out(engine, spec, sizes)
+    return engine
+
+
+def _engine(spec: TorchSpec, model: Any, tokenizer: Any, sizes: Sizes) -> TorchEngine:
+    try:
+        batch = PagedBatch(
+            model, slots=spec.slots, pages=sizes.pages, page_tokens=sizes.page_tokens, step_tokens=sizes.step_tokens
+        )
+    except (MemoryError, RuntimeError) as error:
+        if not is_out_of_memory(error):
+            raise
+        raise EngineUnusable(
+            f"{spec.model_id}: no memory for {sizes.kv_tokens} tokens ({error}); lower KV_TOKENS or MAX_BATCH_SIZE."
+        ) from None
+    except (ValueError, AttributeError, KeyError, NotImplementedError) as error:
+        raise _unbatchable(spec.model_id, str(error)) from None
+    return TorchEngine(
+        model=spec.model_id,
+        batch=batch,
+        prompts=Prompts(tokenizer, sizes.context_tokens),
+        decode=decoder(tokenizer),
+        eos=_eos(model, tokenizer),
+        limits=Limits(spec.slots, sizes.kv_tokens, sizes.context_tokens, spec.prefill_chunk_tokens or MIN_CHUNK_TOKENS),
+        chance=random.Random(spec.seed),
+    )
+
+
+def _try_out(engine: TorchEngine, spec: TorchSpec, sizes: Sizes) -> None:
+    """Take a few steps: a model that cannot be batched says so now, and not to the first request."""
+    try:
+        most_tokens = sizes.step_tokens - spec.slots
+        warm_up(engine, chunk_tokens=spec.prefill_chunk_tokens, most_tokens=most_tokens, thorough=spec.warm_up)
+    except Exception as error:
+        if is_out_of_memory(error):
+            raise EngineUnusable(f"{spec.model_id}: no memory for a step; lower KV_TOKENS or MAX_BATCH_SIZE.") from None
+        raise _unbatchable(spec.model_id, f"{type(error).__name__}: {error}") from error
+
+
+def _folder(spec: TorchSpec) -> Path:
+    cache = Path(spec.cache_dir).expanduser() if spec.cache_dir else DEFAULT_CACHE.expanduser()
+    if spec.model_id in tiny.RECIPES:
+        return _made(cache, spec.model_id)
+    folder = Path(spec.model_id).expanduser()
+    if folder.is_dir():
+        return folder
+    if spec.model_id.startswith((".", "/", "~")):
+        raise EngineUnusable(f"MODEL_ID={spec.model_id}: there is no such folder.")
+    return _downloaded(spec, cache)
+
+
+def _made(cache: Path, size: str) -> Path:
+    try:
+        return tiny.build(cache, size)
+    except OSError as error:
+        raise EngineUnusable(f"MODEL_CACHE_DIR={cache}: the tiny model cannot be written there: {error}") from None
+
+
+def _downloaded(spec: TorchSpec, cache: Path) -> Path:
+    try:
+        folder = huggingface_hub.snapshot_download(
+            spec.model_id,
+            revision=spec.revision,
+            cache_dir=cache,
+            allow_patterns=WANTED,
+            ignore_patterns=UNWANTED,
+        )
+    except HFValidationError as error:
+        raise EngineUnusable(f"MODEL_ID={spec.model_id}: neither a folder nor a name on the hub: {error}") from None
+    except LocalEntryNotFoundError:
+        raise EngineUnusable(
+            f"MODEL_ID={spec.model_id}: the hub cannot be reached and the model is not in {cache}. "
+            "Give a folder, or MODEL_ID=tiny, which needs no network."
+        ) from None
+    except (HfHubHTTPError, OSError) as error:
+        reason = str(error).strip().splitlines()[0]
+        raise EngineUnusable(
+            f"MODEL_ID={spec.model_id} at MODEL_REVISION={spec.revision}: it cannot be had: {reason}"
+        ) from None
+    return Path(folder)
+
+
+def _check_weights(folder: Path, model_id: str, dtype: torch.dtype, device: torch.device) -> None:
+    """Before anything is loaded: are there weights of the right kind, and is there room for them?"""
+    if not (folder / "config.json").is_file():
+        raise EngineUnusable(f"MODEL_ID={model_id}: {folder} holds no config.json, so it is no model.")
+    weights = [file for file in folder.glob("*.safetensors") if not file.name.startswith("consolidated")]
+    if not weights:
+        pickled = any(next(folder.glob(pattern), None) for pattern in PICKLES)
+        why = "its weights are pickled, and loading a pickle runs code from it" if pickled else "it has no weights"
+        raise EngineUnusable(f"MODEL_ID={model_id}: {why}. Only safetensors are loaded: convert it, or take another.")
+    needed = sum(file.stat().st_size for file in weights)
+    free = free_bytes(device)
+    if needed > free:
+        raise EngineUnusable(
+            f"MODEL_ID={model_id}: its weights take {needed / GIB:.1f} GiB as {dtype} or so, and {device} has "
+            f"{free / GIB:.1f} GiB free. Take a smaller model or another DEVICE."
+        )
+
+
+def _loaded(folder: Path, model_id: str, dtype: torch.dtype, device: torch.device) -> tuple[Any, Any]:
+    options = {"local_files_only": True, "trust_remote_code": False}
+    try:
+        config = AutoConfig.from_pretrained(folder, **options)
+        if type(config) not in AutoModelForCausalLM._model_mapping:
+            raise _unbatchable(model_id, f"a model of type {config.model_type!r} does not write text")
+        model = AutoModelForCausalLM.from_pretrained(
+            folder, config=config, use_safetensors=True, dtype=dtype, attn_implementation="sdpa", **options
+        )
+        tokenizer = AutoTokenizer.from_pretrained(folder, **options)
+        return model.to(device).eval(), tokenizer
+    except (OSError, ValueError, ImportError, KeyError, RuntimeError) as error:
+        raise _unloadable(model_id, error) from None
+
+
+def _unloadable(model_id: str, error: Exception) -> EngineUnusable:
+    reason = str(error).strip()
+    if "trust_remote_code" in reason or "custom code" in reason:
+        reason = "it comes with code of its own, which is not run here; take a model that transformers knows"
+    return EngineUnusable(f"MODEL_ID={model_id} cannot be loaded: {reason}")
+
+
+def _unbatchable(model_id: str, reason: str) -> EngineUnusable:
+    return EngineUnusable(f"MODEL_ID={model_id} cannot be batched continuously by transformers: {reason}")
+
+
+def _eos(model: Any, tokenizer: Any) -> tuple[int, ...]:
+    """Every token that ends an answer: a model may name several."""
+    named = model.generation_config.eos_token_id
+    if named is None:
+        named = tokenizer.eos_token_id
+    if named is None:
+        return ()
+    return tuple(named) if isinstance(named, list) else (int(named),)
+
+
+def _quiet() -> None:
+    """Transformers talks to the console and draws progress bars; a worker logs JSON."""
+    transformers.utils.logging.set_verbosity_error()
+    transformers.utils.logging.disable_progress_bar()  # the hub's, too

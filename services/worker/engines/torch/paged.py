@@ -1,0 +1,235 @@
+"""Transformers' continuous batching, taken one step at a time. The only module that touches its private parts.
+
+Its manager turns a loop of its own on a thread of its own: idle, it polls; a cancelled request gets no last word; a
+full queue blocks the caller. None of that is used. Here the machinery below it is driven by hand, a step being
+
+    prepare_next_batch()      choose who computes what, give them pages of memory, fill the input tensors
+    _generation_step(model)   one forward pass over the tokens of all, packed into one row
+    update_batch()            note each new token, free those that are done
+
+It is private, so the version is pinned, and `tests/worker/torch/test_paged.py` names what is needed:
+`ContinuousBatchingManager._create_batch_processor`, its `logit_processor` and `output_router`; of the processor the
+three calls above, `scheduler`, `offloading_manager.scheduler`, `inputs_and_outputs.requests_in_batch` and `cache`; of
+the scheduler `active_requests`, `finish_request` and `_process_candidates`; of a request's state the fields that
+`_Saved` keeps.
+
+Pages are not shared between prompts with a common beginning. The cache could, but keeps such pages until someone runs
+short and then gives up whole requests first, which breaks the promise that what is admitted can be run to its end; and
+how fast a prompt is read would tell one tenant what another has asked.
+
+Memory is preallocated and needs the bounds given here: left to itself the cache takes 60 % of the machine. CUDA graphs
+stay off: transformers uses them only with flash attention, which is not asked for (`sdpa` is everywhere).
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import Any
+
+from transformers import GenerationConfig
+from transformers.generation import ContinuousBatchingConfig
+from transformers.generation.continuous_batching.cb_logits_processors import ContinuousBatchingLogitsProcessorList
+from transformers.generation.continuous_batching.continuous_api import OutputRouter
+from transformers.generation.continuous_batching.requests import RequestState, RequestStatus
+from transformers.generation.continuous_batching.scheduler import FIFOScheduler
+from transformers.generation.logits_process import LogitsProcessorList
+
+from services.worker.engines.torch.sampling import Row, Sampling, perturbed
+
+GREEDY = Sampling(temperature=0.0, top_p=1.0, seed=0)
+
+
+class CacheExhausted(Exception):
+    """There is no page for a running sequence. Only a model whose layers share memory unevenly can come to it."""
+
+
+@dataclass(eq=False)
+class PagedRequest(RequestState):
+    """A sequence as transformers keeps it. `request_id` names its pages and must be nobody else's."""
+
+    deadline: float = math.inf
+    sampling: Sampling = GREEDY
+
+    @property
+    def unread_tokens(self) -> int:
+        return len(self.remaining_prefill_tokens)
+
+    @property
+    def finished(self) -> bool:
+        return bool(self._status == RequestStatus.FINISHED)
+
+
+def paged_request(
+    request_id: str, prompt: list[int], max_tokens: int, eos: tuple[int, ...], deadline: float, sampling: Sampling
+) -> PagedRequest:
+    """A request that is ready to be read. `eos` are the tokens that end it."""
+    request = PagedRequest(
+        request_id=request_id,
+        initial_tokens=prompt,
+        max_new_tokens=max_tokens,
+        eos_token_id=list(eos),
+        deadline=deadline,
+        sampling=sampling,
+    )
+    request.status = RequestStatus.PREFILLING
+    return request
+
+
+@dataclass(frozen=True, slots=True)
+class Computed:
+    """What a step did. A finished request has left, and its pages are free."""
+
+    batch_size: int
+    prefill_tokens: int
+    tokens: list[tuple[PagedRequest, int]] = field(default_factory=list)
+
+
+class PagedBatch:
+    """The running requests of one model and their memory: `pages` pages of `page_tokens` tokens."""
+
+    def __init__(self, model: Any, *, slots: int, pages: int, page_tokens: int, step_tokens: int) -> None:
+        manager = model.init_continuous_batching(
+            generation_config=GenerationConfig(do_sample=False, eos_token_id=-1, pad_token_id=0),
+            continuous_batching_config=ContinuousBatchingConfig(
+                page_size=page_tokens,
+                num_blocks=pages,
+                max_batch_tokens=step_tokens,
+                max_requests_per_batch=slots,
+                safety_margin=0.0,
+                allow_block_sharing=False,
+                auto_switch_to_flash=False,
+                use_cuda_graph=False,
+                use_async_batching=False,
+                cpu_offload_space=0.0,
+                seed=0,
+            ),
+        )
+        manager.logit_processor = _Sampler()
+        manager.output_router = _Nowhere()
+        self._model = model
+        self._processor = manager._create_batch_processor()
+        self._cache = self._processor.cache
+        self._scheduler = _EarliestDeadlineFirst(self._cache, 0.0, slots)
+        self._processor.scheduler = self._scheduler
+        self._processor.offloading_manager.scheduler = self._scheduler
+        self._saved: list[_Saved] = []
+
+    @property
+    def running(self) -> int:
+        return len(self._scheduler.active_requests)
+
+    @property
+    def used_share(self) -> float:
+        """The share of the pages that somebody has."""
+        return 1.0 - float(self._cache.compute_free_capacity())
+
+    def add(self, request: PagedRequest) -> None:
+        """Let it be part of the next step."""
+        self._scheduler.active_requests[request.request_id] = request
+
+    def remove(self, request: PagedRequest) -> None:
+        """Free its pages now, in whatever state it is."""
+        self._scheduler.finish_request(request.request_id)
+
+    def step(self, prefill_chunk_tokens: int) -> Computed:
+        """One token for each that has been read, and at most a chunk of the prompts of the others.
+
+        After an exception the requests are half done: `rewind` makes them as they were, `remove` works too.
+        """
+        self._scheduler.prefill_chunk_tokens = prefill_chunk_tokens
+        self._saved = [_Saved.of(request) for request in self._scheduler.active_requests.values()]
+        if not self._processor.prepare_next_batch():
+            raise RuntimeError(f"no step could be made of {self.running} running sequences")
+        self._processor._generation_step(self._model)
+        self._processor.update_batch()
+        return self._computed({saved.request.request_id for saved in self._saved if saved.reads})
+
+    def rewind(self) -> None:
+        """Undo a step that did not come to its end: it can be taken again. Pages written twice hold the same."""
+        for saved in self._saved:
+            saved.restore()
+
+    def _computed(self, reading: set[str]) -> Computed:
+        batch = self._processor.inputs_and_outputs.requests_in_batch
+        read = sum(part.query_length for part in batch if part.state.request_id in reading)
+        tokens = [(part.state, part.state.generated_tokens[-1]) for part in batch if part.has_new_token]
+        return Computed(len(batch), read, tokens)
+
+    def __repr__(self) -> str:
+        return f"<PagedBatch {self.running} running, {self.used_share:.0%} of its pages used>"
+
+
+class _EarliestDeadlineFirst(FIFOScheduler):
+    """Those that write go first, all of them; then a chunk of the prompts, the most urgent prompt before others."""
+
+    prefill_chunk_tokens = 1
+
+    def schedule_batch(self, token_budget: int, cache_budget: int) -> tuple[list[Any], bool, int, int]:
+        writing = [each for each in self.active_requests.values() if each.status == RequestStatus.DECODING]
+        reading = [each for each in self.active_requests.values() if each.status == RequestStatus.PREFILLING]
+        reading.sort(key=_deadline)
+        budget = min(token_budget, len(writing) + self.prefill_chunk_tokens)
+        batch, starved, *rest = self._process_candidates(writing + reading, budget, cache_budget, set())
+        if starved:  # left alone, transformers would now give up whole requests and read them again later
+            raise CacheExhausted(f"no free page for one of {len(self.active_requests)} sequences")
+        return (batch, *rest)
+
+
+class _Sampler(ContinuousBatchingLogitsProcessorList):
+    """Adds noise to the rows of those that sample. A step in which nobody does skips it."""
+
+    def __init__(self) -> None:
+        super().__init__(LogitsProcessorList())
+        self._rows: list[Row] = []
+
+    def prepare_tensor_args(self, requests_in_batch: list[Any], arg_storage: Any) -> Any:
+        writing = [part.state for part in requests_in_batch if part.has_new_token]
+        self._rows = [
+            Row(index, request.sampling, len(request.generated_tokens))
+            for index, request in enumerate(writing)
+            if request.sampling.temperature > 0
+        ]
+        self.do_processing = bool(self._rows)
+        return arg_storage
+
+    def __call__(self, input_ids: Any, scores: Any, logits_processor_args: Any) -> Any:
+        return perturbed(scores, self._rows)
+
+
+class _Nowhere(OutputRouter):
+    """Results are read off the requests; the queue that would collect them is unbounded."""
+
+    def deliver(self, output: Any) -> None: ...
+
+    def deliver_batch(self, outputs: Any) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class _Saved:
+    """A request before a step. Its lists are replaced by a step, never changed."""
+
+    request: PagedRequest
+    position: int
+    to_process: list[int]
+    unread: list[int]
+    status: Any
+
+    @classmethod
+    def of(cls, request: PagedRequest) -> _Saved:
+        unread = request.remaining_prefill_tokens
+        return cls(request, request.position_offset, request.tokens_to_process, unread, request._status)
+
+    @property
+    def reads(self) -> bool:
+        return bool(self.status == RequestStatus.PREFILLING)
+
+    def restore(self) -> None:
+        self.request.position_offset = self.position
+        self.request.tokens_to_process = self.to_process
+        self.request.remaining_prefill_tokens = self.unread
+        self.request._status = self.status
+
+
+def _deadline(request: PagedRequest) -> float:
+    return request.deadline

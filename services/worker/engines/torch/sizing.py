@@ -1,0 +1,69 @@
+"""How much memory an engine gets: pages, tokens of a step, context. Arithmetic only.
+
+A page holds `page_tokens` tokens of one sequence. What the books promise, `kv_tokens`, needs that many pages and one
+more for each slot, since the last page of every sequence is only partly used:
+
+    sum of ceil(tokens_i / page)  <=  kv_tokens / page + slots.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from services.worker.engines.torch.spec import TorchSpec
+from services.worker.host import EngineUnusable
+
+PAGE_TOKENS = 16
+MAX_CHUNK_TOKENS = {False: 512, True: 2048}  # by whether there is a GPU; bounds the attention mask
+MEMORY_SHARE = 0.5  # of what is free after the weights; the rest is for activations, and for others
+UNKNOWN_CONTEXT_TOKENS = 4096
+GIB = 2**30
+
+
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """What `PagedBatch` and the engine are made with."""
+
+    kv_tokens: int
+    context_tokens: int
+    page_tokens: int
+    pages: int
+    step_tokens: int
+
+
+def size(spec: TorchSpec, config: Any, dtype: torch.dtype, free: int, *, on_gpu: bool) -> Sizes:
+    """Explicit values are kept or refused; automatic ones are as large as they are useful and fit."""
+    context_tokens = _context_tokens(spec, config)
+    step_tokens = spec.slots + max(MAX_CHUNK_TOKENS[on_gpu], spec.prefill_chunk_tokens)
+    per_token = _bytes_per_token(config, dtype) + step_tokens * dtype.itemsize  # its keys and values, its mask column
+    room = int(free * MEMORY_SHARE) // per_token - spec.slots * PAGE_TOKENS
+    kv_tokens = spec.kv_tokens or min(spec.slots * context_tokens, room)
+    if kv_tokens > room or kv_tokens < 2 * PAGE_TOKENS:
+        raise EngineUnusable(
+            f"KV_TOKENS={spec.kv_tokens}: {max(kv_tokens, spec.kv_tokens)} tokens take {per_token / 1024:.0f} KiB each "
+            f"and {free / GIB:.1f} GiB are free, of which {MEMORY_SHARE:.0%} may be used. Lower KV_TOKENS or "
+            "MAX_BATCH_SIZE, or take a smaller model."
+        )
+    pages = math.ceil(kv_tokens / PAGE_TOKENS) + spec.slots
+    return Sizes(kv_tokens, min(context_tokens, kv_tokens), PAGE_TOKENS, pages, step_tokens)
+
+
+def _context_tokens(spec: TorchSpec, config: Any) -> int:
+    """The model's own, unless the settings want less. More than it was made for is no use."""
+    own = getattr(config, "max_position_embeddings", None) or UNKNOWN_CONTEXT_TOKENS
+    if spec.context_tokens > own:
+        raise EngineUnusable(f"MAX_CONTEXT_TOKENS={spec.context_tokens}: the model was made for {own} tokens.")
+    return int(spec.context_tokens or own)
+
+
+def _bytes_per_token(config: Any, dtype: torch.dtype) -> int:
+    """Keys and values of every layer, twice: once kept, once gathered for the attention of one step."""
+    heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
+    width = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+    kept = 2 * heads * width * dtype.itemsize * config.num_hidden_layers
+    gathered = 2 * (config.num_attention_heads + heads) * width * dtype.itemsize
+    return int(kept + gathered)
