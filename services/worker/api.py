@@ -42,12 +42,20 @@ class Api:
     """The routes of one worker."""
 
     def __init__(
-        self, loop: EngineLoop, metrics: WorkerMetrics, *, worker_name: str, infer_deadline_s: float, faults: Faults
+        self,
+        loop: EngineLoop,
+        metrics: WorkerMetrics,
+        *,
+        worker_name: str,
+        model: str,
+        infer_deadline_s: float,
+        faults: Faults,
     ) -> None:
         self._loop = loop
         self._faults = faults
         self._metrics = metrics
         self._worker_name = worker_name
+        self._model = model
         self._infer_deadline_ms = min(infer_deadline_s * 1000, 120_000)
         self._infer_numbers = count(1)
         self._encode: Callable[[object], bytes] = msgspec.json.Encoder().encode
@@ -62,8 +70,8 @@ class Api:
 
     def ready(self) -> Readiness:
         """Ready while the loop turns. A full worker is ready: it says `yield`, at once."""
-        host = self._loop.host
-        detail: dict[str, object] = {"worker": self._worker_name, "engine": host.name, "model": host.model}
+        name = self._loop.host.name
+        detail: dict[str, object] = {"worker": self._worker_name, "engine": name, "model": self._model}
         return Readiness(self._loop.alive, detail)
 
     async def generate(self, exchange: Exchange) -> None:
@@ -96,7 +104,7 @@ class Api:
         loop.check_engine()
         expected, step_s, kv_tokens = host.expected, loop.pace.step_s, host.kv_tokens
         reply = WorkerStatus(
-            name=self._worker_name, engine=host.name, models=[host.model], slots=host.slots,
+            name=self._worker_name, engine=host.name, models=[self._model], slots=host.slots,
             queue_size=loop.queue_size, running=loop.running, waiting=loop.waiting, draining=loop.draining,
             step_ms=round(expected.step_ms if step_s is None else step_s * 1000, 3),
             prefill_ms_per_token=round(expected.prefill_ms_per_token, 6),
@@ -109,7 +117,7 @@ class Api:
         """Read a request and submit it. What is refused here never becomes a job, so it is counted here."""
         try:
             request = read(exchange.body)
-            check(request, self._loop.host.model)
+            check(request, self._model)
             exchange.log["tenant"] = request.tenant
             job = await self._loop.submit(request)
         except WeirError as refusal:

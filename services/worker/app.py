@@ -10,16 +10,19 @@ from services.runtime.http import Service
 from services.runtime.log import Log
 from services.runtime.serve import Process, from_settings
 from services.runtime.telemetry import new_registry
+from services.worker import child, engine_wire
 from services.worker.api import Api
 from services.worker.batching import EngineLoop
 from services.worker.config import WorkerSettings
 from services.worker.engine import Engine
 from services.worker.engines.faults import FaultPlan, Faults
 from services.worker.engines.simulated import LatencyModel, SimulatedEngine
+from services.worker.engines.torch.spec import TorchSpec
 from services.worker.faultsapp import FaultsApp
 from services.worker.host import Host, LocalHost
 from services.worker.job import Job
 from services.worker.metrics import WorkerMetrics
+from services.worker.process import EngineProcess
 
 RUNNING_SHARE_OF_GRACE = 0.9  # the rest is for sending the last events
 
@@ -32,15 +35,22 @@ def build(settings: WorkerSettings) -> Process:
     metrics = WorkerMetrics(registry)
     chance = random.Random(settings.sim_seed)
     faults = sim_faults(settings, chance)
-    loop = engine_loop(settings, make_host(settings, chance, faults, log), metrics, log, chance)
+    loop = engine_loop(settings, make_host(settings, chance, faults), metrics, log, chance)
     metrics.watch(
-        model=loop.host.model,
+        model=settings.announced_model,
         slots=lambda: loop.host.slots,
         inflight=lambda: loop.running,
         waiting=lambda: loop.waiting,
         kv_usage=lambda: loop.host.kv_usage,
     )
-    api = Api(loop, metrics, worker_name=settings.worker_name, infer_deadline_s=settings.http_timeout_s, faults=faults)
+    api = Api(
+        loop,
+        metrics,
+        worker_name=settings.worker_name,
+        model=settings.announced_model,
+        infer_deadline_s=settings.http_timeout_s,
+        faults=faults,
+    )
     service = Service(settings.worker_name, api.routes(), ready=api.ready, log=log, drain=drain)
     drain.on_begin(lambda: loop.drain(settings.drain_timeout_s * RUNNING_SHARE_OF_GRACE))
     return from_settings(
@@ -78,11 +88,11 @@ def engine_loop(
     )
 
 
-def make_host(settings: WorkerSettings, chance: random.Random, faults: Faults, log: Log) -> Host:
+def make_host(settings: WorkerSettings, chance: random.Random, faults: Faults) -> Host:
     """Where the engine runs: beside the loop if it only pretends to compute, else in a process of its own."""
     if settings.engine == "simulated":
         return LocalHost(simulated_engine(settings, chance, faults))
-    raise NotImplementedError("ENGINE=torch")
+    return EngineProcess(torch_spec(settings), start_within_s=settings.engine_start_s)
 
 
 def engine(settings: WorkerSettings) -> Engine:
@@ -90,7 +100,7 @@ def engine(settings: WorkerSettings) -> Engine:
     chance = random.Random(settings.sim_seed)
     if settings.engine == "simulated":
         return simulated_engine(settings, chance, sim_faults(settings, chance))
-    raise NotImplementedError("ENGINE=torch")
+    return child.make_engine(torch_spec(settings))
 
 
 def simulated_engine(settings: WorkerSettings, chance: random.Random, faults: Faults) -> SimulatedEngine:
@@ -112,6 +122,24 @@ def simulated_engine(settings: WorkerSettings, chance: random.Random, faults: Fa
         chance=chance,
         faults=faults,
     )
+
+
+def torch_spec(settings: WorkerSettings) -> engine_wire.Torch:
+    """The torch engine as its process is told of it."""
+    spec = TorchSpec(
+        model_id=settings.model_id,
+        revision=settings.model_revision,
+        cache_dir=settings.model_cache_dir,
+        device=settings.device,
+        dtype=settings.dtype,
+        slots=settings.max_batch_size,
+        kv_tokens=settings.kv_tokens,
+        context_tokens=settings.max_context_tokens,
+        prefill_chunk_tokens=settings.prefill_chunk_tokens,
+        threads=settings.torch_threads,
+        seed=settings.sim_seed,
+    )
+    return engine_wire.Torch(spec)
 
 
 def sim_faults(settings: WorkerSettings, chance: random.Random) -> Faults:

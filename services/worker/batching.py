@@ -186,6 +186,7 @@ class EngineLoop:
     async def start(self) -> None:
         """Make the engine ready, and begin to turn it. Raises EngineUnusable."""
         await self.host.start()
+        self._log.info("the engine is ready", engine=self.host.description)
         self._follow_engine()
         self._task = asyncio.get_running_loop().create_task(self._run(), name="engine-loop")
         self._task.add_done_callback(self._stopped)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import re
-from pathlib import Path
 from typing import Literal, Self
 
 from pydantic import Field, model_validator
@@ -61,9 +60,7 @@ class WorkerSettings(ServiceSettings):
     model_id: str = Field("tiny", min_length=1, max_length=512, description="model of the torch engine")
     model_revision: str = Field("main", min_length=1, max_length=128, description="revision of a hub model")
     model_cache_dir: str = Field("", max_length=4096, description="folder of models; empty: ~/.cache/weir/models")
-    device: str = Field(
-        "auto", pattern=r"^(auto|cpu|mps|cuda(:\d{1,3})?)$", description="where the torch engine computes"
-    )
+    device: str = Field("auto", pattern=r"^(auto|cpu|cuda(:\d{1,3})?)$", description="where the torch engine computes")
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = Field("auto", description="numbers it computes with")
     torch_threads: int = Field(1, ge=1, le=1024, description="processor threads of the torch engine")
 
@@ -91,11 +88,6 @@ class WorkerSettings(ServiceSettings):
         if self.model_name or self.engine == "simulated":
             return self.model_name or SIMULATED_MODEL
         return "weir-tiny" if self.model_id == "tiny" else re.split(r"[/\\]", self.model_id.rstrip("/\\"))[-1]
-
-    @property
-    def model_cache(self) -> Path:
-        """Where models are kept that were made or fetched."""
-        return Path(self.model_cache_dir).expanduser() if self.model_cache_dir else Path.home() / ".cache/weir/models"
 
     @property
     def sim_context_tokens(self) -> int:

@@ -44,6 +44,8 @@ class Host(Protocol):
     def kv_usage(self) -> float: ...
     @property
     def expected(self) -> Expected: ...
+    @property
+    def description(self) -> str: ...
 
     async def start(self) -> None:
         """Make the engine ready to step. Raises EngineUnusable; takes as long as a model takes to load."""
@@ -104,6 +106,10 @@ class LocalHost:
     @property
     def expected(self) -> Expected:
         return self.engine.expected
+
+    @property
+    def description(self) -> str:
+        return repr(self.engine)
 
     async def start(self) -> None:
         """Nothing to load."""

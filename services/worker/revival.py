@@ -22,7 +22,7 @@ async def revive(host: Host, log: Log, chance: random.Random) -> None:
     while not await _restarted(host, log):
         await asyncio.sleep(pause_s * (1 + chance.uniform(0, SPREAD)))
         pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
-    log.info("the engine is ready again", engine=host.name, slots=host.slots)
+    log.info("the engine is ready again", engine=host.description)
 
 
 async def _restarted(host: Host, log: Log) -> bool:

@@ -253,7 +253,7 @@ def test_faults_of_a_simulated_worker_are_set_while_it_runs():
         assert (await metrics.get("/faults")).json()["garbage_share"] == 0
         assert (await metrics.put("/faults", json={"garbage_share": 1})).json()["garbage_share"] == 1
         broken = await public.post("/generate", json=ask("a"))
-        with pytest.raises(ValueError, match="codec|JSON|Expecting"):
+        with pytest.raises(ValueError, match=r"codec|JSON|Expecting"):
             json.loads(broken.content.splitlines()[-1])
         assert (await metrics.put("/faults", json={})).json()["garbage_share"] == 0
         whole = await public.post("/generate", json=ask("b"))
