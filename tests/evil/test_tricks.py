@@ -1,0 +1,55 @@
+"""Every trick of an evil worker, through a real router: its client never gets a wrong answer as a whole one.
+
+Beside the evil worker stands an honest one. What may come of each trick is in its row of `loadtests.evil.tricks`:
+the right answer, a refusal, or a stream that says that it was cut. Every prompt carries a nonce that the right answer
+repeats, and the answer is compared to the last byte.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from loadtests.evil.row import BOTH, Row
+from loadtests.evil.tricks import ROWS
+from loadtests.nonces.judge import Verdict
+from tests.evil.stand import HONEST, PLENTY_MS, SOON_MS, pair, run
+
+CASES = [pytest.param(row, kind, id=f"{kind}: {row.name}") for row in ROWS for kind in row.kinds]
+CHAT, ASK = "/v1/chat/completions", "/ask"
+
+
+def asked_as(row: Row) -> list[tuple[str, bool]]:
+    """The surfaces a trick is played at; where each time costs a deadline, one."""
+    paths = (CHAT,) if row.slow else (CHAT, ASK)
+    return [(path, stream) for path in paths for stream in (True, False)]
+
+
+@pytest.mark.parametrize(("row", "kind"), CASES)
+def test_no_client_takes_a_broken_answer_for_a_whole_one(row: Row, kind: str, tmp_path: Path) -> None:
+    async def main() -> None:
+        async with pair(row, kind, tmp_path) as both:
+            for path, stream in asked_as(row):
+                deadline_ms = SOON_MS if row.slow else PLENTY_MS
+                verdict, heard = await both.ask_evil(path, stream=stream, deadline_ms=deadline_ms)
+                assert verdict is (row.streamed if stream else row.whole), f"{path} stream={stream}: {heard}"
+            await both.stand.until_up(2)
+            _, verdict, heard = await both.ask(CHAT, stream=False)
+            if verdict is not Verdict.RIGHT:  # it may have been the evil one's turn
+                assert verdict is row.whole, heard
+                _, verdict, heard = await both.ask(CHAT, stream=False)
+            assert verdict is Verdict.RIGHT, f"the next request is served: {heard}"
+
+    run(main)
+
+
+@pytest.mark.parametrize("kind", BOTH)
+def test_the_same_worker_is_believed_when_it_is_honest(kind: str, tmp_path: Path) -> None:
+    async def main() -> None:
+        async with pair(HONEST, kind, tmp_path) as both:
+            for path, stream in asked_as(HONEST):
+                verdict, heard = await both.ask_evil(path, stream=stream, deadline_ms=PLENTY_MS)
+                assert verdict is Verdict.RIGHT, heard
+
+    run(main)
