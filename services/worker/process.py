@@ -33,6 +33,7 @@ from services.worker.roster import Roster
 
 COMMAND = (sys.executable, "-m", "services.worker.child")
 STOP_WITHIN_S = 2.0
+REPLACED = "it was replaced, or stopped, meanwhile"
 
 
 class EngineFault(RuntimeError):
@@ -163,7 +164,7 @@ class EngineProcess:
             case Died():
                 raise EngineDied(answer.why)
             case wire.Prepared():
-                raise EngineDied("it was replaced meanwhile")
+                raise EngineDied(REPLACED)
             case _:
                 raise self._wrong(link, answer)
 
@@ -184,11 +185,15 @@ class EngineProcess:
     async def step(self) -> Step:
         """One round trip. Where a caller gave up waiting for the last step, that is still the one that runs."""
         link = self._alive()
-        if self._turning is None:
-            self._turning = link.ask(wire.Turn(next(self._numbers), self._roster.drops(), self._roster.admits()))
-        await asyncio.wait([self._turning])
-        answer, self._turning = self._turning.result(), None
-        match answer:
+        turning = self._turning
+        if turning is None:
+            turning = link.ask(wire.Turn(next(self._numbers), self._roster.drops(), self._roster.admits()))
+            self._turning = turning
+        await asyncio.wait([turning])
+        if turning is not self._turning:
+            raise EngineDied(REPLACED)
+        self._turning = None
+        match answer := turning.result():
             case wire.Turned():
                 return self._take(link, answer)
             case wire.Failed():
