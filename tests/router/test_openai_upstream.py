@@ -378,3 +378,11 @@ def test_a_server_that_fails_its_probe_is_not_alive(status: int) -> None:
         service.log.close()
 
     asyncio.run(main())
+
+
+@pytest.mark.parametrize("text", [b"\xff\xfe", b"\xc3", b'","x":' + b"[" * 50_000 + b"]" * 50_000 + b',"y":"'])
+def test_an_answer_that_is_not_text_or_has_no_bottom_is_the_servers_failure_and_not_ours(text: bytes) -> None:
+    with pytest.raises(UpstreamError):
+        answer_of(b'{"choices":[{"message":{"content":"' + text + b'"},"z":"' + text + b'"}]}')
+    for body in (b'{"error":{"message":"' + text + b'"}}', b'{"error":"' + text + b'"}'):
+        assert isinstance(refusal_of(FakeReply(status=500), body), WorkerFailed)  # type: ignore[arg-type]  # a fake

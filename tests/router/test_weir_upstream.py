@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from services.core.outcome import Outcome
 from services.router.call import End, WorkerFailed
-from services.router.upstreams.weir import MAX_LINE_BYTES, WeirStream
+from services.router.upstreams.weir import MAX_LINE_BYTES, WeirStream, refusal_of
 from services.runtime.errors import BadInput, Refused
 from services.runtime.upstream import Truncated, UpstreamError
 from tests.router.fleetrig import FakeReply
@@ -109,3 +109,10 @@ def test_a_line_without_end_is_cut_off() -> None:
         hear(*[b"x" * 65_536] * (MAX_LINE_BYTES // 65_536 + 1))
     with pytest.raises(Truncated):
         hear(b"x" * 1000)
+
+
+@pytest.mark.parametrize("text", [b"\xff\xfe", b"\xc3", b'"' + b',"x":' + b"[" * 50_000 + b"]" * 50_000 + b',"y":"'])
+def test_an_event_that_is_not_text_or_has_no_bottom_is_the_workers_failure_and_not_ours(text: bytes) -> None:
+    with pytest.raises(UpstreamError, match="not understood"):
+        hear(lines(TOKENS[0]) + b'{"event":"token","text":"' + text + b'"}\n')
+    assert isinstance(refusal_of(500, b'{"error":{"message":"' + text + b'"}}'), WorkerFailed)

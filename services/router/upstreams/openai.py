@@ -16,6 +16,7 @@ from services.router.asked import Format
 from services.router.call import Attempt, Call, Probe, Whole, WorkerFailed
 from services.router.upstreams.openaianswer import answer_of, end_of, refusal_of
 from services.router.upstreams.openaistream import OpenAIStream
+from services.router.upstreams.refusals import UNREADABLE
 from services.router.workersfile import MAX_MODELS
 from services.runtime.keepalive import Pool, Reply
 from services.runtime.upstream import UpstreamError
@@ -115,6 +116,6 @@ def _plain(messages: list[Message]) -> list[dict[str, str]]:
 def _model_ids(body: bytes) -> tuple[str, ...]:
     try:
         ids = [str(model["id"]) for model in msgspec.json.decode(body)["data"]]
-    except (msgspec.MsgspecError, KeyError, TypeError) as error:
+    except (*UNREADABLE, KeyError, TypeError) as error:
         raise UpstreamError(f"/models is not understood ({error}); name its models in the worker list") from None
     return tuple(dict.fromkeys(id for id in ids if 0 < len(id) <= MAX_MODEL_CHARS))[:MAX_MODELS]

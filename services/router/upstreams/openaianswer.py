@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 
 from services.router.call import Busy, End, WorkerFailed
-from services.router.upstreams.refusals import ENDS, meaning
+from services.router.upstreams.refusals import ENDS, UNREADABLE, meaning
 from services.runtime.errors import BadInput
 from services.runtime.keepalive import Reply
 from services.runtime.upstream import UpstreamError
@@ -102,7 +102,7 @@ def answer_of(data: bytes) -> Answer:
     """An answer or an event. Raises what an error in its place, or beside it, means; else UpstreamError."""
     try:
         answer = _answer.decode(data)
-    except msgspec.MsgspecError as error:
+    except UNREADABLE as error:
         raise fault_in(data) or UpstreamError(f"the worker's answer is not understood: {error}") from None
     if answer.error is not None and (fault := fault_in(data)) is not None:
         raise fault
@@ -120,7 +120,7 @@ def fault_in(data: bytes) -> Exception | None:
     """What the error in an answer with status 200 means; None where there is none."""
     try:
         fault = _fault.decode(data)
-    except msgspec.MsgspecError:
+    except UNREADABLE:
         return None
     if fault.error is None and fault.message is None:
         return None
@@ -133,7 +133,7 @@ def refusal_of(reply: Reply, body: bytes) -> Exception:
     """What an answer with another status means."""
     try:
         message, param, code = _details(_fault.decode(body))
-    except msgspec.MsgspecError:
+    except UNREADABLE:
         message, param, code = None, None, None
     if reply.status == 404 and message is None:
         return WorkerFailed("the worker answered 404 without a reason: is its url the root of an OpenAI API?")

@@ -6,9 +6,14 @@ worker's fault and may be tried once elsewhere. A table, so that a new code is o
 
 from __future__ import annotations
 
+import msgspec
+
 from services.core.outcome import Outcome
 from services.router.call import EngineLost, WorkerFailed
 from services.runtime.errors import BadInput, Refused
+
+UNREADABLE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
+"""What decoding a worker's JSON may raise: the last two for text that is not UTF-8, and for nesting without end."""
 
 ENDS = {
     str(Outcome.DEADLINE_EXCEEDED): Outcome.DEADLINE_EXCEEDED,

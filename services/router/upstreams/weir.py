@@ -7,7 +7,7 @@ import msgspec
 from services.contracts.generate import Done, Event, Failed, GenerateRequest, Token, WorkerStatus
 from services.contracts.problem import Problem
 from services.router.call import Attempt, Busy, Call, Delta, End, Probe, Whole, WorkerFailed
-from services.router.upstreams.refusals import ENDS, meaning
+from services.router.upstreams.refusals import ENDS, UNREADABLE, meaning
 from services.runtime.keepalive import Pool, Reply
 from services.runtime.upstream import Truncated, UpstreamError
 
@@ -64,7 +64,7 @@ class WeirUpstream:
             raise UpstreamError(f"/status answered {reply.status}")
         try:
             status = _status.decode(body)
-        except msgspec.MsgspecError as error:
+        except UNREADABLE as error:
             raise UpstreamError(f"/status is not understood: {error}") from None
         return Probe(
             status.slots, tuple(status.models), status.draining,
@@ -99,7 +99,7 @@ def _request(call: Call, attempt: Attempt) -> GenerateRequest:
 def _decoded(line: bytes) -> Event:
     try:
         event: Event = _event.decode(line)
-    except msgspec.MsgspecError as error:
+    except UNREADABLE as error:
         raise UpstreamError(f"the worker's answer is not understood: {error}") from None
     return event
 
@@ -119,7 +119,7 @@ def refusal_of(status: int, body: bytes) -> Exception:
     """A worker's refusal as Busy, its word on bad input as ours, anything else as its failure."""
     try:
         error = _problem.decode(body).error
-    except msgspec.MsgspecError:
+    except UNREADABLE:
         return WorkerFailed(f"the worker answered {status} without a reason")
     if status in (429, 503) and error.code not in ENDS:
         delay_ms = error.details.predicted_wait_ms or error.details.retry_hint_ms or 0
