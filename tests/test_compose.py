@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -22,9 +23,12 @@ SETTINGS: dict[str, type[ServiceSettings]] = {
     "seed": RetrievalSettings,
     "worker-0": WorkerSettings,
     "worker-1": WorkerSettings,
+    "worker-gpu": WorkerSettings,
+    "worker-torch": WorkerSettings,
 }
-FROM_THE_IMAGE = {"router", "retrieval", "worker-0", "worker-1"}  # their health check is in the Dockerfile
-LEAVES = {"seed"}
+MODEL_WORKERS = {"worker-gpu": "gpu", "worker-torch": "torch"}  # and their profiles
+FROM_THE_IMAGE = {"router", "retrieval", "worker-0", "worker-1", *MODEL_WORKERS}  # their health check is in it
+LEAVES = {"seed", "model"}
 WITHOUT_HEALTH = LEAVES | {"locust"}
 
 every_service = pytest.mark.parametrize("name", sorted(SERVICES))
@@ -89,4 +93,51 @@ def test_the_stores_are_reached_by_retrieval_alone():
 def test_only_those_with_a_page_or_an_api_reach_outside():
     inside = {name for name, network in COMPOSE["networks"].items() if (network or {}).get("internal")}
     outside = {name for name, service in SERVICES.items() if set(service["networks"]) - inside}
-    assert outside == {name for name, service in SERVICES.items() if "ports" in service}
+    assert outside == {name for name, service in SERVICES.items() if "ports" in service} | {"model"}
+
+
+def test_nothing_of_torch_is_built_or_started_without_a_profile():
+    """`docker compose up --build` builds what it starts."""
+    large = {name for name, service in SERVICES.items() if "torch" in str(service.get("build", ""))}
+    assert large == {"model", *MODEL_WORKERS}
+    assert SERVICES["model"]["profiles"] == ["gpu", "torch"]
+    assert {name: SERVICES[name]["profiles"] for name in MODEL_WORKERS} == {
+        name: [profile] for name, profile in MODEL_WORKERS.items()
+    }
+    waited_for = SERVICES["router"]["depends_on"]
+    assert all(waited_for[name] == {"condition": "service_healthy", "required": False} for name in MODEL_WORKERS)
+
+
+def test_a_worker_with_a_model_does_not_fetch_it():
+    """Weights come from outside, and what computes with them reaches nobody but the router."""
+    for name in MODEL_WORKERS:
+        assert SERVICES[name]["networks"] == ["fleet"]
+        assert SERVICES[name]["depends_on"] == {"model": {"condition": "service_completed_successfully"}}
+        assert SERVICES[name]["volumes"] == SERVICES["model"]["volumes"] == ["models:/models"]
+
+
+def test_a_gpu_is_asked_for_by_the_profile_gpu_alone():
+    (device,) = SERVICES["worker-gpu"]["deploy"]["resources"]["reservations"]["devices"]
+    assert (device["driver"], device["capabilities"]) == ("nvidia", ["gpu"])
+    assert [name for name, service in SERVICES.items() if "deploy" in service] == ["worker-gpu"]
+
+
+def test_a_simulated_worker_stays_one_whatever_env_says():
+    assert {SERVICES[name]["environment"]["ENGINE"] for name in ("worker-0", "worker-1")} == {"simulated"}
+
+
+@pytest.mark.parametrize(
+    ("model_id", "fetched"),
+    [("tiny", False), ("tiny-30m", False), ("/models/mine", False), ("./mine", False), ("org/model", True)],
+)
+def test_what_is_no_name_on_the_hub_is_not_fetched(model_id, fetched, tmp_path):
+    """The command itself, with `hf` replaced by a program that says what it was given."""
+    (tmp_path / "hf").write_text('#!/bin/sh\necho "$@"\n')
+    (tmp_path / "hf").chmod(0o755)
+    script = SERVICES["model"]["command"][0].replace("$$", "$")
+    env = {"PATH": f"{tmp_path}:/usr/bin:/bin", "MODEL_ID": model_id, "MODEL_REVISION": "r1", "MODEL_CACHE_DIR": "/m"}
+    done = subprocess.run(
+        [*SERVICES["model"]["entrypoint"], script], env=env, capture_output=True, text=True, check=True
+    )
+    expected = f"download {model_id} --revision r1 --cache-dir /m"
+    assert done.stdout.startswith(expected) if fetched else done.stdout == ""

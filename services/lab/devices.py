@@ -22,7 +22,7 @@ from services.lab.config import LabSettings
 from services.lab.errors import LabError
 
 NEEDED = ("torch", "transformers")
-ONE = re.compile(r"auto|cpu|mps|cuda(:\d{1,3})?")
+ONE = re.compile(r"auto|cpu|cuda(:\d{1,3})?")
 ANSWER_WITHIN_S = 120.0  # the first import of torch on a slow disk
 QUESTION = """
 import json, torch

@@ -51,6 +51,20 @@ def test_in_containers_each_instance_is_a_service_at_its_metrics_port():
     }
 
 
+def test_workers_that_come_with_a_profile_are_looked_for_by_name():
+    services = read("docker-compose.yml")["services"]
+    (looked_for,) = (
+        discovery
+        for job in read("grafana/prometheus.yml")["scrape_configs"]
+        for discovery in job.get("dns_sd_configs", [])
+    )
+    optional = {name for name, service in services.items() if "WORKER_NAME" in service.get("environment", {})} - {
+        instance for _, instance in targets("prometheus.yml")
+    }
+    assert set(looked_for["names"]) == optional
+    assert {services[name]["environment"]["METRICS_PORT"] for name in optional} == {looked_for["port"]}
+
+
 def test_embedded_each_instance_is_at_its_default_port():
     found = targets("prometheus.embedded.yml")
     assert found["router", "router"] == f"127.0.0.1:{PORTS['router']}"
