@@ -1,4 +1,4 @@
-"""The batch former: its two policies, and the bounds that hold whatever arrives."""
+"""The batch former: its two policies, its line, and what it refuses. Memory is in `test_batcher_memory`."""
 
 from __future__ import annotations
 
@@ -7,24 +7,9 @@ import math
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from services.core.batcher import BatchFormer, Batching, Fire, Trigger, Wait, Waiting
-
-
-def former(batching: Batching = Batching.CONTINUOUS, **sizes: float) -> BatchFormer[str]:
-    given = {"slots": 2, "queue_size": 3, "window_s": 0.01, **sizes}
-    return BatchFormer(
-        batching, slots=int(given["slots"]), queue_size=int(given["queue_size"]), window_s=given["window_s"]
-    )
-
-
-def waiting(id: str, arrived_at: float = 0.0, deadline: float = 100.0, service_s: float = 0.0) -> Waiting[str]:
-    return Waiting(id, arrived_at, deadline, id, service_s)
-
-
-def ids(batch: tuple[Waiting[str], ...]) -> list[str]:
-    return [member.id for member in batch]
+from services.core.batcher import Batching, Fire, Trigger, Wait
+from tests.core.batches import former, ids, waiting
 
 
 def test_an_idle_continuous_engine_fires_at_once_and_alone():
@@ -192,122 +177,6 @@ def test_repr_tells_the_state():
     line = former()
     line.offer(waiting("a"), 0)
     assert repr(line) == "<BatchFormer continuous, 1 waiting, 2 slots + 3, window 10 ms>"
-
-
-class AnyHistory(RuleBasedStateMachine):
-    """A reference engine, and whatever may happen to it. A decision is asked for at the moments the shell would ask:
-    after each event, and when the last answer wanted waking."""
-
-    @initialize(
-        batching=st.sampled_from(Batching), slots=st.integers(1, 4), queue_size=st.integers(1, 4),
-        window_s=st.floats(0, 0.2),
-    )  # fmt: skip
-    def begin(self, batching, slots, queue_size, window_s):
-        self.line = former(batching, slots=slots, queue_size=queue_size, window_s=window_s)
-        self.now = 0.0
-        self.offers = 0
-        self.waits: dict[str, Waiting[str]] = {}  # the model of the line, in order of arrival
-        self.running: list[str] = []
-        self.decision: Fire[str] | Wait[str] = Wait(None)
-
-    @rule(
-        slack_s=st.floats(0.001, 2.0) | st.sampled_from([0.5, math.inf]), service_s=st.just(0.0) | st.floats(0.0, 1.0)
-    )
-    def arrive(self, slack_s, service_s):
-        one = waiting(f"r{self.offers}", self.now, self.now + slack_s, service_s)
-        fits = len(self.running) + len(self.waits) < self.line.slots + self.line.queue_size
-        assert self.line.offer(one, len(self.running)) == fits
-        if fits:
-            self.offers += 1
-            self.waits[one.id] = one
-        self.decide()
-
-    @precondition(lambda self: self.waits)
-    @rule(choice=st.integers(0, 99))
-    def cancel(self, choice):
-        """No decision follows: a shell does not wake for it."""
-        id = list(self.waits)[choice % len(self.waits)]
-        del self.waits[id]
-        assert self.line.discard(id)
-        assert not self.line.discard(id)
-
-    @precondition(lambda self: self.running)
-    @rule(choice=st.integers(0, 99))
-    def end(self, choice):
-        self.running.pop(choice % len(self.running))
-        self.decide()
-
-    @rule(passes_s=st.floats(0.0, 0.5))
-    def pass_time(self, passes_s):
-        """The shell is woken when it asked to be. Before that, the answer would have been to wait."""
-        until = self.now + passes_s
-        while (woken := self.wakes_at()) <= until:
-            self.nothing_happens_before(woken)
-            assert woken > self.now
-            self.now = woken
-            self.decide()
-        self.nothing_happens_before(math.nextafter(until, math.inf))
-        self.now = until
-        self.decide()
-
-    def wakes_at(self) -> float:
-        if isinstance(self.decision, Fire):
-            self.decide()
-        assert isinstance(self.decision, Wait)
-        return math.inf if self.decision.until is None else self.decision.until
-
-    def nothing_happens_before(self, moment: float) -> None:
-        for just_before in (math.nextafter(moment, -math.inf), (self.now + moment) / 2):
-            if self.now < just_before < moment:
-                assert isinstance(self.line.decide(just_before, len(self.running)), Wait)
-                assert len(self.line) == len(self.waits)  # nobody expired either
-
-    def decide(self) -> None:
-        dead = [id for id, one in self.waits.items() if one.deadline <= self.now]
-        expected = self.expected_fire(dead)
-        self.decision = self.line.decide(self.now, len(self.running))
-        assert sorted(ids(self.decision.expired)) == sorted(dead)
-        fired = ids(self.decision.admit) if isinstance(self.decision, Fire) else []
-        assert fired == expected
-        for id in dead + fired:
-            del self.waits[id]
-        self.running += fired
-        if isinstance(self.decision, Wait) and self.decision.until is not None:
-            assert self.decision.until > self.now
-
-    def expected_fire(self, dead: list[str]) -> list[str]:
-        """The rules again, in the plainest words."""
-        there = [one for id, one in self.waits.items() if id not in dead]
-        free = self.line.slots - len(self.running)
-        if self.line.batching is Batching.STATIC and there:
-            may = not self.running and (
-                len(there) >= self.line.slots
-                or self.now >= there[0].arrived_at + self.line.window_s
-                or any(self.now >= one.deadline - one.service_s for one in there)
-            )
-            free = self.line.slots if may else 0
-        by_deadline = sorted(there, key=lambda one: one.deadline)  # stable: equal ones in order of arrival
-        return [one.id for one in by_deadline[:free]]
-
-    @invariant()
-    def bounds(self):
-        assert len(self.line) == len(self.waits)
-        assert len(self.running) <= self.line.slots
-        assert len(self.running) + len(self.waits) <= self.line.slots + self.line.queue_size
-
-    @invariant()
-    def no_slot_is_free_while_someone_waits(self):
-        if self.line.batching is Batching.CONTINUOUS and self.waits:
-            assert len(self.running) == self.line.slots
-
-    def teardown(self):
-        if hasattr(self, "line"):
-            by_deadline = sorted(self.waits.values(), key=lambda one: one.deadline)
-            assert ids(self.line.flush()) == [one.id for one in by_deadline]
-            assert len(self.line) == 0
-
-
-TestAnyHistory = AnyHistory.TestCase
 
 
 @given(st.sampled_from(Batching), st.integers(1, 4), st.floats(0, 0.2), st.lists(st.floats(0.001, 1.0), max_size=8))
