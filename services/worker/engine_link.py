@@ -12,7 +12,7 @@ import asyncio
 import contextlib
 import signal
 import socket
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import cast
 
@@ -75,8 +75,8 @@ class EngineLink(asyncio.Protocol):
         """Raises FrameTooLarge."""
         data = frame(question)
         answer: asyncio.Future[Answer | Died] = asyncio.get_running_loop().create_future()
-        if self.died is not None:
-            answer.set_result(self.died)
+        if self.died is not None or self._broken:
+            answer.set_result(self.died or Died(self._broken))
         else:
             self._open[question.number] = answer
             self._write(data)
@@ -101,15 +101,17 @@ class EngineLink(asyncio.Protocol):
             with contextlib.suppress(ProcessLookupError):
                 self.process.kill()
 
-    async def ended_within(self, seconds: float) -> bool:
-        """Whether it has ended, and is buried, by then."""
+    async def ended_within(self, seconds: float) -> None:
+        """Until it has ended and is buried, but not longer; `died` tells which."""
         await asyncio.wait([self._life], timeout=seconds)
-        return self._life.done()
 
-    async def end(self) -> bool:
-        """Kill it and bury it. False if even that does not end it: the kernel holds it in a call to a device."""
-        self.kill()
-        return await self.ended_within(KILLED_WITHIN_S)
+    async def end(self, why: str) -> None:
+        """Kill it and bury it, unless even that does not end it: the kernel may hold it in a call to a device."""
+        self.broken(why)
+        await self.ended_within(KILLED_WITHIN_S)
+
+    def when_dead(self, call: Callable[[EngineLink], None]) -> None:
+        self._life.add_done_callback(lambda _: call(self))
 
     # asyncio's side
 

@@ -19,8 +19,10 @@ The price is one round trip a step, in which nothing is computed.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
 import sys
+from collections.abc import Callable
 from collections.abc import Sequence as Texts
 
 from services.contracts.generate import GenerateRequest
@@ -53,6 +55,8 @@ class EngineProcess:
         self._turning: asyncio.Future[wire.Answer | Died] | None = None
         self._ready = _asked_for(spec)
         self._state = self._ready.state
+        self.on_death: Callable[[], None] = _nobody_asks
+        """Called when a process that was ready ends by itself, also when no question is open: see `died`."""
 
     @property
     def name(self) -> str:
@@ -96,6 +100,11 @@ class EngineProcess:
         """Of the engine's process, while there is one."""
         return None if self._link is None or self._link.died else self._link.process.pid
 
+    @property
+    def died(self) -> str:
+        """How the process ended by itself; empty while there is one that lives, and where there is none."""
+        return "" if self._link is None or self._link.died is None else self._link.died.why
+
     # Beginning and end
 
     async def start(self) -> None:
@@ -108,6 +117,7 @@ class EngineProcess:
         answer = asked.result() if asked.done() else None
         if isinstance(answer, wire.Ready):
             self._ready, self._state = answer, answer.state
+            self._link.when_dead(self._ended)
             return
         await self._end()
         raise EngineUnusable(self._why_not(answer))
@@ -118,18 +128,30 @@ class EngineProcess:
 
     async def stop(self) -> None:
         """Asks the engine to close, and does not wait long. May be called again."""
-        if self._link is not None:
-            self._link.tell(wire.Stop())
-            await self._link.ended_within(STOP_WITHIN_S)
-        await self._end()
+        with contextlib.suppress(EngineUnusable):
+            await self._end(STOP_WITHIN_S)
 
-    async def _end(self) -> None:
+    async def _end(self, asked_s: float = 0.0) -> None:
         """No process and nothing noted for it. Raises EngineUnusable if it cannot be killed."""
+        link, self._link = self._link, None
         self._roster = Roster()
         self._turning = None
-        if self._link is not None and not await self._link.end():
-            raise EngineUnusable(f"the engine's process {self._link.process.pid} was killed and does not end")
-        self._link = None
+        if link is None:
+            return
+        try:
+            if asked_s:
+                link.tell(wire.Stop())
+                await link.ended_within(asked_s)
+            await link.end(REPLACED)
+        finally:
+            if link.died is None:
+                self._link = link  # for whoever tries next
+        if link.died is None:
+            raise EngineUnusable(f"the engine's process {link.process.pid} was killed and does not end")
+
+    def _ended(self, link: EngineLink) -> None:
+        if link is self._link:
+            self.on_death()
 
     def _why_not(self, answer: wire.Answer | Died | None) -> str:
         match answer:
@@ -236,6 +258,10 @@ class EngineProcess:
 
     def __repr__(self) -> str:
         return f"<EngineProcess {self.pid or 'of no process'}, {self._roster!r}>"
+
+
+def _nobody_asks() -> None:
+    pass
 
 
 def _asked_for(spec: wire.EngineSpec) -> wire.Ready:

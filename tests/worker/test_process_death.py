@@ -54,18 +54,25 @@ def test_killed_before_it_is_ready(tmp_path):
 def test_killed_while_it_rests(loop_factory, tmp_path):
     async def scenario():
         async with odd(tmp_path) as host:
-            left_over = await host.prepare(asking("left-over"))
+            left_over, told = await host.prepare(asking("left-over")), []
+            host.on_death = lambda: told.append(host.died)
+            assert host.died == ""
             os.kill(host.pid, signal.SIGKILL)
-            await until(lambda: host.pid is None)
+            await until(lambda: told)
+            assert told == ["its process was killed by SIGKILL"]
             for attempt in (host.prepare(asking("a")), host.step()):
                 with pytest.raises(EngineDied, match="killed by SIGKILL"):
                     await attempt
             host.rest()
             host.drop(left_over)
             await host.restart()
+            assert host.died == ""
             assert await serves(host)
             with pytest.raises(RuntimeError, match="has not prepared it"):
                 host.admit(left_over)  # of the old process
+            await host.restart()
+            await host.stop()
+            assert len(told) == 1  # these ends were asked for
 
     run(scenario, loop_factory)
 
