@@ -122,7 +122,7 @@ def problem(code: str, **details: Any) -> dict[str, Any]:
 
 
 def _no_text(talk: Talk) -> tuple[bytes, ...]:
-    return (talk.done(text=...),)
+    return tuple(talk.pieces) if talk.stream else (talk.done(text=...),)
 
 
 def _twice(key: bytes, text: bytes) -> bytes:

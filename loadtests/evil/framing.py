@@ -156,7 +156,7 @@ async def somebody_elses_unnamed(talk: Talk) -> None:
 FRAMING = (
     Row("a length that is too long", length_too_long),
     Row("a length that is too short", length_too_short, CUT),
-    Row("a length that is too short, in one write", length_too_short_at_once, CUT),
+    Row("a length that is too short, in one write", length_too_short_at_once),
     Row("a negative length", framed(b"content-length: -5\r\n")),
     Row("a length that is no number", framed(b"content-length: 12abc\r\n")),
     Row("a length beyond 64 bits", framed(b"content-length: 99999999999999999999999\r\n")),

@@ -249,6 +249,12 @@ class Reply:
         if connection is not None:
             connection.pool._release(connection)
 
+    def discard(self) -> None:
+        """Close it together with its connection, whose next answer could not be trusted."""
+        if self._connection is not None:
+            self._connection.keep_alive = False
+        self.close()
+
     def linger(self, seconds: float = 1.0) -> None:
         """Close a reply whose meaning is complete though its last bytes may still be on the way.
 

@@ -53,6 +53,7 @@ class Mortal:
             return
 
     def answer(self, head: bytes, body: bytes, writer: asyncio.StreamWriter) -> None:
+        name = next((line + b"\r\n" for line in head.split(b"\r\n") if line.startswith(b"x-request-id")), b"")
         if head.startswith(b"get"):
             said = msgspec.json.encode(WorkerStatus(self.name, "mortal", ["fake"], 4, 0, 0, 0, False, 1.0))
         else:
@@ -64,13 +65,13 @@ class Mortal:
             if POISON.encode() in body:
                 if b'"stream":false' not in body:
                     writer.write(
-                        b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n%x\r\n%b\r\n"
-                        % (len(FIRST_WORD), FIRST_WORD)
+                        b"HTTP/1.1 200 OK\r\n%btransfer-encoding: chunked\r\n\r\n%x\r\n%b\r\n"
+                        % (name, len(FIRST_WORD), FIRST_WORD)
                     )
                 asyncio.get_running_loop().call_later(0.02, self.die)
                 return
             said = msgspec.json.encode(Done("stop", USAGE, TIMINGS, 1, "fine"))
-        writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n%b" % (len(said), said))
+        writer.write(b"HTTP/1.1 200 OK\r\n%bcontent-length: %d\r\n\r\n%b" % (name, len(said), said))
 
 
 @pytest.mark.parametrize("used_before", [False, True], ids=["new connections", "reused connections"])

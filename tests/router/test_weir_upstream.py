@@ -33,7 +33,7 @@ def lines(*events: Any) -> bytes:
 
 def hear(*pieces: bytes, cut: bool = False) -> tuple[str, End]:
     async def main() -> tuple[str, End]:
-        stream = WeirStream(FakeReply(*pieces, cut=cut))  # type: ignore[arg-type]  # a fake
+        stream = WeirStream(FakeReply(*pieces, cut=cut), 40)  # type: ignore[arg-type]  # a fake
         text = ""
         while (delta := await stream.next()) is not None:
             text += delta.text
@@ -116,3 +116,21 @@ def test_an_event_that_is_not_text_or_has_no_bottom_is_the_workers_failure_and_n
     with pytest.raises(UpstreamError, match="not understood"):
         hear(lines(TOKENS[0]) + b'{"event":"token","text":"' + text + b'"}\n')
     assert isinstance(refusal_of(500, b'{"error":{"message":"' + text + b'"}}'), WorkerFailed)
+
+
+@pytest.mark.parametrize("completion_tokens", [0, 41, 2**31])
+def test_a_count_that_cannot_be_is_no_end(completion_tokens: int) -> None:
+    usage = {"prompt_tokens": 4, "completion_tokens": completion_tokens}
+    with pytest.raises(UpstreamError, match="counts"):
+        hear(lines(*TOKENS, {**DONE, "usage": usage}))
+
+
+def test_an_answer_without_words_may_have_cost_tokens_or_none() -> None:
+    for completion_tokens in (0, 2):
+        usage = {"prompt_tokens": 4, "completion_tokens": completion_tokens}
+        assert hear(lines({**DONE, "usage": usage})) == ("", End("stop", 4, completion_tokens, 1.0, 2.0))
+
+
+def test_an_answer_in_one_piece_is_not_taken_for_an_empty_stream() -> None:
+    with pytest.raises(UpstreamError, match="one piece"):
+        hear(lines({**DONE, "text": "A whole answer."}))

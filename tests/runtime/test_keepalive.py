@@ -295,3 +295,17 @@ def test_nobody_listening_is_told_apart_from_a_failure_after_sending() -> None:
 def test_an_address_that_is_none_is_refused_at_construction() -> None:
     with pytest.raises(ValueError, match="not an http"):
         Pool("ftp://example", max_connections=1)
+
+
+def test_a_reply_that_is_discarded_takes_its_connection_with_it() -> None:
+    async def scenario(server: Server, pool: Pool) -> None:
+        assert await whole(pool) == b"hello"
+        reply = await pool.request(b"POST", b"/x")
+        reply.discard()
+        reply.discard()
+        assert pool.in_use == 0
+        await until(lambda: server.ended == 1, "the server's notice")
+        assert await whole(pool) == b"hello"
+        assert server.connections == 2
+
+    using(scenario, HELLO)

@@ -37,15 +37,20 @@ class WeirUpstream:
             raise meaning(event.code, event.message)
         if not isinstance(event, Done) or event.text is None:
             raise UpstreamError("the worker's answer holds no text")
-        return Whole(event.text, _end(event))
+        return Whole(event.text, _end(event, call.max_tokens, told=bool(event.text)))
 
     async def open(self, call: Call, attempt: Attempt) -> WeirStream:
-        return WeirStream(await self._post(call, attempt))
+        return WeirStream(await self._post(call, attempt), call.max_tokens)
 
     async def _post(self, call: Call, attempt: Attempt) -> Reply:
         body = _encode(_request(call, attempt))
-        headers = (_JSON, (b"x-request-id", call.id.encode("ascii")), *call.trace)
+        id = call.id.encode("ascii")
+        headers = (_JSON, (b"x-request-id", id), *call.trace)
         reply = await self._pool.request(b"POST", b"/generate", body=body, headers=headers)
+        named = reply.header(b"x-request-id")
+        if named != id and (named is not None or reply.status == 200):  # a proxy that refuses for it names none
+            reply.discard()
+            raise UpstreamError("the worker's answer is to another request: it is one behind, or was not asked for")
         if reply.status == 200:
             return reply
         with reply:
@@ -104,8 +109,11 @@ def _decoded(line: bytes) -> Event:
     return event
 
 
-def _end(done: Done) -> End:
+def _end(done: Done, most_tokens: int, *, told: bool) -> End:
+    """What the last event says. Counts that cannot be are believed by nobody: shares and rates are charged by them."""
     usage = done.usage
+    if not int(told) <= usage.completion_tokens <= most_tokens:
+        raise UpstreamError(f"the worker counts {usage.completion_tokens} tokens, of {most_tokens} that it was granted")
     return End(
         done.finish_reason,
         usage.prompt_tokens,
@@ -130,12 +138,13 @@ def refusal_of(status: int, body: bytes) -> Exception:
 class WeirStream:
     """Events of one answer, several at a time where they arrived together."""
 
-    def __init__(self, reply: Reply) -> None:
+    def __init__(self, reply: Reply, most_tokens: int) -> None:
         self.end: End | None = None
         self.tail: list[bytes] = []
         self._reply = reply
         self._partial = b""
-        self._over = False
+        self._over = self._told = False
+        self._most_tokens = most_tokens
 
     async def next(self) -> Delta | None:
         if self._over:
@@ -157,8 +166,11 @@ class WeirStream:
             raise UpstreamError("the worker sent an event after its last one")
         if isinstance(event, Token):
             texts.append(event.text)
+            self._told = self._told or bool(event.text)
         elif isinstance(event, Done):
-            self.end = _end(event)
+            if event.text is not None:
+                raise UpstreamError("the worker answered in one piece where a stream was asked for")
+            self.end = _end(event, self._most_tokens, told=self._told)
             self._over = True
             self._reply.linger()
         else:
