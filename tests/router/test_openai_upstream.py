@@ -386,3 +386,42 @@ def test_an_answer_that_is_not_text_or_has_no_bottom_is_the_servers_failure_and_
         answer_of(b'{"choices":[{"message":{"content":"' + text + b'"},"z":"' + text + b'"}]}')
     for body in (b'{"error":{"message":"' + text + b'"}}', b'{"error":"' + text + b'"}'):
         assert isinstance(refusal_of(FakeReply(status=500), body), WorkerFailed)  # type: ignore[arg-type]  # a fake
+
+
+# ---- damage that a client could not see
+
+
+DAMAGE = {
+    "a line that is no field": b"<p>Bad gateway</p>\n\n",
+    "a field whose name is damaged": sse(chunk({"content": "x"})).replace(b"data", b"dat"),
+    "NUL bytes": b"\0\0\n\n",
+    "half an event": b'data: {"choices":[{"del\n\n',
+    "no event of ours": b'data: {"hello":1}\n\n',
+    "an error that is not called so": b'data: {"message":"broken","code":500}\n\n',
+    "bytes that are no text": sse(chunk({"content": "MARK"})).replace(b"MARK", b"\xff\xfe"),
+    "another choice": sse(chunk({"content": "x"})).replace(b'"index": 0', b'"index": 1'),
+    "a finish that is none": sse(chunk(finish="abort")),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGE.values(), ids=DAMAGE.keys())
+@pytest.mark.parametrize("alone", [True, False])
+def test_damage_in_the_middle_of_a_stream_ends_it(damage: bytes, alone: bool) -> None:
+    good = sse(chunk({"content": "A"}))
+    rest = good + sse(chunk(finish="stop")) + b"data: [DONE]\n\n"
+    pieces = (good, damage, rest) if alone else (good, good + damage + rest)
+    for asked in (call(), call(format=Format.ASK)):
+        with pytest.raises(UpstreamError):
+            hear(*pieces, asked=asked)
+
+
+def test_a_byte_order_mark_costs_no_word() -> None:
+    whole = sse(chunk({"content": "A"})) + sse(chunk(finish="stop")) + b"data: [DONE]\n\n"
+    assert hear(b"\xef\xbb\xbf" + whole).text == "A"
+
+
+def test_what_is_read_of_an_event_takes_time_by_its_length_and_no_more() -> None:
+    """An event of a megabyte that is nearly plain: looked at a second time from each of its words, it takes hours."""
+    hostile = b"data: {" + b'"choices"' * 100_000 + b"\n\n"
+    with pytest.raises(UpstreamError):
+        hear(sse(chunk({"content": "A"})), hostile)

@@ -46,7 +46,9 @@ class OpenAIUpstream:
         if not answer.choices:
             raise WorkerFailed("the worker's answer has no choices")
         choice = answer.choices[0]
-        return Whole(choice.words(), end_of(choice.finish_reason or "stop", answer.usage), raw=body)
+        if choice.finish_reason is None:
+            raise WorkerFailed("the worker's answer has no finish reason: it may have been cut")
+        return Whole(choice.words(), end_of(choice.finish_reason, answer.usage), raw=body)
 
     async def open(self, call: Call, attempt: Attempt) -> OpenAIStream:
         reply = await self._post(call, attempt)

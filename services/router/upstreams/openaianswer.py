@@ -24,6 +24,8 @@ LONGEST_DELAY_MS = 30_000.0
 MOST_TOKENS = 2**31
 OVERLOADED = (429, 503, 529)
 REFUSES_REQUEST = (400, 404, 413, 415, 422)
+GAVE_UP = frozenset({"abort", "aborted", "cancelled", "error"})
+"""Reasons to finish by which servers say that they did not."""
 
 
 class _Said(msgspec.Struct):
@@ -53,6 +55,7 @@ class _Said(msgspec.Struct):
 
 
 class _Choice(msgspec.Struct):
+    index: Any = 0
     finish_reason: str | None = None
     message: _Said | None = None
     delta: _Said | None = None
@@ -99,13 +102,18 @@ _fault = msgspec.json.Decoder(_Fault)
 
 
 def answer_of(data: bytes) -> Answer:
-    """An answer or an event. Raises what an error in its place, or beside it, means; else UpstreamError."""
+    """An answer or an event, of one choice. Raises what an error in or beside it means; else UpstreamError."""
     try:
         answer = _answer.decode(data)
     except UNREADABLE as error:
         raise fault_in(data) or UpstreamError(f"the worker's answer is not understood: {error}") from None
     if answer.error is not None and (fault := fault_in(data)) is not None:
         raise fault
+    for choice in answer.choices:
+        if choice.index not in (0, None):
+            raise UpstreamError("the worker sent a choice beside the one that was asked for")
+        if choice.finish_reason in GAVE_UP:
+            raise WorkerFailed(f"the worker gave up: {choice.finish_reason}")
     return answer
 
 

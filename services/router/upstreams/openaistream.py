@@ -25,7 +25,10 @@ MAX_EVENT_BYTES = 1_048_576
 MAX_KEPT_BYTES = 1_048_576
 DONE = b"[DONE]"
 OWN_NAMES = (b"", b"message", b"error")
-MUST_BE_READ = re.compile(rb'"finish_reason"\s*:\s*"|\[DONE\]|"error"|"choices"\s*:\s*\[\s*\]|(?:\A|\n)(?:event|:)')
+FIELDS = (b"data:", b"event:", b":", b"id:", b"retry:")
+BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+PLAIN = re.compile(rb'(?:data: ?\{(?>[^\n]*?"choices")[^\n]*+(?<=\})\n\n)++')  # never looks back: linear
+MUST_BE_READ = re.compile(rb'"finish_reason"\s*:\s*"|\[DONE\]|"error"|"choices"\s*:\s*\[\s*\]|"index"\s*:\s*[^0\s]')
 
 
 class OpenAIStream:
@@ -74,7 +77,7 @@ class OpenAIStream:
             raise UpstreamError(f"an event exceeds {MAX_EVENT_BYTES} bytes")
         if not block:
             return None
-        if self._began and self._raw and self._finish_reason is None and not MUST_BE_READ.search(block):
+        if self._began and self._raw and self._finish_reason is None and _may_pass(block):
             return Delta(raw=block)
         return self._read(block)
 
@@ -140,10 +143,21 @@ class OpenAIStream:
         self._reply.close()
 
 
+def _may_pass(block: bytes) -> bool:
+    """Whether these events are text for the client and nothing else, each in the shape that such events have."""
+    try:
+        block.decode()
+    except UnicodeDecodeError:
+        return False
+    return PLAIN.fullmatch(block) is not None and not MUST_BE_READ.search(block)
+
+
 def _fields(event: bytes) -> tuple[bytes, bytes]:
-    """(name, data) of one event. The format's other fields have no meaning here."""
+    """(name, data) of one event. The format's other fields have no meaning here; a line that is none is damage."""
     name, data = b"", []
-    for line in event.split(b"\n"):
+    for line in event.removeprefix(BYTE_ORDER_MARK).split(b"\n"):
+        if line.strip() and not line.startswith(FIELDS):
+            raise UpstreamError("the worker's stream holds a line that is no field of an event")
         if line.startswith(b"data:"):
             data.append(line[5:].removeprefix(b" "))
         elif line.startswith(b"event:"):
