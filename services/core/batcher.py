@@ -26,7 +26,7 @@ that runs is ever put out for want of memory. When the head of the line does not
 ones could, they would eat each piece of memory as it came free, and a long one would wait until its deadline. The cost
 is memory that idles: less than the head reserves, and for no longer than it takes those that run to end, since nobody
 is let in before it but an earlier deadline. Whoever offers must have refused one that could not fit into an empty
-engine: it would stop the line until its deadline (`take_larger` is for an engine whose memory has shrunk).
+engine, and discards it should the engine's memory shrink: it would stop the line until its deadline.
 
 A start is futile when the first token cannot come before the deadline: reading a prompt takes at least `ready_s`. That
 is looked at when a batch is built and not before, so a decision walks past nobody whose turn has not come. One who is
@@ -182,10 +182,6 @@ class BatchFormer(Generic[T]):
     def flush(self) -> tuple[Waiting[T], ...]:
         """Remove and return everyone: the worker is leaving."""
         return self._take(len(self._line))
-
-    def take_larger(self, tokens: int) -> tuple[Waiting[T], ...]:
-        """Remove and return those who reserve more than `tokens`: the engine has shrunk, and they never fit."""
-        return self._remove([place[-1] for place in self._line if place[-1].tokens > tokens])
 
     def decide(self, now: float, running: int, free_tokens: float = math.inf) -> Fire[T] | Wait[T]:
         """Whom to start at this step boundary, with `running` sequences in the engine and `free_tokens` unreserved."""

@@ -50,14 +50,6 @@ def test_an_idle_static_engine_whose_memory_the_head_does_not_fit_waits_for_its_
     ))  # fmt: skip
 
 
-def test_those_who_never_fit_into_an_engine_that_shrank_are_taken_out_wherever_they_stand():
-    line = former(slots=1, queue_size=9)
-    for id, tokens in (("a", 10), ("b", 51), ("c", 50), ("d", 99)):
-        line.offer(waiting(id, tokens=tokens), 1)
-    assert ids(line.take_larger(50)) == ["b", "d"]
-    assert ids(line.flush()) == ["a", "c"]
-
-
 def test_one_whose_prompt_could_not_be_read_before_its_deadline_never_starts():
     line = former(slots=2)
     line.offer(waiting("futile", deadline=3.0, ready_s=2.0), 0)

@@ -1,7 +1,8 @@
 """The pictures of the mechanism pages, and the figures behind them.
 
     recipes    which scenario, what is changed in it, and what is looked at
-    closeups   two pictures of what no comparison shows: predictions, and the estimate of capacity
+    closeups   pictures of what no comparison shows: predictions, and the estimate of capacity
+    batches    steps of one worker, and what a window does
     added      a table only: errors added beside errors multiplied
     page       the tables, for figures.md
 

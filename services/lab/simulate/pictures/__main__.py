@@ -11,7 +11,7 @@ import argparse
 import shutil
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -19,7 +19,7 @@ import matplotlib as mpl
 
 from services.lab.simulate import plots, style
 from services.lab.simulate.charts import Panels
-from services.lab.simulate.pictures import added, page
+from services.lab.simulate.pictures import added, batches, page
 from services.lab.simulate.pictures.closeups import CLOSEUPS, Own
 from services.lab.simulate.pictures.recipes import PICTURES, TABLES, Drawable, Runs
 from services.lab.simulate.results import Comparison
@@ -27,8 +27,9 @@ from services.lab.simulate.runs import cores
 
 PAGES = Path("docs")
 FOLDER = PAGES / "architecture" / "mechanisms" / "pictures"
-ADDED = "added or multiplied"
-ALL = (*PICTURES, *CLOSEUPS, *TABLES, ADDED)
+WRITTEN: Mapping[str, Callable[[], str]] = {"added or multiplied": added.table, "windows": batches.windows}
+"""Tables without a picture."""
+ALL = (*PICTURES, *CLOSEUPS, *TABLES, *WRITTEN)
 
 
 def draw(chart: Drawable, name: str, folder: Path, png: Path | None) -> None:
@@ -65,8 +66,8 @@ def make(names: Sequence[str], folder: Path, png: Path | None, jobs: int) -> Non
 
 def _one(name: str, made: dict[Runs, Comparison], folder: Path, png: Path | None, jobs: int) -> tuple[str, str]:
     """A section of figures.md, and what pages quote of it."""
-    if name == ADDED:
-        return (text := added.table()), text
+    if name in WRITTEN:
+        return (text := WRITTEN[name]()), text.partition("\n\n`")[0]
     if name in CLOSEUPS:
         closeup, text = CLOSEUPS[name](jobs)
         if isinstance(closeup, Panels):

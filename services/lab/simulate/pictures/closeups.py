@@ -1,4 +1,4 @@
-"""Two pictures of what no comparison shows: how often predictions were right, and how soon capacity is known."""
+"""Pictures of what no comparison shows: how often predictions were right, how soon capacity is known, and steps."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from services.core.calibration import PUBLISHED
 from services.lab.simulate import capacity, plots, style
 from services.lab.simulate.charts import Curve, Panel, Panels
 from services.lab.simulate.engine import prepare
+from services.lab.simulate.pictures import batches
 from services.lab.simulate.pictures.recipes import Runs
 from services.lab.simulate.policies.weir import WeirPolicy
 from services.lab.simulate.scenario import Failure, Scenario
@@ -124,4 +125,8 @@ def _lost(failure: Failure, count: int, now: float) -> float:
     return part if failure.kind == "down" else part * (1 - 1 / failure.factor)
 
 
-CLOSEUPS: Mapping[str, Callable[[int], tuple[Own | Panels, str]]] = {"coverage": coverage, "rate": rate}
+CLOSEUPS: Mapping[str, Callable[[int], tuple[Own | Panels, str]]] = {
+    "coverage": coverage,
+    "rate": rate,
+    "steps": batches.steps,
+}
