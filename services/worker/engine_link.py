@@ -43,7 +43,8 @@ class EngineLink(asyncio.Protocol):
         self._broken = ""
         self._transport: asyncio.Transport | None = None
         self._cut = asyncio.Event()
-        self._life = asyncio.get_running_loop().create_task(self._live(), name="engine-link")
+        self._loop = asyncio.get_running_loop()
+        self._life = self._loop.create_task(self._live(), name="engine-link")
 
     @classmethod
     async def spawn(cls, command: Sequence[str]) -> EngineLink:
@@ -74,7 +75,7 @@ class EngineLink(asyncio.Protocol):
     def ask(self, question: Start | Prepare | Turn | Free) -> asyncio.Future[Answer | Died]:
         """Raises FrameTooLarge."""
         data = frame(question)
-        answer: asyncio.Future[Answer | Died] = asyncio.get_running_loop().create_future()
+        answer: asyncio.Future[Answer | Died] = self._loop.create_future()
         if self.died is not None or self._broken:
             answer.set_result(self.died or Died(self._broken))
         else:
