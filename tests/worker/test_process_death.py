@@ -213,7 +213,7 @@ def test_a_start_that_is_cancelled_leaves_nothing_once_stopped(tmp_path):
 
 
 LIAR = """
-import os, socket, sys
+import os, socket, subprocess, sys
 from services.worker import engine_wire as wire
 from services.worker.engine import Expected
 import msgspec
@@ -251,6 +251,9 @@ while True:
                 told = wire.Turned(turn.number - 1, 0.1, 1, 0, [], [], [], [], state)
                 connection.sendall(wire.frame(told))
                 os._exit(5)
+            case wire.Turn() as turn if sys.argv[1] == "heir":
+                subprocess.Popen(["cat"], stdin=connection, stdout=subprocess.DEVNULL)  # it holds the socket open
+                os._exit(6)
             case wire.Turn():
                 connection.sendall(lies[sys.argv[1]])
                 if sys.argv[1] in ("half", "nothing"):
@@ -271,6 +274,7 @@ def liar(kind: str) -> EngineProcess:
         ("half", "ended with status 4"),
         ("nothing", "ended with status 4"),
         ("old-number", "ended with status 5"),
+        ("heir", "ended with status 6"),
         ("stranger", "it sent a Turned that answers nothing"),
     ],
 )
