@@ -6,6 +6,8 @@
     dropped    a stream that ended without a word: visibly not whole, but nobody said so
     foreign    somebody else's nonce, anywhere in it
     wrong      anything else: a wrong text, one that is cut and told as whole, an answer without sense
+
+The last two are what must never be.
 """
 
 from __future__ import annotations
@@ -18,7 +20,7 @@ from loadtests.nonces.prompt import NONCE, right
 
 
 class Verdict(StrEnum):
-    """See above. `FOREIGN` and `WRONG` are what must never be."""
+    """See above."""
 
     RIGHT = "right"
     REFUSED = "refused"

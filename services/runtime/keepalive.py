@@ -228,7 +228,7 @@ class Reply:
         connection = self._connection
         if connection is None:
             return b""
-        body = b""
+        body = bytearray()  # an answer in a thousand pieces is not copied a thousand times
         while not connection.complete:
             if connection.pieces:
                 body += connection.take()
@@ -241,7 +241,7 @@ class Reply:
         self.close()
         if len(body) > limit_bytes:
             raise UpstreamError(f"the answer exceeds {limit_bytes} bytes")
-        return body
+        return bytes(body)
 
     def close(self) -> None:
         """Give the connection back if its answer is whole, abort it otherwise."""

@@ -75,10 +75,15 @@ class Pair:
         self.verdicts.append(verdict)
         return mark, verdict, heard
 
+    async def until_both_are_up(self) -> None:
+        """What a trick has cost the evil worker is over: it may be asked again."""
+        workers = self.stand.dispatcher.fleet.workers
+        await until(lambda: all(worker.live and not worker.resting for worker in workers), "both workers are up")
+
     async def ask_evil(self, path: str, *, stream: bool, deadline_ms: int) -> tuple[Verdict, Heard]:
         """Ask until the evil worker is asked; whoever is not sent there gets a right answer."""
         for _ in range(MOST_TRIES):
-            await self.stand.until_up(2)
+            await self.until_both_are_up()
             mark, verdict, heard = await self.ask(path, stream=stream, deadline_ms=deadline_ms)
             if mark in self.evil.asked:
                 return verdict, heard

@@ -7,6 +7,7 @@ repeats, and the answer is compared to the last byte.
 
 from __future__ import annotations
 
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -17,12 +18,13 @@ from loadtests.nonces.judge import Verdict
 from tests.evil.stand import HONEST, PLENTY_MS, SOON_MS, pair, run
 
 CASES = [pytest.param(row, kind, id=f"{kind}: {row.name}") for row in ROWS for kind in row.kinds]
+pytestmark = pytest.mark.stack
 CHAT, ASK = "/v1/chat/completions", "/ask"
 
 
 def asked_as(row: Row) -> list[tuple[str, bool]]:
-    """The surfaces a trick is played at; where each time costs a deadline, one."""
-    paths = (CHAT,) if row.slow else (CHAT, ASK)
+    """The surfaces a trick is played at: what is a trick of HTTP, or costs a deadline, at one."""
+    paths = (CHAT,) if row.slow or row.kinds == BOTH else (CHAT, ASK)
     return [(path, stream) for path in paths for stream in (True, False)]
 
 
@@ -34,7 +36,7 @@ def test_no_client_takes_a_broken_answer_for_a_whole_one(row: Row, kind: str, tm
                 deadline_ms = SOON_MS if row.slow else PLENTY_MS
                 verdict, heard = await both.ask_evil(path, stream=stream, deadline_ms=deadline_ms)
                 assert verdict is (row.streamed if stream else row.whole), f"{path} stream={stream}: {heard}"
-            await both.stand.until_up(2)
+            await both.until_both_are_up()
             _, verdict, heard = await both.ask(CHAT, stream=False)
             if verdict is not Verdict.RIGHT:  # it may have been the evil one's turn
                 assert verdict is row.whole, heard
@@ -48,7 +50,7 @@ def test_no_client_takes_a_broken_answer_for_a_whole_one(row: Row, kind: str, tm
 def test_the_same_worker_is_believed_when_it_is_honest(kind: str, tmp_path: Path) -> None:
     async def main() -> None:
         async with pair(HONEST, kind, tmp_path) as both:
-            for path, stream in asked_as(HONEST):
+            for path, stream in product((CHAT, ASK), (True, False)):
                 verdict, heard = await both.ask_evil(path, stream=stream, deadline_ms=PLENTY_MS)
                 assert verdict is Verdict.RIGHT, heard
 
