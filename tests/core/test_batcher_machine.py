@@ -136,12 +136,15 @@ class AnyHistory(RuleBasedStateMachine):
         self.running += admit
         if isinstance(self.decision, Wait) and self.decision.until is not None:
             assert self.decision.until > self.now
-        self.head_of_line(admit)
+        self.nobody_went_past_anybody(admit)
+        self.no_slot_is_free_while_the_head_of_the_line_fits()
 
-    def head_of_line(self, admit: tuple[Waiting[str], ...]) -> None:
-        """Nobody has gone past anybody, and in continuous mode the head is there only for want of a slot or memory."""
+    def nobody_went_past_anybody(self, admit: tuple[Waiting[str], ...]) -> None:
         left = self.in_order()
         assert not left or all(one.deadline <= left[0].deadline for one in admit)
+
+    def no_slot_is_free_while_the_head_of_the_line_fits(self) -> None:
+        left = self.in_order()
         if left and self.line.batching is Batching.CONTINUOUS:
             assert self.room == 0 or left[0].tokens > self.free_tokens
 
