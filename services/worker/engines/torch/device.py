@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import torch
@@ -37,7 +39,21 @@ def choose_dtype(wanted: str, device: torch.device) -> torch.dtype:
         raise EngineUnusable(f"DTYPE={wanted}: it is one of auto, {', '.join(DTYPES)}.")
     if wanted == "bfloat16" and device.type == "cuda" and not torch.cuda.is_bf16_supported():
         raise EngineUnusable(f"DTYPE=bfloat16: {torch.cuda.get_device_name(device)} cannot; take float16 or auto.")
+    if device.type == "cpu" and wanted != "float32" and not _computes(wanted):
+        raise EngineUnusable(
+            f"DTYPE={wanted}: this processor announces instructions for it that it does not carry out (a virtual "
+            "machine may hide them), and PyTorch dies of them. Take float32."
+        )
     return DTYPES[wanted]
+
+
+def _computes(dtype: str) -> bool:
+    """Try it where nobody is hurt: the fault is an illegal instruction, and ends its process."""
+    words = f"import torch; x = torch.ones(8, 128, dtype=torch.{dtype}); x @ x.T"
+    linear = f"torch.nn.functional.linear(x, torch.ones(64, 128, dtype=torch.{dtype}))"
+    return (
+        subprocess.run([sys.executable, "-c", f"{words}; {linear}"], capture_output=True, check=False).returncode == 0
+    )
 
 
 def _natural_dtype(device: torch.device) -> str:

@@ -143,6 +143,10 @@ class TorchEngine:
         del self._batch
         _empty_cache()
 
+    def request_of(self, sequence: Sequence) -> PagedRequest:
+        """What a running sequence is below: its tokens."""
+        return self._running[sequence].request
+
     def _check_room(self, sequence: Sequence) -> None:
         if sequence in self._running:
             raise RuntimeError(f"{sequence.id} was admitted twice")

@@ -28,7 +28,7 @@ from services.worker.engines.torch.paged import PagedBatch
 from services.worker.engines.torch.sizing import Sizes, size
 from services.worker.engines.torch.spec import TorchSpec
 from services.worker.engines.torch.text import Prompts, decoder
-from services.worker.engines.torch.warmup import warm_up
+from services.worker.engines.torch.warmup import doubted, warm_up
 from services.worker.host import EngineUnusable
 
 Say = Callable[[str], None]
@@ -52,7 +52,7 @@ def load(spec: TorchSpec, say: Say = lambda line: None) -> TorchEngine:
     engine = _engine(spec, model, tokenizer, sizes)
     engine_facts = f"{sizes.kv_tokens} tokens of memory, context {sizes.context_tokens}, {spec.slots} slots"
     say(f"{spec.model_id} on {device} in {str(dtype).removeprefix('torch.')}: {engine_facts}")
-    _try_out(engine, spec, sizes)
+    _try_out(engine, model, spec, sizes)
     return engine
 
 
@@ -80,11 +80,16 @@ def _engine(spec: TorchSpec, model: Any, tokenizer: Any, sizes: Sizes) -> TorchE
     )
 
 
-def _try_out(engine: TorchEngine, spec: TorchSpec, sizes: Sizes) -> None:
+def _try_out(engine: TorchEngine, model: Any, spec: TorchSpec, sizes: Sizes) -> None:
     """Take a few steps: a model that cannot be batched says so now, and not to the first request."""
     try:
+        doubt = doubted(engine, model)
+        if doubt:
+            raise _unbatchable(spec.model_id, doubt)
         most_tokens = sizes.step_tokens - spec.slots
-        warm_up(engine, chunk_tokens=spec.prefill_chunk_tokens, most_tokens=most_tokens, thorough=spec.warm_up)
+        warm_up(engine, chunk_tokens=spec.prefill_chunk_tokens, most_tokens=most_tokens, measure=spec.warm_up)
+    except EngineUnusable:
+        raise
     except Exception as error:
         if is_out_of_memory(error):
             raise EngineUnusable(f"{spec.model_id}: no memory for a step; lower KV_TOKENS or MAX_BATCH_SIZE.") from None
@@ -153,22 +158,43 @@ def _check_weights(folder: Path, model_id: str, dtype: torch.dtype, device: torc
 
 
 def _loaded(folder: Path, model_id: str, dtype: torch.dtype, device: torch.device) -> tuple[Any, Any]:
-    options = {"local_files_only": True, "trust_remote_code": False}
     try:
-        config = AutoConfig.from_pretrained(folder, **options)
-        if type(config) not in AutoModelForCausalLM._model_mapping:
-            raise _unbatchable(model_id, f"a model of type {config.model_type!r} does not write text")
-        model = AutoModelForCausalLM.from_pretrained(
-            folder, config=config, use_safetensors=True, dtype=dtype, attn_implementation="sdpa", **options
-        )
-        tokenizer = AutoTokenizer.from_pretrained(folder, **options)
-        return model.to(device).eval(), tokenizer
-    except (OSError, ValueError, ImportError, KeyError, RuntimeError) as error:
-        raise _unloadable(model_id, error) from None
+        return _model(folder, model_id, dtype).to(device).eval(), _tokenizer(folder)
+    except EngineUnusable:
+        raise
+    except Exception as error:  # files can be wrong in any way
+        raise _unloadable(model_id, error) from error
+
+
+def _model(folder: Path, model_id: str, dtype: torch.dtype) -> Any:
+    config = AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+    if type(config) not in AutoModelForCausalLM._model_mapping:
+        raise _unbatchable(model_id, f"a model of type {config.model_type!r} does not write text")
+    kind = AutoModelForCausalLM._model_mapping[type(config)]
+    model, report = AutoModelForCausalLM.from_pretrained(
+        folder,
+        config=config,
+        dtype=dtype,
+        attn_implementation="sdpa" if kind._supports_sdpa else "eager",
+        use_safetensors=True,
+        local_files_only=True,
+        trust_remote_code=False,
+        output_loading_info=True,
+    )
+    missing = sorted(report["missing_keys"])
+    if missing:  # transformers would go on with random numbers in their place
+        raise ValueError(f"{len(missing)} weights are missing, {missing[0]} is the first")
+    return model
+
+
+def _tokenizer(folder: Path) -> Any:
+    return AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
 
 
 def _unloadable(model_id: str, error: Exception) -> EngineUnusable:
-    reason = str(error).strip()
+    reason = str(error).strip() or type(error).__name__
+    if is_out_of_memory(error):
+        reason = f"there is not enough memory ({reason}); take a smaller model or another DEVICE"
     if "trust_remote_code" in reason or "custom code" in reason:
         reason = "it comes with code of its own, which is not run here; take a model that transformers knows"
     return EngineUnusable(f"MODEL_ID={model_id} cannot be loaded: {reason}")

@@ -138,7 +138,7 @@ class PagedBatch:
         After an exception the requests are half done: `rewind` makes them as they were, `remove` works too.
         """
         self._scheduler.prefill_chunk_tokens = prefill_chunk_tokens
-        self._saved = [_Saved.of(request) for request in self._scheduler.active_requests.values()]
+        self._save()
         if not self._processor.prepare_next_batch():
             raise RuntimeError(f"no step could be made of {self.running} running sequences")
         self._processor._generation_step(self._model)
@@ -149,6 +149,9 @@ class PagedBatch:
         """Undo a step that did not come to its end: it can be taken again. Pages written twice hold the same."""
         for saved in self._saved:
             saved.restore()
+
+    def _save(self) -> None:
+        self._saved = [_Saved.of(request) for request in self._scheduler.active_requests.values()]
 
     def _computed(self, reading: set[str]) -> Computed:
         batch = self._processor.inputs_and_outputs.requests_in_batch

@@ -37,6 +37,11 @@ class Sizes:
 
 def size(spec: TorchSpec, config: Any, dtype: torch.dtype, free: int, *, on_gpu: bool) -> Sizes:
     """Explicit values are kept or refused; automatic ones are as large as they are useful and fit."""
+    if getattr(config, "num_attention_heads", None) is None:
+        raise EngineUnusable(
+            f"MODEL_ID={spec.model_id} cannot be batched continuously: a model of type {config.model_type!r} "
+            "has no attention, and its memory no pages."
+        )
     context_tokens = _context_tokens(spec, config)
     step_tokens = spec.slots + max(MAX_CHUNK_TOKENS[on_gpu], spec.prefill_chunk_tokens)
     per_token = _bytes_per_token(config, dtype) + step_tokens * dtype.itemsize  # its keys and values, its mask column
@@ -61,7 +66,7 @@ def _context_tokens(spec: TorchSpec, config: Any) -> int:
 
 
 def _bytes_per_token(config: Any, dtype: torch.dtype) -> int:
-    """Keys and values of every layer, twice: once kept, once gathered for the attention of one step."""
+    """Keys and values of every layer, and once more for one of them: gathered for the attention of a step."""
     heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
     width = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
     kept = 2 * heads * width * dtype.itemsize * config.num_hidden_layers

@@ -8,6 +8,9 @@ reading takes at most about twice a step without:   (a + b * slots) / c   tokens
 from __future__ import annotations
 
 from statistics import median
+from typing import Any
+
+import torch
 
 from services.contracts.generate import GenerateRequest
 from services.worker.engine import Expected
@@ -17,13 +20,16 @@ STEPS = 4
 PROMPT_TOKENS = 8
 """Of those that write during the measurement."""
 TRIAL_CHUNK_TOKENS = 128
+TRIAL_TOKENS = 24
+"""Of the prompt that a model is tried with: more than one chunk and more than one page."""
+DOUBTFUL_DEVIATIONS = 0.5
+"""Of a row's logits. Rounding moves them by a few hundredths, a wrong reading by several."""
 
 
-def warm_up(engine: TorchEngine, *, chunk_tokens: int, most_tokens: int, thorough: bool) -> None:
+def warm_up(engine: TorchEngine, *, chunk_tokens: int, most_tokens: int, measure: bool) -> None:
     """Set the engine's `expected` and its chunk; `chunk_tokens` 0 chooses one of at most `most_tokens`."""
     engine.prefill_chunk_tokens = chunk_tokens or min(TRIAL_CHUNK_TOKENS, most_tokens)
-    if not thorough:
-        _one_answer(engine)
+    if not measure:
         return
     decode_s, prefill_s_per_token = _measured(engine)
     engine.expected = Expected(1000 * decode_s, 1000 * prefill_s_per_token)
@@ -32,10 +38,35 @@ def warm_up(engine: TorchEngine, *, chunk_tokens: int, most_tokens: int, thoroug
         engine.prefill_chunk_tokens = max(MIN_CHUNK_TOKENS, min(as_long_as_a_step, most_tokens))
 
 
-def _one_answer(engine: TorchEngine) -> None:
-    _admit(engine, 1, PROMPT_TOKENS)
+def doubted(engine: TorchEngine, model: Any) -> str:
+    """Why its steps cannot be trusted, or nothing: a prompt read in chunks, and what the model says of it as a whole.
+
+    A model that attends in its own way ignores the pages without a word and writes nonsense. The tokens need not be
+    equal, since rounding differs; none may be one that the whole reading holds for clearly worse than its best.
+    """
+    engine.prefill_chunk_tokens = MIN_CHUNK_TOKENS
+    sequence = _admit(engine, 1, TRIAL_TOKENS)
+    request = engine.request_of(sequence)
     while engine.running:
         engine.step()
+    with torch.no_grad():
+        ids = torch.tensor([[*sequence.prompt_ids, *request.generated_tokens]], device=model.device)
+        whole = _logits(model, ids)[0, TRIAL_TOKENS - 1 : -1].float()
+    chosen = whole.gather(-1, ids[0, TRIAL_TOKENS:, None])[:, 0]
+    worse_by = (whole.max(-1).values - chosen) / whole.std(-1)
+    if bool((worse_by <= DOUBTFUL_DEVIATIONS).all()):
+        return ""
+    return "what it writes from pages of memory is not what it writes from the whole text"
+
+
+def _logits(model: Any, ids: Any) -> Any:
+    """Of a whole text, without pages; an attention that can only do pages is exchanged meanwhile."""
+    attention = model.config._attn_implementation
+    try:
+        model.set_attn_implementation(attention.removeprefix("paged|"))
+        return model(ids, use_cache=False).logits
+    finally:
+        model.set_attn_implementation(attention)
 
 
 def _measured(engine: TorchEngine) -> tuple[float, float]:

@@ -1,0 +1,20 @@
+"""The tiny model, made once for all tests of this folder; they are skipped where the extra `torch` is not installed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+
+@pytest.fixture(scope="session")
+def model_cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where models made by tests are kept."""
+    return tmp_path_factory.mktemp("models")
+
+
+@pytest.fixture(scope="session")
+def tiny_folder(model_cache: Path) -> Path:
+    from services.worker.engines.torch import tiny
+
+    return tiny.build(model_cache)
