@@ -1,6 +1,6 @@
 """An engine with a model's latency and none of its weights: the lab's default.
 
-One step of n sequences lasts
+One step that computes something for n sequences lasts
 
     (a + b * n + c * prefill_tokens) * (1 + jitter) * time_scale      milliseconds
 
@@ -138,8 +138,9 @@ class SimulatedEngine:
 
     def step(self) -> Step:
         self.faults.begin_step()
-        batch_size = len(self._answers)
-        prefill_tokens = self._read()
+        writing = len(self._answers) - len(self._unread)
+        prompts, prefill_tokens = self._read()
+        batch_size = writing + prompts
         duration_s = self.faults.lasting_s(self._latency.step_s(batch_size, prefill_tokens, self._chance))
         step = Step(duration_s, batch_size, prefill_tokens)
         for sequence, texts in self._answers.items():
@@ -167,18 +168,18 @@ class SimulatedEngine:
     def close(self) -> None:
         """Nothing is held but memory of this process."""
 
-    def _read(self) -> int:
-        """Read on in the prompts, the most urgent first, and say how many tokens that were."""
-        left = self.prefill_chunk_tokens
+    def _read(self) -> tuple[int, int]:
+        """Read on in the prompts, the most urgent first: in how many of them, and how many tokens."""
+        prompts, left = 0, self.prefill_chunk_tokens
         while left and self._unread:
             sequence = self._unread[0]
             read = min(left, sequence.unread_tokens)
             sequence.unread_tokens -= read
-            left -= read
+            prompts, left = prompts + 1, left - read
             if not sequence.unread_tokens:
                 del self._unread[0]
                 self.faults.prompt_read(prompt_text(sequence.request))
-        return self.prefill_chunk_tokens - left
+        return prompts, self.prefill_chunk_tokens - left
 
     def _too_long(self, what: str, field: str) -> BadInput:
         limit = f"this worker's context of {self.context_tokens} tokens"

@@ -6,17 +6,29 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from tests.worker.contract.engines import ENGINES, Make, Sizes
+from tests.worker.contract.engines import ENGINES, EXAMPLES, Make, Sizes
 from tests.worker.contract.watched import Watched
 
 Watch = Callable[..., Watched]
 
 
 @pytest.fixture(scope="session", params=sorted(ENGINES))
-def make(request: pytest.FixtureRequest) -> Make:
+def name(request: pytest.FixtureRequest) -> str:
+    """Of the engine that is tested."""
+    named: str = request.param
+    return named
+
+
+@pytest.fixture(scope="session")
+def make(name: str, tmp_path_factory: pytest.TempPathFactory) -> Make:
     """Makes engines of one kind."""
-    opened: Make = ENGINES[request.param]()
-    return opened
+    return ENGINES[name](tmp_path_factory.mktemp(name))
+
+
+@pytest.fixture(scope="session")
+def examples(name: str) -> int:
+    """How many examples of a property to try."""
+    return EXAMPLES[name]
 
 
 @pytest.fixture

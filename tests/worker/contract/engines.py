@@ -1,8 +1,8 @@
 """The engines that must keep the contract.
 
-To add an engine, write a function that opens it and name it in `ENGINES`. It is called once a session, so it may load
-a model, and may skip with a reason where the engine cannot be had; what it returns makes an engine of given sizes, and
-is called by every test, so it should be quick. Nothing else in this folder knows an engine by name.
+To add an engine, write a function that opens it and name it in both tables. It is called once a session, with a folder
+of its own, so it may make a model, and may skip with a reason where the engine cannot be had; what it returns makes an
+engine of given sizes, and is called by every test, so it should be quick. Nothing else here knows an engine by name.
 
 An engine may have less memory, fewer slots or a shorter context than it was asked for, and says so itself; no step may
 read more than the chunk that was asked for.
@@ -10,9 +10,13 @@ read more than the chunk that was asked for.
 
 from __future__ import annotations
 
+import gc
 import random
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import pytest
 
 from services.worker.engine import Engine
 from services.worker.engines.simulated import LatencyModel, SimulatedEngine
@@ -31,7 +35,7 @@ class Sizes:
 Make = Callable[[Sizes], Engine]
 
 
-def simulated() -> Make:
+def simulated(folder: Path) -> Make:
     def make(sizes: Sizes) -> Engine:
         return SimulatedEngine(
             model="m",
@@ -46,4 +50,22 @@ def simulated() -> Make:
     return make
 
 
-ENGINES: dict[str, Callable[[], Make]] = {"simulated": simulated}
+def torch(folder: Path) -> Make:
+    """The tiny model. An automatic chunk is measured; here it is given, so nothing has to be."""
+    pytest.importorskip("torch", reason="the extra `torch` is not installed")
+    from services.worker.engines.torch import tiny
+    from services.worker.engines.torch.loading import load
+    from services.worker.engines.torch.spec import TorchSpec
+
+    model = str(tiny.build(folder))
+    gc.freeze()  # torch's many objects are here to stay: collecting them at each close would take most of the time
+
+    def make(sizes: Sizes) -> Engine:
+        return load(TorchSpec(model_id=model, device="cpu", warm_up=False, **asdict(sizes)))
+
+    return make
+
+
+ENGINES: dict[str, Callable[[Path], Make]] = {"simulated": simulated, "torch": torch}
+EXAMPLES = {"simulated": 100, "torch": 12}
+"""How many examples of a property each has the time for."""

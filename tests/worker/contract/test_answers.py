@@ -12,6 +12,7 @@ from tests.worker.contract.engines import Make, Sizes
 from tests.worker.contract.watched import Watched, asking, words
 
 ASKED = asking("asked", words(25, 3), max_tokens=24)
+COMPANY = st.lists(st.tuples(st.integers(1, 40), st.integers(1, 30), st.floats(0, 2)), max_size=4)
 
 
 @pytest.mark.parametrize("max_tokens", [1, 2, 17, 200])
@@ -52,25 +53,24 @@ def test_the_same_seed_gives_the_same_answer_when_chance_has_a_say(make: Make):
     assert _answer(make, asked) == _answer(make, asked)
 
 
-@settings(max_examples=25, deadline=None)
-@given(
-    beside=st.lists(st.tuples(st.integers(0, 40), st.integers(1, 30), st.floats(0, 2)), max_size=4),
-    joins_after=st.integers(0, 12),
-    chunk_tokens=st.sampled_from([3, 8, 32]),
-)
-def test_an_answer_is_the_same_whatever_runs_beside_it(
-    make: Make, beside: list[tuple[int, int, float]], joins_after: int, chunk_tokens: int
-):
-    watched = Watched(make, Sizes(slots=5, kv_tokens=1536, prefill_chunk_tokens=chunk_tokens))
-    for number, (count, tokens, deadline) in enumerate(beside):
-        watched.admit(asking(str(number), words(count + 1, number), tokens), deadline)
-    for _ in range(joins_after):
-        if watched.running:
-            watched.step()
-    sequence = watched.admit(ASKED, deadline=1.0)
-    watched.run_out()
-    watched.engine.close()
-    assert watched.said(sequence) == _answer(make, ASKED)
+def test_an_answer_is_the_same_whatever_runs_beside_it(make: Make, examples: int):
+    alone = _answer(make, ASKED)
+
+    @settings(max_examples=examples, deadline=None)
+    @given(COMPANY, st.integers(0, 12), st.sampled_from([3, 8, 32]))
+    def in_company(company: list[tuple[int, int, float]], joins_after: int, chunk_tokens: int) -> None:
+        watched = Watched(make, Sizes(slots=5, kv_tokens=1536, prefill_chunk_tokens=chunk_tokens))
+        for number, (count, tokens, deadline) in enumerate(company):
+            watched.admit(asking(str(number), words(count, number), tokens), deadline)
+        for _ in range(joins_after):
+            if watched.running:
+                watched.step()
+        sequence = watched.admit(ASKED, deadline=1.0)
+        watched.run_out()
+        watched.engine.close()
+        assert watched.said(sequence) == alone
+
+    in_company()
 
 
 def _answer(make: Make, request: GenerateRequest) -> str:

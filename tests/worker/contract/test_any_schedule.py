@@ -11,10 +11,7 @@ from services.worker.engine import Sequence
 from tests.worker.contract.engines import Make, Sizes
 from tests.worker.contract.watched import Watched, asking, words
 
-SIZES = Sizes(slots=3, kv_tokens=96, context_tokens=64, prefill_chunk_tokens=8)
-SETTINGS = settings(
-    max_examples=60, stateful_step_count=30, deadline=None, suppress_health_check=[HealthCheck.too_slow]
-)
+SIZES = Sizes(slots=3, kv_tokens=128, context_tokens=96, prefill_chunk_tokens=8)
 
 
 class Schedule(RuleBasedStateMachine):
@@ -77,5 +74,8 @@ class Schedule(RuleBasedStateMachine):
         return engine.running < engine.slots and reserved + sequence.reserved_tokens <= engine.kv_tokens
 
 
-def test_any_schedule_keeps_the_contract(make: Make):
-    run_state_machine_as_test(lambda: Schedule(make), settings=SETTINGS)
+def test_any_schedule_keeps_the_contract(make: Make, examples: int):
+    chosen = settings(
+        max_examples=examples, stateful_step_count=30, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+    )
+    run_state_machine_as_test(lambda: Schedule(make), settings=chosen)

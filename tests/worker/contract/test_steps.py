@@ -82,6 +82,16 @@ def test_a_sequence_may_join_before_any_step(watch: Watch):
     watched.run_out()
 
 
+def test_the_size_of_a_batch_is_for_how_many_the_step_computed_something(watch: Watch):
+    watched = watch(prefill_chunk_tokens=4)
+    writing = watched.admit(asking("writing", max_tokens=20))
+    while writing.unread_tokens:
+        watched.step()
+    watched.admit(asking("first", words(30)), deadline=1)
+    watched.admit(asking("second", words(30)), deadline=2)
+    assert watched.step().batch_size == 2
+
+
 def test_an_empty_prompt_is_answered_or_refused_but_never_stands_still(watch: Watch):
     watched = watch()
     try:

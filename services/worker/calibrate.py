@@ -1,0 +1,202 @@
+"""`weir worker calibrate`: measure an engine, and give the simulated one its speed.
+
+The engine that the settings name (`ENGINE`, `MODEL_ID`, `DEVICE`) is turned by hand: 1, 2, 4 ... sequences that write,
+and prompts of several lengths that are read, alone and beside others that write. Every step tells how long it took, how
+many sequences were in it and how many prompt tokens it read, and that is all that the fit looks at.
+
+The result is three lines for `.env`. What it cannot tell is what makes a model's steps differ otherwise: attention over
+long contexts, the first steps of a new size.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import os
+import sys
+import tempfile
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+from services.contracts.generate import GenerateRequest
+from services.runtime.errors import BadInput
+from services.runtime.serve import CannotStart
+from services.runtime.settings import load
+from services.worker.app import engine as engine_of
+from services.worker.config import WorkerSettings
+from services.worker.engine import Engine
+from services.worker.engine import Sequence as Running
+from services.worker.fitting import CannotFit, Fit, Kind, fit, typical
+
+DEFAULT_REPEATS = 9
+WRITER_WORDS = 4
+SHORTEST_PROMPT_TOKENS = 16
+LONGEST_PROMPT_TOKENS = 512
+WARM_UP_ROUNDS = 1  # the first step of a size may set things up
+EXIT_CANNOT_FIT = 1
+WORDS = ("water", "gate", "level", "lock", "river")
+
+
+@dataclass(frozen=True, slots=True)
+class Calibration:
+    """An engine's speed, and whose it is."""
+
+    fit: Fit
+    steps: int
+    engine: str
+    model: str
+
+    def settings(self, *, device: str, date: str) -> str:
+        """As lines of an environment file."""
+        fit = self.fit
+        return (
+            f"# The simulated engine's speed, as measured on {date} by `weir worker calibrate`:\n"
+            f"# engine {self.engine}, model {_one_line(self.model)}, device {_one_line(device)}.\n"
+            f"# {self.steps} steps of {fit.kinds} kinds; R squared {fit.r_squared:.4f}, "
+            f"the worst typical step is off by {fit.worst_residual:.1%}.\n"
+            f"SIM_STEP_MS={fit.step_ms:.4g}\n"
+            f"SIM_STEP_PER_SEQUENCE_MS={fit.per_sequence_ms:.4g}\n"
+            f"SIM_PREFILL_MS_PER_TOKEN={fit.prefill_ms_per_token:.4g}\n"
+        )
+
+
+def calibrate(engine: Engine, *, repeats: int = DEFAULT_REPEATS) -> Calibration:
+    """Measure an engine that nobody else uses; it is left empty. Raises CannotFit."""
+    bench = _Bench(engine, repeats)
+    for _ in range(WARM_UP_ROUNDS):
+        bench.round(1)
+    bench.samples_ms.clear()
+    bench.round(repeats)
+    found = fit(typical(bench.samples_ms))
+    return Calibration(found, sum(map(len, bench.samples_ms.values())), engine.name, engine.model)
+
+
+class _Bench:
+    """An engine, and the steps it took."""
+
+    def __init__(self, engine: Engine, repeats: int) -> None:
+        self.engine = engine
+        self.samples_ms: defaultdict[Kind, list[float]] = defaultdict(list)
+        self._repeats = repeats
+        self._tokens_per_word = engine.prepare(self._request(64, 1)).prompt_tokens / 64
+
+    def round(self, repeats: int) -> None:
+        """Everything there is to measure."""
+        for count in powers_of_two(1, self.engine.slots):
+            self._write(count, repeats)
+        room = min(LONGEST_PROMPT_TOKENS, self.engine.context_tokens // 2)
+        for beside in sorted({0, self.engine.slots // 2}):
+            for tokens in powers_of_two(SHORTEST_PROMPT_TOKENS, room):
+                for _ in range(repeats):
+                    self._read(max(1, int(tokens / self._tokens_per_word)), beside)
+
+    def _write(self, count: int, repeats: int) -> None:
+        """Steps of so many sequences that write, or of as many as there is memory for."""
+        running = self._admit_writers(count)
+        while len(self.samples_ms[len(running), 0]) < repeats and self.engine.running == len(running):
+            self._step()
+        self._drop(running)
+
+    def _read(self, words: int, beside: int) -> None:
+        """The steps that read one prompt, while others write."""
+        running = self._admit_writers(beside)
+        while any(sequence.unread_tokens for sequence in running):
+            self._step()
+        prompt = self._admit(words, 1)
+        while prompt is not None and prompt.unread_tokens:
+            self._step()
+        self._drop([*running, *([prompt] if prompt else [])])
+
+    def _admit_writers(self, count: int) -> list[Running]:
+        """As many as asked for and fit; they write for as long as the measurement takes."""
+        writers = (self._admit(WRITER_WORDS, self._repeats + LONGEST_PROMPT_TOKENS) for _ in range(count))
+        return [writer for writer in writers if writer is not None]
+
+    def _admit(self, words: int, max_tokens: int) -> Running | None:
+        """None: it does not fit."""
+        most = self.engine.context_tokens - math.ceil(words * self._tokens_per_word) - 8
+        try:
+            sequence = self.engine.prepare(self._request(words, max(1, min(max_tokens, most))))
+            self.engine.admit(sequence)
+        except (BadInput, RuntimeError):
+            return None
+        return sequence
+
+    def _step(self) -> None:
+        step = self.engine.step()
+        if step.lost:
+            raise CannotFit("the engine ran out of memory on the way: lower MAX_BATCH_SIZE or KV_TOKENS")
+        self.samples_ms[step.batch_size, step.prefill_tokens].append(step.duration_s * 1000)
+
+    def _drop(self, sequences: Sequence[Running]) -> None:
+        for sequence in sequences:
+            self.engine.drop(sequence)
+
+    def _request(self, words: int, max_tokens: int) -> GenerateRequest:
+        prompt = " ".join(WORDS[number % len(WORDS)] for number in range(words))
+        return GenerateRequest(
+            id="calibration", tenant="weir", deadline_ms=1, max_tokens=max_tokens, prompt=prompt, temperature=0.0,
+            seed=0, ignore_eos=True,
+        )  # fmt: skip
+
+
+def powers_of_two(least: int, most: int) -> Iterator[int]:
+    """least, twice that, and so on, and `most` itself."""
+    while least < most:
+        yield least
+        least *= 2
+    yield most
+
+
+def write(path: Path, text: str) -> None:
+    """The whole file or none of it: under another name first."""
+    with tempfile.NamedTemporaryFile(
+        "w", dir=path.parent, prefix=f".{path.name}.", encoding="utf-8", delete=False
+    ) as new:
+        new.write(text)
+    os.replace(new.name, path)
+
+
+def main(words: Sequence[str] | None = None) -> int:
+    """Settings from the environment, as the worker's."""
+    arguments = _arguments(words)
+    settings = load(WorkerSettings)
+    try:
+        engine = engine_of(settings)
+        try:
+            measured = calibrate(engine, repeats=arguments.repeats)
+        finally:
+            engine.close()
+    except CannotStart as error:
+        sys.stderr.write(f"calibrate: {error}\n")
+        return error.exit_status
+    except CannotFit as error:
+        sys.stderr.write(f"calibrate: nothing was written: {error}\n")
+        return EXIT_CANNOT_FIT
+    device = settings.device if settings.engine == "torch" else "none"
+    text = measured.settings(device=device, date=datetime.now(UTC).date().isoformat())
+    if arguments.write is None:
+        sys.stdout.write(text)
+    else:
+        write(arguments.write, text)
+    return 0
+
+
+def _arguments(words: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="weir worker calibrate", description="Measure the engine of the settings.")
+    parser.add_argument("--write", type=Path, metavar="FILE", help="write the settings there instead of printing them")
+    parser.add_argument(
+        "--repeats", type=int, default=DEFAULT_REPEATS, metavar="N", help="steps of each kind (default: %(default)s)"
+    )
+    return parser.parse_args(words)
+
+
+def _one_line(text: str) -> str:
+    return " ".join(text.split())
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
