@@ -12,6 +12,7 @@ from loadtests.evil.talk import Json, Talk, length
 
 Trick = Callable[[Talk], Awaitable[None]]
 MAX_BODY_BYTES = 1_048_576
+MOST_REMEMBERED = 1000
 QUESTIONS = ("/generate", "/chat/completions", "/completions")
 
 
@@ -21,7 +22,7 @@ async def honest(talk: Talk) -> None:
 
 
 class EvilWorker:
-    """One worker. `choose` names the trick for each question; `asked` are the nonces of those it was asked."""
+    """One worker. `choose` names the trick for each question; `asked` are the last nonces that it was asked."""
 
     def __init__(self, kind: str, choose: Callable[[Talk], Trick], *, model: str, slots: int = 4) -> None:
         self.kind = kind
@@ -29,6 +30,7 @@ class EvilWorker:
         self.slots = slots
         self.asked: list[str] = []
         self.unasked: bytes = b""  # said to everybody who connects, before there is a question
+        self.count = self.played = 0
         self._choose = choose
         self._earlier = b""
         self._server: asyncio.Server | None = None
@@ -82,8 +84,12 @@ class EvilWorker:
             talk = Talk(writer, self.kind, self.model, headers.get(b"x-request-id", b""), json.loads(body))
             talk.earlier, talk.count = self._earlier, count
             count += 1
+            self.count += 1
             self.asked.append(talk.nonce)
-            await _until_gone(self._choose(talk)(talk), reader)
+            del self.asked[:-MOST_REMEMBERED]
+            trick = self._choose(talk)
+            self.played += trick is not honest
+            await _until_gone(trick(talk), reader)
             self._earlier = talk.answered()
             if talk.over:
                 return
@@ -96,6 +102,8 @@ class EvilWorker:
                 "name": "evil", "engine": "evil", "models": [self.model], "slots": self.slots, "queue_size": 0,
                 "running": 0, "waiting": 0, "draining": False, "step_ms": 1.0,
             }  # fmt: skip
+        elif path == "/played":
+            told = {"asked": self.count, "tricks": self.played}
         elif path.endswith("/models"):
             told = {"object": "list", "data": [{"id": self.model, "object": "model"}]}
         body = json.dumps(told).encode()
@@ -128,9 +136,9 @@ def _header(line: bytes) -> tuple[bytes, bytes]:
 
 
 @asynccontextmanager
-async def running(worker: EvilWorker) -> AsyncIterator[EvilWorker]:
+async def running(worker: EvilWorker, port: int = 0) -> AsyncIterator[EvilWorker]:
     """Start it, and stop it whatever happens."""
-    await worker.start()
+    await worker.start(port)
     try:
         yield worker
     finally:

@@ -3,7 +3,7 @@
     right      whole, marked as whole, and the right text to the last byte
     refused    a status and a code that say why not
     cut        a stream that says by an error event that it is not whole, and whose text until then was right
-    dropped    a stream that ended without a word: visibly not whole, but nobody said so
+    dropped    its connection ended before it, or a stream ended without a word: visibly not whole, but unexplained
     foreign    somebody else's nonce, anywhere in it
     wrong      anything else: a wrong text, one that is cut and told as whole, an answer without sense
 
@@ -48,6 +48,8 @@ def judge(heard: Heard, nonce: str, max_tokens: int) -> Verdict:
     """Everything that has been heard of one answer, against the question."""
     if any(found != nonce.encode() for found in NONCE.findall(heard.body)):
         return Verdict.FOREIGN
+    if not heard.ended:
+        return Verdict.DROPPED
     try:
         if heard.status != 200:
             return _refusal(heard)
@@ -58,7 +60,7 @@ def judge(heard: Heard, nonce: str, max_tokens: int) -> Verdict:
 
 def _refusal(heard: Heard) -> Verdict:
     code = json.loads(heard.body)["error"]["code"]
-    honest = heard.ended and heard.status in REFUSALS and isinstance(code, str) and bool(code)
+    honest = heard.status in REFUSALS and isinstance(code, str) and bool(code)
     return Verdict.REFUSED if honest else Verdict.WRONG
 
 
@@ -69,7 +71,7 @@ def _whole(heard: Heard, nonce: str, max_tokens: int) -> Verdict:
         text, finish = choice["message"]["content"], choice["finish_reason"]
     else:
         text, finish = said["text"], "stop"
-    good = heard.ended and text == right(nonce) and finish == "stop" and _counted(said["usage"], max_tokens)
+    good = text == right(nonce) and finish == "stop" and _counted(said["usage"], max_tokens)
     return Verdict.RIGHT if good else Verdict.WRONG
 
 
@@ -118,14 +120,14 @@ def _stream(heard: Heard, nonce: str, max_tokens: int) -> Verdict:
         if data:
             said.take(name, data)
     marked = said.done or said.finish is not None
-    if said.after or (rest and heard.ended):
+    if said.after or rest:
         return Verdict.WRONG
     if said.error:
-        honest = heard.ended and not marked and right(nonce).startswith(said.text)
+        honest = not marked and right(nonce).startswith(said.text)
         return Verdict.CUT if honest else Verdict.WRONG
     if not marked:
         return Verdict.DROPPED
-    whole = heard.ended and said.done and said.finish == "stop" and said.text == right(nonce)
+    whole = said.done and said.finish == "stop" and said.text == right(nonce)
     good = whole and (said.usage is None or _counted(said.usage, max_tokens))
     return Verdict.RIGHT if good else Verdict.WRONG
 

@@ -15,9 +15,10 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
 from time import perf_counter
+from typing import Protocol
 from urllib.parse import urlsplit
 
-from loadtests.openloop.answer import SERVED
+from loadtests.openloop.answer import SERVED, Answer
 from loadtests.openloop.arrivals import Ask, asks, numbered
 from loadtests.openloop.asking import Asking
 from loadtests.openloop.connection import Exchange, Pool
@@ -31,18 +32,40 @@ LOOK_EVERY_S = 1.0
 BEAT_S = 0.005
 
 Watch = Callable[[float, Ledger], None]
+Listen = Callable[[Row, Exchange], None]
+
+
+class Requests(Protocol):
+    """Makes a request's bytes; `number` tells it from all others of the run. `Asking` is the usual one."""
+
+    def bytes_of(self, ask: Ask, number: int) -> bytes: ...
 
 
 class Client:
-    """One run of one plan against one address."""
+    """One run of one plan against one address.
 
-    def __init__(self, plan: Plan, url: str, source: Iterator[Ask] | None = None) -> None:
+    `requests` for other questions than the usual ones; `answer` makes what reads each answer, and `listen` is told of
+    every try that has ended.
+    """
+
+    def __init__(
+        self,
+        plan: Plan,
+        url: str,
+        source: Iterator[Ask] | None = None,
+        *,
+        requests: Requests | None = None,
+        answer: Callable[[], Answer] = Answer,
+        listen: Listen | None = None,
+    ) -> None:
         parts = urlsplit(url)
         if parts.scheme != "http" or not parts.hostname:
             raise ValueError(f"{url!r} is not an http:// address")
         self.plan = plan
         self.ledger = Ledger()
-        self._asking = Asking(url, plan.route)
+        self._requests: Requests = requests or Asking(url, plan.route)
+        self._answer = answer
+        self._listen = listen
         self._source = numbered(asks(plan) if source is None else source)
         host, port = parts.hostname, parts.port or 80
         self._pools = {tenant.name: Pool(host, port, tenant.connections) for tenant in plan.tenants}
@@ -127,7 +150,8 @@ class Client:
     def _try(self, row: Row, ask: Ask) -> None:
         self._sent += 1
         row.attempts += 1
-        exchange = Exchange(self._asking.bytes_of(ask, self._sent), partial(self._settle_or_stop, row, ask))
+        exchange = Exchange(self._requests.bytes_of(ask, self._sent), partial(self._settle_or_stop, row, ask))
+        exchange.answer = self._answer()
         loop = asyncio.get_running_loop()
         exchange.patience = loop.call_later(ask.tenant.waits_s, exchange.give_up, GAVE_UP)
         self._pools[ask.tenant.name].send(exchange)
@@ -143,6 +167,8 @@ class Client:
     def _settle(self, row: Row, ask: Ask, exchange: Exchange) -> None:
         """A try is over: the row gets its ending, or another try."""
         self._write_down(row, exchange)
+        if self._listen is not None:
+            self._listen(row, exchange)
         outcome = self._outcome(row, exchange)
         self.ledger.tried(row, outcome)
         pause = None if outcome in (ON_TIME, LATE) else self._pause_s(row, ask, outcome)
