@@ -160,15 +160,16 @@ def run_workers(
     raise typer.Exit(run(settings, _console(), prefix=name))
 
 
-@worker.command(name="calibrate", context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
+@worker.command(name="calibrate")
 def calibrate_worker(
-    context: typer.Context,
-    write: Annotated[Path | None, typer.Option(help="Write the settings into this file, in the form of .env.")] = None,
+    write: Annotated[Path | None, typer.Option(help="Write the settings into this file instead of printing.")] = None,
+    repeats: Annotated[int | None, typer.Option(min=3, max=10_000, help="Steps of each kind.")] = None,
 ) -> None:
     """Measure the engine that the settings name, and fit the simulated engine's clock to it."""
     from services.lab.calibrate import calibrate
 
-    calibrate(_settings(), [*(("--write", str(write)) if write else ()), *context.args])
+    chosen = {"--write": write, "--repeats": repeats}
+    calibrate(_settings(), [word for name, value in chosen.items() if value is not None for word in (name, str(value))])
 
 
 @app.command()
