@@ -12,6 +12,7 @@ is gone, and logs nothing but the traceback of what an engine raises, without it
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import os
 import random
 import signal
@@ -34,6 +35,7 @@ from services.worker.host import EngineUnusable
 
 READ_BYTES = 65_536
 MAX_ERROR_CHARS = 500
+PR_SET_PDEATHSIG = 1  # of <linux/prctl.h>
 
 Make = Callable[[wire.EngineSpec], Engine]
 T = TypeVar("T")
@@ -181,6 +183,7 @@ def serve(connection: socket.socket, make: Make) -> None:
     """The life of the process; ends it."""
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
+    end_with_worker()
     connection.set_inheritable(False)
     channel = Channel(connection)
     to_main: SimpleQueue[wire.Start | wire.Turn | wire.Free | wire.Stop] = SimpleQueue()
@@ -227,6 +230,15 @@ def beside(name: str, run: Callable[[T], None], argument: T) -> None:
         leave()
 
     threading.Thread(target=life, name=name, daemon=True).start()
+
+
+def end_with_worker() -> None:
+    """Have the kernel kill this process when the worker is gone, where it can (Linux).
+
+    The reader ends it too, and anywhere; but not one that is stopped, or whose driver holds the interpreter's lock.
+    """
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def made(start: wire.Start, make: Make, channel: Channel) -> Engine:

@@ -54,11 +54,15 @@ class OddEngine(SimulatedEngine):
         super().admit(sequence)
 
     def drop(self, sequence):
+        if sequence.id == "raise-in-drop":
+            super().drop(sequence)
+            raise ValueError("freed twice")
         if not self.in_step:  # those who finish are not dropped by the worker
             self.ledger.write(f"drop {sequence.id}\n")
         super().drop(sequence)
 
     def step(self) -> Step:
+        assert self._answers, "stepped with nobody to step for"
         ids = {sequence.id for sequence in self._answers}
         if "raise-in-step" in ids:
             raise ValueError(f"NaN in the logits of {SECRET}")

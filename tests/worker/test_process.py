@@ -94,6 +94,9 @@ def test_an_engine_that_raises_fails_those_that_run_and_serves_the_next(tmp_path
 def test_one_that_the_engine_will_not_admit_is_lost_and_the_others_go_on(tmp_path):
     async def scenario():
         async with odd(tmp_path) as host:
+            refused = await admitted(host, "refuse-admit")
+            step = await host.step()
+            assert (step.batch_size, step.lost) == (0, [(refused, "RuntimeError: no room after all")])
             refused, beside = await admitted(host, "refuse-admit"), await admitted(host, "beside")
             step = await host.step()
             assert step.lost == [(refused, "RuntimeError: no room after all")]
@@ -272,11 +275,13 @@ def test_the_process_keeps_no_sequence_that_is_never_admitted(tmp_path):
             await asyncio.wait([cancelled])
             (tmp_path / "open").touch()
             assert await alive(host) == 0
-            runs = await admitted(host, "raise-in-step")
-            with pytest.raises(EngineFault):
-                await host.step()
+            runs = await admitted(host, "raise-in-drop")
+            await host.step()
             host.drop(runs)
-            host.rest()
+            never_reached = await admitted(host, "never-reached")
+            with pytest.raises(EngineFault, match="freed twice"):
+                await host.step()
+            host.drop(never_reached)
             assert await serves(host)
             assert await alive(host) == 0
 

@@ -372,6 +372,34 @@ def test_a_worker_that_is_killed_leaves_no_engine_behind(moment, tmp_path):
     run(scenario)
 
 
+def test_an_engine_leaves_by_itself_in_the_middle_of_a_step_when_nobody_is_at_the_other_end(tmp_path):
+    async def scenario():
+        async with odd(tmp_path) as host:
+            await admitted(host, "hold-in-step")
+            step = asyncio.create_task(host.step())
+            await until((tmp_path / "held").exists)
+            host._link._transport.abort()
+            with pytest.raises(EngineDied, match="ended with status 0"):  # not: killed
+                await step
+
+    run(scenario)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux kills a process when its parent is gone")
+def test_a_worker_that_is_killed_leaves_no_engine_behind_that_was_stopped(tmp_path):
+    async def scenario():
+        words = [sys.executable, "-c", PARENT, str(tmp_path), "rest"]
+        parent = await asyncio.create_subprocess_exec(*words, stdout=subprocess.PIPE)
+        assert parent.stdout is not None
+        pid = int(await parent.stdout.readline())
+        os.kill(pid, signal.SIGSTOP)
+        parent.kill()
+        await parent.communicate()
+        await until(lambda: is_gone(pid))
+
+    run(scenario)
+
+
 def test_an_engine_whose_output_nobody_reads_leaves_all_the_same(tmp_path):
     """Its streams are the dead worker's: a pipe that is full and has no reader must not hold it."""
 
