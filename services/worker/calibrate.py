@@ -15,8 +15,9 @@ import math
 import os
 import sys
 import tempfile
+import time
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -33,10 +34,13 @@ from services.worker.fitting import CannotFit, Fit, Kind, fit, typical
 
 DEFAULT_REPEATS = 9
 WRITER_WORDS = 4
+WRITER_TOKENS = 64
+WRITTEN_STEPS = 3
 SHORTEST_PROMPT_TOKENS = 16
 LONGEST_PROMPT_TOKENS = 512
 WARM_UP_ROUNDS = 1  # the first step of a size may set things up
 EXIT_CANNOT_FIT = 1
+Clock = Callable[[], float]
 WORDS = ("water", "gate", "level", "lock", "river")
 
 
@@ -63,13 +67,17 @@ class Calibration:
         )
 
 
-def calibrate(engine: Engine, *, repeats: int = DEFAULT_REPEATS) -> Calibration:
-    """Measure an engine that nobody else uses; it is left empty. Raises CannotFit."""
-    bench = _Bench(engine, repeats)
+def calibrate(engine: Engine, *, repeats: int = DEFAULT_REPEATS, clock: Clock | None = None) -> Calibration:
+    """Measure an engine that nobody else uses; it is left empty. Raises CannotFit.
+
+    With a `clock` its seconds count, and not what the engine says of its steps.
+    """
+    bench = _Bench(engine, clock)
     for _ in range(WARM_UP_ROUNDS):
-        bench.round(1)
+        bench.round()
     bench.samples_ms.clear()
-    bench.round(repeats)
+    for _ in range(repeats):  # round by round: what disturbs for a while disturbs each kind of step a little
+        bench.round()
     found = fit(typical(bench.samples_ms))
     return Calibration(found, sum(map(len, bench.samples_ms.values())), engine.name, engine.model)
 
@@ -77,26 +85,27 @@ def calibrate(engine: Engine, *, repeats: int = DEFAULT_REPEATS) -> Calibration:
 class _Bench:
     """An engine, and the steps it took."""
 
-    def __init__(self, engine: Engine, repeats: int) -> None:
+    def __init__(self, engine: Engine, clock: Clock | None) -> None:
         self.engine = engine
         self.samples_ms: defaultdict[Kind, list[float]] = defaultdict(list)
-        self._repeats = repeats
+        self._clock = clock
         self._tokens_per_word = engine.prepare(self._request(64, 1)).prompt_tokens / 64
 
-    def round(self, repeats: int) -> None:
-        """Everything there is to measure."""
+    def round(self) -> None:
+        """Everything there is to measure, once."""
         for count in powers_of_two(1, self.engine.slots):
-            self._write(count, repeats)
+            self._write(count)
         room = min(LONGEST_PROMPT_TOKENS, self.engine.context_tokens // 2)
         for beside in sorted({0, self.engine.slots // 2}):
             for tokens in powers_of_two(SHORTEST_PROMPT_TOKENS, room):
-                for _ in range(repeats):
-                    self._read(max(1, int(tokens / self._tokens_per_word)), beside)
+                self._read(max(1, int(tokens / self._tokens_per_word)), beside)
 
-    def _write(self, count: int, repeats: int) -> None:
+    def _write(self, count: int) -> None:
         """Steps of so many sequences that write, or of as many as there is memory for."""
         running = self._admit_writers(count)
-        while len(self.samples_ms[len(running), 0]) < repeats and self.engine.running == len(running):
+        while any(sequence.unread_tokens for sequence in running):
+            self._step()
+        for _ in range(WRITTEN_STEPS if running else 0):
             self._step()
         self._drop(running)
 
@@ -111,8 +120,8 @@ class _Bench:
         self._drop([*running, *([prompt] if prompt else [])])
 
     def _admit_writers(self, count: int) -> list[Running]:
-        """As many as asked for and fit; they write for as long as the measurement takes."""
-        writers = (self._admit(WRITER_WORDS, self._repeats + LONGEST_PROMPT_TOKENS) for _ in range(count))
+        """As many as asked for and fit; they write for as long as the measurement takes, if there is memory for it."""
+        writers = (self._admit(WRITER_WORDS, WRITER_TOKENS) for _ in range(count))
         return [writer for writer in writers if writer is not None]
 
     def _admit(self, words: int, max_tokens: int) -> Running | None:
@@ -126,10 +135,12 @@ class _Bench:
         return sequence
 
     def _step(self) -> None:
+        began = self._clock() if self._clock else 0.0
         step = self.engine.step()
         if step.lost:
             raise CannotFit("the engine ran out of memory on the way: lower MAX_BATCH_SIZE or KV_TOKENS")
-        self.samples_ms[step.batch_size, step.prefill_tokens].append(step.duration_s * 1000)
+        duration_s = self._clock() - began if self._clock else step.duration_s
+        self.samples_ms[step.batch_size, step.prefill_tokens].append(duration_s * 1000)
 
     def _drop(self, sequences: Sequence[Running]) -> None:
         for sequence in sequences:
@@ -167,7 +178,8 @@ def main(words: Sequence[str] | None = None) -> int:
     try:
         engine = engine_of(settings)
         try:
-            measured = calibrate(engine, repeats=arguments.repeats)
+            clock = time.process_time if arguments.processor_time else None
+            measured = calibrate(engine, repeats=arguments.repeats, clock=clock)
         finally:
             engine.close()
     except CannotStart as error:
@@ -191,7 +203,15 @@ def _arguments(words: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--repeats", type=int, default=DEFAULT_REPEATS, metavar="N", help="steps of each kind (default: %(default)s)"
     )
-    return parser.parse_args(words)
+    parser.add_argument(
+        "--processor-time",
+        action="store_true",
+        help="count the processor's time and not the clock's: for DEVICE=cpu on a machine that does other things too",
+    )
+    arguments = parser.parse_args(words)
+    if arguments.write is not None and not arguments.write.parent.is_dir():
+        parser.error(f"--write {arguments.write}: there is no such folder")
+    return arguments
 
 
 def _one_line(text: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 from pathlib import Path
 
@@ -133,6 +134,22 @@ def test_the_command_measures_the_engine_of_the_settings_and_writes_its_speed(
     assert "SIM_STEP_MS=7\n" in (tmp_path / "speed.env").read_text()
     assert main(["--repeats", "3"]) == 0
     assert capsys.readouterr().out == (tmp_path / "speed.env").read_text()
+
+
+def test_a_clock_counts_instead_of_what_the_engine_says():
+    times = itertools.count(0, 0.004)  # read before and after a step
+    with pytest.raises(CannotFit, match="took no time"):
+        calibrate(engine(LatencyModel(20, 2, 0.1)), repeats=3, clock=lambda: 1.0)
+    found = calibrate(engine(LatencyModel(20, 2, 0.1)), repeats=3, clock=lambda: next(times)).fit
+    assert is_the_line(found, 4, 0, 0, rel=1e-6)
+
+
+def test_a_folder_that_is_not_there_is_told_before_anything_is_measured(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    with pytest.raises(SystemExit):
+        main(["--write", str(tmp_path / "none" / "speed.env")])
+    assert "there is no such folder" in capsys.readouterr().err
 
 
 def test_the_command_writes_nothing_when_nothing_can_be_told(
