@@ -42,11 +42,11 @@ def refused(folder: Path | str, **changes: Any) -> str:
     return str(error.value)
 
 
-def test_the_tiny_model_is_made_and_loaded_by_its_name_and_the_line_says_how(model_cache: Path) -> None:
-    lines: list[str] = []
-    engine = load(TorchSpec(cache_dir=str(model_cache), device="cpu", kv_tokens=1000, warm_up=False), lines.append)
+def test_the_tiny_model_is_made_and_loaded_by_its_name_and_says_how(model_cache: Path) -> None:
+    engine = load(TorchSpec(cache_dir=str(model_cache), device="cpu", kv_tokens=1000, warm_up=False))
     assert engine.model == "tiny"
-    assert lines == ["tiny on cpu in float32: 1000 tokens of memory, context 1000, 8 slots"]
+    how = "0/8 slots, context 1000, chunks of 128, 0/1000 KV tokens reserved, 0% used"
+    assert repr(engine) == f"<TorchEngine tiny on cpu in float32, {how}>"
 
 
 def test_a_warm_up_measures_what_to_expect_and_leaves_the_engine_empty(model_cache: Path, tiny_folder: Path) -> None:

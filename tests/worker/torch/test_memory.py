@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from services.worker.engines.torch.engine import Prompted, TorchEngine
 from services.worker.engines.torch.paged import CacheExhausted
 from services.worker.engines.torch.sizing import PAGE_TOKENS
+from services.worker.host import EngineDied
 from tests.worker.torch.rig import Plain, ask, join, make_engine, prompt_of, run
 
 SLOTS, KV_TOKENS = 4, 160
@@ -152,6 +153,14 @@ def test_any_other_fault_is_raised_and_leaves_an_empty_engine_that_works(tiny_fo
     assert (engine.running, engine.kv_usage, engine.slots) == (0, 0.0, 8)
     join(engine, "c", max_tokens=5)
     assert run(engine).pieces["c"] == plain.pieces("a queue", 5)
+
+
+def test_a_gpu_that_failed_is_the_end_of_the_engine(tiny_folder: Path) -> None:
+    engine = make_engine(tiny_folder)
+    join(engine, "a")
+    Fails(engine, torch.AcceleratorError("CUDA error: an illegal memory access was encountered"), at={1})
+    with pytest.raises(EngineDied, match="illegal memory access"):
+        engine.step()
 
 
 def test_a_fragmented_cache_loses_one_sequence_and_no_slot(tiny_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

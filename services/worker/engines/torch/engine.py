@@ -9,7 +9,8 @@ top, whatever the books allow can be run to its end (`loading` sizes it so).
 
 Running out of device memory does not end the engine. The step is undone, the newest half of the sequences (at least
 one) is lost, the slots shrink to the rest, chunks of prompts to half, and the others go on where they were. Any other
-fault of a step drops whoever ran and is raised; the engine is empty then, and usable.
+fault of a step drops whoever ran and is raised; the engine is empty then, and usable. Only a GPU that has failed is
+beyond repair within this process: that is `EngineDied`.
 
 An end-of-sequence token ends the answer with `stop`. It is counted among the completion tokens and has no text, as in
 OpenAI's API and vLLM. At `max_tokens` the reason is `length`, unless the last token is that one.
@@ -30,6 +31,7 @@ from services.worker.engine import Expected, FinishReason, Sequence, Step
 from services.worker.engines.torch.paged import CacheExhausted, Computed, PagedBatch, PagedRequest, paged_request
 from services.worker.engines.torch.sampling import Sampling
 from services.worker.engines.torch.text import Decode, Detokenizer, Prompts
+from services.worker.host import EngineDied
 
 MIN_CHUNK_TOKENS = 16
 LOST = "out of memory on this worker"
@@ -74,8 +76,10 @@ class TorchEngine:
         eos: tuple[int, ...],
         limits: Limits,
         chance: random.Random,
+        where: str = "",
     ) -> None:
         self.model = model
+        self.where = where
         self.slots = limits.slots
         self.kv_tokens = limits.kv_tokens
         self.context_tokens = limits.context_tokens
@@ -124,6 +128,8 @@ class TorchEngine:
             computed = self._batch.step(self.prefill_chunk_tokens)
         except Exception as error:
             exhausted = isinstance(error, CacheExhausted)
+            if isinstance(error, torch.AcceleratorError) and not is_out_of_memory(error):
+                raise EngineDied(f"the device failed, and whatever it is asked next fails too: {error}") from error
             if not exhausted and not is_out_of_memory(error):
                 self._drop_all()
                 raise
@@ -203,8 +209,9 @@ class TorchEngine:
             self.drop(sequence)
 
     def __repr__(self) -> str:
+        size = f"context {self.context_tokens}, chunks of {self.prefill_chunk_tokens}"
         memory = f"{self._reserved_tokens}/{self.kv_tokens} KV tokens reserved, {self.kv_usage:.0%} used"
-        return f"<TorchEngine {self.model}, {self.running}/{self.slots} slots, {memory}>"
+        return f"<TorchEngine {self.model} on {self.where}, {self.running}/{self.slots} slots, {size}, {memory}>"
 
 
 def _piece(text: Detokenizer, token: int, *, stops: bool, ends: bool) -> str:

@@ -11,7 +11,6 @@ pages has all sequences in one row and masks what is not one's own. So the longe
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +30,6 @@ from services.worker.engines.torch.text import Prompts, decoder
 from services.worker.engines.torch.warmup import doubted, warm_up
 from services.worker.host import EngineUnusable
 
-Say = Callable[[str], None]
 DEFAULT_CACHE = Path("~/.cache/weir/models")
 WANTED = ["*.safetensors", "*.safetensors.index.json", "*.json", "*.txt", "*.model", "*.jinja"]
 UNWANTED = ["original/*", "consolidated*", "onnx/*", "*.bin.index.json"]
@@ -39,8 +37,8 @@ PICKLES = ("*.bin", "*.pt", "*.pth")
 GIB = 2**30
 
 
-def load(spec: TorchSpec, say: Say = lambda line: None) -> TorchEngine:
-    """Make the engine. Raises EngineUnusable; takes as long as the model takes to load. `say` gets one line."""
+def load(spec: TorchSpec) -> TorchEngine:
+    """Make the engine, whose `repr` says how. Raises EngineUnusable; takes as long as the model takes to load."""
     _quiet()
     torch.set_num_threads(spec.threads)
     device = choose_device(spec.device)
@@ -49,14 +47,12 @@ def load(spec: TorchSpec, say: Say = lambda line: None) -> TorchEngine:
     _check_weights(folder, spec.model_id, dtype, device)
     model, tokenizer = _loaded(folder, spec.model_id, dtype, device)
     sizes = size(spec, model.config.get_text_config(), dtype, free_bytes(device), on_gpu=device.type == "cuda")
-    engine = _engine(spec, model, tokenizer, sizes)
-    engine_facts = f"{sizes.kv_tokens} tokens of memory, context {sizes.context_tokens}, {spec.slots} slots"
-    say(f"{spec.model_id} on {device} in {str(dtype).removeprefix('torch.')}: {engine_facts}")
+    engine = _engine(spec, model, tokenizer, sizes, where=f"{device} in {str(dtype).removeprefix('torch.')}")
     _try_out(engine, model, spec, sizes)
     return engine
 
 
-def _engine(spec: TorchSpec, model: Any, tokenizer: Any, sizes: Sizes) -> TorchEngine:
+def _engine(spec: TorchSpec, model: Any, tokenizer: Any, sizes: Sizes, *, where: str) -> TorchEngine:
     try:
         batch = PagedBatch(
             model, slots=spec.slots, pages=sizes.pages, page_tokens=sizes.page_tokens, step_tokens=sizes.step_tokens
@@ -77,6 +73,7 @@ def _engine(spec: TorchSpec, model: Any, tokenizer: Any, sizes: Sizes) -> TorchE
         eos=_eos(model, tokenizer),
         limits=Limits(spec.slots, sizes.kv_tokens, sizes.context_tokens, spec.prefill_chunk_tokens or MIN_CHUNK_TOKENS),
         chance=random.Random(spec.seed),
+        where=where,
     )
 
 

@@ -27,6 +27,7 @@ import math
 from dataclasses import dataclass, field
 from typing import Any
 
+import torch
 from transformers import GenerationConfig
 from transformers.generation import ContinuousBatchingConfig
 from transformers.generation.continuous_batching.cb_logits_processors import ContinuousBatchingLogitsProcessorList
@@ -141,7 +142,8 @@ class PagedBatch:
         self._save()
         if not self._processor.prepare_next_batch():
             raise RuntimeError(f"no step could be made of {self.running} running sequences")
-        self._processor._generation_step(self._model)
+        with torch.inference_mode():
+            self._processor._generation_step(self._model)
         self._processor.update_batch()
         return self._computed({saved.request.request_id for saved in self._saved if saved.reads})
 

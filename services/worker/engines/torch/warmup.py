@@ -7,7 +7,6 @@ reading takes at most about twice a step without:   (a + b * slots) / c   tokens
 
 from __future__ import annotations
 
-from statistics import median
 from typing import Any
 
 import torch
@@ -16,9 +15,11 @@ from services.contracts.generate import GenerateRequest
 from services.worker.engine import Expected
 from services.worker.engines.torch.engine import MIN_CHUNK_TOKENS, Prompted, TorchEngine
 
-STEPS = 4
+STEPS, CHUNKS = 4, 3
 PROMPT_TOKENS = 8
 """Of those that write during the measurement."""
+MAX_TOKENS = STEPS + CHUNKS + 2
+EACH_TOKENS = PROMPT_TOKENS + MAX_TOKENS
 TRIAL_CHUNK_TOKENS = 128
 TRIAL_TOKENS = 24
 """Of the prompt that a model is tried with: more than one chunk and more than one page."""
@@ -70,27 +71,29 @@ def _logits(model: Any, ids: Any) -> Any:
 
 
 def _measured(engine: TorchEngine) -> tuple[float, float]:
-    """Seconds of a decode step with every slot taken, and what a prompt token adds to one."""
-    each = PROMPT_TOKENS + STEPS + 2
-    count = max(1, min(engine.slots, engine.kv_tokens // each - 1))
+    """Seconds of a decode step with every slot taken, and what a prompt token adds to one.
+
+    The least of a few: what disturbs a measurement makes it longer, and the first of a kind is always slow.
+    """
+    count = max(1, min(engine.slots, engine.kv_tokens // EACH_TOKENS - 1))
     writing = [_admit(engine, number, PROMPT_TOKENS) for number in range(count)]
     while any(sequence.unread_tokens for sequence in writing):
         engine.step()
-    decode_s = median(engine.step().duration_s for _ in range(STEPS))
+    decode_s = min(engine.step().duration_s for _ in range(STEPS))
     engine.drop(writing[-1])
-    room = engine.kv_tokens - each * (count - 1) - STEPS - 2
-    prompt_tokens = min(engine.prefill_chunk_tokens, engine.context_tokens - STEPS - 2, room)
-    _admit(engine, count, prompt_tokens)
-    step = engine.step()
-    prefill_s = max(0.0, step.duration_s - decode_s)
+    room = min(engine.kv_tokens - EACH_TOKENS * (count - 1), engine.context_tokens) - MAX_TOKENS
+    _admit(engine, count, min(CHUNKS * engine.prefill_chunk_tokens, room))
+    read = []
     while engine.running:
-        engine.step()
-    return decode_s, prefill_s / max(1, step.prefill_tokens)
+        step = engine.step()
+        if step.prefill_tokens:
+            read.append((step.duration_s - decode_s) / step.prefill_tokens)
+    return decode_s, max(0.0, min(read))
 
 
 def _admit(engine: TorchEngine, number: int, prompt_tokens: int) -> Prompted:
     request = GenerateRequest(
-        id=f"warm-up-{number}", tenant="", deadline_ms=1, max_tokens=STEPS + 2, prompt="", temperature=0.0, seed=0,
+        id=f"warm-up-{number}", tenant="", deadline_ms=1, max_tokens=MAX_TOKENS, prompt="", temperature=0.0, seed=0,
         ignore_eos=True,
     )  # fmt: skip
     prompt = tuple((number + place) % 64 for place in range(prompt_tokens))
