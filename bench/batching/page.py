@@ -1,0 +1,64 @@
+"""The page docs/results/batching.md."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from bench.batching.section import Section
+from bench.figure import Figure
+
+METHOD = """\
+The engine is stepped in this process, one thread of PyTorch, by the worker's own batch former: `static` takes eight
+requests into an empty engine and runs them to the end, where those that are done leave at once and nobody joins;
+`continuous` lets the next one join at every step. `generate` is transformers' own, on prompts padded to one batch, and
+goes on for all until the longest is done: what one has without a server that batches. Useful tokens are those that were
+asked for. All ways answer the same requests, in the same order, with the same weights; they take turns, in the other
+direction each round, after a warm-up, and a figure is the median with the least and the greatest value. Processor
+seconds stand beside wall seconds: where they differ, something else ran on the machine.
+
+Answers are as long as they were asked to be, whatever the model says; the weights are random, since what a step costs
+does not depend on what they know. In float32 every answer must be, token for token, the one that the model gives
+alone, or there is no page; in half precision the order of sums may change one, and it is counted.
+
+Cancels and the costs of process and loop are measured as in service: the worker's loop, and the engine in a process of
+its own. Tokens that were computed for somebody who had left are counted in that process, by the engine's own counts.
+"""
+
+
+def page(sections: Sequence[Section], *, command: str, where: str, picture: bool) -> str:
+    figures = [figure for section in sections for figure in section.figures]
+    targets = [figure for figure in figures if figure.held is not None]
+    lines = [
+        "# Batching on real models",
+        "",
+        f"Written by `{command}`, on {where}.",
+        "",
+        f"{sum(bool(figure.held) for figure in targets)} of {len(targets)} targets held. A figure without a target is "
+        "for the record.",
+        "",
+        "| Part | Figure | Value | Unit | Target | | Note |",
+        "|---|---|---:|---|---|---|---|",
+        *(
+            row(section.title if place == 0 else "", figure)
+            for section in sections
+            for place, figure in enumerate(section.figures)
+        ),
+        "",
+    ]
+    if picture:
+        lines += [
+            "<picture>",
+            '  <source media="(prefers-color-scheme: dark)" srcset="batching-dark.svg">',
+            '  <img alt="Sequences in each step: static batches empty out before the next begins, '
+            'continuous ones stay full" src="batching.svg">',
+            "</picture>",
+            "",
+        ]
+    for section in sections:
+        lines += section.markdown()
+    return "\n".join([*lines, "## How it is measured", "", METHOD])
+
+
+def row(part: str, figure: Figure) -> str:
+    cells = (part, figure.name, figure.shown, figure.unit, figure.wanted, figure.verdict, figure.note)
+    return f"| {' | '.join(cells)} |"

@@ -1,0 +1,107 @@
+"""One load, answered in different ways: one by one, in whole batches, or joined at every step."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from bench.batching.load import Ask
+from bench.batching.section import Spent
+from services.contracts.generate import GenerateRequest
+from services.core.batcher import BatchFormer, Batching, Fire, Waiting
+from services.worker.engine import Engine, Sequence
+
+if TYPE_CHECKING:
+    from bench.batching.subject import Subject
+
+Tokens = list[tuple[int, ...]]
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """One pass over a load. `steps`: when each was over, in seconds from the start, and how many shared it."""
+
+    tokens: Tokens
+    spent: Spent
+    steps: list[tuple[float, int]] = field(default_factory=list)
+
+    @property
+    def useful_tokens_per_s(self) -> float:
+        """Only what was asked for counts: rows that go on computing for the others' sake earn nothing."""
+        return sum(map(len, self.tokens)) / self.spent.wall_s
+
+    def equal_to(self, other: Tokens) -> int:
+        """How many answers are the same, token for token."""
+        return sum(mine == theirs for mine, theirs in zip(self.tokens, other, strict=True))
+
+
+@dataclass(frozen=True, slots=True)
+class Way:
+    """A way to answer a load. It may be done again and again."""
+
+    name: str
+    answer: Callable[[list[Ask]], Run]
+
+
+def one_by_one(subject: Subject) -> Way:
+    return Way("one by one, `generate`", lambda asked: _generated(subject, asked, 1))
+
+
+def padded(subject: Subject, slots: int) -> Way:
+    return Way(f"static batches of {slots}, `generate`", lambda asked: _generated(subject, asked, slots))
+
+
+def stepped(name: str, engine: Engine, batching: Batching) -> Way:
+    return Way(name, lambda asked: _stepped(engine, asked, batching))
+
+
+def timed(work: Callable[[], Tokens]) -> tuple[Tokens, Spent]:
+    wall, cpu = time.perf_counter(), time.process_time()
+    done = work()
+    return done, Spent(time.perf_counter() - wall, time.process_time() - cpu)
+
+
+def request(ask: Ask) -> GenerateRequest:
+    """Greedy, and as long as it was asked for, whatever the model would say."""
+    return GenerateRequest(
+        id=f"ask-{ask.number}", tenant="bench", deadline_ms=600_000, max_tokens=ask.length,
+        prompt=" ".join(map(str, ask.prompt)), temperature=0.0, ignore_eos=True,
+    )  # fmt: skip
+
+
+def _generated(subject: Subject, asked: list[Ask], slots: int) -> Run:
+    def work() -> Tokens:
+        batches = (asked[start : start + slots] for start in range(0, len(asked), slots))
+        return [answer for batch in batches for answer in subject.generate(batch)]
+
+    tokens, spent = timed(work)
+    return Run(tokens, spent)
+
+
+def _stepped(engine: Engine, asked: list[Ask], batching: Batching) -> Run:
+    """The worker's own batch former decides who joins when; time does not pass for it, so nobody waits for company."""
+    steps: list[tuple[float, int]] = []
+
+    def work() -> Tokens:
+        began = time.perf_counter()
+        answers: dict[Sequence, list[int]] = {}
+        former: BatchFormer[Sequence] = BatchFormer(batching, slots=engine.slots, queue_size=len(asked))
+        for ask in asked:
+            sequence = engine.prepare(request(ask))
+            answers[sequence] = []
+            former.offer(Waiting(sequence.id, 0.0, 600.0, sequence), running=0)
+        while len(former) or engine.running:
+            decision = former.decide(0.0, engine.running)
+            if isinstance(decision, Fire):
+                for waiting in decision.admit:
+                    engine.admit(waiting.item)
+            step = engine.step()
+            for sequence, text in step.tokens:
+                answers[sequence].append(int(text))
+            steps.append((time.perf_counter() - began, step.batch_size))
+        return [tuple(answer) for answer in answers.values()]
+
+    tokens, spent = timed(work)
+    return Run(tokens, spent, steps)

@@ -1,0 +1,96 @@
+"""A worker's loop and its engine's process as they are in service, with a look at each step."""
+
+from __future__ import annotations
+
+import io
+import random
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+from prometheus_client import CollectorRegistry
+
+from services.contracts.generate import Done, GenerateRequest
+from services.core.batcher import BatchFormer, Batching
+from services.runtime.log import Log
+from services.worker.batching import EngineLoop
+from services.worker.engine import Sequence, Step
+from services.worker.host import Host
+from services.worker.job import Job
+from services.worker.metrics import WorkerMetrics
+
+START_S, STALL_S = 300.0, 60.0
+WORDS = ("water", "river", "weir", "flows", "over", "the", "wall", "and", "a", "pool", "below", "stays", "calm")
+
+
+class Watched:
+    """A host that counts the steps it was asked for and says who was admitted before which."""
+
+    def __init__(self, host: Host) -> None:
+        self._host = host
+        self.begun = 0
+        self.admitted: list[tuple[Sequence, int]] = []
+        """Who, and the number of the first step that computes for them."""
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._host, name)
+
+    def admit(self, sequence: Sequence) -> None:
+        self._host.admit(sequence)
+        self.admitted.append((sequence, self.begun + 1))
+
+    async def step(self) -> Step:
+        self.begun += 1
+        return await self._host.step()
+
+
+class Lent:
+    """A host that others use in turns, and that somebody else starts and stops."""
+
+    def __init__(self, host: Host) -> None:
+        self._host = host
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._host, name)
+
+    async def start(self) -> None: ...
+
+    async def stop(self) -> None: ...
+
+
+@asynccontextmanager
+async def turning(
+    host: Any, *, slots: int, batching: Batching = Batching.CONTINUOUS, window_s: float = 0.0
+) -> AsyncIterator[EngineLoop]:
+    """The worker's loop around an engine, without HTTP."""
+    former: BatchFormer[Job] = BatchFormer(batching, slots=slots, queue_size=2 * slots, window_s=window_s)
+    log = Log("bench", stream=io.BytesIO())
+    loop = EngineLoop(
+        host, former, metrics=WorkerMetrics(CollectorRegistry()), log=log, chance=random.Random(1),
+        stream_buffer_tokens=4096, stall_s=STALL_S,
+    )  # fmt: skip
+    await loop.start()
+    try:
+        yield loop
+    finally:
+        await loop.stop()
+        log.close()
+
+
+def asking(id: str, words: int, tokens: int) -> GenerateRequest:
+    """A prompt of some words, answered greedily and to its full length."""
+    chance = random.Random(id)
+    return GenerateRequest(
+        id=id, tenant="bench", deadline_ms=600_000, max_tokens=tokens, stream=False, temperature=0.0,
+        prompt=" ".join(chance.choice(WORDS) for _ in range(words)), ignore_eos=True,
+    )  # fmt: skip
+
+
+async def answer(job: Job) -> str:
+    """The whole text. Raises RuntimeError where there is none."""
+    text = ""
+    while texts := await job.stream.take():
+        text += "".join(texts)
+    if not isinstance(job.stream.ending, Done):
+        raise RuntimeError(f"{job.id} has no answer: {job.stream.ending}")
+    return text
