@@ -40,6 +40,7 @@ SHORTEST_PROMPT_TOKENS = 16
 LONGEST_PROMPT_TOKENS = 512
 WARM_UP_ROUNDS = 1  # the first step of a size may set things up
 EXIT_CANNOT_FIT = 1
+HEADER = "# The simulated engine's speed"
 Clock = Callable[[], float]
 WORDS = ("water", "gate", "level", "lock", "river")
 
@@ -57,7 +58,7 @@ class Calibration:
         """As lines of an environment file."""
         fit = self.fit
         return (
-            f"# The simulated engine's speed, as measured on {date} by `weir worker calibrate`:\n"
+            f"{HEADER}, as measured on {date} by `weir worker calibrate`:\n"
             f"# engine {self.engine}, model {_one_line(self.model)}, device {_one_line(device)}.\n"
             f"# {self.steps} steps of {fit.kinds} kinds; R squared {fit.r_squared:.4f}, "
             f"the worst typical step is off by {fit.worst_residual:.1%}.\n"
@@ -209,9 +210,21 @@ def _arguments(words: Sequence[str] | None) -> argparse.Namespace:
         help="count the processor's time and not the clock's: for DEVICE=cpu on a machine that does other things too",
     )
     arguments = parser.parse_args(words)
-    if arguments.write is not None and not arguments.write.parent.is_dir():
-        parser.error(f"--write {arguments.write}: there is no such folder")
+    if arguments.write is not None and (obstacle := _obstacle(arguments.write)):
+        parser.error(f"--write {arguments.write}: {obstacle}")
     return arguments
+
+
+def _obstacle(path: Path) -> str:
+    """Why nothing should be written there; empty: it may. Only what came from here is written over."""
+    try:
+        with path.open(encoding="utf-8", errors="replace") as old:
+            ours = old.readline().startswith(HEADER)
+    except FileNotFoundError:
+        return "" if path.parent.is_dir() else "there is no such folder"
+    except OSError as error:
+        return error.strerror or "it cannot be read"
+    return "" if ours else "it holds something else, and would be replaced; name another file"
 
 
 def _one_line(text: str) -> str:

@@ -130,8 +130,8 @@ def test_the_command_measures_the_engine_of_the_settings_and_writes_its_speed(
 ):
     monkeypatch.setenv("SIM_STEP_MS", "7")
     assert main(["--repeats", "3", "--write", str(tmp_path / "speed.env")]) == 0
-    assert capsys.readouterr() == ("", "")
     assert "SIM_STEP_MS=7\n" in (tmp_path / "speed.env").read_text()
+    assert main(["--repeats", "3", "--write", str(tmp_path / "speed.env")]) == 0, "its own file is written over"
     assert main(["--repeats", "3"]) == 0
     assert capsys.readouterr().out == (tmp_path / "speed.env").read_text()
 
@@ -150,6 +150,18 @@ def test_a_folder_that_is_not_there_is_told_before_anything_is_measured(
     with pytest.raises(SystemExit):
         main(["--write", str(tmp_path / "none" / "speed.env")])
     assert "there is no such folder" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("content", ["KEEP=1\n", ""])
+def test_a_file_that_holds_something_else_is_left_alone(
+    content: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    file = tmp_path / ".env"
+    file.write_text(content)
+    with pytest.raises(SystemExit):
+        main(["--repeats", "3", "--write", str(file)])
+    assert "it holds something else" in capsys.readouterr().err
+    assert file.read_text() == content
 
 
 def test_the_command_writes_nothing_when_nothing_can_be_told(
