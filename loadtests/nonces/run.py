@@ -61,7 +61,7 @@ async def play(requests: int, seed: int, say: Say) -> Result:
         client = Client(
             plan, made.router.url, requests=Questions(made.router.url), answer=Kept, listen=tally.hear
         )  # fmt: skip
-        troubles = Troubles(made)
+        troubles = Troubles(made, plan.seconds)
         making = asyncio.create_task(troubles.go_on())
         say(f"{requests:,} questions in {plan.seconds:.0f} s: {len(made.workers)} workers, {len(made.evil)} evil ones")
         try:

@@ -38,18 +38,24 @@ class Stand:
 
     async def inflight(self) -> float:
         """Places that the router says are held, under its cap and at its workers."""
+        return await self.read("weir_inflight") + await self.read("weir_worker_inflight")
+
+    async def read(self, metric: str, having: str = "") -> float:
+        """A metric of the router's, added up over the series whose labels have this."""
         text = (await asyncio.to_thread(get, self.router.metrics_url)).decode()
-        held = ("weir_inflight ", "weir_inflight{", "weir_worker_inflight{")
-        return sum(float(line.rsplit(" ", 1)[1]) for line in text.splitlines() if line.startswith(held))
+        lines = [line for line in text.splitlines() if line.startswith((metric + "{", metric + " ")) and having in line]
+        return sum(float(line.rsplit(" ", 1)[1]) for line in lines)
 
 
 @asynccontextmanager
-async def stand(*, evil: Sequence[str] = BOTH, workers: int = WORKERS) -> AsyncIterator[Stand]:
+async def stand(
+    *, evil: Sequence[str] = BOTH, workers: int = WORKERS, step_ms: float = STEP_MS
+) -> AsyncIterator[Stand]:
     """Start the router and the good workers, and stop everything whatever happens."""
     with tempfile.TemporaryDirectory(prefix="weir-nonces-") as name:
         folder = Path(name)
         ports = iter(free_ports(2 * (workers + len(evil) + 1)))
-        good = [_worker(folder, f"worker-{index}", next(ports), next(ports)) for index in range(workers)]
+        good = [_worker(folder, f"worker-{index}", next(ports), next(ports), step_ms) for index in range(workers)]
         bad = [_evil(folder, kind, next(ports)) for kind in evil]
         made = Stand(folder, _router(folder, good, bad, next(ports), next(ports)), good, bad)
         try:
@@ -66,13 +72,13 @@ def _server(folder: Path, name: str, command: Sequence[str], port: int, metrics_
     return Server(process, f"http://127.0.0.1:{port}", f"http://127.0.0.1:{metrics_port}/metrics")
 
 
-def _worker(folder: Path, name: str, port: int, metrics_port: int) -> Server:
+def _worker(folder: Path, name: str, port: int, metrics_port: int, step_ms: float) -> Server:
     settings = {
         "WORKER_NAME": name,
         "WORKER_PORT": str(port),
         "METRICS_PORT": str(metrics_port),
         "MAX_BATCH_SIZE": str(SLOTS),
-        "SIM_STEP_MS": str(STEP_MS),
+        "SIM_STEP_MS": str(step_ms),
         "SIM_STEP_PER_SEQUENCE_MS": "0",
         "SIM_PREFILL_MS_PER_TOKEN": "0",
         "SIM_JITTER": "0.2",

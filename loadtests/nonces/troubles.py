@@ -14,25 +14,26 @@ from loadtests.nonces.stand import Stand
 
 DOWN_S = 1.0
 FROZEN_S = 1.5  # longer than two missed probes, and than the silence that is allowed in a stream
-CALM_S = 1.0
+LEAST_CALM_S, CALMS = 1.0, 30  # in a long run they are rarer: who dies often is left alone by the router
 
 
 class Troubles:
-    """`count` says what has been done."""
+    """`count` says what has been done, in a run of so many seconds."""
 
-    def __init__(self, stand: Stand) -> None:
+    def __init__(self, stand: Stand, seconds: float) -> None:
         self.count: Counter[str] = Counter()
         self._stand = stand
+        self._calm_s = max(LEAST_CALM_S, seconds / CALMS)
 
     async def go_on(self) -> None:
         """Until it is cancelled. At most one good worker is in trouble at any time."""
         try:
-            await asyncio.sleep(CALM_S)
+            await asyncio.sleep(LEAST_CALM_S)
             for evil in self._stand.evil:
                 await self._join(evil)
             for worker, trouble in zip(cycle(self._stand.workers), cycle((self._kill, self._freeze)), strict=False):
                 await trouble(worker)
-                await asyncio.sleep(CALM_S)
+                await asyncio.sleep(self._calm_s)
         finally:
             for worker in self._stand.workers:
                 worker.process.thaw()
@@ -48,7 +49,7 @@ class Troubles:
     async def _join(self, evil: Server) -> None:
         evil.process.start()
         self.count["evil workers that joined"] += 1
-        await asyncio.sleep(CALM_S)
+        await asyncio.sleep(LEAST_CALM_S)
 
     async def _kill(self, worker: Server) -> None:
         worker.process.kill()
