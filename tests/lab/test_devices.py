@@ -93,6 +93,15 @@ def test_nothing_is_started_without_what_a_real_model_needs(tmp_path: Path, monk
         devices.refuse(settings(tmp_path, engine="torch"))
 
 
+def test_a_device_that_is_none_is_refused_before_anything_starts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(devices, "installed", lambda name: "1.0")
+    devices.refuse(settings(tmp_path, engine="torch", device="cuda:0,cuda:1"))
+    with pytest.raises(LabError, match="DEVICE=gpu"):
+        devices.refuse(settings(tmp_path, engine="torch", device="gpu"))
+
+
 def test_a_worker_that_loads_a_model_learns_its_device_its_folder_and_gets_its_time(tmp_path: Path) -> None:
     chosen = settings(tmp_path, engine="torch", model_id="some/model", worker_port=8110, engine_start_s=900)
     first, second = parts.workers(chosen, ["cuda:0", "cuda:1"])
