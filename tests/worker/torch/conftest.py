@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,8 @@ def model_cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def tiny_folder(model_cache: Path) -> Path:
-    from services.worker.engines.torch import tiny
+    from services.worker.engines.torch import loading, tiny
 
+    loading.quiet()
+    gc.freeze()  # torch's many objects are here to stay: collecting them at each engine's end would take a minute
     return tiny.build(model_cache)

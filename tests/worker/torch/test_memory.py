@@ -49,8 +49,8 @@ def sequence_of(number: int, prompt_tokens: int, max_tokens: int) -> Prompted:
 
 @settings(max_examples=15)
 @given(
-    shapes=st.lists(st.tuples(st.integers(1, 90), st.integers(1, 40)), min_size=1, max_size=14),
-    drops=st.lists(st.tuples(st.integers(0, 30), st.integers(0, SLOTS - 1)), max_size=6),
+    shapes=st.lists(st.tuples(st.integers(1, 90), st.integers(1, 30)), min_size=1, max_size=9),
+    drops=st.lists(st.tuples(st.integers(0, 20), st.integers(0, SLOTS - 1)), max_size=6),
 )
 def test_whatever_fits_the_books_runs_to_its_end(
     small: TorchEngine, shapes: list[tuple[int, int]], drops: list[tuple[int, int]]

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-import multiprocessing
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -44,15 +45,21 @@ def test_its_weights_are_tied_and_of_the_recipes_size(tiny_folder: Path) -> None
     assert 0.9e6 < parameters < 1.3e6
 
 
-def test_workers_that_start_together_do_not_clash(tmp_path: Path) -> None:
-    spawn = multiprocessing.get_context("spawn")
-    makers = [spawn.Process(target=tiny.build, args=(tmp_path,)) for _ in range(2)]
-    for maker in makers:
-        maker.start()
-    for maker in makers:
-        maker.join(60)
-    assert [maker.exitcode for maker in makers] == [0, 0]
-    assert [entry.name for entry in tmp_path.iterdir()] == [tiny.build(tmp_path).name]
+def test_workers_that_start_together_make_it_twice_and_keep_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    together = threading.Barrier(2)
+
+    def write(recipe: tiny.Recipe, folder: Path) -> None:
+        (folder / "config.json").write_text("whole")
+        together.wait(10)
+
+    monkeypatch.setattr(tiny, "_write", write)
+    with ThreadPoolExecutor(2) as workers:
+        folders = [each.result() for each in [workers.submit(tiny.build, tmp_path) for _ in range(2)]]
+    assert folders[0] == folders[1]
+    assert (folders[0] / "config.json").read_text() == "whole"
+    assert list(tmp_path.iterdir()) == [folders[0]]
 
 
 def test_what_another_worker_made_meanwhile_is_used(tiny_folder: Path, tmp_path: Path) -> None:

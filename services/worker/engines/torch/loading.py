@@ -39,7 +39,7 @@ GIB = 2**30
 
 def load(spec: TorchSpec) -> TorchEngine:
     """Make the engine, whose `repr` says how. Raises EngineUnusable; takes as long as the model takes to load."""
-    _quiet()
+    quiet()
     torch.set_num_threads(spec.threads)
     device = choose_device(spec.device)
     dtype = choose_dtype(spec.dtype, device)
@@ -211,7 +211,7 @@ def _eos(model: Any, tokenizer: Any) -> tuple[int, ...]:
     return tuple(named) if isinstance(named, list) else (int(named),)
 
 
-def _quiet() -> None:
+def quiet() -> None:
     """Transformers talks to the console and draws progress bars; a worker logs JSON."""
     transformers.utils.logging.set_verbosity_error()
     transformers.utils.logging.disable_progress_bar()  # the hub's, too
