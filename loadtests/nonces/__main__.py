@@ -13,7 +13,7 @@ from loadtests.fire import machine
 from loadtests.fire.console import say
 from loadtests.fire.processes import ROOT, run
 from loadtests.nonces import report
-from loadtests.nonces.run import MOST_REQUESTS, play
+from loadtests.nonces.run import LEAST_REQUESTS, MOST_REQUESTS, play
 
 RESULTS = ROOT / "docs" / "results"
 ALL = 20_000
@@ -41,8 +41,8 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--out", type=Path, help="write nonces.md into this folder, however many were asked")
     wanted = parser.parse_args()
-    if not 1 <= wanted.requests <= MOST_REQUESTS:
-        parser.error(f"--requests: 1 to {MOST_REQUESTS:,} were expected")
+    if not LEAST_REQUESTS <= wanted.requests <= MOST_REQUESTS:
+        parser.error(f"--requests: {LEAST_REQUESTS} to {MOST_REQUESTS:,} were expected")
     return wanted
 
 

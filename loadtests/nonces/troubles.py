@@ -31,7 +31,7 @@ class Troubles:
             await asyncio.sleep(LEAST_CALM_S)
             for evil in self._stand.evil:
                 await self._join(evil)
-            for worker, trouble in zip(cycle(self._stand.workers), cycle((self._kill, self._freeze)), strict=False):
+            for worker, trouble in zip(cycle(self._stand.workers), cycle((self._freeze, self._kill)), strict=False):
                 await trouble(worker)
                 await asyncio.sleep(self._calm_s)
         finally:

@@ -1,0 +1,63 @@
+"""The short version of the long run: a thousand questions, and nobody gets another's answer or half of one."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from loadtests.evil.tricks import ROWS
+from loadtests.nonces import report
+from loadtests.nonces.__main__ import SHORT
+from loadtests.nonces.asking import Kept, Questions
+from loadtests.nonces.judge import Verdict
+from loadtests.nonces.run import plan_of, play
+from loadtests.nonces.tally import Tally
+from loadtests.openloop.arrivals import asks
+from loadtests.openloop.client import Client
+from services.runtime.http import Exchange
+from tests.runtime.rig import serving
+
+
+def test_a_plan_has_as_many_questions_as_were_asked_for() -> None:
+    for requests in (20, 77, 1000):
+        assert len(list(asks(plan_of(requests, seed=1)))) == requests
+
+
+def test_every_trick_has_a_name_of_its_own() -> None:
+    assert len({row.name for row in ROWS}) == len(ROWS) >= 40
+
+
+@pytest.mark.stack
+def test_a_server_that_gives_everybody_the_same_answer_is_found_out() -> None:
+    async def main() -> Tally:
+        first: list[bytes] = []
+
+        async def answer(exchange: Exchange) -> None:
+            first.append(exchange.body)
+            text = first[0].decode().rpartition("Question: ")[2][:16]
+            await exchange.reply(200, b'{"choices": [{"message": {"content": "%b"}}]}' % text.encode())
+
+        async with serving({("POST", "/v1/chat/completions"): answer}) as process:
+            url, tally = f"http://127.0.0.1:{process.bound_port}", Tally()
+            client = Client(plan_of(20, seed=1), url, requests=Questions(url), answer=Kept, listen=tally.hear)
+            await client.run()
+        return tally
+
+    tally = asyncio.run(main())
+    assert tally.verdicts == {Verdict.FOREIGN: 19, Verdict.WRONG: 1}  # the first got its own nonce, and no answer
+    assert not tally.honest
+
+
+@pytest.mark.stack
+def test_a_thousand_questions_among_dying_and_evil_workers_get_their_own_answers_or_an_honest_no() -> None:
+    result = asyncio.run(play(SHORT, seed=3, say=lambda text: None))
+    told = "\n".join(report.lines(result))
+    assert result.honest, told
+    assert result.tally.requests == SHORT
+    assert result.tally.verdicts[Verdict.RIGHT] > SHORT / 2, told
+    assert result.troubles["kill -9"] >= 1
+    assert result.troubles["SIGSTOP"] >= 1
+    assert result.troubles["tricks among them"] >= 1, told
+    page = report.page(result, command="a test", machine="a machine")
+    assert f"| asked | {SHORT:,} |" in page
