@@ -33,6 +33,7 @@ from services.worker.engine import Sequence as Running
 from services.worker.fitting import CannotFit, Fit, Kind, fit, typical
 
 DEFAULT_REPEATS = 9
+TRIAL_WORDS = 16
 WRITER_WORDS = 4
 WRITER_TOKENS = 64
 WRITTEN_STEPS = 3
@@ -90,7 +91,10 @@ class _Bench:
         self.engine = engine
         self.samples_ms: defaultdict[Kind, list[float]] = defaultdict(list)
         self._clock = clock
-        self._tokens_per_word = engine.prepare(self._request(64, 1)).prompt_tokens / 64
+        try:
+            self._tokens_per_word = engine.prepare(self._request(TRIAL_WORDS, 1)).prompt_tokens / TRIAL_WORDS
+        except BadInput as error:
+            raise CannotFit(f"this engine's context is too short to measure it: {error}") from None
 
     def round(self) -> None:
         """Everything there is to measure, once."""

@@ -14,6 +14,7 @@ from services.worker.calibrate import calibrate, main, powers_of_two, write
 from services.worker.engines.faults import FaultPlan, Faults
 from services.worker.engines.simulated import LatencyModel, SimulatedEngine
 from services.worker.fitting import CannotFit, Fit, Point, fit, typical
+from tests.worker.contract.engines import Sizes, torch
 
 
 def engine(latency: LatencyModel, *, slots: int = 8, plan: FaultPlan | None = None, **sizes: int) -> SimulatedEngine:
@@ -48,6 +49,11 @@ def test_an_engine_of_little_memory_is_measured_with_as_many_as_fit_and_left_emp
     sim = engine(LatencyModel(5, 1, 0.2), slots=16, kv_tokens=600, context_tokens=200)
     assert is_the_line(calibrate(sim, repeats=3).fit, 5, 1, 0.2, rel=1e-6)
     assert (sim.running, sim.kv_usage) == (0, 0)
+
+
+def test_an_engine_of_a_tiny_context_is_refused():
+    with pytest.raises(CannotFit, match="context is too short"):
+        calibrate(engine(LatencyModel(5, 1, 0.2), context_tokens=8), repeats=3)
 
 
 def test_with_one_slot_a_sequence_costs_what_a_step_costs():
@@ -142,6 +148,16 @@ def test_a_clock_counts_instead_of_what_the_engine_says():
         calibrate(engine(LatencyModel(20, 2, 0.1)), repeats=3, clock=lambda: 1.0)
     found = calibrate(engine(LatencyModel(20, 2, 0.1)), repeats=3, clock=lambda: next(times)).fit
     assert is_the_line(found, 4, 0, 0, rel=1e-6)
+
+
+def test_a_real_model_is_measured_like_any_engine(tmp_path: Path):
+    make = torch(tmp_path)
+    times = itertools.count(0, 0.004)
+    model = make(Sizes(slots=2, kv_tokens=256, context_tokens=128, prefill_chunk_tokens=16))
+    found = calibrate(model, repeats=3, clock=lambda: next(times))
+    assert (found.engine, model.running, model.kv_usage) == ("torch", 0, 0)
+    assert is_the_line(found.fit, 4, 0, 0, rel=1e-6)
+    model.close()
 
 
 def test_a_folder_that_is_not_there_is_told_before_anything_is_measured(

@@ -116,7 +116,7 @@ def test_a_context_longer_than_the_memory_is_the_memory():
     ("latency", "slots", "chunk_tokens"),
     [
         (LatencyModel(20, 0.5, 0.1), 8, 240),
-        (LatencyModel(0.2, 0.1, 0.1), 1, 3),
+        (LatencyModel(0.3, 0, 0.1), 1, 3),
         (LatencyModel(1, 0, 5), 8, 1),
         (LatencyModel(1, 0, 0), 8, 4096),
     ],
