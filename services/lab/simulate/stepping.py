@@ -97,11 +97,13 @@ class Stepping:
             if self.running:
                 now = self._step(now)
                 continue
+            if not coming and not len(self.former):
+                return  # the last ones in line expired
             woken = min(coming[0].at_s if coming else math.inf, until)
+            if not now < woken < math.inf:
+                raise RuntimeError(f"{self.former!r} waits at {now} until {woken}")
             if len(self.former):
                 self.idle_while_queued_s += woken - now
-            if woken == math.inf:
-                return
             now = woken
 
     @property

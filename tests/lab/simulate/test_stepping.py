@@ -94,7 +94,7 @@ def test_whatever_arrives_no_engine_is_idle_and_no_slot_is_free_while_the_head_o
             if one.at_s <= step.began_s < one.deadline and (one.started_at_s is None or one.started_at_s > step.began_s)
         ]  # fmt: skip
         if in_line and len(step.in_it) < slots:
-            assert min(in_line, key=lambda one: one.deadline).tokens > step.free_tokens
+            assert min(in_line, key=lambda one: (one.deadline, one.at_s)).tokens > step.free_tokens
     started = [one for one in asked if one.started_at_s is not None]
     assert len(started) + len(run.expired) == len(asked)
     assert all(one.started_at_s < one.deadline for one in started)
