@@ -28,9 +28,8 @@ from services.runtime.guard import GuardLimits
 from services.runtime.http import App
 from services.runtime.log import Log
 from services.runtime.settings import ServiceSettings
+from services.runtime.starting import CannotStart, PortTaken
 
-EXIT_PORT_TAKEN = 3
-EXIT_CANNOT_START = 4
 BACKLOG = 2048  # connections that wait to be accepted: a stall of a second must not turn anyone away
 LAST_WORDS_S = 1.0  # for a request cut by the end of the grace to tell its client
 SEND_BUFFER_BYTES = 65_536  # what a client that does not read can make the kernel hold for it
@@ -103,18 +102,6 @@ def from_settings(
         reload=reload,
         port_variable=port_variable,
     )
-
-
-class CannotStart(Exception):
-    """What `start` raises for a fault that its user can mend: the message says what was wrong and what to do."""
-
-    exit_status = EXIT_CANNOT_START
-
-
-class PortTaken(CannotStart):
-    """An address cannot be listened on; the message says which, why, and what to do."""
-
-    exit_status = EXIT_PORT_TAKEN
 
 
 class _Listener:

@@ -22,7 +22,7 @@ from services.contracts.generate import GenerateRequest
 from services.core.batcher import BatchFormer, Fire, Waiting
 from services.core.outcome import Outcome
 from services.core.ticket import Ticket
-from services.runtime.errors import BadInput, Refused
+from services.runtime.errors import BadInput, Refused, WeirError
 from services.runtime.log import Log
 from services.worker.engine import FinishReason, Sequence, Step
 from services.worker.host import EngineDied, Host
@@ -66,6 +66,7 @@ class EngineLoop:
         self._reserved_tokens = 0  # by those that run
         self._preparing = 0  # let in, and not in line yet: their prompts are being counted
         self._woken = asyncio.Event()
+        host.on_death = self._woken.set  # one that dies while it rests is replaced before anybody asks
         self._task: asyncio.Task[None] | None = None
 
     @property
@@ -106,7 +107,11 @@ class EngineLoop:
             raise Refused(Outcome.NO_CAPACITY, "this worker's engine died; send the request to another") from None
         finally:
             self._preparing -= 1
-        self._check_place(request)  # again: it may have changed while the prompt was counted
+        try:
+            self._check_place(request)  # again: it may have changed while the prompt was counted
+        except WeirError:
+            self.host.drop(sequence)
+            raise
         return self._line_up(request, sequence, arrived_at)
 
     def _line_up(self, request: GenerateRequest, sequence: Sequence, arrived_at: float) -> Job:
@@ -193,6 +198,9 @@ class EngineLoop:
 
     async def _run(self) -> None:
         while True:
+            if self.host.died and not self._running:  # with somebody running, the step says so
+                await self._replace_engine(self.host.died)
+                continue
             decision = self._former.decide(_now(), self.running, self.free_tokens)
             for waiting in decision.expired:
                 self._deadline_passed(waiting.item)

@@ -24,8 +24,8 @@ from pathlib import Path
 
 from services.contracts.generate import GenerateRequest
 from services.runtime.errors import BadInput
-from services.runtime.serve import CannotStart
 from services.runtime.settings import load
+from services.runtime.starting import CannotStart
 from services.worker.app import engine as engine_of
 from services.worker.config import WorkerSettings
 from services.worker.engine import Engine

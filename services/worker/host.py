@@ -10,10 +10,11 @@ from __future__ import annotations
 
 import asyncio
 import math
+from collections.abc import Callable
 from typing import Protocol
 
 from services.contracts.generate import GenerateRequest
-from services.runtime.serve import CannotStart
+from services.runtime.starting import CannotStart
 from services.worker.engine import Engine, Expected, Sequence, Step
 
 MAX_LAG_S = 0.05  # timers fire late; the next steps make that up, but a longer stall is not replayed
@@ -28,7 +29,14 @@ class EngineUnusable(CannotStart):
 
 
 class Host(Protocol):
-    """An engine and the place where it runs. All but the three coroutines answer at once."""
+    """An engine and the place where it runs. What is no coroutine answers at once."""
+
+    on_death: Callable[[], None]
+    """Called when the engine ends by itself, also while nothing is asked of it."""
+
+    @property
+    def died(self) -> str:
+        """How it ended; empty while it lives."""
 
     @property
     def name(self) -> str: ...
@@ -75,8 +83,11 @@ class Host(Protocol):
 class LocalHost:
     """An engine in this process whose steps take no time to compute and some time to be over."""
 
+    died = ""  # not without this process
+
     def __init__(self, engine: Engine) -> None:
         self.engine = engine
+        self.on_death: Callable[[], None] = self.rest  # never called
         self._due_at = -math.inf  # when the last step was over, or should have been
 
     @property

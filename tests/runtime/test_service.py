@@ -13,7 +13,8 @@ from services.core.outcome import Outcome
 from services.runtime.errors import Refused
 from services.runtime.framing import block
 from services.runtime.http import Exchange
-from services.runtime.serve import CannotStart, PortTaken, running
+from services.runtime.serve import running
+from services.runtime.starting import CannotStart, PortTaken
 from tests.runtime.rig import ask, build, post, serving, until
 
 pytestmark = pytest.mark.stack

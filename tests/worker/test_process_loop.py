@@ -66,6 +66,19 @@ def test_a_kill_fails_those_that_run_hands_back_those_that_wait_and_a_new_one_se
     run(scenario)
 
 
+def test_one_that_dies_while_nobody_asks_is_replaced_before_anybody_does(tmp_path):
+    async def scenario():
+        host = odd_host(tmp_path)
+        async with turning(host=host) as loop:
+            assert isinstance((await read(await loop.submit(asking("a"))))[1], Done)
+            pid = host.pid
+            os.kill(pid, signal.SIGKILL)
+            await until(lambda: host.pid not in (pid, None) and loop.alive)
+            assert isinstance((await read(await loop.submit(asking("a"))))[1], Done)
+
+    run(scenario)
+
+
 def test_a_loop_that_stops_in_the_middle_of_a_step_leaves_no_process(tmp_path):
     async def scenario():
         host = odd_host(tmp_path)
