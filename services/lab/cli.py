@@ -160,16 +160,15 @@ def run_workers(
     raise typer.Exit(run(settings, _console(), prefix=name))
 
 
-@worker.command(name="calibrate")
-def calibrate_worker(
-    write: Annotated[Path | None, typer.Option(help="Write the settings into this file instead of printing.")] = None,
-    repeats: Annotated[int | None, typer.Option(min=3, max=10_000, help="Steps of each kind.")] = None,
-) -> None:
-    """Measure the engine that the settings name, and fit the simulated engine's clock to it."""
+@worker.command(
+    name="calibrate",
+    context_settings={"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []},
+)
+def calibrate_worker(context: typer.Context) -> None:
+    """Measure the engine that the settings name, and fit the simulated engine's clock to it: --help tells how."""
     from services.lab.calibrate import calibrate
 
-    chosen = {"--write": write, "--repeats": repeats}
-    calibrate(_settings(), [word for name, value in chosen.items() if value is not None for word in (name, str(value))])
+    calibrate(_settings(), context.args)
 
 
 @app.command()
