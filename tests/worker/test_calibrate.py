@@ -51,6 +51,11 @@ def test_an_engine_of_little_memory_is_measured_with_as_many_as_fit_and_left_emp
     assert (sim.running, sim.kv_usage) == (0, 0)
 
 
+def test_the_first_round_only_warms_up():
+    three, six = (calibrate(engine(LatencyModel(5, 1, 0.2)), repeats=repeats).steps for repeats in (3, 6))
+    assert six == 2 * three
+
+
 def test_an_engine_of_a_tiny_context_is_refused():
     with pytest.raises(CannotFit, match="context is too short"):
         calibrate(engine(LatencyModel(5, 1, 0.2), context_tokens=8), repeats=3)
