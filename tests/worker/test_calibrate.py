@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.worker.calibrate import calibrate, main, powers_of_two, write
+from services.worker.calibrate import calibrate, for_measurement, main, powers_of_two, write
+from services.worker.config import WorkerSettings
 from services.worker.engines.faults import FaultPlan, Faults
 from services.worker.engines.simulated import LatencyModel, SimulatedEngine
 from services.worker.fitting import CannotFit, Fit, Point, fit, typical
@@ -145,6 +146,11 @@ def test_the_command_measures_the_engine_of_the_settings_and_writes_its_speed(
     assert main(["--repeats", "3", "--write", str(tmp_path / "speed.env")]) == 0, "its own file is written over"
     assert main(["--repeats", "3"]) == 0
     assert capsys.readouterr().out == (tmp_path / "speed.env").read_text()
+
+
+def test_long_chunks_are_measured_unless_their_length_is_set():
+    assert for_measurement(WorkerSettings()).prefill_chunk_tokens == 256
+    assert for_measurement(WorkerSettings(prefill_chunk_tokens=7)).prefill_chunk_tokens == 7
 
 
 def test_a_clock_counts_instead_of_what_the_engine_says():
