@@ -61,6 +61,7 @@ def test_the_processor_uses_our_scheduler_sampler_and_router(batch: PagedBatch) 
     )
     assert processor.model_runner.logit_processor is processor.logit_processor
     assert not processor.use_async_batching
+    assert processor.inputs_and_outputs.compute_stream is None
     assert not any(processor.cb_config.cuda_graph_booleans)
     assert not processor.cache.use_prefix_sharing
 

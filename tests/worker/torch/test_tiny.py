@@ -16,6 +16,7 @@ from safetensors import safe_open
 from transformers import AutoTokenizer
 
 from services.worker.engines.torch import tiny
+from tests.worker.torch.rig import join, make_engine, prompt_of, run
 
 
 def digests(folder: Path) -> dict[str, str]:
@@ -99,3 +100,13 @@ def test_another_recipe_is_another_folder() -> None:
     recipe = tiny.RECIPES["tiny"]
     assert len({each.digest() for each in tiny.RECIPES.values()}) == len(tiny.RECIPES)
     assert recipe.digest() == tiny.Recipe(hidden=128, layers=4, heads=4, kv_heads=2, wide=384).digest()
+
+
+def test_it_writes_words_and_no_halves_of_characters(tiny_folder: Path) -> None:
+    engine = make_engine(tiny_folder)
+    for number in range(8):
+        join(engine, f"r{number}", prompt=prompt_of(8, number), temperature=1.0, seed=number, max_tokens=40)
+    record = run(engine)
+    answers = [record.text(f"r{number}") for number in range(8)]
+    assert len(set(answers)) == 8
+    assert not any("\ufffd" in answer for answer in answers)

@@ -35,6 +35,7 @@ WANTED = ["*.safetensors", "*.safetensors.index.json", "*.json", "*.txt", "*.mod
 UNWANTED = ["original/*", "consolidated*", "onnx/*", "*.bin.index.json"]
 PICKLES = ("*.bin", "*.pt", "*.pth")
 GIB = 2**30
+MAX_REASON_CHARS = 300
 
 
 def load(spec: TorchSpec) -> TorchEngine:
@@ -129,7 +130,7 @@ def _downloaded(spec: TorchSpec, cache: Path) -> Path:
             "Give a folder, or MODEL_ID=tiny, which needs no network."
         ) from None
     except (HfHubHTTPError, OSError) as error:
-        reason = str(error).strip().splitlines()[0]
+        reason = " ".join(str(error).split())[:MAX_REASON_CHARS]
         raise EngineUnusable(
             f"MODEL_ID={spec.model_id} at MODEL_REVISION={spec.revision}: it cannot be had: {reason}"
         ) from None

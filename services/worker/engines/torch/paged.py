@@ -9,9 +9,9 @@ full queue blocks the caller. None of that is used. Here the machinery below it 
 
 It is private, so the version is pinned, and `tests/worker/torch/test_paged.py` names what is needed:
 `ContinuousBatchingManager._create_batch_processor`, its `logit_processor` and `output_router`; of the processor the
-three calls above, `scheduler`, `offloading_manager.scheduler`, `inputs_and_outputs.requests_in_batch` and `cache`; of
-the scheduler `active_requests`, `finish_request` and `_process_candidates`; of a request's state the fields that
-`_Saved` keeps.
+three calls above, `scheduler`, `offloading_manager.scheduler`, `cache`, and of `inputs_and_outputs` the stream and the
+`requests_in_batch`; of the scheduler `active_requests`, `finish_request` and `_process_candidates`; of a request's
+state the fields that `_Saved` keeps.
 
 Pages are not shared between prompts with a common beginning. The cache could, but keeps such pages until someone runs
 short and then gives up whole requests first, which breaks the promise that what is admitted can be run to its end; and
@@ -114,6 +114,8 @@ class PagedBatch:
         self._scheduler = _EarliestDeadlineFirst(self._cache, 0.0, slots)
         self._processor.scheduler = self._scheduler
         self._processor.offloading_manager.scheduler = self._scheduler
+        # its own stream would not wait for the inputs, which are written on the current one
+        self._processor.inputs_and_outputs.compute_stream = None
         self._saved: list[_Saved] = []
 
     @property

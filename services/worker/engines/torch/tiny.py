@@ -23,7 +23,7 @@ import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 from transformers import GenerationConfig, LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
-FORMAT = 1  # raise it when the code below makes another model of the same recipe
+FORMAT = 2  # raise it when the code below makes another model of the same recipe
 BEGIN, END = "<|begin|>", "<|end|>"
 ROLES = ("system", "user", "assistant")
 SPECIAL = (BEGIN, END, *(f"<|{role}|>" for role in ROLES))
@@ -37,6 +37,8 @@ TEMPLATE = (
     "{% endfor %}"
     "{% if add_generation_prompt %}{{ '<|assistant|>' }}{% endif %}"
 )
+BYTES = slice(len(SPECIAL), len(SPECIAL) + 256)  # the tokens of single bytes come first
+RARE = 0.1  # small embeddings: it writes words rather than bytes, which would make halves of characters
 CORPUS = Path(__file__).with_name("corpus.txt")
 
 
@@ -51,7 +53,7 @@ class Recipe:
     wide: int
     vocabulary: int = 2048
     context_tokens: int = 2048
-    embedding_std: float = 0.05
+    embedding_std: float = 0.3
     layer_std: float = 0.1
     seed: int = 1
 
@@ -129,6 +131,7 @@ def model(recipe: Recipe) -> Any:
         for name, weights in _matrices(made):
             std = recipe.embedding_std if "embed" in name else recipe.layer_std
             weights.normal_(0.0, std, generator=chance)
+        made.model.embed_tokens.weight[BYTES] *= RARE
     made.generation_config = GenerationConfig(
         bos_token_id=config.bos_token_id, eos_token_id=config.eos_token_id, pad_token_id=config.pad_token_id
     )
