@@ -56,6 +56,7 @@ class Step:
     duration_s: float
     """From its call to its results. A simulated engine computes at once, and its host waits this long."""
     batch_size: int
+    """Sequences for which something was computed."""
     prefill_tokens: int
     tokens: list[tuple[Sequence, str]] = field(default_factory=list)
     """One token each. Its text may be empty: half a character, held back until the other half has come."""

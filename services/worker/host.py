@@ -147,7 +147,8 @@ class LocalHost:
         self._due_at = -math.inf
 
     async def restart(self) -> None:
-        """It cannot have died without this process; whoever ran has been dropped."""
+        """It cannot have died without this process, but a step of it may have been cut short that never ended."""
+        self.rest()
 
     async def stop(self) -> None:
         self.engine.close()

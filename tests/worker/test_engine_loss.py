@@ -11,6 +11,7 @@ from services.contracts.generate import Done
 from services.core.outcome import Outcome
 from services.runtime.errors import Refused
 from services.worker.engine import Step
+from services.worker.engines.faults import FaultPlan
 from services.worker.host import EngineDied, EngineUnusable, LocalHost
 from services.worker.stream import Dropped
 from tests.worker.rig import STALL_S, CountingEngine, asking, in_virtual_time, now, read, turning, wasted
@@ -72,6 +73,18 @@ async def test_an_engine_that_stands_still_is_replaced_after_the_stall_and_no_so
         ending = (await read(await loop.submit(asking("a", 100))))[1]
         assert (ending.code, now() - began) == ("engine_died", pytest.approx(STALL_S))
         assert "has not finished a step for 5 s" in ending.message
+
+
+@in_virtual_time
+async def test_after_a_simulated_step_without_an_end_the_next_one_has_one():
+    engine = CountingEngine(slots=1)
+    engine.faults.replace(FaultPlan(hang_after_tokens=2))
+    async with turning(host=LocalHost(engine), slots=1) as loop:
+        assert (await read(await loop.submit(asking("a", 100))))[1].code == "engine_died"
+        engine.faults.replace(FaultPlan())
+        began = now()
+        assert isinstance((await read(await loop.submit(asking("b", 2))))[1], Done)
+        assert now() - began < 1
 
 
 @in_virtual_time
