@@ -17,8 +17,10 @@ direction each round, after a warm-up, and a figure is the median with the least
 seconds stand beside wall seconds: where they differ, something else ran on the machine.
 
 Answers are as long as they were asked to be, whatever the model says; the weights are random, since what a step costs
-does not depend on what they know. In float32 every answer must be, token for token, the one that the model gives
-alone, or there is no page; in half precision the order of sums may change one, and it is counted.
+does not depend on what they know. In float32 every answer must be, token for token, the one that the model gives alone,
+or there is no page. The one exception is a tie: where the model itself puts the two tokens within a ten-thousandth of a
+logit, the order of sums decides, and the answers go different ways from there. In half precision that is common, and
+only counted. Memory is the most tokens held at once: whole pages here, padded rows with `generate`.
 
 Cancels and the costs of process and loop are measured as in service: the worker's loop, and the engine in a process of
 its own. Tokens that were computed for somebody who had left are counted in that process, by the engine's own counts.

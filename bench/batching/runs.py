@@ -21,11 +21,14 @@ Tokens = list[tuple[int, ...]]
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """One pass over a load. `steps`: when each was over, in seconds from the start, and how many shared it."""
+    """One pass over a load."""
 
     tokens: Tokens
     spent: Spent
     steps: list[tuple[float, int]] = field(default_factory=list)
+    """When each was over, in seconds from the start, and how many shared it."""
+    held_tokens: int = 0
+    """The most tokens in memory at once, whole pages and padding included."""
 
     @property
     def useful_tokens_per_s(self) -> float:
@@ -73,16 +76,25 @@ def request(ask: Ask) -> GenerateRequest:
 
 def _generated(subject: Subject, asked: list[Ask], slots: int) -> Run:
     def work() -> Tokens:
-        batches = (asked[start : start + slots] for start in range(0, len(asked), slots))
-        return [answer for batch in batches for answer in subject.generate(batch)]
+        return [answer for batch in _batches(asked, slots) for answer in subject.generate(batch)]
 
     tokens, spent = timed(work)
-    return Run(tokens, spent)
+    return Run(tokens, spent, held_tokens=max(_padded_tokens(batch) for batch in _batches(asked, slots)))
+
+
+def _batches(asked: list[Ask], slots: int) -> list[list[Ask]]:
+    return [asked[start : start + slots] for start in range(0, len(asked), slots)]
+
+
+def _padded_tokens(batch: list[Ask]) -> int:
+    """Every row is as long as the longest prompt and the longest answer."""
+    return len(batch) * (max(len(ask.prompt) for ask in batch) + max(ask.length for ask in batch))
 
 
 def _stepped(engine: Engine, asked: list[Ask], batching: Batching) -> Run:
     """The worker's own batch former decides who joins when; time does not pass for it, so nobody waits for company."""
     steps: list[tuple[float, int]] = []
+    usage = [0.0]
 
     def work() -> Tokens:
         began = time.perf_counter()
@@ -100,8 +112,9 @@ def _stepped(engine: Engine, asked: list[Ask], batching: Batching) -> Run:
             step = engine.step()
             for sequence, text in step.tokens:
                 answers[sequence].append(int(text))
+            usage.append(engine.kv_usage)
             steps.append((time.perf_counter() - began, step.batch_size))
         return [tuple(answer) for answer in answers.values()]
 
     tokens, spent = timed(work)
-    return Run(tokens, spent, steps)
+    return Run(tokens, spent, steps, round(max(usage) * engine.kv_tokens))

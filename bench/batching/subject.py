@@ -112,6 +112,12 @@ class Subject:
             raise RuntimeError("generate stopped before it was told to")
         return [tuple(row[: ask.length]) for row, ask in zip(rows, asked, strict=True)]
 
+    def behind(self, ids: tuple[int, ...], token: int, best: int) -> float:
+        """How much less than the best one the model wants this token after these."""
+        with torch.inference_mode():
+            logits = self.model(torch.tensor([ids], device=self.device)).logits[0, -1]
+        return float(logits[best] - logits[token])
+
 
 class Spelled(Prompts):
     """Prompts that are token numbers, so that they have exactly the length that is wanted."""

@@ -110,21 +110,28 @@ def test_answers_are_compared_whole():
     assert [run.equal_to(other) for other in ([(1, 2), (3,)], [(1, 2), (3, 4)], [(1,), (4,)])] == [2, 1, 0]
 
 
-class Exact:
-    exact = True
+class Judge:
+    """A model in whose view token 3 is as good as token 2, and token 4 is not."""
+
+    def __init__(self, *, exact: bool) -> None:
+        self.exact = exact
+
+    def behind(self, ids: tuple[int, ...], token: int, best: int) -> float:
+        assert (ids, best) == ((9, 1), 2)
+        return {3: 1e-6, 4: 0.5}[token]
 
 
-class Rounded:
-    exact = False
+def test_an_answer_that_batching_has_changed_is_a_fault_but_for_a_tie_and_for_formats_that_round():
+    def checked(tokens, *, exact=True):
+        run = Run([tokens], Spent(1, 1), steps=[(1.0, 1)])
+        check(Judge(exact=exact), [Ask(0, (9,), 3)], {"a": [run]}, Run([(1, 2, 5)], Spent(1, 1)))
 
-
-def test_an_answer_that_batching_has_changed_is_a_fault_but_for_formats_that_round():
-    alone = Run([(1, 2)], Spent(1, 1))
-    same, other = (Run([tokens], Spent(1, 1), steps=[(1.0, 1)]) for tokens in ((1, 2), (1, 3)))
-    check(Exact(), {"a": [same, same]}, alone)
-    check(Rounded(), {"a": [same, other]}, alone)
-    with pytest.raises(AssertionError, match="a: 0 of 1"):
-        check(Exact(), {"a": [same, other]}, alone)
+    checked((1, 2, 5))
+    checked((1, 3, 7))
+    checked((1, 4, 5), exact=False)
+    for tokens in ((1, 4, 5), (1, 2)):
+        with pytest.raises(AssertionError, match="a: answer 0 is another one"):
+            checked(tokens)
 
 
 def test_ways_take_turns_in_the_other_direction_each_round():
