@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import random
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from services.contracts.generate import Message
 from services.runtime.errors import BadInput
 from services.worker.engine import Sequence
 from services.worker.engines.torch.engine import TorchEngine
+from services.worker.engines.torch.paged import Computed
 from tests.worker.torch.rig import Plain, Rows, ask, join, make_engine, prompt_of, run
 
 LENGTHS = (1, 2, 3, 7, 15, 16, 17, 31, 40, 64, 90, 5, 120, 33, 8, 200, 11, 48)
@@ -183,6 +185,21 @@ def test_ignore_eos_runs_to_max_tokens(tiny_folder: Path, plain: Plain) -> None:
     assert record.reasons == {"r": "length"}
     assert sequence.completion_tokens == 12
     assert record.pieces["r"] == plain.pieces("a queue", 12)
+
+
+def test_an_answer_cut_within_a_character_shows_that_it_was(
+    tiny_folder: Path, plain: Plain, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = make_engine(tiny_folder)
+    half = plain.tokenizer("🙂", add_special_tokens=False)["input_ids"][0]
+    step = engine._batch.step
+    monkeypatch.setattr(engine._batch, "step", lambda chunk: all_write(half, step(chunk)))
+    join(engine, "r", max_tokens=2)
+    assert run(engine).pieces["r"] == ["", "\ufffd\ufffd"]
+
+
+def all_write(token: int, computed: Computed) -> Computed:
+    return dataclasses.replace(computed, tokens=[(request, token) for request, _ in computed.tokens])
 
 
 def test_usage_counts_real_tokens(engine: TorchEngine, plain: Plain) -> None:
