@@ -75,7 +75,7 @@ def _whole(heard: Heard, nonce: str, max_tokens: int) -> Verdict:
     return Verdict.RIGHT if good else Verdict.WRONG
 
 
-def _counted(usage: dict[str, Any], max_tokens: int) -> bool:
+def _counted(usage: dict[str, int], max_tokens: int) -> bool:
     return 0 < usage["completion_tokens"] <= max_tokens and usage["prompt_tokens"] > 0
 
 
