@@ -80,15 +80,18 @@ async def test_after_a_simulated_step_without_an_end_the_next_one_has_one():
     engine = CountingEngine(slots=1)
     engine.faults.replace(FaultPlan(hang_after_tokens=1))
     host = LocalHost(engine)
-    for id in "ab":
-        sequence = await host.prepare(asking(id, 100))
-        host.admit(sequence)
-        await host.step()  # reads, and writes the one token
-        with pytest.raises(TimeoutError):
-            async with asyncio.timeout(STALL_S):
-                await host.step()
-        host.drop(sequence)
-        await host.restart()
+    first, second = await host.prepare(asking("a", 100)), await host.prepare(asking("b", 100))
+    host.admit(first)
+    await host.step()
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(STALL_S):
+            await host.step()
+    engine.faults.replace(FaultPlan())
+    host.drop(first)
+    await host.restart()
+    host.admit(second)
+    async with asyncio.timeout(STALL_S):
+        assert (await host.step()).tokens
 
 
 @in_virtual_time
