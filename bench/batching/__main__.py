@@ -16,8 +16,8 @@ from typing import Annotated, Literal
 
 import typer
 
-from bench.batching import border, cancel, picture, stall, steps, throughput
-from bench.batching.page import page, row
+from bench.batching import border, cancel, stall, steps, throughput
+from bench.batching.page import row, write
 from bench.batching.section import Section
 from bench.batching.subject import Subject, chosen_device, subject, versions
 from services.lab.machine import describe
@@ -104,10 +104,8 @@ def main(
     if target is None:
         typer.echo("\n".join(line for section in sections for line in section.markdown()))
         return
-    drawn = list(picture.draw(bench.occupancy, target.parent)) if bench.occupancy else []
     command = shlex.join(["python", "-m", "bench.batching", *sys.argv[1:]])
-    target.write_text(page(sections, command=command, where=where, picture=bool(drawn)), encoding="utf-8")
-    for path in (target, *drawn):
+    for path in write(target, sections, bench.occupancy, command=command, where=where):
         typer.echo(f"Written: {path}")
 
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 
 from bench.batching.section import Section
+from bench.batching.throughput import Occupancy
 from bench.figure import Figure
 
 METHOD = """\
@@ -27,7 +29,24 @@ its own. Tokens that were computed for somebody who had left are counted in that
 """
 
 
-def page(sections: Sequence[Section], *, command: str, where: str, picture: bool) -> str:
+def write(target: Path, sections: Sequence[Section], seen: Occupancy | None, *, command: str, where: str) -> list[Path]:
+    """The page, and its pictures beside it: none where throughput was not measured, or without matplotlib."""
+    drawn = _drawn(seen, target) if seen else []
+    text = page(sections, command=command, where=where, picture=target.stem if drawn else "")
+    target.write_text(text, encoding="utf-8")
+    return [target, *drawn]
+
+
+def _drawn(seen: Occupancy, target: Path) -> list[Path]:
+    try:
+        from bench.batching.picture import draw
+    except ModuleNotFoundError:
+        return []
+    return list(draw(seen, target))
+
+
+def page(sections: Sequence[Section], *, command: str, where: str, picture: str = "") -> str:
+    """`picture` is the name that its files begin with, if there is one."""
     figures = [figure for section in sections for figure in section.figures]
     targets = [figure for figure in figures if figure.held is not None]
     lines = [
@@ -50,15 +69,15 @@ def page(sections: Sequence[Section], *, command: str, where: str, picture: bool
     if picture:
         lines += [
             "<picture>",
-            '  <source media="(prefers-color-scheme: dark)" srcset="batching-dark.svg">',
+            f'  <source media="(prefers-color-scheme: dark)" srcset="{picture}-dark.svg">',
             '  <img alt="Sequences in each step: static batches empty out before the next begins, '
-            'continuous ones stay full" src="batching.svg">',
+            f'continuous ones stay full" src="{picture}.svg">',
             "</picture>",
             "",
         ]
     for section in sections:
         lines += section.markdown()
-    return "\n".join([*lines, "## How it is measured", "", METHOD])
+    return "\n".join([*lines, "## How it is measured", "", METHOD.rstrip(), ""])
 
 
 def row(part: str, figure: Figure) -> str:

@@ -15,9 +15,9 @@ QUESTION = "How many sequences share a step?"
 Steps = Sequence[tuple[float, int]]
 
 
-def draw(seen: Occupancy, folder: Path) -> Iterator[Path]:
-    """`batching.svg` and, for dark pages, `batching-dark.svg`."""
-    for theme, name in ((LIGHT, "batching.svg"), (DARK, "batching-dark.svg")):
+def draw(seen: Occupancy, page: Path) -> Iterator[Path]:
+    """Beside `batching.md`: `batching.svg` and, for dark pages, `batching-dark.svg`."""
+    for theme, ending in ((LIGHT, ".svg"), (DARK, "-dark.svg")):
         with mpl.rc_context(settings(theme)):
             figure, axes = sheet(2, left=0.07, right=0.97)
             headline(figure, theme, QUESTION, f"The same requests, the same engine of {SLOTS} slots. {seen.subject}.")
@@ -30,7 +30,7 @@ def draw(seen: Occupancy, folder: Path) -> Iterator[Path]:
             axes[0].set_xlim(0, max(seen.static[-1][0], seen.continuous[-1][0]))
             axes[0].set_ylim(0, SLOTS + 0.5)
             axes[0].set_yticks(range(0, SLOTS + 1, 2))
-            path = folder / name
+            path = page.with_name(page.stem + ending)
             figure.savefig(path, metadata={"Date": None, "Creator": None})
             yield path
 

@@ -23,7 +23,7 @@ MORE_SLOTS = (16, 32)
 FEW = 16
 TARGET = 2.0
 TIE = 1e-4  # of a logit: float32 rounds by a few millionths
-MEDIAN_TOKENS = {"30m": 8}  # a smaller load, so that all takes minutes
+MEDIAN_TOKENS = {"30m": 8, "1b": 8}  # a smaller load, so that all takes minutes
 USUAL_MEDIAN_TOKENS = 16
 Say = Callable[[str], None]
 

@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 from bench.batching import load
 from bench.batching.counted import Counted
 from bench.batching.load import Ask
-from bench.batching.page import page
+from bench.batching.page import page, write
 from bench.batching.runs import Run, Way, request, stepped
 from bench.batching.section import Section, Spent, Table, middle
 from bench.batching.stall import Seen, joined
-from bench.batching.throughput import alternated, check
+from bench.batching.throughput import Occupancy, alternated, check
 from bench.batching.worker import Watched, answer, asking, turning
 from bench.figure import Figure
 from services.core.batcher import Batching
@@ -221,7 +221,7 @@ def test_the_page_says_what_ran_where_and_how_many_targets_held():
         Figure("b", 1, "s"),
     ]
     section = Section("A part", "What ran.", [Table(("", "ms"), [("one", "1.00")])], figures, ["A note."])
-    text = page([section], command="python -m bench.batching", where="2 cores of a Quern", picture=False)
+    text = page([section], command="python -m bench.batching", where="2 cores of a Quern")
     assert "Written by `python -m bench.batching`, on 2 cores of a Quern." in text
     assert "1 of 2 targets held" in text
     assert "| A part | faster | 2.50 | times | >= 2 | held |  |" in text
@@ -229,7 +229,7 @@ def test_the_page_says_what_ran_where_and_how_many_targets_held():
     assert "| one | 1.00 |" in text
     assert "A note." in text
     assert "<picture>" not in text
-    assert "<picture>" in page([section], command="", where="", picture=True)
+    assert 'src="run.svg"' in page([section], command="", where="", picture="run")
 
 
 def test_steps_that_were_alike_are_drawn_as_one():
@@ -237,3 +237,14 @@ def test_steps_that_were_alike_are_drawn_as_one():
     from bench.batching.picture import outline
 
     assert outline([(1.0, 8), (2.0, 8), (3.0, 7), (4.0, 8)]) == ([0.0, 2.0, 3.0, 4.0], [8, 7, 8])
+
+
+def test_page_and_pictures_are_written_side_by_side(tmp_path):
+    pytest.importorskip("matplotlib", reason="pictures need the extra `simulate`")
+    steps = [(0.1, 8), (0.2, 3)]
+    section, seen = Section("A part", "What ran."), Occupancy("a model", steps, steps)
+    written = write(tmp_path / "run.md", [section], seen, command="c", where="w")
+    assert [path.name for path in written] == ["run.md", "run.svg", "run-dark.svg"]
+    assert all(f'"{path.name}"' in written[0].read_text() for path in written[1:])
+    assert "static batches: 2 steps, 0.2 s" in written[1].read_text()
+    assert write(tmp_path / "bare.md", [section], None, command="c", where="w") == [tmp_path / "bare.md"]
