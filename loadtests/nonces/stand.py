@@ -92,10 +92,7 @@ def _evil(folder: Path, kind: str, port: int) -> Server:
 
 
 def _router(folder: Path, good: Sequence[Server], evil: Sequence[Server], port: int, metrics_port: int) -> Server:
-    workers: list[dict[str, object]] = [
-        {"name": server.process.name, "kind": "weir", "url": server.url} for server in good
-    ]
-    workers += [_entry(server) for server in evil]
+    workers = [_entry(server) for server in (*good, *evil)]
     (folder / "workers.yaml").write_text(json.dumps({"workers": workers}), encoding="utf-8")  # JSON is YAML
     (folder / "tenants.yaml").write_text(tenants_yaml([TENANT]), encoding="utf-8")
     settings = {
