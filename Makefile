@@ -22,7 +22,7 @@ ROUTER_PORT ?= 8000
 HOST_URL ?= http://127.0.0.1:$(ROUTER_PORT)
 QUESTION ?= How does Weir decide to refuse a request?
 
-.PHONY: help up down ask doctor simulate simulate-proof pictures test check bench fire bench-peers load docs venv torch clean clean-data clean-venv
+.PHONY: help up down ask doctor simulate simulate-proof pictures test check bench fire nonces bench-peers load docs venv torch clean clean-data clean-venv
 
 help: ## list the verbs
 	@if [ -t 1 ]; then on=$$(printf '\033[36m') off=$$(printf '\033[0m'); fi; \
@@ -74,6 +74,9 @@ bench: $(VENV)/.dev ## measure the figures that docs/results quotes
 
 fire: $(VENV)/.run ## the router under fire, real processes: make fire ARGS="--only sweep" (--list shows the cases)
 	@exec $(BIN)/python -m loadtests.fire $(ARGS)
+
+nonces: $(VENV)/.run ## 20,000 questions with a nonce each, before workers that are killed, frozen and evil: whose answer is whose?
+	@exec $(BIN)/python -m loadtests.nonces $(ARGS)
 
 bench-peers: $(VENV)/.run ## Weir and HAProxy before the same workers, side by side; skipped where haproxy is not installed
 	@exec $(BIN)/python -m loadtests.peers $(ARGS)

@@ -2,7 +2,8 @@
 
 `/generate` answers 200 with newline-delimited JSON events (`application/x-ndjson`): any number of `token`, then
 exactly one `done` or `failed`. With `stream: false` the one line is `done` carrying the whole `text`. A stream
-that ends without `done` or `failed` was cut, and is never passed on as if it were whole.
+that ends without `done` or `failed` was cut, and is never passed on as if it were whole. An answer carries the
+`x-request-id` of its request: one that names another's was left over on the connection.
 A worker at its bound answers 429 with a `Problem` whose `details.predicted_wait_ms` is its queue delay.
 """
 
