@@ -33,7 +33,7 @@ def build(settings: WorkerSettings) -> Process:
     drain = Drain()
     registry = new_registry()
     metrics = WorkerMetrics(registry)
-    chance = random.Random(settings.sim_seed)
+    chance = own_chance(settings)
     faults = sim_faults(settings, chance)
     loop = engine_loop(settings, make_host(settings, chance, faults), metrics, log, chance)
     metrics.watch(
@@ -97,7 +97,7 @@ def make_host(settings: WorkerSettings, chance: random.Random, faults: Faults) -
 
 def engine(settings: WorkerSettings) -> Engine:
     """The engine in this process, for whoever steps it by hand: calibration and measurements."""
-    chance = random.Random(settings.sim_seed)
+    chance = own_chance(settings)
     if settings.engine == "simulated":
         return simulated_engine(settings, chance, sim_faults(settings, chance))
     return child.make_engine(torch_spec(settings))
@@ -137,9 +137,14 @@ def torch_spec(settings: WorkerSettings) -> engine_wire.Torch:
         context_tokens=settings.max_context_tokens,
         prefill_chunk_tokens=settings.prefill_chunk_tokens,
         threads=settings.torch_threads,
-        seed=settings.sim_seed,
+        seed=own_chance(settings).getrandbits(64),
     )
     return engine_wire.Torch(spec)
+
+
+def own_chance(settings: WorkerSettings) -> random.Random:
+    """The same at every start, and another for each worker: replicas must not draw the same."""
+    return random.Random(f"{settings.sim_seed} {settings.worker_name}")
 
 
 def sim_faults(settings: WorkerSettings, chance: random.Random) -> Faults:

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import gc
 import os
 import random
 import signal
@@ -31,7 +32,7 @@ from services.runtime.errors import BadInput
 from services.worker import engine_wire as wire
 from services.worker.engine import Engine, Sequence, Step
 from services.worker.engines.torch.spec import TorchSpec
-from services.worker.host import EngineUnusable
+from services.worker.host import EngineDied, EngineUnusable
 
 READ_BYTES = 65_536
 MAX_ERROR_CHARS = 500
@@ -119,6 +120,9 @@ class Stepper:
             lost = [(handle, why) for handle, deadline in turn.admits if (why := self._admit(handle, deadline))]
             step = self._engine.step() if self._running else Step(0.0, 0, 0)
             return self._told(turn.number, step, lost)
+        except EngineDied as error:
+            report("the engine died in a step", error)
+            leave(os.EX_SOFTWARE)
         except Exception as error:
             report("the engine failed in a step", error)
             return wire.Failed(turn.number, told(error))
@@ -199,6 +203,8 @@ def serve(connection: socket.socket, make: Make) -> None:
     start = to_main.get()
     assert isinstance(start, wire.Start)
     engine = made(start, make, channel)
+    gc.collect()
+    gc.freeze()  # libraries and weights stay: looking through them again would be a pause between tokens
     preparer = Preparer(engine, channel)
     beside("preparer", preparer.serve, to_preparer)
     stepper = Stepper(engine, preparer)
@@ -316,12 +322,12 @@ def report(what: str, error: Exception) -> None:
     sys.stderr.flush()
 
 
-def leave() -> NoReturn:
+def leave(status: int = 0) -> NoReturn:
     """End now, from any thread, also while another computes: nobody would read its results, and it holds memory.
 
     Nothing is flushed, since a standard stream that nobody reads could keep the process for ever.
     """
-    os._exit(0)
+    os._exit(status)
 
 
 if __name__ == "__main__":

@@ -20,7 +20,7 @@ from services.worker.child import serve
 from services.worker.engine import Sequence, Step
 from services.worker.engine_wire import Simulated
 from services.worker.engines.simulated import LatencyModel, SimulatedEngine
-from services.worker.host import EngineUnusable
+from services.worker.host import EngineDied, EngineUnusable
 
 SECRET = "a prompt that no log may quote"
 
@@ -68,6 +68,8 @@ class OddEngine(SimulatedEngine):
             raise ValueError(f"NaN in the logits of {SECRET}")
         if "exit-in-step" in ids:
             os._exit(3)
+        if "die-in-step" in ids:
+            raise EngineDied("the device is lost")
         if "shrink" in ids:
             self.slots, self.kv_tokens = 1, 500
         self.in_step = True

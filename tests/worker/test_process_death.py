@@ -111,11 +111,12 @@ def test_killed_while_it_computes(loop_factory, tmp_path):
     run(scenario, loop_factory)
 
 
-def test_one_that_ends_itself_tells_its_status(tmp_path):
+@pytest.mark.parametrize(("how", "status"), [("exit-in-step", 3), ("die-in-step", os.EX_SOFTWARE)])
+def test_one_that_ends_itself_tells_its_status(how, status, tmp_path):
     async def scenario():
         async with odd(tmp_path) as host:
-            await admitted(host, "exit-in-step")
-            with pytest.raises(EngineDied, match="ended with status 3"):
+            await admitted(host, how)
+            with pytest.raises(EngineDied, match=f"ended with status {status}"):
                 await host.step()
 
     run(scenario)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from pydantic import ValidationError
 
-from services.worker.app import build
+from services.worker.app import build, own_chance
 from services.worker.config import WorkerSettings
 
 
@@ -56,3 +56,10 @@ def test_the_announced_model_is_the_one_that_runs_unless_it_is_named(settings: d
 def test_a_device_that_no_engine_knows_is_refused_at_the_start(device: str):
     with pytest.raises(ValidationError):
         WorkerSettings(_env_file=None, device=device)
+
+
+def test_replicas_draw_differently_and_each_the_same_at_every_start():
+    first, again, other = (
+        own_chance(WorkerSettings(_env_file=None, worker_name=name)).getrandbits(64) for name in ("a", "a", "b")
+    )
+    assert first == again != other

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -316,3 +317,15 @@ def test_a_model_of_another_family_with_another_attention_is_batched_as_well(cop
         join(engine, id, prompt=prompt, max_tokens=15)
     record = run(engine)
     assert {id: record.pieces[id] for id in prompts} == {id: plain.pieces(prompts[id], 15) for id in prompts}
+
+
+@pytest.mark.parametrize(
+    ("limit", "left"),
+    [("1000\n", 400), ("500", 0), ("max\n", sys.maxsize), ("", sys.maxsize)],
+    ids=["limited", "over its limit", "unlimited", "unreadable"],
+)
+def test_a_containers_memory_is_what_its_limit_leaves(limit: str, left: int, tmp_path: Path):
+    (tmp_path / "memory.max").write_text(limit)
+    (tmp_path / "memory.current").write_text("600\n")
+    assert device._container_has_left(tmp_path) == left
+    assert device._container_has_left(tmp_path / "nowhere") == sys.maxsize

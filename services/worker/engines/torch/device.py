@@ -11,6 +11,7 @@ import torch
 
 from services.worker.host import EngineUnusable
 
+CGROUP = Path("/sys/fs/cgroup")
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
 
@@ -71,6 +72,11 @@ def free_bytes(device: torch.device) -> int:
 
 
 def _available_ram() -> int:
+    """What the machine has left, or the container, whichever is less."""
+    return min(_machine_has_left(), _container_has_left())
+
+
+def _machine_has_left() -> int:
     """What the kernel says it could give without swapping; where it does not say, the pages that are free."""
     try:
         for line in Path("/proc/meminfo").read_text(encoding="ascii").splitlines():
@@ -79,3 +85,13 @@ def _available_ram() -> int:
     except OSError:
         pass
     return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+
+
+def _container_has_left(folder: Path = CGROUP) -> int:
+    """Up to the limit of this process's control group (version 2), beyond which the kernel kills; none: no limit."""
+    try:
+        most = (folder / "memory.max").read_text(encoding="ascii").strip()
+        used = int((folder / "memory.current").read_text(encoding="ascii"))
+        return max(0, int(most) - used) if most != "max" else sys.maxsize
+    except (OSError, ValueError):
+        return sys.maxsize
