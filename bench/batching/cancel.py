@@ -35,6 +35,7 @@ CANCELS = 200
 SLOTS = 8
 WORDS, TOKENS = 40, 160
 STEPS_OF_PATIENCE = 3.0  # a request leaves within so many steps after the last one did
+LOOK_EVERY_S = 0.0005
 MODULE = (sys.executable, "-m", "bench.batching.counted")
 Say = Callable[[str], None]
 
@@ -105,8 +106,9 @@ async def _leave(loop: EngineLoop, watched: Watched, job: Job, seen: Seen) -> No
         return
     seen.left.append((job.sequence, job.sequence.completion_tokens))
     await _until(lambda: len(watched.admitted) > admitted)
-    seen.free_ms.append((asyncio.get_running_loop().time() - left_at) * 1000)
-    seen.steps.append(watched.admitted[admitted][1] - begun)
+    _, first_step, at = watched.admitted[admitted]
+    seen.free_ms.append((at - left_at) * 1000)
+    seen.steps.append(first_step - begun)
 
 
 def _point(job: Job) -> str:
@@ -116,10 +118,10 @@ def _point(job: Job) -> str:
 
 
 async def _until(condition: Callable[[], bool]) -> None:
-    """At most a minute, in turns of the loop: what is waited for comes with a step."""
+    """At most a minute: what is waited for comes with a step."""
     async with asyncio.timeout(60):
         while not condition():
-            await asyncio.sleep(0)
+            await asyncio.sleep(LOOK_EVERY_S)
 
 
 def _section(subject: Subject, cancels: int, seen: Seen, counts: dict[str, Any]) -> Section:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import io
 import random
 from collections.abc import AsyncIterator
@@ -29,15 +30,15 @@ class Watched:
     def __init__(self, host: Host) -> None:
         self._host = host
         self.begun = 0
-        self.admitted: list[tuple[Sequence, int]] = []
-        """Who, and the number of the first step that computes for them."""
+        self.admitted: list[tuple[Sequence, int, float]] = []
+        """Who, the number of the first step that computes for them, and when that was decided."""
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._host, name)
 
     def admit(self, sequence: Sequence) -> None:
         self._host.admit(sequence)
-        self.admitted.append((sequence, self.begun + 1))
+        self.admitted.append((sequence, self.begun + 1, asyncio.get_running_loop().time()))
 
     async def step(self) -> Step:
         self.begun += 1

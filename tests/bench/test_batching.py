@@ -204,9 +204,10 @@ def test_a_watched_host_says_which_step_was_the_first_for_whom():
         return watched, first, second, texts
 
     watched, first, second, texts = asyncio.run(main())
-    (a, begun_a), (b, begun_b) = watched.admitted
+    (a, begun_a, at_a), (b, begun_b, at_b) = watched.admitted
     assert (a, b) == (first.sequence, second.sequence)
     assert 1 == begun_a < begun_b <= watched.begun
+    assert at_a < at_b
     assert all(texts)
 
 
