@@ -182,7 +182,8 @@ def _ratio(name: str, ours: list[Run], theirs: list[Run], target: float | None =
     wall = [b.spent.wall_s / a.spent.wall_s for a, b in zip(ours, theirs, strict=True)]
     cpu = statistics.median(b.spent.cpu_s / a.spent.cpu_s for a, b in zip(ours, theirs, strict=True))
     note = f"by processor time {number(cpu)}"
-    return Figure(name, statistics.median(wall), "times", target, note=note, low=min(wall), high=max(wall))
+    low, high = (min(wall), max(wall)) if len(wall) > 1 else (None, None)
+    return Figure(name, statistics.median(wall), "times", target, note=note, low=low, high=high)
 
 
 def _typical(asked: list[Ask]) -> str:
