@@ -88,9 +88,7 @@ def main(
     size: Annotated[list[Size] | None, typer.Option(help="Which models; 5m and 30m on a processor, else 1b.")] = None,
     only: Annotated[list[Part] | None, typer.Option(help="Which parts; all of them by default.")] = None,
     requests: Annotated[int, typer.Option(min=8, max=1024, help="How many are batched.")] = 64,
-    rounds: Annotated[
-        int, typer.Option(min=1, max=15, help="How often each way is measured with the first model; once with others.")
-    ] = 3,
+    rounds: Annotated[int, typer.Option(min=1, max=15, help="How often the first model is measured; others once.")] = 3,
     cancels: Annotated[int, typer.Option(min=10, max=10_000, help="How many requests leave.")] = 200,
     out: Annotated[Path | None, typer.Option(help="The page; its pictures go beside it.")] = None,
 ) -> None:

@@ -16,7 +16,8 @@ requests into an empty engine and runs them to the end, where those that are don
 goes on for all until the longest is done: what one has without a server that batches. Useful tokens are those that were
 asked for. All ways answer the same requests, in the same order, with the same weights; they take turns, in the other
 direction each round, after a warm-up, and a figure is the median with the least and the greatest value; where none are
-shown there was one round, and processor seconds are the better judge. Processor seconds stand beside wall seconds: where they differ, something else ran on the machine.
+shown there was one round, and processor seconds are the better judge. They stand beside wall seconds: where the two
+differ, something else ran on the machine.
 
 Answers are as long as they were asked to be, whatever the model says; the weights are random, since what a step costs
 does not depend on what they know. In float32 every answer must be, token for token, the one that the model gives alone,
