@@ -22,6 +22,7 @@ from services.retrieval.metrics import RetrievalMetrics
 from tests.retrieval.fakes import Lines, metrics, passage
 
 TIMEOUT_S = 0.02
+PATIENCE_S = 5.0  # of tests that are about something else: the machine may stall for longer than a timeout
 KEY = CacheKey("demo", "How does a weir work?", 5, "model-1")
 RESULTS = [passage("one", 0.1), passage("two", 0.2)]
 TEXT = st.text(max_size=20)
@@ -30,14 +31,14 @@ TEXT = st.text(max_size=20)
 class Rig:
     """A cache, the client under it, and what it counted."""
 
-    def __init__(self, url: str, **breaker: float) -> None:
+    def __init__(self, url: str, *, timeout_s: float = PATIENCE_S, **breaker: float) -> None:
         self.metrics: RetrievalMetrics = metrics()
         self.lines = Lines()
-        self.client: Redis = redis_client(url, timeout_s=TIMEOUT_S, connections=4)
+        self.client: Redis = redis_client(url, timeout_s=timeout_s, connections=4)
         self.cache = Cache(
             self.client,
             Breaker(**breaker),  # type: ignore[arg-type]
-            timeout_s=TIMEOUT_S,
+            timeout_s=timeout_s,
             stale_s=100.0,
             metrics=self.metrics,
             log=self.lines.log,
@@ -49,14 +50,20 @@ class Rig:
         return value
 
     async def put(self, key: CacheKey = KEY, *, version: int = 7, ttl_s: float = 60.0) -> None:
-        """Store, and wait until it is stored."""
+        """Store until it is stored: a write that the machine stalls is given up, as it should be."""
+        before = self.counted("stored")
+        while self.counted("stored") == before:
+            await self.try_put(key, version=version, ttl_s=ttl_s)
+
+    async def try_put(self, key: CacheKey = KEY, *, version: int = 7, ttl_s: float = 60.0) -> None:
+        """Store, and wait until it is stored or given up."""
         before = self.counted("stored") + self.counted("not_stored")
         self.cache.put(key, RESULTS, version=version, ttl_s=ttl_s)
         while self.counted("stored") + self.counted("not_stored") == before:
             await asyncio.sleep(0.001)
 
     async def get(self, key: CacheKey = KEY, *, version: int | None = 7, ttl_s: float = 60.0) -> Kept | None:
-        return await self.cache.get(key, version=version, ttl_s=ttl_s, budget_s=10.0)
+        return await self.cache.get(key, version=version, ttl_s=ttl_s, budget_s=8 * PATIENCE_S)
 
 
 @asynccontextmanager
@@ -221,8 +228,9 @@ def test_a_full_server_still_answers_and_what_it_does_not_take_is_counted(
         await rig.client.config_set(policy, "noeviction")
         await rig.client.config_set(limit, 1)
         try:
-            await rig.put(CacheKey("demo", "another", 5, "model-1"))
-            assert rig.counted("not_stored") == 1
+            stored = rig.counted("stored")
+            await rig.try_put(CacheKey("demo", "another", 5, "model-1"))
+            assert (rig.counted("stored"), rig.counted("not_stored") > 0) == (stored, True)
             assert await rig.get() is not None
             assert rig.cache.up
         finally:
@@ -275,13 +283,13 @@ def test_a_frozen_server_costs_three_short_waits_and_comes_back_by_itself(
         assert rig.counted("skipped") >= 197
         assert waited_s < 200 * TIMEOUT_S / 4, "two hundred requests waited for less than a quarter of their timeouts"
         give_up = time.monotonic() + 20
-        while not rig.cache.up and time.monotonic() < give_up:
+        while await rig.get() is None:
+            assert time.monotonic() < give_up, f"{rig.cache!r} does not come back"
             await asyncio.sleep(0.05)
-        assert await rig.get() is not None
         logged = rig.lines.read()
         assert (logged.count("redis is down"), logged.count("redis is up")) == (1, 1)
 
-    with_redis(redis_url, scenario, open_for_s=0.2, open_at_most_s=0.4)
+    with_redis(redis_url, scenario, timeout_s=TIMEOUT_S, open_for_s=0.2, open_at_most_s=0.4)
 
 
 @pytest.mark.stack
