@@ -30,6 +30,7 @@ from services.contracts.generate import GenerateRequest
 from services.worker.engine import Expected, FinishReason, Sequence, Step
 from services.worker.engines.torch.paged import CacheExhausted, Computed, PagedBatch, PagedRequest, paged_request
 from services.worker.engines.torch.sampling import Sampling
+from services.worker.engines.torch.steady import SteadySteps
 from services.worker.engines.torch.text import Decode, Detokenizer, Prompts
 from services.worker.host import EngineDied
 
@@ -84,6 +85,7 @@ class TorchEngine:
         self.kv_tokens = limits.kv_tokens
         self.context_tokens = limits.context_tokens
         self.prefill_chunk_tokens = limits.prefill_chunk_tokens
+        self.steady: SteadySteps | None = None  # chooses the chunk, unless it is given
         self.expected = Expected()
         self._batch = batch
         self._prompts = prompts
@@ -185,13 +187,19 @@ class TorchEngine:
                 finished.append((running.sequence, "stop" if stops else "length"))
         for sequence, _ in finished:
             self.drop(sequence)
-        return Step(time.perf_counter() - began, computed.batch_size, computed.prefill_tokens, tokens, finished)
+        step = Step(time.perf_counter() - began, computed.batch_size, computed.prefill_tokens, tokens, finished)
+        if self.steady is not None:
+            self.steady.took(step)
+            self.prefill_chunk_tokens = self.steady.tokens
+        return step
 
     def _shrunk(self, began: float) -> Step:
         """The device has less memory than it seemed: lose half of those that run, and never run as many again."""
         step = self._given_up((len(self._running) + 1) // 2, began)
         self.slots = max(1, min(self.slots, len(self._running)))
         self.prefill_chunk_tokens = max(MIN_CHUNK_TOKENS, self.prefill_chunk_tokens // 2)
+        if self.steady is not None:
+            self.steady.most = self.prefill_chunk_tokens
         _empty_cache()
         return step
 

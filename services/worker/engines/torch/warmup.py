@@ -1,8 +1,9 @@
 """The first steps of an engine: they prove that the model can be batched, and say how long a step takes.
 
 Measured are a decode step with every slot taken (a + b * slots) and a step that reads a chunk as well; the difference
-is what reading costs (c per token). An automatic chunk is what costs as much as the decode step, so that a step with
-reading takes at most about twice a step without:   (a + b * slots) / c   tokens.
+is what reading costs (c per token). An automatic chunk begins as what costs as much as the decode step, so that a step
+with reading takes at most about twice a step without:   (a + b * slots) / c   tokens. From then on it follows what is
+seen (`steady`).
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import torch
 from services.contracts.generate import GenerateRequest
 from services.worker.engine import Expected
 from services.worker.engines.torch.engine import MIN_CHUNK_TOKENS, Prompted, TorchEngine
+from services.worker.engines.torch.steady import SteadySteps
 
 STEPS, CHUNKS = 4, 3
 PROMPT_TOKENS = 8
@@ -36,7 +38,9 @@ def warm_up(engine: TorchEngine, *, chunk_tokens: int, most_tokens: int, measure
     engine.expected = Expected(1000 * decode_s, 1000 * prefill_s_per_token)
     if not chunk_tokens:
         as_long_as_a_step = int(decode_s / max(prefill_s_per_token, 1e-9))
-        engine.prefill_chunk_tokens = max(MIN_CHUNK_TOKENS, min(as_long_as_a_step, most_tokens))
+        most = max(MIN_CHUNK_TOKENS, most_tokens)
+        engine.steady = SteadySteps(decode_s, tokens=as_long_as_a_step, least=MIN_CHUNK_TOKENS, most=most)
+        engine.prefill_chunk_tokens = engine.steady.tokens
 
 
 def doubted(engine: TorchEngine, model: Any) -> str:

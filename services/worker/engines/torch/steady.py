@@ -1,0 +1,56 @@
+"""How much of a prompt a step may read, so that those who write hardly notice.
+
+A step that also reads lasts longer than one that only writes, by what reading costs; and that grows along a prompt,
+because each of its tokens attends to all before it, and with the prompts already in memory. A chunk that was chosen
+once, from a short prompt, is too large at the end of a long one. So the chunk follows what is seen:
+
+    share = (time of a step with a full chunk) / (time of steps without any, a moving average) - 1
+    chunk = chunk * TARGET_SHARE / share        at most halved, at most a quarter more, in one step
+
+With a share of 1 a step with reading takes twice as long as one without. The target is lower, since what is bounded is
+not the mean but nearly every step.
+"""
+
+from __future__ import annotations
+
+from services.worker.engine import Step
+
+TARGET_SHARE = 0.7
+SHRINK_AT_MOST, GROW_AT_MOST = 0.5, 1.25
+LEAST_SHARE = 0.01
+DECODE_WEIGHT = 0.2
+
+
+class SteadySteps:
+    """The chunk of one engine. Tokens stay between `least` and `most`; of each full chunk it learns once."""
+
+    __slots__ = ("_decode_s", "_tokens", "least", "most")
+
+    def __init__(self, decode_s: float, *, tokens: int, least: int, most: int) -> None:
+        if not 0 < least <= most or decode_s <= 0:
+            raise ValueError(f"no chunk is between {least} and {most} tokens beside steps of {decode_s} s")
+        self._decode_s = decode_s
+        self._tokens = float(tokens)
+        self.least = least
+        self.most = most
+
+    @property
+    def tokens(self) -> int:
+        """Most prompt tokens of the next step."""
+        return int(self._bounded)
+
+    @property
+    def _bounded(self) -> float:
+        """Not rounded, or it could not grow from 1."""
+        return min(max(self._tokens, self.least), self.most)
+
+    def took(self, step: Step) -> None:
+        """A step is over. One with less than a full chunk says nothing about full ones."""
+        if step.prefill_tokens == 0:
+            self._decode_s += DECODE_WEIGHT * (step.duration_s - self._decode_s)
+        elif step.prefill_tokens >= self.tokens:
+            share = max(step.duration_s / self._decode_s - 1, LEAST_SHARE)
+            self._tokens = self._bounded * min(max(TARGET_SHARE / share, SHRINK_AT_MOST), GROW_AT_MOST)
+
+    def __repr__(self) -> str:
+        return f"<SteadySteps {self.tokens} tokens beside {self._decode_s * 1000:.1f} ms>"
