@@ -69,7 +69,7 @@ class WorkerSettings(ServiceSettings):
         0.5, ge=0, le=10_000, description="milliseconds each running sequence adds to a step"
     )
     sim_prefill_ms_per_token: float = Field(
-        0.1, ge=0, le=10_000, description="milliseconds each prompt token adds to the step that reads it"
+        0.2, ge=0, le=10_000, description="milliseconds each prompt token adds to the step that reads it"
     )
     sim_time_scale: float = Field(
         1.0, gt=0, le=1000, description="factor on all simulated times: 0.1 is ten times faster"

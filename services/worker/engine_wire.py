@@ -46,7 +46,7 @@ class Simulated(msgspec.Struct, frozen=True, tag=True):
     seed: int = 0
     step_ms: float = 20.0
     per_sequence_ms: float = 0.5
-    prefill_ms_per_token: float = 0.1
+    prefill_ms_per_token: float = 0.2
     jitter: float = 0.0
 
 

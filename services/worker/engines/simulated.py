@@ -40,7 +40,7 @@ class LatencyModel:
 
     step_ms: float = 20.0
     per_sequence_ms: float = 0.5
-    prefill_ms_per_token: float = 0.1
+    prefill_ms_per_token: float = 0.2
     jitter: float = 0.0
     time_scale: float = 1.0
 
