@@ -1,0 +1,110 @@
+"""Single flight: those who ask for the same thing at the same time share one run of the work.
+
+When a popular entry expires, everyone who wanted it misses at once, and a thousand equal misses would be a thousand
+equal searches. Here the first to ask starts the work, in a task that belongs to nobody, and the others sit down beside
+it. (Go's `golang.org/x/sync/singleflight` gave the idea its name.) What follows from "belongs to nobody":
+
+- Whoever leaves, the first one included, leaves alone. Only when the last has gone is the work cancelled.
+- Everyone has a deadline of their own, walks away at it, and never waits for anybody's clean-up.
+- A failure is told to those that wait now and remembered for nobody: the next to ask starts anew.
+- A result is one object for all of them: it is read, not changed.
+
+The number of shared keys is bounded. Beyond the bound the work is run all the same, only unshared: how much runs at
+once is bounded where it runs, by the embedder's line and the pool of connections.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine, Hashable
+from dataclasses import dataclass, field
+from typing import Any, Generic, TypeVar
+
+from services.retrieval.deadline import Late
+
+T = TypeVar("T")
+
+
+@dataclass(slots=True, eq=False)
+class _Flight(Generic[T]):
+    """Work under way, and a future for each that waits. A seat only says "look again"; the outcome is the task's."""
+
+    task: asyncio.Task[T]
+    seats: set[asyncio.Future[None]] = field(default_factory=set)
+
+
+class Flights(Generic[T]):
+    """Work under way by key; at most `most_keys` of it is shared."""
+
+    def __init__(self, *, most_keys: int) -> None:
+        self._most_keys = most_keys
+        self._flights: dict[Hashable, _Flight[T]] = {}
+        self._tasks: set[asyncio.Task[T]] = set()  # also those that are cancelled and not yet gone: loops hold none
+
+    @property
+    def shared(self) -> int:
+        """Keys whose work can be joined."""
+        return len(self._flights)
+
+    @property
+    def running(self) -> int:
+        """Tasks that have not ended, those that nobody waits for any more included."""
+        return len(self._tasks)
+
+    async def join(
+        self, key: Hashable, make: Callable[[], Coroutine[Any, Any, T]], *, deadline: float | None = None
+    ) -> T:
+        """What the work for `key` returns or raises; `make` makes it if nobody has. `Late` at this one's deadline.
+
+        `make` should bound the work by what the service allows, not by what is left to its caller: others may have
+        more time. Work that something else has cut off is `Late` as well: the caller itself was not cancelled.
+        """
+        loop = asyncio.get_running_loop()
+        if deadline is not None and deadline <= loop.time():
+            raise Late
+        flight = self._flights.get(key) or self._depart(key, make)
+        seat: asyncio.Future[None] = loop.create_future()
+        flight.seats.add(seat)
+        timer = None if deadline is None else loop.call_at(deadline, _call, seat)
+        try:
+            await seat
+        finally:
+            if timer is not None:
+                timer.cancel()
+            self._leave(key, flight, seat)
+        if not flight.task.done() or flight.task.cancelled():
+            raise Late
+        return flight.task.result()
+
+    def _depart(self, key: Hashable, make: Callable[[], Coroutine[Any, Any, T]]) -> _Flight[T]:
+        task = asyncio.get_running_loop().create_task(make(), name="flight")
+        flight = _Flight(task)
+        self._tasks.add(task)
+        if len(self._flights) < self._most_keys:
+            self._flights[key] = flight
+        task.add_done_callback(lambda _: self._land(key, flight))
+        return flight
+
+    def _land(self, key: Hashable, flight: _Flight[T]) -> None:
+        """The work has ended: whoever asks from now on starts anew, and whoever waits may look."""
+        self._tasks.discard(flight.task)
+        self._close(key, flight)
+        if not flight.task.cancelled():
+            flight.task.exception()  # read, so that the loop does not report as forgotten what nobody waited for
+        for seat in flight.seats:
+            _call(seat)
+
+    def _leave(self, key: Hashable, flight: _Flight[T], seat: asyncio.Future[None]) -> None:
+        flight.seats.discard(seat)
+        if not flight.seats and not flight.task.done():
+            self._close(key, flight)  # first: nobody may join what is about to be cut off
+            flight.task.cancel()
+
+    def _close(self, key: Hashable, flight: _Flight[T]) -> None:
+        if self._flights.get(key) is flight:
+            del self._flights[key]
+
+
+def _call(seat: asyncio.Future[None]) -> None:
+    if not seat.done():
+        seat.set_result(None)
