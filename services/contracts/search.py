@@ -11,13 +11,19 @@ Source = Literal["db", "cache", "semantic", "stale", "none"]
 
 
 class RetrieveRequest(msgspec.Struct, frozen=True):
-    """`budget_ms` is the time that remains for the whole of it, the fallback's share included."""
+    """`budget_ms` is the time that remains for the whole of it, the fallback's share included.
+
+    `effort` is how much of the usual work a search may do, 1 for all of it: a lower one is cheaper and may miss some of
+    the nearest passages. `hybrid` asks for a ranking by meaning and by words; without it, by meaning alone.
+    """
 
     query: Annotated[str, Meta(min_length=1, max_length=8192)]
     tenant: Annotated[str, Meta(min_length=1, max_length=128)]
     top_k: Annotated[int, Meta(ge=1, le=50)] = 5
     cache_ttl_s: Annotated[float, Meta(ge=0, le=86_400)] = 300
     budget_ms: Annotated[float, Meta(gt=0, le=120_000)] = 100
+    effort: Annotated[float, Meta(gt=0, le=1)] = 1.0
+    hybrid: bool = True
 
 
 class Passage(msgspec.Struct, frozen=True):

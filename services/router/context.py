@@ -1,16 +1,17 @@
 """What /ask adds to a question: passages, looked up while the request waits for its turn, as many as its level allows.
 
-The level's rung of the ladder cuts real work: how many passages are asked for, for how long the search may take, and
-how many tokens of passages stand in the prompt. What was cut is told to the client. The rung's share of search effort
-(ef_search) has nothing to cut yet: the search is exact.
+The level's rung of the ladder cuts real work: how many passages are asked for, for how long the search may take, with
+how much effort (ef_search), and how many tokens of passages stand in the prompt. What was cut is told to the client.
+
+Whoever is turned away meanwhile is told at once, and nothing is looked up for them any more.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from math import ceil
-from typing import NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from services.contracts.generate import Message
 from services.contracts.search import Passage
@@ -27,6 +28,8 @@ from services.router.turn import Turn
 
 ANSWER_RESERVE_MS = 50.0  # of the deadline, which retrieval may not take
 SKIPPED = Found("skipped")
+
+T = TypeVar("T")
 
 
 class Prompt(NamedTuple):
@@ -75,13 +78,17 @@ class Context:
         return written
 
     async def _look_up(self, lookup: Lookup, rung: Level, turn: Turn, life: Life) -> None:
-        """Passages within the budget or what remains, whichever is less. What is missing is disclosed."""
+        """Passages within the budget or what remains, whichever is less. What is missing is disclosed.
+
+        Raises Refused when the turn is turned away first.
+        """
         settings = self._settings
         remaining_ms = (turn.deadline - asyncio.get_running_loop().time()) * 1000 - ANSWER_RESERVE_MS
         budget_ms = min(settings.retrieval_budget_ms * rung.retrieval_budget_share, max(remaining_ms, 1.0))
         ttl_s = settings.cache_ttl_s if lookup.cache_ttl_s is None else lookup.cache_ttl_s
         top_k = max(1, ceil(lookup.top_k * rung.retrieval_depth_share))
-        found = await self._retrieval.retrieve(lookup.query, turn.tenant, top_k, ttl_s, budget_ms)
+        asking = self._retrieval.retrieve(lookup.query, turn.tenant, top_k, ttl_s, budget_ms, rung.ef_search_share)
+        found = await _unless_turned_away(turn, asking)
         self._metrics.retrieved(found.source, found.seconds)
         if found.source in ("none", "stale"):
             life.cut("retrieval")
@@ -109,3 +116,19 @@ class Context:
             return prompt.build(query, fewer)
 
         return reduce
+
+
+async def _unless_turned_away(turn: Turn, work: Coroutine[Any, Any, T]) -> T:
+    """What `work` brings. When the turn is turned away before that, `work` is cancelled, and its refusal raised."""
+    loop = asyncio.get_running_loop()
+    task = loop.create_task(work)
+    try:
+        while turn.refusal is None and not task.done():
+            turn.waiter = loop.create_future()
+            await asyncio.wait({task, turn.waiter}, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        turn.waiter = None
+        task.cancel()
+    if turn.refusal is not None:
+        raise turn.refusal
+    return task.result()

@@ -17,6 +17,7 @@ from services.runtime.upstream import UpstreamError
 MAX_REPLY_BYTES = 8 * 1_048_576
 WIRE_RESERVE_MS = 10.0  # of the budget, for the way there and back
 MIN_BUDGET_MS = 1.0
+MIN_EFFORT = 0.01  # a search does something, whatever a ladder says
 LOOK_S = 1.0
 REFUSED_BY_STATUS = {429: Outcome.YIELD, 503: Outcome.NO_CAPACITY}
 
@@ -50,8 +51,14 @@ class RetrievalClient:
         self._pool = Pool(url, max_connections=max_connections)
         self._answers = True
 
-    async def retrieve(self, query: str, tenant: str, top_k: int, cache_ttl_s: float, budget_ms: float) -> Found:
-        """Passages, within `budget_ms` from now whatever the service does; one known to be gone is not asked."""
+    async def retrieve(
+        self, query: str, tenant: str, top_k: int, cache_ttl_s: float, budget_ms: float, effort: float = 1.0
+    ) -> Found:
+        """Passages, within `budget_ms` from now whatever the service does; one known to be gone is not asked.
+
+        `effort` is the share of its usual work that a search may do. Cancelled, it closes its connection, by which
+        retrieval learns that nobody waits.
+        """
         if not self._answers:
             return Found("none", reason="retrieval_unavailable")
         loop = asyncio.get_running_loop()
@@ -59,7 +66,8 @@ class RetrievalClient:
         try:
             async with asyncio.timeout(max(budget_ms, MIN_BUDGET_MS) / 1000):
                 inner_ms = max(budget_ms - WIRE_RESERVE_MS, budget_ms / 2, MIN_BUDGET_MS)
-                reply = await self._ask(RetrieveRequest(query, tenant, top_k, cache_ttl_s, inner_ms))
+                least = max(effort, MIN_EFFORT)
+                reply = await self._ask(RetrieveRequest(query, tenant, top_k, cache_ttl_s, inner_ms, least))
         except TimeoutError:
             return Found("none", reason="retrieval_timeout", seconds=loop.time() - began)
         except (UpstreamError, WeirError, msgspec.MsgspecError):

@@ -11,6 +11,7 @@ import msgspec
 import pytest
 
 from services.contracts.generate import Done, GenerateRequest, Token
+from services.core.ladder import LADDER
 from services.runtime.http import Exchange
 from tests.router.rig import TIMINGS, USAGE, FakeRetrieval, FakeWorker, Stand, events_of, passage, run, standing
 from tests.router.test_identity import as_tenant, entry, listed
@@ -92,6 +93,7 @@ def test_a_level_between_asks_for_fewer_passages_and_says_so() -> None:
             await hold(stand, 1)
             body = (await stand.post("/ask", {"query": "What holds?", "top_k": 5})).json()
             assert retrieval.asked[0].top_k == 3
+            assert retrieval.asked[0].effort == LADDER[1].ef_search_share < 1.0
             assert (body["source"], body["retrieval_source"], body["degraded"]) == ("degraded", "db", ["context"])
 
     run(main)

@@ -150,6 +150,23 @@ def test_a_deadline_that_nears_during_retrieval_costs_the_passages_and_not_the_a
     run(main, LeapingLoop)
 
 
+def test_whoever_is_turned_away_during_retrieval_is_told_at_once_and_retrieval_is_let_go(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Retrieval's budget is a minute and so is the grace: nothing but the refusal ends them so soon."""
+
+    async def main() -> None:
+        async with scene(Stage.RETRIEVAL, monkeypatch, stream=False, drain_timeout_s=60) as here:
+            clients = await here.arrive(FEW, x_weir_deadline_ms="60000")
+            here.dispatcher.drain()
+            await asyncio.gather(*(client.read_until(answered_whole) for client in clients))
+            assert [(status, error["code"]) for status, error in map(told, clients)] == [(503, Outcome.DRAINING)] * 4
+            await until(lambda: here.retrieval.left == len(FEW), "retrieval let go")
+            await here.at_rest()
+
+    run(main)
+
+
 def test_a_client_without_patience_is_told_when_it_ends_also_after_its_retrieval(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
