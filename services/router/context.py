@@ -125,7 +125,8 @@ async def _unless_turned_away(turn: Turn, work: Coroutine[Any, Any, T]) -> T:
     try:
         while turn.refusal is None and not task.done():
             turn.waiter = loop.create_future()
-            await asyncio.wait({task, turn.waiter}, return_when=asyncio.FIRST_COMPLETED)
+            either: set[asyncio.Future[Any]] = {task, turn.waiter}
+            await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
     finally:
         turn.waiter = None
         task.cancel()
