@@ -57,6 +57,9 @@ class Reporter(Protocol):
 
     def step(self, name: str, done: int, total: int) -> None: ...
 
+    def change(self, change: str, doc_id: str, chunks: int) -> None:
+        """Of a dry run: a document that would be added, updated or removed, and the chunks to embed for it."""
+
     def finished(self, summary: Summary) -> None: ...
 
 
@@ -69,7 +72,10 @@ def reporter(shown: Shown) -> Reporter:
 
 
 class JsonLines:
-    """One object per line: `step`, `done`, `total`; the last one, `finished`, holds the summary."""
+    """One object per line: `step`, `done`, `total`; the last one, `finished`, holds the summary.
+
+    A dry run has lines with `change`, `doc_id` and `chunks` as well.
+    """
 
     def __init__(self, write: Callable[[str], object], flush: Callable[[], object]) -> None:
         self._write = write
@@ -83,6 +89,9 @@ class JsonLines:
 
     def step(self, name: str, done: int, total: int) -> None:
         self._line({"step": name, "done": done, "total": total})
+
+    def change(self, change: str, doc_id: str, chunks: int) -> None:
+        self._line({"change": change, "doc_id": doc_id, "chunks": chunks})
 
     def finished(self, summary: Summary) -> None:
         total = summary.usable + len(summary.skipped)
@@ -116,14 +125,22 @@ class Bars:
             self._tasks[name] = self._progress.add_task(STEPS[name], total=total)
         self._progress.update(self._tasks[name], completed=done, total=total)
 
+    def change(self, change: str, doc_id: str, chunks: int) -> None:
+        size = f", {chunks} chunks" if chunks else ""
+        self._console.print(f"would {change} {doc_id}{size}", markup=False, soft_wrap=True)
+
     def finished(self, summary: Summary) -> None:
         self._progress.stop()
         for fault in summary.skipped:
             self._console.print(f"skipped {fault.path}: {fault.reason}", markup=False, style="yellow")
-        would = "would be " if summary.dry_run else ""
+        if summary.dry_run:
+            added, updated, removed, embedded = "to add", "to update", "to remove", "to embed; nothing was written"
+        else:
+            added, updated, removed = "added", "updated", "removed"
+            embedded = f"embedded in {summary.seconds:.1f} s"
         self._console.print(
-            f"{summary.tenant}: {summary.added} {would}added, {summary.updated} updated, "
-            f"{summary.unchanged} unchanged, {summary.removed} removed, {len(summary.skipped)} skipped; "
-            f"{summary.embedded} chunks embedded in {summary.seconds:.1f} s",
+            f"{summary.tenant}: {summary.added} {added}, {summary.updated} {updated}, "
+            f"{summary.unchanged} unchanged, {summary.removed} {removed}, {len(summary.skipped)} skipped; "
+            f"{summary.embedded} chunks {embedded}",
             markup=False,
         )

@@ -19,6 +19,7 @@ class Recorder:
 
     def __init__(self) -> None:
         self.steps: list[tuple[str, int, int]] = []
+        self.changes: list[tuple[str, str, int]] = []
         self.summaries: list[Summary] = []
 
     def __enter__(self) -> Recorder:
@@ -29,6 +30,9 @@ class Recorder:
 
     def step(self, name: str, done: int, total: int) -> None:
         self.steps.append((name, done, total))
+
+    def change(self, change: str, doc_id: str, chunks: int) -> None:
+        self.changes.append((change, doc_id, chunks))
 
     def finished(self, summary: Summary) -> None:
         self.summaries.append(summary)

@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -160,11 +162,68 @@ def test_other_chunk_sizes_embed_everything_anew(postgres_url: str, tmp_path: Pa
 
 
 @pytest.mark.stack
-def test_a_dry_run_tells_and_writes_nothing(postgres_url: str, tmp_path: Path) -> None:
+def test_a_dry_run_names_what_would_change_and_writes_nothing(postgres_url: str, tmp_path: Path) -> None:
+    settings, folder = settings_for(postgres_url), write(tmp_path, a_md=RIVER, b_md=BREAD, c_md=BREAD)
+    ingested(settings, folder)
+    everything = "SELECT doc_id, content_hash, version FROM documents ORDER BY doc_id"
+    before, version = query(postgres_url, everything), corpus_version(postgres_url)
+    write(folder, a_md=BREAD, d_md=RIVER)
+    (folder / "c.md").unlink()
+    recorder = Recorder()
+    summary = ingested(settings, folder, dry_run=True, recorder=recorder)
+    assert (outcome(summary), summary.embedded) == ((1, 1, 1, 1), 3)
+    assert recorder.changes == [("update", "a.md", 1), ("add", "d.md", 2), ("remove", "c.md", 0)]
+    assert (query(postgres_url, everything), corpus_version(postgres_url)) == (before, version)
+    assert outcome(ingested(settings, folder)) == outcome(summary)
+
+
+@pytest.mark.stack
+def test_an_ingest_that_is_killed_goes_on_where_it_was_and_embeds_nothing_twice(
+    postgres_url: str, tmp_path: Path, wait_until: Callable[..., None]
+) -> None:
+    folder = tmp_path / "docs"
+    folder.mkdir()
+    for number in range(60):
+        (folder / f"{number:02}.txt").write_text("\n\n".join([f"{number} {BREAD}" * 8] * 4))
+    settings, count = settings_for(postgres_url), "SELECT count(*) FROM documents"
+    asyncio.run(_schema(postgres_url))
+    killed = subprocess.Popen(
+        [sys.executable, "-m", "services.retrieval.ingest", str(folder), "--progress", "none"],
+        env={**os.environ, "POSTGRES_URL": postgres_url}, stderr=subprocess.DEVNULL,
+    )  # fmt: skip
+    wait_until(lambda: query(postgres_url, count)[0][0] >= 3, within_s=60)
+    killed.kill()
+    assert killed.wait() == -signal.SIGKILL
+    gone = (
+        "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'weir-ingest' AND datname = current_database()"
+    )
+    wait_until(lambda: query(postgres_url, gone) == [(0,)])
+    per_document = "SELECT doc_id, version, (SELECT count(*) FROM chunks c WHERE c.doc_id = d.doc_id) FROM documents d"
+    before = {row[0]: row[1:] for row in query(postgres_url, per_document)}
+    assert 3 <= len(before) < 60
+    summary = ingested(settings, folder)
+    after = {row[0]: row[1:] for row in query(postgres_url, per_document)}
+    assert outcome(summary) == (60 - len(before), 0, len(before), 0)
+    assert summary.embedded == sum(chunks for doc_id, (_, chunks) in after.items() if doc_id not in before)
+    assert {doc_id: after[doc_id] for doc_id in before} == before
+
+
+async def _schema(url: str) -> None:
+    (await connect(url, timeout_s=20, application="test")).terminate()
+
+
+@pytest.mark.stack
+def test_vectors_that_do_not_fit_into_the_schema_are_told_before_anything_is_embedded(
+    postgres_url: str, tmp_path: Path
+) -> None:
     settings, folder = settings_for(postgres_url), write(tmp_path, a_md=RIVER)
-    summary = ingested(settings, folder, dry_run=True)
-    assert (outcome(summary), summary.embedded) == ((1, 0, 0, 0), 2)
-    assert query(postgres_url, "SELECT count(*) FROM documents") == [(0,)]
+    asyncio.run(_schema(postgres_url))
+    query(postgres_url, "ALTER TABLE chunks DROP COLUMN embedding")
+    query(postgres_url, "ALTER TABLE chunks ADD COLUMN embedding vector(768)")
+    recorder = Recorder()
+    with pytest.raises(IngestFailed, match="makes vectors of 384 numbers, and this database holds vectors of 768: set"):
+        ingested(settings, folder, recorder=recorder)
+    assert recorder.steps == []
 
 
 @pytest.mark.stack

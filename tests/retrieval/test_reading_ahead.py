@@ -1,0 +1,98 @@
+"""Documents are read while others are embedded, and never many at once. Nothing here needs a database or a model."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from services.retrieval.ingest import READ_AHEAD, Ingest
+from services.retrieval.minilm import DIMENSIONS, Floats
+from services.retrieval.progress import Summary
+from services.retrieval.writing import Stored
+from tests.retrieval.corpus import Recorder, settings_for
+
+DOCUMENTS = 40
+
+
+class FakeModel:
+    """Counts what has been read, by its tokens, and lets a test look when it embeds."""
+
+    fingerprint = "fake"
+
+    def __init__(self, embedding: Callable[[FakeModel], None]) -> None:
+        self._embedding = embedding
+        self.read = threading.Condition()
+        self.documents_read = 0
+
+    def count_tokens(self, text: str) -> int:
+        return len(text.split())
+
+    def tokenize(self, text: str) -> list[int]:
+        with self.read:
+            self.documents_read += 1
+            self.read.notify_all()
+        return [1]
+
+    def embed(self, texts: Sequence[Sequence[int]]) -> Floats:
+        self._embedding(self)
+        return np.ones((len(texts), DIMENSIONS), np.float32)
+
+
+class FakeCorpus:
+    """Remembers which documents came in, in order."""
+
+    def __init__(self) -> None:
+        self.put_in: list[str] = []
+
+    async def documents(self) -> dict[str, Stored]:
+        return {}
+
+    async def put(
+        self, doc_id: str, *, root: str, title: str, content_hash: str, texts: Sequence[str], vectors: Floats
+    ) -> None:
+        self.put_in.append(doc_id)
+
+    async def move(self, doc_id: str, root: str) -> None: ...
+
+    async def remove(self, doc_ids: Sequence[str]) -> None: ...
+
+
+def run(folder: Path, model: FakeModel, corpus: FakeCorpus) -> Summary:
+    for number in range(DOCUMENTS):
+        (folder / f"{number:02}.txt").write_text(f"words of document {number}")
+    summary = Summary("demo")
+    ingest = Ingest(settings_for("postgresql://nobody@127.0.0.1:1/none"), model, corpus, summary, Recorder())
+    asyncio.run(ingest.run([folder], prune=True))
+    return summary
+
+
+def test_the_next_documents_are_read_while_one_is_embedded_and_never_more_than_the_bound(tmp_path: Path) -> None:
+    corpus, ahead = FakeCorpus(), []
+
+    def embedding(model: FakeModel) -> None:
+        wanted = min(len(corpus.put_in) + 1 + READ_AHEAD, DOCUMENTS)
+        with model.read:
+            assert model.read.wait_for(lambda: model.documents_read >= wanted, timeout=20), "nobody reads meanwhile"
+            ahead.append(model.documents_read - len(corpus.put_in))
+
+    summary = run(tmp_path, FakeModel(embedding), corpus)
+    assert corpus.put_in == [f"{number:02}.txt" for number in range(DOCUMENTS)]
+    assert (summary.added, summary.embedded) == (DOCUMENTS, DOCUMENTS)
+    assert max(ahead) == READ_AHEAD + 1
+
+
+def test_a_model_that_fails_ends_the_ingest_and_what_is_in_stays_in(tmp_path: Path) -> None:
+    corpus = FakeCorpus()
+
+    def embedding(_: FakeModel) -> None:
+        if len(corpus.put_in) == 3:
+            raise MemoryError("no room for this one")
+
+    with pytest.raises(MemoryError):
+        run(tmp_path, FakeModel(embedding), corpus)
+    assert len(corpus.put_in) == 3
