@@ -95,5 +95,12 @@ def exact_cache(settings: RetrievalSettings, metrics: RetrievalMetrics, log: Log
     timeout_s = settings.redis_timeout_ms / 1000
     client = redis_client(settings.redis_url, timeout_s=timeout_s, connections=settings.redis_pool_size)
     return Cache(
-        client, Breaker(open_at_most_s=2.0), timeout_s=timeout_s, stale_s=settings.stale_ttl_s, metrics=metrics, log=log
+        client,
+        Breaker(open_at_most_s=2.0),
+        timeout_s=timeout_s,
+        stale_s=settings.stale_ttl_s,
+        metrics=metrics,
+        log=log,
+        secret=settings.cache_key_secret.get_secret_value().encode(),
+        chance=random.Random(),
     )

@@ -1,11 +1,15 @@
 """The exact cache: results by tenant, query and depth, in Redis. It may save a search and must never cost one.
 
-One entry serves twice. Its key is a digest of model, tenant, top_k and query; its value carries the tenant and the
-corpus version it was computed from, and is checked on every read, for a shared store may hand out anything. Of the
-current version and younger than the time to live, an entry is fresh. Otherwise it is kept a while longer as the
-fallback of a search that fails: it is then already in hand, so the fallback costs no time of its own.
+One entry serves twice. Its key is an HMAC of all that decides a result; its value carries the tenant and the corpus
+version it was computed from, and is checked on every read, for a shared store may hand out anything. Of the current
+version and younger than the time to live, an entry is fresh. Otherwise it is kept a while longer as the fallback of a
+search that fails: it is then already in hand, so the fallback costs no time of its own.
 
-Age is not told by a wall clock but by what is left of the key's life, which Redis counts.
+The HMAC's secret is the same at every replica, or they would not find each other's entries. Without the secret, whoever
+can list the keys cannot test a guess at what was asked. With an empty one they can, as with any plain digest.
+
+Age is not told by a wall clock but by what is left of the key's life, which Redis counts. How keys are kept from
+expiring together, and a popular one from being missed by all at once, is told in `freshness.py`.
 
 Redis gets min(`timeout_s`, a quarter of the remaining budget) and no second try. What it does wrong is a miss, counted
 and swallowed. After three failures in a row a breaker opens and nobody waits for it any more: a watcher asks on behalf
@@ -16,7 +20,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import hashlib
+import hmac
+import math
+import random
 from collections.abc import Coroutine
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -33,10 +39,11 @@ from redis.maint_notifications import MaintNotificationsConfig
 from services.contracts.search import Passage
 from services.core.breaker import Breaker, Change, State
 from services.retrieval.deadline import Late, by
+from services.retrieval.freshness import due_early, share_of_life
 from services.retrieval.metrics import RetrievalMetrics
 from services.runtime.log import Log
 
-PREFIX = "weir:retrieval:1:"
+PREFIX = "weir:retrieval:2:"
 MAX_ENTRY_BYTES = 262_144
 MAX_WRITES = 64  # writes under way at once; more are dropped
 WRITE_TIMEOUT_S = 0.25  # nobody waits for a write
@@ -47,23 +54,28 @@ T = TypeVar("T")
 
 
 class Entry(msgspec.Struct, frozen=True, array_like=True):
-    """What is stored. `fresh_s` of its `life_s` it may stand for a search; for the rest it is a fallback."""
+    """What is stored. `fresh_s` of its `life_s` it may stand for a search; for the rest it is a fallback.
+
+    `cost_s` is what it took to find: the dearer, the sooner a reader may refresh it.
+    """
 
     key: str
     tenant: str
     version: int
     fresh_s: float
     life_s: float
+    cost_s: float
     results: list[Passage]
 
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """An entry that was read and checked."""
+    """An entry that was read and checked. `refresh`: it is fresh, and this reader should find it anew all the same."""
 
     results: list[Passage]
     age_s: float
     fresh: bool
+    refresh: bool = False
 
 
 class Unreachable(Exception):
@@ -72,22 +84,21 @@ class Unreachable(Exception):
 
 @dataclass(frozen=True, slots=True)
 class CacheKey:
-    """What makes two retrievals the same. The digest is what Redis sees: never a query."""
+    """What makes two retrievals the same. Redis sees its HMAC: never a query."""
 
     tenant: str
     query: str
     top_k: int
     model: str
+    hybrid: bool = True
 
-    @property
-    def digest(self) -> str:
+    def digest(self, secret: bytes) -> str:
         """Every part with its length before it, so that no two keys run together."""
-        hashed = hashlib.sha256()
-        for part in (self.model, self.tenant, str(self.top_k), self.query):
+        message = bytearray()
+        for part in (self.model, self.tenant, f"{self.top_k} {self.hybrid:d}", self.query):
             data = part.encode("utf-8")
-            hashed.update(len(data).to_bytes(8, "big"))
-            hashed.update(data)
-        return PREFIX + hashed.hexdigest()
+            message += len(data).to_bytes(8, "big") + data
+        return PREFIX + hmac.digest(secret, message, "sha256").hex()
 
 
 def redis_client(url: str, *, timeout_s: float, connections: int) -> Redis:
@@ -108,8 +119,19 @@ class Cache:
     """Reads within a small allowance, writes in the background, and never raises."""
 
     def __init__(
-        self, client: Redis, breaker: Breaker, *, timeout_s: float, stale_s: float, metrics: RetrievalMetrics, log: Log
+        self,
+        client: Redis,
+        breaker: Breaker,
+        *,
+        timeout_s: float,
+        stale_s: float,
+        metrics: RetrievalMetrics,
+        log: Log,
+        secret: bytes = b"",
+        chance: random.Random | None = None,
     ) -> None:
+        self._secret = secret
+        self._chance = chance or random.Random()
         self._client = client
         self._breaker = breaker
         self._timeout_s = timeout_s
@@ -141,12 +163,15 @@ class Cache:
             await by(asyncio.get_running_loop().time() + WRITE_TIMEOUT_S, self._client.aclose())
 
     async def get(self, key: CacheKey, *, version: int | None, ttl_s: float, budget_s: float) -> Kept | None:
-        """The entry under this key, if there is a sound one; fresh if of this corpus version and young enough."""
+        """The entry under this key, if there is a sound one; fresh if of this corpus version and young enough.
+
+        `ttl_s` bounds how old a fresh one may be; each key gets its own share of it.
+        """
         if not self.up:
             self._count["skipped"].inc()
             return None
         allowance_s = min(self._timeout_s, budget_s * SHARE_OF_BUDGET)
-        digest = key.digest
+        digest = key.digest(self._secret)
         try:
             data, left_ms = await self._ask(self._read(digest), allowance_s)
         except (ResponseError, Unreachable):  # refused (a key of another type, no permission), or not answered
@@ -157,12 +182,12 @@ class Cache:
         self._count[result].inc()
         return kept
 
-    def put(self, key: CacheKey, results: list[Passage], *, version: int, ttl_s: float) -> None:
-        """Keep a whole, unerrored result, in the background."""
+    def put(self, key: CacheKey, results: list[Passage], *, version: int, ttl_s: float, cost_s: float = 0.0) -> None:
+        """Keep a whole, unerrored result that took `cost_s` to find, in the background."""
         if ttl_s <= 0 or not results:
             return
-        digest, life_s = key.digest, ttl_s + self._stale_s
-        data = self._encode(Entry(digest, key.tenant, version, ttl_s, life_s, results))
+        digest, life_s = key.digest(self._secret), ttl_s + self._stale_s
+        data = self._encode(Entry(digest, key.tenant, version, ttl_s, life_s, cost_s, results))
         if not self.up or len(self._writes) >= MAX_WRITES or len(data) > MAX_ENTRY_BYTES:
             self._count["not_stored"].inc()
             return
@@ -199,10 +224,12 @@ class Cache:
         except msgspec.DecodeError:
             return None
         age_s = entry.life_s - left_ms / 1000
-        if entry.key != digest or entry.tenant != tenant or left_ms < 0 or age_s < -1:
+        if entry.key != digest or entry.tenant != tenant or left_ms < 0 or not -1 <= age_s < math.inf:
             return None
-        fresh = entry.version == version and age_s < min(entry.fresh_s, ttl_s)
-        return Kept(entry.results, max(0.0, age_s), fresh)
+        fresh_for_s = min(entry.fresh_s, ttl_s) * share_of_life(digest) - age_s
+        fresh = entry.version == version and fresh_for_s > 0
+        refresh = fresh and due_early(fresh_for_s, entry.cost_s, 1 - self._chance.random())
+        return Kept(entry.results, max(0.0, age_s), fresh, refresh)
 
     async def _ask(self, work: Coroutine[Any, Any, T], allowance_s: float) -> T:
         """One exchange with Redis, its end told to the breaker. Raises `Unreachable` or `ResponseError`."""

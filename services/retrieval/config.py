@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from pydantic import Field, model_validator
+from pydantic import Field, SecretStr, field_validator, model_validator
 
 from services.runtime.settings import ServiceSettings
+
+LEAST_SECRET = 16
 
 
 class RetrievalSettings(ServiceSettings):
@@ -33,6 +35,9 @@ class RetrievalSettings(ServiceSettings):
         20.0, gt=0, le=1000, description="milliseconds the cache may cost a request; never over a quarter of its budget"
     )
     redis_pool_size: int = Field(16, ge=1, le=1024, description="connections to Redis")
+    cache_key_secret: SecretStr = Field(
+        SecretStr(""), description="secret under which cache keys are made, the same at every replica; empty for none"
+    )
     postgres_pool_size: int = Field(4, ge=1, le=256, description="connections to PostgreSQL, held open")
     postgres_connect_timeout_s: float = Field(
         3.0, gt=0, le=60, description="seconds an attempt to connect to PostgreSQL may take"
@@ -45,6 +50,13 @@ class RetrievalSettings(ServiceSettings):
     )
     chunk_tokens: int = Field(200, ge=32, le=254, description="most tokens in a chunk, its headings included")
     chunk_overlap_tokens: int = Field(30, ge=0, le=127, description="tokens a chunk repeats of the one before")
+
+    @field_validator("cache_key_secret")
+    @classmethod
+    def _secret_is_long(cls, secret: SecretStr) -> SecretStr:
+        if 0 < len(secret.get_secret_value()) < LEAST_SECRET:
+            raise ValueError(f"a secret has at least {LEAST_SECRET} characters")
+        return secret
 
     @model_validator(mode="after")
     def _chunks_advance(self) -> RetrievalSettings:

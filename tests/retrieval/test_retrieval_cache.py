@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import random
 import signal
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -17,11 +18,15 @@ from redis.asyncio import Redis
 
 from services.core.breaker import Breaker
 from services.lab.valkey import EmbeddedValkey
+from services.retrieval.app import exact_cache
 from services.retrieval.cache import MAX_ENTRY_BYTES, PREFIX, Cache, CacheKey, Entry, Kept, redis_client
+from services.retrieval.config import RetrievalSettings
 from services.retrieval.metrics import RetrievalMetrics
+from services.runtime.settings import load
 from tests.retrieval.fakes import Lines, metrics, passage
 
 TIMEOUT_S = 0.02
+SECRET = b"a secret of the tests"
 PATIENCE_S = 5.0  # of tests that are about something else: the machine may stall for longer than a timeout
 KEY = CacheKey("demo", "How does a weir work?", 5, "model-1")
 RESULTS = [passage("one", 0.1), passage("two", 0.2)]
@@ -42,6 +47,8 @@ class Rig:
             stale_s=100.0,
             metrics=self.metrics,
             log=self.lines.log,
+            secret=SECRET,
+            chance=random.Random(1),
         )
 
     def counted(self, result: str) -> float:
@@ -88,17 +95,18 @@ def with_redis(url: str, scenario: Callable[[Rig], Awaitable[None]], **breaker: 
 def test_two_keys_are_equal_only_if_every_part_is(
     one: tuple[str, str, int, str], other: tuple[str, str, int, str]
 ) -> None:
-    assert (CacheKey(*one).digest == CacheKey(*other).digest) is (one == other)
+    assert (CacheKey(*one).digest(SECRET) == CacheKey(*other).digest(SECRET)) is (one == other)
 
 
 def test_parts_that_run_together_differently_are_different_keys() -> None:
-    assert CacheKey("ab", "c", 5, "m").digest != CacheKey("a", "bc", 5, "m").digest
-    assert CacheKey("a", "b", 51, "m").digest != CacheKey("a", "1b", 5, "m").digest
+    assert CacheKey("ab", "c", 5, "m").digest(SECRET) != CacheKey("a", "bc", 5, "m").digest(SECRET)
+    assert CacheKey("a", "b", 51, "m").digest(SECRET) != CacheKey("a", "1b", 5, "m").digest(SECRET)
 
 
 def test_a_key_tells_nothing_of_the_query() -> None:
-    assert KEY.digest.removeprefix(PREFIX).isalnum()
-    assert "weir work" not in KEY.digest
+    assert KEY.digest(SECRET).removeprefix(PREFIX).isalnum()
+    assert "weir work" not in KEY.digest(SECRET)
+    assert KEY.digest(SECRET) != KEY.digest(b"another"), "and without the secret a guess at it cannot be tested"
 
 
 @pytest.mark.stack
@@ -123,10 +131,11 @@ def test_what_was_put_in_comes_out_fresh(redis_url: str) -> None:
         CacheKey("demo", "How does a weir fail?", 5, "model-1"),
         CacheKey("demo", KEY.query, 6, "model-1"),
         CacheKey("demo", KEY.query, 5, "model-2"),
+        CacheKey("demo", KEY.query, 5, "model-1", hybrid=False),
     ],
-    ids=["tenant", "query", "top_k", "model"],
+    ids=["tenant", "query", "top_k", "model", "hybrid"],
 )
-def test_another_tenant_query_depth_or_model_is_a_miss(redis_url: str, other: CacheKey) -> None:
+def test_another_tenant_query_depth_model_or_kind_of_search_is_a_miss(redis_url: str, other: CacheKey) -> None:
     async def scenario(rig: Rig) -> None:
         await rig.put()
         assert await rig.get(other) is None
@@ -150,12 +159,12 @@ def test_an_entry_of_another_corpus_version_or_past_its_time_is_stale_not_lost(r
 def test_age_is_what_has_gone_of_the_keys_life(redis_url: str) -> None:
     async def scenario(rig: Rig) -> None:
         await rig.put(ttl_s=60.0)
-        await rig.client.pexpire(KEY.digest, 130_000)  # of 160 s
+        await rig.client.pexpire(KEY.digest(SECRET), 130_000)  # of 160 s
         kept = await rig.get()
         assert kept is not None
         assert kept.fresh
         assert kept.age_s == pytest.approx(30, abs=5)
-        await rig.client.pexpire(KEY.digest, 90_000)
+        await rig.client.pexpire(KEY.digest(SECRET), 90_000)
         kept = await rig.get()
         assert kept is not None
         assert not kept.fresh
@@ -165,7 +174,15 @@ def test_age_is_what_has_gone_of_the_keys_life(redis_url: str) -> None:
 
 def entry(**changed: object) -> bytes:
     """A sound entry for KEY, but for what is changed."""
-    sound = {"key": KEY.digest, "tenant": "demo", "version": 7, "fresh_s": 60.0, "life_s": 160.0, "results": RESULTS}
+    sound = {
+        "key": KEY.digest(SECRET),
+        "tenant": "demo",
+        "version": 7,
+        "fresh_s": 60.0,
+        "life_s": 160.0,
+        "cost_s": 0.1,
+        "results": RESULTS,
+    }
     return msgspec.msgpack.encode(Entry(**(sound | changed)))  # type: ignore[arg-type]
 
 
@@ -178,16 +195,30 @@ def entry(**changed: object) -> bytes:
         b"null",
         entry()[:-3],
         entry(tenant="rival"),
-        entry(key=CacheKey("rival", KEY.query, 5, "model-1").digest),
+        entry(key=CacheKey("rival", KEY.query, 5, "model-1").digest(SECRET)),
         entry(life_s=1.0),
         entry(life_s="soon"),
+        entry(life_s=float("nan")),
+        entry(life_s=float("inf")),
         entry() + b" " * MAX_ENTRY_BYTES,
     ],
-    ids=["empty", "bytes", "json", "cut off", "foreign tenant", "foreign key", "too old", "wrong type", "too long"],
+    ids=[
+        "empty",
+        "bytes",
+        "json",
+        "cut off",
+        "foreign tenant",
+        "foreign key",
+        "too old",
+        "wrong type",
+        "no number",
+        "no end",
+        "too long",
+    ],
 )
 def test_what_we_did_not_store_ourselves_is_not_believed(redis_url: str, junk: bytes) -> None:
     async def scenario(rig: Rig) -> None:
-        await rig.client.set(KEY.digest, junk, px=160_000)
+        await rig.client.set(KEY.digest(SECRET), junk, px=160_000)
         assert await rig.get() is None
         assert rig.counted("invalid") == 1
         await rig.put()
@@ -199,16 +230,71 @@ def test_what_we_did_not_store_ourselves_is_not_believed(redis_url: str, junk: b
 @pytest.mark.stack
 def test_an_entry_without_an_end_is_not_believed_since_its_age_is_unknown(redis_url: str) -> None:
     async def scenario(rig: Rig) -> None:
-        await rig.client.set(KEY.digest, entry())
+        await rig.client.set(KEY.digest(SECRET), entry())
         assert await rig.get() is None
 
     with_redis(redis_url, scenario)
 
 
 @pytest.mark.stack
+def test_a_reader_is_told_to_refresh_what_was_dear_to_find_and_nobody_what_is_not_fresh(redis_url: str) -> None:
+    async def scenario(rig: Rig) -> None:
+        async def told(entry: bytes, version: int) -> set[bool]:
+            await rig.client.set(KEY.digest(SECRET), entry, px=155_000)
+            seen = [await rig.get(version=version) for _ in range(50)]
+            assert all(kept is not None and kept.fresh is (version == 7) for kept in seen)
+            return {kept.refresh for kept in seen if kept is not None}
+
+        assert await told(entry(cost_s=0.001), 7) == {False}, "a minute before its end"
+        assert await told(entry(cost_s=60.0), 7) == {True, False}, "some are, and some have to go on using it"
+        assert await told(entry(cost_s=60.0), 8) == {False}, "a search is due anyway"
+
+    with_redis(redis_url, scenario)
+
+
+@pytest.mark.stack
+def test_what_a_result_took_to_find_is_kept_with_it(redis_url: str) -> None:
+    async def scenario(rig: Rig) -> None:
+        rig.cache.put(KEY, RESULTS, version=7, ttl_s=60.0, cost_s=0.25)
+        while (data := await rig.client.get(KEY.digest(SECRET))) is None:
+            await asyncio.sleep(0.001)
+        assert isinstance(data, bytes)
+        assert msgspec.msgpack.decode(data, type=Entry).cost_s == 0.25
+
+    with_redis(redis_url, scenario)
+
+
+@pytest.mark.stack
+def test_the_setting_is_the_secret_of_the_keys(redis_url: str) -> None:
+    secret = "sixteen or more "
+    chosen = load(RetrievalSettings, redis_url=redis_url, cache_key_secret=secret, redis_timeout_ms=1000)
+
+    async def main() -> None:
+        rig = Rig(redis_url)
+        cache = exact_cache(chosen, rig.metrics, rig.lines.log)
+        cache.put(KEY, RESULTS, version=7, ttl_s=60.0)
+        while rig.counted("stored") + rig.counted("not_stored") == 0:
+            await asyncio.sleep(0.001)
+        assert await rig.client.exists(KEY.digest(secret.encode())) == 1
+        await cache.stop()
+        await rig.cache.stop()
+        rig.lines.log.close()
+
+    asyncio.run(main())
+
+
+def test_a_short_secret_is_refused_and_not_repeated(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        load(RetrievalSettings, cache_key_secret="too short")
+    said = capsys.readouterr().err
+    assert "CACHE_KEY_SECRET" in said
+    assert "too short" not in said
+
+
+@pytest.mark.stack
 def test_a_key_of_another_type_is_a_miss_and_no_reason_to_distrust_the_server(redis_url: str) -> None:
     async def scenario(rig: Rig) -> None:
-        await rig.client.lpush(KEY.digest, "x")
+        await rig.client.lpush(KEY.digest(SECRET), "x")
         for _ in range(10):
             assert await rig.get() is None
         assert rig.counted("error") == 10
