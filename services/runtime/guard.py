@@ -156,6 +156,7 @@ class Inbound:
         except (UnicodeDecodeError, httptools.HttpParserInvalidURLError):
             self._fail(BadInput("the request target is not a valid URL"))
         exchange = Exchange(self._wire, parser.get_method().decode("ascii"), path, headers, self._id)
+        exchange.query = self._url.partition(b"?")[2]
         if not parser.should_keep_alive():
             exchange.keep_alive = False
         version = parser.get_http_version()

@@ -74,6 +74,7 @@ class Exchange:
         "may_chunk",
         "method",
         "path",
+        "query",
         "started",
         "status",
         "tail",
@@ -86,6 +87,7 @@ class Exchange:
     ) -> None:
         self.method = method
         self.path = path
+        self.query = b""  # what stands behind the `?`, as it came: see `runtime.query`
         self.tail = ""
         self.headers = headers
         self.body = b""
@@ -259,7 +261,8 @@ class App(Protocol):
 class Service:
     """What one service answers.
 
-    `routes` maps (METHOD, path) to a handler; a path that ends in `/*` matches one more segment (`exchange.tail`).
+    `routes` maps (METHOD, path) to a handler; a path that ends in `/*` matches one more segment (`exchange.tail`), and
+    one that ends in `/**` whatever follows, slashes and all.
     `headers` stand on every answer; `always`, the block made of them, may be replaced while the service runs.
     The handlers of `eager` paths start without a task, and call `become_task`
     themselves before they wait. /health answers while the loop turns; /health/ready is 200 or 503 by `ready`,
@@ -289,6 +292,7 @@ class Service:
         }
         self._routes = {**own, **routes}
         self._paths = {path for _, path in self._routes}
+        self._trees = sorted((path for path in self._paths if path.endswith("/**")), key=len, reverse=True)
         self._id_prefix = secrets.token_hex(6)
         self._id_numbers = count(1)
 
@@ -315,13 +319,18 @@ class Service:
         return f"{self._id_prefix}-{next(self._id_numbers):x}"
 
     def _pattern(self, exchange: Exchange) -> str:
-        """The route of a path that is not one itself: the one that ends in `/*`, or the path, which leads nowhere."""
+        """The route of a path that is not one itself: one that ends in stars, or the path, which leads nowhere."""
         parent, _, tail = exchange.path.rpartition("/")
         pattern = f"{parent}/*"
-        if not tail or pattern not in self._paths:
-            return exchange.path
-        exchange.tail = tail
-        return pattern
+        if tail and pattern in self._paths:
+            exchange.tail = tail
+            return pattern
+        for tree in self._trees:
+            trunk = tree.removesuffix("**")
+            if exchange.path.startswith(trunk) and exchange.path != trunk:
+                exchange.tail = exchange.path.removeprefix(trunk)
+                return tree
+        return exchange.path
 
     async def _answer(self, exchange: Exchange, route: str) -> None:
         try:

@@ -60,6 +60,34 @@ def test_routes_answer_and_what_is_not_there_says_so() -> None:
     asyncio.run(main())
 
 
+async def repeat(exchange: Exchange) -> None:
+    await exchange.reply(200, json.dumps([exchange.tail, exchange.query.decode()]).encode())
+
+
+@pytest.mark.parametrize(
+    ("path", "said"),
+    [
+        ("/tree/a", ["a", ""]),
+        ("/tree/a/b%20c.md?x=1&y=%2F", ["a/b c.md", "x=1&y=%2F"]),
+        ("/tree/a%2Fb?", ["a/b", ""]),
+        ("/tree/inner/x/y", ["x/y", "inner"]),
+        ("/tree//a/", ["/a/", ""]),
+    ],
+)
+def test_a_tree_of_paths_has_one_route_and_the_longest_one_wins(path: str, said: list[str]) -> None:
+    async def inner(exchange: Exchange) -> None:
+        await exchange.reply(200, json.dumps([exchange.tail, "inner"]).encode())
+
+    async def main() -> None:
+        async with serving({("GET", "/tree/**"): repeat, ("GET", "/tree/inner/**"): inner}) as process:
+            status, _, body = await ask(process.bound_port, get(path))
+            assert (status, json.loads(body)) == (200, said)
+            for elsewhere in ("/tree", "/tree/", "/trees/a"):
+                assert (await ask(process.bound_port, get(elsewhere)))[0] == 404
+
+    asyncio.run(main())
+
+
 def test_a_refusal_is_told_in_status_headers_and_body() -> None:
     async def main() -> None:
         async with serving(ROUTES) as process:
