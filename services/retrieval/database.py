@@ -1,14 +1,18 @@
-"""Connections to PostgreSQL: the schema they find, the vectors they speak, the time a query may take.
+"""Connections to PostgreSQL: the schema they find, the vectors they speak, and the transaction that a query runs in.
 
 The schema is brought up to date by whoever connects first, under an advisory lock, in one transaction: two services and
 an ingest that start together do it once. A database that is newer than this program is left alone, with a clear word.
+
+Every query runs in a transaction that has first become a role without rights of its own and named its tenant (see
+locks.sql). The opening is one message, so that a query costs three round trips: opening, query, end.
 """
 
 from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
 from importlib import resources
 from typing import Any
 
@@ -17,10 +21,19 @@ from pgvector.asyncpg import register_vector
 
 from services.retrieval.deadline import Late, by
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
+SCHEMA_FILES = ("schema.sql", "locks.sql")
 SCHEMA_LOCK = 0x57454952  # "WEIR": any number, as long as everyone takes the same
-TIMEOUT_STEP_MS = 25  # coarse, so that one setting serves many queries and rarely costs a round trip of its own
+MIGRATE_WITHIN_S = 900.0
 SETTINGS = {"jit": "off"}  # compiling costs more than these queries do
+READER = "weir_reader"
+WRITER = "weir_writer"
+NOBODY = ""  # the tenant of a query about none: it sees no tenant's rows
+
+NEEDS_ROLES = (
+    "this user may not create the roles weir_reader and weir_writer: let an administrator create them, both NOLOGIN, "
+    "and grant them to it"
+)
 
 
 class SchemaTooNew(Exception):
@@ -28,21 +41,20 @@ class SchemaTooNew(Exception):
 
 
 class Session:
-    """One connection, remembering the limit it has set."""
+    """One connection, for queries that read."""
 
-    __slots__ = ("_limit_ms", "connection")
+    __slots__ = ("connection",)
 
     def __init__(self, connection: Any) -> None:
         self.connection = connection
-        self._limit_ms = 0
 
-    async def fetch(self, limit_s: float, sql: str, *arguments: object) -> list[Any]:
-        """Run one query; the server gives up on it after `limit_s`, rounded up to `TIMEOUT_STEP_MS`."""
-        limit_ms = max(1, math.ceil(limit_s * 1000 / TIMEOUT_STEP_MS)) * TIMEOUT_STEP_MS
-        if limit_ms != self._limit_ms:
-            await self.connection.execute(f"SET statement_timeout = {limit_ms:d}")
-            self._limit_ms = limit_ms
-        rows: list[Any] = await self.connection.fetch(sql, *arguments)
+    async def fetch(
+        self, limit_s: float, sql: str, *arguments: object, tenant: str, settings: Mapping[str, str] | None = None
+    ) -> list[Any]:
+        """Run one query among this tenant's rows; the server gives up on it after `limit_s`."""
+        limit_ms = max(1, math.ceil(limit_s * 1000))
+        async with locked(self.connection, READER, tenant, {"statement_timeout": str(limit_ms), **(settings or {})}):
+            rows: list[Any] = await self.connection.fetch(sql, *arguments)
         return rows
 
     def is_closed(self) -> bool:
@@ -55,37 +67,83 @@ class Session:
         self.connection.add_termination_listener(lambda _: callback())
 
 
+@asynccontextmanager
+async def locked(
+    connection: Any, role: str, tenant: str, settings: Mapping[str, str] | None = None
+) -> AsyncIterator[None]:
+    """A transaction as this role, in which only this tenant's rows exist; it ends as the block does.
+
+    A block that is cancelled leaves the transaction open: whoever cancels a query terminates its connection.
+    """
+    await connection.execute(_opening(role, tenant, settings or {}))
+    try:
+        yield
+    except Exception:
+        if not connection.is_closed():
+            await connection.execute("ROLLBACK")
+        raise
+    await connection.execute("COMMIT")
+
+
+def _opening(role: str, tenant: str, settings: Mapping[str, str]) -> str:
+    """One message of several statements, which cannot have parameters: the tenant, a stranger's text, goes in as hex.
+
+    Everything is local to the transaction. The role comes last, once all is set.
+    """
+    named = f"SELECT set_config('weir.tenant', convert_from(decode('{tenant.encode().hex()}', 'hex'), 'UTF8'), true)"
+    local = [f"SET LOCAL {name} = {value}" for name, value in settings.items()]
+    begin = "BEGIN READ ONLY" if role == READER else "BEGIN"
+    return "; ".join([begin, *local, named, f"SET LOCAL ROLE {role}"])
+
+
 async def connect(url: str, *, timeout_s: float, application: str) -> Any:
-    """An asyncpg connection to a database whose schema is up to date. Raises within `timeout_s`."""
+    """An asyncpg connection to a database whose schema is up to date. Raises within `timeout_s`, or as `migrate`."""
 
     async def attempt() -> Any:
         settings = {**SETTINGS, "application_name": application}
-        connection = await asyncpg.connect(url, timeout=timeout_s, server_settings=settings)
+        return await asyncpg.connect(url, timeout=timeout_s, server_settings=settings)
+
+    async def prepare() -> bool:
+        if not await _is_current(connection):
+            return False
+        await register_vector(connection)
+        return True
+
+    loop = asyncio.get_running_loop()
+    due = loop.time() + timeout_s
+    try:
+        connection = await by(due, attempt())
         try:
-            await migrate(connection)
-            await register_vector(connection)
+            if not await by(due, prepare()):
+                await by(loop.time() + MIGRATE_WITHIN_S, migrate(connection))
+                await by(loop.time() + timeout_s, register_vector(connection))
         except BaseException:
             connection.terminate()
             raise
-        return connection
-
-    try:
-        return await by(asyncio.get_running_loop().time() + timeout_s, attempt())
     except Late:
         raise TimeoutError(f"no connection within {timeout_s:g} s") from None
+    return connection
 
 
 async def migrate(connection: Any) -> None:
-    """Bring the schema up to date; nothing happens where it is."""
-    if await _schema_version(connection) == SCHEMA_VERSION:
+    """Bring the schema up to date; nothing happens where it is. A large database may take minutes, once."""
+    if await _is_current(connection):
         return
     async with connection.transaction():
         await connection.execute("SELECT pg_advisory_xact_lock($1)", SCHEMA_LOCK)
         found = await _schema_version(connection)
         if found > SCHEMA_VERSION:
             raise SchemaTooNew(f"the schema is version {found}, this program knows {SCHEMA_VERSION}: upgrade it")
-        if found < SCHEMA_VERSION:
-            await connection.execute(resources.files(__package__).joinpath("schema.sql").read_text(encoding="utf-8"))
+        if await _is_current(connection):
+            return
+        await _may_lock(connection)
+        for name in SCHEMA_FILES:
+            await connection.execute(resources.files(__package__).joinpath(name).read_text(encoding="utf-8"))
+
+
+async def _is_current(connection: Any) -> bool:
+    """Roles are not part of a database: one that was restored on another server may be without them."""
+    return await _schema_version(connection) == SCHEMA_VERSION and await _roles(connection) == 2
 
 
 async def _schema_version(connection: Any) -> int:
@@ -93,3 +151,15 @@ async def _schema_version(connection: Any) -> int:
     if await connection.fetchval("SELECT to_regclass('weir_schema')") is None:
         return 0
     return int(await connection.fetchval("SELECT coalesce(max(version), 0) FROM weir_schema"))
+
+
+async def _roles(connection: Any) -> int:
+    return int(await connection.fetchval("SELECT count(*) FROM pg_roles WHERE rolname = ANY($1)", [READER, WRITER]))
+
+
+async def _may_lock(connection: Any) -> None:
+    """Say what is missing, rather than fail in the middle with PostgreSQL's words for it."""
+    is_one = "SELECT count(*) FROM pg_roles WHERE rolname = ANY($1) AND pg_has_role(current_user, oid, 'MEMBER')"
+    may_make = "SELECT rolsuper OR rolcreaterole FROM pg_roles WHERE rolname = current_user"
+    if await connection.fetchval(is_one, [READER, WRITER]) < 2 and not await connection.fetchval(may_make):
+        raise asyncpg.InsufficientPrivilegeError(NEEDS_ROLES)

@@ -1,5 +1,6 @@
 -- Documents, their chunks, and how new a tenant's corpus is. Every row carries its tenant, every key begins with it.
--- Run under an advisory lock, and only when the database's schema is older than this file: see store.py.
+-- Run under an advisory lock, and only when the database's schema is older than this file: see database.py. Every
+-- statement may meet its own result, since the same file makes a database and brings an older one up to date.
 
 CREATE EXTENSION IF NOT EXISTS vector;
 
@@ -15,6 +16,9 @@ CREATE TABLE IF NOT EXISTS corpora (
     tenant  text   PRIMARY KEY CHECK (length(tenant) BETWEEN 1 AND 128),
     version bigint NOT NULL
 );
+
+-- How many chunks the tenant has: what a search of them costs is known before it is made. Kept by a trigger, below.
+ALTER TABLE corpora ADD COLUMN IF NOT EXISTS chunks bigint NOT NULL DEFAULT 0;
 
 -- `doc_id` is the path below `root`, the ingested folder. `content_hash` covers the bytes, the chunking and the model,
 -- so equal hashes mean that there is nothing to do. `version` is the corpus version that brought this content.
@@ -42,4 +46,29 @@ CREATE TABLE IF NOT EXISTS chunks (
 -- An exact search reads every vector of a tenant: keep them in the row, and let the text move out of line instead.
 ALTER TABLE chunks ALTER COLUMN embedding SET STORAGE PLAIN;
 
-INSERT INTO weir_schema (version) VALUES (1) ON CONFLICT (only_row) DO UPDATE SET version = excluded.version;
+-- Once for each statement, not for each row: a document's chunks come and go in one.
+CREATE OR REPLACE FUNCTION weir_count_chunks() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+    IF TG_OP = 'INSERT' THEN
+        UPDATE corpora SET chunks = corpora.chunks + changed.number
+        FROM (SELECT tenant, count(*) AS number FROM moved GROUP BY tenant) AS changed
+        WHERE corpora.tenant = changed.tenant;
+    ELSE
+        UPDATE corpora SET chunks = corpora.chunks - changed.number
+        FROM (SELECT tenant, count(*) AS number FROM moved GROUP BY tenant) AS changed
+        WHERE corpora.tenant = changed.tenant;
+    END IF;
+    RETURN NULL;
+END
+$$;
+CREATE OR REPLACE TRIGGER chunks_added AFTER INSERT ON chunks
+    REFERENCING NEW TABLE AS moved FOR EACH STATEMENT EXECUTE FUNCTION weir_count_chunks();
+CREATE OR REPLACE TRIGGER chunks_removed AFTER DELETE ON chunks
+    REFERENCING OLD TABLE AS moved FOR EACH STATEMENT EXECUTE FUNCTION weir_count_chunks();
+
+-- For a database that had chunks before it counted them. Its owner may see all rows for that moment: see locks.sql.
+ALTER TABLE corpora NO FORCE ROW LEVEL SECURITY;
+ALTER TABLE chunks NO FORCE ROW LEVEL SECURITY;
+UPDATE corpora SET chunks = (SELECT count(*) FROM chunks WHERE chunks.tenant = corpora.tenant);
+
+INSERT INTO weir_schema (version) VALUES (2) ON CONFLICT (only_row) DO UPDATE SET version = excluded.version;

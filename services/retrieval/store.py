@@ -22,7 +22,7 @@ from typing import Any
 import asyncpg
 
 from services.contracts.search import Passage
-from services.retrieval.database import Session
+from services.retrieval.database import NOBODY, Session
 from services.retrieval.deadline import Late, leave_at
 from services.retrieval.minilm import Floats
 from services.retrieval.pool import Busy, Down, Pool
@@ -44,7 +44,7 @@ FROM (
 JOIN documents ON documents.tenant = $1 AND documents.doc_id = nearest.doc_id
 ORDER BY nearest.distance, nearest.doc_id, nearest.ordinal
 """
-VERSIONS = "SELECT tenant, version FROM corpora ORDER BY version DESC LIMIT $1"
+CORPORA = "SELECT tenant, version, chunks FROM weir_corpora($1)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,27 +96,32 @@ class Store:
             await asyncio.wait({self._watcher})
         await self._pool.stop()
 
-    async def search(self, tenant: str, vector: Floats, top_k: int, deadline: float) -> Found:
-        """The `top_k` nearest chunks of this tenant. Raises `Late`, `Down`, `Busy` or `SearchFailed`."""
-        rows = await self._query(deadline, SEARCH, tenant, vector, top_k)
+    async def search(
+        self, tenant: str, vector: Floats, top_k: int, deadline: float, *, query: str = "", effort: float = 1.0
+    ) -> Found:
+        """The `top_k` nearest chunks of this tenant. Raises `Late`, `Down`, `Busy` or `SearchFailed`.
+
+        An exact search has no use for less effort, nor yet for the query's words.
+        """
+        rows = await self._query(deadline, tenant, SEARCH, tenant, vector, top_k)
         version = rows[0]["corpus_version"] if rows else None
         if version is not None:
             self._learn(tenant, version)
         return Found([_passage(row) for row in rows], version)
 
-    async def _query(self, deadline: float, sql: str, *arguments: object) -> list[Any]:
+    async def _query(self, deadline: float, tenant: str, sql: str, *arguments: object) -> list[Any]:
         if asyncio.get_running_loop().time() >= deadline:
             raise Late
         session = await self._pool.take(deadline)
-        task = asyncio.get_running_loop().create_task(self._run(session, deadline, sql, *arguments))
+        task = asyncio.get_running_loop().create_task(self._run(session, deadline, tenant, sql, *arguments))
         self._queries.add(task)
         task.add_done_callback(self._queries.discard)
         return await leave_at(deadline, task)
 
-    async def _run(self, session: Session, deadline: float, sql: str, *arguments: object) -> list[Any]:
+    async def _run(self, session: Session, deadline: float, tenant: str, sql: str, *arguments: object) -> list[Any]:
         """Holds the session until it is given back or discarded, which may be after the caller has walked away."""
         loop = asyncio.get_running_loop()
-        fetching = loop.create_task(session.fetch(deadline - loop.time(), sql, *arguments))
+        fetching = loop.create_task(session.fetch(deadline - loop.time(), sql, *arguments, tenant=tenant))
         try:
             rows = await leave_at(deadline + GRACE_S, fetching)
         except asyncpg.QueryCanceledError:
@@ -139,8 +144,9 @@ class Store:
         loop = asyncio.get_running_loop()
         while True:
             try:
-                for tenant, version in await self._query(loop.time() + VERSIONS_BY_S, VERSIONS, MAX_TENANTS):
-                    self._learn(tenant, version)
+                rows = await self._query(loop.time() + VERSIONS_BY_S, NOBODY, CORPORA, MAX_TENANTS)
+                for row in rows:
+                    self._learn(row["tenant"], row["version"])
                 self.reached = True
             except Late:
                 self._pool.discard_idle()

@@ -2,17 +2,22 @@
 
 Each document is one transaction: its old chunks out, its new ones in, and the corpus one version on. A reader sees it
 before or after, never between; an ingest that is stopped keeps what it has done and goes on from there.
+
+Each transaction is a `locked` one: as a role that owns nothing, among one tenant's rows. Rows go in by INSERT, since
+COPY does not work under row-level security.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from typing import Any
 
-from services.retrieval.minilm import Floats
+from pgvector import Vector
 
-CHUNK_COLUMNS = ("tenant", "doc_id", "ordinal", "text", "embedding")
+from services.retrieval.database import WRITER, locked
+from services.retrieval.minilm import Floats
 
 # The row lock that this takes also makes writers of one tenant follow one another.
 NEXT_VERSION = """
@@ -28,6 +33,11 @@ SET root = excluded.root, title = excluded.title, content_hash = excluded.conten
 DOCUMENTS = "SELECT doc_id, root, content_hash FROM documents WHERE tenant = $1"
 MOVE_DOCUMENT = "UPDATE documents SET root = $3 WHERE tenant = $1 AND doc_id = $2"
 REMOVE_CHUNKS = "DELETE FROM chunks WHERE tenant = $1 AND doc_id = $2"
+ADD_CHUNKS = """
+INSERT INTO chunks (tenant, doc_id, ordinal, text, embedding)
+SELECT $1, $2, ordinal - 1, text, embedding
+FROM unnest($3::text[], $4::vector[]) WITH ORDINALITY AS chunk (text, embedding, ordinal)
+"""
 REMOVE_DOCUMENTS = "DELETE FROM documents WHERE tenant = $1 AND doc_id = ANY($2)"
 LOCK = "SELECT pg_try_advisory_lock(hashtextextended('weir ingest ' || $1, 0))"
 
@@ -53,29 +63,34 @@ class Corpus:
 
     async def documents(self) -> dict[str, Stored]:
         """Every document there is, by id."""
-        rows = await self._connection.fetch(DOCUMENTS, self._tenant)
+        async with self._locked():
+            rows = await self._connection.fetch(DOCUMENTS, self._tenant)
         return {row["doc_id"]: Stored(row["root"], row["content_hash"]) for row in rows}
 
     async def put(
         self, doc_id: str, *, root: str, title: str, content_hash: str, texts: Sequence[str], vectors: Floats
     ) -> None:
         """Add this document, or put it in the place of the one with its id."""
-        rows = [
-            (self._tenant, doc_id, ordinal, text, vector)
-            for ordinal, (text, vector) in enumerate(zip(texts, vectors, strict=True))
-        ]
-        async with self._connection.transaction():
+        if len(texts) != len(vectors):
+            raise ValueError(f"{len(texts)} texts and {len(vectors)} vectors")
+        async with self._locked():
             version = await self._connection.fetchval(NEXT_VERSION, self._tenant)
             await self._connection.execute(PUT_DOCUMENT, self._tenant, doc_id, root, title, content_hash, version)
             await self._connection.execute(REMOVE_CHUNKS, self._tenant, doc_id)
-            await self._connection.copy_records_to_table("chunks", columns=CHUNK_COLUMNS, records=rows)
+            await self._connection.execute(
+                ADD_CHUNKS, self._tenant, doc_id, list(texts), [Vector(vector) for vector in vectors]
+            )
 
     async def move(self, doc_id: str, root: str) -> None:
         """The same content, found below another folder: nothing that a reader sees has changed."""
-        await self._connection.execute(MOVE_DOCUMENT, self._tenant, doc_id, root)
+        async with self._locked():
+            await self._connection.execute(MOVE_DOCUMENT, self._tenant, doc_id, root)
 
     async def remove(self, doc_ids: Sequence[str]) -> None:
         """Remove these documents and their chunks."""
-        async with self._connection.transaction():
+        async with self._locked():
             await self._connection.fetchval(NEXT_VERSION, self._tenant)
             await self._connection.execute(REMOVE_DOCUMENTS, self._tenant, list(doc_ids))
+
+    def _locked(self) -> AbstractAsyncContextManager[None]:
+        return locked(self._connection, WRITER, self._tenant)

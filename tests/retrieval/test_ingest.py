@@ -269,7 +269,9 @@ def test_a_database_of_a_later_version_is_left_alone(postgres_url: str, tmp_path
     settings, folder = settings_for(postgres_url), write(tmp_path, a_md=RIVER)
     ingested(settings, folder)
     query(postgres_url, "UPDATE weir_schema SET version = 99")
-    with pytest.raises(IngestFailed, match="the schema is version 99, this program knows 1: upgrade it"):
+    with pytest.raises(
+        IngestFailed, match=f"the schema is version 99, this program knows {SCHEMA_VERSION}: upgrade it"
+    ):
         ingested(settings, folder)
 
 
