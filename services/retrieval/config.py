@@ -48,6 +48,9 @@ class RetrievalSettings(ServiceSettings):
     ingest_max_file_bytes: int = Field(
         8_388_608, ge=1024, le=1_073_741_824, description="largest document that is ingested, bytes"
     )
+    document_max_chunks: int = Field(
+        256, ge=1, le=100_000, description="most chunks of a document that a tenant puts over the API"
+    )
     chunk_tokens: int = Field(200, ge=32, le=254, description="most tokens in a chunk, its headings included")
     chunk_overlap_tokens: int = Field(30, ge=0, le=127, description="tokens a chunk repeats of the one before")
 
