@@ -106,7 +106,7 @@ class Store:
         rows = await self._query(deadline, tenant, SEARCH, tenant, vector, top_k)
         version = rows[0]["corpus_version"] if rows else None
         if version is not None:
-            self._learn(tenant, version)
+            self.learn(tenant, version)
         return Found([_passage(row) for row in rows], version)
 
     async def _query(self, deadline: float, tenant: str, sql: str, *arguments: object) -> list[Any]:
@@ -146,7 +146,7 @@ class Store:
             try:
                 rows = await self._query(loop.time() + VERSIONS_BY_S, NOBODY, CORPORA, MAX_TENANTS)
                 for row in rows:
-                    self._learn(row["tenant"], row["version"])
+                    self.learn(row["tenant"], row["version"])
                 self.reached = True
             except Late:
                 self._pool.discard_idle()
@@ -156,7 +156,8 @@ class Store:
                 pass  # the pool has said so
             await asyncio.sleep(VERSIONS_EVERY_S if self.reached else VERSIONS_EVERY_S / 20)
 
-    def _learn(self, tenant: str, version: int) -> None:
+    def learn(self, tenant: str, version: int) -> None:
+        """A corpus version that was seen, or that a writer of this process has just made."""
         known = self._versions.get(tenant)
         if known is None and len(self._versions) >= MAX_TENANTS:
             self._versions.pop(next(iter(self._versions)))
