@@ -21,6 +21,7 @@ from services.lab.valkey import EmbeddedValkey
 from services.retrieval.app import exact_cache
 from services.retrieval.cache import MAX_ENTRY_BYTES, PREFIX, Cache, CacheKey, Entry, Kept, redis_client
 from services.retrieval.config import RetrievalSettings
+from services.retrieval.freshness import share_of_life
 from services.retrieval.metrics import RetrievalMetrics
 from services.runtime.settings import load
 from tests.retrieval.fakes import Lines, metrics, passage
@@ -248,6 +249,26 @@ def test_a_reader_is_told_to_refresh_what_was_dear_to_find_and_nobody_what_is_no
         assert await told(entry(cost_s=0.001), 7) == {False}, "a minute before its end"
         assert await told(entry(cost_s=60.0), 7) == {True, False}, "some are, and some have to go on using it"
         assert await told(entry(cost_s=60.0), 8) == {False}, "a search is due anyway"
+
+    with_redis(redis_url, scenario)
+
+
+@pytest.mark.stack
+def test_keys_of_one_age_and_one_time_to_live_do_not_expire_together(redis_url: str) -> None:
+    keys = sorted(
+        (CacheKey("demo", f"query {number}", 5, "model-1") for number in range(50)),
+        key=lambda key: share_of_life(key.digest(SECRET)),
+    )
+
+    async def scenario(rig: Rig) -> None:
+        seen = []
+        for key in (keys[0], keys[-1]):
+            await rig.put(key, ttl_s=60.0)
+            await rig.client.pexpire(key.digest(SECRET), 160_000 - 54_000)  # nine tenths of its time are over
+            kept = await rig.get(key)
+            assert kept is not None
+            seen.append(kept.fresh)
+        assert seen == [False, True]
 
     with_redis(redis_url, scenario)
 

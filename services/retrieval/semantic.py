@@ -1,0 +1,211 @@
+"""The semantic cache: the results of the nearest question that was asked before, if it is near enough to be the same.
+
+Questions are unit vectors, so the cosine of all that are kept with a new one is a single product of a matrix and a
+vector. Whether the nearest has the same answer is a guess, and the threshold is the whole of it: it is measured on
+questions that look alike (`python -m bench.semantic`), and 0 turns the cache off.
+
+What may never mix is kept apart twice. A tenant has a shelf of its own, of one corpus version; on it only questions
+asked with the same parameters are compared; and what is found carries tenant, version and parameters, and is checked
+against what was asked for before it is handed out. A newer corpus version clears the shelf.
+
+It lives in the process that uses it and is not shared between replicas: the store beside it (Valkey, Redis without its
+search module) has no vector search. Everything is bounded: entries and bytes of a tenant, bytes in all. Within a tenant
+the least recently used question goes first; when it is bytes in all that are spent, the least recently used tenant.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from services.contracts.search import Passage
+from services.retrieval.cache import Kept
+from services.retrieval.minilm import DIMENSIONS, Floats
+
+TENANT_SHARE = 0.25  # of all bytes: what one tenant may hold at most
+LARGEST_SHARE = 0.25  # of a tenant's bytes: what one entry may hold at most
+ROW_BYTES = DIMENSIONS * 4
+ENTRY_BYTES = 1_024  # what Python keeps around an entry
+FIRST_ROWS = 16
+EMPTY = -1  # no string has this hash
+
+
+@dataclass(frozen=True, slots=True)
+class _Entry:
+    """A question that was answered. Fresh until `fresh_until`, a fallback until `kept_until`."""
+
+    tenant: str
+    version: int
+    params: str
+    query: str
+    results: list[Passage]
+    kept_at: float
+    fresh_until: float
+    kept_until: float
+    bytes: int
+
+
+class _Shelf:
+    """One tenant's questions of one corpus version: row `i` of the matrix is the vector of `entries[i]`."""
+
+    def __init__(self, version: int, most_entries: int) -> None:
+        self.version = version
+        self.entry_bytes = 0
+        self._most_entries = most_entries
+        self._vectors: Floats = np.zeros((min(FIRST_ROWS, most_entries), DIMENSIONS), np.float32)
+        self._group = np.full(len(self._vectors), EMPTY, np.int64)  # the hash of a row's parameters
+        self._entries: dict[int, _Entry] = {}
+        self._rows: OrderedDict[tuple[str, str], int] = OrderedDict()  # by use, the least recent first
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    @property
+    def bytes(self) -> int:
+        return self.entry_bytes + len(self._vectors) * ROW_BYTES
+
+    def nearest(self, params: str, vector: Floats) -> tuple[_Entry, float] | None:
+        """The entry with these parameters whose vector has the greatest cosine with `vector`, and that cosine."""
+        cosines = np.where(self._group == hash(params), self._vectors @ vector, -2.0)
+        row = int(np.argmax(cosines))
+        entry = self._entries.get(row)
+        return None if entry is None or cosines[row] < -1.5 else (entry, float(cosines[row]))
+
+    def use(self, entry: _Entry) -> None:
+        self._rows.move_to_end((entry.params, entry.query))
+
+    def put(self, entry: _Entry, vector: Floats) -> None:
+        """Keep it in place of the same question, in a free row, or in place of the least recently used."""
+        self.drop(entry)
+        if len(self) == self._most_entries:
+            self.drop_oldest()
+        row = self._free_row()
+        self._vectors[row] = vector
+        self._group[row] = hash(entry.params)
+        self._entries[row] = entry
+        self._rows[entry.params, entry.query] = row
+        self.entry_bytes += entry.bytes
+
+    def drop_oldest(self) -> None:
+        self.drop(self._entries[next(iter(self._rows.values()))])
+
+    def drop(self, entry: _Entry) -> None:
+        row = self._rows.pop((entry.params, entry.query), None)
+        if row is not None:
+            self.entry_bytes -= self._entries.pop(row).bytes
+            self._group[row] = EMPTY
+
+    def _free_row(self) -> int:
+        free = np.flatnonzero(self._group == EMPTY)
+        if len(free):
+            return int(free[0])
+        rows = len(self._vectors)
+        more = min(rows, self._most_entries - rows)
+        self._vectors = np.vstack([self._vectors, np.zeros((more, DIMENSIONS), np.float32)])
+        self._group = np.append(self._group, np.full(more, EMPTY))
+        return rows
+
+
+class Semantic:
+    """Kept results by nearness of the question. Synchronous: it never leaves the process."""
+
+    def __init__(
+        self,
+        *,
+        threshold: float,
+        stale_s: float,
+        tenant_entries: int,
+        most_bytes: int,
+        clock: Callable[[], float],
+    ) -> None:
+        self._threshold = threshold
+        self._stale_s = stale_s
+        self._tenant_entries = tenant_entries
+        self._most_bytes = most_bytes
+        self._tenant_bytes = int(most_bytes * TENANT_SHARE)
+        self._clock = clock
+        self._shelves: OrderedDict[str, _Shelf] = OrderedDict()  # by use, the least recent first
+        self._bytes = 0
+
+    @property
+    def on(self) -> bool:
+        """There is a threshold; without one, nothing is kept or found."""
+        return self._threshold > 0
+
+    @property
+    def entries(self) -> int:
+        return sum(len(shelf) for shelf in self._shelves.values())
+
+    @property
+    def bytes(self) -> int:
+        """What is held: vectors, free rows included, and results."""
+        return self._bytes
+
+    def nearest(self, tenant: str, *, version: int | None, params: str, vector: Floats) -> Kept | None:
+        """The results of the nearest question at or above the threshold; not fresh once its time to live is over."""
+        shelf = self._shelves.get(tenant)
+        unit = _unit(vector)
+        if not self.on or shelf is None or unit is None or shelf.version != version:
+            return None
+        found = shelf.nearest(params, unit)
+        if found is None:
+            return None
+        entry, cosine = found
+        now = self._clock()
+        if now >= entry.kept_until:
+            return None
+        if cosine < self._threshold or (entry.tenant, entry.version, entry.params) != (tenant, version, params):
+            return None
+        shelf.use(entry)
+        self._shelves.move_to_end(tenant)
+        return Kept(entry.results, now - entry.kept_at, now < entry.fresh_until)
+
+    def keep(
+        self,
+        tenant: str,
+        *,
+        version: int,
+        params: str,
+        query: str,
+        vector: Floats,
+        results: list[Passage],
+        ttl_s: float,
+    ) -> None:
+        """Keep a whole, unerrored result. One of an older corpus version than the newest seen is too late."""
+        unit = _unit(vector)
+        if not self.on or unit is None or not results or ttl_s <= 0:
+            return
+        now, held = self._clock(), ENTRY_BYTES + _bytes_of(query, params, results)
+        entry = _Entry(tenant, version, params, query, results, now, now + ttl_s, now + ttl_s + self._stale_s, held)
+        shelf = self._shelves.get(tenant)
+        if held > self._tenant_bytes * LARGEST_SHARE or (shelf is not None and shelf.version > version):
+            return
+        self._bytes -= 0 if shelf is None else shelf.bytes
+        if shelf is None or shelf.version < version:
+            shelf = self._shelves[tenant] = _Shelf(version, self._tenant_entries)
+        shelf.put(entry, unit)
+        while shelf.bytes > self._tenant_bytes and len(shelf):
+            shelf.drop_oldest()
+        self._bytes += shelf.bytes
+        self._shelves.move_to_end(tenant)
+        while self._bytes > self._most_bytes:
+            self._bytes -= self._shelves.popitem(last=False)[1].bytes
+
+
+def _unit(vector: Floats) -> Floats | None:
+    """The vector at length one, or None if it has no direction."""
+    flat: np.ndarray[Any, np.dtype[np.float32]] = np.asarray(vector, np.float32).reshape(-1)
+    length = float(np.linalg.norm(flat))
+    if flat.shape != (DIMENSIONS,) or not np.isfinite(length) or length == 0.0:
+        return None
+    return flat / np.float32(length)
+
+
+def _bytes_of(query: str, params: str, results: list[Passage]) -> int:
+    """Characters at the four bytes that the widest take: an upper bound."""
+    characters = sum(len(each.text) + len(each.chunk_id) + len(each.doc_id) + 64 for each in results)
+    return 4 * (len(query) + len(params) + characters)

@@ -1,0 +1,228 @@
+"""The semantic cache: the nearest question near enough, never anyone else's, and never more than its bounds."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from services.retrieval.minilm import DIMENSIONS, Floats
+from services.retrieval.semantic import FIRST_ROWS, ROW_BYTES, Semantic
+from tests.retrieval.fakes import passage
+
+MIB = 1 << 20
+
+
+def direction(degrees: float, axis: int = 0) -> Floats:
+    """A unit vector in the plane of two axes, so that cosines are those of angles."""
+    vector = np.zeros(DIMENSIONS, np.float32)
+    vector[axis], vector[axis + 1] = math.cos(math.radians(degrees)), math.sin(math.radians(degrees))
+    return vector
+
+
+class Rig:
+    """A semantic cache with a clock that is set by hand."""
+
+    def __init__(self, *, threshold: float = 0.9, tenant_entries: int = 100, most_bytes: int = 4 * MIB) -> None:
+        self.now = 1000.0
+        self.cache = Semantic(
+            threshold=threshold,
+            stale_s=100.0,
+            tenant_entries=tenant_entries,
+            most_bytes=most_bytes,
+            clock=lambda: self.now,
+        )
+
+    def keep(
+        self,
+        text: str,
+        degrees: float,
+        *,
+        tenant: str = "demo",
+        version: int = 7,
+        params: str = "5",
+        size: int = 0,
+        axis: int = 0,
+    ) -> None:
+        results = [passage(text), passage("x" * size)]
+        vector = direction(degrees, axis) * 3
+        self.cache.keep(tenant, version=version, params=params, query=text, vector=vector, results=results, ttl_s=60.0)
+
+    def found(
+        self, degrees: float, *, tenant: str = "demo", version: int | None = 7, params: str = "5", axis: int = 0
+    ) -> str | None:
+        kept = self.cache.nearest(tenant, version=version, params=params, vector=direction(degrees, axis))
+        return None if kept is None else kept.results[0].text
+
+
+def test_the_nearest_question_answers_if_it_is_near_enough() -> None:
+    rig = Rig()
+    for degrees in (0, 10, 80):
+        rig.keep(f"at {degrees}", degrees)
+    assert rig.found(3) == "at 0"
+    assert rig.found(7) == "at 10"
+    assert rig.found(10 + 25) == "at 10", "cos 25 = 0.906"
+    assert rig.found(10 + 26.5) is None, "cos 26.5 = 0.895"
+
+
+@pytest.mark.parametrize(
+    "other", [{"tenant": "rival"}, {"version": 6}, {"version": 8}, {"version": None}, {"params": "6"}]
+)
+def test_another_tenant_corpus_version_or_parameter_finds_nothing(other: dict[str, object]) -> None:
+    rig = Rig()
+    rig.keep("mine", 0)
+    assert rig.found(0, **other) is None  # type: ignore[arg-type]
+    assert rig.found(0) == "mine"
+
+
+def test_a_nearer_question_with_other_parameters_does_not_hide_one_with_these() -> None:
+    rig = Rig()
+    rig.keep("deep", 0, params="50")
+    rig.keep("shallow", 10, params="5")
+    assert (rig.found(0, params="5"), rig.found(0, params="50")) == ("shallow", "deep")
+
+
+def test_a_newer_corpus_clears_the_shelf_and_an_older_result_comes_too_late() -> None:
+    rig = Rig()
+    rig.keep("old", 0, version=7)
+    rig.keep("new", 90, version=8)
+    rig.keep("late", 45, version=7)
+    assert [rig.found(degrees, version=version) for version in (7, 8) for degrees in (0, 45, 90)] == [
+        None, None, None, None, None, "new",
+    ]  # fmt: skip
+
+
+def test_it_is_fresh_for_its_time_to_live_then_a_fallback_and_then_gone() -> None:
+    rig = Rig()
+    rig.keep("kept", 0)
+    seen = []
+    for age_s in (0.0, 59.0, 61.0, 159.0, 161.0):
+        rig.now = 1000.0 + age_s
+        kept = rig.cache.nearest("demo", version=7, params="5", vector=direction(0))
+        seen.append(None if kept is None else (kept.age_s, kept.fresh))
+    assert seen == [(0.0, True), (59.0, True), (61.0, False), (159.0, False), None]
+
+
+def test_the_same_question_again_replaces_what_it_had() -> None:
+    rig = Rig()
+    rig.keep("again", 0)
+    rig.now += 50
+    rig.keep("again", 0)
+    rig.now += 50
+    kept = rig.cache.nearest("demo", version=7, params="5", vector=direction(0))
+    assert kept is not None
+    assert (kept.fresh, rig.cache.entries) == (True, 1)
+
+
+def test_without_a_threshold_nothing_is_kept_or_found() -> None:
+    rig = Rig(threshold=0.0)
+    rig.keep("kept", 0)
+    assert (rig.cache.on, rig.found(0), rig.cache.entries, rig.cache.bytes) == (False, None, 0, 0)
+
+
+@pytest.mark.parametrize("broken", [0.0, math.nan, math.inf])
+def test_a_vector_without_a_direction_is_neither_kept_nor_near_to_anything(broken: float) -> None:
+    rig = Rig()
+    vector = np.full(DIMENSIONS, broken, np.float32)
+    rig.cache.keep("demo", version=7, params="5", query="q", vector=vector, results=[passage()], ttl_s=60.0)
+    assert rig.cache.entries == 0
+    rig.keep("kept", 0)
+    assert rig.cache.nearest("demo", version=7, params="5", vector=vector) is None
+
+
+def test_what_is_empty_or_has_no_time_to_live_is_not_kept() -> None:
+    rig = Rig()
+    rig.cache.keep("demo", version=7, params="5", query="q", vector=direction(0), results=[], ttl_s=60.0)
+    rig.cache.keep("demo", version=7, params="5", query="q", vector=direction(0), results=[passage()], ttl_s=0.0)
+    assert rig.cache.entries == 0
+
+
+def test_the_question_that_was_used_least_recently_makes_room() -> None:
+    rig = Rig(tenant_entries=3, threshold=0.99)
+    for number in range(3):
+        rig.keep(str(number), 30 * number)
+    assert rig.found(0) == "0", "and it is used by that"
+    rig.keep("3", 120)
+    assert [rig.found(30 * number) for number in (0, 1, 2, 4)] == ["0", None, "2", "3"]
+
+
+def test_the_tenant_that_was_used_least_recently_makes_room_and_one_alone_never_takes_all() -> None:
+    rig = Rig(most_bytes=MIB, threshold=0.99)
+    size = 10_000  # characters, four bytes each: five such entries fit in a tenant's quarter, with its vectors
+    for tenant in "abc":
+        for number in range(8):
+            rig.keep(f"{tenant}{number}", 10 * number, tenant=tenant, size=size)
+    assert rig.cache.bytes <= MIB
+    assert [rig.found(70, tenant=tenant) for tenant in "abc"] == ["a7", "b7", "c7"], "each keeps its newest"
+    assert rig.found(0, tenant="c") is None, "its oldest made room for its own"
+    rig.found(70, tenant="a")
+    for tenant in "def":
+        for number in range(8):
+            rig.keep(f"{tenant}{number}", 10 * number, tenant=tenant, size=size)
+        rig.found(70, tenant="a")
+    assert rig.found(70, tenant="a") == "a7"
+    assert rig.found(70, tenant="b") is None
+    assert rig.cache.bytes <= MIB
+
+
+def test_an_entry_too_large_for_its_tenant_is_not_kept() -> None:
+    rig = Rig(most_bytes=MIB)
+    rig.keep("kept", 0)
+    rig.keep("huge", 90, size=MIB)
+    assert (rig.found(0), rig.found(90)) == ("kept", None)
+
+
+OPERATION = st.tuples(
+    st.sampled_from(["keep", "ask"]),
+    st.sampled_from(["a", "b", "c"]),
+    st.integers(1, 3),
+    st.sampled_from(["5", "6"]),
+    st.integers(0, 35),
+    st.integers(0, 6000),
+)
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.lists(OPERATION, max_size=60), st.integers(1, 20))
+def test_whatever_is_kept_and_asked_answers_are_ones_own_and_the_bounds_hold(
+    operations: list[tuple[str, str, int, str, int, int]], tenant_entries: int
+) -> None:
+    most_bytes = 8 * (FIRST_ROWS * ROW_BYTES + 40_000)
+    rig = Rig(tenant_entries=tenant_entries, most_bytes=most_bytes)
+    for kind, tenant, version, params, step, size in operations:
+        degrees = step * 10
+        if kind == "keep":
+            text = f"{tenant} {version} {params} {degrees}"
+            rig.keep(text, degrees, tenant=tenant, version=version, params=params, size=size)
+        else:
+            found = rig.found(degrees, tenant=tenant, version=version, params=params)
+            if found is not None:
+                *whose, at = found.split(" ")
+                apart = abs(int(at) - degrees) % 360
+                assert whose == [tenant, str(version), params]
+                assert math.cos(math.radians(apart)) >= 0.9 - 1e-6
+        assert rig.cache.entries <= 3 * tenant_entries
+        assert rig.cache.bytes <= most_bytes
+        assert rig.cache.bytes == sum(shelf.bytes for shelf in rig.cache._shelves.values())
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.integers(1, 80), st.integers(0, 2**32 - 1))
+def test_it_finds_what_comparing_with_every_kept_question_finds(count: int, seed: int) -> None:
+    chance = np.random.default_rng(seed)
+    vectors = chance.normal(size=(count, DIMENSIONS)).astype(np.float32)
+    wanted = chance.normal(size=DIMENSIONS).astype(np.float32)
+    cache = Semantic(threshold=1e-9, stale_s=1.0, tenant_entries=200, most_bytes=4 * MIB, clock=lambda: 0.0)
+    for number, vector in enumerate(vectors):
+        cache.keep(
+            "t", version=1, params="", query=str(number), vector=vector, results=[passage(str(number))], ttl_s=1.0
+        )
+    cosines = vectors @ wanted / np.linalg.norm(vectors, axis=1) / np.linalg.norm(wanted)
+    kept = cache.nearest("t", version=1, params="", vector=wanted)
+    best = int(np.argmax(cosines))
+    if cosines[best] > 1e-3:
+        assert kept is not None
+        assert cosines[int(kept.results[0].text)] == pytest.approx(cosines[best], abs=1e-5)
