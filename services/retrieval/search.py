@@ -4,21 +4,35 @@
     |-- cache --|--- embed ---|--------- search ---------|---reserve---|
      <= quarter                 as long as it has taken     the fallback, already in hand
 
+The first of these that can be had is the answer:
+
+    cache      a fresh result of the very same question
+    semantic   a fresh result of a question so near that it asks the same; needs the vector, and saves the search
+    db         a search, shared by all who ask the same at this moment
+    stale      an old result of the same question, or else of one so near, when the search falls short
+    none       nothing, and the reason
+
 A few rules keep the budget. The fallback is fetched first, so it needs no time at the end; a reserve is kept all the
 same, for the answer to be written and for a loop that is late. Whatever is late is left behind, never waited for. What
 is known to be down is not tried. And a vector is asked for by the time at which a search can still be done with it.
+
+Embedding and search are one run, led by the first who asks and bounded by that one's time. Whoever shares it and has
+more time than the leader had is not bound by the leader's haste: there is another run.
 """
 
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass
+from dataclasses import replace
+from functools import partial
 from typing import Protocol
 
 from services.contracts.search import Passage, RetrieveReply, RetrieveRequest, Source
+from services.retrieval.asking import Ask, Run, Span
 from services.retrieval.cache import CacheKey, Kept
 from services.retrieval.deadline import Late, by
 from services.retrieval.embedder import Embedder, EmbedderBusy, EmbedderFailed, EmbedderFull
+from services.retrieval.flight import Flights
 from services.retrieval.line import Estimate
 from services.retrieval.metrics import RetrievalMetrics
 from services.retrieval.minilm import Floats
@@ -28,6 +42,8 @@ from services.retrieval.store import Found, SearchFailed
 SEARCH_SHARE = 0.25  # most of the budget that is kept for the search: what is never tried cannot turn out faster
 RESERVE_SHARE = 0.1
 RESERVE_AT_MOST_S = 0.005
+MOST_SHARED = 4096  # different questions that are shared at a time
+MOST_REFRESHES = 4  # at a time: they take turns from those who have nothing fresh
 
 
 class Searches(Protocol):
@@ -38,7 +54,9 @@ class Searches(Protocol):
 
     def corpus_version(self, tenant: str) -> int | None: ...
 
-    async def search(self, tenant: str, vector: Floats, top_k: int, deadline: float) -> Found: ...
+    async def search(
+        self, tenant: str, vector: Floats, top_k: int, deadline: float, *, query: str = "", effort: float = 1.0
+    ) -> Found: ...
 
 
 class Keeps(Protocol):
@@ -46,18 +64,27 @@ class Keeps(Protocol):
 
     async def get(self, key: CacheKey, *, version: int | None, ttl_s: float, budget_s: float) -> Kept | None: ...
 
-    def put(self, key: CacheKey, results: list[Passage], *, version: int, ttl_s: float) -> None: ...
+    def put(
+        self, key: CacheKey, results: list[Passage], *, version: int, ttl_s: float, cost_s: float = 0.0
+    ) -> None: ...
 
 
-@dataclass(slots=True)
-class _Timing:
-    """When one retrieval began, when its answer is due, and where its time went."""
+class Similar(Protocol):
+    """Results of earlier questions, found by what they mean: of this tenant, corpus version and parameters alone."""
 
-    began: float
-    embed_by: float
-    answer_by: float
-    embed_ms: float = 0.0
-    search_ms: float = 0.0
+    def nearest(self, tenant: str, *, version: int, params: str, vector: Floats) -> Kept | None: ...
+
+    def keep(
+        self,
+        tenant: str,
+        *,
+        version: int,
+        params: str,
+        query: str,
+        vector: Floats,
+        results: list[Passage],
+        ttl_s: float,
+    ) -> None: ...
 
 
 # Why a fresh result cannot be had, in the words of the reply and of the metric. `embed_ms` and `search_ms` say where
@@ -73,6 +100,10 @@ SHORTFALLS: dict[type[Exception], str] = {
 }
 
 
+# With more time, these might not have happened.
+HASTY = (Late, EmbedderBusy)
+
+
 class Retrieval:
     """`budget_s` and `ttl_s` are upper bounds; a request may ask for less of either."""
 
@@ -85,77 +116,151 @@ class Retrieval:
         metrics: RetrievalMetrics,
         budget_s: float,
         ttl_s: float,
+        similar: Similar | None = None,
     ) -> None:
         self._embedder = embedder
         self._store = store
         self._cache = cache
+        self._similar = similar
         self._metrics = metrics
         self._budget_s = budget_s
         self._ttl_s = ttl_s
         self._search_s = Estimate()
+        self._flights: Flights[Run] = Flights(most_keys=MOST_SHARED)
+        self._refreshing: set[asyncio.Task[Run]] = set()
 
     async def retrieve(self, request: RetrieveRequest) -> RetrieveReply:
         """Passages for a query, within its budget, with their source and, where that is not `db`, the reason."""
         budget_s = min(request.budget_ms / 1000, self._budget_s)
-        timing = self._timing(budget_s)
-        ttl_s = min(request.cache_ttl_s, self._ttl_s)
-        key = CacheKey(request.tenant, request.query, request.top_k, self._embedder.fingerprint)
-
-        version = self._store.corpus_version(request.tenant)
-        kept = await self._cache.get(key, version=version, ttl_s=ttl_s, budget_s=budget_s)
+        ask = self._ask(request, budget_s)
+        kept = await self._cache.get(ask.key, version=ask.version, ttl_s=ask.ttl_s, budget_s=budget_s)
         if kept is not None and kept.fresh:
-            return self._reply("cache", kept.results, timing, age_s=kept.age_s, reason="fresh")
-        try:
-            vector = await self._embed(request.query, timing)
-            found = await self._search(request, vector, timing)
-        except tuple(SHORTFALLS) as shortfall:
-            reason = SHORTFALLS[type(shortfall)]
-            self._metrics.shortfalls[reason].inc()
-            if kept is not None:
-                return self._reply("stale", kept.results, timing, age_s=kept.age_s, reason=reason)
-            return self._reply("none", [], timing, reason=reason)
-        if found.corpus_version is not None:
-            self._cache.put(key, found.passages, version=found.corpus_version, ttl_s=ttl_s)
-        return self._reply("db", found.passages, timing)
+            if kept.refresh:
+                self._refresh(ask)
+            return self._reply(ask, "cache", kept.results, age_s=kept.age_s, reason="fresh")
+        run = await self._shared(ask)
+        if run.found is not None:
+            return self._reply(ask, "db", run.found.passages, run)
+        if run.near is not None and ask.takes(run.near):
+            return self._reply(ask, "semantic", run.near.results, run, age_s=run.near.age_s, reason="similar")
+        reason = SHORTFALLS[type(run.shortfall)]
+        self._metrics.shortfalls[reason].inc()
+        fallback = kept or run.near
+        if fallback is not None:
+            return self._reply(ask, "stale", fallback.results, run, age_s=fallback.age_s, reason=reason)
+        return self._reply(ask, "none", [], run, reason=reason)
 
-    def _timing(self, budget_s: float) -> _Timing:
+    def _ask(self, request: RetrieveRequest, budget_s: float) -> Ask:
         began = asyncio.get_running_loop().time()
         answer_by = began + budget_s - min(budget_s * RESERVE_SHARE, RESERVE_AT_MOST_S)
-        return _Timing(began, answer_by - min(self._search_s.value, budget_s * SEARCH_SHARE), answer_by)
+        return Ask(
+            request=request,
+            key=CacheKey(request.tenant, request.query, request.top_k, self._model(request), request.hybrid),
+            version=self._store.corpus_version(request.tenant),
+            ttl_s=min(request.cache_ttl_s, self._ttl_s),
+            began=began,
+            embed_by=answer_by - min(self._search_s.value, budget_s * SEARCH_SHARE),
+            answer_by=answer_by,
+        )
 
-    async def _embed(self, query: str, timing: _Timing) -> Floats:
-        if not self._store.up:
-            raise Down  # a vector would be of no use
-        loop = asyncio.get_running_loop()
-        began = loop.time()
+    def _model(self, request: RetrieveRequest) -> str:
+        """What makes the vectors, and with how much of its effort they are searched, which may decide a result too."""
+        fingerprint = self._embedder.fingerprint
+        return fingerprint if request.effort == 1 else f"{fingerprint} effort {request.effort!r}"
+
+    def _refresh(self, ask: Ask) -> None:
+        """Search anew, in the background and within the same budget, for something that is about to expire."""
+        if len(self._refreshing) < MOST_REFRESHES:
+            task = asyncio.get_running_loop().create_task(self._shared(replace(ask, anew=True)), name="refresh")
+            self._refreshing.add(task)
+            task.add_done_callback(self._refreshing.discard)
+
+    async def _shared(self, ask: Ask) -> Run:
+        """The run of those who ask the same, led or joined; what there is of it when the time is up."""
+        clock = asyncio.get_running_loop().time
+        while True:
+            mine = Run(Span(clock), Span(clock))
+            try:
+                run = await self._flights.join(
+                    (ask.key, ask.ttl_s), partial(self._run, ask, mine), deadline=ask.answer_by
+                )
+            except Late:
+                return mine
+            if run is mine:
+                return run
+            self._metrics.joined.inc()
+            was_hasty = run.found is None and isinstance(run.shortfall, HASTY)
+            if not was_hasty or clock() >= ask.embed_by:
+                return run
+
+    async def _run(self, ask: Ask, run: Run) -> Run:
+        """Embed, look for a like question, search, keep. How it falls short is a result, for all who wait."""
         try:
-            embedded = await by(timing.answer_by, self._embedder.embed([query], due=timing.embed_by))
-        finally:
-            timing.embed_ms = (loop.time() - began) * 1000
+            vector = await self._embed(ask, run)
+            run.near = self._nearest(ask, vector)
+            if run.near is None or not ask.takes(run.near):
+                run.found = await self._search(ask, run, vector)
+                self._keep(ask, run, vector, run.found)
+        except tuple(SHORTFALLS) as shortfall:
+            run.shortfall = shortfall
+        return run
+
+    async def _embed(self, ask: Ask, run: Run) -> Floats:
+        if not self._store.up and self._similar is None:
+            raise Down  # a vector would be of no use
+        with run.embedding:
+            embedded = await by(ask.answer_by, self._embedder.embed([ask.request.query], due=ask.embed_by))
         vector: Floats = embedded.vectors[0]
         return vector
 
-    async def _search(self, request: RetrieveRequest, vector: Floats, timing: _Timing) -> Found:
-        loop = asyncio.get_running_loop()
-        began = loop.time()
+    def _nearest(self, ask: Ask, vector: Floats) -> Kept | None:
+        if self._similar is None or ask.version is None or ask.anew:
+            return None
+        return self._similar.nearest(ask.request.tenant, version=ask.version, params=ask.params, vector=vector)
+
+    async def _search(self, ask: Ask, run: Run, vector: Floats) -> Found:
+        request = ask.request
+        query = request.query if request.hybrid else ""
         try:
-            found = await self._store.search(request.tenant, vector, request.top_k, timing.answer_by)
+            with run.search:
+                found = await self._store.search(
+                    request.tenant, vector, request.top_k, ask.answer_by, query=query, effort=request.effort
+                )
         finally:
-            timing.search_ms = (loop.time() - began) * 1000
-            self._search_s.learn(timing.search_ms / 1000)
-        self._metrics.search_seconds.observe(timing.search_ms / 1000)
+            self._search_s.learn(run.search.seconds)
+        self._metrics.search_seconds.observe(run.search.seconds)
         return found
 
+    def _keep(self, ask: Ask, run: Run, vector: Floats, found: Found) -> None:
+        """For the next who ask this, or nearly this. A tenant without a corpus has nothing to keep."""
+        version, request = found.corpus_version, ask.request
+        if version is None:
+            return
+        cost_s = run.embedding.seconds + run.search.seconds
+        self._cache.put(ask.key, found.passages, version=version, ttl_s=ask.ttl_s, cost_s=cost_s)
+        if self._similar is not None and found.passages and ask.ttl_s > 0:
+            self._similar.keep(
+                request.tenant, version=version, params=ask.params, query=request.query, vector=vector,
+                results=found.passages, ttl_s=ask.ttl_s,
+            )  # fmt: skip
+
     def _reply(
-        self, source: Source, results: list[Passage], timing: _Timing, *, age_s: float = 0.0, reason: str | None = None
+        self,
+        ask: Ask,
+        source: Source,
+        results: list[Passage],
+        run: Run | None = None,
+        *,
+        age_s: float = 0.0,
+        reason: str | None = None,
     ) -> RetrieveReply:
-        seconds = asyncio.get_running_loop().time() - timing.began
+        seconds = asyncio.get_running_loop().time() - ask.began
         self._metrics.retrieval_seconds[source].observe(seconds)
         return RetrieveReply(
             source=source,
             results=results,
             age_s=round(age_s, 3),
-            embed_ms=round(timing.embed_ms, 3),
-            search_ms=round(timing.search_ms, 3),
+            embed_ms=round(run.embedding.seconds * 1000, 3) if run else 0.0,
+            search_ms=round(run.search.seconds * 1000, 3) if run else 0.0,
             reason=reason,
         )

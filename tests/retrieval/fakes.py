@@ -72,12 +72,16 @@ class FakeStore:
     version: int | None = 7
     found: list[Passage] = field(default_factory=lambda: [passage("from the database")])
     asked: int = 0
+    searches: list[tuple[str, int, str, float]] = field(default_factory=list)
 
     def corpus_version(self, tenant: str) -> int | None:
         return self.version
 
-    async def search(self, tenant: str, vector: Floats, top_k: int, deadline: float) -> Found:
+    async def search(
+        self, tenant: str, vector: Floats, top_k: int, deadline: float, *, query: str = "", effort: float = 1.0
+    ) -> Found:
         self.asked += 1
+        self.searches.append((tenant, top_k, query, effort))
         await asyncio.sleep(self.takes_s)
         if self.raises is not None:
             raise self.raises
@@ -91,12 +95,14 @@ class FakeCache:
     kept: Kept | None = None
     takes_s: float = 0.001
     put_in: list[tuple[CacheKey, int, float]] = field(default_factory=list)
+    costs_s: list[float] = field(default_factory=list)
 
     async def get(self, key: CacheKey, *, version: int | None, ttl_s: float, budget_s: float) -> Kept | None:
         await asyncio.sleep(self.takes_s)
         return self.kept
 
-    def put(self, key: CacheKey, results: list[Passage], *, version: int, ttl_s: float) -> None:
+    def put(self, key: CacheKey, results: list[Passage], *, version: int, ttl_s: float, cost_s: float = 0.0) -> None:
+        self.costs_s.append(cost_s)
         self.put_in.append((key, version, ttl_s))
 
 
@@ -121,3 +127,29 @@ class FakeConnection:
         if not self.closed:
             self.closed = True
             self._lost()
+
+
+@dataclass
+class FakeSimilar:
+    """Knows one like question, or none, and remembers what it was asked and given."""
+
+    near: Kept | None = None
+    asked: list[tuple[str, int, str]] = field(default_factory=list)
+    kept: list[tuple[str, int, str, str, float]] = field(default_factory=list)
+
+    def nearest(self, tenant: str, *, version: int, params: str, vector: Floats) -> Kept | None:
+        self.asked.append((tenant, version, params))
+        return self.near
+
+    def keep(
+        self,
+        tenant: str,
+        *,
+        version: int,
+        params: str,
+        query: str,
+        vector: Floats,
+        results: list[Passage],
+        ttl_s: float,
+    ) -> None:
+        self.kept.append((tenant, version, params, query, ttl_s))

@@ -1,0 +1,67 @@
+"""What a retrieval carries with it: the question and its times, and what a run for it has found so far."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from services.contracts.search import RetrieveRequest
+from services.retrieval.cache import CacheKey, Kept
+from services.retrieval.deadline import Late
+from services.retrieval.store import Found
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """One question: what makes it the same as another, and when its answer is due."""
+
+    request: RetrieveRequest
+    key: CacheKey
+    version: int | None
+    ttl_s: float
+    began: float
+    embed_by: float
+    answer_by: float
+    anew: bool = False
+    """Something fresh is there, and is about to expire."""
+
+    @property
+    def params(self) -> str:
+        """All that decides a result beside tenant, corpus and question."""
+        return f"{self.key.top_k} {self.key.hybrid:d} {self.key.model}"
+
+    def takes(self, kept: Kept) -> bool:
+        """Whether this is fresh, and young enough for this one, too."""
+        return kept.fresh and kept.age_s < self.ttl_s
+
+
+@dataclass(slots=True)
+class Span:
+    """How long something took, or has taken so far: whoever walks away can say where the time went."""
+
+    clock: Callable[[], float]
+    began: float | None = None
+    ended: float | None = None
+
+    def __enter__(self) -> None:
+        self.began = self.clock()
+
+    def __exit__(self, *_: object) -> None:
+        self.ended = self.clock()
+
+    @property
+    def seconds(self) -> float:
+        if self.began is None:
+            return 0.0
+        return (self.clock() if self.ended is None else self.ended) - self.began
+
+
+@dataclass(slots=True)
+class Run:
+    """One embedding and one search, which many may wait for: what it found, or why it found nothing."""
+
+    embedding: Span
+    search: Span
+    found: Found | None = None
+    near: Kept | None = None
+    shortfall: Exception = field(default_factory=Late)
