@@ -46,6 +46,13 @@ CREATE TABLE IF NOT EXISTS chunks (
 -- An exact search reads every vector of a tenant: keep them in the row, and let the text move out of line instead.
 ALTER TABLE chunks ALTER COLUMN embedding SET STORAGE PLAIN;
 
+-- The graph through which big tenants are searched: among all tenants' chunks, so small ones pay for it when they write.
+-- Making it for a database that has chunks takes minutes, once. In parallel it would need shared memory, of which
+-- containers have little.
+SET LOCAL maintenance_work_mem = '256MB';
+SET LOCAL max_parallel_maintenance_workers = 0;
+CREATE INDEX IF NOT EXISTS chunks_by_distance ON chunks USING hnsw (embedding vector_cosine_ops);
+
 -- Once for each statement, not for each row: a document's chunks come and go in one.
 CREATE OR REPLACE FUNCTION weir_count_chunks() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
@@ -71,4 +78,4 @@ ALTER TABLE corpora NO FORCE ROW LEVEL SECURITY;
 ALTER TABLE chunks NO FORCE ROW LEVEL SECURITY;
 UPDATE corpora SET chunks = (SELECT count(*) FROM chunks WHERE chunks.tenant = corpora.tenant);
 
-INSERT INTO weir_schema (version) VALUES (2) ON CONFLICT (only_row) DO UPDATE SET version = excluded.version;
+INSERT INTO weir_schema (version) VALUES (3) ON CONFLICT (only_row) DO UPDATE SET version = excluded.version;

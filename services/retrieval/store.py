@@ -1,16 +1,15 @@
 """All SQL that reads: the search, and how new each tenant's corpus is. (What writes is in `writing.py`.)
 
-The search is exact: the distance to every chunk of the tenant, by way of an index on the tenant. For tens of thousands
-of chunks that takes milliseconds and recall is 1, where an approximate index filters after its scan and silently
-returns too few rows for a small tenant.
+A small tenant is searched exactly, a big one through a graph; how, and from what size on, is in `nearest.py`. Where the
+graph finds too few, the search is made again, exactly: as many rows as were asked for, if the tenant has them.
 
 A query has two bounds. The caller walks away at its deadline. The server stops by `statement_timeout`, the remaining
 budget, and its refusal to go on hands back a sound connection: a server that is merely slow causes no reconnecting.
 One that does not even say that, within `GRACE_S`, is taken for frozen, and the connection is terminated without
 waiting for the driver's clean-up.
 
-Corpus versions are read once a second, all of them in one query, so that a cached result is compared with the newest
-version without asking: after an ingest a cached result may be served for about a second more.
+Corpus versions and sizes are read once a second, all of them in one query, so that a cached result is compared with the
+newest version without asking: after an ingest a cached result may be served for about a second more.
 """
 
 from __future__ import annotations
@@ -25,26 +24,16 @@ from services.contracts.search import Passage
 from services.retrieval.database import NOBODY, Session
 from services.retrieval.deadline import Late, leave_at
 from services.retrieval.minilm import Floats
+from services.retrieval.nearest import EXACT_UP_TO, EXACTLY, Way, way
 from services.retrieval.pool import Busy, Down, Pool
 from services.runtime.log import Log
 
 GRACE_S = 0.25
-VERSIONS_EVERY_S = 1.0
-VERSIONS_BY_S = 1.0
+CORPORA_EVERY_S = 1.0
+CORPORA_BY_S = 1.0
 MAX_TENANTS = 10_000
 
-SEARCH = """
-SELECT nearest.doc_id, nearest.ordinal, nearest.text, nearest.distance, documents.version,
-       (SELECT version FROM corpora WHERE tenant = $1) AS corpus_version
-FROM (
-    SELECT doc_id, ordinal, text, embedding <=> $2 AS distance
-    FROM chunks WHERE tenant = $1
-    ORDER BY embedding <=> $2, doc_id, ordinal LIMIT $3
-) AS nearest
-JOIN documents ON documents.tenant = $1 AND documents.doc_id = nearest.doc_id
-ORDER BY nearest.distance, nearest.doc_id, nearest.ordinal
-"""
-CORPORA = "SELECT tenant, version, chunks FROM weir_corpora($1)"
+CORPORA = Way("SELECT tenant, version, chunks FROM weir_corpora($1)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,12 +49,17 @@ class SearchFailed(Exception):
 
 
 class Store:
-    """Searches over a pool of sessions, and the newest corpus version seen of each tenant."""
+    """Searches over a pool of sessions, and the newest corpus version seen of each tenant.
 
-    def __init__(self, pool: Pool[Session], *, log: Log) -> None:
+    A tenant with more than `exact_up_to` chunks is searched through the graph.
+    """
+
+    def __init__(self, pool: Pool[Session], *, log: Log, exact_up_to: int = EXACT_UP_TO) -> None:
         self._pool = pool
         self._log = log
+        self._exact_up_to = exact_up_to
         self._versions: dict[str, int] = {}
+        self._chunks: dict[str, int] = {}
         self._queries: set[asyncio.Task[list[Any]]] = set()
         self._watcher: asyncio.Task[None] | None = None
         self.reached = False
@@ -101,27 +95,32 @@ class Store:
     ) -> Found:
         """The `top_k` nearest chunks of this tenant. Raises `Late`, `Down`, `Busy` or `SearchFailed`.
 
-        An exact search has no use for less effort, nor yet for the query's words.
+        Less `effort` is for a big tenant, whose search it makes cheaper. The query's words have no part in it yet.
         """
-        rows = await self._query(deadline, tenant, SEARCH, tenant, vector, top_k)
+        chunks = self._chunks.get(tenant, 0)
+        chosen = way(chunks, top_k, exact_up_to=self._exact_up_to, effort=effort)
+        rows = await self._query(deadline, tenant, chosen, tenant, vector, top_k)
+        if chosen is not EXACTLY and len(rows) < min(top_k, chunks):
+            rows = await self._query(deadline, tenant, EXACTLY, tenant, vector, top_k)
         version = rows[0]["corpus_version"] if rows else None
         if version is not None:
             self.learn(tenant, version)
         return Found([_passage(row) for row in rows], version)
 
-    async def _query(self, deadline: float, tenant: str, sql: str, *arguments: object) -> list[Any]:
+    async def _query(self, deadline: float, tenant: str, way: Way, *arguments: object) -> list[Any]:
         if asyncio.get_running_loop().time() >= deadline:
             raise Late
         session = await self._pool.take(deadline)
-        task = asyncio.get_running_loop().create_task(self._run(session, deadline, tenant, sql, *arguments))
+        task = asyncio.get_running_loop().create_task(self._run(session, deadline, tenant, way, *arguments))
         self._queries.add(task)
         task.add_done_callback(self._queries.discard)
         return await leave_at(deadline, task)
 
-    async def _run(self, session: Session, deadline: float, tenant: str, sql: str, *arguments: object) -> list[Any]:
+    async def _run(self, session: Session, deadline: float, tenant: str, way: Way, *arguments: object) -> list[Any]:
         """Holds the session until it is given back or discarded, which may be after the caller has walked away."""
         loop = asyncio.get_running_loop()
-        fetching = loop.create_task(session.fetch(deadline - loop.time(), sql, *arguments, tenant=tenant))
+        limit_s = deadline - loop.time()
+        fetching = loop.create_task(session.fetch(limit_s, way.sql, *arguments, tenant=tenant, settings=way.settings))
         try:
             rows = await leave_at(deadline + GRACE_S, fetching)
         except asyncpg.QueryCanceledError:
@@ -140,11 +139,12 @@ class Store:
         return rows
 
     async def _watch(self) -> None:
-        """Read every corpus version once a second: what a cached result is compared with, and proof of life."""
+        """Read every corpus's version and size: what a cached result is compared with, and proof of life."""
         loop = asyncio.get_running_loop()
         while True:
             try:
-                rows = await self._query(loop.time() + VERSIONS_BY_S, NOBODY, CORPORA, MAX_TENANTS)
+                rows = await self._query(loop.time() + CORPORA_BY_S, NOBODY, CORPORA, MAX_TENANTS)
+                self._chunks = {row["tenant"]: row["chunks"] for row in rows}
                 for row in rows:
                     self.learn(row["tenant"], row["version"])
                 self.reached = True
@@ -154,7 +154,7 @@ class Store:
                 self._log.warning("corpus versions cannot be read", fault=str(error))
             except (Down, Busy):
                 pass  # the pool has said so
-            await asyncio.sleep(VERSIONS_EVERY_S if self.reached else VERSIONS_EVERY_S / 20)
+            await asyncio.sleep(CORPORA_EVERY_S if self.reached else CORPORA_EVERY_S / 20)
 
     def learn(self, tenant: str, version: int) -> None:
         """A corpus version that was seen, or that a writer of this process has just made."""

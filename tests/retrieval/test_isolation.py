@@ -12,7 +12,7 @@ import asyncpg
 import numpy as np
 import pytest
 
-from services.retrieval import store, writing
+from services.retrieval import nearest, store, writing
 from services.retrieval.database import READER, SCHEMA_VERSION, WRITER, Session, connect, locked, migrate
 from services.retrieval.writing import Corpus
 
@@ -21,9 +21,9 @@ pytestmark = pytest.mark.stack
 TENANTS = ("ada", "ben", "o'neil\\'; SET ROLE weir; --", "名前")
 LIMIT_S = 20.0
 VECTOR = np.full(384, 0.05, np.float32)
-READS = [sql for module in (store, writing) for sql in vars(module).values() if isinstance(sql, str) and "tenant" in sql
-         and sql.lstrip().startswith(("SELECT", "WITH")) and " FROM " in sql and "weir_corpora" not in sql]  # fmt: skip
-WRITES = [sql for sql in vars(writing).values() if isinstance(sql, str) and sql.startswith(("UPDATE", "DELETE"))]
+STATEMENTS = [sql for module in (nearest, writing) for sql in vars(module).values() if isinstance(sql, str)]
+READS = [sql for sql in STATEMENTS if sql.lstrip().startswith("SELECT") and "tenant = $1" in sql and "{" not in sql]
+WRITES = [sql for sql in STATEMENTS if sql.startswith(("UPDATE", "DELETE"))]
 OLD_SCHEMA = """
 CREATE EXTENSION vector;
 CREATE TABLE weir_schema (only_row boolean PRIMARY KEY DEFAULT true CHECK (only_row), version integer NOT NULL);
@@ -79,7 +79,7 @@ def arguments(sql: str, tenant: str) -> list[object]:
 
 
 def test_every_statement_that_reads_is_among_those_that_are_tried() -> None:
-    assert store.SEARCH in READS
+    assert {nearest.EXACT, nearest.APPROXIMATE} <= set(READS)
     assert writing.DOCUMENTS in READS
     assert {writing.MOVE_DOCUMENT, writing.REMOVE_CHUNKS, writing.REMOVE_DOCUMENTS} == set(WRITES)
 
@@ -167,10 +167,10 @@ def test_the_one_view_over_all_tenants_holds_versions_and_sizes_only(postgres_ur
     async def scenario(connection: Any) -> None:
         await Corpus(connection, "ben").remove(["a.md"])
         await put(connection, "ada", "a.md", chunks=5)
-        rows = await Session(connection).fetch(LIMIT_S, store.CORPORA, 100, tenant="")
+        rows = await Session(connection).fetch(LIMIT_S, store.CORPORA.sql, 100, tenant="")
         assert {row["tenant"]: row["chunks"] for row in rows} == dict.fromkeys(TENANTS, 4) | {"ada": 7, "ben": 2}
         assert set(rows[0].keys()) == {"tenant", "version", "chunks"}
-        assert len(await Session(connection).fetch(LIMIT_S, store.CORPORA, 1, tenant="")) == 1
+        assert len(await Session(connection).fetch(LIMIT_S, store.CORPORA.sql, 1, tenant="")) == 1
 
     run(postgres_url, scenario)
 
@@ -186,12 +186,12 @@ def test_an_older_database_gets_its_locks_and_its_counts_once(postgres_url: str)
 
     async def scenario(connection: Any) -> None:
         assert await connection.fetchval("SELECT version FROM weir_schema") == SCHEMA_VERSION
-        rows = await Session(connection).fetch(LIMIT_S, store.CORPORA, 9, tenant="")
+        rows = await Session(connection).fetch(LIMIT_S, store.CORPORA.sql, 9, tenant="")
         assert [tuple(row) for row in rows] == [("other", 6, 0), ("old", 5, 3)]
         assert await Session(connection).fetch(LIMIT_S, "SELECT 1 FROM chunks", tenant="other") == []
         await connection.execute("UPDATE weir_schema SET version = 1")
         await migrate(connection)
-        assert await Session(connection).fetch(LIMIT_S, store.CORPORA, 9, tenant="") == rows
+        assert await Session(connection).fetch(LIMIT_S, store.CORPORA.sql, 9, tenant="") == rows
 
     asyncio.run(prepare())
     run(postgres_url, scenario, fill=False)
@@ -239,11 +239,11 @@ def test_an_owner_who_is_no_superuser_is_held_as_well(postgres_url: str) -> None
                 await Corpus(connection, "ben").remove(["a.md"])
                 assert await connection.fetchval("SELECT count(*) FROM chunks") == 0  # FORCE
                 assert len(await Session(connection).fetch(LIMIT_S, "SELECT 1 FROM chunks", tenant="ada")) == 2
-                rows = await Session(connection).fetch(LIMIT_S, store.CORPORA, 9, tenant="")
+                rows = await Session(connection).fetch(LIMIT_S, store.CORPORA.sql, 9, tenant="")
                 assert {row["tenant"]: row["chunks"] for row in rows} == {"ada": 2, "ben": 0}
                 await connection.execute("UPDATE weir_schema SET version = 1")
                 await migrate(connection)
-                assert await Session(connection).fetch(LIMIT_S, store.CORPORA, 9, tenant="") == rows
+                assert await Session(connection).fetch(LIMIT_S, store.CORPORA.sql, 9, tenant="") == rows
             finally:
                 await connection.close()
                 await back(root)

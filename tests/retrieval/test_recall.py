@@ -1,0 +1,154 @@
+"""Small tenants are searched exactly, big ones through the graph, and both get as many rows as they asked for."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from services.retrieval.database import Session, connect
+from services.retrieval.minilm import Floats
+from services.retrieval.nearest import EF_SEARCH, EXACTLY, Way, way
+from services.retrieval.pool import Pool
+from services.retrieval.store import Store
+from services.retrieval.writing import Corpus
+from tests.retrieval.fakes import Lines
+
+LIMIT_S = 30.0
+BIG, SMALL, EXACT_UP_TO = 1200, 40, 300
+GRAPH = "chunks_by_distance"
+
+
+@given(st.integers(0, 10**9), st.integers(1, 50), st.floats(0.001, 1.0), st.integers(0, 10**6))
+def test_the_way_depends_on_the_size_and_never_keeps_fewer_candidates_than_rows(
+    chunks: int, top_k: int, effort: float, exact_up_to: int
+) -> None:
+    chosen = way(chunks, top_k, exact_up_to=exact_up_to, effort=effort)
+    assert (chosen is EXACTLY) == (chunks <= exact_up_to)
+    if chosen is not EXACTLY:
+        assert top_k <= int(chosen.settings["hnsw.ef_search"]) <= max(top_k, EF_SEARCH)
+        assert chosen.settings["hnsw.iterative_scan"] == "relaxed_order"
+
+
+def test_less_effort_keeps_fewer_candidates() -> None:
+    kept = [int(way(10, 5, exact_up_to=0, effort=effort).settings["hnsw.ef_search"]) for effort in (1.0, 0.5, 0.01)]
+    assert kept == [EF_SEARCH, EF_SEARCH // 2, 5]
+
+
+def vectors(number: int, seed: int, around: float = 0.0) -> Floats:
+    made = np.random.default_rng(seed).standard_normal((number, 384), dtype=np.float32) + around
+    unit: Floats = (made / np.linalg.norm(made, axis=1, keepdims=True)).astype(np.float32)
+    return unit
+
+
+async def fill(connection: Any, tenant: str, kept: Floats) -> None:
+    texts = [f"{tenant} {number}" for number in range(len(kept))]
+    await Corpus(connection, tenant).put("a.md", root="r", title="t", content_hash="h", texts=texts, vectors=kept)
+
+
+@asynccontextmanager
+async def corpora(url: str) -> AsyncIterator[Any]:
+    """A big tenant, and a small one whose chunks all lie elsewhere: a graph meets the big one's first."""
+    connection = await connect(url, timeout_s=LIMIT_S, application="test")
+    try:
+        await fill(connection, "big", vectors(BIG, seed=1))
+        await fill(connection, "small", vectors(SMALL, seed=2, around=0.5))
+        await connection.execute("ANALYZE chunks")
+        yield connection
+    finally:
+        await connection.close()
+
+
+@asynccontextmanager
+async def searching(url: str, *, exact_up_to: int) -> AsyncIterator[Store]:
+    """A store that has seen how big the tenants are."""
+
+    async def session() -> Session:
+        return Session(await connect(url, timeout_s=LIMIT_S, application="test"))
+
+    lines = Lines()
+    pool = Pool(session, size=1, max_waiting=8, log=lines.log, chance=random.Random(1))
+    store = Store(pool, log=lines.log, exact_up_to=exact_up_to)
+    await store.start()
+    try:
+        async with asyncio.timeout(LIMIT_S):
+            while store.corpus_version("big") is None:
+                await asyncio.sleep(0.01)
+        yield store
+    finally:
+        await store.stop()
+        lines.read()
+
+
+async def plan(connection: Any, tenant: str, chosen: Way) -> str:
+    rows = await Session(connection).fetch(
+        LIMIT_S, "EXPLAIN " + chosen.sql, tenant, vectors(1, seed=3)[0], 10, tenant=tenant, settings=chosen.settings
+    )
+    return "\n".join(row[0] for row in rows)
+
+
+@pytest.mark.stack
+def test_postgresql_uses_the_graph_for_the_big_tenant_and_for_no_other(postgres_url: str) -> None:
+    """In a plan for these arguments, and in one for any; and whatever the settings of the connection make it think."""
+
+    async def main() -> None:
+        async with corpora(postgres_url) as connection:
+            for mode in ("force_custom_plan", "force_generic_plan"):
+                await connection.execute(f"SET plan_cache_mode = {mode}")
+                graph = way(BIG, 10, exact_up_to=EXACT_UP_TO)
+                for tenant in ("big", "small"):
+                    assert GRAPH in await plan(connection, tenant, graph)
+                    assert GRAPH not in await plan(connection, tenant, way(SMALL, 10, exact_up_to=EXACT_UP_TO))
+                    await connection.execute("SET enable_sort = off")
+                    assert GRAPH not in await plan(connection, tenant, EXACTLY)
+                    await connection.execute("RESET enable_sort")
+
+    asyncio.run(main())
+
+
+@pytest.mark.stack
+def test_every_tenant_gets_as_many_rows_as_it_asked_for_and_nearly_the_right_ones(postgres_url: str) -> None:
+    async def main() -> None:
+        async with corpora(postgres_url), searching(postgres_url, exact_up_to=EXACT_UP_TO) as store:
+            loop = asyncio.get_running_loop()
+            for tenant, kept in (("big", vectors(BIG, seed=1)), ("small", vectors(SMALL, seed=2, around=0.5))):
+                hits = 0
+                for asked in vectors(20, seed=4):
+                    found = await store.search(tenant, asked, 10, loop.time() + LIMIT_S)
+                    assert len(found.passages) == 10
+                    assert all(passage.text.startswith(tenant) for passage in found.passages)
+                    distances = [passage.distance for passage in found.passages]
+                    assert distances == sorted(distances)
+                    right = {f"a.md#{number}" for number in np.argsort(-(kept @ asked))[:10]}
+                    hits += len(right & {passage.chunk_id for passage in found.passages})
+                assert hits >= (190 if tenant == "big" else 200)
+
+    asyncio.run(main())
+
+
+@pytest.mark.stack
+def test_what_the_graph_does_not_find_is_looked_for_exactly(postgres_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The small tenant is taken for a big one, and the scan may not go far enough to meet its chunks."""
+    monkeypatch.setattr("services.retrieval.nearest.MAX_SCAN_TUPLES", 1)
+    monkeypatch.setattr("services.retrieval.nearest.EF_SEARCH", 10)
+
+    async def main() -> None:
+        async with corpora(postgres_url) as connection, searching(postgres_url, exact_up_to=0) as store:
+            asked = vectors(1, seed=1)[0]
+            chosen = way(SMALL, 10, exact_up_to=0)
+            few = await Session(connection).fetch(
+                LIMIT_S, chosen.sql, "small", asked, 10, tenant="small", settings=chosen.settings
+            )
+            assert len(few) < 10
+            deadline = asyncio.get_running_loop().time() + LIMIT_S
+            assert len((await store.search("small", asked, 10, deadline)).passages) == 10
+            assert len((await store.search("small", asked, 50, deadline)).passages) == SMALL
+
+    asyncio.run(main())
