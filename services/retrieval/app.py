@@ -10,7 +10,9 @@ from services.retrieval.api import Api
 from services.retrieval.cache import Cache, redis_client
 from services.retrieval.config import RetrievalSettings
 from services.retrieval.database import Session, connect
+from services.retrieval.documentsapi import Bounds, DocumentsApi
 from services.retrieval.embedder import LinedEmbedder
+from services.retrieval.library import Library
 from services.retrieval.metrics import RetrievalMetrics
 from services.retrieval.modelprocess import ModelProcess
 from services.retrieval.pool import Pool
@@ -24,6 +26,7 @@ from services.runtime.telemetry import metrics_app, new_registry
 
 NAME = "retrieval"
 WAITING_PER_CONNECTION = 32
+WRITERS = 2  # connections of the documents API: as many as it writes at once
 
 
 def build(settings: RetrievalSettings, model: Path) -> Process:
@@ -53,16 +56,20 @@ def build(settings: RetrievalSettings, model: Path) -> Process:
         up={"postgres": lambda: store.up, "redis": lambda: cache.up},
     )
     api = Api(retrieval, embedder, store, cache)
-    service = Service(NAME, api.routes(), ready=api.ready, log=log, drain=drain)
+    library = Library(connection_pool(settings, log, size=WRITERS, application="weir-documents"))
+    documents = DocumentsApi(library, embedder, model, document_bounds(settings), learn=store.learn)
+    service = Service(NAME, {**api.routes(), **documents.routes()}, ready=api.ready, log=log, drain=drain)
 
     async def start() -> None:
         await store.start()
+        library.start()
         await cache.start()
         await embedder.start()
 
     async def stop() -> None:
         await embedder.stop()
         await cache.stop()
+        await library.stop()
         await store.stop()
 
     return from_settings(
@@ -79,15 +86,28 @@ def build(settings: RetrievalSettings, model: Path) -> Process:
     )
 
 
-def connection_pool(settings: RetrievalSettings, log: Log) -> Pool[Session]:
+def connection_pool(
+    settings: RetrievalSettings, log: Log, *, size: int | None = None, application: str = "weir-retrieval"
+) -> Pool[Session]:
     """Sessions with the database, which connect by themselves."""
 
     async def session() -> Session:
         timeout_s = settings.postgres_connect_timeout_s
-        return Session(await connect(settings.postgres_url, timeout_s=timeout_s, application="weir-retrieval"))
+        return Session(await connect(settings.postgres_url, timeout_s=timeout_s, application=application))
 
-    size = settings.postgres_pool_size
+    size = size or settings.postgres_pool_size
     return Pool(session, size=size, max_waiting=size * WAITING_PER_CONNECTION, log=log, chance=random.Random())
+
+
+def document_bounds(settings: RetrievalSettings) -> Bounds:
+    """What the documents API holds a document to."""
+    return Bounds(
+        max_bytes=settings.ingest_max_file_bytes,
+        max_chunks=settings.document_max_chunks,
+        chunk_tokens=settings.chunk_tokens,
+        overlap_tokens=settings.chunk_overlap_tokens,
+        within_s=settings.http_timeout_s,
+    )
 
 
 def exact_cache(settings: RetrievalSettings, metrics: RetrievalMetrics, log: Log) -> Cache:

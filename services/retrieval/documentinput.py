@@ -1,0 +1,65 @@
+"""What a request about documents says, checked: whose, which one, which page, and of what kind."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from unicodedata import category
+
+from services.contracts.documents import MAX_ID_BYTES, MAX_PAGE, PutDocument
+from services.runtime.errors import BadInput
+from services.runtime.http import Exchange
+from services.runtime.query import parameters
+
+PAGE = 100
+MAX_TENANT_CHARS = 128
+ENDINGS = {
+    "text/plain": ".txt", "text/markdown": ".md", "text/x-rst": ".rst", "text/html": ".html", "application/pdf": ".pdf",
+}  # fmt: skip
+
+
+def tenant_of(exchange: Exchange) -> str:
+    """Whose documents: the router's word. Raises BadInput."""
+    try:
+        tenant = (exchange.header(b"x-tenant") or b"").decode("utf-8")
+    except UnicodeDecodeError:
+        tenant = ""
+    if not tenant or len(tenant) > MAX_TENANT_CHARS:
+        raise BadInput(f"X-Tenant: names the tenant, in 1 to {MAX_TENANT_CHARS} characters", "X-Tenant")
+    return tenant
+
+
+def checked_id(doc_id: str) -> str:
+    """A document's id as it stands in the path. Raises BadInput."""
+    if len(doc_id.encode("utf-8", "replace")) > MAX_ID_BYTES:
+        raise BadInput(f"id: is longer than {MAX_ID_BYTES} bytes", "id")
+    if any(category(char) in ("Cc", "Cs") for char in doc_id) or "\N{REPLACEMENT CHARACTER}" in doc_id:
+        raise BadInput("id: may have no control characters, and must be UTF-8", "id")
+    return doc_id
+
+
+def page_of(query: bytes) -> tuple[str, int]:
+    """After which id, and how many. Raises BadInput."""
+    asked = parameters(query, ("after", "limit"))
+    limit = asked.get("limit", str(PAGE))
+    if not (limit.isascii() and limit.isdigit() and 1 <= int(limit[:9]) <= MAX_PAGE):
+        raise BadInput(f"limit: is a number from 1 to {MAX_PAGE}", "limit")
+    after = asked.get("after", "")
+    return (checked_id(after) if after else ""), int(limit)
+
+
+def content_of(wanted: PutDocument) -> tuple[str, bytes]:
+    """The ending that a file of its kind has, and its bytes. Raises BadInput."""
+    if (wanted.text is None) == (wanted.content is None):
+        raise BadInput("text: give either `text`, or `content` with its `media_type`", "text")
+    if wanted.text is not None:
+        kind = wanted.media_type or "text/plain"
+        if not kind.startswith("text/"):
+            raise BadInput(f"media_type: {kind} is not text: send it as `content`, in base64", "media_type")
+        return ENDINGS[kind], wanted.text.encode("utf-8")
+    if wanted.media_type is None:
+        raise BadInput("media_type is required with `content`", "media_type")
+    try:
+        return ENDINGS[wanted.media_type], base64.b64decode(wanted.content or "", validate=True)
+    except (binascii.Error, ValueError):
+        raise BadInput("content: is not base64", "content") from None

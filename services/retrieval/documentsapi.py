@@ -1,0 +1,215 @@
+"""`/documents`: a tenant's documents, put in, listed and removed over HTTP. The tenant is named by the router.
+
+    PUT     identify -> the same as before? -> parse and chunk, in a process -> embed, giving way to queries -> one
+            transaction -> the corpus version is one on, so nothing that was cached before answers any more
+    DELETE  one transaction, and the same for caches
+    GET     a page, by id
+
+A PUT is known by a digest of what was sent, so the same one again costs a look-up. Nobody has two PUTs at once, and all
+together at most `AT_ONCE`: writing is bulk work, and bulk work never stands in a query's way.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import msgspec
+import numpy as np
+
+from services.contracts.documents import (
+    DocumentDeleted,
+    DocumentList,
+    DocumentPut,
+    PutDocument,
+    State,
+)
+from services.core.outcome import Outcome
+from services.retrieval.deadline import Late
+from services.retrieval.documentinput import checked_id, content_of, page_of, tenant_of
+from services.retrieval.documents import Unreadable
+from services.retrieval.embedder import EmbedderFailed, EmbedderFull, LinedEmbedder
+from services.retrieval.library import Held, Library, LibraryFailed
+from services.retrieval.minilm import Floats
+from services.retrieval.parseprocess import Ask, prepare
+from services.retrieval.pool import Busy, Down
+from services.retrieval.preparing import Prepared, Preparer
+from services.runtime.errors import BadInput, Refused, TooLarge
+from services.runtime.http import Exchange, Handler
+from services.runtime.strictjson import decode
+
+AT_ONCE = 2
+EMBED_AT_ONCE = 16  # texts in the embedder's line at a time, of one document: its queue stays open for others
+
+_encode = msgspec.json.Encoder().encode
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """Of one document; and how long a request may take in all."""
+
+    max_bytes: int
+    max_chunks: int
+    chunk_tokens: int
+    overlap_tokens: int
+    within_s: float
+
+
+class DocumentsApi:
+    """The routes. `learn` is told each new corpus version; `is_warm`, whether the embedder can be asked."""
+
+    def __init__(
+        self,
+        library: Library,
+        embedder: LinedEmbedder,
+        model: Path,
+        bounds: Bounds,
+        *,
+        learn: Callable[[str, int], None],
+    ) -> None:
+        self._library = library
+        self._embedder = embedder
+        self._model = model
+        self._bounds = bounds
+        self._learn = learn
+        self._writing: set[str] = set()
+
+    def routes(self) -> Mapping[tuple[str, str], Handler]:
+        return {
+            ("GET", "/documents"): self.page,
+            ("PUT", "/documents/**"): self.put,
+            ("DELETE", "/documents/**"): self.delete,
+        }
+
+    async def put(self, exchange: Exchange) -> None:
+        """PUT /documents/{id}: 201 for a new one, else 200."""
+        tenant, doc_id, until = tenant_of(exchange), checked_id(exchange.tail), self._begin(exchange)
+        ask, title = self._ask(decode(exchange.body, PutDocument))
+        if not self._embedder.warm:
+            raise Refused(Outcome.NO_CAPACITY, "the embedder is still being loaded", reason="warming")
+        with self._place(tenant):
+            async with _database():
+                held = await self._library.held(tenant, doc_id, until)
+            digest = self._digest(ask, title)
+            if held is not None and held.content_hash == digest:
+                put = DocumentPut(doc_id, "unchanged", held.title, held.version, held.chunks)
+            else:
+                put = await self._replace(tenant, doc_id, ask, title, digest, held, until)
+        exchange.log.update(tenant=tenant, state=put.state, chunks=put.chunks)
+        await exchange.reply(201 if put.state == "added" else 200, _encode(put))
+
+    async def delete(self, exchange: Exchange) -> None:
+        """DELETE /documents/{id}: 404 where there is none."""
+        tenant, doc_id, until = tenant_of(exchange), checked_id(exchange.tail), self._begin(exchange)
+        with self._place(tenant):
+            async with _database():
+                if await self._library.held(tenant, doc_id, until) is None:
+                    raise BadInput("there is no such document", "id", status=404, code="document_not_found")
+                version = await self._library.remove(tenant, doc_id, until)
+        self._learn(tenant, version)
+        exchange.log.update(tenant=tenant, state="deleted")
+        await exchange.reply(200, _encode(DocumentDeleted(doc_id, version)))
+
+    async def page(self, exchange: Exchange) -> None:
+        """GET /documents?after=&limit=: a page, by id."""
+        tenant, until = tenant_of(exchange), self._begin(exchange)
+        after, limit = page_of(exchange.query)
+        async with _database():
+            found = await self._library.page(tenant, after, limit + 1, until)
+        exchange.log.update(tenant=tenant, documents=min(len(found), limit))
+        following = found[limit - 1].id if len(found) > limit else None
+        await exchange.reply(200, _encode(DocumentList(found[:limit], following)))
+
+    def _begin(self, exchange: Exchange) -> float:
+        """Stop when nobody waits any more. The time by which all must be done."""
+        assert exchange.task is not None, "a handler that waits has become a task"
+        exchange.on_gone(exchange.task.cancel)
+        return asyncio.get_running_loop().time() + self._bounds.within_s
+
+    def _ask(self, wanted: PutDocument) -> tuple[Ask, str | None]:
+        """What is to be parsed. Raises BadInput by the name of the field."""
+        ending, data = content_of(wanted)
+        if len(data) > self._bounds.max_bytes:
+            field = "text" if wanted.text is not None else "content"
+            raise TooLarge(f"{field}: is larger than {self._bounds.max_bytes:,} bytes (INGEST_MAX_FILE_BYTES)", field)
+        bounds = self._bounds
+        name = f"document{ending}"
+        return Ask(name, data, self._embedder.fingerprint, bounds.chunk_tokens, bounds.overlap_tokens), wanted.title
+
+    def _digest(self, ask: Ask, title: str | None) -> str:
+        known_by = Preparer(_uncounted, ask.fingerprint, ask.chunk_tokens, ask.overlap_tokens)
+        return known_by.content_hash(ask.name, (title or "").encode() + b"\0" + ask.data)
+
+    async def _replace(
+        self, tenant: str, doc_id: str, ask: Ask, title: str | None, digest: str, held: Held | None, until: float
+    ) -> DocumentPut:
+        prepared = await self._prepared(ask)
+        prepared = replace(prepared, title=title or prepared.title, content_hash=digest)
+        vectors = await self._embedded(prepared.texts, until)
+        async with _database():
+            version = await self._library.put(tenant, doc_id, prepared, vectors, until)
+        self._learn(tenant, version)
+        state: State = "added" if held is None else "updated"
+        return DocumentPut(doc_id, state, prepared.title, version, len(prepared.texts))
+
+    async def _prepared(self, ask: Ask) -> Prepared:
+        try:
+            prepared = await prepare(self._model, ask)
+        except Unreadable as error:
+            raise BadInput(f"the document {error}", "content", status=422, code="unreadable_document") from None
+        if len(prepared.texts) > self._bounds.max_chunks:
+            raise TooLarge(
+                f"the document has {len(prepared.texts)} chunks, and {self._bounds.max_chunks} are allowed "
+                "(DOCUMENT_MAX_CHUNKS): divide it, or let `weir ingest` take it in",
+                "content",
+            )
+        return prepared
+
+    async def _embedded(self, texts: list[str], until: float) -> Floats:
+        batches = [texts[first : first + EMBED_AT_ONCE] for first in range(0, len(texts), EMBED_AT_ONCE)]
+        try:
+            async with asyncio.timeout_at(until):
+                return np.concatenate([(await self._embedder.embed(batch)).vectors for batch in batches])
+        except TimeoutError:
+            said = "the document's chunks could not be embedded in time"
+            raise Refused(Outcome.DEADLINE_EXCEEDED, said, reason="deadline") from None
+        except EmbedderFull as full:
+            waiting = self._embedder.waiting
+            raise Refused(Outcome.YIELD, str(full), reason="embedder_queue", queue_depth=waiting) from None
+        except EmbedderFailed:
+            said = "the embedder failed and is started again"
+            raise Refused(Outcome.NO_CAPACITY, said, reason="embedder_failed") from None
+
+    @contextmanager
+    def _place(self, tenant: str) -> Iterator[None]:
+        """Of those who write."""
+        if tenant in self._writing:
+            said = "another document of this tenant is being written"
+            raise Refused(Outcome.YIELD, said, reason="documents_busy", scope="tenant", retry_hint_ms=500)
+        if len(self._writing) >= AT_ONCE:
+            raise Refused(
+                Outcome.YIELD, f"{AT_ONCE} documents are being written", reason="documents_busy", retry_hint_ms=1000
+            )
+        self._writing.add(tenant)
+        try:
+            yield
+        finally:
+            self._writing.discard(tenant)
+
+
+@asynccontextmanager
+async def _database() -> AsyncIterator[None]:
+    """Its failures as refusals."""
+    try:
+        yield
+    except (Down, LibraryFailed):
+        raise Refused(Outcome.NO_CAPACITY, "the store of documents cannot be reached", reason="store_down") from None
+    except (Busy, Late):
+        raise Refused(Outcome.NO_CAPACITY, "the store of documents is too slow now", reason="store_busy") from None
+
+
+def _uncounted(_: str) -> int:
+    raise AssertionError("a digest counts no tokens")

@@ -1,0 +1,127 @@
+"""A tenant's documents one at a time, over connections of their own: what the documents API asks of the database.
+
+Searches have another pool, so that somebody's writing never takes a search's connection. Every call is bounded by its
+deadline: a connection that is late is discarded, and what it had not committed with it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import asyncpg
+
+from services.contracts.documents import DocumentEntry
+from services.retrieval.database import WRITER, Session, locked
+from services.retrieval.deadline import by
+from services.retrieval.minilm import Floats
+from services.retrieval.pool import Pool
+from services.retrieval.preparing import Prepared
+from services.retrieval.writing import Corpus
+
+ROOT = "api:"  # no folder's name: an ingest that finds files gone removes only what came from its folder
+
+DOCUMENT = """
+SELECT title, content_hash, version,
+       (SELECT count(*) FROM chunks WHERE chunks.tenant = $1 AND chunks.doc_id = $2) AS chunks
+FROM documents WHERE tenant = $1 AND doc_id = $2
+"""
+PAGE = """
+SELECT doc_id, title, version,
+       (SELECT count(*) FROM chunks WHERE chunks.tenant = $1 AND chunks.doc_id = documents.doc_id) AS chunks
+FROM documents WHERE tenant = $1 AND doc_id > $2 ORDER BY doc_id LIMIT $3
+"""
+VERSION = "SELECT version FROM corpora WHERE tenant = $1"
+
+T = TypeVar("T")
+
+
+class LibraryFailed(Exception):
+    """The database answered with an error, or was lost."""
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """A document that is in."""
+
+    title: str
+    content_hash: str
+    version: int
+    chunks: int
+
+
+class Library:
+    """Raises `Down` or `Busy` where there is no connection, `Late` at the deadline, and else `LibraryFailed`."""
+
+    def __init__(self, pool: Pool[Session]) -> None:
+        self._pool = pool
+
+    def start(self) -> None:
+        """Connect in the background."""
+        self._pool.start()
+
+    async def stop(self) -> None:
+        """Leave the database."""
+        await self._pool.stop()
+
+    async def held(self, tenant: str, doc_id: str, deadline: float) -> Held | None:
+        """One document; None: there is none."""
+        rows = await self._fetch(tenant, deadline, DOCUMENT, tenant, doc_id)
+        return Held(**rows[0]) if rows else None
+
+    async def page(self, tenant: str, after: str, limit: int, deadline: float) -> list[DocumentEntry]:
+        """Up to `limit` documents whose ids come after this one."""
+        rows = await self._fetch(tenant, deadline, PAGE, tenant, after, limit)
+        return [DocumentEntry(row["doc_id"], row["title"], row["version"], row["chunks"]) for row in rows]
+
+    async def put(self, tenant: str, doc_id: str, document: Prepared, vectors: Floats, deadline: float) -> int:
+        """Add or replace it, in one transaction. The corpus version that has it."""
+
+        async def write(connection: Any) -> int:
+            await Corpus(connection, tenant).put(
+                doc_id, root=ROOT, title=document.title, content_hash=document.content_hash,
+                texts=document.texts, vectors=vectors,
+            )  # fmt: skip
+            return await _version(connection, tenant)
+
+        return await self._over(deadline, write)
+
+    async def remove(self, tenant: str, doc_id: str, deadline: float) -> int:
+        """Remove it, in one transaction. The corpus version without it."""
+
+        async def write(connection: Any) -> int:
+            await Corpus(connection, tenant).remove([doc_id])
+            return await _version(connection, tenant)
+
+        return await self._over(deadline, write)
+
+    async def _fetch(self, tenant: str, deadline: float, sql: str, *arguments: object) -> list[Any]:
+        async def read(connection: Any) -> list[Any]:
+            async with locked(connection, WRITER, tenant):
+                rows: list[Any] = await connection.fetch(sql, *arguments)
+            return rows
+
+        return await self._over(deadline, read)
+
+    async def _over(self, deadline: float, work: Callable[[Any], Coroutine[Any, Any, T]]) -> T:
+        session = await self._pool.take(deadline)
+        try:
+            done = await by(deadline, work(session.connection))
+        except asyncpg.PostgresError as error:
+            self._pool.give_back(session)
+            raise LibraryFailed(type(error).__name__) from None
+        except (OSError, asyncpg.InterfaceError, asyncpg.InternalClientError) as error:
+            self._pool.discard(session)
+            raise LibraryFailed(type(error).__name__) from None
+        except BaseException:
+            self._pool.discard(session)  # terminated, and what it had not committed with it
+            raise
+        self._pool.give_back(session)
+        return done
+
+
+async def _version(connection: Any, tenant: str) -> int:
+    """It may be another writer's by now, and newer: as good for a cache."""
+    async with locked(connection, WRITER, tenant):
+        return int(await connection.fetchval(VERSION, tenant))

@@ -1,0 +1,66 @@
+"""A document of somebody's, read in a process that ends."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import psutil
+import pytest
+
+from services.retrieval.documents import Unreadable
+from services.retrieval.minilm import MiniLM, ModelUnusable, find_model
+from services.retrieval.parseprocess import Ask, prepare
+from services.retrieval.preparing import Prepared, Preparer
+from tests.retrieval.corpus import BREAD, RIVER
+
+pytestmark = pytest.mark.stack
+
+
+@pytest.fixture(scope="module")
+def model() -> Path:
+    try:
+        return find_model()
+    except ModelUnusable as error:
+        pytest.skip(str(error))
+
+
+def ask(name: str, data: bytes) -> Ask:
+    return Ask(name, data, "fingerprint", 40, 10)
+
+
+def prepared(model: Path, question: Ask, **options: float) -> Prepared:
+    return asyncio.run(prepare(model, question, **options))
+
+
+def test_it_gives_what_the_same_work_gives_here(model: Path) -> None:
+    data = (RIVER + BREAD * 20).encode()
+    here = Preparer(MiniLM(model).count_tokens, "fingerprint", 40, 10).prepare("a.md", data)
+    assert prepared(model, ask("a.md", data)) == here
+    assert len(here.texts) > 5
+
+
+def test_what_cannot_be_read_says_why(model: Path) -> None:
+    with pytest.raises(Unreadable, match="contains NUL bytes: it is not text"):
+        prepared(model, ask("a.txt", b"a\0b"))
+
+
+def test_what_takes_too_long_is_ended_and_said_so(model: Path) -> None:
+    with pytest.raises(Unreadable, match=r"cannot be parsed within 0\.01 s"):
+        prepared(model, ask("a.md", BREAD.encode() * 100), within_s=0.01)
+    mine = [child.cmdline() for child in psutil.Process().children(recursive=True)]
+    assert not [words for words in mine if "services.retrieval.parseprocess" in words]
+
+
+def test_a_caller_that_leaves_takes_its_process_along(model: Path) -> None:
+    async def main() -> None:
+        task = asyncio.create_task(prepare(model, ask("a.md", BREAD.encode())))
+        while not psutil.Process().children():
+            await asyncio.sleep(0.005)
+        (child,) = psutil.Process().children()
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        assert task.cancelled()
+        assert not child.is_running()
+
+    asyncio.run(main())
