@@ -75,10 +75,10 @@ async def locked(
 
     A block that is cancelled leaves the transaction open: whoever cancels a query terminates its connection.
     """
-    await connection.execute(_opening(role, tenant, settings or {}))
     try:
+        await connection.execute(_opening(role, tenant, settings or {}))
         yield
-    except Exception:
+    except Exception:  # in the opening as well, of which the first statement may have been carried out
         if not connection.is_closed():
             await connection.execute("ROLLBACK")
         raise
@@ -97,32 +97,32 @@ def _opening(role: str, tenant: str, settings: Mapping[str, str]) -> str:
 
 
 async def connect(url: str, *, timeout_s: float, application: str) -> Any:
-    """An asyncpg connection to a database whose schema is up to date. Raises within `timeout_s`, or as `migrate`."""
+    """An asyncpg connection to a database whose schema is up to date.
 
-    async def attempt() -> Any:
+    Raises within `timeout_s`, or, if there is a schema to be brought up to date, within `MIGRATE_WITHIN_S`.
+    """
+
+    async def attempt(*, may_migrate: bool) -> Any:
         settings = {**SETTINGS, "application_name": application}
-        return await asyncpg.connect(url, timeout=timeout_s, server_settings=settings)
-
-    async def prepare() -> bool:
-        if not await _is_current(connection):
-            return False
-        await register_vector(connection)
-        return True
-
-    loop = asyncio.get_running_loop()
-    due = loop.time() + timeout_s
-    try:
-        connection = await by(due, attempt())
+        connection = await asyncpg.connect(url, timeout=timeout_s, server_settings=settings)
         try:
-            if not await by(due, prepare()):
-                await by(loop.time() + MIGRATE_WITHIN_S, migrate(connection))
-                await by(loop.time() + timeout_s, register_vector(connection))
+            if may_migrate:
+                await migrate(connection)
+            elif not await _is_current(connection):
+                connection.terminate()
+                return None
+            await register_vector(connection)
         except BaseException:
             connection.terminate()
             raise
+        return connection
+
+    now = asyncio.get_running_loop().time
+    try:
+        connection = await by(now() + timeout_s, attempt(may_migrate=False))
+        return connection or await by(now() + MIGRATE_WITHIN_S, attempt(may_migrate=True))
     except Late:
         raise TimeoutError(f"no connection within {timeout_s:g} s") from None
-    return connection
 
 
 async def migrate(connection: Any) -> None:

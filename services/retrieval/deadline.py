@@ -35,10 +35,11 @@ async def leave_at(deadline: float, task: asyncio.Task[T]) -> T:
     loop = asyncio.get_running_loop()
     try:
         await asyncio.wait({task}, timeout=max(0.0, deadline - loop.time()))
-    finally:
-        if not task.done():
-            task.add_done_callback(_outcome_unwanted)
+    except asyncio.CancelledError:
+        task.add_done_callback(_outcome_unwanted)  # even if it is done: nobody will ask for its outcome any more
+        raise
     if not task.done():
+        task.add_done_callback(_outcome_unwanted)
         raise Late
     return task.result()
 

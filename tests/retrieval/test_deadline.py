@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 
 import pytest
 
@@ -99,3 +100,28 @@ def test_the_error_of_what_was_left_behind_troubles_nobody() -> None:
 
     run(main())
     assert complaints == []
+
+
+def test_an_error_that_comes_just_as_the_caller_leaves_is_not_reported_as_forgotten() -> None:
+    reported: list[object] = []
+
+    async def main() -> None:
+        loop = asyncio.get_running_loop()
+        loop.set_exception_handler(lambda _, context: reported.append(context))
+        gate: asyncio.Future[None] = loop.create_future()
+        task = asyncio.ensure_future(_through(gate))
+        caller = loop.create_task(leave_at(5.0, task))
+        await asyncio.sleep(0.1)
+        task.add_done_callback(lambda _: caller.cancel())  # after the caller has been told, before it runs
+        gate.set_exception(ValueError("theirs"))
+        with pytest.raises(asyncio.CancelledError):
+            await caller
+        assert task.done()
+
+    run(main())
+    gc.collect()
+    assert reported == []
+
+
+async def _through(gate: asyncio.Future[None]) -> None:
+    await gate

@@ -143,6 +143,16 @@ def test_where_no_tenant_is_named_there_are_no_rows_not_even_after_one_was(postg
     run(postgres_url, scenario)
 
 
+def test_a_transaction_that_fails_at_its_beginning_leaves_a_sound_connection(postgres_url: str) -> None:
+    async def scenario(connection: Any) -> None:
+        for tenant, settings in (("\x00", {}), ("ada", {"statement_timeout": "nonsense"})):
+            with pytest.raises(asyncpg.PostgresError):
+                await Session(connection).fetch(LIMIT_S, "SELECT 1", tenant=tenant, settings=settings)
+            assert len(await Session(connection).fetch(LIMIT_S, "SELECT 1 FROM chunks", tenant="ada")) == 4
+
+    run(postgres_url, scenario)
+
+
 def test_the_roles_own_nothing_and_can_do_little(postgres_url: str) -> None:
     async def scenario(connection: Any) -> None:
         for role in (READER, WRITER):
