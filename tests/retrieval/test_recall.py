@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from services.retrieval.database import Session, connect
 from services.retrieval.minilm import Floats
-from services.retrieval.nearest import EF_SEARCH, EXACTLY, Way, way
+from services.retrieval.nearest import APPROXIMATE, EF_SEARCH, EXACT, EXACTLY, Way, way
 from services.retrieval.pool import Pool
 from services.retrieval.store import Store
 from services.retrieval.writing import Corpus
@@ -66,12 +66,25 @@ async def corpora(url: str) -> AsyncIterator[Any]:
         await connection.close()
 
 
+class Overheard(Session):
+    """A session whose statements are written down."""
+
+    def __init__(self, connection: Any, said: list[str]) -> None:
+        super().__init__(connection)
+        self._said = said
+
+    async def fetch(self, limit_s: float, sql: str, *arguments: object, **options: Any) -> list[Any]:
+        self._said.append(sql)
+        return await super().fetch(limit_s, sql, *arguments, **options)
+
+
 @asynccontextmanager
-async def searching(url: str, *, exact_up_to: int) -> AsyncIterator[Store]:
+async def searching(url: str, *, exact_up_to: int, said: list[str] | None = None) -> AsyncIterator[Store]:
     """A store that has seen how big the tenants are."""
 
     async def session() -> Session:
-        return Session(await connect(url, timeout_s=LIMIT_S, application="test"))
+        connection = await connect(url, timeout_s=LIMIT_S, application="test")
+        return Overheard(connection, [] if said is None else said)
 
     lines = Lines()
     pool = Pool(session, size=1, max_waiting=8, log=lines.log, chance=random.Random(1))
@@ -109,6 +122,18 @@ def test_postgresql_uses_the_graph_for_the_big_tenant_and_for_no_other(postgres_
                     await connection.execute("SET enable_sort = off")
                     assert GRAPH not in await plan(connection, tenant, EXACTLY)
                     await connection.execute("RESET enable_sort")
+
+    asyncio.run(main())
+
+
+@pytest.mark.stack
+def test_the_store_takes_the_way_that_is_right_for_the_tenants_size(postgres_url: str) -> None:
+    async def main() -> None:
+        said: list[str] = []
+        async with corpora(postgres_url), searching(postgres_url, exact_up_to=EXACT_UP_TO, said=said) as store:
+            for tenant in ("big", "small", "unknown"):
+                await store.search(tenant, vectors(1, seed=1)[0], 10, asyncio.get_running_loop().time() + LIMIT_S)
+        assert [sql for sql in said if sql in (EXACT, APPROXIMATE)] == [APPROXIMATE, EXACT, EXACT]
 
     asyncio.run(main())
 
