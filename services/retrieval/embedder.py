@@ -27,6 +27,7 @@ from services.retrieval.minilm import Floats
 from services.retrieval.modelprocess import Hello
 
 MAX_PASS = 4  # most queries in one pass: all of them wait for the last, and those that come meanwhile as well
+WARM_PASSES = 3  # measured ones: while everything starts at once, one of them alone may be several times too slow
 WARM_UP = "A weir holds a river at its level: what the turbines cannot take goes over the edge, in plain sight."
 
 
@@ -81,6 +82,7 @@ class _Job:
     due: float
     tokens: int
     vector: asyncio.Future[tuple[Floats, int]]
+    is_bulk: bool
 
 
 class LinedEmbedder:
@@ -94,6 +96,7 @@ class LinedEmbedder:
         self._queue_size = queue_size
         self._metrics = metrics
         self._pace = Pace()
+        self._bulk_pace: Pace | None = None
         self._queries: list[_Job] = []
         self._bulk: deque[_Job] = deque()
         self._passing: list[_Job] = []
@@ -111,9 +114,16 @@ class LinedEmbedder:
         hello = await self._model.load()
         self.name, self.fingerprint = hello.name, hello.fingerprint
         await self._model.embed([WARM_UP])
-        await self._pass([_job(WARM_UP, math.inf)])
+        self._pace.passed(tokens_of(WARM_UP), min([await self._measured(WARM_UP) for _ in range(WARM_PASSES)]))
         self._pump = asyncio.get_running_loop().create_task(self._run(), name="embedder")
         self.warm = True
+
+    async def _measured(self, text: str) -> float:
+        """How long a pass over this text alone takes."""
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        await self._model.embed([text])
+        return loop.time() - began
 
     async def stop(self) -> None:
         """Stop taking turns, and let go whoever waits."""
@@ -128,7 +138,7 @@ class LinedEmbedder:
         """Vectors for these texts. When the caller is cancelled, what has not begun is not computed."""
         if self.waiting + len(texts) > self._queue_size:
             raise EmbedderFull(f"{self.waiting} texts are waiting to be embedded, {self._queue_size} may")
-        jobs = [_job(text, math.inf if due is None else due) for text in texts]
+        jobs = [_job(text, due) for text in texts]
         if due is None:
             self._bulk.extend(jobs)
         else:
@@ -161,7 +171,8 @@ class LinedEmbedder:
     async def _pass(self, jobs: list[_Job]) -> None:
         loop = asyncio.get_running_loop()
         began, tokens = loop.time(), sum(job.tokens for job in jobs)
-        self._passing, self._free_at = jobs, began + self._pace.duration_s(tokens)
+        pace = self._pace_of(jobs)
+        self._passing, self._free_at = jobs, began + pace.duration_s(tokens)
         try:
             embedded = await self._model.embed([job.text for job in jobs])
         except Exception as error:  # whatever it was, it is theirs alone: the line goes on
@@ -169,12 +180,23 @@ class LinedEmbedder:
             return
         finally:
             self._free_at = -math.inf
-        self._pace.passed(tokens, loop.time() - began)
+        pace.passed(tokens, loop.time() - began)
         self._metrics.embed_batch.observe(len(jobs))
         self._metrics.embed_seconds.observe(loop.time() - began)
         for job, result in zip(jobs, embedded, strict=True):
             if not job.vector.done():
                 job.vector.set_result(result)
+
+    def _pace_of(self, jobs: Sequence[_Job]) -> Pace:
+        """Long texts, hundreds in a row, say little of one short question, and must not keep it out: each has its own.
+
+        The first bulk text is expected at the pace of questions; there is nothing better to go by.
+        """
+        if not jobs[0].is_bulk:
+            return self._pace
+        if self._bulk_pace is None:
+            self._bulk_pace = self._pace.copy()
+        return self._bulk_pace
 
     def _next_jobs(self) -> list[_Job]:
         """Whose turn it is; of bulk work it is one text's at a time, for a pass cannot be interrupted."""
@@ -204,8 +226,9 @@ class LinedEmbedder:
         return planned
 
 
-def _job(text: str, due: float) -> _Job:
-    return _Job(text, due, tokens_of(text), asyncio.get_running_loop().create_future())
+def _job(text: str, due: float | None) -> _Job:
+    vector = asyncio.get_running_loop().create_future()
+    return _Job(text, math.inf if due is None else due, tokens_of(text), vector, due is None)
 
 
 def _fail(jobs: Sequence[_Job], error: Exception) -> None:

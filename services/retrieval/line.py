@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from copy import copy
 from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
 
@@ -26,6 +27,8 @@ MOST_TOKENS = 256  # of one text; a model reads no more
 PASS_TOKENS = 24  # what a pass costs beside its texts, in tokens: half of what one short question costs
 FIRST_DEVIATION = 0.25
 MOST_CREDIBLE = 4.0  # times what was expected: one long stall must not close the door for long
+QUICK_SHARE = 0.5  # of the mean: a sample below this is of another time
+QUICK_ENOUGH = 2  # in a row, and the mean is of the past
 
 
 class Due(Protocol):
@@ -51,17 +54,24 @@ class Plan(Generic[J]):
 
 
 class Estimate:
-    """A cautious guess of the next sample: the mean and two deviations, both moving averages (as TCP times answers)."""
+    """A cautious guess of the next sample: the mean and two deviations, both moving averages (as TCP times answers).
 
-    __slots__ = ("_deviation", "_mean")
+    Anything can slow a pass and nothing can hasten it. So a slow sample is a hint, and moves the mean a little; two in
+    a row in less than half the mean are proof that what was slow is over, and the guess begins anew. (A moving average
+    needs twenty of them after a threefold stall: at first they even raise the guess, by their deviation.)
+    """
+
+    __slots__ = ("_deviation", "_mean", "_quick")
 
     def __init__(self) -> None:
         self._mean: float | None = None
         self._deviation = 0.0
+        self._quick = 0
 
     def learn(self, sample: float) -> None:
-        if self._mean is None:
-            self._mean, self._deviation = sample, sample * FIRST_DEVIATION
+        self._quick = self._quick + 1 if self._mean is not None and sample < self._mean * QUICK_SHARE else 0
+        if self._mean is None or self._quick == QUICK_ENOUGH:
+            self._mean, self._deviation, self._quick = sample, sample * FIRST_DEVIATION, 0
             return
         error = min(sample, self.value * MOST_CREDIBLE) - self._mean
         self._mean += GAIN * error
@@ -83,6 +93,12 @@ class Pace:
 
     def __init__(self) -> None:
         self._per_token_s = Estimate()
+
+    def copy(self) -> Pace:
+        """Another that has seen the same."""
+        other = Pace()
+        other._per_token_s = copy(self._per_token_s)
+        return other
 
     def passed(self, tokens: int, duration_s: float) -> None:
         """A pass over this many tokens has lasted this long."""

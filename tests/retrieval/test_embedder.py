@@ -11,13 +11,14 @@ import pytest
 
 from services.retrieval.embedder import (
     MAX_PASS,
+    WARM_PASSES,
     WARM_UP,
     EmbedderBusy,
     EmbedderFailed,
     EmbedderFull,
     LinedEmbedder,
 )
-from services.retrieval.line import BYTES_PER_TOKEN, PASS_TOKENS, tokens_of
+from services.retrieval.line import BYTES_PER_TOKEN, MOST_TOKENS, PASS_TOKENS, tokens_of
 from services.retrieval.minilm import Floats
 from services.retrieval.modelprocess import Hello
 from tests.retrieval.fakes import metrics
@@ -54,8 +55,8 @@ class FakeModel:
 Scenario = Callable[[LinedEmbedder, FakeModel], Awaitable[None]]
 
 
-def with_embedder(scenario: Scenario, *, queue_size: int = 100) -> FakeModel:
-    model = FakeModel()
+def with_embedder(scenario: Scenario, *, queue_size: int = 100, model: FakeModel | None = None) -> FakeModel:
+    model = model or FakeModel()
 
     async def main() -> None:
         embedder = LinedEmbedder(model, queue_size=queue_size, metrics=metrics())
@@ -98,7 +99,7 @@ def test_it_is_warm_only_after_passes_of_its_own() -> None:
         await embedder.stop()
 
     run(main())
-    assert model.passes == [[WARM_UP], [WARM_UP]]
+    assert model.passes == [[WARM_UP]] * (1 + WARM_PASSES)
     assert model.stopped
 
 
@@ -203,17 +204,79 @@ def test_goodput_stays_near_capacity_however_many_ask() -> None:
     assert served(64) > 0.9 * most
 
 
-def test_an_idle_model_is_tried_even_if_it_seems_too_slow_and_so_its_pace_is_mended() -> None:
+def test_an_idle_model_is_tried_even_if_it_seems_too_slow_and_two_passes_mend_its_pace() -> None:
     async def scenario(embedder: LinedEmbedder, model: FakeModel) -> None:
         for _ in range(20):
             embedder._pace.passed(10, 5.0)
+        first, second = ask(embedder, "a", 0.1), ask(embedder, "b", 0.1)
         with pytest.raises(EmbedderBusy):
-            await asyncio.gather(ask(embedder, "a", 0.1), ask(embedder, "b", 0.1))
-        for _ in range(60):
-            await ask(embedder, "again", 0.1)
+            await second
+        await first
+        await ask(embedder, "again", 0.1)
         await asyncio.gather(ask(embedder, "a", 0.1), ask(embedder, "b", 0.1))
 
     with_embedder(scenario)
+
+
+def test_the_first_question_after_the_start_is_tried_however_slow_the_start_was() -> None:
+    class SlowAtFirst(FakeModel):
+        """Three times a question's patience for each warm-up pass, while everything else starts as well."""
+
+        async def embed(self, texts: Sequence[str]) -> list[tuple[Floats, int]]:
+            await asyncio.sleep(0.3 if texts == [WARM_UP] else 0)
+            return await super().embed(texts)
+
+    async def scenario(embedder: LinedEmbedder, model: FakeModel) -> None:
+        await ask(embedder, "first", 0.1)
+        await ask(embedder, "second", 0.1)
+        await asyncio.gather(ask(embedder, "third", 0.1), ask(embedder, "fourth", 0.1))
+
+    with_embedder(scenario, model=SlowAtFirst())
+
+
+def test_one_slow_pass_at_the_start_is_not_taken_for_the_pace() -> None:
+    class OneSlow(FakeModel):
+        async def embed(self, texts: Sequence[str]) -> list[tuple[Floats, int]]:
+            await asyncio.sleep(0.3 if len(self.passes) == 1 else 0)
+            return await super().embed(texts)
+
+    async def scenario(embedder: LinedEmbedder, model: FakeModel) -> None:
+        await asyncio.gather(ask(embedder, "first", 0.1), ask(embedder, "second", 0.1))
+
+    with_embedder(scenario, model=OneSlow())
+
+
+def test_a_question_behind_the_first_long_text_is_told_at_once_that_there_is_no_time() -> None:
+    async def scenario(embedder: LinedEmbedder, model: FakeModel) -> None:
+        bulk = asyncio.create_task(embedder.embed(["long" * MOST_TOKENS]))
+        await asyncio.sleep(0.01)
+        asked_at = asyncio.get_running_loop().time()
+        with pytest.raises(EmbedderBusy):
+            await embedder.embed([query("?")], due=asked_at + 0.1)
+        assert asyncio.get_running_loop().time() == asked_at
+        await bulk
+
+    with_embedder(scenario)
+
+
+def test_bulk_work_however_slow_does_not_keep_questions_out() -> None:
+    class SlowWithLongTexts(FakeModel):
+        """Ten times as long for each token of a long text: what an ingest beside it, or a long text, can do."""
+
+        async def embed(self, texts: Sequence[str]) -> list[tuple[Floats, int]]:
+            await asyncio.sleep(10 * MOST_TOKENS * TOKEN_S if len(texts[0]) > 500 else 0)
+            return await super().embed(texts)
+
+    async def scenario(embedder: LinedEmbedder, model: FakeModel) -> None:
+        await embedder.embed(["long" * MOST_TOKENS] * 256)
+        await asyncio.gather(*(ask(embedder, f"q{n}", 0.1) for n in range(MAX_PASS)))
+        bulk = asyncio.create_task(embedder.embed(["long" * MOST_TOKENS]))
+        await asyncio.sleep(0.01)
+        with pytest.raises(EmbedderBusy):  # it is known by now how long such a pass lasts
+            await embedder.embed([query("behind it")], due=asyncio.get_running_loop().time() + 0.1)
+        await bulk
+
+    with_embedder(scenario, model=SlowWithLongTexts(), queue_size=300)
 
 
 def test_a_query_goes_before_bulk_work_that_came_first_and_waits_for_one_text_of_it() -> None:

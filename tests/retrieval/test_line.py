@@ -76,6 +76,28 @@ def test_one_long_stall_counts_as_a_slow_pass_and_no_more() -> None:
     assert stalled.value == slow.value
 
 
+def test_two_quick_samples_in_a_row_end_a_slow_time_and_one_alone_does_not() -> None:
+    ended, mixed = Estimate(), Estimate()
+    for _ in range(20):
+        ended.learn(3.0)
+    ended.learn(1.0)
+    assert ended.value > 3.0, "one may be luck"
+    ended.learn(1.0)
+    assert ended.value == pytest.approx(1.5)
+    for sample in [3.0, 1.0] * 20:
+        mixed.learn(sample)
+        assert mixed.value >= 3.0, "where every other is slow, the next may be"
+
+
+def test_a_copy_has_seen_the_same_and_learns_alone() -> None:
+    pace = Pace()
+    pace.passed(16, 0.040)
+    other = pace.copy()
+    assert other.duration_s(16) == pace.duration_s(16)
+    other.passed(16, 0.160)
+    assert other.duration_s(16) > pace.duration_s(16)
+
+
 def test_a_pace_learned_from_short_texts_holds_for_long_ones() -> None:
     pace = Pace()
     pace.passed(16, 0.040)
