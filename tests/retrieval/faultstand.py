@@ -26,7 +26,7 @@ from services.runtime.serve import running
 
 Answer = dict[str, Any]
 KNOWN = "What holds a river at its level?"
-OURS = "weir-retrieval"  # how the service names itself to the database
+SEARCHING, OURS = "weir-retrieval", "weir-%"  # how the service's connections name themselves to the database
 
 
 class FaultStand:
@@ -111,20 +111,20 @@ class FaultStand:
         return (
             await self.metric("weir_postgres_connections") == size
             and await self.metric("weir_postgres_connections_in_use") == 0
-            and await self._in_postgres() == size
+            and await self._in_postgres(SEARCHING) == size
             and await self._in_redis() <= self._settings.redis_pool_size
         )
 
     async def has_left_postgres(self) -> bool:
         """The server has noticed that the service has no connection any more."""
-        return await self._in_postgres() == 0
+        return await self._in_postgres(OURS) == 0
 
-    async def _in_postgres(self) -> int:
-        """Connections of the service's, as the server counts them."""
+    async def _in_postgres(self, named: str) -> int:
+        """Connections with such a name, as the server counts them."""
         direct = await asyncpg.connect(self._settings.postgres_url)
         try:
-            count = "SELECT count(*) FROM pg_stat_activity WHERE application_name = $1 AND datname = current_database()"
-            return int(await direct.fetchval(count, OURS))
+            named_so = "application_name LIKE $1 AND datname = current_database()"
+            return int(await direct.fetchval(f"SELECT count(*) FROM pg_stat_activity WHERE {named_so}", named))
         finally:
             await direct.close()
 
