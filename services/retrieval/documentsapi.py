@@ -15,7 +15,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, replace
-from pathlib import Path
+from pathlib import Path, PurePath
 
 import msgspec
 import numpy as np
@@ -87,7 +87,7 @@ class DocumentsApi:
     async def put(self, exchange: Exchange) -> None:
         """PUT /documents/{id}: 201 for a new one, else 200."""
         tenant, doc_id, until = tenant_of(exchange), checked_id(exchange.tail), self._begin(exchange)
-        ask, title = self._ask(decode(exchange.body, PutDocument))
+        ask, title = self._ask(doc_id, decode(exchange.body, PutDocument))
         if not self._embedder.warm:
             raise Refused(Outcome.NO_CAPACITY, "the embedder is still being loaded", reason="warming")
         with self._place(tenant):
@@ -129,14 +129,14 @@ class DocumentsApi:
         exchange.on_gone(exchange.task.cancel)
         return asyncio.get_running_loop().time() + self._bounds.within_s
 
-    def _ask(self, wanted: PutDocument) -> tuple[Ask, str | None]:
+    def _ask(self, doc_id: str, wanted: PutDocument) -> tuple[Ask, str | None]:
         """What is to be parsed. Raises BadInput by the name of the field."""
         ending, data = content_of(wanted)
         if len(data) > self._bounds.max_bytes:
             field = "text" if wanted.text is not None else "content"
             raise TooLarge(f"{field}: is larger than {self._bounds.max_bytes:,} bytes (INGEST_MAX_FILE_BYTES)", field)
         bounds = self._bounds
-        name = f"document{ending}"
+        name = f"{PurePath(doc_id).stem or 'document'}{ending}"  # its title, where the text has none
         return Ask(name, data, self._embedder.fingerprint, bounds.chunk_tokens, bounds.overlap_tokens), wanted.title
 
     def _digest(self, ask: Ask, title: str | None) -> str:

@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable
 
 import msgspec
 
+from services.router.documents import document_routes
 from services.router.embeddings import embed
 from services.router.openapi import document, page
 from services.router.parsers import Parser, chat_parser, completion_parser, parse_ask
@@ -32,6 +33,7 @@ def routes(pipeline: Pipeline) -> dict[tuple[str, str], Handler]:
         ("POST", "/v1/chat/completions"): answering(chat_parser(default_max_tokens)),
         ("POST", "/v1/completions"): answering(completion_parser(default_max_tokens)),
         ("POST", "/v1/embeddings"): lambda exchange: embed(pipeline, exchange),
+        **document_routes(pipeline),
         ("GET", "/v1/models"): lambda exchange: _models(pipeline, exchange),
         ("GET", "/openapi.json"): fixed(spec, b"application/json"),
         ("GET", "/docs"): fixed(html, b"text/html; charset=utf-8"),

@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 
 from services.contracts.answer import AskReply, AskRequest
+from services.contracts.documents import MAX_PAGE, DocumentDeleted, DocumentList, DocumentPut, PutDocument
 from services.contracts.openai import (
     ChatCompletion,
     ChatRequest,
@@ -25,6 +26,13 @@ POSTS: dict[str, tuple[type, type | None, str]] = {
     "/v1/completions": (CompletionRequest, TextCompletion, "OpenAI text completions, plain or streamed."),
     "/v1/embeddings": (EmbeddingsRequest, None, "Vectors for texts, by the retrieval service's embedder."),
 }
+DOCUMENTS: dict[str, dict[str, tuple[type | None, type, str]]] = {
+    "/documents": {"get": (None, DocumentList, "The tenant's documents, by id, in pages.")},
+    "/documents/{id}": {
+        "put": (PutDocument, DocumentPut, "Add a document, or replace it; the same one again changes nothing."),
+        "delete": (None, DocumentDeleted, "Remove a document."),
+    },
+}
 GETS = {
     "/v1/models": "The models that some worker serves; the first is the default.",
     "/health": "Live: the process turns.",
@@ -34,9 +42,14 @@ GETS = {
 
 def document() -> dict[str, Any]:
     """OpenAPI 3.1."""
-    types = [type_ for request, reply, _ in POSTS.values() for type_ in (request, reply) if type_] + [Problem]
+    entries = [*POSTS.values(), *(entry for methods in DOCUMENTS.values() for entry in methods.values())]
+    types = [type_ for request, reply, _ in entries for type_ in (request, reply) if type_] + [Problem]
     _, components = msgspec.json.schema_components(types, ref_template="#/components/schemas/{name}")
-    paths: dict[str, Any] = {path: {"post": _post(*entry)} for path, entry in POSTS.items()}
+    paths: dict[str, Any] = {path: {"post": _operation(*entry)} for path, entry in POSTS.items()}
+    paths |= {
+        path: {"parameters": _parameters(path), **{method: _operation(*entry) for method, entry in methods.items()}}
+        for path, methods in DOCUMENTS.items()
+    }
     paths |= {
         path: {"get": {"summary": text, "responses": {"200": {"description": "OK"}}}} for path, text in GETS.items()
     }
@@ -48,15 +61,26 @@ def document() -> dict[str, Any]:
     }
 
 
-def _post(request: type, reply: type | None, summary: str) -> dict[str, Any]:
+def _operation(request: type | None, reply: type | None, summary: str) -> dict[str, Any]:
     found: dict[str, Any] = {"description": "The answer"}
     if reply is not None:
         found["content"] = {"application/json": {"schema": _ref(reply)}}
-    return {
-        "summary": summary,
-        "requestBody": {"required": True, "content": {"application/json": {"schema": _ref(request)}}},
-        "responses": {"200": found, **_refusals()},
-    }
+    operation: dict[str, Any] = {"summary": summary, "responses": {"200": found, **_refusals()}}
+    if request is PutDocument:
+        operation["responses"]["201"] = found
+    if request is not None:
+        operation["requestBody"] = {"required": True, "content": {"application/json": {"schema": _ref(request)}}}
+    return operation
+
+
+def _parameters(path: str) -> list[dict[str, Any]]:
+    if "{id}" in path:
+        return [{"name": "id", "in": "path", "required": True, "schema": {"type": "string"}}]
+    limit = {"type": "integer", "minimum": 1, "maximum": MAX_PAGE}
+    return [
+        {"name": "after", "in": "query", "schema": {"type": "string"}},
+        {"name": "limit", "in": "query", "schema": limit},
+    ]
 
 
 def _refusals() -> dict[str, Any]:
@@ -79,6 +103,7 @@ def page(document: dict[str, Any]) -> bytes:
         f"<td>{html.escape(operation['summary'])}</td></tr>"
         for path, operations in document["paths"].items()
         for method, operation in operations.items()
+        if method != "parameters"
     )
     return _PAGE.replace("ROWS", rows).encode("utf-8")
 

@@ -19,9 +19,10 @@ WIRE_RESERVE_MS = 10.0  # of the budget, for the way there and back
 MIN_BUDGET_MS = 1.0
 MIN_EFFORT = 0.01  # a search does something, whatever a ladder says
 LOOK_S = 1.0
-REFUSED_BY_STATUS = {429: Outcome.YIELD, 503: Outcome.NO_CAPACITY}
+REFUSED_BY_STATUS = {429: Outcome.YIELD, 503: Outcome.NO_CAPACITY, 504: Outcome.DEADLINE_EXCEEDED}
 
-_HEADERS = ((b"content-type", b"application/json"),)
+Headers = tuple[tuple[bytes, bytes], ...]
+_HEADERS: Headers = ((b"content-type", b"application/json"),)
 _encode = msgspec.json.Encoder().encode
 _reply = msgspec.json.Decoder(RetrieveReply)
 _embed_reply = msgspec.json.Decoder(EmbedReply)
@@ -84,16 +85,28 @@ class RetrievalClient:
         except (UpstreamError, msgspec.MsgspecError) as error:
             raise UpstreamFailed(f"the embedder cannot be reached: {error}") from None
 
+    async def documents(self, method: bytes, target: bytes, tenant: str, body: bytes = b"") -> tuple[int, bytes]:
+        """Status and body of an answer of `/documents`; the caller bounds the time. Raises as `embed` does."""
+        headers = (*_HEADERS, (b"x-tenant", tenant.encode()))
+        try:
+            return await self._call(method, target, body, headers)
+        except (UpstreamError, msgspec.MsgspecError) as error:
+            raise UpstreamFailed(f"the store of documents cannot be reached: {error}") from None
+
     async def _post(self, target: bytes, body: bytes) -> bytes:
-        with await self._pool.request(b"POST", target, body=body, headers=_HEADERS) as reply:
+        return (await self._call(b"POST", target, body, _HEADERS))[1]
+
+    async def _call(self, method: bytes, target: bytes, body: bytes, headers: Headers) -> tuple[int, bytes]:
+        with await self._pool.request(method, target, body=body, headers=headers) as reply:
             answer = await reply.read(MAX_REPLY_BYTES)
-        if reply.status == 200:
-            return answer
+        if reply.status < 300:
+            return reply.status, answer
         error = _problem.decode(answer).error
         outcome = REFUSED_BY_STATUS.get(reply.status)
         if outcome is not None:
-            reason = error.details.reason or "retrieval_busy"
-            raise Refused(outcome, error.message, reason=reason, retry_hint_ms=error.details.retry_hint_ms)
+            told = error.details
+            reason = told.reason or "retrieval_busy"
+            raise Refused(outcome, error.message, reason=reason, scope=told.scope, retry_hint_ms=told.retry_hint_ms)
         if reply.status < 500:
             raise BadInput(error.message, error.param, status=reply.status, code=error.code)
         raise UpstreamError(error.message)

@@ -136,7 +136,7 @@ def test_a_list_comes_in_pages_and_an_ingest_leaves_what_was_put(
             if page["next"] is None:
                 break
             after = page["next"]
-        assert seen == [("a.md", "Weir", 2), ("sub/b.md", "Bread", 1), ("z put", "document", 1)]
+        assert seen == [("a.md", "Weir", 2), ("sub/b.md", "Bread", 1), ("z put", "z put", 1)]
         assert (await delete(client, "sub/b.md")).status_code == 200
 
     serve(settings, model, scenario)
