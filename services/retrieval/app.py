@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
 from pathlib import Path
 
@@ -17,7 +18,9 @@ from services.retrieval.metrics import RetrievalMetrics
 from services.retrieval.modelprocess import ModelProcess
 from services.retrieval.pool import Pool
 from services.retrieval.search import Retrieval
+from services.retrieval.semantic import Semantic
 from services.retrieval.store import Store
+from services.retrieval.warming import Warming
 from services.runtime.drain import Drain
 from services.runtime.http import Service
 from services.runtime.log import Log
@@ -26,6 +29,7 @@ from services.runtime.telemetry import metrics_app, new_registry
 
 NAME = "retrieval"
 WAITING_PER_CONNECTION = 32
+SEMANTIC_ENTRIES = 1000  # of a tenant: a look-up compares with all of them
 WRITERS = 2  # connections of the documents API: as many as it writes at once
 
 
@@ -48,6 +52,7 @@ def build(settings: RetrievalSettings, model: Path) -> Process:
         metrics=metrics,
         budget_s=settings.retrieval_budget_ms / 1000,
         ttl_s=settings.cache_ttl_s,
+        similar=semantic_cache(settings),
     )
     metrics.watch(
         embedder_waiting=lambda: embedder.waiting,
@@ -55,7 +60,8 @@ def build(settings: RetrievalSettings, model: Path) -> Process:
         connections_in_use=lambda: pool.lent,
         up={"postgres": lambda: store.up, "redis": lambda: cache.up},
     )
-    api = Api(retrieval, embedder, store, cache)
+    warming = Warming(embedder, store, sessions=settings.postgres_pool_size)
+    api = Api(retrieval, embedder, store, cache, warming)
     library = Library(connection_pool(settings, log, size=WRITERS, application="weir-documents"))
     documents = DocumentsApi(library, embedder, model, document_bounds(settings), learn=store.learn)
     service = Service(NAME, {**api.routes(), **documents.routes()}, ready=api.ready, log=log, drain=drain)
@@ -65,8 +71,10 @@ def build(settings: RetrievalSettings, model: Path) -> Process:
         library.start()
         await cache.start()
         await embedder.start()
+        warming.start()
 
     async def stop() -> None:
+        await warming.stop()
         await embedder.stop()
         await cache.stop()
         await library.stop()
@@ -123,4 +131,17 @@ def exact_cache(settings: RetrievalSettings, metrics: RetrievalMetrics, log: Log
         log=log,
         secret=settings.cache_key_secret.get_secret_value().encode(),
         chance=random.Random(),
+    )
+
+
+def semantic_cache(settings: RetrievalSettings) -> Semantic | None:
+    """Results of like questions, in this process; None where no threshold is set."""
+    if settings.semantic_threshold == 0:
+        return None
+    return Semantic(
+        threshold=settings.semantic_threshold,
+        stale_s=settings.stale_ttl_s,
+        tenant_entries=SEMANTIC_ENTRIES,
+        most_bytes=settings.semantic_max_bytes,
+        clock=lambda: asyncio.get_running_loop().time(),
     )

@@ -7,6 +7,7 @@ from pydantic import Field, SecretStr, field_validator, model_validator
 from services.runtime.settings import ServiceSettings
 
 LEAST_SECRET = 16
+LEAST_THRESHOLD = 0.99  # measured: docs/results/semantic.md
 
 
 class RetrievalSettings(ServiceSettings):
@@ -35,6 +36,12 @@ class RetrievalSettings(ServiceSettings):
         20.0, gt=0, le=1000, description="milliseconds the cache may cost a request; never over a quarter of its budget"
     )
     redis_pool_size: int = Field(16, ge=1, le=1024, description="connections to Redis")
+    semantic_threshold: float = Field(
+        0.0, ge=0, le=1, description="cosine from which on two questions count as one, 0.99 or more; 0 for never"
+    )
+    semantic_max_bytes: int = Field(
+        33_554_432, ge=1_048_576, le=4_294_967_296, description="bytes the results of like questions may take"
+    )
     cache_key_secret: SecretStr = Field(
         SecretStr(""), description="secret under which cache keys are made, the same at every replica; empty for none"
     )
@@ -53,6 +60,13 @@ class RetrievalSettings(ServiceSettings):
     )
     chunk_tokens: int = Field(200, ge=32, le=254, description="most tokens in a chunk, its headings included")
     chunk_overlap_tokens: int = Field(30, ge=0, le=127, description="tokens a chunk repeats of the one before")
+
+    @field_validator("semantic_threshold")
+    @classmethod
+    def _threshold_is_safe(cls, threshold: float) -> float:
+        if 0 < threshold < LEAST_THRESHOLD:
+            raise ValueError(f"below {LEAST_THRESHOLD} too many answers were measured to be wrong; 0 turns it off")
+        return threshold
 
     @field_validator("cache_key_secret")
     @classmethod

@@ -9,8 +9,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from services.retrieval.app import semantic_cache
+from services.retrieval.config import LEAST_THRESHOLD, RetrievalSettings
 from services.retrieval.minilm import DIMENSIONS, Floats
 from services.retrieval.semantic import FIRST_ROWS, ROW_BYTES, Semantic
+from services.runtime.settings import load
 from tests.retrieval.fakes import passage
 
 MIB = 1 << 20
@@ -226,3 +229,31 @@ def test_it_finds_what_comparing_with_every_kept_question_finds(count: int, seed
     if cosines[best] > 1e-3:
         assert kept is not None
         assert cosines[int(kept.results[0].text)] == pytest.approx(cosines[best], abs=1e-5)
+
+
+def test_what_lies_on_the_wrong_shelf_is_still_not_handed_out() -> None:
+    rig = Rig()
+    rig.keep("mine", 0)
+    rig.cache._shelves["rival"] = rig.cache._shelves["demo"]
+    assert rig.found(0, tenant="rival") is None
+    rig.cache._shelves["demo"].version = 8
+    assert rig.found(0, version=8) is None
+
+
+def test_a_result_of_an_older_corpus_is_not_even_kept() -> None:
+    rig = Rig()
+    rig.keep("new", 0, version=8)
+    rig.keep("late", 90, version=7)
+    assert rig.cache.entries == 1
+
+
+def test_it_is_off_unless_a_threshold_is_set_and_none_that_was_measured_to_err_can_be(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert semantic_cache(load(RetrievalSettings, semantic_threshold=0)) is None
+    chosen = semantic_cache(load(RetrievalSettings, semantic_threshold=LEAST_THRESHOLD))
+    assert chosen is not None
+    assert chosen.on
+    with pytest.raises(SystemExit):
+        load(RetrievalSettings, semantic_threshold=LEAST_THRESHOLD - 0.01)
+    assert "SEMANTIC_THRESHOLD" in capsys.readouterr().err

@@ -1,0 +1,44 @@
+"""`python -m bench.semantic`: draw the curve of a semantic cache's errors, and write docs/results/semantic.md."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from bench.semantic.cost import SIZES, lookup_us
+from bench.semantic.measure import Point, chosen, curve, look_up, read
+from bench.semantic.page import page, verdict
+from services.lab.machine import describe
+from services.retrieval.minilm import Floats, MiniLM, find_model
+
+RESULTS = Path(__file__).parents[2] / "docs" / "results" / "semantic.md"
+
+
+def main() -> None:
+    model = MiniLM(find_model(""))
+
+    def embed(texts: Sequence[str]) -> Floats:
+        return model.embed([model.tokenize(text) for text in texts])
+
+    found = look_up(read(), embed)
+    points = curve(found)
+    best = chosen(points)
+    pictures = _drawn(points)
+    where = f"{describe()}; model {model.name}, {model.fingerprint}"
+    costs_us = {entries: lookup_us(entries) for entries in SIZES}
+    RESULTS.write_text(page(points, best, found, costs_us, where=where, picture=bool(pictures)), encoding="utf-8")
+    sys.stdout.write(f"{verdict(best)}\n" + "".join(f"{path}\n" for path in [RESULTS, *pictures]))
+
+
+def _drawn(points: Sequence[Point]) -> list[Path]:
+    """None without matplotlib."""
+    try:
+        from bench.semantic.picture import draw
+    except ModuleNotFoundError:
+        return []
+    return list(draw(points, RESULTS))
+
+
+if __name__ == "__main__":
+    main()
