@@ -14,6 +14,7 @@ from services.retrieval.embedder import Embedded, EmbedderFailed, EmbedderFull, 
 from services.retrieval.minilm import DIMENSIONS, Floats
 from services.retrieval.search import Retrieval
 from services.retrieval.store import Store
+from services.retrieval.warming import Warming
 from services.runtime.errors import BadInput, Refused
 from services.runtime.http import Exchange, Handler, Readiness
 from services.runtime.strictjson import decode
@@ -22,18 +23,21 @@ from services.runtime.strictjson import decode
 class Api:
     """The routes of the retrieval service."""
 
-    def __init__(self, retrieval: Retrieval, embedder: LinedEmbedder, store: Store, cache: Cache) -> None:
+    def __init__(
+        self, retrieval: Retrieval, embedder: LinedEmbedder, store: Store, cache: Cache, warming: Warming
+    ) -> None:
         self._retrieval = retrieval
         self._embedder = embedder
         self._store = store
         self._cache = cache
+        self._warming = warming
         self._encode: Callable[[object], bytes] = msgspec.json.Encoder().encode
 
     def routes(self) -> Mapping[tuple[str, str], Handler]:
         return {("POST", "/retrieve"): self.retrieve, ("POST", "/embed"): self.embed}
 
     def ready(self) -> Readiness:
-        """Not ready before the embedder is warm and the database was reached once; ready from then on.
+        """Not ready before the embedder is warm and the database was reached and tried once; ready from then on.
 
         What is missing at the moment is listed either way: a cache or a database that is down costs answers their
         freshness or their context, not the service its place.
@@ -42,7 +46,7 @@ class Api:
         detail: dict[str, object] = {"degraded": [name for name, is_up in up.items() if not is_up]}
         if not self._store.up and self._store.fault is not None:
             detail["postgres"] = self._store.fault
-        return Readiness(self._embedder.warm and self._store.reached, detail)
+        return Readiness(self._embedder.warm and self._store.reached and self._warming.done, detail)
 
     async def retrieve(self, exchange: Exchange) -> None:
         """POST /retrieve: passages within a budget. A shortfall is an answer too, with source `stale` or `none`."""

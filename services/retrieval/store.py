@@ -78,6 +78,10 @@ class Store:
         """The newest one seen, at most about a second old while the database is up; None: none was ever seen."""
         return self._versions.get(tenant)
 
+    def biggest(self) -> str | None:
+        """The tenant with the most chunks, as far as anyone knows."""
+        return max(self._chunks, key=self._chunks.__getitem__, default=None)
+
     async def start(self) -> None:
         """Connect in the background; answers can be asked for at once, and will be `Down` until then."""
         self._pool.start()
