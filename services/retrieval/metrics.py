@@ -16,6 +16,8 @@ from services.runtime.telemetry import SECONDS_BUCKETS
 
 BATCH_BUCKETS = (1, 2, 3, 4, 6, 8)
 CACHE_RESULTS = ("hit", "stale", "miss", "invalid", "error", "skipped", "stored", "not_stored")
+SEMANTIC_RESULTS = ("hit", "stale", "miss")
+FALLBACK_RESULTS = ("hit", "miss")  # whether anything was kept when a search fell short
 SHORTFALL_REASONS = (
     "budget_spent", "postgres_down", "postgres_busy", "search_failed", "embedder_full", "embedder_busy",
     "embedder_failed",
@@ -32,6 +34,8 @@ class RetrievalMetrics:
         self.retrieval_seconds = {source: seconds.labels(source) for source in get_args(Source)}
         cache = Counter("weir_cache_total", "Cache look-ups and writes", ["cache", "result"], registry=registry)
         self.cache = {result: cache.labels("exact", result) for result in CACHE_RESULTS}
+        self.similar = {result: cache.labels("semantic", result) for result in SEMANTIC_RESULTS}
+        self.fallback = {result: cache.labels("stale", result) for result in FALLBACK_RESULTS}
         shortfalls = Counter(
             "weir_retrieval_shortfalls_total", "Retrievals that had no fresh result", ["reason"], registry=registry
         )

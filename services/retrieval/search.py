@@ -146,6 +146,7 @@ class Retrieval:
         reason = SHORTFALLS[type(run.shortfall)]
         self._metrics.shortfalls[reason].inc()
         fallback = kept or run.near
+        self._metrics.fallback["miss" if fallback is None else "hit"].inc()
         if fallback is not None:
             return self._reply(ask, "stale", fallback.results, run, age_s=fallback.age_s, reason=reason)
         return self._reply(ask, "none", [], run, reason=reason)
@@ -216,7 +217,9 @@ class Retrieval:
     def _nearest(self, ask: Ask, vector: Floats) -> Kept | None:
         if self._similar is None or ask.version is None or ask.anew:
             return None
-        return self._similar.nearest(ask.request.tenant, version=ask.version, params=ask.params, vector=vector)
+        near = self._similar.nearest(ask.request.tenant, version=ask.version, params=ask.params, vector=vector)
+        self._metrics.similar["miss" if near is None else "hit" if ask.takes(near) else "stale"].inc()
+        return near
 
     async def _search(self, ask: Ask, run: Run, vector: Floats) -> Found:
         request = ask.request

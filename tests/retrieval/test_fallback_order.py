@@ -46,6 +46,15 @@ class House:
         words: dict[str, object] = {"query": "why?", "tenant": "demo", "budget_ms": BUDGET_MS, **fields}
         return await self.retrieval.retrieve(RetrieveRequest(**words))  # type: ignore[arg-type]
 
+    def counted(self, cache: str) -> dict[str, float]:
+        """weir_cache_total of that cache, by result."""
+        samples = (sample for family in self.metrics.registry.collect() for sample in family.samples)
+        return {
+            sample.labels["result"]: sample.value
+            for sample in samples
+            if sample.name == "weir_cache_total" and sample.labels["cache"] == cache and sample.value
+        }
+
     def joined(self) -> float | None:
         return self.metrics.registry.get_sample_value("weir_retrieval_joined_total")
 
@@ -249,3 +258,22 @@ def test_what_is_found_anew_behind_answers_is_bounded_and_gives_up_in_time() -> 
             assert house.embedder.asked == rounds * MOST_REFRESHES
 
     run(main())
+
+
+@pytest.mark.parametrize(
+    ("cache", "like", "fails", "semantic", "fallback"),
+    [
+        (EXACT, LIKE, True, {}, {}),
+        (None, LIKE, True, {"hit": 1}, {}),
+        (None, LIKE_OLD, False, {"stale": 1}, {}),
+        (None, LIKE_OLD, True, {"stale": 1}, {"hit": 1}),
+        (EXACT_OLD, None, True, {"miss": 1}, {"hit": 1}),
+        (None, None, True, {"miss": 1}, {"miss": 1}),
+    ],
+)
+def test_each_cache_counts_what_became_of_it(
+    cache: Kept | None, like: Kept | None, fails: bool, semantic: dict[str, float], fallback: dict[str, float]
+) -> None:
+    house = House(FakeCache(cache), FakeSimilar(like), store=FakeStore(raises=SearchFailed("x") if fails else None))
+    asked(house)
+    assert (house.counted("semantic"), house.counted("stale")) == (semantic, fallback)
