@@ -43,7 +43,7 @@ def build(settings: RetrievalSettings, model: Path) -> Process:
         ModelProcess(model, threads=settings.embed_threads), queue_size=settings.embed_queue_size, metrics=metrics
     )
     pool = connection_pool(settings, log)
-    store = Store(pool, log=log)
+    store = Store(pool, log=log, exact_up_to=settings.exact_search_chunks)
     cache = exact_cache(settings, metrics, log)
     retrieval = Retrieval(
         embedder=embedder,

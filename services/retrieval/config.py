@@ -45,6 +45,9 @@ class RetrievalSettings(ServiceSettings):
     cache_key_secret: SecretStr = Field(
         SecretStr(""), description="secret under which cache keys are made, the same at every replica; empty for none"
     )
+    exact_search_chunks: int = Field(
+        20_000, ge=0, le=10_000_000, description="chunks up to which a tenant is searched exactly, not by the graph"
+    )
     postgres_pool_size: int = Field(4, ge=1, le=256, description="connections to PostgreSQL, held open")
     postgres_connect_timeout_s: float = Field(
         3.0, gt=0, le=60, description="seconds an attempt to connect to PostgreSQL may take"

@@ -15,7 +15,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-EXACT_UP_TO = 20_000  # chunks
+EXACT_UP_TO = 20_000  # chunks; EXACT_SEARCH_CHUNKS, where it is set
 EF_SEARCH = 100  # candidates a graph search keeps at full effort; measured in docs/results/recall.md
 MAX_SCAN_TUPLES = 200_000  # pgvector's 20,000 return too few rows to a tenant with a small share
 SCAN_MEMORY_TIMES = 8  # of work_mem; where this ends the scan ends as well
