@@ -6,13 +6,14 @@ import asyncio
 import contextlib
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
 from typing import Any
 
 import asyncpg
 import numpy as np
 import pytest
 
-from services.retrieval import nearest, store, writing
+from services.retrieval import library, nearest, store, writing
 from services.retrieval.database import READER, SCHEMA_VERSION, WRITER, Session, connect, locked, migrate
 from services.retrieval.writing import Corpus
 
@@ -21,7 +22,8 @@ pytestmark = pytest.mark.stack
 TENANTS = ("ada", "ben", "o'neil\\'; SET ROLE weir; --", "名前")
 LIMIT_S = 20.0
 VECTOR = np.full(384, 0.05, np.float32)
-STATEMENTS = [sql for module in (nearest, writing) for sql in vars(module).values() if isinstance(sql, str)]
+MODULES = (library, nearest, writing)
+STATEMENTS = [sql for module in MODULES for sql in vars(module).values() if isinstance(sql, str)]
 READS = [sql for sql in STATEMENTS if sql.lstrip().startswith("SELECT") and "tenant = $1" in sql and "{" not in sql]
 WRITES = [sql for sql in STATEMENTS if sql.startswith(("UPDATE", "DELETE"))]
 OLD_SCHEMA = """
@@ -74,14 +76,20 @@ def arguments(sql: str, tenant: str) -> list[object]:
     """Something of the right type for each parameter."""
     if "<=>" in sql:
         return [tenant, VECTOR, 50]
+    if "LIMIT $3" in sql:
+        return [tenant, "a.md", 50]
     other: object = ["a.md", "b.md"] if "ANY($2)" in sql else "a.md"
     return [tenant, other, "elsewhere"][: max(int(number) for number in re.findall(r"\$(\d)", sql))]
 
 
-def test_every_statement_that_reads_is_among_those_that_are_tried() -> None:
+def test_every_statement_is_among_those_that_are_tried() -> None:
     assert {nearest.EXACT, nearest.APPROXIMATE} <= set(READS)
     assert writing.DOCUMENTS in READS
+    assert {library.DOCUMENT, library.PAGE, library.VERSION} <= set(READS)
     assert {writing.MOVE_DOCUMENT, writing.REMOVE_CHUNKS, writing.REMOVE_DOCUMENTS} == set(WRITES)
+    folder = Path(nearest.__file__).parent
+    asking = {file.stem for file in folder.glob("*.py") if "tenant = $1" in file.read_text(encoding="utf-8")}
+    assert asking == {module.__name__.rpartition(".")[2] for module in MODULES}
 
 
 @pytest.mark.parametrize("tenant", TENANTS)
