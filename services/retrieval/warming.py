@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from services.retrieval.deadline import Late
-from services.retrieval.embedder import WARM_UP, Embedder
+from services.retrieval.embedder import WARM_UP, Embedder, EmbedderFailed, EmbedderFull
 from services.retrieval.minilm import Floats
 from services.retrieval.pool import Busy, Down
 from services.retrieval.store import Found, SearchFailed
@@ -64,13 +64,20 @@ class Warming:
     async def _run(self) -> None:
         while not self._store.reached:  # noqa: ASYNC110 - asked fifty times a second, once in a life
             await asyncio.sleep(LOOK_EVERY_S)
+        try:
+            await self._warm()
+        except (EmbedderFailed, EmbedderFull):
+            pass  # its next caller is told so
+        finally:
+            self.done = True
+
+    async def _warm(self) -> None:
         vector: Floats = (await self._embedder.embed([WARM_UP])).vectors[0]
         tenants = [tenant for tenant in (self._store.biggest(), NOBODY) if tenant is not None]
         for _ in range(MOST_ROUNDS):
             if await self._round(vector, tenants):
-                break
+                return
             await asyncio.sleep(LOOK_EVERY_S)
-        self.done = True
 
     async def _round(self, vector: Floats, tenants: Sequence[str]) -> bool:
         """Whether every session has answered. All at once, so that no session answers for another."""

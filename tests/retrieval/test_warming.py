@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from services.retrieval.embedder import WARM_UP
+from services.retrieval.embedder import WARM_UP, EmbedderFailed
 from services.retrieval.pool import Down
 from services.retrieval.store import SearchFailed
 from services.retrieval.warming import MOST_ROUNDS, TOP_K, Warming
@@ -36,8 +36,10 @@ class ColdStore(FakeStore):
             self._now -= 1
 
 
-def warmed(store: ColdStore, scenario: Callable[[Warming], Awaitable[None]]) -> FakeEmbedder:
-    embedder = FakeEmbedder()
+def warmed(
+    store: ColdStore, scenario: Callable[[Warming], Awaitable[None]], raises: Exception | None = None
+) -> FakeEmbedder:
+    embedder = FakeEmbedder(raises=raises)
 
     async def main() -> None:
         warming = Warming(embedder, store, sessions=SESSIONS)
@@ -84,3 +86,15 @@ def test_a_service_that_stops_while_it_warms_leaves_nothing_running() -> None:
         await asyncio.sleep(1)
 
     warmed(ColdStore(), scenario)
+
+
+def test_an_embedder_that_fails_just_then_does_not_keep_the_service_from_being_ready() -> None:
+    store = ColdStore()
+    store.reached = True
+
+    async def scenario(warming: Warming) -> None:
+        await asyncio.sleep(1)
+        assert warming.done
+
+    warmed(store, scenario, raises=EmbedderFailed("killed"))
+    assert store.asked == 0
