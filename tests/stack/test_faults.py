@@ -22,6 +22,7 @@ pytestmark = pytest.mark.stack
 CALLERS = 12  # fewer than the places of one worker, so that either can carry them all
 LONG = 900  # tokens: a few seconds
 ENDLESS = 20_000  # tokens: longer than any test
+PATIENT = {"x-weir-deadline-ms": "120000"}  # as long: on a slow machine the default could end it first
 
 
 def run(main: Callable[[], Awaitable[None]]) -> None:
@@ -309,7 +310,9 @@ def test_a_worker_that_is_asked_to_leave_finishes_or_says_so_and_new_requests_go
             begun: list[int] = []
             async with asyncio.TaskGroup() as group:
                 endless = [
-                    group.create_task(chat(endless_client, ENDLESS, stream=True, on_first=lambda: begun.append(1)))
+                    group.create_task(
+                        chat(endless_client, ENDLESS, stream=True, on_first=lambda: begun.append(1), headers=PATIENT)
+                    )
                     for _ in range(4)
                 ]
                 await soon(lambda: held(stand.router) == {"worker-0": 2, "worker-1": 2}, "both workers run two")
