@@ -4,18 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-import os
-import signal
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
 import asyncpg
 import httpx2
-import psutil
 from prometheus_client.parser import text_string_to_metric_families
 from redis.asyncio import Redis
 
@@ -170,20 +167,6 @@ def stand_up(settings: RetrievalSettings, model: Path, scenario: Callable[[Fault
             await stand.recovers_and_leaks_nothing()
 
     asyncio.run(main())
-
-
-@contextmanager
-def stopped(pid: int) -> Iterator[None]:
-    """SIGSTOP for a server and everything it has started; SIGCONT afterwards."""
-    server = psutil.Process(pid)
-    everyone = [server, *server.children(recursive=True)]
-    for process in everyone:
-        os.kill(process.pid, signal.SIGSTOP)
-    try:
-        yield
-    finally:
-        for process in everyone:
-            os.kill(process.pid, signal.SIGCONT)
 
 
 def _proxy_to(url: str) -> FaultProxy:

@@ -26,7 +26,6 @@ from services.lab.postgres import EmbeddedPostgres
 from services.retrieval.app import build
 from services.retrieval.cache import PREFIX
 from services.retrieval.config import RetrievalSettings
-from services.retrieval.minilm import ModelUnusable, find_model
 from services.runtime.serve import running
 from tests.retrieval.corpus import BREAD, RIVER, settings_for, take_in, write
 
@@ -99,14 +98,6 @@ class Asked:
         answer = await self._http.post("/retrieve", json=asked)
         assert answer.status_code == 200, answer.text
         return answer
-
-
-@pytest.fixture(scope="module")
-def model() -> Path:
-    try:
-        return find_model()
-    except ModelUnusable as error:
-        pytest.skip(str(error))
 
 
 @pytest.fixture

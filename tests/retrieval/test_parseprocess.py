@@ -9,20 +9,12 @@ import psutil
 import pytest
 
 from services.retrieval.documents import Unreadable
-from services.retrieval.minilm import MiniLM, ModelUnusable, find_model
+from services.retrieval.minilm import MiniLM
 from services.retrieval.parseprocess import Ask, prepare
 from services.retrieval.preparing import Prepared, Preparer
 from tests.retrieval.corpus import BREAD, RIVER
 
 pytestmark = pytest.mark.stack
-
-
-@pytest.fixture(scope="module")
-def model() -> Path:
-    try:
-        return find_model()
-    except ModelUnusable as error:
-        pytest.skip(str(error))
 
 
 def ask(name: str, data: bytes) -> Ask:

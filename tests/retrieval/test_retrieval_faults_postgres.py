@@ -17,23 +17,15 @@ import pytest
 from loadtests.faultproxy.fault import FREEZE, HEALTHY, REFUSE, RESET, Fault
 from services.lab.postgres import EmbeddedPostgres
 from services.retrieval.config import RetrievalSettings
-from services.retrieval.minilm import ModelUnusable, find_model
 from tests.retrieval.corpus import BREAD, RIVER, settings_for, take_in, write
-from tests.retrieval.faultstand import KNOWN, FaultStand, stand_up, stopped
+from tests.retrieval.faultstand import KNOWN, FaultStand, stand_up
+from tests.stopping import frozen
 
 pytestmark = pytest.mark.stack
 
 HASTY_MS = 400.0
 REASONS = {"budget_spent", "postgres_busy", "postgres_down", "search_failed", "embedder_busy"}
 DROWNED = Fault(latency_s=30.0)
-
-
-@pytest.fixture(scope="module")
-def model() -> Path:
-    try:
-        return find_model()
-    except ModelUnusable as error:
-        pytest.skip(str(error))
 
 
 @pytest.fixture
@@ -111,7 +103,7 @@ def test_a_stopped_database_delays_no_answer(
     settings: RetrievalSettings, model: Path, postgres: EmbeddedPostgres
 ) -> None:
     async def scenario(stand: FaultStand) -> None:
-        with stopped(postgres.pid):
+        with frozen(postgres.pid):
             for _ in range(3):
                 await falls_back(stand)
             await stand.until_missing("postgres")

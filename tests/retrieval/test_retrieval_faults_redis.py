@@ -10,21 +10,13 @@ import pytest
 from loadtests.faultproxy.fault import FREEZE, HEALTHY, REFUSE, RESET, Fault
 from services.lab.valkey import EmbeddedValkey
 from services.retrieval.config import RetrievalSettings
-from services.retrieval.minilm import ModelUnusable, find_model
 from tests.retrieval.corpus import BREAD, RIVER, settings_for, take_in, write
-from tests.retrieval.faultstand import KNOWN, FaultStand, stand_up, stopped
+from tests.retrieval.faultstand import KNOWN, FaultStand, stand_up
+from tests.stopping import frozen
 
 pytestmark = pytest.mark.stack
 
 ALLOWANCE_MS = 100.0
-
-
-@pytest.fixture(scope="module")
-def model() -> Path:
-    try:
-        return find_model()
-    except ModelUnusable as error:
-        pytest.skip(str(error))
 
 
 @pytest.fixture
@@ -85,7 +77,7 @@ def test_a_frozen_redis_is_left_alone_and_said_to_be_missing(settings: Retrieval
 
 def test_a_stopped_redis_costs_no_answer(settings: RetrievalSettings, model: Path, redis: EmbeddedValkey) -> None:
     async def scenario(stand: FaultStand) -> None:
-        with stopped(redis.pid):
+        with frozen(redis.pid):
             await answers_from_the_database(stand)
             await stand.until_missing("redis")
             await answers_from_the_database(stand)

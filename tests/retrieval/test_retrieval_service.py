@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import os
-import signal
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -20,9 +18,10 @@ from services.lab.postgres import EmbeddedPostgres
 from services.lab.valkey import EmbeddedValkey
 from services.retrieval.app import build
 from services.retrieval.config import RetrievalSettings
-from services.retrieval.minilm import MiniLM, ModelUnusable, find_model
+from services.retrieval.minilm import MiniLM
 from services.runtime.serve import running
 from tests.retrieval.corpus import BREAD, RIVER, settings_for, take_in, write
+from tests.stopping import frozen
 
 pytestmark = pytest.mark.stack
 
@@ -69,14 +68,6 @@ class Client:
         )
 
 
-@pytest.fixture(scope="module")
-def model() -> Path:
-    try:
-        return find_model()
-    except ModelUnusable as error:
-        pytest.skip(str(error))
-
-
 @asynccontextmanager
 async def serving(settings: RetrievalSettings, model: Path) -> AsyncIterator[Client]:
     async with running(build(settings, model)) as process:
@@ -91,20 +82,6 @@ def serve(settings: RetrievalSettings, model: Path, scenario: Scenario) -> None:
             await scenario(client)
 
     asyncio.run(main())
-
-
-@contextmanager
-def frozen(pid: int) -> Iterator[None]:
-    """Stop a server and everything it has started, then let them go on."""
-    server = psutil.Process(pid)
-    everyone = [server, *server.children(recursive=True)]
-    for process in everyone:
-        os.kill(process.pid, signal.SIGSTOP)
-    try:
-        yield
-    finally:
-        for process in everyone:
-            os.kill(process.pid, signal.SIGCONT)
 
 
 @pytest.fixture

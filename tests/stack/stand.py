@@ -27,13 +27,13 @@ from typing import Any
 
 import asyncpg
 import httpx2
-import psutil
 from prometheus_client.parser import text_string_to_metric_families
 
 from services.lab.child import dies_with_parent
 from services.lab.ports import is_free
 from services.lab.postgres import EmbeddedPostgres
 from services.lab.valkey import EmbeddedValkey
+from tests.stopping import frozen
 
 ROOT = Path(__file__).parents[2]
 WITHIN_S = 30.0  # a safety net: what is waited for takes a second or two
@@ -78,21 +78,6 @@ async def soon(condition: Callable[[], bool], what: str, within_s: float = WITHI
     while not condition():
         assert time.monotonic() < deadline, f"not within {within_s:g} s: {what}"
         await asyncio.sleep(0.02)
-
-
-@contextlib.contextmanager
-def frozen(pid: int) -> Iterator[None]:
-    """SIGSTOP to a process and all that it has started: it answers nothing, and its sockets stay open."""
-    server = psutil.Process(pid)
-    everyone = [server, *server.children(recursive=True)]
-    for process in everyone:
-        os.kill(process.pid, signal.SIGSTOP)
-    try:
-        yield
-    finally:
-        for process in everyone:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(process.pid, signal.SIGCONT)
 
 
 def steady_ports() -> Generator[int, None, None]:

@@ -15,7 +15,8 @@ import httpx2
 import psutil
 import pytest
 
-from tests.stack.stand import Part, Stand, Told, chat, frozen, soon, until
+from tests.stack.stand import Part, Stand, Told, chat, soon, until
+from tests.stopping import frozen
 
 pytestmark = pytest.mark.stack
 
