@@ -14,10 +14,9 @@ import pytest
 from services.lab.postgres import EmbeddedPostgres
 from services.retrieval.config import RetrievalSettings
 from tests.retrieval.corpus import BREAD, RIVER, settings_for, take_in, write
-from tests.retrieval.test_retrieval_service import GENEROUS_MS, Client, model, serve
+from tests.retrieval.test_retrieval_service import GENEROUS_MS, Client, serve
 
 pytestmark = pytest.mark.stack
-__all__ = ["model"]  # a fixture
 
 QUESTION = "How are gates opened at high water?"
 
