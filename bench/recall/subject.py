@@ -9,12 +9,14 @@ from services.retrieval.database import Session
 from services.retrieval.minilm import DIMENSIONS, Floats
 from services.retrieval.nearest import APPROXIMATE, EXACTLY, Way, way
 
-COLUMNS = ("tenant", "doc_id", "ordinal", "text", "embedding")
+CHUNK = ("tenant", "doc_id", "ordinal", "text")
+VECTOR = ("tenant", "doc_id", "ordinal", "model", "embedding")
+MODEL = "bench"
 TEXT = "A chunk of a document, about as long as most of them are. " * 12
-GRAPH = "chunks_by_distance"
+GRAPH = "vectors_by_distance"
 STORAGES = {
-    "vector": "embedding vector_cosine_ops",
-    "halfvec": f"(embedding::halfvec({DIMENSIONS})) halfvec_cosine_ops",
+    "halfvec": "embedding halfvec_cosine_ops",
+    "vector": f"(embedding::vector({DIMENSIONS})) vector_cosine_ops",
 }
 
 
@@ -32,7 +34,7 @@ class Subject:
         """Seconds it took."""
         await self._connection.execute("SET maintenance_work_mem = '512MB'; SET max_parallel_maintenance_workers = 0")
         began = time.perf_counter()
-        await self._connection.execute(f"CREATE INDEX {GRAPH} ON chunks USING hnsw ({STORAGES[storage]})")
+        await self._connection.execute(f"CREATE INDEX {GRAPH} ON vectors USING hnsw ({STORAGES[storage]})")
         return time.perf_counter() - began
 
     async def graph_mb(self) -> float:
@@ -44,16 +46,18 @@ class Subject:
         async with self._connection.transaction():
             await self._connection.execute("INSERT INTO corpora VALUES ($1, 1)", tenant)
             await self._connection.execute("INSERT INTO documents VALUES ($1, 'd', 'r', 't', 'h', 1)", tenant)
-            rows = [(tenant, "d", ordinal, TEXT, vector) for ordinal, vector in enumerate(vectors)]
-            await self._connection.copy_records_to_table("chunks", columns=COLUMNS, records=rows)
+            chunks = [(tenant, "d", ordinal, TEXT) for ordinal in range(len(vectors))]
+            await self._connection.copy_records_to_table("chunks", columns=CHUNK, records=chunks)
+            made = [(tenant, "d", ordinal, MODEL, vector) for ordinal, vector in enumerate(vectors)]
+            await self._connection.copy_records_to_table("vectors", columns=VECTOR, records=made)
         seconds = time.perf_counter() - began
-        await self._connection.execute("ANALYZE chunks")
+        await self._connection.execute("ANALYZE chunks; ANALYZE vectors")
         return seconds
 
     async def search(self, chosen: Way, tenant: str, vector: Floats, top_k: int) -> set[int]:
         """The ordinals that are found."""
         rows = await self._session.fetch(
-            60.0, chosen.sql, tenant, vector, top_k, tenant=tenant, settings=chosen.settings
+            60.0, chosen.sql, tenant, vector, top_k, MODEL, tenant=tenant, settings=chosen.settings
         )
         return {row["ordinal"] for row in rows}
 
@@ -64,8 +68,8 @@ def graph_way(top_k: int, ef_search: int, storage: str, *, iterative: bool = Tru
     if not iterative:
         settings["hnsw.iterative_scan"] = "off"
     sql = APPROXIMATE
-    if storage == "halfvec":
-        sql = sql.replace("embedding <=> $2", f"embedding::halfvec({DIMENSIONS}) <=> $2::vector::halfvec({DIMENSIONS})")
+    if storage == "vector":
+        sql = sql.replace("embedding <=> $2", f"embedding::vector({DIMENSIONS}) <=> $2::halfvec::vector({DIMENSIONS})")
     return Way(sql, settings)
 
 

@@ -150,7 +150,7 @@ class DocumentsApi:
         prepared = replace(prepared, title=title or prepared.title, content_hash=digest)
         vectors = await self._embedded(prepared.texts, until)
         async with _database():
-            version = await self._library.put(tenant, doc_id, prepared, vectors, until)
+            version = await self._library.put(tenant, doc_id, prepared, vectors, ask.fingerprint, until)
         self._learn(tenant, version)
         state: State = "added" if held is None else "updated"
         return DocumentPut(doc_id, state, prepared.title, version, len(prepared.texts))

@@ -47,7 +47,7 @@ EMBED_AT_ONCE = 8
 READ_AHEAD = 4  # documents that are ready, or being made so, while one is embedded
 YIELD_EVERY = 16
 COLUMN_DIMENSIONS = """
-SELECT atttypmod FROM pg_attribute WHERE attrelid = to_regclass('chunks') AND attname = 'embedding'
+SELECT atttypmod FROM pg_attribute WHERE attrelid = to_regclass('vectors') AND attname = 'embedding'
 """
 
 
@@ -73,7 +73,15 @@ class Keeps(Protocol):
     async def documents(self) -> dict[str, Stored]: ...
 
     async def put(
-        self, doc_id: str, *, root: str, title: str, content_hash: str, texts: Sequence[str], vectors: Floats
+        self,
+        doc_id: str,
+        *,
+        root: str,
+        title: str,
+        content_hash: str,
+        texts: Sequence[str],
+        vectors: Floats,
+        model: str,
     ) -> None: ...
 
     async def move(self, doc_id: str, root: str) -> None: ...
@@ -219,6 +227,7 @@ class Ingest:
             content_hash=prepared.content_hash,
             texts=prepared.texts,
             vectors=vectors,
+            model=self._model.fingerprint,
         )
         self._summary.embedded += len(prepared.texts)
 

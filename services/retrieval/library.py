@@ -75,13 +75,15 @@ class Library:
         rows = await self._fetch(tenant, deadline, PAGE, tenant, after, limit)
         return [DocumentEntry(row["doc_id"], row["title"], row["version"], row["chunks"]) for row in rows]
 
-    async def put(self, tenant: str, doc_id: str, document: Prepared, vectors: Floats, deadline: float) -> int:
+    async def put(
+        self, tenant: str, doc_id: str, document: Prepared, vectors: Floats, model: str, deadline: float
+    ) -> int:
         """Add or replace it, in one transaction. The corpus version that has it."""
 
         async def write(connection: Any) -> int:
             await Corpus(connection, tenant).put(
                 doc_id, root=ROOT, title=document.title, content_hash=document.content_hash,
-                texts=document.texts, vectors=vectors,
+                texts=document.texts, vectors=vectors, model=model,
             )  # fmt: skip
             return await _version(connection, tenant)
 

@@ -29,24 +29,28 @@ BEGIN
 END
 $$;
 
-REVOKE ALL ON corpora, documents, chunks, weir_schema FROM PUBLIC;
-GRANT SELECT ON corpora, documents, chunks TO weir_reader;
-GRANT SELECT, INSERT, UPDATE, DELETE ON corpora, documents, chunks TO weir_writer;
+REVOKE ALL ON corpora, documents, chunks, vectors, weir_schema FROM PUBLIC;
+GRANT SELECT ON corpora, documents, chunks, vectors TO weir_reader;
+GRANT SELECT, INSERT, UPDATE, DELETE ON corpora, documents, chunks, vectors TO weir_writer;
 
 ALTER TABLE corpora ENABLE ROW LEVEL SECURITY;
 ALTER TABLE documents ENABLE ROW LEVEL SECURITY;
 ALTER TABLE chunks ENABLE ROW LEVEL SECURITY;
+ALTER TABLE vectors ENABLE ROW LEVEL SECURITY;
 ALTER TABLE corpora FORCE ROW LEVEL SECURITY;
 ALTER TABLE documents FORCE ROW LEVEL SECURITY;
 ALTER TABLE chunks FORCE ROW LEVEL SECURITY;
+ALTER TABLE vectors FORCE ROW LEVEL SECURITY;
 
 -- Without a name the setting is NULL, or '' in a session that had one: no tenant is called that.
 DROP POLICY IF EXISTS own_tenant ON corpora;
 DROP POLICY IF EXISTS own_tenant ON documents;
 DROP POLICY IF EXISTS own_tenant ON chunks;
+DROP POLICY IF EXISTS own_tenant ON vectors;
 CREATE POLICY own_tenant ON corpora USING (tenant = current_setting('weir.tenant', true));
 CREATE POLICY own_tenant ON documents USING (tenant = current_setting('weir.tenant', true));
 CREATE POLICY own_tenant ON chunks USING (tenant = current_setting('weir.tenant', true));
+CREATE POLICY own_tenant ON vectors USING (tenant = current_setting('weir.tenant', true));
 
 -- The one view over all tenants, for the service that must know how new each corpus is: versions and sizes, no content.
 -- The function runs as the owner, who may read `corpora` whole; nobody who is held by the lock is the owner.

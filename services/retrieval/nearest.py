@@ -21,13 +21,14 @@ MAX_SCAN_TUPLES = 200_000  # pgvector's 20,000 return too few rows to a tenant w
 SCAN_MEMORY_TIMES = 8  # of work_mem; where this ends the scan ends as well
 
 _SEARCH = """
-SELECT nearest.doc_id, nearest.ordinal, nearest.text, nearest.distance, documents.version,
+SELECT nearest.doc_id, nearest.ordinal, chunks.text, nearest.distance, documents.version,
        (SELECT version FROM corpora WHERE tenant = $1) AS corpus_version
 FROM (
-    SELECT doc_id, ordinal, text, embedding <=> $2 AS distance
-    FROM chunks WHERE tenant = $1
+    SELECT doc_id, ordinal, embedding <=> $2 AS distance
+    FROM vectors WHERE tenant = $1 AND model = $4
     ORDER BY {order} LIMIT $3
 ) AS nearest
+JOIN chunks ON chunks.tenant = $1 AND chunks.doc_id = nearest.doc_id AND chunks.ordinal = nearest.ordinal
 JOIN documents ON documents.tenant = $1 AND documents.doc_id = nearest.doc_id
 ORDER BY nearest.distance, nearest.doc_id, nearest.ordinal
 """

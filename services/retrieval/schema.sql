@@ -32,26 +32,52 @@ CREATE TABLE IF NOT EXISTS documents (
     PRIMARY KEY (tenant, doc_id)
 );
 
--- The primary key is also the index by which an exact search finds one tenant's rows and nobody else's.
 CREATE TABLE IF NOT EXISTS chunks (
-    tenant    text        NOT NULL,
-    doc_id    text        NOT NULL,
-    ordinal   integer     NOT NULL,
-    text      text        NOT NULL,
-    embedding vector(384) NOT NULL,
+    tenant  text    NOT NULL,
+    doc_id  text    NOT NULL,
+    ordinal integer NOT NULL,
+    text    text    NOT NULL,
     PRIMARY KEY (tenant, doc_id, ordinal),
     FOREIGN KEY (tenant, doc_id) REFERENCES documents ON DELETE CASCADE
 );
 
--- An exact search reads every vector of a tenant: keep them in the row, and let the text move out of line instead.
-ALTER TABLE chunks ALTER COLUMN embedding SET STORAGE PLAIN;
+-- What a model made of a chunk. Two models may have their vectors side by side: a service finds those of its own only,
+-- so that a corpus can be embedded anew while it is searched. The primary key is also the index by which an exact
+-- search finds one tenant's rows and nobody else's. Numbers of half precision: half the size, and docs/results/recall.md
+-- says what they cost.
+CREATE TABLE IF NOT EXISTS vectors (
+    tenant    text         NOT NULL,
+    doc_id    text         NOT NULL,
+    ordinal   integer      NOT NULL,
+    model     text         NOT NULL,
+    embedding halfvec(384) NOT NULL,
+    PRIMARY KEY (tenant, doc_id, ordinal, model),
+    FOREIGN KEY (tenant, doc_id, ordinal) REFERENCES chunks ON DELETE CASCADE
+);
+
+-- An exact search reads every vector of a tenant: keep them in the row.
+ALTER TABLE vectors ALTER COLUMN embedding SET STORAGE PLAIN;
+
+-- Until version 4 a chunk's vector stood beside its text, and only one model was ever there: all-MiniLM-L6-v2, which is
+-- named by the digest of its weights. Its owner may see all rows for that moment: see locks.sql.
+ALTER TABLE chunks NO FORCE ROW LEVEL SECURITY;
+ALTER TABLE vectors NO FORCE ROW LEVEL SECURITY;
+DO $$
+BEGIN
+    IF EXISTS (SELECT FROM pg_attribute
+               WHERE attrelid = 'chunks'::regclass AND attname = 'embedding' AND NOT attisdropped) THEN
+        INSERT INTO vectors SELECT tenant, doc_id, ordinal, '165fa9b8b5ce87cc', embedding::halfvec(384) FROM chunks;
+        ALTER TABLE chunks DROP COLUMN embedding;
+    END IF;
+END
+$$;
 
 -- The graph through which big tenants are searched: among all tenants' chunks, so small ones pay for it when they write.
 -- Making it for a database that has chunks takes minutes, once. In parallel it would need shared memory, of which
 -- containers have little.
 SET LOCAL maintenance_work_mem = '256MB';
 SET LOCAL max_parallel_maintenance_workers = 0;
-CREATE INDEX IF NOT EXISTS chunks_by_distance ON chunks USING hnsw (embedding vector_cosine_ops);
+CREATE INDEX IF NOT EXISTS vectors_by_distance ON vectors USING hnsw (embedding halfvec_cosine_ops);
 
 -- Once for each statement, not for each row: a document's chunks come and go in one.
 CREATE OR REPLACE FUNCTION weir_count_chunks() RETURNS trigger LANGUAGE plpgsql AS $$
@@ -73,9 +99,8 @@ CREATE OR REPLACE TRIGGER chunks_added AFTER INSERT ON chunks
 CREATE OR REPLACE TRIGGER chunks_removed AFTER DELETE ON chunks
     REFERENCING OLD TABLE AS moved FOR EACH STATEMENT EXECUTE FUNCTION weir_count_chunks();
 
--- For a database that had chunks before it counted them. Its owner may see all rows for that moment: see locks.sql.
+-- For a database that had chunks before it counted them.
 ALTER TABLE corpora NO FORCE ROW LEVEL SECURITY;
-ALTER TABLE chunks NO FORCE ROW LEVEL SECURITY;
 UPDATE corpora SET chunks = (SELECT count(*) FROM chunks WHERE chunks.tenant = corpora.tenant);
 
-INSERT INTO weir_schema (version) VALUES (3) ON CONFLICT (only_row) DO UPDATE SET version = excluded.version;
+INSERT INTO weir_schema (version) VALUES (4) ON CONFLICT (only_row) DO UPDATE SET version = excluded.version;

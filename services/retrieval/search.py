@@ -55,7 +55,15 @@ class Searches(Protocol):
     def corpus_version(self, tenant: str) -> int | None: ...
 
     async def search(
-        self, tenant: str, vector: Floats, top_k: int, deadline: float, *, query: str = "", effort: float = 1.0
+        self,
+        tenant: str,
+        vector: Floats,
+        top_k: int,
+        deadline: float,
+        *,
+        model: str,
+        query: str = "",
+        effort: float = 1.0,
     ) -> Found: ...
 
 
@@ -227,8 +235,9 @@ class Retrieval:
         try:
             with run.search:
                 found = await self._store.search(
-                    request.tenant, vector, request.top_k, ask.answer_by, query=query, effort=request.effort
-                )
+                    request.tenant, vector, request.top_k, ask.answer_by,
+                    model=self._embedder.fingerprint, query=query, effort=request.effort,
+                )  # fmt: skip
         finally:
             self._search_s.learn(run.search.seconds)
         self._metrics.search_seconds.observe(run.search.seconds)

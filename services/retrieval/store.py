@@ -95,17 +95,26 @@ class Store:
         await self._pool.stop()
 
     async def search(
-        self, tenant: str, vector: Floats, top_k: int, deadline: float, *, query: str = "", effort: float = 1.0
+        self,
+        tenant: str,
+        vector: Floats,
+        top_k: int,
+        deadline: float,
+        *,
+        model: str,
+        query: str = "",
+        effort: float = 1.0,
     ) -> Found:
         """The `top_k` nearest chunks of this tenant. Raises `Late`, `Down`, `Busy` or `SearchFailed`.
 
+        `model` is what made the vector: it is compared with that model's vectors only.
         Less `effort` is for a big tenant, whose search it makes cheaper. The query's words have no part in it yet.
         """
         chunks = self._chunks.get(tenant, 0)
         chosen = way(chunks, top_k, exact_up_to=self._exact_up_to, effort=effort)
-        rows = await self._query(deadline, tenant, chosen, tenant, vector, top_k)
+        rows = await self._query(deadline, tenant, chosen, tenant, vector, top_k, model)
         if chosen is not EXACTLY and len(rows) < min(top_k, chunks):
-            rows = await self._query(deadline, tenant, EXACTLY, tenant, vector, top_k)
+            rows = await self._query(deadline, tenant, EXACTLY, tenant, vector, top_k, model)
         version = rows[0]["corpus_version"] if rows else None
         if version is not None:
             self.learn(tenant, version)

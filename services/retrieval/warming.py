@@ -37,7 +37,15 @@ class Warmed(Protocol):
     def biggest(self) -> str | None: ...
 
     async def search(
-        self, tenant: str, vector: Floats, top_k: int, deadline: float, *, query: str = "", effort: float = 1.0
+        self,
+        tenant: str,
+        vector: Floats,
+        top_k: int,
+        deadline: float,
+        *,
+        model: str,
+        query: str = "",
+        effort: float = 1.0,
     ) -> Found: ...
 
 
@@ -82,9 +90,11 @@ class Warming:
     async def _round(self, vector: Floats, tenants: Sequence[str]) -> bool:
         """Whether every session has answered. All at once, so that no session answers for another."""
         deadline = asyncio.get_running_loop().time() + ROUND_S
+        model = self._embedder.fingerprint
         for tenant in tenants:
             searches = (
-                self._store.search(tenant, vector, TOP_K, deadline, query=WARM_UP) for _ in range(self._sessions)
+                self._store.search(tenant, vector, TOP_K, deadline, model=model, query=WARM_UP)
+                for _ in range(self._sessions)
             )
             for outcome in await asyncio.gather(*searches, return_exceptions=True):
                 if isinstance(outcome, Late | Down | Busy | SearchFailed):

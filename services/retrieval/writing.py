@@ -14,7 +14,7 @@ from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from typing import Any
 
-from pgvector import Vector
+from pgvector import HalfVector
 
 from services.retrieval.database import WRITER, locked
 from services.retrieval.minilm import Floats
@@ -34,9 +34,12 @@ DOCUMENTS = "SELECT doc_id, root, content_hash FROM documents WHERE tenant = $1"
 MOVE_DOCUMENT = "UPDATE documents SET root = $3 WHERE tenant = $1 AND doc_id = $2"
 REMOVE_CHUNKS = "DELETE FROM chunks WHERE tenant = $1 AND doc_id = $2"
 ADD_CHUNKS = """
-INSERT INTO chunks (tenant, doc_id, ordinal, text, embedding)
-SELECT $1, $2, ordinal - 1, text, embedding
-FROM unnest($3::text[], $4::vector[]) WITH ORDINALITY AS chunk (text, embedding, ordinal)
+INSERT INTO chunks (tenant, doc_id, ordinal, text)
+SELECT $1, $2, ordinal - 1, text FROM unnest($3::text[]) WITH ORDINALITY AS chunk (text, ordinal)
+"""
+ADD_VECTORS = """
+INSERT INTO vectors (tenant, doc_id, ordinal, model, embedding)
+SELECT $1, $2, ordinal - 1, $3, embedding FROM unnest($4::halfvec[]) WITH ORDINALITY AS made (embedding, ordinal)
 """
 REMOVE_DOCUMENTS = "DELETE FROM documents WHERE tenant = $1 AND doc_id = ANY($2)"
 LOCK = "SELECT pg_try_advisory_lock(hashtextextended('weir ingest ' || $1, 0))"
@@ -68,18 +71,26 @@ class Corpus:
         return {row["doc_id"]: Stored(row["root"], row["content_hash"]) for row in rows}
 
     async def put(
-        self, doc_id: str, *, root: str, title: str, content_hash: str, texts: Sequence[str], vectors: Floats
+        self,
+        doc_id: str,
+        *,
+        root: str,
+        title: str,
+        content_hash: str,
+        texts: Sequence[str],
+        vectors: Floats,
+        model: str,
     ) -> None:
-        """Add this document, or put it in the place of the one with its id."""
+        """Add this document, or put it in the place of the one with its id; `model` is what made the vectors."""
         if len(texts) != len(vectors):
             raise ValueError(f"{len(texts)} texts and {len(vectors)} vectors")
         async with self._locked():
             version = await self._connection.fetchval(NEXT_VERSION, self._tenant)
             await self._connection.execute(PUT_DOCUMENT, self._tenant, doc_id, root, title, content_hash, version)
             await self._connection.execute(REMOVE_CHUNKS, self._tenant, doc_id)
-            await self._connection.execute(
-                ADD_CHUNKS, self._tenant, doc_id, list(texts), [Vector(vector) for vector in vectors]
-            )
+            await self._connection.execute(ADD_CHUNKS, self._tenant, doc_id, list(texts))
+            made = [HalfVector(vector) for vector in vectors]
+            await self._connection.execute(ADD_VECTORS, self._tenant, doc_id, model, made)
 
     async def move(self, doc_id: str, root: str) -> None:
         """The same content, found below another folder: nothing that a reader sees has changed."""

@@ -73,15 +73,25 @@ class FakeStore:
     found: list[Passage] = field(default_factory=lambda: [passage("from the database")])
     asked: int = 0
     searches: list[tuple[str, int, str, float]] = field(default_factory=list)
+    models: set[str] = field(default_factory=set)
 
     def corpus_version(self, tenant: str) -> int | None:
         return self.version
 
     async def search(
-        self, tenant: str, vector: Floats, top_k: int, deadline: float, *, query: str = "", effort: float = 1.0
+        self,
+        tenant: str,
+        vector: Floats,
+        top_k: int,
+        deadline: float,
+        *,
+        model: str,
+        query: str = "",
+        effort: float = 1.0,
     ) -> Found:
         self.asked += 1
         self.searches.append((tenant, top_k, query, effort))
+        self.models.add(model)
         await asyncio.sleep(self.takes_s)
         if self.raises is not None:
             raise self.raises

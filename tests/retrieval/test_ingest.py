@@ -218,8 +218,8 @@ def test_vectors_that_do_not_fit_into_the_schema_are_told_before_anything_is_emb
 ) -> None:
     settings, folder = settings_for(postgres_url), write(tmp_path, a_md=RIVER)
     asyncio.run(_schema(postgres_url))
-    query(postgres_url, "ALTER TABLE chunks DROP COLUMN embedding")
-    query(postgres_url, "ALTER TABLE chunks ADD COLUMN embedding vector(768)")
+    query(postgres_url, "ALTER TABLE vectors DROP COLUMN embedding")
+    query(postgres_url, "ALTER TABLE vectors ADD COLUMN embedding halfvec(768)")
     recorder = Recorder()
     with pytest.raises(IngestFailed, match="makes vectors of 384 numbers, and this database holds vectors of 768: set"):
         ingested(settings, folder, recorder=recorder)

@@ -15,12 +15,14 @@ import pytest
 
 from services.retrieval import library, nearest, store, writing
 from services.retrieval.database import READER, SCHEMA_VERSION, WRITER, Session, connect, locked, migrate
+from services.retrieval.minilm import MiniLM
 from services.retrieval.writing import Corpus
 
 pytestmark = pytest.mark.stack
 
 TENANTS = ("ada", "ben", "o'neil\\'; SET ROLE weir; --", "名前")
 LIMIT_S = 20.0
+MODEL = "a model"
 VECTOR = np.full(384, 0.05, np.float32)
 MODULES = (library, nearest, writing)
 STATEMENTS = [sql for module in MODULES for sql in vars(module).values() if isinstance(sql, str)]
@@ -61,7 +63,13 @@ def run(url: str, scenario: Callable[[Any], Awaitable[None]], *, fill: bool = Tr
 async def put(connection: Any, tenant: str, doc_id: str, chunks: int = 2) -> None:
     texts = [f"{tenant} {doc_id} {number}" for number in range(chunks)]
     await Corpus(connection, tenant).put(
-        doc_id, root="r", title=tenant, content_hash=tenant, texts=texts, vectors=np.stack([VECTOR] * chunks)
+        doc_id,
+        root="r",
+        title=tenant,
+        content_hash=tenant,
+        texts=texts,
+        vectors=np.stack([VECTOR] * chunks),
+        model=MODEL,
     )
 
 
@@ -75,7 +83,7 @@ def forgetful(sql: str) -> str:
 def arguments(sql: str, tenant: str) -> list[object]:
     """Something of the right type for each parameter."""
     if "<=>" in sql:
-        return [tenant, VECTOR, 50]
+        return [tenant, VECTOR, 50, MODEL]
     if "LIMIT $3" in sql:
         return [tenant, "a.md", 50]
     other: object = ["a.md", "b.md"] if "ANY($2)" in sql else "a.md"
@@ -101,7 +109,7 @@ def test_a_statement_that_forgets_its_tenant_still_sees_only_that_tenants_rows(p
             forgot = await session.fetch(LIMIT_S, forgetful(sql), *arguments(sql, tenant), tenant=tenant)
             assert kept
             assert sorted(map(repr, forgot)) == sorted(map(repr, kept))
-        for table in ("corpora", "documents", "chunks"):
+        for table in ("corpora", "documents", "chunks", "vectors"):
             rows = await session.fetch(LIMIT_S, f"SELECT tenant FROM {table}", tenant=tenant)
             assert {row["tenant"] for row in rows} == {tenant}
 
@@ -141,7 +149,7 @@ def test_where_no_tenant_is_named_there_are_no_rows_not_even_after_one_was(postg
         for role in (READER, WRITER):
             async with connection.transaction():
                 await connection.execute(f"SET LOCAL ROLE {role}")
-                for table in ("corpora", "documents", "chunks"):
+                for table in ("corpora", "documents", "chunks", "vectors"):
                     assert await connection.fetchval(f"SELECT count(*) FROM {table}") == 0
         with pytest.raises(asyncpg.PostgresError):
             await session.fetch(LIMIT_S, "SELECT 1 / 0 FROM chunks", tenant="ada")
@@ -193,7 +201,9 @@ def test_the_one_view_over_all_tenants_holds_versions_and_sizes_only(postgres_ur
     run(postgres_url, scenario)
 
 
-def test_an_older_database_gets_its_locks_and_its_counts_once(postgres_url: str) -> None:
+def test_an_older_database_gets_its_locks_its_counts_and_its_vectors_a_table_once(
+    postgres_url: str, model: Path
+) -> None:
     async def prepare() -> None:
         old = await asyncpg.connect(postgres_url)
         await old.execute(OLD_SCHEMA)
@@ -207,6 +217,9 @@ def test_an_older_database_gets_its_locks_and_its_counts_once(postgres_url: str)
         rows = await Session(connection).fetch(LIMIT_S, store.CORPORA.sql, 9, tenant="")
         assert [tuple(row) for row in rows] == [("other", 6, 0), ("old", 5, 3)]
         assert await Session(connection).fetch(LIMIT_S, "SELECT 1 FROM chunks", tenant="other") == []
+        for made_by, number in ((MiniLM(model).fingerprint, 3), ("another model", 0)):
+            asked = ("old", VECTOR, 9, made_by)
+            assert len(await Session(connection).fetch(LIMIT_S, nearest.EXACT, *asked, tenant="old")) == number
         await connection.execute("UPDATE weir_schema SET version = 1")
         await migrate(connection)
         assert await Session(connection).fetch(LIMIT_S, store.CORPORA.sql, 9, tenant="") == rows

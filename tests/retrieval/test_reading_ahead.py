@@ -53,7 +53,15 @@ class FakeCorpus:
         return {}
 
     async def put(
-        self, doc_id: str, *, root: str, title: str, content_hash: str, texts: Sequence[str], vectors: Floats
+        self,
+        doc_id: str,
+        *,
+        root: str,
+        title: str,
+        content_hash: str,
+        texts: Sequence[str],
+        vectors: Floats,
+        model: str,
     ) -> None:
         self.put_in.append(doc_id)
 

@@ -23,7 +23,8 @@ from tests.retrieval.fakes import Lines
 
 LIMIT_S = 30.0
 BIG, SMALL, EXACT_UP_TO = 1200, 40, 300
-GRAPH = "chunks_by_distance"
+GRAPH = "vectors_by_distance"
+MODEL = "a model"
 
 
 @given(st.integers(0, 10**9), st.integers(1, 50), st.floats(0.001, 1.0), st.integers(0, 10**6))
@@ -50,7 +51,9 @@ def vectors(number: int, seed: int, around: float = 0.0) -> Floats:
 
 async def fill(connection: Any, tenant: str, kept: Floats) -> None:
     texts = [f"{tenant} {number}" for number in range(len(kept))]
-    await Corpus(connection, tenant).put("a.md", root="r", title="t", content_hash="h", texts=texts, vectors=kept)
+    await Corpus(connection, tenant).put(
+        "a.md", root="r", title="t", content_hash="h", texts=texts, vectors=kept, model=MODEL
+    )
 
 
 @asynccontextmanager
@@ -60,7 +63,7 @@ async def corpora(url: str) -> AsyncIterator[Any]:
     try:
         await fill(connection, "big", vectors(BIG, seed=1))
         await fill(connection, "small", vectors(SMALL, seed=2, around=0.5))
-        await connection.execute("ANALYZE chunks")
+        await connection.execute("ANALYZE chunks; ANALYZE vectors")
         yield connection
     finally:
         await connection.close()
@@ -102,7 +105,14 @@ async def searching(url: str, *, exact_up_to: int, said: list[str] | None = None
 
 async def plan(connection: Any, tenant: str, chosen: Way) -> str:
     rows = await Session(connection).fetch(
-        LIMIT_S, "EXPLAIN " + chosen.sql, tenant, vectors(1, seed=3)[0], 10, tenant=tenant, settings=chosen.settings
+        LIMIT_S,
+        "EXPLAIN " + chosen.sql,
+        tenant,
+        vectors(1, seed=3)[0],
+        10,
+        MODEL,
+        tenant=tenant,
+        settings=chosen.settings,
     )
     return "\n".join(row[0] for row in rows)
 
@@ -132,7 +142,9 @@ def test_the_store_takes_the_way_that_is_right_for_the_tenants_size(postgres_url
         said: list[str] = []
         async with corpora(postgres_url), searching(postgres_url, exact_up_to=EXACT_UP_TO, said=said) as store:
             for tenant in ("big", "small", "unknown"):
-                await store.search(tenant, vectors(1, seed=1)[0], 10, asyncio.get_running_loop().time() + LIMIT_S)
+                await store.search(
+                    tenant, vectors(1, seed=1)[0], 10, asyncio.get_running_loop().time() + LIMIT_S, model=MODEL
+                )
         assert [sql for sql in said if sql in (EXACT, APPROXIMATE)] == [APPROXIMATE, EXACT, EXACT]
 
     asyncio.run(main())
@@ -146,7 +158,7 @@ def test_every_tenant_gets_as_many_rows_as_it_asked_for_and_nearly_the_right_one
             for tenant, kept in (("big", vectors(BIG, seed=1)), ("small", vectors(SMALL, seed=2, around=0.5))):
                 hits = 0
                 for asked in vectors(20, seed=4):
-                    found = await store.search(tenant, asked, 10, loop.time() + LIMIT_S)
+                    found = await store.search(tenant, asked, 10, loop.time() + LIMIT_S, model=MODEL)
                     assert len(found.passages) == 10
                     assert all(passage.text.startswith(tenant) for passage in found.passages)
                     distances = [passage.distance for passage in found.passages]
@@ -169,11 +181,11 @@ def test_what_the_graph_does_not_find_is_looked_for_exactly(postgres_url: str, m
             asked = vectors(1, seed=1)[0]
             chosen = way(SMALL, 10, exact_up_to=0)
             few = await Session(connection).fetch(
-                LIMIT_S, chosen.sql, "small", asked, 10, tenant="small", settings=chosen.settings
+                LIMIT_S, chosen.sql, "small", asked, 10, MODEL, tenant="small", settings=chosen.settings
             )
             assert len(few) < 10
             deadline = asyncio.get_running_loop().time() + LIMIT_S
-            assert len((await store.search("small", asked, 10, deadline)).passages) == 10
-            assert len((await store.search("small", asked, 50, deadline)).passages) == SMALL
+            assert len((await store.search("small", asked, 10, deadline, model=MODEL)).passages) == 10
+            assert len((await store.search("small", asked, 50, deadline, model=MODEL)).passages) == SMALL
 
     asyncio.run(main())
