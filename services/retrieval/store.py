@@ -38,10 +38,14 @@ CORPORA = Way("SELECT tenant, version, chunks FROM weir_corpora($1)")
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """What a search found, nearest first, and the corpus it was found in; version None: an empty one."""
+    """What a search found, nearest first, and the corpus it was found in; version None: an empty one.
+
+    `effort` is the share of the usual effort that decided it: an exact search has no use for less than all.
+    """
 
     passages: list[Passage]
     corpus_version: int | None
+    effort: float = 1.0
 
 
 class SearchFailed(Exception):
@@ -114,11 +118,12 @@ class Store:
         chosen = way(chunks, top_k, exact_up_to=self._exact_up_to, effort=effort)
         rows = await self._query(deadline, tenant, chosen, tenant, vector, top_k, model)
         if chosen is not EXACTLY and len(rows) < min(top_k, chunks):
-            rows = await self._query(deadline, tenant, EXACTLY, tenant, vector, top_k, model)
+            chosen = EXACTLY
+            rows = await self._query(deadline, tenant, chosen, tenant, vector, top_k, model)
         version = rows[0]["corpus_version"] if rows else None
         if version is not None:
             self.learn(tenant, version)
-        return Found([_passage(row) for row in rows], version)
+        return Found([_passage(row) for row in rows], version, 1.0 if chosen is EXACTLY else effort)
 
     async def _query(self, deadline: float, tenant: str, way: Way, *arguments: object) -> list[Any]:
         if asyncio.get_running_loop().time() >= deadline:
