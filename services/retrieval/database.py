@@ -4,7 +4,8 @@ The schema is brought up to date by whoever connects first, under an advisory lo
 an ingest that start together do it once. A database that is newer than this program is left alone, with a clear word.
 
 Every query runs in a transaction that has first become a role without rights of its own and named its tenant (see
-locks.sql). The opening is one message, so that a query costs three round trips: opening, query, end.
+locks.sql). The opening is one message, so that a query costs three round trips: opening, query, end. Who searches waits
+for the first two.
 """
 
 from __future__ import annotations
@@ -41,21 +42,58 @@ class SchemaTooNew(Exception):
 
 
 class Session:
-    """One connection, for queries that read."""
+    """One connection, for queries that read, one after the other.
 
-    __slots__ = ("connection",)
+    A pool's session hands over its rows, or its error, before the transaction has ended, and is `unsettled` until it
+    has: the caller waits for two round trips, not three. The next query ends it in the message that opens its own;
+    where none is waiting, the pool has it settled before it lies idle. Without a pool, `fetch` does that itself.
+    """
 
-    def __init__(self, connection: Any) -> None:
+    __slots__ = ("_pooled", "connection")
+
+    def __init__(self, connection: Any, *, pooled: bool = False) -> None:
         self.connection = connection
+        self._pooled = pooled
 
     async def fetch(
         self, limit_s: float, sql: str, *arguments: object, tenant: str, settings: Mapping[str, str] | None = None
     ) -> list[Any]:
-        """Run one query among this tenant's rows; the server gives up on it after `limit_s`."""
-        limit_ms = max(1, math.ceil(limit_s * 1000))
-        async with locked(self.connection, READER, tenant, {"statement_timeout": str(limit_ms), **(settings or {})}):
-            rows: list[Any] = await self.connection.fetch(sql, *arguments)
+        """Run one query among this tenant's rows; the server gives up on it after `limit_s`.
+
+        A fetch that is cancelled leaves the connection as it is: whoever cancels it terminates the connection.
+        """
+        try:
+            rows = await self._fetch(limit_s, sql, *arguments, tenant=tenant, settings=settings or {})
+        except Exception:
+            if not self._pooled:
+                await self.settle()
+            raise
+        if not self._pooled:
+            await self.settle()
         return rows
+
+    async def _fetch(
+        self, limit_s: float, sql: str, *arguments: object, tenant: str, settings: Mapping[str, str]
+    ) -> list[Any]:
+        clock = asyncio.get_running_loop().time
+        due = clock() + limit_s
+        timeout = {"statement_timeout": str(max(1, math.ceil(limit_s * 1000)))}
+        before = "COMMIT; " if self.unsettled else ""
+        await self.connection.execute(before + _opening(READER, tenant, {**timeout, **settings}))
+        if clock() >= due:
+            raise asyncpg.QueryCanceledError("there was no time left when its transaction was open")
+        rows: list[Any] = await self.connection.fetch(sql, *arguments)
+        return rows
+
+    @property
+    def unsettled(self) -> bool:
+        """Its transaction has not ended. It holds locks, and a failed one takes no more statements."""
+        return not self.connection.is_closed() and bool(self.connection.is_in_transaction())
+
+    async def settle(self) -> None:
+        """End the transaction, if there is one; COMMIT rolls a failed one back."""
+        if self.unsettled:
+            await self.connection.execute("COMMIT")
 
     def is_closed(self) -> bool:
         return bool(self.connection.is_closed())

@@ -5,7 +5,11 @@ the background, one attempt at a time, with a growing and jittered pause while a
 itself when the server is back and a restarted server is not stampeded. With no connection at all, `take` says so at
 once; with all of them lent it waits in line, first come first served, until the deadline.
 
-Bounds: at most `size` connections; at most `max_waiting` wait; a pause is at most `PAUSE_AT_MOST_S`.
+A connection may come back with something left to end. The next in line takes it as it is; where there is none, it is
+settled in the background, and lies idle only after that.
+
+Bounds: at most `size` connections; at most `max_waiting` wait; a pause is at most `PAUSE_AT_MOST_S`;
+a connection that does not settle within `SETTLE_WITHIN_S` is discarded.
 """
 
 from __future__ import annotations
@@ -16,10 +20,12 @@ from collections import deque
 from collections.abc import Awaitable, Callable
 from typing import Generic, Protocol, TypeVar
 
+from services.retrieval.deadline import by
 from services.runtime.log import Log
 
 PAUSE_S = 0.1
 PAUSE_AT_MOST_S = 2.0
+SETTLE_WITHIN_S = 1.0
 
 
 class Down(Exception):
@@ -39,6 +45,11 @@ class Connection(Protocol):
 
     def on_lost(self, callback: Callable[[], None]) -> None: ...
 
+    @property
+    def unsettled(self) -> bool: ...
+
+    async def settle(self) -> None: ...
+
 
 C = TypeVar("C", bound=Connection)
 
@@ -57,6 +68,7 @@ class Pool(Generic[C]):
         self._open: set[C] = set()
         self._idle: deque[C] = deque()
         self._waiting: deque[asyncio.Future[C]] = deque()
+        self._settling: set[asyncio.Task[None]] = set()
         self._wanted = asyncio.Event()
         self._failures = 0
         self._was_up: bool | None = None
@@ -70,7 +82,7 @@ class Pool(Generic[C]):
 
     @property
     def lent(self) -> int:
-        """Connections at work."""
+        """Connections at work, those that settle included."""
         return len(self._open) - len(self._idle)
 
     def start(self) -> None:
@@ -83,6 +95,8 @@ class Pool(Generic[C]):
         if self._keeper is not None:
             self._keeper.cancel()
             await asyncio.wait({self._keeper})
+        for task in self._settling:
+            task.cancel()
         leaving = list(self._open)
         self._open.clear()
         self._idle.clear()
@@ -130,7 +144,20 @@ class Pool(Generic[C]):
             if not place.done():
                 place.set_result(connection)
                 return
-        self._idle.append(connection)
+        if connection.unsettled:
+            task = asyncio.get_running_loop().create_task(self._settle(connection), name="postgres-settle")
+            self._settling.add(task)
+            task.add_done_callback(self._settling.discard)
+        else:
+            self._idle.append(connection)
+
+    async def _settle(self, connection: C) -> None:
+        try:
+            await by(asyncio.get_running_loop().time() + SETTLE_WITHIN_S, connection.settle())
+        except Exception:  # late, lost, or an answer that is no answer: it cannot be trusted with another query
+            self.discard(connection)
+        else:
+            self.give_back(connection)
 
     def discard(self, connection: C) -> None:
         """The query was not answered: nobody may use this connection again."""

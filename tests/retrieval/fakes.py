@@ -117,10 +117,10 @@ class FakeCache:
 
 
 class FakeConnection:
-    """A connection that is open until someone ends it."""
+    """A connection that is open until someone ends it, and that settles in an instant."""
 
     def __init__(self) -> None:
-        self.closed = False
+        self.closed = self.unsettled = False
         self._lost: Callable[[], None] = lambda: None
 
     def is_closed(self) -> bool:
@@ -131,6 +131,9 @@ class FakeConnection:
 
     def on_lost(self, callback: Callable[[], None]) -> None:
         self._lost = callback
+
+    async def settle(self) -> None:
+        self.unsettled = False
 
     def lose(self) -> None:
         """The server goes away."""

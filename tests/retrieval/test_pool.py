@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from services.retrieval.pool import PAUSE_AT_MOST_S, Busy, Down, Pool
+from services.retrieval.pool import PAUSE_AT_MOST_S, SETTLE_WITHIN_S, Busy, Down, Pool
 from tests.retrieval.fakes import FakeConnection, Lines
 from tests.virtual_time import run
 
@@ -41,13 +41,18 @@ class Server:
 
 
 def with_pool(
-    scenario: Callable[[Pool[FakeConnection], Server], Awaitable[None]], *, size: int = 2, down: bool = False
+    scenario: Callable[[Pool[FakeConnection], Server], Awaitable[None]],
+    *,
+    size: int = 2,
+    down: bool = False,
+    server: Server | None = None,
 ) -> str:
     """Run a scenario on a started pool; returns what was logged."""
     lines = Lines()
 
+    server = server or Server()
+
     async def main() -> None:
-        server = Server()
         server.fault = ConnectionRefusedError("refused") if down else None
         pool = Pool(server.connect, size=size, max_waiting=2, log=lines.log, chance=random.Random(1))
         pool.start()
@@ -209,3 +214,96 @@ def test_a_server_that_accepts_but_never_answers_is_not_hammered() -> None:
         assert len(server.attempts) < 60
 
     with_pool(scenario, size=1)
+
+
+class Unhurried(FakeConnection):
+    """Takes its time to settle, or fails at it."""
+
+    def __init__(self, takes_s: float, fails: bool) -> None:
+        super().__init__()
+        self._takes_s = takes_s
+        self._fails = fails
+
+    async def settle(self) -> None:
+        await asyncio.sleep(self._takes_s)
+        if self._fails:
+            raise ConnectionResetError
+        self.unsettled = False
+
+
+class Untidy(Server):
+    """Its connections come back with something left to end."""
+
+    def __init__(self, takes_s: float = 0.1, *, fails: bool = False) -> None:
+        super().__init__()
+        self._takes_s = takes_s
+        self._fails = fails
+
+    async def connect(self) -> FakeConnection:
+        await super().connect()
+        self.made[-1] = Unhurried(self._takes_s, self._fails)
+        return self.made[-1]
+
+
+def test_what_comes_back_unsettled_lies_idle_only_when_it_has_settled() -> None:
+    async def scenario(pool: Pool[FakeConnection], server: Server) -> None:
+        now = asyncio.get_running_loop().time()
+        connection = await pool.take(now)
+        connection.unsettled = True
+        pool.give_back(connection)
+        assert (pool.open, pool.lent) == (1, 1)
+        with pytest.raises(Busy):
+            await pool.take(now + 0.05)
+        assert await pool.take(now + 0.2) is connection
+        assert asyncio.get_running_loop().time() == pytest.approx(now + 0.1)
+        assert not connection.unsettled
+
+    with_pool(scenario, size=1, server=Untidy())
+
+
+def test_the_next_in_line_does_not_wait_for_it_to_settle() -> None:
+    async def scenario(pool: Pool[FakeConnection], server: Server) -> None:
+        now = asyncio.get_running_loop().time()
+        connection = await pool.take(now)
+        next_one = asyncio.create_task(pool.take(now + 1))
+        await asyncio.sleep(0)
+        connection.unsettled = True
+        pool.give_back(connection)
+        assert await next_one is connection
+        assert connection.unsettled
+        assert asyncio.get_running_loop().time() == now
+
+    with_pool(scenario, size=1, server=Untidy())
+
+
+@pytest.mark.parametrize("untidy", [Untidy(60.0), Untidy(0.1, fails=True)], ids=["never", "fails"])
+def test_what_does_not_settle_is_replaced(untidy: Untidy) -> None:
+    async def scenario(pool: Pool[FakeConnection], server: Server) -> None:
+        connection = await pool.take(asyncio.get_running_loop().time())
+        connection.unsettled = True
+        pool.give_back(connection)
+        await asyncio.sleep(SETTLE_WITHIN_S + 1)
+        assert connection.closed
+        assert (pool.open, pool.lent) == (1, 0)
+        assert await pool.take(asyncio.get_running_loop().time()) is not connection
+
+    with_pool(scenario, size=1, server=untidy)
+
+
+def test_a_pool_that_stops_waits_for_nothing_to_settle() -> None:
+    left: list[FakeConnection] = []
+
+    async def scenario(pool: Pool[FakeConnection], server: Server) -> None:
+        loop = asyncio.get_running_loop()
+        connection = await pool.take(loop.time())
+        connection.unsettled = True
+        pool.give_back(connection)
+        began = loop.time()
+        await pool.stop()
+        assert loop.time() == began
+        await asyncio.sleep(0.01)
+        assert "postgres-settle" not in {task.get_name() for task in asyncio.all_tasks()}
+        left.append(connection)
+
+    with_pool(scenario, size=1, server=Untidy(30.0))
+    assert left[0].closed
