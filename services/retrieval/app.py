@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import random
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 from services.core.breaker import Breaker
@@ -16,6 +18,7 @@ from services.retrieval.embedder import LinedEmbedder
 from services.retrieval.library import Library
 from services.retrieval.metrics import RetrievalMetrics
 from services.retrieval.modelprocess import ModelProcess
+from services.retrieval.occasional import Occasional
 from services.retrieval.pool import Pool
 from services.retrieval.search import Retrieval
 from services.retrieval.semantic import Semantic
@@ -62,13 +65,12 @@ def build(settings: RetrievalSettings, model: Path) -> Process:
     )
     warming = Warming(embedder, store, sessions=settings.postgres_pool_size)
     api = Api(retrieval, embedder, store, cache, warming)
-    library = Library(connection_pool(settings, log, size=WRITERS, application="weir-documents"))
+    library = Library(writers(settings, may_connect=lambda: pool.open >= settings.postgres_pool_size))
     documents = DocumentsApi(library, embedder, model, document_bounds(settings), learn=store.learn)
     service = Service(NAME, {**api.routes(), **documents.routes()}, ready=api.ready, log=log, drain=drain)
 
     async def start() -> None:
         await store.start()
-        library.start()
         await cache.start()
         await embedder.start()
         warming.start()
@@ -77,7 +79,7 @@ def build(settings: RetrievalSettings, model: Path) -> Process:
         await warming.stop()
         await embedder.stop()
         await cache.stop()
-        await library.stop()
+        library.stop()
         await store.stop()
 
     return from_settings(
@@ -94,17 +96,31 @@ def build(settings: RetrievalSettings, model: Path) -> Process:
     )
 
 
-def connection_pool(
-    settings: RetrievalSettings, log: Log, *, size: int | None = None, application: str = "weir-retrieval"
-) -> Pool[Session]:
-    """Sessions with the database, which connect by themselves."""
+def connection_pool(settings: RetrievalSettings, log: Log) -> Pool[Session]:
+    """The sessions in which searches run, which connect by themselves."""
+    size = settings.postgres_pool_size
+    return Pool(
+        partial(_session, settings, "weir-retrieval"),
+        size=size,
+        max_waiting=size * WAITING_PER_CONNECTION,
+        log=log,
+        chance=random.Random(),
+    )
 
-    async def session() -> Session:
-        timeout_s = settings.postgres_connect_timeout_s
-        return Session(await connect(settings.postgres_url, timeout_s=timeout_s, application=application))
 
-    size = size or settings.postgres_pool_size
-    return Pool(session, size=size, max_waiting=size * WAITING_PER_CONNECTION, log=log, chance=random.Random())
+def writers(settings: RetrievalSettings, *, may_connect: Callable[[], bool]) -> Occasional[Session]:
+    """The sessions of the documents API, which stand only while they are wanted."""
+    return Occasional(
+        partial(_session, settings, "weir-documents"),
+        size=WRITERS,
+        max_waiting=WRITERS * WAITING_PER_CONNECTION,
+        may_connect=may_connect,
+    )
+
+
+async def _session(settings: RetrievalSettings, application: str) -> Session:
+    timeout_s = settings.postgres_connect_timeout_s
+    return Session(await connect(settings.postgres_url, timeout_s=timeout_s, application=application))
 
 
 def document_bounds(settings: RetrievalSettings) -> Bounds:

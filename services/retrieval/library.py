@@ -1,22 +1,29 @@
 """A tenant's documents one at a time, over connections of their own: what the documents API asks of the database.
 
-Searches have another pool, so that somebody's writing never takes a search's connection. Every call is bounded by its
-deadline: a connection that is late is discarded, and what it had not committed with it.
+Somebody's writing never takes a search's connection, not even the last one that the server has to give: see
+`occasional.py`. Every call is bounded by its deadline: a connection that is late is discarded, and what it had not
+committed with it.
+
+The server stops as well, or it would hold the rows' locks for nobody. It bounds each statement by what was left of the
+time when the call began. And it looks every `NOTICED_MS` whether the connection still stands, so that it also stops for
+a client that has left early; a wire that dies without a word is what the bound is for.
 """
 
 from __future__ import annotations
 
+import asyncio
+import math
 from collections.abc import Callable, Coroutine
+from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import asyncpg
 
 from services.contracts.documents import DocumentEntry
 from services.retrieval.database import WRITER, Session, locked
-from services.retrieval.deadline import by
+from services.retrieval.deadline import Late, by
 from services.retrieval.minilm import Floats
-from services.retrieval.pool import Pool
 from services.retrieval.preparing import Prepared
 from services.retrieval.writing import Corpus
 
@@ -33,6 +40,12 @@ SELECT doc_id, title, version,
 FROM documents WHERE tenant = $1 AND doc_id > $2 ORDER BY doc_id LIMIT $3
 """
 VERSION = "SELECT version FROM corpora WHERE tenant = $1"
+
+NOTICED_MS = 250
+# Not every server knows this setting, and not every server's system can do it.
+NOTICE = f"""
+SELECT set_config(name, '{NOTICED_MS}', false) FROM pg_settings WHERE name = 'client_connection_check_interval'
+"""
 
 T = TypeVar("T")
 
@@ -51,19 +64,27 @@ class Held:
     chunks: int
 
 
+class Lends(Protocol):
+    """Who has connections to lend."""
+
+    async def take(self, deadline: float) -> Session: ...
+
+    def give_back(self, connection: Session) -> None: ...
+
+    def discard(self, connection: Session) -> None: ...
+
+    def stop(self) -> None: ...
+
+
 class Library:
     """Raises `Down` or `Busy` where there is no connection, `Late` at the deadline, and else `LibraryFailed`."""
 
-    def __init__(self, pool: Pool[Session]) -> None:
+    def __init__(self, pool: Lends) -> None:
         self._pool = pool
 
-    def start(self) -> None:
-        """Connect in the background."""
-        self._pool.start()
-
-    async def stop(self) -> None:
+    def stop(self) -> None:
         """Leave the database."""
-        await self._pool.stop()
+        self._pool.stop()
 
     async def held(self, tenant: str, doc_id: str, deadline: float) -> Held | None:
         """One document; None: there is none."""
@@ -109,7 +130,10 @@ class Library:
     async def _over(self, deadline: float, work: Callable[[Any], Coroutine[Any, Any, T]]) -> T:
         session = await self._pool.take(deadline)
         try:
-            done = await by(deadline, work(session.connection))
+            done = await by(deadline, _bounded(session.connection, deadline, work))
+        except asyncpg.QueryCanceledError:
+            self._pool.give_back(session)
+            raise Late from None
         except asyncpg.PostgresError as error:
             self._pool.give_back(session)
             raise LibraryFailed(type(error).__name__) from None
@@ -121,6 +145,15 @@ class Library:
             raise
         self._pool.give_back(session)
         return done
+
+
+async def _bounded(connection: Any, deadline: float, work: Callable[[Any], Coroutine[Any, Any, T]]) -> T:
+    """The same for the server: for the session, since a call may have several transactions."""
+    left_ms = max(1, math.ceil((deadline - asyncio.get_running_loop().time()) * 1000))
+    await connection.execute(f"SET statement_timeout = {left_ms}")
+    with suppress(asyncpg.PostgresError):
+        await connection.execute(NOTICE)
+    return await work(connection)
 
 
 async def _version(connection: Any, tenant: str) -> int:

@@ -61,6 +61,11 @@ class FaultStand:
     async def source(self, query: str, **fields: object) -> str:
         return str((await self.ask(query, **fields))["source"])
 
+    async def documents(self) -> tuple[int, str | None]:
+        """Status of a list of documents, and why there is none."""
+        answer = await self._http.get("/documents", headers={"x-tenant": "demo"})
+        return answer.status_code, answer.json().get("error", {}).get("details", {}).get("reason")
+
     async def until(self, condition: Callable[[], Awaitable[bool]]) -> None:
         """Wait for a condition rather than for a time; give up, loudly, after a while."""
         async with asyncio.timeout(60):

@@ -141,9 +141,33 @@ def test_with_every_connection_of_the_server_taken_there_is_no_search_until_one_
             await stand.database.become(HEALTHY)
             for _ in range(3):
                 await falls_back(stand)
-            for _ in range(4):  # its documents API has a pool of its own, which is as eager
-                await hogs.pop().close()
+            await hogs.pop().close()
             await stand.until_source("db", "With one connection?")
+
+    stand_up(settings, model, scenario)
+
+
+def test_documents_take_no_connection_from_the_server_before_searches_have_all_of_theirs(
+    settings: RetrievalSettings, model: Path, postgres: EmbeddedPostgres
+) -> None:
+    async def scenario(stand: FaultStand) -> None:
+        assert await stand.documents() == (200, None)
+        await stand.database.become(REFUSE)
+        await stand.until(stand.has_left_postgres)
+        async with taking_every_connection(postgres.url) as hogs:
+            await stand.database.become(HEALTHY)
+            for _ in range(settings.postgres_pool_size - 1):
+                await hogs.pop().close()
+                assert await stand.documents() == (503, "store_down")
+            await stand.until_source("db", "With all connections but one?")
+            assert await stand.documents() == (503, "store_down")
+            for _ in range(2):
+                await hogs.pop().close()
+
+            async def are_listed() -> bool:
+                return await stand.documents() == (200, None)
+
+            await stand.until(are_listed)
 
     stand_up(settings, model, scenario)
 
