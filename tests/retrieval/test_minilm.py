@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import mmap
-import struct
 from pathlib import Path
 
 import numpy as np
@@ -22,7 +20,6 @@ from services.retrieval.minilm import (
     find_model,
     gelu,
     packable,
-    read_safetensors,
 )
 from tests.retrieval.minilm_reference import TEXTS, reference_vector
 
@@ -89,26 +86,3 @@ def test_a_pass_takes_at_least_one_text_and_never_more_tokens_than_fit(lengths: 
     assert 1 <= count <= len(lengths)
     assert count == 1 or sum(lengths[:count]) <= PACKED_TOKENS
     assert count == len(lengths) or sum(lengths[: count + 1]) > PACKED_TOKENS
-
-
-def test_a_folder_without_a_model_is_named(tmp_path: Path) -> None:
-    with pytest.raises(ModelUnusable, match=r"lacks config\.json, tokenizer\.json, model\.safetensors"):
-        find_model(str(tmp_path))
-
-
-def test_a_model_of_another_kind_is_refused_rather_than_miscomputed(tmp_path: Path) -> None:
-    (tmp_path / "config.json").write_text(json.dumps({"model_type": "bert", "hidden_size": 768, "hidden_act": "relu"}))
-    with pytest.raises(ModelUnusable, match=r"hidden_size is 768, not 384; hidden_act is 'relu', not 'gelu'"):
-        MiniLM(tmp_path)
-
-
-def test_damaged_weights_are_refused(tmp_path: Path) -> None:
-    header = json.dumps({"a": {"dtype": "F32", "shape": [4], "data_offsets": [0, 16]}}).encode()
-    file = tmp_path / "model.safetensors"
-    file.write_bytes(struct.pack("<Q", len(header)) + header + b"\0" * 12)  # four bytes short
-    with (
-        file.open("rb") as opened,
-        mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_READ) as mapped,
-        pytest.raises(ModelUnusable, match="the weights are damaged: a is not as long"),
-    ):
-        read_safetensors(mapped)
