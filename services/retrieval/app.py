@@ -14,7 +14,7 @@ from services.retrieval.cache import Cache, redis_client
 from services.retrieval.config import RetrievalSettings
 from services.retrieval.database import Session, connect
 from services.retrieval.documentsapi import Bounds, DocumentsApi
-from services.retrieval.embedder import LinedEmbedder
+from services.retrieval.embedder import LinedEmbedder, Model
 from services.retrieval.library import Library
 from services.retrieval.metrics import RetrievalMetrics
 from services.retrieval.modelprocess import ModelProcess
@@ -36,15 +36,14 @@ SEMANTIC_ENTRIES = 1000  # of a tenant: a look-up compares with all of them
 WRITERS = 2  # connections of the documents API: as many as it writes at once
 
 
-def build(settings: RetrievalSettings, model: Path) -> Process:
-    """The service over the model in that folder, ready to be run."""
+def build(settings: RetrievalSettings, model: Path, *, embeds: Model | None = None) -> Process:
+    """The service over the model in that folder, ready to be run; `embeds` computes instead of a process of its own."""
     log = Log(NAME, settings.log_level)
     drain = Drain()
     registry = new_registry()
     metrics = RetrievalMetrics(registry)
-    embedder = LinedEmbedder(
-        ModelProcess(model, threads=settings.embed_threads), queue_size=settings.embed_queue_size, metrics=metrics
-    )
+    embeds = embeds or ModelProcess(model, threads=settings.embed_threads)
+    embedder = LinedEmbedder(embeds, queue_size=settings.embed_queue_size, metrics=metrics)
     pool = connection_pool(settings, log)
     store = Store(pool, log=log, exact_up_to=settings.exact_search_chunks)
     cache = exact_cache(settings, metrics, log)
@@ -120,7 +119,8 @@ def writers(settings: RetrievalSettings, *, may_connect: Callable[[], bool]) -> 
 
 async def _session(settings: RetrievalSettings, application: str) -> Session:
     timeout_s = settings.postgres_connect_timeout_s
-    return Session(await connect(settings.postgres_url, timeout_s=timeout_s, application=application))
+    connection = await connect(settings.postgres_url, timeout_s=timeout_s, application=application)
+    return Session(connection, pooled=True)
 
 
 def document_bounds(settings: RetrievalSettings) -> Bounds:
