@@ -87,7 +87,7 @@ def test_a_model_that_reads_less_is_read_less_of_and_is_refused_longer_chunks(mo
     assert len(made.tokenize("overload " * 1000)) == 128
     assert made.fingerprint != MiniLM(model).fingerprint
     assert shape_of(short, chunk_tokens=126).max_tokens == 128
-    with pytest.raises(ModelUnusable, match=r"CHUNK_TOKENS is 127, and the model in .* reads 126 tokens of a text: set"):
+    with pytest.raises(ModelUnusable, match=r"CHUNK_TOKENS is 127, and the model in .* reads 126 tokens of a text"):
         shape_of(short, chunk_tokens=127)
 
 
