@@ -91,8 +91,8 @@ def test_a_database_that_is_slower_than_the_budget_costs_no_more_than_the_search
     hasty = settings.model_copy(update={"retrieval_budget_ms": 600.0})
 
     async def scenario(stand: FaultStand) -> None:
-        await stand.database.become(Fault(latency_s=0.1))
-        for _ in range(3):
+        await stand.database.become(Fault(latency_s=0.5))
+        for _ in range(2):
             await falls_back(stand)
         await stand.database.become(HEALTHY)
 
