@@ -9,10 +9,12 @@ import numpy as np
 
 from services.contracts.search import Passage
 from services.retrieval.minilm import DIMENSIONS, Floats
+from services.retrieval.reach import Reach
 from services.retrieval.semantic import Semantic
 
 SIZES = (1_000, 10_000)
 LOOKUPS = 300
+REACH = Reach(1.0, 5)
 PLENTY_BYTES = 1 << 31
 
 
@@ -28,11 +30,13 @@ def lookup_us(entries: int) -> float:
     results = [Passage("guide.md#0", "guide.md", 1, "text", 0.5)]
     kept = vectors(entries)
     for number, vector in enumerate(kept):
-        cache.keep("demo", version=1, params="", query=str(number), vector=vector, results=results, ttl_s=60.0)
+        cache.keep(
+            "demo", version=1, params="", query=str(number), vector=vector, results=results, reach=REACH, ttl_s=60.0
+        )
     took = []
     for vector in kept[:LOOKUPS]:
         began = time.thread_time_ns()
-        found = cache.nearest("demo", version=1, params="", vector=vector)
+        found = cache.nearest("demo", version=1, params="", vector=vector, reach=REACH)
         took.append((time.thread_time_ns() - began) / 1000)
         assert found is not None
     return statistics.median(took)

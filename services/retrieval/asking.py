@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from services.contracts.search import RetrieveRequest
 from services.retrieval.cache import CacheKey, Kept
 from services.retrieval.deadline import Late
+from services.retrieval.reach import Reach
 from services.retrieval.store import Found
 
 
@@ -17,6 +19,7 @@ class Ask:
 
     request: RetrieveRequest
     key: CacheKey
+    reach: Reach
     version: int | None
     ttl_s: float
     began: float
@@ -27,12 +30,12 @@ class Ask:
 
     @property
     def params(self) -> str:
-        """All that decides a result beside tenant, corpus and question."""
-        return f"{self.key.top_k} {self.key.hybrid:d} {self.key.model}"
+        """All that decides a result beside tenant, corpus, question and reach."""
+        return f"{self.key.hybrid:d} {self.key.model}"
 
     def takes(self, kept: Kept) -> bool:
-        """Whether this is fresh, and young enough for this one, too."""
-        return kept.fresh and kept.age_s < self.ttl_s
+        """Whether this is fresh, young enough for this one, too, and was looked for as far."""
+        return kept.fresh and kept.age_s < self.ttl_s and kept.reach.covers(self.reach)
 
 
 @dataclass(slots=True)
@@ -51,9 +54,13 @@ class Span:
 
     @property
     def seconds(self) -> float:
+        return self.seconds_since(-math.inf)
+
+    def seconds_since(self, joined: float) -> float:
+        """What of it was after that time: whoever joins late has not waited for all of it."""
         if self.began is None:
             return 0.0
-        return (self.clock() if self.ended is None else self.ended) - self.began
+        return max(0.0, (self.clock() if self.ended is None else self.ended) - max(self.began, joined))
 
 
 @dataclass(slots=True)

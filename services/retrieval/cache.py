@@ -1,9 +1,10 @@
-"""The exact cache: results by tenant, query and depth, in Redis. It may save a search and must never cost one.
+"""The exact cache: results by tenant and query, in Redis. It may save a search and must never cost one.
 
 One entry serves twice. Its key is an HMAC of all that decides a result; its value carries the tenant and the corpus
 version it was computed from, and is checked on every read, for a shared store may hand out anything. Of the current
-version and younger than the time to live, an entry is fresh. Otherwise it is kept a while longer as the fallback of a
-search that fails: it is then already in hand, so the fallback costs no time of its own.
+version, younger than the time to live and found by looking at least as far as is asked for, an entry is fresh.
+Otherwise it is kept a while longer as the fallback of a search that fails: it is then already in hand, so the fallback
+costs no time of its own. What was found with less effort does not replace a fresh entry that took more.
 
 The HMAC's secret is the same at every replica, or they would not find each other's entries. Without the secret, whoever
 can list the keys cannot test a guess at what was asked. With an empty one they can, as with any plain digest.
@@ -13,7 +14,9 @@ expiring together, and a popular one from being missed by all at once, is told i
 
 Redis gets min(`timeout_s`, a quarter of the remaining budget) and no second try. What it does wrong is a miss, counted
 and swallowed. After three failures in a row a breaker opens and nobody waits for it any more: a watcher asks on behalf
-of all, and closes the breaker again. One log line per change.
+of all, and closes the breaker again. One log line per change. The breaker answers one question, whether a read with all
+of its time is served: so an answer that took longer than `timeout_s`, to a write or to the watcher, does not close it,
+and a read that had less time than that only raises a doubt, which the watcher settles at once.
 """
 
 from __future__ import annotations
@@ -41,22 +44,39 @@ from services.core.breaker import Breaker, Change, State
 from services.retrieval.deadline import Late, by
 from services.retrieval.freshness import due_early, share_of_life
 from services.retrieval.metrics import RetrievalMetrics
+from services.retrieval.reach import Reach
 from services.runtime.log import Log
 
-PREFIX = "weir:retrieval:2:"
+PREFIX = "weir:retrieval:3:"
 MAX_ENTRY_BYTES = 262_144
 MAX_WRITES = 64  # writes under way at once; more are dropped
 WRITE_TIMEOUT_S = 0.25  # nobody waits for a write
 WATCH_EVERY_S = 1.0
+SETTLE_EVERY_S = 0.1  # how soon after a look a doubt is reason for another
 SHARE_OF_BUDGET = 0.25
 
 T = TypeVar("T")
+
+# Keep ARGV[1] for ARGV[2] ms, unless a fresh entry is there that took more effort than ARGV[4], of no older corpus
+# than ARGV[3]; ARGV[5] is the key's share of its time to live. What is there may be anything: it is read in a pcall.
+UNLESS_FULLER = """
+local is_read, is_fuller = pcall(function()
+  local entry = cmsgpack.unpack(redis.pcall('GET', KEYS[1]))
+  local version, fresh_s, life_s, effort = entry[3], entry[4], entry[5], entry[7]
+  local age_s = life_s - redis.call('PTTL', KEYS[1]) / 1000
+  return effort > tonumber(ARGV[4]) and version >= tonumber(ARGV[3]) and age_s < fresh_s * ARGV[5]
+end)
+if is_read and is_fuller then return 0 end
+redis.call('SET', KEYS[1], ARGV[1], 'PX', ARGV[2])
+return 1
+"""
 
 
 class Entry(msgspec.Struct, frozen=True, array_like=True):
     """What is stored. `fresh_s` of its `life_s` it may stand for a search; for the rest it is a fallback.
 
-    `cost_s` is what it took to find: the dearer, the sooner a reader may refresh it.
+    `cost_s` is the time it took to find: the dearer, the sooner a reader may refresh it. `effort` and `depth` are how
+    far was looked for it. Redis knows the order of the fields, too (`UNLESS_FULLER`).
     """
 
     key: str
@@ -65,6 +85,8 @@ class Entry(msgspec.Struct, frozen=True, array_like=True):
     fresh_s: float
     life_s: float
     cost_s: float
+    effort: float
+    depth: int
     results: list[Passage]
 
 
@@ -73,6 +95,7 @@ class Kept:
     """An entry that was read and checked. `refresh`: it is fresh, and this reader should find it anew all the same."""
 
     results: list[Passage]
+    reach: Reach
     age_s: float
     fresh: bool
     refresh: bool = False
@@ -84,18 +107,17 @@ class Unreachable(Exception):
 
 @dataclass(frozen=True, slots=True)
 class CacheKey:
-    """What makes two retrievals the same. Redis sees its HMAC: never a query."""
+    """What makes two questions the same. Redis sees its HMAC: never a query."""
 
     tenant: str
     query: str
-    top_k: int
     model: str
     hybrid: bool = True
 
     def digest(self, secret: bytes) -> str:
         """Every part with its length before it, so that no two keys run together."""
         message = bytearray()
-        for part in (self.model, self.tenant, f"{self.top_k} {self.hybrid:d}", self.query):
+        for part in (self.model, self.tenant, f"{self.hybrid:d}", self.query):
             data = part.encode("utf-8")
             message += len(data).to_bytes(8, "big") + data
         return PREFIX + hmac.digest(secret, message, "sha256").hex()
@@ -133,6 +155,7 @@ class Cache:
         self._secret = secret
         self._chance = chance or random.Random()
         self._client = client
+        self._set_unless_fuller = client.register_script(UNLESS_FULLER)
         self._breaker = breaker
         self._timeout_s = timeout_s
         self._stale_s = stale_s
@@ -142,6 +165,7 @@ class Cache:
         self._decode = msgspec.msgpack.Decoder(Entry).decode
         self._writes: set[asyncio.Task[None]] = set()
         self._watcher: asyncio.Task[None] | None = None
+        self._doubt = asyncio.Event()
 
     @property
     def up(self) -> bool:
@@ -162,8 +186,11 @@ class Cache:
         with contextlib.suppress(Late, RedisError, OSError):
             await by(asyncio.get_running_loop().time() + WRITE_TIMEOUT_S, self._client.aclose())
 
-    async def get(self, key: CacheKey, *, version: int | None, ttl_s: float, budget_s: float) -> Kept | None:
-        """The entry under this key, if there is a sound one; fresh if of this corpus version and young enough.
+    async def get(
+        self, key: CacheKey, *, reach: Reach, version: int | None, ttl_s: float, budget_s: float
+    ) -> Kept | None:
+        """The entry under this key, if there is a sound one; fresh if it is of this corpus version, young enough, and
+        was found by looking as far as `reach`.
 
         `ttl_s` bounds how old a fresh one may be; each key gets its own share of it.
         """
@@ -177,21 +204,31 @@ class Cache:
         except (ResponseError, Unreachable):  # refused (a key of another type, no permission), or not answered
             self._count["error"].inc()
             return None
-        kept = None if data is None else self._check(digest, key.tenant, data, left_ms, version, ttl_s)
+        kept = None if data is None else self._check(digest, key.tenant, data, left_ms, reach, version, ttl_s)
         result = "miss" if data is None else "invalid" if kept is None else "hit" if kept.fresh else "stale"
         self._count[result].inc()
         return kept
 
-    def put(self, key: CacheKey, results: list[Passage], *, version: int, ttl_s: float, cost_s: float = 0.0) -> None:
+    def put(
+        self,
+        key: CacheKey,
+        results: list[Passage],
+        *,
+        reach: Reach,
+        version: int,
+        ttl_s: float,
+        cost_s: float = 0.0,
+    ) -> None:
         """Keep a whole, unerrored result that took `cost_s` to find, in the background."""
         if ttl_s <= 0 or not results:
             return
         digest, life_s = key.digest(self._secret), ttl_s + self._stale_s
-        data = self._encode(Entry(digest, key.tenant, version, ttl_s, life_s, cost_s, results))
+        entry = Entry(digest, key.tenant, version, ttl_s, life_s, cost_s, reach.effort, reach.depth, results)
+        data = self._encode(entry)
         if not self.up or len(self._writes) >= MAX_WRITES or len(data) > MAX_ENTRY_BYTES:
             self._count["not_stored"].inc()
             return
-        task = asyncio.get_running_loop().create_task(self._write(digest, data, life_s))
+        task = asyncio.get_running_loop().create_task(self._write(entry, data))
         self._writes.add(task)
         task.add_done_callback(self._writes.discard)
 
@@ -202,19 +239,22 @@ class Cache:
             data, left_ms = await pipeline.execute()
         return data, left_ms
 
-    async def _set(self, digest: str, data: bytes, life_s: float) -> None:
-        await self._client.set(digest, data, px=max(1, round(life_s * 1000)))
+    async def _set(self, entry: Entry, data: bytes) -> bool:
+        life_ms = max(1, round(entry.life_s * 1000))
+        if entry.effort == 1:  # nothing took more
+            return bool(await self._client.set(entry.key, data, px=life_ms))
+        held_to: list[bytes | int | float] = [data, life_ms, entry.version, entry.effort, share_of_life(entry.key)]
+        return bool(await self._set_unless_fuller(keys=[entry.key], args=held_to))
 
-    async def _write(self, digest: str, data: bytes, life_s: float) -> None:
+    async def _write(self, entry: Entry, data: bytes) -> None:
         try:
-            await self._ask(self._set(digest, data, life_s), WRITE_TIMEOUT_S)
+            is_stored = await self._ask(self._set(entry, data), WRITE_TIMEOUT_S)
         except (ResponseError, Unreachable):  # full, read-only, or gone
-            self._count["not_stored"].inc()
-        else:
-            self._count["stored"].inc()
+            is_stored = False
+        self._count["stored" if is_stored else "not_stored"].inc()
 
     def _check(
-        self, digest: str, tenant: str, data: bytes, left_ms: int, version: int | None, ttl_s: float
+        self, digest: str, tenant: str, data: bytes, left_ms: int, asked: Reach, version: int | None, ttl_s: float
     ) -> Kept | None:
         """None unless this is what we stored under this key, for this tenant, with an end to its life."""
         if not isinstance(data, bytes) or len(data) > MAX_ENTRY_BYTES:
@@ -224,36 +264,57 @@ class Cache:
         except msgspec.DecodeError:
             return None
         age_s = entry.life_s - left_ms / 1000
-        if entry.key != digest or entry.tenant != tenant or left_ms < 0 or not -1 <= age_s < math.inf:
+        if entry.key != digest or entry.tenant != tenant or not 0 < entry.effort <= 1:
             return None
+        if left_ms < 0 or not -1 <= age_s < math.inf:
+            return None
+        reach = Reach(entry.effort, entry.depth)
         fresh_for_s = min(entry.fresh_s, ttl_s) * share_of_life(digest) - age_s
-        fresh = entry.version == version and fresh_for_s > 0
+        fresh = entry.version == version and fresh_for_s > 0 and reach.covers(asked)
         refresh = fresh and due_early(fresh_for_s, entry.cost_s, 1 - self._chance.random())
-        return Kept(entry.results, max(0.0, age_s), fresh, refresh)
+        return Kept(entry.results, reach, max(0.0, age_s), fresh, refresh)
 
     async def _ask(self, work: Coroutine[Any, Any, T], allowance_s: float) -> T:
         """One exchange with Redis, its end told to the breaker. Raises `Unreachable` or `ResponseError`."""
-        loop = asyncio.get_running_loop()
-        asked_at = loop.time()
+        asked_at = asyncio.get_running_loop().time()
         try:
             answer = await by(asked_at + allowance_s, work)
         except ResponseError:
-            self._note(self._breaker.succeeded(loop.time()))
+            self._answered(asked_at)
             raise
         except (Late, RedisConnectionError, RedisTimeoutError, RedisError, OSError) as error:
-            self._note(self._breaker.failed(loop.time(), asked_at=asked_at), error)
+            self._failed(asked_at, error, hasty=isinstance(error, Late) and allowance_s < self._timeout_s)
             raise Unreachable from None
-        self._note(self._breaker.succeeded(loop.time()))
+        self._answered(asked_at)
         return answer
 
+    def _answered(self, asked_at: float) -> None:
+        """It speaks for Redis if a read could have waited for it."""
+        now = asyncio.get_running_loop().time()
+        if now - asked_at <= self._timeout_s:
+            self._note(self._breaker.succeeded(now))
+
+    def _failed(self, asked_at: float, error: Exception, *, hasty: bool) -> None:
+        if hasty:
+            self._doubt.set()
+        else:
+            self._note(self._breaker.failed(asyncio.get_running_loop().time(), asked_at=asked_at), error)
+
     async def _watch(self) -> None:
-        """Ask for a sign of life once a second, so that an open breaker closes without a client paying for it."""
+        """Ask for a sign of life, once a second or when in doubt, so that an open breaker closes without a client
+        paying for it.
+        """
         loop = asyncio.get_running_loop()
         while True:
+            self._doubt.clear()
             if self._breaker.allow(loop.time()):
                 with contextlib.suppress(ResponseError, Unreachable):
-                    await self._ask(self._ping(), WRITE_TIMEOUT_S)
-            await asyncio.sleep(WATCH_EVERY_S)
+                    await self._ask(self._ping(), WRITE_TIMEOUT_S)  # a connection may have to be made for it
+                    await self._ask(self._ping(), self._timeout_s)
+            await asyncio.sleep(SETTLE_EVERY_S)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(WATCH_EVERY_S - SETTLE_EVERY_S):
+                    await self._doubt.wait()
 
     async def _ping(self) -> None:
         await self._client.ping()

@@ -6,10 +6,12 @@ it. (Go's `golang.org/x/sync/singleflight` gave the idea its name.) What follows
 
 - Whoever leaves, the first one included, leaves alone. Only when the last has gone is the work cancelled.
 - Everyone has a deadline of their own, walks away at it, and never waits for anybody's clean-up.
+- Whoever asks for less may join work that does more. Of one key there may be several pieces of work, of different
+  worth: the first that `covers` what is asked for is joined.
 - A failure is told to those that wait now and remembered for nobody: the next to ask starts anew.
 - A result is one object for all of them: it is read, not changed.
 
-The number of shared keys is bounded. Beyond the bound the work is run all the same, only unshared: how much runs at
+How much is shared is bounded. Beyond the bound the work is run all the same, only unshared: how much runs at
 once is bounded where it runs, by the embedder's line and the pool of connections.
 """
 
@@ -25,26 +27,36 @@ from services.retrieval.deadline import Late
 T = TypeVar("T")
 
 
+class LeftBehind(Late):
+    """The waiter's time was up, and the work goes on; `of` is what whoever began it said it was of."""
+
+    def __init__(self, of: object) -> None:
+        super().__init__()
+        self.of = of
+
+
 @dataclass(slots=True, eq=False)
 class _Flight(Generic[T]):
     """Work under way, and a future for each that waits. A seat only says "look again"; the outcome is the task's."""
 
     task: asyncio.Task[T]
+    worth: Any
+    of: object
     seats: set[asyncio.Future[None]] = field(default_factory=set)
 
 
 class Flights(Generic[T]):
-    """Work under way by key; at most `most_keys` of it is shared."""
+    """Work under way by key; at most `most_shared` of it is shared. `covers` says whether work of one worth will do for
+    whoever asks for another; by default all work of a key is worth the same.
+    """
 
-    def __init__(self, *, most_keys: int) -> None:
-        self._most_keys = most_keys
-        self._flights: dict[Hashable, _Flight[T]] = {}
+    def __init__(self, *, most_shared: int, covers: Callable[[Any, Any], bool] = lambda worth, asked: True) -> None:
+        self._most_shared = most_shared
+        self._covers = covers
+        self._flights: dict[Hashable, list[_Flight[T]]] = {}
         self._tasks: set[asyncio.Task[T]] = set()  # also those that are cancelled and not yet gone: loops hold none
-
-    @property
-    def shared(self) -> int:
-        """Keys whose work can be joined."""
-        return len(self._flights)
+        self.shared = 0
+        """Pieces of work that can be joined."""
 
     @property
     def running(self) -> int:
@@ -52,9 +64,17 @@ class Flights(Generic[T]):
         return len(self._tasks)
 
     async def join(
-        self, key: Hashable, make: Callable[[], Coroutine[Any, Any, T]], *, deadline: float | None = None
+        self,
+        key: Hashable,
+        make: Callable[[], Coroutine[Any, Any, T]],
+        *,
+        deadline: float | None = None,
+        worth: object = None,
+        of: object = None,
     ) -> T:
-        """What the work for `key` returns or raises; `make` makes it if nobody has. `Late` at this one's deadline.
+        """What the work for `key` returns or raises; `make` makes it if nobody has, or nobody any of that `worth`.
+
+        `LeftBehind` at this one's deadline, with the `of` of whoever began the work.
 
         `make` should bound the work by what the service allows, not by what is left to its caller: others may have
         more time. Work that something else has cut off is `Late` as well: the caller itself was not cancelled.
@@ -62,7 +82,7 @@ class Flights(Generic[T]):
         loop = asyncio.get_running_loop()
         if deadline is not None and deadline <= loop.time():
             raise Late
-        flight = self._flights.get(key) or self._depart(key, make)
+        flight = self._joinable(key, worth) or self._depart(key, make, worth, of)
         seat: asyncio.Future[None] = loop.create_future()
         flight.seats.add(seat)
         timer = None if deadline is None else loop.call_at(deadline, _call, seat)
@@ -73,15 +93,21 @@ class Flights(Generic[T]):
                 timer.cancel()
             self._leave(key, flight, seat)
         if not flight.task.done() or flight.task.cancelled():
-            raise Late
+            raise LeftBehind(flight.of)
         return flight.task.result()
 
-    def _depart(self, key: Hashable, make: Callable[[], Coroutine[Any, Any, T]]) -> _Flight[T]:
+    def _joinable(self, key: Hashable, worth: object) -> _Flight[T] | None:
+        return next((flight for flight in self._flights.get(key, ()) if self._covers(flight.worth, worth)), None)
+
+    def _depart(
+        self, key: Hashable, make: Callable[[], Coroutine[Any, Any, T]], worth: object, of: object
+    ) -> _Flight[T]:
         task = asyncio.get_running_loop().create_task(make(), name="flight")
-        flight = _Flight(task)
+        flight = _Flight(task, worth, of)
         self._tasks.add(task)
-        if len(self._flights) < self._most_keys:
-            self._flights[key] = flight
+        if self.shared < self._most_shared:
+            self._flights.setdefault(key, []).append(flight)
+            self.shared += 1
         task.add_done_callback(lambda _: self._land(key, flight))
         return flight
 
@@ -101,8 +127,12 @@ class Flights(Generic[T]):
             flight.task.cancel()
 
     def _close(self, key: Hashable, flight: _Flight[T]) -> None:
-        if self._flights.get(key) is flight:
-            del self._flights[key]
+        open_flights = self._flights.get(key, [])
+        if flight in open_flights:
+            open_flights.remove(flight)
+            self.shared -= 1
+        if not open_flights:
+            self._flights.pop(key, None)
 
 
 def _call(seat: asyncio.Future[None]) -> None:

@@ -16,7 +16,7 @@ from services.runtime.telemetry import SECONDS_BUCKETS
 
 BATCH_BUCKETS = (1, 2, 3, 4, 6, 8)
 CACHE_RESULTS = ("hit", "stale", "miss", "invalid", "error", "skipped", "stored", "not_stored")
-SEMANTIC_RESULTS = ("hit", "stale", "miss")
+SEMANTIC_RESULTS = ("hit", "stale", "miss", "stored", "not_stored")
 FALLBACK_RESULTS = ("hit", "miss")  # whether anything was kept when a search fell short
 SHORTFALL_REASONS = (
     "budget_spent", "postgres_down", "postgres_busy", "search_failed", "embedder_full", "embedder_busy",

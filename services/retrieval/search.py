@@ -18,6 +18,9 @@ is known to be down is not tried. And a vector is asked for by the time at which
 
 Embedding and search are one run, led by the first who asks and bounded by that one's time. Whoever shares it and has
 more time than the leader had is not bound by the leader's haste: there is another run.
+
+Less effort and fewer passages may be asked for (`reach.py`). What looked at least as far serves, kept or under way;
+what did not is a fallback.
 """
 
 from __future__ import annotations
@@ -32,11 +35,12 @@ from services.retrieval.asking import Ask, Run, Span
 from services.retrieval.cache import CacheKey, Kept
 from services.retrieval.deadline import Late, by
 from services.retrieval.embedder import Embedder, EmbedderBusy, EmbedderFailed, EmbedderFull
-from services.retrieval.flight import Flights
+from services.retrieval.flight import Flights, LeftBehind
 from services.retrieval.line import Estimate
 from services.retrieval.metrics import RetrievalMetrics
 from services.retrieval.minilm import Floats
 from services.retrieval.pool import Busy, Down
+from services.retrieval.reach import Reach
 from services.retrieval.store import Found, SearchFailed
 
 SEARCH_SHARE = 0.25  # most of the budget that is kept for the search: what is never tried cannot turn out faster
@@ -70,17 +74,26 @@ class Searches(Protocol):
 class Keeps(Protocol):
     """The cache, as a retrieval sees it."""
 
-    async def get(self, key: CacheKey, *, version: int | None, ttl_s: float, budget_s: float) -> Kept | None: ...
+    async def get(
+        self, key: CacheKey, *, reach: Reach, version: int | None, ttl_s: float, budget_s: float
+    ) -> Kept | None: ...
 
     def put(
-        self, key: CacheKey, results: list[Passage], *, version: int, ttl_s: float, cost_s: float = 0.0
+        self,
+        key: CacheKey,
+        results: list[Passage],
+        *,
+        reach: Reach,
+        version: int,
+        ttl_s: float,
+        cost_s: float = 0.0,
     ) -> None: ...
 
 
 class Similar(Protocol):
     """Results of earlier questions, found by what they mean: of this tenant, corpus version and parameters alone."""
 
-    def nearest(self, tenant: str, *, version: int, params: str, vector: Floats) -> Kept | None: ...
+    def nearest(self, tenant: str, *, version: int, params: str, vector: Floats, reach: Reach) -> Kept | None: ...
 
     def keep(
         self,
@@ -91,8 +104,9 @@ class Similar(Protocol):
         query: str,
         vector: Floats,
         results: list[Passage],
+        reach: Reach,
         ttl_s: float,
-    ) -> None: ...
+    ) -> bool: ...
 
 
 # Why a fresh result cannot be had, in the words of the reply and of the metric. `embed_ms` and `search_ms` say where
@@ -134,17 +148,17 @@ class Retrieval:
         self._budget_s = budget_s
         self._ttl_s = ttl_s
         self._search_s = Estimate()
-        self._flights: Flights[Run] = Flights(most_keys=MOST_SHARED)
+        self._flights: Flights[Run] = Flights(most_shared=MOST_SHARED, covers=Reach.covers)
         self._refreshing: set[asyncio.Task[Run]] = set()
 
     async def retrieve(self, request: RetrieveRequest) -> RetrieveReply:
         """Passages for a query, within its budget, with their source and, where that is not `db`, the reason."""
         budget_s = min(request.budget_ms / 1000, self._budget_s)
         ask = self._ask(request, budget_s)
-        kept = await self._cache.get(ask.key, version=ask.version, ttl_s=ask.ttl_s, budget_s=budget_s)
+        kept = await self._cache.get(ask.key, reach=ask.reach, version=ask.version, ttl_s=ask.ttl_s, budget_s=budget_s)
         if kept is not None and kept.fresh:
             if kept.refresh:
-                self._refresh(ask)
+                self._refresh(replace(ask, reach=kept.reach, anew=True))
             return self._reply(ask, "cache", kept.results, age_s=kept.age_s, reason="fresh")
         run = await self._shared(ask)
         if run.found is not None:
@@ -164,7 +178,8 @@ class Retrieval:
         answer_by = began + budget_s - min(budget_s * RESERVE_SHARE, RESERVE_AT_MOST_S)
         return Ask(
             request=request,
-            key=CacheKey(request.tenant, request.query, request.top_k, self._model(request), request.hybrid),
+            key=CacheKey(request.tenant, request.query, self._embedder.fingerprint, request.hybrid),
+            reach=Reach(request.effort, request.top_k),
             version=self._store.corpus_version(request.tenant),
             ttl_s=min(request.cache_ttl_s, self._ttl_s),
             began=began,
@@ -172,15 +187,10 @@ class Retrieval:
             answer_by=answer_by,
         )
 
-    def _model(self, request: RetrieveRequest) -> str:
-        """What makes the vectors, and with how much of its effort they are searched, which may decide a result too."""
-        fingerprint = self._embedder.fingerprint
-        return fingerprint if request.effort == 1 else f"{fingerprint} effort {request.effort!r}"
-
     def _refresh(self, ask: Ask) -> None:
         """Search anew, in the background and within the same budget, for something that is about to expire."""
         if len(self._refreshing) < MOST_REFRESHES:
-            task = asyncio.get_running_loop().create_task(self._shared(replace(ask, anew=True)), name="refresh")
+            task = asyncio.get_running_loop().create_task(self._shared(ask), name="refresh")
             self._refreshing.add(task)
             task.add_done_callback(self._refreshing.discard)
 
@@ -189,10 +199,13 @@ class Retrieval:
         clock = asyncio.get_running_loop().time
         while True:
             mine = Run(Span(clock), Span(clock))
+            work = partial(self._run, ask, mine)
             try:
                 run = await self._flights.join(
-                    (ask.key, ask.ttl_s), partial(self._run, ask, mine), deadline=ask.answer_by
+                    (ask.key, ask.ttl_s), work, deadline=ask.answer_by, worth=ask.reach, of=mine
                 )
+            except LeftBehind as left:
+                return left.of if isinstance(left.of, Run) else mine
             except Late:
                 return mine
             if run is mine:
@@ -225,7 +238,9 @@ class Retrieval:
     def _nearest(self, ask: Ask, vector: Floats) -> Kept | None:
         if self._similar is None or ask.version is None or ask.anew:
             return None
-        near = self._similar.nearest(ask.request.tenant, version=ask.version, params=ask.params, vector=vector)
+        near = self._similar.nearest(
+            ask.request.tenant, version=ask.version, params=ask.params, vector=vector, reach=ask.reach
+        )
         self._metrics.similar["miss" if near is None else "hit" if ask.takes(near) else "stale"].inc()
         return near
 
@@ -235,8 +250,8 @@ class Retrieval:
         try:
             with run.search:
                 found = await self._store.search(
-                    request.tenant, vector, request.top_k, ask.answer_by,
-                    model=self._embedder.fingerprint, query=query, effort=request.effort,
+                    request.tenant, vector, ask.reach.depth, ask.answer_by,
+                    model=self._embedder.fingerprint, query=query, effort=ask.reach.effort,
                 )  # fmt: skip
         finally:
             self._search_s.learn(run.search.seconds)
@@ -248,13 +263,15 @@ class Retrieval:
         version, request = found.corpus_version, ask.request
         if version is None:
             return
+        reach = Reach(found.effort, ask.reach.depth)
         cost_s = run.embedding.seconds + run.search.seconds
-        self._cache.put(ask.key, found.passages, version=version, ttl_s=ask.ttl_s, cost_s=cost_s)
+        self._cache.put(ask.key, found.passages, reach=reach, version=version, ttl_s=ask.ttl_s, cost_s=cost_s)
         if self._similar is not None and found.passages and ask.ttl_s > 0:
-            self._similar.keep(
+            is_kept = self._similar.keep(
                 request.tenant, version=version, params=ask.params, query=request.query, vector=vector,
-                results=found.passages, ttl_s=ask.ttl_s,
+                results=found.passages, reach=reach, ttl_s=ask.ttl_s,
             )  # fmt: skip
+            self._metrics.similar["stored" if is_kept else "not_stored"].inc()
 
     def _reply(
         self,
@@ -270,9 +287,9 @@ class Retrieval:
         self._metrics.retrieval_seconds[source].observe(seconds)
         return RetrieveReply(
             source=source,
-            results=results,
+            results=results[: ask.reach.depth],
             age_s=round(age_s, 3),
-            embed_ms=round(run.embedding.seconds * 1000, 3) if run else 0.0,
-            search_ms=round(run.search.seconds * 1000, 3) if run else 0.0,
+            embed_ms=round(run.embedding.seconds_since(ask.began) * 1000, 3) if run else 0.0,
+            search_ms=round(run.search.seconds_since(ask.began) * 1000, 3) if run else 0.0,
             reason=reason,
         )

@@ -6,7 +6,9 @@ questions that look alike (`python -m bench.semantic`), and 0 turns the cache of
 
 What may never mix is kept apart twice. A tenant has a shelf of its own, of one corpus version; on it only questions
 asked with the same parameters are compared; and what is found carries tenant, version and parameters, and is checked
-against what was asked for before it is handed out. A newer corpus version clears the shelf.
+against what was asked for before it is handed out. A newer corpus version clears the shelf. How far was looked for a
+result is no parameter (`reach.py`): one that was found with as much effort and as deep as is asked for comes first, and
+where none is near enough, another may still be a fallback.
 
 It lives in the process that uses it and is not shared between replicas: the store beside it (Valkey, Redis without its
 search module) has no vector search. Everything is bounded: entries and bytes of a tenant, bytes in all. Within a tenant
@@ -25,6 +27,7 @@ import numpy as np
 from services.contracts.search import Passage
 from services.retrieval.cache import Kept
 from services.retrieval.minilm import DIMENSIONS, Floats
+from services.retrieval.reach import Reach
 
 TENANT_SHARE = 0.25  # of all bytes: what one tenant may hold at most
 LARGEST_SHARE = 0.25  # of a tenant's bytes: what one entry may hold at most
@@ -32,6 +35,7 @@ ROW_BYTES = DIMENSIONS * 4
 ENTRY_BYTES = 1_024  # what Python keeps around an entry
 FIRST_ROWS = 16
 EMPTY = -1  # no string has this hash
+UNLIKE = -2.0  # below any cosine
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +47,7 @@ class _Entry:
     params: str
     query: str
     results: list[Passage]
+    reach: Reach
     kept_at: float
     fresh_until: float
     kept_until: float
@@ -58,6 +63,7 @@ class _Shelf:
         self._most_entries = most_entries
         self._vectors: Floats = np.zeros((min(FIRST_ROWS, most_entries), DIMENSIONS), np.float32)
         self._group = np.full(len(self._vectors), EMPTY, np.int64)  # the hash of a row's parameters
+        self._reach = np.zeros((len(self._vectors), 2), np.float64)  # of a row: its effort and its depth
         self._entries: dict[int, _Entry] = {}
         self._rows: OrderedDict[tuple[str, str], int] = OrderedDict()  # by use, the least recent first
 
@@ -68,12 +74,21 @@ class _Shelf:
     def bytes(self) -> int:
         return self.entry_bytes + len(self._vectors) * ROW_BYTES
 
-    def nearest(self, params: str, vector: Floats) -> tuple[_Entry, float] | None:
-        """The entry with these parameters whose vector has the greatest cosine with `vector`, and that cosine."""
-        cosines = np.where(self._group == hash(params), self._vectors @ vector, -2.0)
-        row = int(np.argmax(cosines))
-        entry = self._entries.get(row)
-        return None if entry is None or cosines[row] < -1.5 else (entry, float(cosines[row]))
+    def nearest(self, params: str, vector: Floats, reach: Reach, threshold: float) -> _Entry | None:
+        """The entry with these parameters whose vector has the greatest cosine with `vector`, of all whose cosine is
+        at least `threshold`; where there are any, of those that cover `reach`.
+        """
+        cosines = np.where(self._group == hash(params), self._vectors @ vector, UNLIKE)
+        for eligible in (np.where((self._reach >= reach).all(axis=1), cosines, UNLIKE), cosines):
+            row = int(np.argmax(eligible))
+            if eligible[row] >= threshold:
+                return self._entries.get(row)
+        return None
+
+    def held(self, entry: _Entry) -> _Entry | None:
+        """What is kept for the same question."""
+        row = self._rows.get((entry.params, entry.query))
+        return None if row is None else self._entries[row]
 
     def use(self, entry: _Entry) -> None:
         self._rows.move_to_end((entry.params, entry.query))
@@ -86,6 +101,7 @@ class _Shelf:
         row = self._free_row()
         self._vectors[row] = vector
         self._group[row] = hash(entry.params)
+        self._reach[row] = entry.reach
         self._entries[row] = entry
         self._rows[entry.params, entry.query] = row
         self.entry_bytes += entry.bytes
@@ -107,6 +123,7 @@ class _Shelf:
         more = min(rows, self._most_entries - rows)
         self._vectors = np.vstack([self._vectors, np.zeros((more, DIMENSIONS), np.float32)])
         self._group = np.append(self._group, np.full(more, EMPTY))
+        self._reach = np.vstack([self._reach, np.zeros((more, 2))])
         return rows
 
 
@@ -145,24 +162,24 @@ class Semantic:
         """What is held: vectors, free rows included, and results."""
         return self._bytes
 
-    def nearest(self, tenant: str, *, version: int | None, params: str, vector: Floats) -> Kept | None:
-        """The results of the nearest question at or above the threshold; not fresh once its time to live is over."""
+    def nearest(self, tenant: str, *, version: int | None, params: str, vector: Floats, reach: Reach) -> Kept | None:
+        """The results of the nearest question at or above the threshold; not fresh once its time to live is over, or
+        where it was not looked as far as `reach`.
+        """
         shelf = self._shelves.get(tenant)
         unit = _unit(vector)
         if not self.on or shelf is None or unit is None or shelf.version != version:
             return None
-        found = shelf.nearest(params, unit)
-        if found is None:
-            return None
-        entry, cosine = found
+        entry = shelf.nearest(params, unit, reach, self._threshold)
         now = self._clock()
-        if now >= entry.kept_until:
+        if entry is None or now >= entry.kept_until:
             return None
-        if cosine < self._threshold or (entry.tenant, entry.version, entry.params) != (tenant, version, params):
+        if (entry.tenant, entry.version, entry.params) != (tenant, version, params):
             return None
         shelf.use(entry)
         self._shelves.move_to_end(tenant)
-        return Kept(entry.results, now - entry.kept_at, now < entry.fresh_until)
+        fresh = now < entry.fresh_until and entry.reach.covers(reach)
+        return Kept(entry.results, entry.reach, now - entry.kept_at, fresh)
 
     def keep(
         self,
@@ -173,17 +190,23 @@ class Semantic:
         query: str,
         vector: Floats,
         results: list[Passage],
+        reach: Reach,
         ttl_s: float,
-    ) -> None:
-        """Keep a whole, unerrored result. One of an older corpus version than the newest seen is too late."""
+    ) -> bool:
+        """Keep a whole, unerrored result, and say whether it is kept. One of an older corpus version than the newest
+        seen is too late, and one that took less effort than what is fresh gives way to it.
+        """
         unit = _unit(vector)
         if not self.on or unit is None or not results or ttl_s <= 0:
-            return
-        now, held = self._clock(), ENTRY_BYTES + _bytes_of(query, params, results)
-        entry = _Entry(tenant, version, params, query, results, now, now + ttl_s, now + ttl_s + self._stale_s, held)
+            return False
+        now, held_bytes = self._clock(), ENTRY_BYTES + _bytes_of(query, params, results)
+        until = (now + ttl_s, now + ttl_s + self._stale_s)
+        entry = _Entry(tenant, version, params, query, results, reach, now, *until, held_bytes)
         shelf = self._shelves.get(tenant)
-        if held > self._tenant_bytes * LARGEST_SHARE or (shelf is not None and shelf.version > version):
-            return
+        if held_bytes > self._tenant_bytes * LARGEST_SHARE or (shelf is not None and shelf.version > version):
+            return False
+        if shelf is not None and shelf.version == version and self._is_fuller(shelf.held(entry), entry):
+            return False
         self._bytes -= 0 if shelf is None else shelf.bytes
         if shelf is None or shelf.version < version:
             shelf = self._shelves[tenant] = _Shelf(version, self._tenant_entries)
@@ -194,6 +217,10 @@ class Semantic:
         self._shelves.move_to_end(tenant)
         while self._bytes > self._most_bytes:
             self._bytes -= self._shelves.popitem(last=False)[1].bytes
+        return True
+
+    def _is_fuller(self, held: _Entry | None, than: _Entry) -> bool:
+        return held is not None and held.fresh_until > self._clock() and held.reach.effort > than.reach.effort
 
 
 def _unit(vector: Floats) -> Floats | None:

@@ -15,10 +15,12 @@ from services.retrieval.cache import CacheKey, Kept
 from services.retrieval.embedder import Embedded
 from services.retrieval.metrics import RetrievalMetrics
 from services.retrieval.minilm import Floats
+from services.retrieval.reach import Reach
 from services.retrieval.store import Found
 from services.runtime.log import Log
 
 VECTOR = np.zeros(384, np.float32)
+ALL = Reach(1.0, 50)
 
 
 def passage(text: str = "text", distance: float = 0.5) -> Passage:
@@ -64,9 +66,10 @@ class FakeEmbedder:
 
 @dataclass
 class FakeStore:
-    """Takes `takes_s`, then finds or raises."""
+    """Takes `takes_s`, then finds or raises. `is_exact`: it has no use for less than all effort."""
 
     takes_s: float = 0.002
+    is_exact: bool = True
     raises: Exception | None = None
     up: bool = True
     version: int | None = 7
@@ -95,7 +98,7 @@ class FakeStore:
         await asyncio.sleep(self.takes_s)
         if self.raises is not None:
             raise self.raises
-        return Found(self.found, self.version)
+        return Found(self.found, self.version, 1.0 if self.is_exact else effort)
 
 
 @dataclass
@@ -105,13 +108,26 @@ class FakeCache:
     kept: Kept | None = None
     takes_s: float = 0.001
     put_in: list[tuple[CacheKey, int, float]] = field(default_factory=list)
+    reaches: list[Reach] = field(default_factory=list)
     costs_s: list[float] = field(default_factory=list)
 
-    async def get(self, key: CacheKey, *, version: int | None, ttl_s: float, budget_s: float) -> Kept | None:
+    async def get(
+        self, key: CacheKey, *, reach: Reach, version: int | None, ttl_s: float, budget_s: float
+    ) -> Kept | None:
         await asyncio.sleep(self.takes_s)
         return self.kept
 
-    def put(self, key: CacheKey, results: list[Passage], *, version: int, ttl_s: float, cost_s: float = 0.0) -> None:
+    def put(
+        self,
+        key: CacheKey,
+        results: list[Passage],
+        *,
+        reach: Reach,
+        version: int,
+        ttl_s: float,
+        cost_s: float = 0.0,
+    ) -> None:
+        self.reaches.append(reach)
         self.costs_s.append(cost_s)
         self.put_in.append((key, version, ttl_s))
 
@@ -147,10 +163,11 @@ class FakeSimilar:
     """Knows one like question, or none, and remembers what it was asked and given."""
 
     near: Kept | None = None
+    is_full: bool = False
     asked: list[tuple[str, int, str]] = field(default_factory=list)
     kept: list[tuple[str, int, str, str, float]] = field(default_factory=list)
 
-    def nearest(self, tenant: str, *, version: int, params: str, vector: Floats) -> Kept | None:
+    def nearest(self, tenant: str, *, version: int, params: str, vector: Floats, reach: Reach) -> Kept | None:
         self.asked.append((tenant, version, params))
         return self.near
 
@@ -163,6 +180,8 @@ class FakeSimilar:
         query: str,
         vector: Floats,
         results: list[Passage],
+        reach: Reach,
         ttl_s: float,
-    ) -> None:
+    ) -> bool:
         self.kept.append((tenant, version, params, query, ttl_s))
+        return not self.is_full

@@ -14,13 +14,13 @@ from services.retrieval.metrics import RetrievalMetrics
 from services.retrieval.pool import Down
 from services.retrieval.search import MOST_REFRESHES, Retrieval
 from services.retrieval.store import SearchFailed
-from tests.retrieval.fakes import FakeCache, FakeEmbedder, FakeSimilar, FakeStore, metrics, passage
+from tests.retrieval.fakes import ALL, FakeCache, FakeEmbedder, FakeSimilar, FakeStore, metrics, passage
 from tests.virtual_time import run
 
-EXACT = Kept([passage("exact")], age_s=10.0, fresh=True)
-EXACT_OLD = Kept([passage("exact, old")], age_s=400.0, fresh=False)
-LIKE = Kept([passage("like")], age_s=20.0, fresh=True)
-LIKE_OLD = Kept([passage("like, old")], age_s=500.0, fresh=False)
+EXACT = Kept([passage("exact")], ALL, age_s=10.0, fresh=True)
+EXACT_OLD = Kept([passage("exact, old")], ALL, age_s=400.0, fresh=False)
+LIKE = Kept([passage("like")], ALL, age_s=20.0, fresh=True)
+LIKE_OLD = Kept([passage("like, old")], ALL, age_s=500.0, fresh=False)
 HANGS_S = 3600.0
 BUDGET_MS = 100.0
 ANSWER_BY_S = 0.095
@@ -123,10 +123,10 @@ def test_what_was_found_is_kept_for_like_questions_under_all_that_decides_it() -
     ((tenant, version, params, query, ttl_s),) = similar.kept
     assert (tenant, version, query, ttl_s) == ("demo", 7, "why?", 60.0)
     assert similar.asked == [("demo", 7, params)]
-    for other in ({"top_k": 4}, {"top_k": 3, "effort": 0.5}, {"top_k": 3, "hybrid": False}):
+    for other in ({"hybrid": False}, {"query": "how?"}):
         asked(house, **other)
-    assert len({params for _, _, params, _, _ in similar.kept}) == 4, "and not for those who ask for something else"
-    assert len({key for key, _, _ in house.cache.put_in}) == 4
+    assert len({(params, query) for _, _, params, query, _ in similar.kept}) == 3, "and not for what is something else"
+    assert len({key for key, _, _ in house.cache.put_in}) == 3
 
 
 def test_without_a_time_to_live_nothing_is_kept_and_nothing_like_it_is_taken() -> None:
@@ -167,8 +167,7 @@ def test_a_thousand_equal_misses_at_once_are_one_embedding_and_one_search() -> N
 def test_whoever_asks_for_anything_else_shares_nothing() -> None:
     house = House()
     variants: list[dict[str, object]] = [
-        {}, {"query": "how?"}, {"tenant": "rival"}, {"top_k": 4}, {"effort": 0.5}, {"hybrid": False},
-        {"cache_ttl_s": 10.0},
+        {}, {"query": "how?"}, {"tenant": "rival"}, {"top_k": 6}, {"hybrid": False}, {"cache_ttl_s": 10.0},
     ]  # fmt: skip
 
     async def main() -> None:
@@ -233,7 +232,7 @@ def test_a_failure_is_everyones_who_waits_and_nobodys_who_comes_after() -> None:
 
 
 def test_a_fresh_result_that_is_due_is_the_answer_at_once_and_is_found_anew_once_behind_it() -> None:
-    due = Kept([passage("exact")], age_s=290.0, fresh=True, refresh=True)
+    due = Kept([passage("exact")], ALL, age_s=290.0, fresh=True, refresh=True)
     house = House(FakeCache(due), FakeSimilar(LIKE))
 
     async def main() -> None:
@@ -249,7 +248,7 @@ def test_a_fresh_result_that_is_due_is_the_answer_at_once_and_is_found_anew_once
 
 
 def test_what_is_found_anew_behind_answers_is_bounded_and_gives_up_in_time() -> None:
-    house = House(FakeCache(Kept([], age_s=290.0, fresh=True, refresh=True)), store=FakeStore(takes_s=HANGS_S))
+    house = House(FakeCache(Kept([], ALL, age_s=290.0, fresh=True, refresh=True)), store=FakeStore(takes_s=HANGS_S))
 
     async def main() -> None:
         for rounds in (1, 2):
@@ -265,7 +264,7 @@ def test_what_is_found_anew_behind_answers_is_bounded_and_gives_up_in_time() -> 
     [
         (EXACT, LIKE, True, {}, {}),
         (None, LIKE, True, {"hit": 1}, {}),
-        (None, LIKE_OLD, False, {"stale": 1}, {}),
+        (None, LIKE_OLD, False, {"stale": 1, "stored": 1}, {}),
         (None, LIKE_OLD, True, {"stale": 1}, {"hit": 1}),
         (EXACT_OLD, None, True, {"miss": 1}, {"hit": 1}),
         (None, None, True, {"miss": 1}, {"miss": 1}),
@@ -277,3 +276,9 @@ def test_each_cache_counts_what_became_of_it(
     house = House(FakeCache(cache), FakeSimilar(like), store=FakeStore(raises=SearchFailed("x") if fails else None))
     asked(house)
     assert (house.counted("semantic"), house.counted("stale")) == (semantic, fallback)
+
+
+def test_what_the_semantic_cache_does_not_take_is_counted() -> None:
+    house = House(similar=FakeSimilar(is_full=True))
+    asked(house)
+    assert house.counted("semantic") == {"miss": 1, "not_stored": 1}

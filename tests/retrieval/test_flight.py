@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import gc
+import operator
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -13,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from services.retrieval.deadline import Late
-from services.retrieval.flight import Flights
+from services.retrieval.flight import Flights, LeftBehind
 from tests.virtual_time import run
 
 WORK_S = 1.0
@@ -46,13 +47,13 @@ class Work:
 Scenario = Callable[[Flights[int]], Awaitable[None]]
 
 
-def fly(scenario: Scenario, *, most_keys: int = 100) -> None:
+def fly(scenario: Scenario, *, most_shared: int = 100, **options: Any) -> None:
     """Run it; afterwards nothing may be left: no task, no key, no exception that nobody read."""
     complaints: list[dict[str, Any]] = []
 
     async def main() -> None:
         asyncio.get_running_loop().set_exception_handler(lambda _, context: complaints.append(context))
-        flights = Flights[int](most_keys=most_keys)
+        flights = Flights[int](most_shared=most_shared, **options)
         await scenario(flights)
         await asyncio.sleep(10 * WORK_S)
         assert asyncio.all_tasks() == {asyncio.current_task()}
@@ -197,7 +198,7 @@ def test_work_that_something_else_cuts_off_does_not_look_like_the_waiters_own_en
             raise asyncio.CancelledError
 
         answers = await ends(*start(*(flights.join("key", cut_off) for _ in range(3))))
-        assert [type(answer) for answer in answers] == [Late] * 3
+        assert [type(answer) for answer in answers] == [LeftBehind] * 3
 
     fly(scenario)
 
@@ -221,7 +222,43 @@ def test_a_failure_at_the_very_moment_its_only_waiter_leaves_is_not_reported_as_
     fly(scenario)
 
 
-def test_keys_are_bounded_and_beyond_them_work_is_run_unshared() -> None:
+def test_whoever_asks_for_less_joins_more_and_whoever_asks_for_more_does_not_join_less() -> None:
+    async def scenario(flights: Flights[int]) -> None:
+        work = Work()
+        asked = [2, 1, 3, 2, 3, 1, 4]
+        tasks = start(*(flights.join("key", work, worth=worth) for worth in asked))
+        await asyncio.sleep(WORK_S / 2)
+        assert flights.shared == 3
+        assert await ends(*tasks) == [1, 1, 2, 1, 2, 1, 3]
+
+    fly(scenario, covers=operator.ge)
+
+
+def test_the_end_of_one_piece_of_work_leaves_the_others_of_its_key() -> None:
+    async def scenario(flights: Flights[int]) -> None:
+        work = Work()
+        less = start(flights.join("key", work, worth=1))
+        await asyncio.sleep(WORK_S / 2)
+        more = start(flights.join("key", work, worth=2))
+        assert await ends(*less) == [1]
+        assert await ends(*more, *start(flights.join("key", work, worth=1))) == [2, 2]
+
+    fly(scenario, covers=operator.ge)
+
+
+def test_whoever_is_left_behind_learns_of_what() -> None:
+    async def scenario(flights: Flights[int]) -> None:
+        patient = start(flights.join("key", Work(), of="the first"))
+        await asyncio.sleep(0)
+        with pytest.raises(LeftBehind) as left:
+            await flights.join("key", Work(), of="the second", deadline=WORK_S / 2)
+        assert left.value.of == "the first"
+        assert await ends(*patient) == [1]
+
+    fly(scenario)
+
+
+def test_what_is_shared_is_bounded_and_beyond_them_work_is_run_unshared() -> None:
     async def scenario(flights: Flights[int]) -> None:
         work = Work()
         tasks = start(*(flights.join(key, work) for key in ("a", "b", "c", "c", "a")))
@@ -229,7 +266,7 @@ def test_keys_are_bounded_and_beyond_them_work_is_run_unshared() -> None:
         assert (flights.shared, flights.running) == (2, 4)
         assert await ends(*tasks) == [1, 2, 3, 4, 1]
 
-    fly(scenario, most_keys=2)
+    fly(scenario, most_shared=2)
 
 
 @settings(max_examples=60, deadline=None)

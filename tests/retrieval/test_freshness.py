@@ -18,12 +18,12 @@ DRAW = st.floats(0, 1, exclude_min=True)
 
 @given(st.text(max_size=20), st.binary(max_size=40))
 def test_a_key_gets_a_share_of_its_life_and_never_more_than_all_of_it(query: str, secret: bytes) -> None:
-    digest = CacheKey("demo", query, 5, "model-1").digest(secret)
+    digest = CacheKey("demo", query, "model-1").digest(secret)
     assert LEAST_SHARE <= share_of_life(digest) <= 1
 
 
 def test_what_was_stored_together_expires_evenly_over_a_fifth_of_its_life() -> None:
-    shares = [share_of_life(CacheKey("demo", f"query {number}", 5, "m").digest(b"")) for number in range(2000)]
+    shares = [share_of_life(CacheKey("demo", f"query {number}", "m").digest(b"")) for number in range(2000)]
     tenths = [sum(LEAST_SHARE + i / 50 <= share < LEAST_SHARE + (i + 1) / 50 for share in shares) for i in range(10)]
     assert min(tenths) > 140, "of 200 in each tenth"
     assert max(tenths) < 260

@@ -4,104 +4,41 @@ from __future__ import annotations
 
 import asyncio
 import os
-import random
 import signal
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
 
 import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from redis.asyncio import Redis
 
-from services.core.breaker import Breaker
 from services.lab.valkey import EmbeddedValkey
 from services.retrieval.app import exact_cache
-from services.retrieval.cache import MAX_ENTRY_BYTES, PREFIX, Cache, CacheKey, Entry, Kept, redis_client
+from services.retrieval.cache import MAX_ENTRY_BYTES, PREFIX, CacheKey, Entry
 from services.retrieval.config import RetrievalSettings
 from services.retrieval.freshness import share_of_life
-from services.retrieval.metrics import RetrievalMetrics
 from services.runtime.settings import load
-from tests.retrieval.fakes import Lines, metrics, passage
+from tests.retrieval.cacherig import KEY, REACH, RESULTS, SECRET, Rig, with_redis
+from tests.retrieval.fakes import passage
 
 TIMEOUT_S = 0.02
-SECRET = b"a secret of the tests"
-PATIENCE_S = 5.0  # of tests that are about something else: the machine may stall for longer than a timeout
-KEY = CacheKey("demo", "How does a weir work?", 5, "model-1")
-RESULTS = [passage("one", 0.1), passage("two", 0.2)]
 TEXT = st.text(max_size=20)
 
 
-class Rig:
-    """A cache, the client under it, and what it counted."""
-
-    def __init__(self, url: str, *, timeout_s: float = PATIENCE_S, **breaker: float) -> None:
-        self.metrics: RetrievalMetrics = metrics()
-        self.lines = Lines()
-        self.client: Redis = redis_client(url, timeout_s=timeout_s, connections=4)
-        self.cache = Cache(
-            self.client,
-            Breaker(**breaker),  # type: ignore[arg-type]
-            timeout_s=timeout_s,
-            stale_s=100.0,
-            metrics=self.metrics,
-            log=self.lines.log,
-            secret=SECRET,
-            chance=random.Random(1),
-        )
-
-    def counted(self, result: str) -> float:
-        value = self.metrics.registry.get_sample_value("weir_cache_total", {"cache": "exact", "result": result})
-        assert value is not None
-        return value
-
-    async def put(self, key: CacheKey = KEY, *, version: int = 7, ttl_s: float = 60.0) -> None:
-        """Store until it is stored: a write that the machine stalls is given up, as it should be."""
-        before = self.counted("stored")
-        while self.counted("stored") == before:
-            await self.try_put(key, version=version, ttl_s=ttl_s)
-
-    async def try_put(self, key: CacheKey = KEY, *, version: int = 7, ttl_s: float = 60.0) -> None:
-        """Store, and wait until it is stored or given up."""
-        before = self.counted("stored") + self.counted("not_stored")
-        self.cache.put(key, RESULTS, version=version, ttl_s=ttl_s)
-        while self.counted("stored") + self.counted("not_stored") == before:
-            await asyncio.sleep(0.001)
-
-    async def get(self, key: CacheKey = KEY, *, version: int | None = 7, ttl_s: float = 60.0) -> Kept | None:
-        return await self.cache.get(key, version=version, ttl_s=ttl_s, budget_s=8 * PATIENCE_S)
+PARTS = st.tuples(TEXT, TEXT, TEXT, st.booleans())
 
 
-@asynccontextmanager
-async def rigged(url: str, **breaker: float) -> AsyncIterator[Rig]:
-    rig = Rig(url, **breaker)
-    try:
-        yield rig
-    finally:
-        await rig.cache.stop()
-        rig.lines.log.close()
-
-
-def with_redis(url: str, scenario: Callable[[Rig], Awaitable[None]], **breaker: float) -> None:
-    async def main() -> None:
-        async with rigged(url, **breaker) as rig:
-            await scenario(rig)
-
-    asyncio.run(main())
-
-
-@given(st.tuples(TEXT, TEXT, st.integers(1, 50), TEXT), st.tuples(TEXT, TEXT, st.integers(1, 50), TEXT))
+@given(PARTS, PARTS)
 def test_two_keys_are_equal_only_if_every_part_is(
-    one: tuple[str, str, int, str], other: tuple[str, str, int, str]
+    one: tuple[str, str, str, bool], other: tuple[str, str, str, bool]
 ) -> None:
     assert (CacheKey(*one).digest(SECRET) == CacheKey(*other).digest(SECRET)) is (one == other)
 
 
 def test_parts_that_run_together_differently_are_different_keys() -> None:
-    assert CacheKey("ab", "c", 5, "m").digest(SECRET) != CacheKey("a", "bc", 5, "m").digest(SECRET)
-    assert CacheKey("a", "b", 51, "m").digest(SECRET) != CacheKey("a", "1b", 5, "m").digest(SECRET)
+    assert CacheKey("ab", "c", "m").digest(SECRET) != CacheKey("a", "bc", "m").digest(SECRET)
+    assert CacheKey("a", "b", "m").digest(SECRET) != CacheKey("a", "1b", "m").digest(SECRET)
+    assert CacheKey("a", "b", "mx").digest(SECRET) != CacheKey("xa", "b", "m").digest(SECRET)
 
 
 def test_a_key_tells_nothing_of_the_query() -> None:
@@ -128,15 +65,14 @@ def test_what_was_put_in_comes_out_fresh(redis_url: str) -> None:
 @pytest.mark.parametrize(
     "other",
     [
-        CacheKey("rival", KEY.query, 5, "model-1"),
-        CacheKey("demo", "How does a weir fail?", 5, "model-1"),
-        CacheKey("demo", KEY.query, 6, "model-1"),
-        CacheKey("demo", KEY.query, 5, "model-2"),
-        CacheKey("demo", KEY.query, 5, "model-1", hybrid=False),
+        CacheKey("rival", KEY.query, "model-1"),
+        CacheKey("demo", "How does a weir fail?", "model-1"),
+        CacheKey("demo", KEY.query, "model-2"),
+        CacheKey("demo", KEY.query, "model-1", hybrid=False),
     ],
-    ids=["tenant", "query", "top_k", "model", "hybrid"],
+    ids=["tenant", "query", "model", "hybrid"],
 )
-def test_another_tenant_query_depth_model_or_kind_of_search_is_a_miss(redis_url: str, other: CacheKey) -> None:
+def test_another_tenant_query_model_or_kind_of_search_is_a_miss(redis_url: str, other: CacheKey) -> None:
     async def scenario(rig: Rig) -> None:
         await rig.put()
         assert await rig.get(other) is None
@@ -182,6 +118,8 @@ def entry(**changed: object) -> bytes:
         "fresh_s": 60.0,
         "life_s": 160.0,
         "cost_s": 0.1,
+        "effort": 1.0,
+        "depth": 5,
         "results": RESULTS,
     }
     return msgspec.msgpack.encode(Entry(**(sound | changed)))  # type: ignore[arg-type]
@@ -196,11 +134,13 @@ def entry(**changed: object) -> bytes:
         b"null",
         entry()[:-3],
         entry(tenant="rival"),
-        entry(key=CacheKey("rival", KEY.query, 5, "model-1").digest(SECRET)),
+        entry(key=CacheKey("rival", KEY.query, "model-1").digest(SECRET)),
         entry(life_s=1.0),
         entry(life_s="soon"),
         entry(life_s=float("nan")),
         entry(life_s=float("inf")),
+        entry(effort=1.5),
+        entry(effort=float("nan")),
         entry() + b" " * MAX_ENTRY_BYTES,
     ],
     ids=[
@@ -214,6 +154,8 @@ def entry(**changed: object) -> bytes:
         "wrong type",
         "no number",
         "no end",
+        "more than all effort",
+        "no effort",
         "too long",
     ],
 )
@@ -256,7 +198,7 @@ def test_a_reader_is_told_to_refresh_what_was_dear_to_find_and_nobody_what_is_no
 @pytest.mark.stack
 def test_keys_of_one_age_and_one_time_to_live_do_not_expire_together(redis_url: str) -> None:
     keys = sorted(
-        (CacheKey("demo", f"query {number}", 5, "model-1") for number in range(50)),
+        (CacheKey("demo", f"query {number}", "model-1") for number in range(50)),
         key=lambda key: share_of_life(key.digest(SECRET)),
     )
 
@@ -276,7 +218,7 @@ def test_keys_of_one_age_and_one_time_to_live_do_not_expire_together(redis_url: 
 @pytest.mark.stack
 def test_what_a_result_took_to_find_is_kept_with_it(redis_url: str) -> None:
     async def scenario(rig: Rig) -> None:
-        rig.cache.put(KEY, RESULTS, version=7, ttl_s=60.0, cost_s=0.25)
+        rig.cache.put(KEY, RESULTS, reach=REACH, version=7, ttl_s=60.0, cost_s=0.25)
         while (data := await rig.client.get(KEY.digest(SECRET))) is None:
             await asyncio.sleep(0.001)
         assert isinstance(data, bytes)
@@ -293,7 +235,7 @@ def test_the_setting_is_the_secret_of_the_keys(redis_url: str) -> None:
     async def main() -> None:
         rig = Rig(redis_url)
         cache = exact_cache(chosen, rig.metrics, rig.lines.log)
-        cache.put(KEY, RESULTS, version=7, ttl_s=60.0)
+        cache.put(KEY, RESULTS, reach=REACH, version=7, ttl_s=60.0)
         while rig.counted("stored") + rig.counted("not_stored") == 0:
             await asyncio.sleep(0.001)
         assert await rig.client.exists(KEY.digest(secret.encode())) == 1
@@ -336,7 +278,7 @@ def test_a_full_server_still_answers_and_what_it_does_not_take_is_counted(
         await rig.client.config_set(limit, 1)
         try:
             stored = rig.counted("stored")
-            await rig.try_put(CacheKey("demo", "another", 5, "model-1"))
+            await rig.try_put(CacheKey("demo", "another", "model-1"))
             assert (rig.counted("stored"), rig.counted("not_stored") > 0) == (stored, True)
             assert await rig.get() is not None
             assert rig.cache.up
@@ -349,9 +291,9 @@ def test_a_full_server_still_answers_and_what_it_does_not_take_is_counted(
 
 def test_nothing_is_stored_without_a_time_to_live_or_without_results() -> None:
     async def scenario(rig: Rig) -> None:
-        rig.cache.put(KEY, RESULTS, version=7, ttl_s=0.0)
-        rig.cache.put(KEY, [], version=7, ttl_s=60.0)
-        rig.cache.put(KEY, [passage("x" * MAX_ENTRY_BYTES)], version=7, ttl_s=60.0)
+        rig.cache.put(KEY, RESULTS, reach=REACH, version=7, ttl_s=0.0)
+        rig.cache.put(KEY, [], reach=REACH, version=7, ttl_s=60.0)
+        rig.cache.put(KEY, [passage("x" * MAX_ENTRY_BYTES)], reach=REACH, version=7, ttl_s=60.0)
         await asyncio.sleep(0)
         assert (rig.counted("stored"), rig.counted("not_stored")) == (0, 1)
 
@@ -404,9 +346,9 @@ def test_requests_that_are_cut_off_never_get_each_others_answers(redis_url: str)
     """A cancelled command leaves its answer on the wire; the connection must go with it (CVE-2023-28858)."""
 
     async def scenario(rig: Rig) -> None:
-        keys = [CacheKey("demo", f"query {number}", 5, "model-1") for number in range(20)]
+        keys = [CacheKey("demo", f"query {number}", "model-1") for number in range(20)]
         for number, key in enumerate(keys):
-            rig.cache.put(key, [passage(f"answer {number}")], version=7, ttl_s=60.0)
+            rig.cache.put(key, [passage(f"answer {number}")], reach=REACH, version=7, ttl_s=60.0)
         while rig.counted("stored") < len(keys):
             await asyncio.sleep(0.005)
 

@@ -11,13 +11,14 @@ from services.retrieval.cache import Kept
 from services.retrieval.deadline import Late
 from services.retrieval.embedder import EmbedderBusy, EmbedderFailed, EmbedderFull
 from services.retrieval.pool import Busy, Down
+from services.retrieval.reach import Reach
 from services.retrieval.search import SHORTFALLS, Retrieval
 from services.retrieval.store import SearchFailed
-from tests.retrieval.fakes import FakeCache, FakeEmbedder, FakeStore, metrics, passage
+from tests.retrieval.fakes import ALL, FakeCache, FakeEmbedder, FakeStore, metrics, passage
 from tests.virtual_time import run
 
-FRESH = Kept([passage("kept")], age_s=10.0, fresh=True)
-STALE = Kept([passage("old")], age_s=400.0, fresh=False)
+FRESH = Kept([passage("kept")], ALL, age_s=10.0, fresh=True)
+STALE = Kept([passage("old")], ALL, age_s=400.0, fresh=False)
 HANGS_S = 3600.0
 EMBEDDER = (EmbedderFull, EmbedderBusy, EmbedderFailed)
 
@@ -55,7 +56,8 @@ def test_a_miss_is_embedded_searched_and_kept() -> None:
     assert reply.results[0].text == "from the database"
     assert (reply.embed_ms, reply.search_ms) == (5.0, 2.0)
     ((key, version, ttl_s),) = cache.put_in
-    assert (key.tenant, key.query, key.top_k, key.model, version, ttl_s) == ("demo", "why?", 5, "fake-1", 7, 300.0)
+    assert (key.tenant, key.query, key.model, version, ttl_s) == ("demo", "why?", "fake-1", 7, 300.0)
+    assert cache.reaches == [Reach(effort=1.0, depth=5)]
 
 
 def test_a_fresh_entry_is_the_answer_and_nothing_else_is_asked() -> None:

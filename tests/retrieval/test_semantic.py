@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 import pytest
@@ -10,11 +11,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from services.retrieval.app import semantic_cache
+from services.retrieval.cache import Kept
 from services.retrieval.config import LEAST_THRESHOLD, RetrievalSettings
 from services.retrieval.minilm import DIMENSIONS, Floats
+from services.retrieval.reach import Reach
 from services.retrieval.semantic import FIRST_ROWS, ROW_BYTES, Semantic
 from services.runtime.settings import load
-from tests.retrieval.fakes import passage
+from tests.retrieval.fakes import ALL, passage
 
 MIB = 1 << 20
 
@@ -49,15 +52,29 @@ class Rig:
         params: str = "5",
         size: int = 0,
         axis: int = 0,
-    ) -> None:
+        reach: Reach = ALL,
+    ) -> bool:
         results = [passage(text), passage("x" * size)]
         vector = direction(degrees, axis) * 3
-        self.cache.keep(tenant, version=version, params=params, query=text, vector=vector, results=results, ttl_s=60.0)
+        return self.cache.keep(
+            tenant, version=version, params=params, query=text, vector=vector, results=results, reach=reach, ttl_s=60.0
+        )
 
-    def found(
-        self, degrees: float, *, tenant: str = "demo", version: int | None = 7, params: str = "5", axis: int = 0
-    ) -> str | None:
-        kept = self.cache.nearest(tenant, version=version, params=params, vector=direction(degrees, axis))
+    def nearest(
+        self,
+        degrees: float,
+        *,
+        tenant: str = "demo",
+        version: int | None = 7,
+        params: str = "5",
+        axis: int = 0,
+        reach: Reach = ALL,
+    ) -> Kept | None:
+        vector = direction(degrees, axis)
+        return self.cache.nearest(tenant, version=version, params=params, vector=vector, reach=reach)
+
+    def found(self, degrees: float, **asked: Any) -> str | None:
+        kept = self.nearest(degrees, **asked)
         return None if kept is None else kept.results[0].text
 
 
@@ -77,7 +94,7 @@ def test_the_nearest_question_answers_if_it_is_near_enough() -> None:
 def test_another_tenant_corpus_version_or_parameter_finds_nothing(other: dict[str, object]) -> None:
     rig = Rig()
     rig.keep("mine", 0)
-    assert rig.found(0, **other) is None  # type: ignore[arg-type]
+    assert rig.found(0, **other) is None
     assert rig.found(0) == "mine"
 
 
@@ -86,6 +103,41 @@ def test_a_nearer_question_with_other_parameters_does_not_hide_one_with_these() 
     rig.keep("deep", 0, params="50")
     rig.keep("shallow", 10, params="5")
     assert (rig.found(0, params="5"), rig.found(0, params="50")) == ("shallow", "deep")
+
+
+def test_what_looked_as_far_is_given_before_what_is_nearer_and_did_not() -> None:
+    rig = Rig()
+    rig.keep("near, with less effort", 0, reach=Reach(0.5, 5))
+    rig.keep("near, not so deep", 1, reach=Reach(1.0, 4))
+    rig.keep("full", 10, reach=Reach(1.0, 5))
+    kept = rig.nearest(0, reach=Reach(1.0, 5))
+    assert kept is not None
+    assert (kept.results[0].text, kept.fresh) == ("full", True)
+    assert rig.found(0, reach=Reach(0.5, 5)) == "near, with less effort"
+    assert rig.found(0, reach=Reach(0.6, 4)) == "near, not so deep"
+
+
+@pytest.mark.parametrize("less", [Reach(0.5, 5), Reach(1.0, 4)])
+def test_what_did_not_look_as_far_is_a_fallback_and_no_more(less: Reach) -> None:
+    rig = Rig()
+    rig.keep("less", 0, reach=less)
+    kept = rig.nearest(0, reach=Reach(1.0, 5))
+    assert kept is not None
+    assert (kept.results[0].text, kept.fresh, kept.reach) == ("less", False, less)
+    lesser = rig.nearest(0, reach=less)
+    assert lesser is not None
+    assert lesser.fresh
+
+
+def test_less_effort_does_not_replace_what_is_fresh_and_took_more() -> None:
+    rig = Rig()
+    assert rig.keep("again", 0, reach=Reach(1.0, 5))
+    assert not rig.keep("again", 0, reach=Reach(0.5, 5))
+    assert rig.nearest(0, reach=Reach(1.0, 5)).fresh  # type: ignore[union-attr]
+    rig.now += 61
+    assert rig.keep("again", 0, reach=Reach(0.5, 5)), "and it does once that is not fresh any more"
+    assert rig.keep("again", 0, reach=Reach(1.0, 5), version=8)
+    assert not rig.keep("again", 0, reach=Reach(1.0, 5), version=7)
 
 
 def test_a_newer_corpus_clears_the_shelf_and_an_older_result_comes_too_late() -> None:
@@ -104,7 +156,7 @@ def test_it_is_fresh_for_its_time_to_live_then_a_fallback_and_then_gone() -> Non
     seen = []
     for age_s in (0.0, 59.0, 61.0, 159.0, 161.0):
         rig.now = 1000.0 + age_s
-        kept = rig.cache.nearest("demo", version=7, params="5", vector=direction(0))
+        kept = rig.nearest(0)
         seen.append(None if kept is None else (kept.age_s, kept.fresh))
     assert seen == [(0.0, True), (59.0, True), (61.0, False), (159.0, False), None]
 
@@ -115,7 +167,7 @@ def test_the_same_question_again_replaces_what_it_had() -> None:
     rig.now += 50
     rig.keep("again", 0)
     rig.now += 50
-    kept = rig.cache.nearest("demo", version=7, params="5", vector=direction(0))
+    kept = rig.nearest(0)
     assert kept is not None
     assert (kept.fresh, rig.cache.entries) == (True, 1)
 
@@ -130,16 +182,18 @@ def test_without_a_threshold_nothing_is_kept_or_found() -> None:
 def test_a_vector_without_a_direction_is_neither_kept_nor_near_to_anything(broken: float) -> None:
     rig = Rig()
     vector = np.full(DIMENSIONS, broken, np.float32)
-    rig.cache.keep("demo", version=7, params="5", query="q", vector=vector, results=[passage()], ttl_s=60.0)
+    rig.cache.keep("demo", version=7, params="5", query="q", vector=vector, results=[passage()], reach=ALL, ttl_s=60.0)
     assert rig.cache.entries == 0
     rig.keep("kept", 0)
-    assert rig.cache.nearest("demo", version=7, params="5", vector=vector) is None
+    assert rig.cache.nearest("demo", version=7, params="5", vector=vector, reach=ALL) is None
 
 
 def test_what_is_empty_or_has_no_time_to_live_is_not_kept() -> None:
     rig = Rig()
-    rig.cache.keep("demo", version=7, params="5", query="q", vector=direction(0), results=[], ttl_s=60.0)
-    rig.cache.keep("demo", version=7, params="5", query="q", vector=direction(0), results=[passage()], ttl_s=0.0)
+    rig.cache.keep("demo", version=7, params="5", query="q", vector=direction(0), results=[], reach=ALL, ttl_s=60.0)
+    rig.cache.keep(
+        "demo", version=7, params="5", query="q", vector=direction(0), results=[passage()], reach=ALL, ttl_s=0.0
+    )
     assert rig.cache.entries == 0
 
 
@@ -221,10 +275,17 @@ def test_it_finds_what_comparing_with_every_kept_question_finds(count: int, seed
     cache = Semantic(threshold=1e-9, stale_s=1.0, tenant_entries=200, most_bytes=4 * MIB, clock=lambda: 0.0)
     for number, vector in enumerate(vectors):
         cache.keep(
-            "t", version=1, params="", query=str(number), vector=vector, results=[passage(str(number))], ttl_s=1.0
+            "t",
+            version=1,
+            params="",
+            query=str(number),
+            vector=vector,
+            results=[passage(str(number))],
+            reach=ALL,
+            ttl_s=1.0,
         )
     cosines = vectors @ wanted / np.linalg.norm(vectors, axis=1) / np.linalg.norm(wanted)
-    kept = cache.nearest("t", version=1, params="", vector=wanted)
+    kept = cache.nearest("t", version=1, params="", vector=wanted, reach=ALL)
     best = int(np.argmax(cosines))
     if cosines[best] > 1e-3:
         assert kept is not None

@@ -1,0 +1,99 @@
+"""The cache before a real Redis or Valkey, for its tests."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+
+from redis.asyncio import Redis
+
+from services.contracts.search import Passage
+from services.core.breaker import Breaker
+from services.retrieval.cache import Cache, CacheKey, Kept, redis_client
+from services.retrieval.metrics import RetrievalMetrics
+from services.retrieval.reach import Reach
+from tests.retrieval.fakes import Lines, metrics, passage
+
+SECRET = b"a secret of the tests"
+PATIENCE_S = 5.0  # of tests that are about something else: the machine may stall for longer than a timeout
+KEY = CacheKey("demo", "How does a weir work?", "model-1")
+REACH = Reach(1.0, 5)
+RESULTS = [passage("one", 0.1), passage("two", 0.2)]
+
+
+class Rig:
+    """A cache, the client under it, and what it counted."""
+
+    def __init__(self, url: str, *, timeout_s: float = PATIENCE_S, **breaker: float) -> None:
+        self.metrics: RetrievalMetrics = metrics()
+        self.lines = Lines()
+        self.client: Redis = redis_client(url, timeout_s=timeout_s, connections=4)
+        self.cache = Cache(
+            self.client,
+            Breaker(**breaker),  # type: ignore[arg-type]
+            timeout_s=timeout_s,
+            stale_s=100.0,
+            metrics=self.metrics,
+            log=self.lines.log,
+            secret=SECRET,
+            chance=random.Random(1),
+        )
+
+    def counted(self, result: str) -> float:
+        value = self.metrics.registry.get_sample_value("weir_cache_total", {"cache": "exact", "result": result})
+        assert value is not None
+        return value
+
+    async def put(
+        self,
+        key: CacheKey = KEY,
+        *,
+        results: list[Passage] = RESULTS,
+        reach: Reach = REACH,
+        version: int = 7,
+        ttl_s: float = 60.0,
+    ) -> None:
+        """Store until it is stored: a write that the machine stalls is given up, as it should be."""
+        before = self.counted("stored")
+        while self.counted("stored") == before:
+            await self.try_put(key, results=results, reach=reach, version=version, ttl_s=ttl_s)
+
+    async def try_put(
+        self,
+        key: CacheKey = KEY,
+        *,
+        results: list[Passage] = RESULTS,
+        reach: Reach = REACH,
+        version: int = 7,
+        ttl_s: float = 60.0,
+    ) -> None:
+        """Store, and wait until it is stored or given up."""
+        before = self.counted("stored") + self.counted("not_stored")
+        self.cache.put(key, results, reach=reach, version=version, ttl_s=ttl_s)
+        while self.counted("stored") + self.counted("not_stored") == before:
+            await asyncio.sleep(0.001)
+
+    async def get(
+        self, key: CacheKey = KEY, *, reach: Reach = REACH, version: int | None = 7, ttl_s: float = 60.0
+    ) -> Kept | None:
+        return await self.cache.get(key, reach=reach, version=version, ttl_s=ttl_s, budget_s=8 * PATIENCE_S)
+
+
+@asynccontextmanager
+async def rigged(url: str, **breaker: float) -> AsyncIterator[Rig]:
+    rig = Rig(url, **breaker)
+    try:
+        yield rig
+    finally:
+        await rig.cache.stop()
+        rig.lines.log.close()
+
+
+def with_redis(url: str, scenario: Callable[[Rig], Awaitable[None]], **breaker: float) -> None:
+    async def main() -> None:
+        async with rigged(url, **breaker) as rig:
+            await scenario(rig)
+
+    asyncio.run(main())
