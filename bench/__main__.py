@@ -43,7 +43,7 @@ def bench(
     seconds: Annotated[float, typer.Option(min=0.2, max=60, help="How long each load lasts.")] = 4.0,
     write: Annotated[bool, typer.Option(help="Write docs/results/bench.md, if all parts were measured.")] = True,
 ) -> None:
-    """Measure the figures that docs/results quotes: under four minutes with the defaults."""
+    """Measure the figures that docs/results quotes: about five minutes with the defaults."""
     console = Console()
     machine = describe()
     chosen = list(dict.fromkeys(parts or Part))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import io
-from itertools import islice
 
 import pytest
 from rich.console import Console
@@ -12,7 +11,7 @@ from rich.console import Console
 from bench.client import Tally, closed_loop, open_loop, post
 from bench.figure import Figure, median, number
 from bench.report import markdown, table
-from bench.retrieval import questions, source
+from bench.retrieval.budget import source_of
 
 HELD = Figure("throughput", 6123.4, "requests/s", 5000, note="p50 4.0 ms")
 MISSED = Figure("memory", 91.0, "MB", 80, at_least=False)
@@ -62,11 +61,6 @@ def test_the_page_names_machine_command_targets_and_method():
     assert "ARGS='--seconds 1'" in markdown(MEASURED, "m", 1)
 
 
-def test_no_two_questions_are_the_same():
-    several = list(islice(questions(), 200))
-    assert len(set(several)) == 200
-
-
 WHOLE = b'HTTP/1.1 200 OK\r\ncontent-length: 15\r\n\r\n{"source":"db"}'
 STREAMED = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n9\r\ndata: a\n\n\r\n9\r\ndata: b\n\n\r\n0\r\n\r\n"
 REFUSED = b"HTTP/1.1 429 Too Many Requests\r\ncontent-length: 0\r\n\r\n"
@@ -99,7 +93,7 @@ def against_a_server(load):
 
 def test_the_closed_loop_counts_answers_statuses_and_verdicts():
     def load(port):
-        return closed_loop(port, post(port, "/retrieve", b"{}"), 3, 0.1, judge=source)
+        return closed_loop(port, post(port, "/retrieve", b"{}"), 3, 0.1, judge=source_of)
 
     tally = against_a_server(load)
     answers = len(tally.seconds)
