@@ -12,7 +12,6 @@ Who goes next among queries, and who is told that there is no time for them, is 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import math
 from collections import deque
 from collections.abc import Sequence
@@ -156,7 +155,7 @@ class LinedEmbedder:
         for job in jobs:
             job.vector.cancel()
             for line in (self._queries, self._bulk):
-                with contextlib.suppress(ValueError):  # its turn has come already
+                if job in line:  # to remove what is not there would print it, vector and all, into an error
                     line.remove(job)
 
     async def _run(self) -> None:

@@ -103,6 +103,27 @@ def test_it_is_warm_only_after_passes_of_its_own() -> None:
     assert model.stopped
 
 
+def test_no_vector_is_ever_printed() -> None:
+    """It takes a hundred times as long as to pass it on, and the event loop waits."""
+    printed: list[int] = []
+
+    class Vector(np.ndarray):  # type: ignore[type-arg]
+        def __repr__(self) -> str:
+            printed.append(self.size)
+            return "a vector"
+
+    class Model(FakeModel):
+        async def embed(self, texts: Sequence[str]) -> list[tuple[Floats, int]]:
+            return [(vector.view(Vector), tokens) for vector, tokens in await super().embed(texts)]
+
+    async def scenario(embedder: LinedEmbedder, model: FakeModel) -> None:
+        await embedder.embed(["bulk"])
+        await ask(embedder, "query", within_s=60.0)
+
+    with_embedder(scenario, model=Model())
+    assert printed == []
+
+
 def test_vectors_come_back_in_order_with_the_tokens_that_were_read() -> None:
     async def scenario(embedder: LinedEmbedder, model: FakeModel) -> None:
         embedded = await embedder.embed(["a", "bbb", "cc"])
