@@ -1,7 +1,7 @@
 """A tenant with as many chunks as are wanted: generated vectors, and words of which few are common and most are rare.
 
-The vectors lie in clusters, as those of real texts do (`bench/recall/data.py`). They are stored under the name of the
-embedder that will ask for them.
+The vectors lie in clusters, as those of real texts do. They are stored under the name of the embedder that will ask
+for them.
 """
 
 from __future__ import annotations
@@ -13,9 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from bench.recall.data import Source
 from services.retrieval.database import connect
-from services.retrieval.minilm import Floats
+from services.retrieval.minilm import DIMENSIONS, Floats
 
 TENANT = "bench"
 IN_A_DOCUMENT = 100
@@ -25,6 +24,28 @@ WORDS = ["".join(syllables) for syllables in itertools.product(("ba", "lo", "ri"
 CHUNK = ("tenant", "doc_id", "ordinal", "text")
 VECTOR = ("tenant", "doc_id", "ordinal", "model", "embedding")
 GRAPH = "vectors_by_distance"
+
+
+CLUSTERS = 200
+SPREAD = 0.8  # length of what is added to a cluster's middle, which has length 1
+
+
+class Vectors:
+    """Of length 1, and in clusters; the same ones for the same seed."""
+
+    def __init__(self, seed: int) -> None:
+        self._random = np.random.default_rng(seed)
+        self._middles = _unit(self._random.standard_normal((CLUSTERS, DIMENSIONS), dtype=np.float32))
+
+    def draw(self, number: int) -> Floats:
+        noise = self._random.standard_normal((number, DIMENSIONS), dtype=np.float32)
+        middles = self._middles[self._random.integers(0, CLUSTERS, number)]
+        return _unit(middles + noise * np.float32(SPREAD / DIMENSIONS**0.5))
+
+
+def _unit(vectors: Floats) -> Floats:
+    made: Floats = (vectors / np.linalg.norm(vectors, axis=1, keepdims=True)).astype(np.float32)
+    return made
 
 
 class Prose:
@@ -40,7 +61,7 @@ class Prose:
         return " ".join(WORDS[min(place, len(WORDS) - 1)] for place in drawn)
 
 
-async def fill(url: str, rows: int, model: str, source: Source) -> float:
+async def fill(url: str, rows: int, model: str, source: Vectors) -> float:
     """Seconds it took to store that many chunks and to make the graph over them."""
     began = time.perf_counter()
     connection = await connect(url, timeout_s=10.0, application="bench")

@@ -20,8 +20,7 @@ import numpy as np
 from prometheus_client.parser import text_string_to_metric_families
 
 from bench.machine import process, until_ready
-from bench.recall.data import Source
-from bench.retrieval.corpus import fill
+from bench.retrieval.corpus import Vectors, fill
 from services.lab.ports import free_port
 from services.lab.postgres import EmbeddedPostgres
 from services.lab.valkey import EmbeddedValkey
@@ -30,7 +29,7 @@ from services.retrieval.minilm import MiniLM, find_model
 BUDGET_MS = 100
 POOL = 4
 SEED = 1
-VECTORS = 4096
+ASKED_VECTORS = 4096
 WELL_WITHIN_S = 60.0
 LOOK_EVERY_S = 0.05
 
@@ -111,9 +110,9 @@ class Stand:
 
     async def fill(self, rows: int) -> float:
         """A tenant with so many chunks, and vectors to ask for: the seconds it took."""
-        source = Source(SEED)
+        source = Vectors(SEED)
         seconds = await fill(self.database.url, rows, self.fingerprint, source)
-        np.save(self._vectors, source.draw(VECTORS))
+        np.save(self._vectors, source.draw(ASKED_VECTORS))
         return seconds
 
     @asynccontextmanager
