@@ -92,9 +92,11 @@ class DocumentsApi:
             raise Refused(Outcome.NO_CAPACITY, "the embedder is still being loaded", reason="warming")
         with self._place(tenant):
             async with _database():
-                held = await self._library.held(tenant, doc_id, until)
+                held = await self._library.held(tenant, doc_id, self._embedder.fingerprint, until)
             digest = self._digest(ask, title)
             if held is not None and held.content_hash == digest:
+                if held.vectors < held.chunks:
+                    await self._complete(tenant, doc_id, until)
                 put = DocumentPut(doc_id, "unchanged", held.title, held.version, held.chunks)
             else:
                 put = await self._replace(tenant, doc_id, ask, title, digest, held, until)
@@ -106,7 +108,7 @@ class DocumentsApi:
         tenant, doc_id, until = tenant_of(exchange), checked_id(exchange.tail), self._begin(exchange)
         with self._place(tenant):
             async with _database():
-                if await self._library.held(tenant, doc_id, until) is None:
+                if await self._library.held(tenant, doc_id, self._embedder.fingerprint, until) is None:
                     raise BadInput("there is no such document", "id", status=404, code="document_not_found")
                 version = await self._library.remove(tenant, doc_id, until)
         self._learn(tenant, version)
@@ -137,10 +139,10 @@ class DocumentsApi:
             raise TooLarge(f"{field}: is larger than {self._bounds.max_bytes:,} bytes (INGEST_MAX_FILE_BYTES)", field)
         bounds = self._bounds
         name = f"{PurePath(doc_id).stem or 'document'}{ending}"  # its title, where the text has none
-        return Ask(name, data, self._embedder.fingerprint, bounds.chunk_tokens, bounds.overlap_tokens), wanted.title
+        return Ask(name, data, self._embedder.tokenizer, bounds.chunk_tokens, bounds.overlap_tokens), wanted.title
 
     def _digest(self, ask: Ask, title: str | None) -> str:
-        known_by = Preparer(_uncounted, ask.fingerprint, ask.chunk_tokens, ask.overlap_tokens)
+        known_by = Preparer(_uncounted, ask.tokenizer, ask.chunk_tokens, ask.overlap_tokens)
         return known_by.content_hash(ask.name, (title or "").encode() + b"\0" + ask.data)
 
     async def _replace(
@@ -148,12 +150,25 @@ class DocumentsApi:
     ) -> DocumentPut:
         prepared = await self._prepared(ask)
         prepared = replace(prepared, title=title or prepared.title, content_hash=digest)
+        model = self._embedder.fingerprint
         vectors = await self._embedded(prepared.texts, until)
         async with _database():
-            version = await self._library.put(tenant, doc_id, prepared, vectors, ask.fingerprint, until)
+            version = await self._library.put(tenant, doc_id, prepared, vectors, model, until)
         self._learn(tenant, version)
         state: State = "added" if held is None else "updated"
         return DocumentPut(doc_id, state, prepared.title, version, len(prepared.texts))
+
+    async def _complete(self, tenant: str, doc_id: str, until: float) -> None:
+        """It was put when the service had another model: embed its chunks as they are, and keep the other's vectors."""
+        model = self._embedder.fingerprint
+        while True:
+            async with _database():
+                texts = await self._library.unembedded(tenant, doc_id, model, until)
+            if texts is None:
+                return
+            vectors = await self._embedded(texts.texts, until)
+            async with _database():
+                self._learn(tenant, await self._library.add_vectors(tenant, doc_id, texts, vectors, model, until))
 
     async def _prepared(self, ask: Ask) -> Prepared:
         try:

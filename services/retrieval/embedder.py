@@ -87,7 +87,7 @@ class _Job:
 class LinedEmbedder:
     """An `Embedder` over a model that is loaded by `start`."""
 
-    name = fingerprint = ""
+    name = fingerprint = tokenizer = ""
 
     def __init__(self, model: Model, *, queue_size: int, metrics: RetrievalMetrics) -> None:
         self.warm = False
@@ -111,7 +111,7 @@ class LinedEmbedder:
     async def start(self) -> None:
         """Load the model and run it: the first query must neither pay for cold pages nor find no pace measured."""
         hello = await self._model.load()
-        self.name, self.fingerprint = hello.name, hello.fingerprint
+        self.name, self.fingerprint, self.tokenizer = hello.name, hello.fingerprint, hello.tokenizer
         await self._model.embed([WARM_UP])
         self._pace.passed(tokens_of(WARM_UP), min([await self._measured(WARM_UP) for _ in range(WARM_PASSES)]))
         self._pump = asyncio.get_running_loop().create_task(self._run(), name="embedder")

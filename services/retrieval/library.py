@@ -25,13 +25,16 @@ from services.retrieval.database import WRITER, Session, locked
 from services.retrieval.deadline import Late, by
 from services.retrieval.minilm import Floats
 from services.retrieval.preparing import Prepared
+from services.retrieval.vectors import Texts, Vectors
 from services.retrieval.writing import Corpus
 
+CHUNKS_AT_ONCE = 64
 ROOT = "api:"  # no folder's name: an ingest that finds files gone removes only what came from its folder
 
 DOCUMENT = """
 SELECT title, content_hash, version,
-       (SELECT count(*) FROM chunks WHERE chunks.tenant = $1 AND chunks.doc_id = $2) AS chunks
+       (SELECT count(*) FROM chunks WHERE chunks.tenant = $1 AND chunks.doc_id = $2) AS chunks,
+       (SELECT count(*) FROM vectors WHERE vectors.tenant = $1 AND vectors.doc_id = $2 AND model = $3) AS vectors
 FROM documents WHERE tenant = $1 AND doc_id = $2
 """
 PAGE = """
@@ -56,12 +59,13 @@ class LibraryFailed(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """A document that is in."""
+    """A document that is in, and how many of its chunks have a vector of the model that was asked for."""
 
     title: str
     content_hash: str
     version: int
     chunks: int
+    vectors: int
 
 
 class Lends(Protocol):
@@ -86,9 +90,9 @@ class Library:
         """Leave the database."""
         self._pool.stop()
 
-    async def held(self, tenant: str, doc_id: str, deadline: float) -> Held | None:
+    async def held(self, tenant: str, doc_id: str, model: str, deadline: float) -> Held | None:
         """One document; None: there is none."""
-        rows = await self._fetch(tenant, deadline, DOCUMENT, tenant, doc_id)
+        rows = await self._fetch(tenant, deadline, DOCUMENT, tenant, doc_id, model)
         return Held(**rows[0]) if rows else None
 
     async def page(self, tenant: str, after: str, limit: int, deadline: float) -> list[DocumentEntry]:
@@ -106,6 +110,27 @@ class Library:
                 doc_id, root=ROOT, title=document.title, content_hash=document.content_hash,
                 texts=document.texts, vectors=vectors, model=model,
             )  # fmt: skip
+            return await _version(connection, tenant)
+
+        return await self._over(deadline, write)
+
+    async def unembedded(self, tenant: str, doc_id: str, model: str, deadline: float) -> Texts | None:
+        """Some of its chunks that this model has not embedded; None: it has embedded all."""
+
+        async def read(connection: Any) -> Texts | None:
+            return await Vectors(connection, tenant, model).texts(doc_id, CHUNKS_AT_ONCE)
+
+        return await self._over(deadline, read)
+
+    async def add_vectors(
+        self, tenant: str, doc_id: str, texts: Texts, vectors: Floats, model: str, deadline: float
+    ) -> int:
+        """Add what this model has made of these chunks. The corpus version that has it."""
+
+        async def write(connection: Any) -> int:
+            held = Vectors(connection, tenant, model)
+            if await held.add(doc_id, texts, vectors):
+                await held.advance()
             return await _version(connection, tenant)
 
         return await self._over(deadline, write)

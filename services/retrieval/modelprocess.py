@@ -30,11 +30,12 @@ STOP_WITHIN_S = 1.0
 
 
 class Hello(msgspec.Struct, frozen=True, array_like=True):
-    """The model is loaded. `fault` says why not."""
+    """The model is loaded. `fault` says why not; `tokenizer` is the digest of its tokenizer."""
 
     name: str = ""
     fingerprint: str = ""
     fault: str = ""
+    tokenizer: str = ""
 
 
 class Vectors(msgspec.Struct, frozen=True, array_like=True):
@@ -128,7 +129,7 @@ def serve(folder: Path, threads: int, questions: BinaryIO, answers: BinaryIO) ->
     except (ModelUnusable, OSError, ValueError) as error:
         _write(answers, Hello(fault=str(error)))
         return
-    _write(answers, Hello(model.name, model.fingerprint))
+    _write(answers, Hello(model.name, model.fingerprint, tokenizer=model.tokenizer))
     while question := _read_frame(questions):
         _write(answers, _answer(model, msgspec.msgpack.decode(question, type=list[str])))
 

@@ -27,11 +27,11 @@ NICENESS = 10
 
 
 class Ask(msgspec.Struct, frozen=True, array_like=True):
-    """A document: the end of its name says of what kind it is."""
+    """A document: the end of its name says of what kind it is; `tokenizer` is the digest of the model's."""
 
     name: str
     data: bytes
-    fingerprint: str
+    tokenizer: str
     chunk_tokens: int
     overlap_tokens: int
 
@@ -71,7 +71,7 @@ def answer(model: Path, question: bytes) -> Prepared | str:
     def count_tokens(text: str) -> int:
         return len(tokenizer.encode(text, add_special_tokens=False).ids)
 
-    preparer = Preparer(count_tokens, ask.fingerprint, ask.chunk_tokens, ask.overlap_tokens)
+    preparer = Preparer(count_tokens, ask.tokenizer, ask.chunk_tokens, ask.overlap_tokens)
     try:
         return preparer.prepare(ask.name, ask.data)
     except Unreadable as error:

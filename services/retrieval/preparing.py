@@ -1,7 +1,8 @@
 """From bytes to texts that can be embedded: parsed, cut into chunks, and known by a digest.
 
-The same bytes under the same name give the same chunks for as long as the chunking and the model stay; the digest
-covers all of these, so equal digests mean that there is nothing to do.
+The same bytes under the same name give the same chunks for as long as the chunking and the tokenizer stay; the digest
+covers all of these, so equal digests mean equal chunks. What a model makes of the chunks is not in it: two models with
+one tokenizer have the same chunks, and vectors of their own.
 """
 
 from __future__ import annotations
@@ -27,10 +28,10 @@ class Prepared:
 
 @dataclass(frozen=True, slots=True)
 class Preparer:
-    """Parses and chunks. `fingerprint` is the model's, whose tokens are counted."""
+    """Parses and chunks. `tokenizer` is the digest of the one whose tokens are counted."""
 
     count_tokens: CountTokens
-    fingerprint: str
+    tokenizer: str
     chunk_tokens: int
     overlap_tokens: int
 
@@ -45,5 +46,5 @@ class Preparer:
     def content_hash(self, name: str, data: bytes) -> str:
         """What a document is known by."""
         sizes = f"{self.chunk_tokens}/{self.overlap_tokens}"
-        made_by = f"{CHUNKING} {sizes} {self.fingerprint} {PurePath(name).suffix.lower()}\n"
+        made_by = f"{CHUNKING} {sizes} {self.tokenizer} {PurePath(name).suffix.lower()}\n"
         return hashlib.sha256(made_by.encode() + data).hexdigest()

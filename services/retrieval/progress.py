@@ -11,11 +11,16 @@ from types import TracebackType
 from typing import Protocol
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
+from rich.progress import BarColumn, Progress, TaskID, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
 from services.retrieval.files import Fault
 
-STEPS = {"read": "reading files", "embed": "embedding chunks", "remove": "removing documents"}
+STEPS = {
+    "read": "comparing files",
+    "embed": "embedding documents",
+    "reembed": "embedding chunks",
+    "remove": "removing documents",
+}
 
 
 class Shown(StrEnum):
@@ -28,13 +33,17 @@ class Shown(StrEnum):
 
 @dataclass(slots=True)
 class Summary:
-    """What an ingest did, in documents; `embedded` in chunks."""
+    """What an ingest did, in documents; `embedded` in chunks.
+
+    `completed` are those of which the text was in, and vectors of this model were not.
+    """
 
     tenant: str
     dry_run: bool = False
     added: int = 0
     updated: int = 0
     unchanged: int = 0
+    completed: int = 0
     removed: int = 0
     embedded: int = 0
     seconds: float = 0.0
@@ -43,7 +52,60 @@ class Summary:
     @property
     def usable(self) -> int:
         """Documents that are in, whether they were before or not."""
-        return self.added + self.updated + self.unchanged
+        return self.added + self.updated + self.unchanged + self.completed
+
+    @property
+    def total(self) -> int:
+        """Documents that there were to look at."""
+        return self.usable + len(self.skipped)
+
+    def sentence(self) -> str:
+        """The same for people."""
+        if self.dry_run:
+            added, updated, removed, embedded = "to add", "to update", "to remove", "to embed; nothing was written"
+        else:
+            added, updated, removed = "added", "updated", "removed"
+            embedded = f"embedded in {self.seconds:.1f} s"
+        completed = f"{self.completed} without this model's vectors, " if self.completed else ""
+        return (
+            f"{self.tenant}: {self.added} {added}, {self.updated} {updated}, {self.unchanged} unchanged, {completed}"
+            f"{self.removed} {removed}, {len(self.skipped)} skipped; {self.embedded} chunks {embedded}"
+        )
+
+
+@dataclass(slots=True)
+class Reembedded:
+    """What became of the vectors: `embedded` by this model, `removed` of other models, and `left` to do, in chunks."""
+
+    model: str
+    dry_run: bool = False
+    tenants: int = 0
+    documents: int = 0
+    embedded: int = 0
+    removed: int = 0
+    left: int = 0
+    seconds: float = 0.0
+    skipped: list[Fault] = field(default_factory=list)
+
+    @property
+    def usable(self) -> int:
+        """What was done, or would be."""
+        return self.embedded + self.removed
+
+    @property
+    def total(self) -> int:
+        """What there was to do."""
+        return self.usable + self.left
+
+    def sentence(self) -> str:
+        """The same for people."""
+        of = f"{self.model}: of {self.tenants} tenants"
+        if self.dry_run:
+            return f"{of}, {self.embedded} chunks to embed, {self.removed} vectors of other models to remove"
+        return (
+            f"{of}, {self.embedded} chunks embedded, {self.removed} vectors of other models removed, "
+            f"{self.left} left, in {self.seconds:.1f} s"
+        )
 
 
 class Reporter(Protocol):
@@ -58,9 +120,12 @@ class Reporter(Protocol):
     def step(self, name: str, done: int, total: int) -> None: ...
 
     def change(self, change: str, doc_id: str, chunks: int) -> None:
-        """Of a dry run: a document that would be added, updated or removed, and the chunks to embed for it."""
+        """Of a dry run: a document that would be added, updated, embedded or removed, and the chunks to embed for it.
 
-    def finished(self, summary: Summary) -> None: ...
+        When a corpus is embedded anew, a tenant stands in a document's place.
+        """
+
+    def finished(self, summary: Summary | Reembedded) -> None: ...
 
 
 def reporter(shown: Shown) -> Reporter:
@@ -73,6 +138,8 @@ def reporter(shown: Shown) -> Reporter:
 
 class JsonLines:
     """One object per line: `step`, `done`, `total`; the last one, `finished`, holds the summary.
+
+    `read` counts files, `embed` KiB of them, `reembed` chunks, `remove` and `finished` documents, or chunks again.
 
     A dry run has lines with `change`, `doc_id` and `chunks` as well.
     """
@@ -93,9 +160,8 @@ class JsonLines:
     def change(self, change: str, doc_id: str, chunks: int) -> None:
         self._line({"change": change, "doc_id": doc_id, "chunks": chunks})
 
-    def finished(self, summary: Summary) -> None:
-        total = summary.usable + len(summary.skipped)
-        self._line({"step": "finished", "done": summary.usable, "total": total, **asdict(summary)})
+    def finished(self, summary: Summary | Reembedded) -> None:
+        self._line({"step": "finished", "done": summary.usable, "total": summary.total, **asdict(summary)})
 
     def _line(self, record: dict[str, object]) -> None:
         self._write(json.dumps(record) + "\n")
@@ -108,7 +174,7 @@ class Bars:
     def __init__(self, console: Console, *, live: bool) -> None:
         self._console = console
         self._progress = Progress(
-            TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(),
+            TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeRemainingColumn(),
             console=console, transient=True, disable=not live,
         )  # fmt: skip
         self._tasks: dict[str, TaskID] = {}
@@ -126,21 +192,11 @@ class Bars:
         self._progress.update(self._tasks[name], completed=done, total=total)
 
     def change(self, change: str, doc_id: str, chunks: int) -> None:
-        size = f", {chunks} chunks" if chunks else ""
+        size = f", {chunks} {'vectors' if change == 'forget' else 'chunks'}" if chunks else ""
         self._console.print(f"would {change} {doc_id}{size}", markup=False, soft_wrap=True)
 
-    def finished(self, summary: Summary) -> None:
+    def finished(self, summary: Summary | Reembedded) -> None:
         self._progress.stop()
         for fault in summary.skipped:
             self._console.print(f"skipped {fault.path}: {fault.reason}", markup=False, style="yellow")
-        if summary.dry_run:
-            added, updated, removed, embedded = "to add", "to update", "to remove", "to embed; nothing was written"
-        else:
-            added, updated, removed = "added", "updated", "removed"
-            embedded = f"embedded in {summary.seconds:.1f} s"
-        self._console.print(
-            f"{summary.tenant}: {summary.added} {added}, {summary.updated} {updated}, "
-            f"{summary.unchanged} unchanged, {summary.removed} {removed}, {len(summary.skipped)} skipped; "
-            f"{summary.embedded} chunks {embedded}",
-            markup=False,
-        )
+        self._console.print(summary.sentence(), markup=False)

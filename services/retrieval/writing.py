@@ -30,7 +30,18 @@ INSERT INTO documents (tenant, doc_id, root, title, content_hash, version) VALUE
 ON CONFLICT (tenant, doc_id) DO UPDATE
 SET root = excluded.root, title = excluded.title, content_hash = excluded.content_hash, version = excluded.version
 """
-DOCUMENTS = "SELECT doc_id, root, content_hash FROM documents WHERE tenant = $1"
+# With the number of chunks that this model has not embedded.
+DOCUMENTS = """
+SELECT doc_id, root, content_hash, coalesce(lacking.chunks, 0) AS unembedded
+FROM documents LEFT JOIN (
+    SELECT doc_id, count(*) AS chunks FROM chunks
+    WHERE tenant = $1 AND NOT EXISTS (
+        SELECT FROM vectors WHERE vectors.tenant = $1 AND vectors.doc_id = chunks.doc_id
+            AND vectors.ordinal = chunks.ordinal AND vectors.model = $2)
+    GROUP BY doc_id
+) AS lacking USING (doc_id)
+WHERE documents.tenant = $1
+"""
 MOVE_DOCUMENT = "UPDATE documents SET root = $3 WHERE tenant = $1 AND doc_id = $2"
 REMOVE_CHUNKS = "DELETE FROM chunks WHERE tenant = $1 AND doc_id = $2"
 ADD_CHUNKS = """
@@ -43,14 +54,19 @@ SELECT $1, $2, ordinal - 1, $3, embedding FROM unnest($4::halfvec[]) WITH ORDINA
 """
 REMOVE_DOCUMENTS = "DELETE FROM documents WHERE tenant = $1 AND doc_id = ANY($2)"
 LOCK = "SELECT pg_try_advisory_lock(hashtextextended('weir ingest ' || $1, 0))"
+UNLOCK = "SELECT pg_advisory_unlock(hashtextextended('weir ingest ' || $1, 0))"
 
 
 @dataclass(frozen=True, slots=True)
 class Stored:
-    """A document as the database has it: where it came from, and the digest of what it was made of."""
+    """A document as the database has it: where it came from, and the digest of what it was made of.
+
+    `unembedded` is how many of its chunks have no vector of the model that was asked for.
+    """
 
     root: str
     content_hash: str
+    unembedded: int = 0
 
 
 class Corpus:
@@ -64,11 +80,16 @@ class Corpus:
         """Keep other ingests of this tenant out for as long as the connection lasts; False when one is running."""
         return bool(await self._connection.fetchval(LOCK, self._tenant))
 
-    async def documents(self) -> dict[str, Stored]:
+    async def unlock(self) -> None:
+        """Let them in again, sooner than that."""
+        if not self._connection.is_closed():
+            await self._connection.fetchval(UNLOCK, self._tenant)
+
+    async def documents(self, model: str) -> dict[str, Stored]:
         """Every document there is, by id."""
         async with self._locked():
-            rows = await self._connection.fetch(DOCUMENTS, self._tenant)
-        return {row["doc_id"]: Stored(row["root"], row["content_hash"]) for row in rows}
+            rows = await self._connection.fetch(DOCUMENTS, self._tenant, model)
+        return {row["doc_id"]: Stored(row["root"], row["content_hash"], row["unembedded"]) for row in rows}
 
     async def put(
         self,

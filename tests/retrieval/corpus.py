@@ -7,8 +7,8 @@ from pathlib import Path
 from types import TracebackType
 
 from services.retrieval.config import RetrievalSettings
-from services.retrieval.ingest import ingest
-from services.retrieval.progress import Summary
+from services.retrieval.ingest import ingest, revise
+from services.retrieval.progress import Reembedded, Summary
 
 RIVER = "# Weir\n\nA weir holds a river at its level.\n\n## Gates\n\nSluice gates open when the water rises.\n"
 BREAD = "# Bread\n\nKnead the dough, let it rest for an hour, and bake it in a hot oven.\n"
@@ -20,7 +20,7 @@ class Recorder:
     def __init__(self) -> None:
         self.steps: list[tuple[str, int, int]] = []
         self.changes: list[tuple[str, str, int]] = []
-        self.summaries: list[Summary] = []
+        self.summaries: list[Summary | Reembedded] = []
 
     def __enter__(self) -> Recorder:
         return self
@@ -34,7 +34,7 @@ class Recorder:
     def change(self, change: str, doc_id: str, chunks: int) -> None:
         self.changes.append((change, doc_id, chunks))
 
-    def finished(self, summary: Summary) -> None:
+    def finished(self, summary: Summary | Reembedded) -> None:
         self.summaries.append(summary)
 
 
@@ -70,6 +70,19 @@ async def take_in(
 def ingested(settings: RetrievalSettings, *paths: Path, **options: object) -> Summary:
     """Ingest on a loop of its own."""
     return asyncio.run(take_in(settings, *paths, **options))  # type: ignore[arg-type]
+
+
+def revised(
+    settings: RetrievalSettings,
+    tenant: str | None = None,
+    *,
+    forget: bool = False,
+    dry_run: bool = False,
+    recorder: Recorder | None = None,
+) -> Reembedded:
+    """`--reembed`, or `--forget-others`, on a loop of its own."""
+    work = revise(settings, tenant=tenant, forget=forget, dry_run=dry_run, report=recorder or Recorder())
+    return asyncio.run(work)
 
 
 def outcome(summary: Summary) -> tuple[int, int, int, int]:

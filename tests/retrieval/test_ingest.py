@@ -316,7 +316,7 @@ def test_the_command_prints_json_lines_that_a_program_can_follow(postgres_url: s
     )  # fmt: skip
     assert ran.returncode == 3, ran.stderr
     lines = [json.loads(line) for line in ran.stdout.splitlines()]
-    assert lines[:2] == [{"step": "read", "done": 2, "total": 2}, {"step": "embed", "done": 2, "total": 2}]
+    assert lines[:2] == [{"step": "read", "done": 2, "total": 2}, {"step": "embed", "done": 1, "total": 1}]
     assert lines[-1]["step"] == "finished"
     assert lines[-1]["added"] == 1
     assert [Path(fault["path"]).name for fault in lines[-1]["skipped"]] == ["bad.txt"]

@@ -13,7 +13,7 @@ import asyncpg
 import numpy as np
 import pytest
 
-from services.retrieval import library, nearest, store, writing
+from services.retrieval import library, nearest, store, vectors, writing
 from services.retrieval.database import READER, SCHEMA_VERSION, WRITER, Session, connect, locked, migrate
 from services.retrieval.minilm import MiniLM
 from services.retrieval.writing import Corpus
@@ -24,10 +24,17 @@ TENANTS = ("ada", "ben", "o'neil\\'; SET ROLE weir; --", "名前")
 LIMIT_S = 20.0
 MODEL = "a model"
 VECTOR = np.full(384, 0.05, np.float32)
-MODULES = (library, nearest, writing)
+MODULES = (library, nearest, vectors, writing)
 STATEMENTS = [sql for module in MODULES for sql in vars(module).values() if isinstance(sql, str)]
 READS = [sql for sql in STATEMENTS if sql.lstrip().startswith("SELECT") and "tenant = $1" in sql and "{" not in sql]
-WRITES = [sql for sql in STATEMENTS if sql.startswith(("UPDATE", "DELETE"))]
+WRITES = [sql for sql in STATEMENTS if sql.lstrip().startswith(("UPDATE", "DELETE"))]
+ARGUMENTS: dict[str, list[object]] = {
+    library.DOCUMENT: ["a.md", MODEL],
+    vectors.FORGET_OTHERS: [MODEL],
+    vectors.UNEMBEDDED_CHUNKS: ["another model", "a.md", 50],
+    vectors.UNEMBEDDED_DOCUMENTS: ["another model", "", 50],
+    writing.DOCUMENTS: ["another model"],
+}
 OLD_SCHEMA = """
 CREATE EXTENSION vector;
 CREATE TABLE weir_schema (only_row boolean PRIMARY KEY DEFAULT true CHECK (only_row), version integer NOT NULL);
@@ -82,6 +89,8 @@ def forgetful(sql: str) -> str:
 
 def arguments(sql: str, tenant: str) -> list[object]:
     """Something of the right type for each parameter."""
+    if sql in ARGUMENTS:
+        return [tenant, *ARGUMENTS[sql]]
     if "<=>" in sql:
         return [tenant, VECTOR, 50, MODEL]
     if "LIMIT $3" in sql:
@@ -94,7 +103,10 @@ def test_every_statement_is_among_those_that_are_tried() -> None:
     assert {nearest.EXACT, nearest.APPROXIMATE} <= set(READS)
     assert writing.DOCUMENTS in READS
     assert {library.DOCUMENT, library.PAGE, library.VERSION} <= set(READS)
-    assert {writing.MOVE_DOCUMENT, writing.REMOVE_CHUNKS, writing.REMOVE_DOCUMENTS} == set(WRITES)
+    assert {vectors.UNEMBEDDED_CHUNKS, vectors.UNEMBEDDED_DOCUMENTS} <= set(READS)
+    assert set(WRITES) == {
+        vectors.FORGET_OTHERS, writing.MOVE_DOCUMENT, writing.REMOVE_CHUNKS, writing.REMOVE_DOCUMENTS,
+    }  # fmt: skip
     folder = Path(nearest.__file__).parent
     asking = {file.stem for file in folder.glob("*.py") if "tenant = $1" in file.read_text(encoding="utf-8")}
     assert asking == {module.__name__.rpartition(".")[2] for module in MODULES}
@@ -109,7 +121,7 @@ def test_a_statement_that_forgets_its_tenant_still_sees_only_that_tenants_rows(p
             forgot = await session.fetch(LIMIT_S, forgetful(sql), *arguments(sql, tenant), tenant=tenant)
             assert kept
             assert sorted(map(repr, forgot)) == sorted(map(repr, kept))
-        for table in ("corpora", "documents", "chunks", "vectors"):
+        for table in ("corpora", "documents", "chunks", "vectors", "embedded"):
             rows = await session.fetch(LIMIT_S, f"SELECT tenant FROM {table}", tenant=tenant)
             assert {row["tenant"] for row in rows} == {tenant}
 
@@ -118,12 +130,16 @@ def test_a_statement_that_forgets_its_tenant_still_sees_only_that_tenants_rows(p
 
 def test_a_writing_statement_that_forgets_its_tenant_changes_no_other_tenants_rows(postgres_url: str) -> None:
     async def scenario(connection: Any) -> None:
+        other = "SELECT tenant, doc_id, ordinal, 'another model', embedding FROM vectors"
+        await connection.execute(f"INSERT INTO vectors {other}")
         for sql in WRITES:
             async with locked(connection, WRITER, "ada"):
                 await connection.execute(forgetful(sql), *arguments(sql, "ada"))
         rows = await connection.fetch("SELECT tenant, root FROM documents WHERE tenant <> 'ada' OR root <> 'r'")
         assert sorted((row["tenant"], row["root"]) for row in rows) == sorted((t, "r") for t in TENANTS[1:] * 2)
-        assert await connection.fetchval("SELECT count(*) FROM chunks WHERE tenant <> 'ada'") == 4 * len(TENANTS[1:])
+        for table, number in (("chunks", 4), ("vectors", 8)):
+            held = await connection.fetchval(f"SELECT count(*) FROM {table} WHERE tenant <> 'ada'")
+            assert held == number * len(TENANTS[1:])
 
     run(postgres_url, scenario)
 
@@ -132,6 +148,7 @@ def test_a_row_cannot_be_written_under_anothers_name(postgres_url: str) -> None:
     async def scenario(connection: Any) -> None:
         for sql in (
             "UPDATE chunks SET tenant = 'ben'",
+            "UPDATE embedded SET tenant = 'ben'",
             "INSERT INTO corpora VALUES ('new', 1)",
             "INSERT INTO documents VALUES ('ben', 'x.md', 'r', 't', 'h', 1)",
         ):
@@ -149,7 +166,7 @@ def test_where_no_tenant_is_named_there_are_no_rows_not_even_after_one_was(postg
         for role in (READER, WRITER):
             async with connection.transaction():
                 await connection.execute(f"SET LOCAL ROLE {role}")
-                for table in ("corpora", "documents", "chunks", "vectors"):
+                for table in ("corpora", "documents", "chunks", "vectors", "embedded"):
                     assert await connection.fetchval(f"SELECT count(*) FROM {table}") == 0
         with pytest.raises(asyncpg.PostgresError):
             await session.fetch(LIMIT_S, "SELECT 1 / 0 FROM chunks", tenant="ada")

@@ -120,7 +120,7 @@ def test_one_who_came_too_late_has_written_nothing(postgres_url: str) -> None:
         async with locked_documents(rig.other):
             with pytest.raises(Late):
                 await rig.put(within_s=1, doc_id="late")
-        assert await rig.library.held("acme", "late", rig.soon(60)) is None
-        assert await rig.library.held("acme", "a", rig.soon(60)) is not None
+        assert await rig.library.held("acme", "late", "m", rig.soon(60)) is None
+        assert await rig.library.held("acme", "a", "m", rig.soon(60)) is not None
 
     play(postgres_url, scenario)

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from services.retrieval.ingest import READ_AHEAD, Ingest
+from services.retrieval.intake import READ_AHEAD, Ingest
 from services.retrieval.minilm import DIMENSIONS, Floats
 from services.retrieval.progress import Summary
 from services.retrieval.writing import Stored
@@ -22,7 +22,7 @@ DOCUMENTS = 40
 class FakeModel:
     """Counts what has been read, by its tokens, and lets a test look when it embeds."""
 
-    fingerprint = "fake"
+    fingerprint = tokenizer = "fake"
 
     def __init__(self, embedding: Callable[[FakeModel], None]) -> None:
         self._embedding = embedding
@@ -49,7 +49,7 @@ class FakeCorpus:
     def __init__(self) -> None:
         self.put_in: list[str] = []
 
-    async def documents(self) -> dict[str, Stored]:
+    async def documents(self, model: str) -> dict[str, Stored]:
         return {}
 
     async def put(
@@ -70,11 +70,21 @@ class FakeCorpus:
     async def remove(self, doc_ids: Sequence[str]) -> None: ...
 
 
+class NothingToComplete:
+    """Of documents that all have their vectors."""
+
+    async def complete(self, doc_id: str) -> None:
+        raise AssertionError(doc_id)
+
+    async def finish(self) -> None: ...
+
+
 def run(folder: Path, model: FakeModel, corpus: FakeCorpus) -> Summary:
     for number in range(DOCUMENTS):
         (folder / f"{number:02}.txt").write_text(f"words of document {number}")
     summary = Summary("demo")
-    ingest = Ingest(settings_for("postgresql://nobody@127.0.0.1:1/none"), model, corpus, summary, Recorder())
+    settings = settings_for("postgresql://nobody@127.0.0.1:1/none")
+    ingest = Ingest(settings, model, corpus, NothingToComplete(), summary, Recorder())
     asyncio.run(ingest.run([folder], prune=True))
     return summary
 

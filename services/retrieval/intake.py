@@ -1,0 +1,287 @@
+"""Taking a folder's documents in, for one tenant: what an ingest does, over a model and a corpus that it is given.
+
+    compare with the database -> read, parse and chunk what is new -> embed -> replace -> remove what has gone
+                                 `------ in a thread, a few ahead ------'
+
+Each file is parsed once, when its turn comes: how many chunks there will be is not known before, so progress is told in
+the sizes of files. Memory is bounded by `READ_AHEAD` documents. A dry run parses everything, to say how much there is.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncIterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Protocol
+
+import numpy as np
+
+from services.retrieval.config import RetrievalSettings
+from services.retrieval.documents import Unreadable
+from services.retrieval.files import Fault, Found, Source, find, read
+from services.retrieval.minilm import DIMENSIONS, Floats
+from services.retrieval.preparing import Prepared, Preparer
+from services.retrieval.progress import Reporter, Summary
+from services.retrieval.writing import Stored
+
+EMBED_AT_ONCE = 8
+READ_AHEAD = 4  # documents that are ready, or being made so, while one is embedded
+YIELD_EVERY = 16
+KIB = 1024
+
+
+class Encoder(Protocol):
+    """The model. Its tokenizer and its layers may be used by two threads, each by one."""
+
+    fingerprint: str
+    tokenizer: str
+
+    def count_tokens(self, text: str) -> int: ...
+
+    def tokenize(self, text: str) -> list[int]: ...
+
+    def embed(self, texts: Sequence[Sequence[int]]) -> Floats: ...
+
+
+class Keeps(Protocol):
+    """A tenant's documents in the database."""
+
+    async def documents(self, model: str) -> dict[str, Stored]: ...
+
+    async def put(
+        self,
+        doc_id: str,
+        *,
+        root: str,
+        title: str,
+        content_hash: str,
+        texts: Sequence[str],
+        vectors: Floats,
+        model: str,
+    ) -> None: ...
+
+    async def move(self, doc_id: str, root: str) -> None: ...
+
+    async def remove(self, doc_ids: Sequence[str]) -> None: ...
+
+
+class Completes(Protocol):
+    """Embeds, where they stand, the chunks of a document that have no vectors of the model."""
+
+    async def complete(self, doc_id: str) -> None: ...
+
+    async def finish(self) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What there is to do: files to take in, documents without vectors of the model, files whose folder has moved."""
+
+    changed: list[Source] = field(default_factory=list)
+    unembedded: list[tuple[Source, int]] = field(default_factory=list)
+    moved: list[Source] = field(default_factory=list)
+
+
+Ready = tuple[Prepared, list[list[int]]]
+"""A document, and the tokens of its chunks."""
+
+
+class Ingest:
+    """One run, for one tenant."""
+
+    def __init__(
+        self,
+        settings: RetrievalSettings,
+        model: Encoder,
+        corpus: Keeps,
+        completing: Completes,
+        summary: Summary,
+        report: Reporter,
+    ) -> None:
+        self._max_file_bytes = settings.ingest_max_file_bytes
+        self._model = model
+        self._corpus = corpus
+        self._completing = completing
+        self._summary = summary
+        self._report = report
+        self._preparer = Preparer(
+            model.count_tokens, model.tokenizer, settings.chunk_tokens, settings.chunk_overlap_tokens
+        )
+        self._stored: dict[str, Stored] = {}
+        self._reader = ThreadPoolExecutor(1, thread_name_prefix="reader")
+        self._embedder = ThreadPoolExecutor(1, thread_name_prefix="embedder")
+
+    async def run(self, paths: Sequence[Path], *, prune: bool) -> None:
+        """The whole of it; with `dry_run` in the summary, all but the writing."""
+        found = find(paths)
+        self._summary.skipped += found.faults
+        self._stored = await self._corpus.documents(self._model.fingerprint)
+        plan = await self._plan(found)
+        try:
+            if self._summary.dry_run:
+                await self._foretell(plan)
+            else:
+                await self._carry_out(plan)
+        finally:
+            self._reader.shutdown(wait=False, cancel_futures=True)
+            self._embedder.shutdown(wait=False, cancel_futures=True)
+        if prune and self._summary.usable:  # a folder that is empty today may be one that is not mounted
+            await self._prune(found)
+
+    async def _plan(self, found: Found) -> Plan:
+        """Compare every file with what the database has of it; what it has nothing of need not be read for that."""
+        plan = Plan()
+        for number, source in enumerate(found.sources, start=1):
+            stored = self._stored.get(source.doc_id)
+            if stored is None:
+                plan.changed.append(source)
+            else:
+                self._compare(source, stored, plan)
+            if number % YIELD_EVERY == 0 or number == len(found.sources):
+                self._report.step("read", number, len(found.sources))
+                await asyncio.sleep(0)
+        return plan
+
+    def _compare(self, source: Source, stored: Stored, plan: Plan) -> None:
+        try:
+            digest = self._preparer.content_hash(source.path.name, read(source.path, self._max_file_bytes))
+        except Unreadable as error:
+            self._skip(source, error)
+            return
+        if stored.content_hash != digest:
+            plan.changed.append(source)
+            return
+        if stored.root != source.root:
+            plan.moved.append(source)
+        if stored.unembedded:
+            plan.unembedded.append((source, stored.unembedded))
+        else:
+            self._summary.unchanged += 1
+
+    async def _foretell(self, plan: Plan) -> None:
+        """A dry run: name what would be done, and count its chunks."""
+        async for source, ready in self._read_ahead(plan.changed):
+            if isinstance(ready, Unreadable):
+                self._skip(source, ready)
+                continue
+            chunks = len(ready[0].texts)
+            self._report.change(self._count(source), source.doc_id, chunks)
+            self._summary.embedded += chunks
+        for source, chunks in plan.unembedded:
+            self._report.change("embed", source.doc_id, chunks)
+            self._summary.completed += 1
+            self._summary.embedded += chunks
+
+    async def _carry_out(self, plan: Plan) -> None:
+        sizes = Sizes([*plan.changed, *(source for source, _ in plan.unembedded)], self._report)
+        async for source, ready in self._read_ahead(plan.changed):
+            if isinstance(ready, Unreadable):
+                self._skip(source, ready)
+            else:
+                await self._take_in(source, *ready, sizes)
+                self._count(source)
+            sizes.done(source)
+        for source, _ in plan.unembedded:
+            await self._completing.complete(source.doc_id)
+            self._summary.completed += 1
+            sizes.done(source)
+        await self._completing.finish()
+        for source in plan.moved:
+            await self._corpus.move(source.doc_id, source.root)
+
+    async def _prune(self, found: Found) -> None:
+        gone = [
+            doc_id for doc_id, document in self._stored.items()
+            if document.root in found.whole_roots and doc_id not in found.present
+        ]  # fmt: skip
+        self._summary.removed = len(gone)
+        if self._summary.dry_run:
+            for doc_id in gone:
+                self._report.change("remove", doc_id, 0)
+        elif gone:
+            await self._corpus.remove(gone)
+            self._report.step("remove", len(gone), len(gone))
+
+    def _count(self, source: Source) -> str:
+        """One more that is new, or has changed: in the words of a dry run."""
+        if source.doc_id in self._stored:
+            self._summary.updated += 1
+            return "update"
+        self._summary.added += 1
+        return "add"
+
+    def _skip(self, source: Source, error: Unreadable) -> None:
+        self._summary.skipped.append(Fault(str(source.path), str(error)))
+
+    async def _read_ahead(self, sources: Sequence[Source]) -> AsyncIterator[tuple[Source, Ready | Unreadable]]:
+        """Each file and what it becomes, while the next ones are being read."""
+        loop = asyncio.get_running_loop()
+        asked: deque[tuple[Source, asyncio.Future[Ready | Unreadable]]] = deque()
+        for source in sources:
+            asked.append((source, loop.run_in_executor(self._reader, self._ready, source)))
+            if len(asked) > READ_AHEAD:
+                first, ready = asked.popleft()
+                yield first, await ready
+        while asked:
+            first, ready = asked.popleft()
+            yield first, await ready
+
+    def _ready(self, source: Source) -> Ready | Unreadable:
+        """In the reader's thread."""
+        try:
+            prepared = self._preparer.prepare(source.path.name, read(source.path, self._max_file_bytes))
+        except Unreadable as error:
+            return error
+        return prepared, [self._model.tokenize(text) for text in prepared.texts]
+
+    async def _take_in(self, source: Source, prepared: Prepared, tokens: list[list[int]], sizes: Sizes) -> None:
+        vectors = np.empty((len(tokens), DIMENSIONS), np.float32)
+        for first in range(0, len(tokens), EMBED_AT_ONCE):
+            batch = tokens[first : first + EMBED_AT_ONCE]
+            vectors[first : first + len(batch)] = await self._embed(batch)
+            sizes.part(source, (first + len(batch)) / len(tokens))
+        await self._corpus.put(
+            source.doc_id,
+            root=source.root,
+            title=prepared.title,
+            content_hash=prepared.content_hash,
+            texts=prepared.texts,
+            vectors=vectors,
+            model=self._model.fingerprint,
+        )
+        self._summary.embedded += len(prepared.texts)
+
+    async def _embed(self, tokens: Sequence[list[int]]) -> Floats:
+        return await asyncio.get_running_loop().run_in_executor(self._embedder, self._model.embed, tokens)
+
+
+class Sizes:
+    """How far it is, in KiB of the files that there are to embed."""
+
+    def __init__(self, sources: Sequence[Source], report: Reporter) -> None:
+        self._sizes = {source.doc_id: _size(source) for source in sources}
+        self._total = sum(self._sizes.values())
+        self._before = 0
+        self._report = report
+
+    def part(self, source: Source, share: float) -> None:
+        """So much of this file."""
+        self._tell(self._before + share * self._sizes[source.doc_id])
+
+    def done(self, source: Source) -> None:
+        """All of it, whatever became of it."""
+        self._before += self._sizes[source.doc_id]
+        self._tell(self._before)
+
+    def _tell(self, done: float) -> None:
+        self._report.step("embed", -int(-done // KIB), -(-self._total // KIB))
+
+
+def _size(source: Source) -> int:
+    try:
+        return source.path.stat().st_size
+    except OSError:  # told when it is read
+        return 0

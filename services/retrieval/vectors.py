@@ -1,0 +1,148 @@
+"""All SQL about which chunks a model has not embedded: found, embedded where they stand, and the other models' removed.
+
+What is added belongs to the text that it was made of: it goes in only while the document still has the version that the
+text was read with, under a lock that whoever replaces the document waits for.
+"""
+
+from __future__ import annotations
+
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass
+from typing import Any
+
+from pgvector import HalfVector
+
+from services.retrieval.database import NOBODY, READER, WRITER, locked
+from services.retrieval.modelfolder import DIMENSIONS
+from services.retrieval.weights import Floats
+from services.retrieval.writing import NEXT_VERSION
+
+MOST_TENANTS = 2**31 - 1
+
+UNEMBEDDED = """
+SELECT held.tenant, held.chunks - coalesce(made.chunks, 0) AS chunks
+FROM weir_corpora($2) AS held LEFT JOIN weir_embedded() AS made ON made.tenant = held.tenant AND made.model = $1
+WHERE held.chunks > coalesce(made.chunks, 0) ORDER BY held.tenant
+"""
+OTHERS = """
+SELECT tenant, sum(chunks)::bigint AS chunks FROM weir_embedded() WHERE model <> $1 GROUP BY tenant ORDER BY tenant
+"""
+UNEMBEDDED_DOCUMENTS = """
+SELECT doc_id FROM documents
+WHERE tenant = $1 AND doc_id > $3 AND EXISTS (
+    SELECT FROM chunks WHERE chunks.tenant = $1 AND chunks.doc_id = documents.doc_id AND NOT EXISTS (
+        SELECT FROM vectors WHERE vectors.tenant = $1 AND vectors.doc_id = documents.doc_id
+            AND vectors.ordinal = chunks.ordinal AND vectors.model = $2))
+ORDER BY doc_id LIMIT $4
+"""
+UNEMBEDDED_CHUNKS = """
+SELECT chunks.ordinal, chunks.text, documents.version
+FROM documents JOIN chunks ON chunks.tenant = $1 AND chunks.doc_id = documents.doc_id
+WHERE documents.tenant = $1 AND documents.doc_id = $3 AND NOT EXISTS (
+    SELECT FROM vectors WHERE vectors.tenant = $1 AND vectors.doc_id = $3
+        AND vectors.ordinal = chunks.ordinal AND vectors.model = $2)
+ORDER BY chunks.ordinal LIMIT $4
+"""
+ADD_MISSING = """
+INSERT INTO vectors (tenant, doc_id, ordinal, model, embedding)
+SELECT $1, $3, made.ordinal, $2, made.embedding
+FROM unnest($5::integer[], $6::halfvec[]) AS made (ordinal, embedding),
+     (SELECT FROM documents WHERE tenant = $1 AND doc_id = $3 AND version = $4 FOR SHARE) AS still
+ON CONFLICT DO NOTHING
+"""
+# Only where this model has a vector of the same chunk: no chunk is ever left without one.
+FORGET_OTHERS = """
+DELETE FROM vectors AS other
+WHERE tenant = $1 AND model <> $2 AND EXISTS (
+    SELECT FROM vectors AS own
+    WHERE own.tenant = $1 AND own.doc_id = other.doc_id AND own.ordinal = other.ordinal AND own.model = $2)
+"""
+COLUMN_DIMENSIONS = """
+SELECT atttypmod FROM pg_attribute WHERE attrelid = to_regclass('vectors') AND attname = 'embedding'
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Texts:
+    """Chunks of one document that a model has not embedded, and the document's version when they were read."""
+
+    version: int
+    ordinals: list[int]
+    texts: list[str]
+
+
+async def unembedded(connection: Any, model: str) -> dict[str, int]:
+    """Chunks that this model has not embedded, by tenant; only tenants that have any."""
+    return await _counts(connection, UNEMBEDDED, model, MOST_TENANTS)
+
+
+async def embedded_by_others(connection: Any, model: str) -> dict[str, int]:
+    """Vectors of other models, by tenant; only tenants that have any."""
+    return await _counts(connection, OTHERS, model)
+
+
+async def _counts(connection: Any, sql: str, *arguments: object) -> dict[str, int]:
+    async with locked(connection, READER, NOBODY):
+        return {row["tenant"]: row["chunks"] for row in await connection.fetch(sql, *arguments)}
+
+
+class Vectors:
+    """What one model has made of one tenant's chunks, over one connection that is nobody else's."""
+
+    def __init__(self, connection: Any, tenant: str, model: str) -> None:
+        self._connection = connection
+        self._tenant = tenant
+        self._model = model
+
+    async def documents(self, after: str, most: int) -> list[str]:
+        """Up to `most` documents, in the order of their ids, that have chunks without a vector."""
+        async with self._locked():
+            rows = await self._connection.fetch(UNEMBEDDED_DOCUMENTS, self._tenant, self._model, after, most)
+        return [row["doc_id"] for row in rows]
+
+    async def texts(self, doc_id: str, most: int) -> Texts | None:
+        """Up to `most` chunks of this document that have no vector; None: every one has."""
+        async with self._locked():
+            rows = await self._connection.fetch(UNEMBEDDED_CHUNKS, self._tenant, self._model, doc_id, most)
+        if not rows:
+            return None
+        return Texts(rows[0]["version"], [row["ordinal"] for row in rows], [row["text"] for row in rows])
+
+    async def add(self, doc_id: str, texts: Texts, vectors: Floats) -> int:
+        """Add these texts' vectors, and say how many: none if the document is no longer the one that was read."""
+        made = [HalfVector(vector) for vector in vectors]
+        async with self._locked():
+            told = await self._connection.execute(
+                ADD_MISSING, self._tenant, self._model, doc_id, texts.version, texts.ordinals, made
+            )
+        return _rows(told)
+
+    async def advance(self) -> None:
+        """Searches find more than before: what was cached of them no longer holds."""
+        async with self._locked():
+            await self._connection.fetchval(NEXT_VERSION, self._tenant)
+
+    async def forget_others(self) -> int:
+        """Remove the vectors that other models made of chunks which this one has embedded, and say how many."""
+        async with self._locked():
+            await self._connection.fetchval(NEXT_VERSION, self._tenant)  # its lock: writers follow one another
+            return _rows(await self._connection.execute(FORGET_OTHERS, self._tenant, self._model))
+
+    def _locked(self) -> AbstractAsyncContextManager[None]:
+        return locked(self._connection, WRITER, self._tenant)
+
+
+def _rows(told: str) -> int:
+    """PostgreSQL ends what it says of a statement with the number of rows."""
+    return int(told.rpartition(" ")[2])
+
+
+async def unfit(connection: Any, model: str) -> str | None:
+    """Why this model's vectors do not go into this database, and what to do; None: they do."""
+    held = await connection.fetchval(COLUMN_DIMENSIONS)
+    if held == DIMENSIONS:
+        return None
+    return (
+        f"the model {model} makes vectors of {DIMENSIONS} numbers, and this database holds vectors of {held}: "
+        "set EMBED_MODEL_PATH to a model that fits, or POSTGRES_URL to another database"
+    )
