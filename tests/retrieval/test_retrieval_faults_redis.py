@@ -75,6 +75,29 @@ def test_a_frozen_redis_is_left_alone_and_said_to_be_missing(settings: Retrieval
     stand_up(settings, model, scenario)
 
 
+def test_a_redis_too_slow_for_reads_is_left_alone_for_as_long_as_it_is(
+    settings: RetrievalSettings, model: Path
+) -> None:
+    """It answers within the time that a write is given, and in no reader's."""
+    hasty = settings.model_copy(update={"redis_timeout_ms": 15.0})
+
+    async def scenario(stand: FaultStand) -> None:
+        await stand.cache.become(Fault(latency_s=0.012))
+        await stand.until_missing("redis")
+        errors, looks = await stand.metric("weir_cache_total", result="error"), stand.cache.accepted
+
+        async def was_looked_at_again() -> bool:
+            await answers_from_the_database(stand)
+            assert await stand.metric("weir_dependency_up", dependency="redis") == 0
+            return stand.cache.accepted >= looks + 3
+
+        await stand.until(was_looked_at_again)
+        assert await stand.metric("weir_cache_total", result="error") == errors
+        await stand.cache.become(HEALTHY)
+
+    stand_up(hasty, model, scenario)
+
+
 def test_a_stopped_redis_costs_no_answer(settings: RetrievalSettings, model: Path, redis: EmbeddedValkey) -> None:
     async def scenario(stand: FaultStand) -> None:
         with frozen(redis.pid):
