@@ -51,7 +51,8 @@ simulate: $(VENV)/.simulate ## compare policies in virtual time: make simulate S
 simulate-proof: $(VENV)/.run ## hold every promise against a simulation, beside other policies: docs/results/proof.md
 	@exec $(BIN)/python -m services.lab.simulate.proof $(ARGS)
 
-pictures: $(VENV)/.simulate ## draw the pictures of the mechanism pages again, and their figures
+pictures: $(VENV)/.simulate ## draw the pictures of the architecture pages again, and their figures
+	@$(BIN)/python docs/pictures.py
 	@exec $(BIN)/python -m services.lab.simulate.pictures $(ARGS)
 
 # ---- verify
