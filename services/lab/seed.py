@@ -18,6 +18,7 @@ MODULE = "services.retrieval.ingest"
 FINISHED = "finished"
 READ_EVERY_S = 0.05
 NO_CORPUS = "none"
+CHANGES = {"added": "added", "updated": "updated", "completed": "embedded anew", "removed": "removed"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +61,7 @@ def summary(finished: Step | None, child: Child) -> tuple[bool, str]:
     if finished.done == 0:
         return False, "no documents there" if finished.total == 0 else f"none of {finished.total} files could be read"
     told = finished.told
-    changes = [f"{told[word]} {word}" for word in ("added", "updated", "removed") if told.get(word)]
+    changes = [f"{told[word]} {said}" for word, said in CHANGES.items() if told.get(word)]
     skipped = len(told.get("skipped") or [])
     changes += [f"{skipped} skipped, see {child.log.name}"] if skipped else []
     return True, f"{finished.done} documents: {', '.join(changes) or 'nothing has changed'}"

@@ -31,12 +31,12 @@ def test_each_line_is_a_step_and_noise_is_passed_over(tmp_path: Path) -> None:
         print('{"step": "embed", "done": 3, "total": 9}')
         print('a library has something to say')
         print('[1, 2]')
-        print('{"step": "finished", "done": 4, "total": 5, "added": 3, "updated": 0, "removed": 1, "skipped": [{}]}')
+        print('{"step": "finished", "done": 4, "total": 5, "added": 3, "completed": 2, "removed": 1, "skipped": [{}]}')
     """
     steps, (there, words) = told(tmp_path, script)
     assert [(step.name, step.done, step.total) for step in steps] == [("embed", 3, 9), ("finished", 4, 5)]
     assert there
-    assert words == "4 documents: 3 added, 1 removed, 1 skipped, see ingest.log"
+    assert words == "4 documents: 3 added, 2 embedded anew, 1 removed, 1 skipped, see ingest.log"
 
 
 @pytest.mark.parametrize(

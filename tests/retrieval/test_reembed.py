@@ -318,10 +318,12 @@ def test_the_counts_of_vectors_are_true_whatever_comes_and_goes(postgres_url: st
         await revising(connection, reembed, FakeModel())
         await put(connection, "ada", "a.md", 4)
         assert await counted(connection) == [("ada", NEW, 2), ("ada", OLD, 6), ("ben", NEW, 1)]
+        await Corpus(connection, "ada").remove(["a.md"])
+        assert await counted(connection) == [("ada", NEW, 2), ("ada", OLD, 2), ("ben", NEW, 1)]
         await Corpus(connection, "ada").remove(["b.md"])
-        assert await counted(connection) == [("ada", OLD, 4), ("ben", NEW, 1)]
+        assert await counted(connection) == [("ben", NEW, 1)]
         await Corpus(connection, "ben").remove(["a.md"])
-        assert await counted(connection) == [("ada", OLD, 4)]
+        assert await counted(connection) == []
 
     run(postgres_url, scenario)
 
