@@ -6,7 +6,7 @@ import sys
 
 from services.retrieval.app import build
 from services.retrieval.config import RetrievalSettings
-from services.retrieval.minilm import ModelUnusable, find_model
+from services.retrieval.modelfolder import ModelUnusable, find_model, shape_of
 from services.runtime.serve import run
 from services.runtime.settings import EXIT_BAD_SETTINGS, load
 
@@ -15,6 +15,7 @@ def main() -> int:
     settings = load(RetrievalSettings)
     try:
         model = find_model(settings.embed_model_path)
+        shape_of(model, chunk_tokens=settings.chunk_tokens)
         return run(lambda: build(settings, model))
     except ModelUnusable as error:
         sys.stderr.write(f"retrieval: {error}\n")

@@ -15,6 +15,7 @@ from services.retrieval.config import RetrievalSettings
 from services.retrieval.database import Session, connect
 from services.retrieval.documentsapi import Bounds, DocumentsApi
 from services.retrieval.embedder import LinedEmbedder, Model
+from services.retrieval.fit import Fit
 from services.retrieval.library import Library
 from services.retrieval.metrics import RetrievalMetrics
 from services.retrieval.modelprocess import ModelProcess
@@ -62,6 +63,7 @@ def build(settings: RetrievalSettings, model: Path, *, embeds: Model | None = No
         connections_in_use=lambda: pool.lent,
         up={"postgres": lambda: store.up, "redis": lambda: cache.up},
     )
+    fit = Fit(embedder, pool, store, log)
     warming = Warming(embedder, store, sessions=settings.postgres_pool_size)
     api = Api(retrieval, embedder, store, cache, warming)
     library = Library(writers(settings, may_connect=lambda: pool.open >= settings.postgres_pool_size))
@@ -72,10 +74,12 @@ def build(settings: RetrievalSettings, model: Path, *, embeds: Model | None = No
         await store.start()
         await cache.start()
         await embedder.start()
+        await fit.start()
         warming.start()
 
     async def stop() -> None:
         await warming.stop()
+        await fit.stop()
         await embedder.stop()
         await cache.stop()
         library.stop()

@@ -137,9 +137,8 @@ def _rows(told: str) -> int:
     return int(told.rpartition(" ")[2])
 
 
-async def unfit(connection: Any, model: str) -> str | None:
-    """Why this model's vectors do not go into this database, and what to do; None: they do."""
-    held = await connection.fetchval(COLUMN_DIMENSIONS)
+def unfit(held: int | None, model: str) -> str | None:
+    """Why this model's vectors do not go into a database that holds such as these, and what to do; None: they do."""
     if held == DIMENSIONS:
         return None
     return (

@@ -1,0 +1,100 @@
+"""Whether the model and the database fit each other, looked at once when the service starts.
+
+Vectors of another size than the database's cannot be searched at all: where the database can be asked by the time the
+model is loaded, the service does not start; where it cannot, the fault is logged as soon as it can. Chunks that this
+model has not embedded are not found: that is a warning, with what to do, and everything else is answered.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any, Protocol
+
+from services.retrieval.database import NOBODY, Session
+from services.retrieval.deadline import Late, by
+from services.retrieval.embedder import Embedder
+from services.retrieval.pool import Busy, Down, Pool
+from services.retrieval.vectors import COLUMN_DIMENSIONS, MOST_TENANTS, UNEMBEDDED, unfit
+from services.runtime.log import Log
+from services.runtime.settings import EXIT_BAD_SETTINGS
+from services.runtime.starting import CannotStart
+
+WITHIN_S = 2.0
+LOOK_EVERY_S = 0.5
+
+
+class DoesNotFit(CannotStart):
+    """The database holds vectors of another size than this model's; the message says what to do."""
+
+    exit_status = EXIT_BAD_SETTINGS
+
+
+class Reached(Protocol):
+    """Who knows whether the database was ever reached."""
+
+    @property
+    def reached(self) -> bool: ...
+
+
+class Fit:
+    """Looks once."""
+
+    def __init__(self, embedder: Embedder, pool: Pool[Session], store: Reached, log: Log) -> None:
+        self._embedder = embedder
+        self._pool = pool
+        self._store = store
+        self._log = log
+        self._task: asyncio.Task[None] | None = None
+        self.done = False
+
+    async def start(self) -> None:
+        """Look now if the database can be asked, else as soon as it can; the model is loaded. Raises DoesNotFit."""
+        if not (self._store.reached and await self._looked()):
+            self._task = asyncio.get_running_loop().create_task(self._look_later(), name="fit")
+
+    async def stop(self) -> None:
+        """Leave it."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.wait({self._task})
+
+    async def _look_later(self) -> None:
+        try:
+            while not self.done:
+                await asyncio.sleep(LOOK_EVERY_S)
+                if self._store.reached:
+                    await self._looked()
+        except DoesNotFit as fault:
+            self._log.error("no search can succeed", fault=str(fault))
+
+    async def _looked(self) -> bool:
+        """False: the database did not answer."""
+        model = self._embedder
+        try:
+            ((held,),) = await self._ask(COLUMN_DIMENSIONS)
+            lacking = await self._ask(UNEMBEDDED, model.fingerprint, MOST_TENANTS)
+        except (Down, Busy, Late):
+            return False
+        self.done = True
+        if fault := unfit(held, model.name):
+            raise DoesNotFit(fault)
+        if lacking:
+            self._log.warning(
+                "chunks were not embedded by this model and are not found", model=model.name, tenants=len(lacking),
+                chunks=sum(row["chunks"] for row in lacking), mend="weir ingest --reembed",
+            )  # fmt: skip
+        return True
+
+    async def _ask(self, sql: str, *arguments: object) -> list[Any]:
+        deadline = asyncio.get_running_loop().time() + WITHIN_S
+        session = await self._pool.take(deadline)
+        try:
+            rows = await by(deadline, session.fetch(WITHIN_S, sql, *arguments, tenant=NOBODY))
+        except Exception:
+            self._pool.discard(session)
+            raise Late from None
+        except BaseException:
+            self._pool.discard(session)
+            raise
+        self._pool.give_back(session)
+        return rows
