@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
-import sys
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -34,7 +32,7 @@ def main(
 
     where, length = describe(), QUICK_LENGTH if quick else USUAL_LENGTH
     measured = run(measure(rows, SEED, length, say))
-    command = shlex.join(["python", "-m", "bench.degradation", *sys.argv[1:]])
+    command = "python -m bench.degradation" + f" --rows {rows}" * (rows != ROWS) + " --quick" * quick
     text = page(measured, command=command, machine=where, pictures=_drawn(measured, out))
     out.write_text(text, encoding="utf-8")
     typer.echo(out)

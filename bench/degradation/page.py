@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -55,7 +56,8 @@ METHOD = """\
 ## How it is read
 
 Counted is what arrived after the first seconds, in which a level is found, and before the last one. A source of `db` is
-a search, `cache` a kept result, `none` means that there was no time for passages, `skipped` that the level has none.
+a search, `cache` a kept result, `stale` an old one; `none` means that there was no time for passages, `skipped` that
+the level has none. What a level is worth does not ask whether passages came: "with passages" does.
 The ladder is priced by the workers' work alone: their load is what makes it rise, and shorter prompts and shorter
 answers are what it wins. Retrieval has means of its own against too much work, whatever the level is: its budget, and
 [the order of fallbacks](../decisions/033-the-order-of-fallbacks.md). In production a tenant is kept off the ladder with
@@ -91,7 +93,7 @@ def page(measured: Measured, *, command: str, machine: str, pictures: Mapping[st
         [_retrieval(measured.retrieval), "", METHOD.rstrip(), *_warnings(measured), ""],
         _sizes(measured),
     ]
-    return "\n".join(["\n".join(part) + "\n" for part in parts])
+    return re.sub(r"\n{3,}", "\n\n", "\n".join(["\n".join(part) + "\n" for part in parts])).rstrip() + "\n"
 
 
 def _costs(costs: list[Cost]) -> Iterator[str]:
@@ -134,7 +136,7 @@ def _table(runs: Runs) -> Iterator[str]:
 
 
 def shares(of: Mapping[Any, float]) -> str:
-    return ", ".join(f"{value} {share:.0%}" for value, share in of.items())
+    return ", ".join(f"{value}: {share:.0%}" for value, share in of.items())
 
 
 def _gains(runs: Runs) -> Iterator[str]:

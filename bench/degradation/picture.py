@@ -49,7 +49,7 @@ def _goodput(measured: Measured, theme: Theme) -> mpl.figure.Figure:
     heights = spread(list(ends.values()), 0.055 * most, 0, 1.1 * most)
     for ladder, height in zip(ends, heights, strict=True):
         axes[-1].text(LOADS[-1] + 0.06, height, ladder, color=_color(ladder, theme), va="center")
-    axes[0].text(LOADS[0], capacity, " capacity in full", color=theme.quiet, fontsize=SMALL_PT, va="bottom")
+    axes[0].text(LOADS[0], 0.97 * capacity, " capacity in full", color=theme.quiet, fontsize=SMALL_PT, va="top")
     axes[0].set_ylabel("per second")
     axes[0].set_ylim(0, 1.1 * most)
     axes[0].set_xlim(LOADS[0], LOADS[-1])
