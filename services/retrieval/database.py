@@ -23,7 +23,7 @@ from pgvector.asyncpg import register_vector
 from services.retrieval.deadline import Late, by
 
 SCHEMA_VERSION = 4
-SCHEMA_FILES = ("schema.sql", "locks.sql", "embedded.sql")
+SCHEMA_FILES = ("schema.sql", "locks.sql", "embedded.sql", "words.sql")
 SCHEMA_LOCK = 0x57454952  # "WEIR": any number, as long as everyone takes the same
 MIGRATE_WITHIN_S = 900.0
 SETTINGS = {"jit": "off"}  # compiling costs more than these queries do

@@ -5,8 +5,11 @@ nothing. A graph leads to the nearest chunks in a time that hardly grows, but it
 the tenant's are picked out afterwards. So it is told to go on until it has enough of them (`iterative_scan`), and a
 bound says how far. What a graph does not find in a big tenant is looked for exactly: see `store.py`.
 
-Which of the two is used is decided here, by size, and not by PostgreSQL's estimate: the one statement is written so
-that no graph can serve it, and the other is run with sorting discouraged, so that only a graph can.
+Beside it, and in the same statement, chunks that have the query's rare words are found (words.sql), as many again, for
+`fusion.py` to make one ranking of both.
+
+Which of the two searches it is to be is decided here, by size, and not by PostgreSQL's estimate: the one statement is
+written so that no graph can serve it, and the other is run with sorting discouraged, so that only a graph can.
 """
 
 from __future__ import annotations
@@ -19,23 +22,56 @@ EXACT_UP_TO = 20_000  # chunks; EXACT_SEARCH_CHUNKS, where it is set
 EF_SEARCH = 100  # candidates a graph search keeps at full effort; measured in docs/results/recall.md
 MAX_SCAN_TUPLES = 200_000  # pgvector's 20,000 return too few rows to a tenant with a small share
 SCAN_MEMORY_TIMES = 8  # of work_mem; where this ends the scan ends as well
+DEPTH = 20  # passages by meaning, and as many by words, at least, that one ranking is made of
 
-_SEARCH = """
-SELECT nearest.doc_id, nearest.ordinal, chunks.text, nearest.distance, documents.version,
-       (SELECT version FROM corpora WHERE tenant = $1) AS corpus_version
-FROM (
+_NEAREST = """
     SELECT doc_id, ordinal, embedding <=> $2 AS distance
     FROM vectors WHERE tenant = $1 AND model = $4
     ORDER BY {order} LIMIT $3
-) AS nearest
+"""
+_SEARCH = f"""
+SELECT nearest.doc_id, nearest.ordinal, chunks.text, nearest.distance, documents.version,
+       (SELECT version FROM corpora WHERE tenant = $1) AS corpus_version
+FROM ({_NEAREST}) AS nearest
 JOIN chunks ON chunks.tenant = $1 AND chunks.doc_id = nearest.doc_id AND chunks.ordinal = nearest.ordinal
 JOIN documents ON documents.tenant = $1 AND documents.doc_id = nearest.doc_id
 ORDER BY nearest.distance, nearest.doc_id, nearest.ordinal
 """
-EXACT = _SEARCH.format(order="(embedding <=> $2) + 0, doc_id, ordinal")  # a sum is not what the graph is ordered by
-APPROXIMATE = _SEARCH.format(order="embedding <=> $2")  # in relaxed order: the outer ORDER BY puts it right
+# Materialized, so that what is looked up is a column and no expression: under row-level security a comparison with an
+# expression that is not leak-proof is no key for an index. LATERAL, so that it is looked up row by row in any plan.
+_SEARCH_WITH_WORDS = f"""
+WITH nearest AS MATERIALIZED ({_NEAREST}),
+found AS MATERIALIZED (
+    SELECT doc_id, ordinal, nearest.distance IS NOT NULL AS is_near, worded.score AS words
+    FROM nearest FULL JOIN weir_search_words($5, $3) AS worded USING (doc_id, ordinal)
+)
+SELECT found.doc_id, found.ordinal, passage.text, passage.distance, passage.version, found.is_near, found.words,
+       (SELECT version FROM corpora WHERE tenant = $1) AS corpus_version
+FROM found CROSS JOIN LATERAL (
+    SELECT chunks.text, vectors.embedding <=> $2 AS distance, documents.version
+    FROM vectors
+    JOIN chunks ON chunks.tenant = $1 AND chunks.doc_id = found.doc_id AND chunks.ordinal = found.ordinal
+    JOIN documents ON documents.tenant = $1 AND documents.doc_id = found.doc_id
+    WHERE vectors.tenant = $1 AND vectors.doc_id = found.doc_id AND vectors.ordinal = found.ordinal
+      AND vectors.model = $4
+    LIMIT 1
+) AS passage
+"""
+_EXACTLY = "(embedding <=> $2) + 0, doc_id, ordinal"  # a sum is not what the graph is ordered by
+_NEARLY = "embedding <=> $2"  # in relaxed order: what reads it puts it right
+EXACT = _SEARCH.format(order=_EXACTLY)
+EXACT_WITH_WORDS = _SEARCH_WITH_WORDS.format(order=_EXACTLY)
+APPROXIMATE = _SEARCH.format(order=_NEARLY)
+APPROXIMATE_WITH_WORDS = _SEARCH_WITH_WORDS.format(order=_NEARLY)
 
-ONLY_THE_GRAPH = {"enable_sort": "off", "enable_seqscan": "off", "enable_bitmapscan": "off"}
+# A plan for any arguments is as good as one for these where only the graph may be used, and making it takes as long as
+# half the search.
+ONLY_THE_GRAPH = {
+    "enable_sort": "off",
+    "enable_seqscan": "off",
+    "enable_bitmapscan": "off",
+    "plan_cache_mode": "force_generic_plan",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,15 +83,20 @@ class Way:
 
 
 EXACTLY = Way(EXACT)
+EXACTLY_WITH_WORDS = Way(EXACT_WITH_WORDS)
 
 
-def way(chunks: int, top_k: int, *, exact_up_to: int = EXACT_UP_TO, effort: float = 1.0) -> Way:
-    """How to search a tenant with that many chunks; less effort looks at fewer of them, never fewer than `top_k`."""
+def way(chunks: int, top_k: int, *, exact_up_to: int = EXACT_UP_TO, effort: float = 1.0, words: bool = False) -> Way:
+    """How to search a tenant with that many chunks; less effort looks at fewer of them, never fewer than `top_k`.
+
+    With `words` the statement takes the query as its fifth argument and finds up to `top_k` by meaning, and as many by
+    words.
+    """
     if chunks <= exact_up_to:
-        return EXACTLY
+        return EXACTLY_WITH_WORDS if words else EXACTLY
     ef_search = max(top_k, math.ceil(EF_SEARCH * effort))
     return Way(
-        APPROXIMATE,
+        APPROXIMATE_WITH_WORDS if words else APPROXIMATE,
         {
             **ONLY_THE_GRAPH,
             "hnsw.iterative_scan": "relaxed_order",

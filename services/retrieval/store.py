@@ -1,7 +1,8 @@
 """All SQL that reads: the search, and how new each tenant's corpus is. (What writes is in `writing.py`.)
 
 A small tenant is searched exactly, a big one through a graph; how, and from what size on, is in `nearest.py`. Where the
-graph finds too few, the search is made again, exactly: as many rows as were asked for, if the tenant has them.
+graph finds too few, the search is made again, exactly: as many rows as were asked for, if the tenant has them. What
+has the query's words is found in the same statement, and one ranking is made of both: see `words.sql`, `fusion.py`.
 
 A query has two bounds. The caller walks away at its deadline. The server stops by `statement_timeout`, the remaining
 budget, and its refusal to go on hands back a sound connection: a server that is merely slow causes no reconnecting.
@@ -23,8 +24,9 @@ import asyncpg
 from services.contracts.search import Passage
 from services.retrieval.database import NOBODY, Session
 from services.retrieval.deadline import Late, leave_at
+from services.retrieval.fusion import fuse
 from services.retrieval.minilm import Floats
-from services.retrieval.nearest import EXACT_UP_TO, EXACTLY, Way, way
+from services.retrieval.nearest import DEPTH, EXACT_UP_TO, EXACTLY, EXACTLY_WITH_WORDS, Way, way
 from services.retrieval.pool import Busy, Down, Pool
 from services.runtime.log import Log
 
@@ -38,9 +40,9 @@ CORPORA = Way("SELECT tenant, version, chunks FROM weir_corpora($1)")
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """What a search found, nearest first, and the corpus it was found in; version None: an empty one.
+    """What a search found, best first, and the corpus it was found in; version None: an empty one.
 
-    `effort` is the share of the usual effort that decided it: an exact search has no use for less than all.
+    `effort` is the share of the usual effort that decided it: an exact search by meaning alone has no use for less.
     """
 
     passages: list[Passage]
@@ -109,21 +111,29 @@ class Store:
         query: str = "",
         effort: float = 1.0,
     ) -> Found:
-        """The `top_k` nearest chunks of this tenant. Raises `Late`, `Down`, `Busy` or `SearchFailed`.
+        """The `top_k` best chunks of this tenant. Raises `Late`, `Down`, `Busy` or `SearchFailed`.
 
         `model` is what made the vector: it is compared with that model's vectors only.
-        Less `effort` is for a big tenant, whose search it makes cheaper. The query's words have no part in it yet.
+        With a `query`, passages are also found by its words, and ranked by both. Less than all `effort` leaves the
+        words out, and makes the search of a big tenant cheaper.
         """
+        with_words = bool(query) and effort >= 1
+        depth = max(top_k, DEPTH) if with_words else top_k
+        words = [query.replace("\0", " ")] if with_words else []  # a text of PostgreSQL's cannot have it
+        asked = (tenant, vector, depth, model, *words)
         chunks = self._chunks.get(tenant, 0)
-        chosen = way(chunks, top_k, exact_up_to=self._exact_up_to, effort=effort)
-        rows = await self._query(deadline, tenant, chosen, tenant, vector, top_k, model)
-        if chosen is not EXACTLY and len(rows) < min(top_k, chunks):
-            chosen = EXACTLY
-            rows = await self._query(deadline, tenant, chosen, tenant, vector, top_k, model)
+        chosen = way(chunks, depth, exact_up_to=self._exact_up_to, effort=effort, words=with_words)
+        exactly = EXACTLY_WITH_WORDS if with_words else EXACTLY
+        rows = await self._query(deadline, tenant, chosen, *asked)
+        if chosen is not exactly and _near(rows, with_words) < min(top_k, chunks):
+            chosen = exactly
+            rows = await self._query(deadline, tenant, chosen, *asked)
         version = rows[0]["corpus_version"] if rows else None
         if version is not None:
             self.learn(tenant, version)
-        return Found([_passage(row) for row in rows], version, 1.0 if chosen is EXACTLY else effort)
+        best = _ranked(rows) if with_words else rows
+        whole = chosen is exactly and with_words == bool(query)
+        return Found([_passage(row) for row in best[:top_k]], version, 1.0 if whole else effort)
 
     async def _query(self, deadline: float, tenant: str, way: Way, *arguments: object) -> list[Any]:
         if asyncio.get_running_loop().time() >= deadline:
@@ -180,6 +190,23 @@ class Store:
         if known is None and len(self._versions) >= MAX_TENANTS:
             self._versions.pop(next(iter(self._versions)))
         self._versions[tenant] = version if known is None else max(known, version)
+
+
+def _near(rows: list[Any], with_words: bool) -> int:
+    """How many of them were found by meaning."""
+    return sum(row["is_near"] for row in rows) if with_words else len(rows)
+
+
+def _ranked(rows: list[Any]) -> list[Any]:
+    """Best first: one ranking by distance and one by words, made one."""
+    near = sorted((row for row in rows if row["is_near"]), key=lambda row: (row["distance"], *_id(row)))
+    worded = sorted((row for row in rows if row["words"] is not None), key=lambda row: (-row["words"], *_id(row)))
+    by_id = {_id(row): row for row in rows}
+    return [by_id[each] for each in fuse(list(map(_id, near)), list(map(_id, worded)))]
+
+
+def _id(row: Any) -> tuple[str, int]:
+    return row["doc_id"], row["ordinal"]
 
 
 def _passage(row: Any) -> Passage:

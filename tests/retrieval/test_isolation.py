@@ -26,7 +26,9 @@ MODEL = "a model"
 VECTOR = np.full(384, 0.05, np.float32)
 MODULES = (library, nearest, vectors, writing)
 STATEMENTS = [sql for module in MODULES for sql in vars(module).values() if isinstance(sql, str)]
-READS = [sql for sql in STATEMENTS if sql.lstrip().startswith("SELECT") and "tenant = $1" in sql and "{" not in sql]
+READS = [
+    sql for sql in STATEMENTS if sql.lstrip().startswith(("SELECT", "WITH")) and "tenant = $1" in sql and "{" not in sql
+]
 WRITES = [sql for sql in STATEMENTS if sql.lstrip().startswith(("UPDATE", "DELETE"))]
 ARGUMENTS: dict[str, list[object]] = {
     library.DOCUMENT: ["a.md", MODEL],
@@ -92,7 +94,7 @@ def arguments(sql: str, tenant: str) -> list[object]:
     if sql in ARGUMENTS:
         return [tenant, *ARGUMENTS[sql]]
     if "<=>" in sql:
-        return [tenant, VECTOR, 50, MODEL]
+        return [tenant, VECTOR, 50, MODEL, "a.md"][: 5 if "$5" in sql else 4]
     if "LIMIT $3" in sql:
         return [tenant, "a.md", 50]
     other: object = ["a.md", "b.md"] if "ANY($2)" in sql else "a.md"
@@ -101,6 +103,7 @@ def arguments(sql: str, tenant: str) -> list[object]:
 
 def test_every_statement_is_among_those_that_are_tried() -> None:
     assert {nearest.EXACT, nearest.APPROXIMATE} <= set(READS)
+    assert {nearest.EXACT_WITH_WORDS, nearest.APPROXIMATE_WITH_WORDS} <= set(READS)
     assert writing.DOCUMENTS in READS
     assert {library.DOCUMENT, library.PAGE, library.VERSION} <= set(READS)
     assert {vectors.UNEMBEDDED_CHUNKS, vectors.UNEMBEDDED_DOCUMENTS} <= set(READS)

@@ -1,0 +1,91 @@
+-- Which words a tenant's chunks have: what a search by words reads. Run after locks.sql, whose roles it names.
+--
+-- PostgreSQL's usual way, `@@` and a GIN index, is closed to a role that row-level security holds: it uses no index for
+-- an operator that might give a foreign row away before the policy has hidden it (one that is not LEAKPROOF). Such a
+-- search would read all chunks of the tenant. So nobody but the owner may read this table, and whole; retrieval asks it
+-- through a function that keeps to the transaction's tenant by itself and says where words are, never what.
+
+CREATE TABLE IF NOT EXISTS words (
+    tenant  text     NOT NULL,
+    doc_id  text     NOT NULL,
+    ordinal integer  NOT NULL,
+    keys    bigint[] NOT NULL,
+    PRIMARY KEY (tenant, doc_id, ordinal),
+    FOREIGN KEY (tenant, doc_id, ordinal) REFERENCES chunks ON DELETE CASCADE
+);
+ALTER TABLE words ENABLE ROW LEVEL SECURITY;
+ALTER TABLE words FORCE ROW LEVEL SECURITY;
+DROP POLICY IF EXISTS every_word ON words;
+CREATE POLICY every_word ON words TO CURRENT_USER USING (true);
+REVOKE ALL ON words FROM PUBLIC;
+
+-- The words of a text, by their stems, and names such as `retrieval_budget_ms` or `x-weir-class` as a whole as well.
+CREATE OR REPLACE FUNCTION weir_words(content text) RETURNS text[]
+    LANGUAGE sql IMMUTABLE STRICT PARALLEL SAFE
+    RETURN tsvector_to_array(to_tsvector('pg_catalog.english'::regconfig, translate(content, '/_.-', '    ')))
+        || ARRAY(SELECT DISTINCT name[1] FROM regexp_matches(
+            lower(content), '[[:alnum:]]+(?:[/_.-]+[[:alnum:]]+)+', 'g') AS name);
+
+-- A word's key is a digest of the word and the tenant. So each tenant's words have lists of their own in the index: how
+-- many chunks others have, and with which words, is no part of what a search costs.
+CREATE OR REPLACE FUNCTION weir_word_keys(tenant text, words text[]) RETURNS bigint[]
+    LANGUAGE sql IMMUTABLE STRICT PARALLEL SAFE
+    RETURN ARRAY(SELECT hashtextextended(word, hashtextextended(tenant, 0)) FROM unnest(words) AS word);
+
+CREATE OR REPLACE FUNCTION weir_add_words() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER AS $$
+BEGIN
+    INSERT INTO words SELECT tenant, doc_id, ordinal, weir_word_keys(tenant, weir_words(text)) FROM added;
+    RETURN NULL;
+END
+$$;
+DO $$
+BEGIN
+    EXECUTE format('ALTER FUNCTION weir_add_words() SET search_path = pg_catalog, %I, pg_temp', current_schema());
+END
+$$;
+CREATE OR REPLACE TRIGGER chunks_have_words AFTER INSERT ON chunks
+    REFERENCING NEW TABLE AS added FOR EACH STATEMENT EXECUTE FUNCTION weir_add_words();
+
+-- For a database that had chunks before it knew their words. Its owner may see all rows for that moment: see locks.sql.
+ALTER TABLE chunks NO FORCE ROW LEVEL SECURITY;
+INSERT INTO words SELECT tenant, doc_id, ordinal, weir_word_keys(tenant, weir_words(text)) FROM chunks
+ON CONFLICT DO NOTHING;
+ALTER TABLE chunks FORCE ROW LEVEL SECURITY;
+
+-- Without a list of pending entries, which each search would have to read until somebody tidies it up.
+CREATE INDEX IF NOT EXISTS words_by_key ON words USING gin (keys) WITH (fastupdate = off);
+
+-- The tenant's chunks that share the rarest words with the query, best first, equals in the order of their ids. Each
+-- word counts by how rare it is among the tenant's chunks (Robertson and Sparck Jones 1976). The tenant is no argument:
+-- it is the transaction's.
+--
+-- What this costs is bounded, whatever is asked: by 2,000 characters and the 16 longest words; and a word that more
+-- than 100 chunks have is left out, since it says little about each. Only the index serves it, of which big lists are
+-- not handed over whole (gin_fuzzy_search_limit): that such a word is common is all there is to know. The tenant is
+-- compared outside of the LIMIT, or its own index might be taken, and all its chunks read.
+CREATE OR REPLACE FUNCTION weir_search_words(query text, most bigint)
+    RETURNS TABLE (doc_id text, ordinal integer, score double precision)
+    LANGUAGE sql STABLE SECURITY DEFINER ROWS 20
+    SET search_path = pg_catalog, pg_temp
+    SET gin_fuzzy_search_limit = 1000 SET enable_seqscan = off SET enable_bitmapscan = on SET enable_sort = on
+BEGIN ATOMIC
+    SELECT rare.doc_id, rare.ordinal,
+           sum(ln(1 + (corpora.chunks + 0.5::double precision - rare.number) / (rare.number + 0.5::double precision)))
+    FROM corpora
+    CROSS JOIN unnest(weir_word_keys(current_setting('weir.tenant', true), ARRAY(
+        SELECT word FROM unnest(weir_words(left(query, 2000))) AS word ORDER BY length(word) DESC, word LIMIT 16
+    ))) AS asked (key)
+    CROSS JOIN LATERAL (
+        SELECT few.doc_id, few.ordinal, count(*) OVER () AS number
+        FROM (
+            SELECT words.tenant, words.doc_id, words.ordinal FROM words WHERE words.keys @> ARRAY[asked.key] LIMIT 101
+        ) AS few
+        WHERE few.tenant = current_setting('weir.tenant', true)
+    ) AS rare
+    WHERE corpora.tenant = current_setting('weir.tenant', true) AND rare.number <= 100
+    GROUP BY rare.doc_id, rare.ordinal
+    ORDER BY 3 DESC, 1, 2
+    LIMIT most;
+END;
+REVOKE ALL ON FUNCTION weir_search_words(text, bigint) FROM PUBLIC;
+GRANT EXECUTE ON FUNCTION weir_search_words(text, bigint) TO weir_reader;
