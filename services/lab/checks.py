@@ -134,7 +134,8 @@ def programs(found: Mapping[str, tuple[str, bool]]) -> list[Finding]:
     return absent or [Finding("embedded servers", Level.OK, ", ".join(found))] if found else []
 
 
-async def database(url: str) -> list[Finding]:
+async def database(url: str, model: str = "") -> list[Finding]:
+    """`model` is the fingerprint of the embedder that retrieval runs with; empty where nobody knows."""
     try:
         connection = await asyncpg.connect(url, timeout=WITHIN_S)
     except (OSError, TimeoutError, asyncpg.PostgresError, ValueError) as error:
@@ -146,7 +147,7 @@ async def database(url: str) -> list[Finding]:
         )
         tables = {row["tablename"] for row in await connection.fetch(TABLES)}
         found = [Finding("database", Level.OK, f"PostgreSQL {version}"), pgvector(extension)]
-        return [*found, await corpus(connection, tables)]
+        return [*found, await corpus(connection, tables, model)]
     except (TimeoutError, asyncpg.PostgresError) as error:
         return [Finding("database", Level.FAIL, str(error), "see the database's log")]
     finally:
@@ -165,15 +166,38 @@ def pgvector(extension: Mapping[str, str | None] | None) -> Finding:
     return Finding("pgvector", Level.OK, version + ("" if extension["installed_version"] else ", not yet created"))
 
 
-async def corpus(connection: Any, tables: set[str]) -> Finding:
+async def corpus(connection: Any, tables: set[str], model: str) -> Finding:
+    """By what the database counts itself: the tables show nobody all tenants' rows, not even their owner."""
     if not {"documents", "chunks"} <= tables:
         return Finding("corpus", Level.WARN, "no tables yet", "start retrieval once: it makes them")
-    documents, chunks, tenants = await connection.fetchrow(
-        "SELECT (SELECT count(*) FROM documents), (SELECT count(*) FROM chunks), "
-        "(SELECT count(DISTINCT tenant) FROM documents)"
-    )
-    seen = f"{documents} documents, {chunks} passages, {tenants} tenants"
-    return Finding("corpus", Level.OK, seen) if chunks else Finding("corpus", Level.WARN, seen, "`weir ingest PATH`")
+    if await connection.fetchval("SELECT to_regprocedure('weir_embedded()')") is None:
+        return Finding("corpus", Level.WARN, "tables of an older version", "start retrieval once: it changes them")
+    tenants, chunks = await connection.fetchrow(HELD)
+    if not chunks:
+        return Finding("corpus", Level.WARN, "no passages", "`weir ingest PATH`")
+    made = {row["model"]: row["chunks"] for row in await connection.fetch(EMBEDDED)}
+    said = ", ".join(f"{name} {number}" for name, number in made.items()) or "none"
+    seen = f"{chunks} passages of {tenants} tenants; vectors by model: {said}"
+    lacking = chunks - (made.get(model, 0) if model else max(made.values(), default=0))
+    if lacking:
+        whose = f"retrieval's model, {model}" if model else "any one model"
+        return Finding("corpus", Level.WARN, f"{seen}; {lacking} not embedded by {whose}", "`weir ingest --reembed`")
+    return Finding("corpus", Level.OK, seen)
+
+
+HELD = """
+SELECT count(*) FILTER (WHERE chunks > 0), coalesce(sum(chunks), 0)::bigint FROM weir_corpora(2147483647)
+"""
+EMBEDDED = "SELECT model, sum(chunks)::bigint AS chunks FROM weir_embedded() GROUP BY model ORDER BY chunks DESC"
+
+
+async def embedder(client: httpx2.AsyncClient, url: str) -> str:
+    """The fingerprint of the model that retrieval runs with; empty where it cannot be asked."""
+    try:
+        told = (await client.get(f"{url}/health/ready")).json()
+        return str(told.get("model", ""))
+    except (httpx2.HTTPError, ValueError, AttributeError):
+        return ""
 
 
 async def cache(url: str) -> Finding:

@@ -71,8 +71,10 @@ async def stores(settings: LabSettings) -> list[Finding]:
     postgres_url = settings.postgres_url or (stack.postgres_url if stack else "")
     redis_url = settings.redis_url or (stack.redis_url if stack else "")
     away = "embedded, and nothing runs here"
+    async with httpx2.AsyncClient(timeout=checks.WITHIN_S, trust_env=False) as client:
+        model = await checks.embedder(client, settings.retrieval_url)
     return [
-        *(await checks.database(postgres_url) if postgres_url else [Finding("database", Level.SKIP, away)]),
+        *(await checks.database(postgres_url, model) if postgres_url else [Finding("database", Level.SKIP, away)]),
         await checks.cache(redis_url) if redis_url else Finding("cache", Level.SKIP, away),
     ]
 

@@ -46,6 +46,8 @@ class Api:
         detail: dict[str, object] = {"degraded": [name for name, is_up in up.items() if not is_up]}
         if not self._store.up and self._store.fault is not None:
             detail["postgres"] = self._store.fault
+        if self._embedder.warm:
+            detail["model"] = self._embedder.fingerprint
         return Readiness(self._embedder.warm and self._store.reached and self._warming.done, detail)
 
     async def retrieve(self, exchange: Exchange) -> None:

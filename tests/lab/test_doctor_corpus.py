@@ -1,0 +1,107 @@
+"""What the doctor says of a corpus: over a real PostgreSQL, as a user who is held by row-level security."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import httpx2
+import numpy as np
+import pytest
+
+from services.lab import checks
+from services.lab.checks import Finding, Level
+from services.retrieval.database import READER, connect
+from services.retrieval.writing import Corpus
+
+pytestmark = pytest.mark.stack
+VECTOR = np.full(384, 0.05, np.float32)
+
+
+async def put(connection: Any, tenant: str, chunks: int, model: str) -> None:
+    texts = [f"text {number}" for number in range(chunks)]
+    vectors = np.stack([VECTOR] * chunks)
+    await Corpus(connection, tenant).put(
+        "a.md", root="r", title="t", content_hash="h", texts=texts, vectors=vectors, model=model
+    )
+
+
+def corpus_of(url: str, *models: str) -> list[Finding]:
+    """The finding for each of these embedders, of five passages: two by `old`, three by `new`."""
+
+    async def main() -> list[Finding]:
+        root = await connect(url, timeout_s=20, application="test")
+        held = f"held_{await root.fetchval('SELECT current_database()')}"
+        await put(root, "ada", 2, "old")
+        await put(root, "ben", 3, "new")
+        await root.execute(f"CREATE ROLE {held} LOGIN PASSWORD 'x' IN ROLE {READER}")
+        try:
+            asked = f"postgresql://{held}:x@{url.rsplit('@', 1)[1]}"
+            return [(await checks.database(asked, model))[-1] for model in models]
+        finally:
+            await root.execute(f"DROP ROLE {held}")
+            await root.close()
+
+    return asyncio.run(main())
+
+
+def test_every_tenants_passages_are_counted_and_what_the_model_lacks_is_a_warning(postgres_url: str) -> None:
+    new, unknown = corpus_of(postgres_url, "new", "")
+    seen = "5 passages of 2 tenants; vectors by model: new 3, old 2"
+    assert (new.level, new.seen) == (Level.WARN, f"{seen}; 2 not embedded by retrieval's model, new")
+    assert new.mend == "`weir ingest --reembed`"
+    assert (unknown.level, unknown.seen) == (Level.WARN, f"{seen}; 2 not embedded by any one model")
+
+
+def test_a_corpus_that_the_model_has_embedded_is_well_and_an_empty_or_older_one_is_not(postgres_url: str) -> None:
+    async def main() -> list[Finding]:
+        bare = (await checks.database(postgres_url))[-1]
+        root = await connect(postgres_url, timeout_s=20, application="test")
+        try:
+            empty = (await checks.database(postgres_url, "new"))[-1]
+            await put(root, "ada", 2, "new")
+            whole = (await checks.database(postgres_url, "new"))[-1]
+            await root.execute("DROP FUNCTION weir_embedded()")
+            return [bare, empty, whole, (await checks.database(postgres_url, "new"))[-1]]
+        finally:
+            await root.close()
+
+    bare, empty, whole, older = asyncio.run(main())
+    assert (bare.level, bare.seen) == (Level.WARN, "no tables yet")
+    assert (empty.level, empty.seen) == (Level.WARN, "no passages")
+    assert (whole.level, whole.seen) == (Level.OK, "2 passages of 1 tenants; vectors by model: new 2")
+    assert (older.level, older.seen) == (Level.WARN, "tables of an older version")
+
+
+@pytest.mark.parametrize(
+    ("reply", "model"),
+    [
+        (httpx2.Response(200, json={"ready": True, "model": "abc"}), "abc"),
+        (httpx2.Response(503, json={"degraded": ["embedder"]}), ""),
+        (httpx2.Response(200, text="<html>"), ""),
+        (httpx2.Response(200, json=["no", "object"]), ""),
+    ],
+)
+def test_retrieval_is_asked_which_model_it_runs_with(reply: httpx2.Response, model: str) -> None:
+    async def ask() -> str:
+        transport = httpx2.MockTransport(lambda _: reply)
+        async with httpx2.AsyncClient(transport=transport) as client:
+            return await checks.embedder(client, "http://r")
+
+    assert asyncio.run(ask()) == model
+
+
+def test_a_user_who_may_not_ask_is_told_what_the_database_said(postgres_url: str) -> None:
+    async def main() -> Finding:
+        root = await connect(postgres_url, timeout_s=20, application="test")
+        stranger = f"stranger_{await root.fetchval('SELECT current_database()')}"
+        await root.execute(f"CREATE ROLE {stranger} LOGIN PASSWORD 'x'")
+        try:
+            return (await checks.database(f"postgresql://{stranger}:x@{postgres_url.rsplit('@', 1)[1]}"))[-1]
+        finally:
+            await root.execute(f"DROP ROLE {stranger}")
+            await root.close()
+
+    finding = asyncio.run(main())
+    assert finding.level is Level.FAIL
+    assert "permission denied" in finding.seen
