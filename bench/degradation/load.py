@@ -98,6 +98,7 @@ class Run:
     worth_per_s: float
     with_passages_per_s: float
     refused: float
+    expired: float
     failed: float
     answers_ms: Quantiles
     levels: Mapping[int, float]
@@ -140,6 +141,7 @@ def figures(plan: Plan, ledger: Ledger, told: Mapping[int, tuple[str, int]]) -> 
         worth_per_s=sum(LADDER[row.level].worth for row in on_time) / over_s,
         with_passages_per_s=sum(told[row.number][1] > 0 for row in on_time) / over_s,
         refused=refused / many,
+        expired=sum(row.ending == "refused:deadline_expired" for row in rows) / many,
         failed=(len(rows) - refused - len(served)) / many,
         answers_ms=quantiles(row.latency_s for row in served),
         levels=_shares(row.level for row in served),

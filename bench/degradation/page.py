@@ -32,8 +32,9 @@ WORKERS_HEAD = """\
 ## Where the workers are the bottleneck
 
 One times capacity is {capacity:.1f} answers a second: what the workers were measured to do with whole prompts and whole
-answers. "In worth" weighs each answer on time by what its level is held to be worth, in the same table; refused are
-those who were told so at once. Latency is that of answers, from the moment at which the question should have been sent.
+answers. "In worth" weighs each answer on time by what its level is held to be worth, in the same table. Most who are
+refused are told so at once; "in line" is the share of all for whom time ran out while they waited. Latency is that of
+answers, from the moment at which the question should have been sent.
 A retrieval may take {budget:g} ms here, so that the processors, which client, services and stores share, decide little.
 """
 
@@ -66,7 +67,7 @@ answers are what it wins. Retrieval has means of its own against too much work, 
 
 LEAST_MB = 0.1
 COLUMNS = (
-    "Load", "Ladder", "Offered/s", "On time/s", "In worth/s", "With passages/s", "Refused", "p50 ms", "p95 ms",
+    "Load", "Ladder", "Offered/s", "On time/s", "In worth/s", "With passages/s", "Refused", "In line", "p50 ms", "p95 ms",
     "p99 ms", "Late", "Level: share of answers", "Source: share of answers", "Passages",
 )  # fmt: skip
 
@@ -123,12 +124,12 @@ def _picture(named: tuple[str, str]) -> str:
 
 def _table(runs: Runs) -> Iterator[str]:
     yield f"| {' | '.join(COLUMNS)} |"
-    yield "|---:|---|" + "---:|" * 9 + "---|---|---:|"
+    yield "|---:|---|" + "---:|" * 10 + "---|---|---:|"
     for (load, ladder), run in runs.items():
         quantiles = run.answers_ms
         cells = (
             f"{load:g}", ladder, f"{run.offered_per_s:.1f}", f"{run.on_time_per_s:.1f}", f"{run.worth_per_s:.1f}",
-            f"{run.with_passages_per_s:.1f}", f"{run.refused:.0%}", f"{quantiles.p50:.0f}", f"{quantiles.p95:.0f}",
+            f"{run.with_passages_per_s:.1f}", f"{run.refused:.0%}", f"{run.expired:.0%}", f"{quantiles.p50:.0f}", f"{quantiles.p95:.0f}",
             f"{quantiles.p99:.0f}", str(run.late_answers), shares(run.levels), shares(run.sources),
             f"{run.passages:.1f}",
         )  # fmt: skip

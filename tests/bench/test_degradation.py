@@ -18,7 +18,7 @@ from loadtests.openloop.plan import Plan, Step, Tenant
 from services.core.ladder import LADDER
 
 RUN = Run(
-    offered_per_s=20.0, on_time_per_s=10.0, worth_per_s=9.0, with_passages_per_s=8.0, refused=0.5, failed=0.0,
+    offered_per_s=20.0, on_time_per_s=10.0, worth_per_s=9.0, with_passages_per_s=8.0, refused=0.5, expired=0.1, failed=0.0,
     answers_ms=quantiles([0.1]), levels={0: 0.25, 1: 0.75}, sources={"db": 0.8, "none": 0.2}, passages=3.2,
     level_over_time=[(0.0, 0.0), (1.0, 1.0)], generator_late=0.0, late_answers=0,
 )  # fmt: skip
@@ -67,7 +67,7 @@ def test_figures_are_those_of_what_arrived_in_the_window() -> None:
         row(0, 1.0, ON_TIME, level=4),
         row(1, 3.0, ON_TIME),
         row(2, 4.0, ON_TIME, level=2),
-        row(3, 5.0, "refused:yield"),
+        row(3, 5.0, "refused:deadline_expired"),
         row(4, 6.0, "failed:cut"),
         row(5, 9.5, ON_TIME, level=4),
     ]
@@ -75,7 +75,7 @@ def test_figures_are_those_of_what_arrived_in_the_window() -> None:
     run = figures(plan, ledger, told)
     assert (run.offered_per_s, run.on_time_per_s) == (4 / 7, 2 / 7)
     assert run.worth_per_s == pytest.approx((LADDER[0].worth + LADDER[2].worth) / 7)
-    assert (run.refused, run.failed, run.with_passages_per_s) == (0.25, 0.25, 1 / 7)
+    assert (run.refused, run.expired, run.failed, run.with_passages_per_s) == (0.25, 0.25, 0.25, 1 / 7)
     assert (run.levels, run.sources) == ({0: 0.5, 2: 0.5}, {"db": 0.5, "none": 0.5})
     assert run.passages == 2.5
     assert run.level_over_time == [(1.0, 4.0), (3.0, 0.0), (4.0, 2.0), (9.0, 4.0)]
@@ -92,7 +92,7 @@ def test_an_answer_tells_where_its_passages_came_from() -> None:
 def test_the_page_says_what_was_gained_and_how_much_room_the_chunks_take() -> None:
     text = page(measured(), command="python -m bench.degradation", machine="a machine", pictures={"p": "A picture."})
     assert "- at 2 times capacity, degraded retrieval alone brings +20% answers on time, +10% in worth;" in text
-    assert "| 1 | off | 20.0 | 10.0 | 9.0 | 8.0 | 50% |" in text
+    assert "| 1 | off | 20.0 | 10.0 | 9.0 | 8.0 | 50% | 10% |" in text
     assert "| chunks | chunks | 50.0 | 100 |" in text
     assert "weir_schema" not in text
     assert '<img alt="A picture." src="p.svg">' in text
