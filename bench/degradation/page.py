@@ -67,8 +67,8 @@ answers are what it wins. Retrieval has means of its own against too much work, 
 
 LEAST_MB = 0.1
 COLUMNS = (
-    "Load", "Ladder", "Offered/s", "On time/s", "In worth/s", "With passages/s", "Refused", "In line", "p50 ms", "p95 ms",
-    "p99 ms", "Late", "Level: share of answers", "Source: share of answers", "Passages",
+    "Load", "Ladder", "Offered/s", "On time/s", "In worth/s", "With passages/s", "Refused", "In line", "p50 ms",
+    "p95 ms", "p99 ms", "Late", "Level: share of answers", "Source: share of answers", "Passages",
 )  # fmt: skip
 
 Runs = Mapping[tuple[float, str], Run]
@@ -129,9 +129,9 @@ def _table(runs: Runs) -> Iterator[str]:
         quantiles = run.answers_ms
         cells = (
             f"{load:g}", ladder, f"{run.offered_per_s:.1f}", f"{run.on_time_per_s:.1f}", f"{run.worth_per_s:.1f}",
-            f"{run.with_passages_per_s:.1f}", f"{run.refused:.0%}", f"{run.expired:.0%}", f"{quantiles.p50:.0f}", f"{quantiles.p95:.0f}",
-            f"{quantiles.p99:.0f}", str(run.late_answers), shares(run.levels), shares(run.sources),
-            f"{run.passages:.1f}",
+            f"{run.with_passages_per_s:.1f}", f"{run.refused:.0%}", f"{run.expired:.0%}",
+            f"{quantiles.p50:.0f}", f"{quantiles.p95:.0f}", f"{quantiles.p99:.0f}", str(run.late_answers),
+            shares(run.levels), shares(run.sources), f"{run.passages:.1f}",
         )  # fmt: skip
         yield f"| {' | '.join(cells)} |"
 

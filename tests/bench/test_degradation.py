@@ -18,9 +18,9 @@ from loadtests.openloop.plan import Plan, Step, Tenant
 from services.core.ladder import LADDER
 
 RUN = Run(
-    offered_per_s=20.0, on_time_per_s=10.0, worth_per_s=9.0, with_passages_per_s=8.0, refused=0.5, expired=0.1, failed=0.0,
-    answers_ms=quantiles([0.1]), levels={0: 0.25, 1: 0.75}, sources={"db": 0.8, "none": 0.2}, passages=3.2,
-    level_over_time=[(0.0, 0.0), (1.0, 1.0)], generator_late=0.0, late_answers=0,
+    offered_per_s=20.0, on_time_per_s=10.0, worth_per_s=9.0, with_passages_per_s=8.0, refused=0.5,
+    expired=0.1, failed=0.0, answers_ms=quantiles([0.1]), levels={0: 0.25, 1: 0.75}, sources={"db": 0.8, "none": 0.2},
+    passages=3.2, level_over_time=[(0.0, 0.0), (1.0, 1.0)], generator_late=0.0, late_answers=0,
 )  # fmt: skip
 
 
