@@ -5,11 +5,16 @@ nothing. A graph leads to the nearest chunks in a time that hardly grows, but it
 the tenant's are picked out afterwards. So it is told to go on until it has enough of them (`iterative_scan`), and a
 bound says how far. What a graph does not find in a big tenant is looked for exactly: see `store.py`.
 
+In that way it meets the tenant's chunks only roughly in order, and the first ten are not the nearest ten. So more are
+met than are asked for, and the nearest of those are taken: the smaller the tenant's share of all chunks, the more
+steps that takes, and the bigger it may be and still be searched exactly in the same time.
+
 Beside it, and in the same statement, chunks that have the query's rare words are found (words.sql), as many again, for
 `fusion.py` to make one ranking of both.
 
-Which of the two searches it is to be is decided here, by size, and not by PostgreSQL's estimate: the one statement is
-written so that no graph can serve it, and the other is run with sorting discouraged, so that only a graph can.
+Which of the two searches it is to be is decided here, by size and share, and not by PostgreSQL's estimate: the one
+statement is written so that no graph can serve it, and the other is run with sorting discouraged, so that only a graph
+can.
 """
 
 from __future__ import annotations
@@ -18,29 +23,36 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-EXACT_UP_TO = 20_000  # chunks; EXACT_SEARCH_CHUNKS, where it is set
+EXACT_UP_TO = 4_000  # chunks; EXACT_SEARCH_CHUNKS, where it is set
 EF_SEARCH = 100  # candidates a graph search keeps at full effort; measured in docs/results/recall.md
+MET = 4  # times as many rows as are asked for, at full effort; measured there, too
 MAX_SCAN_TUPLES = 200_000  # pgvector's 20,000 return too few rows to a tenant with a small share
 SCAN_MEMORY_TIMES = 8  # of work_mem; where this ends the scan ends as well
 DEPTH = 20  # passages by meaning, and as many by words, at least, that one ranking is made of
 
-_NEAREST = """
+_ROWS = """
     SELECT doc_id, ordinal, embedding <=> $2 AS distance
     FROM vectors WHERE tenant = $1 AND model = $4
-    ORDER BY {order} LIMIT $3
+    ORDER BY {order} LIMIT {limit}
 """
-_SEARCH = f"""
+_EXACTLY = _ROWS.format(order="(embedding <=> $2) + 0, doc_id, ordinal", limit="$3")  # no graph is ordered by a sum
+_BY_GRAPH = f"""
+    SELECT doc_id, ordinal, distance + 0 AS distance
+    FROM ({_ROWS.format(order="embedding <=> $2", limit="current_setting('weir.rows_met')::bigint")}) AS met
+    ORDER BY distance + 0, doc_id, ordinal LIMIT $3
+"""  # the sum again: PostgreSQL takes the graph's order for a right one, and would sort no more than ties
+_SEARCH = """
 SELECT nearest.doc_id, nearest.ordinal, chunks.text, nearest.distance, documents.version,
        (SELECT version FROM corpora WHERE tenant = $1) AS corpus_version
-FROM ({_NEAREST}) AS nearest
+FROM ({nearest}) AS nearest
 JOIN chunks ON chunks.tenant = $1 AND chunks.doc_id = nearest.doc_id AND chunks.ordinal = nearest.ordinal
 JOIN documents ON documents.tenant = $1 AND documents.doc_id = nearest.doc_id
 ORDER BY nearest.distance, nearest.doc_id, nearest.ordinal
 """
 # Materialized, so that what is looked up is a column and no expression: under row-level security a comparison with an
 # expression that is not leak-proof is no key for an index. LATERAL, so that it is looked up row by row in any plan.
-_SEARCH_WITH_WORDS = f"""
-WITH nearest AS MATERIALIZED ({_NEAREST}),
+_SEARCH_WITH_WORDS = """
+WITH nearest AS MATERIALIZED ({nearest}),
 found AS MATERIALIZED (
     SELECT doc_id, ordinal, nearest.distance IS NOT NULL AS is_near, worded.score AS words
     FROM nearest FULL JOIN weir_search_words($5, $3) AS worded USING (doc_id, ordinal)
@@ -57,12 +69,10 @@ FROM found CROSS JOIN LATERAL (
     LIMIT 1
 ) AS passage
 """
-_EXACTLY = "(embedding <=> $2) + 0, doc_id, ordinal"  # a sum is not what the graph is ordered by
-_NEARLY = "embedding <=> $2"  # in relaxed order: what reads it puts it right
-EXACT = _SEARCH.format(order=_EXACTLY)
-EXACT_WITH_WORDS = _SEARCH_WITH_WORDS.format(order=_EXACTLY)
-APPROXIMATE = _SEARCH.format(order=_NEARLY)
-APPROXIMATE_WITH_WORDS = _SEARCH_WITH_WORDS.format(order=_NEARLY)
+EXACT = _SEARCH.format(nearest=_EXACTLY)
+EXACT_WITH_WORDS = _SEARCH_WITH_WORDS.format(nearest=_EXACTLY)
+APPROXIMATE = _SEARCH.format(nearest=_BY_GRAPH)
+APPROXIMATE_WITH_WORDS = _SEARCH_WITH_WORDS.format(nearest=_BY_GRAPH)
 
 # A plan for any arguments is as good as one for these where only the graph may be used, and making it takes as long as
 # half the search.
@@ -86,22 +96,43 @@ EXACTLY = Way(EXACT)
 EXACTLY_WITH_WORDS = Way(EXACT_WITH_WORDS)
 
 
-def way(chunks: int, top_k: int, *, exact_up_to: int = EXACT_UP_TO, effort: float = 1.0, words: bool = False) -> Way:
-    """How to search a tenant with that many chunks; less effort looks at fewer of them, never fewer than `top_k`.
+def way(
+    chunks: int,
+    top_k: int,
+    *,
+    all_chunks: int = 0,
+    exact_up_to: int = EXACT_UP_TO,
+    effort: float = 1.0,
+    words: bool = False,
+) -> Way:
+    """How to search a tenant with that many chunks, of `all_chunks` in the database.
+
+    Less effort looks at fewer of them, never fewer than `top_k`.
 
     With `words` the statement takes the query as its fifth argument and finds up to `top_k` by meaning, and as many by
     words.
     """
-    if chunks <= exact_up_to:
+    met = max(top_k, math.ceil(MET * top_k * effort))
+    if chunks <= _border(chunks, max(chunks, all_chunks), met, exact_up_to):
         return EXACTLY_WITH_WORDS if words else EXACTLY
     ef_search = max(top_k, math.ceil(EF_SEARCH * effort))
     return Way(
         APPROXIMATE_WITH_WORDS if words else APPROXIMATE,
         {
             **ONLY_THE_GRAPH,
+            "weir.rows_met": str(met),
             "hnsw.iterative_scan": "relaxed_order",
             "hnsw.ef_search": str(ef_search),
             "hnsw.max_scan_tuples": str(MAX_SCAN_TUPLES),
             "hnsw.scan_mem_multiplier": str(SCAN_MEMORY_TIMES),
         },
     )
+
+
+def _border(chunks: int, all_chunks: int, met: int, exact_up_to: int) -> float:
+    """Up to what size an exact search is the better one: it grows with the candidates that the graph would look at.
+
+    Those are EF_SEARCH at least, which is what `exact_up_to` stands for, and as many as hold `met` of the tenant's.
+    """
+    candidates = met * all_chunks / max(1, chunks)
+    return exact_up_to * max(1.0, candidates / EF_SEARCH)

@@ -57,7 +57,7 @@ class SearchFailed(Exception):
 class Store:
     """Searches over a pool of sessions, and the newest corpus version seen of each tenant.
 
-    A tenant with more than `exact_up_to` chunks is searched through the graph.
+    A tenant with more than `exact_up_to` chunks is searched through the graph, unless its share of all is small.
     """
 
     def __init__(self, pool: Pool[Session], *, log: Log, exact_up_to: int = EXACT_UP_TO) -> None:
@@ -66,6 +66,7 @@ class Store:
         self._exact_up_to = exact_up_to
         self._versions: dict[str, int] = {}
         self._chunks: dict[str, int] = {}
+        self._all_chunks = 0
         self._queries: set[asyncio.Task[list[Any]]] = set()
         self._watcher: asyncio.Task[None] | None = None
         self.reached = False
@@ -122,7 +123,7 @@ class Store:
         words = [query.replace("\0", " ")] if with_words else []  # a text of PostgreSQL's cannot have it
         asked = (tenant, vector, depth, model, *words)
         chunks = self._chunks.get(tenant, 0)
-        chosen = way(chunks, depth, exact_up_to=self._exact_up_to, effort=effort, words=with_words)
+        chosen = self._way(chunks, depth, effort, words=with_words)
         exactly = EXACTLY_WITH_WORDS if with_words else EXACTLY
         rows = await self._query(deadline, tenant, chosen, *asked)
         if chosen is not exactly and _near(rows, with_words) < min(top_k, chunks):
@@ -134,6 +135,10 @@ class Store:
         best = _ranked(rows) if with_words else rows
         whole = chosen is exactly and with_words == bool(query)
         return Found([_passage(row) for row in best[:top_k]], version, 1.0 if whole else effort)
+
+    def _way(self, chunks: int, depth: int, effort: float, *, words: bool) -> Way:
+        border = self._exact_up_to
+        return way(chunks, depth, all_chunks=self._all_chunks, exact_up_to=border, effort=effort, words=words)
 
     async def _query(self, deadline: float, tenant: str, way: Way, *arguments: object) -> list[Any]:
         if asyncio.get_running_loop().time() >= deadline:
@@ -173,6 +178,7 @@ class Store:
             try:
                 rows = await self._query(loop.time() + CORPORA_BY_S, NOBODY, CORPORA, MAX_TENANTS)
                 self._chunks = {row["tenant"]: row["chunks"] for row in rows}
+                self._all_chunks = sum(self._chunks.values())
                 for row in rows:
                     self.learn(row["tenant"], row["version"])
                 self.reached = True

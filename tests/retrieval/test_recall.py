@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from services.retrieval.database import Session, connect
 from services.retrieval.minilm import Floats
-from services.retrieval.nearest import APPROXIMATE, EF_SEARCH, EXACT, EXACTLY, Way, way
+from services.retrieval.nearest import APPROXIMATE, EF_SEARCH, EXACT, EXACTLY, MET, Way, way
 from services.retrieval.pool import Pool
 from services.retrieval.store import Store
 from services.retrieval.writing import Corpus
@@ -23,24 +23,40 @@ from tests.retrieval.fakes import Lines
 
 LIMIT_S = 30.0
 BIG, SMALL, EXACT_UP_TO = 1200, 40, 300
+PART = 120
 GRAPH = "vectors_by_distance"
 MODEL = "a model"
 
 
-@given(st.integers(0, 10**9), st.integers(1, 50), st.floats(0.001, 1.0), st.integers(0, 10**6))
-def test_the_way_depends_on_the_size_and_never_keeps_fewer_candidates_than_rows(
-    chunks: int, top_k: int, effort: float, exact_up_to: int
+@given(st.integers(0, 10**9), st.integers(0, 10**9), st.integers(1, 50), st.floats(0.001, 1.0), st.integers(0, 10**6))
+def test_the_way_depends_on_size_and_share_and_never_keeps_fewer_candidates_than_rows(
+    chunks: int, others: int, top_k: int, effort: float, exact_up_to: int
 ) -> None:
-    chosen = way(chunks, top_k, exact_up_to=exact_up_to, effort=effort)
-    assert (chosen is EXACTLY) == (chunks <= exact_up_to)
+    chosen = way(chunks, top_k, all_chunks=chunks + others, exact_up_to=exact_up_to, effort=effort)
+    if chunks <= exact_up_to:
+        assert chosen is EXACTLY
     if chosen is not EXACTLY:
         assert top_k <= int(chosen.settings["hnsw.ef_search"]) <= max(top_k, EF_SEARCH)
+        assert top_k <= int(chosen.settings["weir.rows_met"]) <= max(top_k, MET * top_k)
         assert chosen.settings["hnsw.iterative_scan"] == "relaxed_order"
+        more = way(chunks + 1, top_k, all_chunks=chunks + others + 1, exact_up_to=exact_up_to, effort=effort)
+        assert more is not EXACTLY  # a tenant that grows is not searched exactly again
 
 
-def test_less_effort_keeps_fewer_candidates() -> None:
-    kept = [int(way(10, 5, exact_up_to=0, effort=effort).settings["hnsw.ef_search"]) for effort in (1.0, 0.5, 0.01)]
-    assert kept == [EF_SEARCH, EF_SEARCH // 2, 5]
+def test_a_tenant_with_a_small_share_is_searched_exactly_up_to_a_greater_size() -> None:
+    """While the graph would have to look at so many of the others' chunks that it takes as long."""
+    size = 10 * EXACT_UP_TO
+    assert way(size, 10, all_chunks=size, exact_up_to=EXACT_UP_TO) is not EXACTLY
+    assert way(size, 10, all_chunks=10 * size, exact_up_to=EXACT_UP_TO) is not EXACTLY
+    assert way(size, 10, all_chunks=50 * size, exact_up_to=EXACT_UP_TO) is EXACTLY
+    assert way(size, 10, all_chunks=50 * size, exact_up_to=EXACT_UP_TO, effort=0.1) is not EXACTLY
+    assert way(size, 10, all_chunks=10**9 * size, exact_up_to=0) is not EXACTLY
+
+
+def test_less_effort_keeps_fewer_candidates_and_meets_fewer_rows() -> None:
+    ways = [way(10, 5, exact_up_to=0, effort=effort) for effort in (1.0, 0.5, 0.01)]
+    assert [int(each.settings["hnsw.ef_search"]) for each in ways] == [EF_SEARCH, EF_SEARCH // 2, 5]
+    assert [int(each.settings["weir.rows_met"]) for each in ways] == [5 * MET, 5 * MET // 2, 5]
 
 
 def vectors(number: int, seed: int, around: float = 0.0) -> Floats:
@@ -58,10 +74,11 @@ async def fill(connection: Any, tenant: str, kept: Floats) -> None:
 
 @asynccontextmanager
 async def corpora(url: str) -> AsyncIterator[Any]:
-    """A big tenant, and a small one whose chunks all lie elsewhere: a graph meets the big one's first."""
+    """A big tenant, one with a tenth as much, and a small one that lies elsewhere: a graph meets its chunks last."""
     connection = await connect(url, timeout_s=LIMIT_S, application="test")
     try:
         await fill(connection, "big", vectors(BIG, seed=1))
+        await fill(connection, "part", vectors(PART, seed=3))
         await fill(connection, "small", vectors(SMALL, seed=2, around=0.5))
         await connection.execute("ANALYZE chunks; ANALYZE vectors")
         yield connection
@@ -103,18 +120,13 @@ async def searching(url: str, *, exact_up_to: int, said: list[str] | None = None
         lines.read()
 
 
-async def plan(connection: Any, tenant: str, chosen: Way) -> str:
-    rows = await Session(connection).fetch(
-        LIMIT_S,
-        "EXPLAIN " + chosen.sql,
-        tenant,
-        vectors(1, seed=3)[0],
-        10,
-        MODEL,
-        tenant=tenant,
-        settings=chosen.settings,
+async def plan(connection: Any, tenant: str, chosen: Way, explain: str = "EXPLAIN") -> str:
+    sql = f"{explain} {chosen.sql}"
+    asked = vectors(1, seed=3)[0]
+    lines = await Session(connection).fetch(
+        LIMIT_S, sql, tenant, asked, 10, MODEL, tenant=tenant, settings=chosen.settings
     )
-    return "\n".join(row[0] for row in rows)
+    return "\n".join(line[0] for line in lines)
 
 
 @pytest.mark.stack
@@ -166,6 +178,24 @@ def test_every_tenant_gets_as_many_rows_as_it_asked_for_and_nearly_the_right_one
                     right = {f"a.md#{number}" for number in np.argsort(-(kept @ asked))[:10]}
                     hits += len(right & {passage.chunk_id for passage in found.passages})
                 assert hits >= (190 if tenant == "big" else 200)
+
+    asyncio.run(main())
+
+
+@pytest.mark.stack
+@pytest.mark.parametrize(("effort", "met"), [(1.0, 10 * MET), (0.01, 10)])
+def test_the_graph_meets_more_of_the_tenants_rows_than_are_asked_for(
+    postgres_url: str, effort: float, met: int
+) -> None:
+    """It meets them out of order: the first ten need not be the nearest ten."""
+
+    async def main() -> None:
+        async with corpora(postgres_url) as connection:
+            chosen = way(PART, 10, exact_up_to=0, effort=effort)
+            done = await plan(connection, "part", chosen, explain="EXPLAIN (ANALYZE, COSTS OFF, TIMING OFF)")
+            first, *_ = done.splitlines()
+            scan = next(line for line in done.splitlines() if GRAPH in line)
+            assert ("rows=10.00" in first, f"rows={met}.00" in scan) == (True, True)
 
     asyncio.run(main())
 
