@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from functools import partial
 from pathlib import Path
 
@@ -45,7 +45,17 @@ def build(settings: RetrievalSettings, model: Path, *, embeds: Model | None = No
     metrics = RetrievalMetrics(registry)
     embeds = embeds or ModelProcess(model, threads=settings.embed_threads)
     embedder = LinedEmbedder(embeds, queue_size=settings.embed_queue_size, metrics=metrics)
-    pool = connection_pool(settings, log)
+
+    async def warmed() -> Session:
+        session = await _session(settings, "weir-retrieval")
+        try:
+            await warming.warm(session)
+        except BaseException:
+            session.terminate()
+            raise
+        return session
+
+    pool = connection_pool(settings, warmed, log)
     store = Store(pool, log=log, exact_up_to=settings.exact_search_chunks)
     cache = exact_cache(settings, metrics, log)
     retrieval = Retrieval(
@@ -99,11 +109,11 @@ def build(settings: RetrievalSettings, model: Path, *, embeds: Model | None = No
     )
 
 
-def connection_pool(settings: RetrievalSettings, log: Log) -> Pool[Session]:
+def connection_pool(settings: RetrievalSettings, session: Callable[[], Awaitable[Session]], log: Log) -> Pool[Session]:
     """The sessions in which searches run, which connect by themselves."""
     size = settings.postgres_pool_size
     return Pool(
-        partial(_session, settings, "weir-retrieval"),
+        session,
         size=size,
         max_waiting=size * WAITING_PER_CONNECTION,
         log=log,

@@ -50,6 +50,16 @@ class Found:
     effort: float = 1.0
 
 
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A search: the way that was chosen, the one that misses nothing, and what either takes."""
+
+    chosen: Way
+    exactly: Way
+    arguments: tuple[object, ...]
+    with_words: bool
+
+
 class SearchFailed(Exception):
     """The database answered with an error."""
 
@@ -118,23 +128,29 @@ class Store:
         With a `query`, passages are also found by its words, and ranked by both. Less than all `effort` leaves the
         words out, and makes the search of a big tenant cheaper.
         """
-        with_words = bool(query) and effort >= 1
-        depth = max(top_k, DEPTH) if with_words else top_k
-        words = [query.replace("\0", " ")] if with_words else []  # a text of PostgreSQL's cannot have it
-        asked = (tenant, vector, depth, model, *words)
-        chunks = self._chunks.get(tenant, 0)
-        chosen = self._way(chunks, depth, effort, words=with_words)
-        exactly = EXACTLY_WITH_WORDS if with_words else EXACTLY
-        rows = await self._query(deadline, tenant, chosen, *asked)
-        if chosen is not exactly and _near(rows, with_words) < min(top_k, chunks):
-            chosen = exactly
-            rows = await self._query(deadline, tenant, chosen, *asked)
+        asked = self.asking(tenant, vector, top_k, model=model, query=query, effort=effort)
+        chosen = asked.chosen
+        rows = await self._query(deadline, tenant, chosen, *asked.arguments)
+        if chosen is not asked.exactly and _near(rows, asked.with_words) < min(top_k, self._chunks.get(tenant, 0)):
+            chosen = asked.exactly
+            rows = await self._query(deadline, tenant, chosen, *asked.arguments)
         version = rows[0]["corpus_version"] if rows else None
         if version is not None:
             self.learn(tenant, version)
-        best = _ranked(rows) if with_words else rows
-        whole = chosen is exactly and with_words == bool(query)
+        best = _ranked(rows) if asked.with_words else rows
+        whole = chosen is asked.exactly and asked.with_words == bool(query)
         return Found([_passage(row) for row in best[:top_k]], version, 1.0 if whole else effort)
+
+    def asking(
+        self, tenant: str, vector: Floats, top_k: int, *, model: str, query: str = "", effort: float = 1.0
+    ) -> Asked:
+        """What the database is asked for that: by words as well, if there is a query and no effort is spared."""
+        with_words = bool(query) and effort >= 1
+        depth = max(top_k, DEPTH) if with_words else top_k
+        words = [query.replace("\0", " ")] if with_words else []  # a text of PostgreSQL's cannot have it
+        chosen = self._way(self._chunks.get(tenant, 0), depth, effort, words=with_words)
+        exactly = EXACTLY_WITH_WORDS if with_words else EXACTLY
+        return Asked(chosen, exactly, (tenant, vector, depth, model, *words), with_words)
 
     def _way(self, chunks: int, depth: int, effort: float, *, words: bool) -> Way:
         border = self._exact_up_to

@@ -5,6 +5,8 @@ library is loaded. The first search of all brings the index and its rows into me
 to search, for the tenant with the most chunks and for nobody: between them they use each way of searching that this
 database has a use for. (The embedder warms itself.)
 
+A session that is made later, when one was lost, searches as well before it is lent to anyone (`warm`).
+
 It is an attempt, not a condition: a database that does not answer in a few rounds will be as slow to the first client,
 and a service that is never ready serves nobody.
 """
@@ -12,16 +14,19 @@ and a service that is never ready serves nobody.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
-from typing import Protocol
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
 
-from services.retrieval.deadline import Late
+import asyncpg
+
+from services.retrieval.deadline import Late, by
 from services.retrieval.embedder import WARM_UP, Embedder, EmbedderFailed, EmbedderFull
 from services.retrieval.minilm import Floats
 from services.retrieval.pool import Busy, Down
-from services.retrieval.store import Found, SearchFailed
+from services.retrieval.store import GRACE_S, Asked, Found, SearchFailed
 
 ROUND_S = 5.0
+SESSION_S = 1.0
 MOST_ROUNDS = 3
 LOOK_EVERY_S = 0.02
 TOP_K = 5
@@ -36,6 +41,8 @@ class Warmed(Protocol):
 
     def biggest(self) -> str | None: ...
 
+    def asking(self, tenant: str, vector: Floats, top_k: int, *, model: str, query: str = "") -> Asked: ...
+
     async def search(
         self,
         tenant: str,
@@ -49,6 +56,14 @@ class Warmed(Protocol):
     ) -> Found: ...
 
 
+class Session(Protocol):
+    """A session with the database that nobody has yet."""
+
+    async def fetch(
+        self, limit_s: float, sql: str, *arguments: object, tenant: str, settings: Mapping[str, str] | None = None
+    ) -> list[Any]: ...
+
+
 class Warming:
     """Searches once on every session, after the embedder is warm and the database was reached."""
 
@@ -58,6 +73,7 @@ class Warming:
         self._store = store
         self._sessions = sessions
         self._task: asyncio.Task[None] | None = None
+        self._vector: Floats | None = None
 
     def start(self) -> None:
         """Begin, in the background; the embedder is warm by now."""
@@ -68,6 +84,30 @@ class Warming:
         if self._task is not None:
             self._task.cancel()
             await asyncio.wait({self._task})
+
+    async def warm(self, session: Session) -> None:
+        """Search once on a session that was made later; before there is a vector, those of the start are still to come.
+
+        The server ends what takes it too long, and any refusal of its own is no reason not to lend the session. One
+        that does not answer at all is lost: TimeoutError, or what the driver raises.
+        """
+        if self._vector is None:
+            return
+        loop = asyncio.get_running_loop()
+        for tenant in self._tenants():
+            asked = self._store.asking(tenant, self._vector, TOP_K, model=self._embedder.fingerprint, query=WARM_UP)
+            fetching = session.fetch(
+                SESSION_S, asked.chosen.sql, *asked.arguments, tenant=tenant, settings=asked.chosen.settings
+            )
+            try:
+                await by(loop.time() + SESSION_S + GRACE_S, fetching)
+            except asyncpg.PostgresError:
+                return
+            except Late:
+                raise TimeoutError("its first search was not answered") from None
+
+    def _tenants(self) -> list[str]:
+        return [tenant for tenant in (self._store.biggest(), NOBODY) if tenant is not None]
 
     async def _run(self) -> None:
         while not self._store.reached:  # noqa: ASYNC110 - asked fifty times a second, once in a life
@@ -80,10 +120,9 @@ class Warming:
             self.done = True
 
     async def _warm(self) -> None:
-        vector: Floats = (await self._embedder.embed([WARM_UP])).vectors[0]
-        tenants = [tenant for tenant in (self._store.biggest(), NOBODY) if tenant is not None]
+        self._vector = (await self._embedder.embed([WARM_UP])).vectors[0]
         for _ in range(MOST_ROUNDS):
-            if await self._round(vector, tenants):
+            if await self._round(self._vector, self._tenants()):
                 return
             await asyncio.sleep(LOOK_EVERY_S)
 

@@ -1,17 +1,24 @@
-"""Before it says that it is ready, the service has searched on every session: in virtual time, over stand-ins."""
+"""No question is the first on its session: mostly in virtual time, over stand-ins; once over real servers."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
+from pathlib import Path
+from typing import Any
 
+import asyncpg
 import pytest
 
 from services.retrieval.embedder import WARM_UP, EmbedderFailed
+from services.retrieval.minilm import Floats
+from services.retrieval.nearest import EXACTLY, Way
 from services.retrieval.pool import Down
-from services.retrieval.store import SearchFailed
-from services.retrieval.warming import MOST_ROUNDS, TOP_K, Warming
+from services.retrieval.store import Asked, SearchFailed
+from services.retrieval.warming import MOST_ROUNDS, SESSION_S, TOP_K, Warming
+from tests.retrieval.corpus import RIVER, settings_for, take_in, write
 from tests.retrieval.fakes import FakeEmbedder, FakeStore
+from tests.retrieval.test_retrieval_service import GENEROUS_MS, Client, serve
 from tests.virtual_time import run
 
 SESSIONS = 4
@@ -27,6 +34,9 @@ class ColdStore(FakeStore):
     def biggest(self) -> str | None:
         return "big"
 
+    def asking(self, tenant: str, vector: Floats, top_k: int, *, model: str, query: str = "") -> Asked:
+        return Asked(Way(f"as {tenant or 'nobody'} by {model}"), EXACTLY, (top_k, query), True)
+
     async def search(self, *what, **how):  # type: ignore[no-untyped-def]
         self._now += 1
         self.most_at_once = max(self.most_at_once, self._now)
@@ -34,6 +44,25 @@ class ColdStore(FakeStore):
             return await super().search(*what, **how)
         finally:
             self._now -= 1
+
+
+class NewSession:
+    """Takes `takes_s` for each statement, then answers or raises."""
+
+    def __init__(self, takes_s: float = 0.01, raises: Exception | None = None) -> None:
+        self.asked: list[tuple[str, str, tuple[object, ...]]] = []
+        self._takes_s = takes_s
+        self._raises = raises
+
+    async def fetch(
+        self, limit_s: float, sql: str, *arguments: object, tenant: str, settings: Mapping[str, str] | None = None
+    ) -> list[Any]:
+        assert limit_s == SESSION_S
+        self.asked.append((tenant, sql, arguments))
+        await asyncio.sleep(self._takes_s)
+        if self._raises is not None:
+            raise self._raises
+        return []
 
 
 def warmed(
@@ -98,3 +127,84 @@ def test_an_embedder_that_fails_just_then_does_not_keep_the_service_from_being_r
 
     warmed(store, scenario, raises=EmbedderFailed("killed"))
     assert store.asked == 0
+
+
+def test_a_session_that_comes_later_searches_before_it_is_lent_as_those_of_the_start_did() -> None:
+    store, early, later = ColdStore(), NewSession(), NewSession()
+    store.reached = True
+
+    async def scenario(warming: Warming) -> None:
+        await warming.warm(early)
+        assert early.asked == [], "there is no vector yet, and the start will search on it"
+        await asyncio.sleep(1)
+        assert warming.done
+        await warming.warm(later)
+
+    warmed(store, scenario)
+    arguments = (TOP_K, WARM_UP)
+    assert later.asked == [("big", "as big by fake-1", arguments), ("", "as nobody by fake-1", arguments)]
+
+
+def test_a_session_whose_search_the_database_refuses_is_lent_all_the_same() -> None:
+    store, session = ColdStore(), NewSession(raises=asyncpg.QueryCanceledError("too slow"))
+    store.reached = True
+
+    async def scenario(warming: Warming) -> None:
+        await asyncio.sleep(1)
+        await warming.warm(session)
+
+    warmed(store, scenario)
+    assert len(session.asked) == 1
+
+
+@pytest.mark.parametrize(
+    ("session", "fault"),
+    [(NewSession(takes_s=600), TimeoutError), (NewSession(raises=ConnectionResetError()), ConnectionResetError)],
+)
+def test_a_session_that_does_not_answer_is_not_lent(session: NewSession, fault: type[Exception]) -> None:
+    store = ColdStore()
+    store.reached = True
+
+    async def scenario(warming: Warming) -> None:
+        await asyncio.sleep(1)
+        began = asyncio.get_running_loop().time()
+        with pytest.raises(fault):
+            await warming.warm(session)
+        assert asyncio.get_running_loop().time() - began < 2 * SESSION_S
+
+    warmed(store, scenario)
+
+
+@pytest.mark.stack
+def test_sessions_that_replace_lost_ones_have_prepared_the_search_before_anyone_has_them(
+    postgres_url: str, redis_url: str, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    prepared: list[list[str]] = []
+    as_it_is = Warming.warm
+
+    async def watched(self: Warming, session: Any) -> None:
+        await as_it_is(self, session)
+        rows = await session.connection.fetch("SELECT statement FROM pg_prepared_statements")
+        prepared.append([row["statement"] for row in rows])
+
+    monkeypatch.setattr(Warming, "warm", watched)
+    settings = settings_for(postgres_url, redis_url, retrieval_budget_ms=GENEROUS_MS, cache_ttl_s=0)
+    asyncio.run(take_in(settings, write(tmp_path, river_md=RIVER)))
+    lose_all = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'weir-retrieval'"
+
+    async def scenario(client: Client) -> None:
+        await client.until_ready()
+        at_start = len(prepared)
+        root = await asyncpg.connect(postgres_url)
+        await root.execute(f"{lose_all} AND datname = current_database()")
+        await root.close()
+
+        async def replaced() -> bool:
+            return len(prepared) >= at_start + settings.postgres_pool_size
+
+        await client.until(replaced)
+        assert all(any("vectors" in statement for statement in each) for each in prepared[at_start:])
+        await client.until_ready()
+        assert (await client.retrieve("gates"))["results"]
+
+    serve(settings, model, scenario)
