@@ -20,8 +20,8 @@ CREATE TABLE IF NOT EXISTS corpora (
 -- How many chunks the tenant has: what a search of them costs is known before it is made. Kept by a trigger, below.
 ALTER TABLE corpora ADD COLUMN IF NOT EXISTS chunks bigint NOT NULL DEFAULT 0;
 
--- `doc_id` is the path below `root`, the ingested folder. `content_hash` covers the bytes, the chunking and the model,
--- so equal hashes mean that there is nothing to do. `version` is the corpus version that brought this content.
+-- `doc_id` is the path below `root`, the ingested folder. `content_hash` covers the bytes and the chunking, so equal
+-- hashes mean equal chunks. `version` is the corpus version that brought this content.
 CREATE TABLE IF NOT EXISTS documents (
     tenant       text   NOT NULL REFERENCES corpora,
     doc_id       text   NOT NULL,
