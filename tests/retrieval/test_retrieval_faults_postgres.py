@@ -172,6 +172,29 @@ def test_documents_take_no_connection_from_the_server_before_searches_have_all_o
     stand_up(settings, model, scenario)
 
 
+@pytest.mark.parametrize("name", ["frozen", "gone", "slower than any budget"])
+def test_while_the_wire_to_the_database_fails_documents_are_refused_and_delay_nobody_who_searches(
+    settings: RetrievalSettings, model: Path, name: str
+) -> None:
+    impatient = settings.model_copy(update={"postgres_connect_timeout_s": 1.0, "http_timeout_s": 2.0})
+
+    async def scenario(stand: FaultStand) -> None:
+        assert await stand.documents() == (200, None)  # and its connection lies idle
+        await stand.database.become(WIRES[name])
+        asking = asyncio.create_task(stand.documents())
+        await falls_back(stand)
+        status, reason = await asking
+        assert (status, reason) in ((503, "store_down"), (503, "store_busy"))
+        await stand.database.become(HEALTHY)
+
+        async def are_listed() -> bool:
+            return await stand.documents() == (200, None)
+
+        await stand.until(are_listed)
+
+    stand_up(impatient, model, scenario)
+
+
 def test_the_connections_that_are_left_serve_when_no_more_can_be_had(
     settings: RetrievalSettings, model: Path, postgres: EmbeddedPostgres
 ) -> None:
