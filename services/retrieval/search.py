@@ -211,8 +211,8 @@ class Retrieval:
             if run is mine:
                 return run
             self._metrics.joined.inc()
-            was_hasty = run.found is None and isinstance(run.shortfall, HASTY)
-            if not was_hasty or clock() >= ask.embed_by:
+            has_answer = run.found is not None or (run.near is not None and ask.takes(run.near))
+            if has_answer or not isinstance(run.shortfall, HASTY) or clock() >= ask.embed_by:
                 return run
 
     async def _run(self, ask: Ask, run: Run) -> Run:

@@ -164,6 +164,18 @@ def test_a_thousand_equal_misses_at_once_are_one_embedding_and_one_search() -> N
     assert house.joined() == 999
 
 
+def test_a_thousand_who_ask_nearly_what_was_asked_before_are_one_embedding() -> None:
+    house = House(similar=FakeSimilar(LIKE))
+
+    async def main() -> None:
+        replies = await asyncio.gather(*(house.ask() for _ in range(1000)))
+        assert {reply.source for reply in replies} == {"semantic"}
+        assert asyncio.get_running_loop().time() == house.cache.takes_s + house.embedder.takes_s
+
+    run(main())
+    assert (house.embedder.asked, house.store.asked) == (1, 0)
+
+
 def test_whoever_asks_for_anything_else_shares_nothing() -> None:
     house = House()
     variants: list[dict[str, object]] = [
