@@ -59,8 +59,9 @@ async def _know(service: Service, asked: Questions) -> None:
 
 
 def source_of(body: bytes) -> str:
-    """Where a reply says its passages came from."""
-    return body.split(b'"source":"', 1)[1].split(b'"', 1)[0].decode()
+    """Where a reply says its passages came from; an error says nothing of it."""
+    _, _, rest = body.partition(b'"source":"')
+    return rest.partition(b'"')[0].decode() or "error"
 
 
 def figures(lines: Sequence[Line]) -> Iterator[Figure]:

@@ -45,6 +45,7 @@ from services.retrieval.deadline import Late, by
 from services.retrieval.freshness import due_early, share_of_life
 from services.retrieval.metrics import RetrievalMetrics
 from services.retrieval.reach import Reach
+from services.retrieval.reads import Reads
 from services.runtime.log import Log
 
 PREFIX = "weir:retrieval:3:"
@@ -155,6 +156,9 @@ class Cache:
         self._secret = secret
         self._chance = chance or random.Random()
         self._client = client
+        connections = client.connection_pool.max_connections
+        self._reads = Reads(client, exchanges=max(1, connections // 4))
+        self._writing = asyncio.Semaphore(max(1, connections // 2))
         self._set_unless_fuller = client.register_script(UNLESS_FULLER)
         self._breaker = breaker
         self._timeout_s = timeout_s
@@ -183,6 +187,7 @@ class Cache:
             task.cancel()
         if running:
             await asyncio.wait(running, timeout=WRITE_TIMEOUT_S)
+        await self._reads.stop()
         with contextlib.suppress(Late, RedisError, OSError):
             await by(asyncio.get_running_loop().time() + WRITE_TIMEOUT_S, self._client.aclose())
 
@@ -200,7 +205,7 @@ class Cache:
         allowance_s = min(self._timeout_s, budget_s * SHARE_OF_BUDGET)
         digest = key.digest(self._secret)
         try:
-            data, left_ms = await self._ask(self._read(digest), allowance_s)
+            data, left_ms = await self._ask(self._reads.read(digest), allowance_s)
         except (ResponseError, Unreachable):  # refused (a key of another type, no permission), or not answered
             self._count["error"].inc()
             return None
@@ -232,19 +237,13 @@ class Cache:
         self._writes.add(task)
         task.add_done_callback(self._writes.discard)
 
-    async def _read(self, digest: str) -> tuple[bytes | None, int]:
-        async with self._client.pipeline(transaction=False) as pipeline:
-            pipeline.get(digest)
-            pipeline.pttl(digest)
-            data, left_ms = await pipeline.execute()
-        return data, left_ms
-
     async def _set(self, entry: Entry, data: bytes) -> bool:
         life_ms = max(1, round(entry.life_s * 1000))
-        if entry.effort == 1:  # nothing took more
-            return bool(await self._client.set(entry.key, data, px=life_ms))
-        held_to: list[bytes | int | float] = [data, life_ms, entry.version, entry.effort, share_of_life(entry.key)]
-        return bool(await self._set_unless_fuller(keys=[entry.key], args=held_to))
+        async with self._writing:  # so that readers always find a connection
+            if entry.effort == 1:  # nothing took more
+                return bool(await self._client.set(entry.key, data, px=life_ms))
+            held_to: list[bytes | int | float] = [data, life_ms, entry.version, entry.effort, share_of_life(entry.key)]
+            return bool(await self._set_unless_fuller(keys=[entry.key], args=held_to))
 
     async def _write(self, entry: Entry, data: bytes) -> None:
         try:
@@ -283,7 +282,8 @@ class Cache:
             self._answered(asked_at)
             raise
         except (Late, RedisConnectionError, RedisTimeoutError, RedisError, OSError) as error:
-            self._failed(asked_at, error, hasty=isinstance(error, Late) and allowance_s < self._timeout_s)
+            is_late = isinstance(error, Late) and (error.loop_was_away or allowance_s < self._timeout_s)
+            self._failed(asked_at, error, hasty=is_late)
             raise Unreachable from None
         self._answered(asked_at)
         return answer

@@ -3,6 +3,10 @@
 `asyncio.wait_for` cancels what is late and then waits until it has cleaned up; a database driver's clean-up on a
 frozen server was measured to take six seconds for a deadline of one. Here the caller goes on at once, and what was late
 is either cancelled (`by`) or left to come to its own end (`leave_at`).
+
+Sometimes it is the loop itself that is late: a deadline is noticed long after it has passed, and the answer has been
+lying in the socket all the while. Then there are a few turns of the loop to find it in; and `Late` says if there still
+was none, for that says nothing against whoever was asked.
 """
 
 from __future__ import annotations
@@ -11,11 +15,18 @@ import asyncio
 from collections.abc import Coroutine
 from typing import Any, TypeVar
 
+AWAY_S = 0.01  # by so much a loop may be late and still count as attentive
+TURNS = 3  # an answer is read in the first, understood in the second, and told in the third
+
 T = TypeVar("T")
 
 
 class Late(Exception):
-    """The time was up before the answer was there."""
+    """The time was up before the answer was there; `loop_was_away` when it was up and nobody had looked."""
+
+    def __init__(self, *, loop_was_away: bool = False) -> None:
+        super().__init__()
+        self.loop_was_away = loop_was_away
 
 
 async def by(deadline: float, work: Coroutine[Any, Any, T]) -> T:
@@ -33,15 +44,27 @@ async def by(deadline: float, work: Coroutine[Any, Any, T]) -> T:
 async def leave_at(deadline: float, task: asyncio.Task[T]) -> T:
     """What `task` returns or raises by `deadline`, else `Late`. A late task runs on: it bounds itself."""
     loop = asyncio.get_running_loop()
+    remaining_s = max(0.0, deadline - loop.time())
+    until = loop.time() + remaining_s
     try:
-        await asyncio.wait({task}, timeout=max(0.0, deadline - loop.time()))
+        await asyncio.wait({task}, timeout=remaining_s)
+        loop_was_away = not task.done() and loop.time() - until > AWAY_S
+        if loop_was_away:
+            await _look_again(task)
     except asyncio.CancelledError:
         task.add_done_callback(_outcome_unwanted)  # even if it is done: nobody will ask for its outcome any more
         raise
     if not task.done():
         task.add_done_callback(_outcome_unwanted)
-        raise Late
+        raise Late(loop_was_away=loop_was_away)
     return task.result()
+
+
+async def _look_again(task: asyncio.Task[Any]) -> None:
+    for _ in range(TURNS):
+        await asyncio.sleep(0)
+        if task.done():
+            return
 
 
 def _outcome_unwanted(task: asyncio.Task[Any]) -> None:

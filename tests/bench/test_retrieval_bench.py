@@ -194,3 +194,4 @@ def test_the_picture_is_drawn_for_light_and_dark_pages(tmp_path: Path):
 
 def test_a_reply_says_where_it_is_from():
     assert source_of(b'{"source":"semantic","results":[]}') == "semantic"
+    assert source_of(b'{"error":{"code":"no_capacity"}}') == "error"

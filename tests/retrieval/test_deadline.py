@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import socket
+import time
 
 import pytest
 
@@ -43,6 +45,51 @@ def test_what_cleans_up_for_six_seconds_does_not_delay_the_caller() -> None:
             await by(1.0, cleans_up_for(6.0))
         assert loop.time() == 1.0
         await asyncio.sleep(10)  # let it end before the loop does
+
+    run(main())
+
+
+def test_what_lay_in_the_socket_while_the_loop_was_away_is_not_late() -> None:
+    async def understood(reader: asyncio.StreamReader) -> bytes:
+        data = await reader.read(7)
+        await asyncio.sleep(0)
+        return data
+
+    async def main() -> None:
+        loop = asyncio.get_running_loop()
+        ours, theirs = socket.socketpair()
+        reader, writer = await asyncio.open_connection(sock=ours)
+
+        def be_away() -> None:
+            theirs.send(b"in time")
+            time.sleep(0.05)
+
+        loop.call_soon(be_away)
+        assert await by(loop.time() + 0.01, understood(reader)) == b"in time"
+        writer.close()
+        theirs.close()
+
+    asyncio.run(main())
+
+
+def test_where_there_is_nothing_after_all_the_loop_says_that_it_was_away() -> None:
+    async def main() -> None:
+        loop = asyncio.get_running_loop()
+        loop.call_soon(time.sleep, 0.05)
+        with pytest.raises(Late) as away:
+            await by(loop.time() + 0.01, after(60.0))
+        assert away.value.loop_was_away
+
+    asyncio.run(main())
+
+
+def test_a_loop_that_looks_in_time_was_not_away() -> None:
+    async def main() -> None:
+        for deadline in (0.0, 1.0):
+            with pytest.raises(Late) as late:
+                await by(deadline, after(60.0))
+            assert not late.value.loop_was_away
+        assert asyncio.get_running_loop().time() == 1.0
 
     run(main())
 
