@@ -24,8 +24,8 @@ T = TypeVar("T")
 class Late(Exception):
     """The time was up before the answer was there; `loop_was_away` when it was up and nobody had looked."""
 
-    def __init__(self, *, loop_was_away: bool = False) -> None:
-        super().__init__()
+    def __init__(self, *arguments: object, loop_was_away: bool = False) -> None:
+        super().__init__(*arguments)
         self.loop_was_away = loop_was_away
 
 
