@@ -16,7 +16,7 @@ from services.lab.machine import describe
 from services.retrieval.nearest import EXACT_UP_TO
 
 RESULTS = Path(__file__).parents[2] / "docs" / "results" / "degradation.md"
-ROWS, SEED = 40_000, 1
+ROWS, SEED = 30_000, 1
 
 
 def main(
