@@ -84,7 +84,9 @@ def ask(
 @app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
 def ingest(
     context: typer.Context,
-    paths: Annotated[list[str], typer.Argument(help="Files or folders, or --reembed; options of the ingester may follow.")],
+    paths: Annotated[
+        list[str], typer.Argument(help="Files or folders, or --reembed; the ingester's options may follow.")
+    ],
 ) -> None:
     """Read documents into the database: chunk, embed, store, forget what has gone."""
     from services.lab.ingest import ingest as run

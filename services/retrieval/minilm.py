@@ -39,6 +39,7 @@ from services.retrieval.weights import Floats, map_file, read_safetensors
 
 __all__ = ["DIMENSIONS", "MAX_TOKENS", "Floats", "MiniLM", "ModelUnusable", "find_model"]
 
+USUAL = Shape(layers=6, heads=12, epsilon=1e-12, pooling="mean", max_tokens=MAX_TOKENS)  # all-MiniLM-L6-v2's
 GELU_ROWS = 32
 PACKED_TOKENS = 512  # most tokens in one pass, unless one text alone has more: bounds memory
 
@@ -239,6 +240,6 @@ def _fingerprint(tensors: dict[str, Floats], shape: Shape) -> str:
         if tensors[name].ndim == 1:
             digest.update(name.encode())
             digest.update(tensors[name].tobytes())
-    if (shape.pooling, shape.max_tokens) != ("mean", MAX_TOKENS):
-        digest.update(f"{shape.pooling} {shape.max_tokens}".encode())
+    if shape != USUAL:
+        digest.update(repr(shape).encode())
     return digest.hexdigest()[:16]

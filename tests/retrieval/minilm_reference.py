@@ -31,7 +31,7 @@ TEXTS = [
 ]
 
 
-def reference_vector(folder: Path, text: str, pooling: str = "mean") -> np.ndarray[Any, Any]:
+def reference_vector(folder: Path, text: str, pooling: str = "mean", layers: int = 6) -> np.ndarray[Any, Any]:
     """The unit vector of one text."""
     w = {name: array.astype(np.float64) for name, array in load_file(folder / "model.safetensors").items()}
     tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
@@ -40,7 +40,7 @@ def reference_vector(folder: Path, text: str, pooling: str = "mean") -> np.ndarr
     ids = tokenizer.encode(text).ids
     x = w["embeddings.word_embeddings.weight"][ids] + w["embeddings.position_embeddings.weight"][: len(ids)]
     x = _norm(x + w["embeddings.token_type_embeddings.weight"][0], w, "embeddings.LayerNorm")
-    for number in range(6):
+    for number in range(layers):
         name = f"encoder.layer.{number}"
         q, k, v = (_linear(x, w, f"{name}.attention.self.{part}") for part in ("query", "key", "value"))
         heads = []

@@ -47,6 +47,18 @@ def test_a_model_that_takes_the_first_tokens_vector_is_another_model(model: Path
     assert first.tokenizer == mean.tokenizer
 
 
+def test_as_many_layers_are_computed_as_the_folder_says(model: Path, tmp_path: Path) -> None:
+    few = MiniLM(variant(model, tmp_path, {"config.json": {"num_hidden_layers": 2}}))
+    (vector,) = few.embed([few.tokenize(TEXT)])
+    assert np.abs(vector - reference_vector(model, TEXT, layers=2)).max() < 1e-6
+    assert few.fingerprint != MiniLM(model).fingerprint
+
+
+def test_the_installed_model_keeps_its_name_in_every_database(model: Path) -> None:
+    """schema.sql names it so, for vectors that were made before they had a model's name."""
+    assert MiniLM(model).fingerprint == "165fa9b8b5ce87cc"
+
+
 @pytest.mark.parametrize(
     ("changes", "pooling"),
     [

@@ -10,6 +10,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from services.retrieval import preparing
+from services.retrieval.documents import Document, parse
 from services.retrieval.intake import READ_AHEAD, Ingest
 from services.retrieval.minilm import DIMENSIONS, Floats
 from services.retrieval.progress import Summary
@@ -114,3 +116,15 @@ def test_a_model_that_fails_ends_the_ingest_and_what_is_in_stays_in(tmp_path: Pa
     with pytest.raises(MemoryError):
         run(tmp_path, FakeModel(embedding), corpus)
     assert len(corpus.put_in) == 3
+
+
+def test_a_new_file_is_parsed_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    parsed: list[str] = []
+
+    def counting(name: str, data: bytes) -> Document:
+        parsed.append(name)
+        return parse(name, data)
+
+    monkeypatch.setattr(preparing, "parse", counting)
+    run(tmp_path, FakeModel(lambda _: None), FakeCorpus())
+    assert sorted(parsed) == [f"{number:02}.txt" for number in range(DOCUMENTS)]

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import os
+import subprocess
+import sys
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -16,6 +20,7 @@ from services.retrieval.config import RetrievalSettings
 from services.retrieval.database import connect
 from services.retrieval.ingest import command, exit_status, revise
 from services.retrieval.minilm import DIMENSIONS, Floats
+from services.retrieval.preparing import Preparer
 from services.retrieval.progress import Reembedded
 from services.retrieval.reembed import ANOTHER_RUNS, CHUNKS_AT_ONCE, forget_others, reembed
 from services.retrieval.vectors import Vectors, embedded_by_others, unembedded
@@ -326,6 +331,30 @@ def test_the_counts_of_vectors_are_true_whatever_comes_and_goes(postgres_url: st
         assert await counted(connection) == []
 
     run(postgres_url, scenario)
+
+
+@pytest.mark.stack
+def test_the_command_says_what_it_would_do_as_lines_that_a_program_can_follow(postgres_url: str) -> None:
+    async def scenario(connection: Any) -> None:
+        await put(connection, "ada", "a.md", 2)
+
+    run(postgres_url, scenario)
+    words = ["--reembed", "--dry-run", "--progress", "json", "--tenant", "ada"]
+    ran = subprocess.run(
+        [sys.executable, "-m", "services.retrieval.ingest", *words],
+        env={**os.environ, "POSTGRES_URL": postgres_url}, capture_output=True, text=True, check=False, timeout=60,
+    )  # fmt: skip
+    assert ran.returncode == 0, ran.stderr
+    change, finished = (json.loads(line) for line in ran.stdout.splitlines())
+    assert change == {"change": "embed", "doc_id": "ada", "chunks": 2}
+    assert (finished["step"], finished["model"], finished["embedded"]) == ("finished", "all-MiniLM-L6-v2", 2)
+
+
+def test_a_document_is_known_by_its_tokenizer_and_not_by_its_model() -> None:
+    def known_by(tokenizer: str) -> str:
+        return Preparer(len, tokenizer, 200, 30).content_hash("a.md", b"text")
+
+    assert known_by("one") == known_by("one") != known_by("another")
 
 
 @pytest.mark.parametrize(
