@@ -1,8 +1,9 @@
-"""Generated vectors: clusters on the unit sphere, and questions from the same clusters."""
+"""Vectors to search among and to ask with: generated ones, and what the product's model makes of real sentences."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 
@@ -12,18 +13,38 @@ CLUSTERS = 200
 SPREAD = 0.8  # length of what is added to a cluster's middle, which has length 1
 
 
-class Source:
-    """The same vectors for the same seed."""
+class Source(Protocol):
+    """Where vectors come from: each one once."""
+
+    def draw(self, number: int) -> Floats:
+        """That many vectors of length 1."""
+
+
+class Generated:
+    """Clusters on the unit sphere; the same vectors for the same seed."""
 
     def __init__(self, seed: int) -> None:
         self._random = np.random.default_rng(seed)
         self._middles = _unit(self._random.standard_normal((CLUSTERS, DIMENSIONS), dtype=np.float32))
 
     def draw(self, number: int) -> Floats:
-        """That many vectors of length 1."""
         noise = self._random.standard_normal((number, DIMENSIONS), dtype=np.float32)
         clusters = self._random.integers(0, CLUSTERS, number)
         return _unit(self._middles[clusters] + noise * np.float32(SPREAD / DIMENSIONS**0.5))
+
+
+class Kept:
+    """Vectors that were made before, in their order: what was drawn as a question is never stored as a chunk."""
+
+    def __init__(self, vectors: Floats) -> None:
+        self._vectors = vectors
+        self._next = 0
+
+    def draw(self, number: int) -> Floats:
+        first, self._next = self._next, self._next + number
+        if self._next > len(self._vectors):
+            raise ValueError(f"{len(self._vectors)} vectors were made, and {self._next} are needed")
+        return self._vectors[first : self._next]
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,11 +55,14 @@ class Asked:
     nearest: frozenset[int]
 
 
-def questions(source: Source, kept: Floats, number: int, top_k: int) -> list[Asked]:
+def answered(asked: Floats, kept: Floats, top_k: int) -> list[Asked]:
     """Questions to a tenant that keeps these vectors, with the right answers."""
-    asked = source.draw(number)
-    order = np.argsort(-(asked @ kept.T), axis=1)[:, :top_k]
-    return [Asked(vector, frozenset(row.tolist())) for vector, row in zip(asked, order, strict=True)]
+    answers = []
+    for vector in asked:  # one at a time: all cosines of all questions at once would be hundreds of megabytes
+        cosines = kept @ vector
+        best = np.argpartition(-cosines, min(top_k, len(kept)) - 1)[:top_k]
+        answers.append(Asked(vector, frozenset(best.tolist())))
+    return answers
 
 
 def _unit(vectors: Floats) -> Floats:

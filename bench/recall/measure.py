@@ -3,113 +3,154 @@
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 
-from bench.recall.data import Asked, Source, questions
-from bench.recall.subject import Subject, ways
+from bench.recall.data import Asked, Source, answered
+from bench.recall.subject import COMPARISON, PRODUCT, Size, Subject
+from bench.recall.ways import chosen, few_ways, ways
 from services.retrieval.minilm import Floats
 from services.retrieval.nearest import Way
 
 TOP_K = 10
-EF_SEARCH = (40, 100, 200, 400)
 PARTS = (1000, 100, 10)
-WARM_UP = 5
+WARM_UP = 3
+LEAST_QUESTIONS = 10
+LINE_S = 8.0  # a slow way is asked fewer questions
+
+Say = Callable[[str], None]
+Ways = Mapping[str, Way]
 
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """One way in one tenant."""
+    """One way in one tenant; `is_chosen` says that retrieval would take it."""
 
-    chunks: int
-    share: float
+    data: str
     storage: str
+    chunks: int
+    all_chunks: int
     way: str
     recall: float
     returned: float
     p50_ms: float
     p99_ms: float
+    questions: int
+    is_chosen: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Graph:
-    """What a graph costs: to make at once, to keep up by one row, to store."""
+    """What a graph of so many rows costs: to make at once, to keep up by one row; and, of all rows, to store."""
 
+    data: str
     storage: str
     rows: int
     build_s: float
-    mb: float
+    size: Size
     insert_ms: float | None
 
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """Everything."""
+    """Everything: each share as retrieval stores it, and two ways of storing side by side."""
 
-    lines: list[Line]
+    shares: list[Line]
+    storages: list[Line]
     graphs: list[Graph]
-    plain_insert_ms: float
 
 
-async def measure(subject: Subject, rows: int, number: int, seed: int, say: Callable[[str], None]) -> Measured:
-    """With one tenant alone, then with three small ones beside it; then again with half the precision."""
-    source = Source(seed)
-    tenants = {"whole": source.draw(rows)}
-    await subject.drop_graph()
-    plain_s = await subject.fill("whole", tenants["whole"])
-    say(f"{rows:,} rows stored")
-    build_s = await subject.make_graph("vector")
-    mb = await subject.graph_mb()
-    say(f"graph made in {build_s:.0f} s")
-    lines = [line async for line in _compare(subject, source, tenants, "vector", number)]
-    added_s = 0.0
-    for part in PARTS:
-        tenants[f"1/{part}"] = source.draw(rows // part)
-        added_s += await subject.fill(f"1/{part}", tenants[f"1/{part}"])
-    added = sum(len(kept) for kept in tenants.values()) - rows
-    graphs = [Graph("vector", rows, build_s, mb, added_s / added * 1000)]
-    say(f"{added:,} rows added")
-    lines += [line async for line in _compare(subject, source, tenants, "vector", number)]
-    await subject.drop_graph()
-    build_s = await subject.make_graph("halfvec")
-    graphs.append(Graph("halfvec", rows + added, build_s, await subject.graph_mb(), None))
-    say(f"graph of half precision made in {build_s:.0f} s")
-    lines += [line async for line in _compare(subject, source, tenants, "halfvec", number)]
-    return Measured(lines, graphs, plain_s / rows * 1000)
+def needed(rows: int, number: int) -> int:
+    """Vectors of one source."""
+    return rows + sum(rows // part for part in PARTS) + number
 
 
-async def _compare(
-    subject: Subject, source: Source, tenants: Mapping[str, Floats], storage: str, number: int
-) -> AsyncIterator[Line]:
-    every = sum(len(kept) for kept in tenants.values())
-    for tenant, kept in tenants.items():
-        asked = questions(source, kept, number, TOP_K)
-        for name, chosen in ways(TOP_K, EF_SEARCH, storage).items():
-            if storage == "vector" or name.startswith("graph, ef"):
-                yield await _line(subject, tenant, len(kept), len(kept) / every, storage, name, chosen, asked)
+async def measure(subject: Subject, sources: Mapping[str, Source], rows: int, number: int, say: Say) -> Measured:
+    """Of each source: one tenant alone, then three small ones beside it; then all of them in full precision."""
+    everything = Measured([], [], [])
+    for data, source in sources.items():
+        run = _Run(subject, data, source.draw(number), say)
+        await subject.clear()
+        await run.alone(source.draw(rows), everything)
+        await run.beside({f"1/{part}": source.draw(rows // part) for part in PARTS}, everything)
+        await run.in_full_precision(everything)
+    return everything
 
 
-async def _line(
-    subject: Subject,
-    tenant: str,
-    chunks: int,
-    share: float,
-    storage: str,
-    name: str,
-    chosen: Way,
-    asked: Iterable[Asked],
-) -> Line:
-    hits = returned = due = 0
-    seconds: list[float] = []
-    for position, question in enumerate(asked):
-        began = time.perf_counter()
-        found = await subject.search(chosen, tenant, question.vector, TOP_K)
-        if position >= WARM_UP:
-            seconds.append(time.perf_counter() - began)
-        hits += len(found & question.nearest)
-        returned += len(found)
-        due += len(question.nearest)
-    p50, p99 = (float(np.quantile(seconds, q)) * 1000 for q in (0.5, 0.99))
-    return Line(chunks, share, storage, name, hits / due, returned / due, p50, p99)
+class _Run:
+    """One source's."""
+
+    def __init__(self, subject: Subject, data: str, asked: Floats, say: Say) -> None:
+        self._subject = subject
+        self._data = data
+        self._asked = asked
+        self._say = say
+        self._tenants: dict[str, Floats] = {}
+
+    async def alone(self, whole: Floats, into: Measured) -> None:
+        await self._add("whole", whole)
+        await self._make_graph(PRODUCT, into)
+        into.shares.extend([line async for line in self._lines(["whole"], PRODUCT, ways(TOP_K, PRODUCT))])
+
+    async def beside(self, parts: Mapping[str, Floats], into: Measured) -> None:
+        seconds = [await self._add(tenant, kept) for tenant, kept in parts.items()]
+        added = sum(map(len, parts.values()))
+        size = await self._subject.size(PRODUCT)
+        into.graphs[-1] = replace(into.graphs[-1], size=size, insert_ms=sum(seconds) / added * 1000)
+        self._say(f"{self._data}: {added:,} rows put into the graph")
+        into.shares.extend([line async for line in self._lines(list(parts), PRODUCT, ways(TOP_K, PRODUCT))])
+        into.storages.extend([line async for line in self._lines(["whole"], PRODUCT, few_ways(TOP_K, PRODUCT))])
+        beside = [line for line in into.shares if line.data == self._data and line.all_chunks == self._all]
+        names = few_ways(TOP_K, PRODUCT)
+        into.storages.extend(line for line in beside if line.way in names)
+
+    async def in_full_precision(self, into: Measured) -> None:
+        for tenant, kept in self._tenants.items():
+            await self._subject.store(tenant, kept, COMPARISON)
+        await self._make_graph(COMPARISON, into)
+        found = self._lines(list(self._tenants), COMPARISON, few_ways(TOP_K, COMPARISON))
+        into.storages.extend([line async for line in found])
+
+    @property
+    def _all(self) -> int:
+        return sum(map(len, self._tenants.values()))
+
+    async def _add(self, tenant: str, kept: Floats) -> float:
+        self._tenants[tenant] = kept
+        await self._subject.fill(tenant, len(kept))
+        return await self._subject.store(tenant, kept, PRODUCT)
+
+    async def _make_graph(self, storage: str, into: Measured) -> None:
+        build_s = await self._subject.make_graph(storage)
+        self._say(f"{self._data}: graph of {storage} made in {build_s:.0f} s")
+        size = await self._subject.size(storage)
+        into.graphs.append(Graph(self._data, storage, self._all, build_s, size, None))
+
+    async def _lines(self, tenants: Sequence[str], storage: str, compared: Ways) -> AsyncIterator[Line]:
+        for tenant in tenants:
+            kept = self._tenants[tenant]
+            asked = answered(self._asked, kept, TOP_K)
+            usual = chosen(len(kept), self._all, TOP_K)
+            for name, each in compared.items():
+                figures = await self._figures(tenant, each, asked)
+                yield Line(self._data, storage, len(kept), self._all, name, *figures, is_chosen=name == usual)
+
+    async def _figures(self, tenant: str, each: Way, asked: Sequence[Asked]) -> tuple[float, float, float, float, int]:
+        """Recall, rows, latency's median and 99th percentile, questions."""
+        hits = returned = due = number = 0
+        seconds: list[float] = []
+        until = time.perf_counter() + LINE_S
+        for number, question in enumerate(asked, start=1):
+            began = time.perf_counter()
+            found = await self._subject.search(each, tenant, question.vector, TOP_K)
+            if number > WARM_UP:
+                seconds.append(time.perf_counter() - began)
+            hits += len(found & question.nearest)
+            returned += len(found)
+            due += len(question.nearest)
+            if number >= LEAST_QUESTIONS and time.perf_counter() > until:
+                break
+        p50, p99 = (float(np.quantile(seconds, q)) * 1000 for q in (0.5, 0.99))
+        return hits / due, returned / due, p50, p99, number
