@@ -49,7 +49,8 @@ def embedded(number: int, say: Say, model: Model, folder: Path = FOLDER) -> Floa
     path = folder / model.fingerprint
     path.touch()
     have = path.stat().st_size // ROW_BYTES
-    os.truncate(path, have * ROW_BYTES)  # the last one may be half there
+    if have < number:
+        os.truncate(path, have * ROW_BYTES)  # the last one may be half there
     for first in range(have, number, AT_ONCE):
         if (first - have) % SAY_EVERY == 0:
             say(f"{first:,} of {number:,} sentences embedded")
