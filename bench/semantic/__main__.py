@@ -6,7 +6,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from bench.semantic.cost import SIZES, lookup_us
+from bench.semantic.cost import SIZES, lookup_us, redis_us
 from bench.semantic.measure import Point, chosen, curve, look_up, read
 from bench.semantic.page import page, verdict
 from services.lab.machine import describe
@@ -26,7 +26,7 @@ def main() -> None:
     best = chosen(points)
     pictures = _drawn(points)
     where = f"{describe()}; model {model.name}, {model.fingerprint}"
-    costs_us = {entries: lookup_us(entries) for entries in SIZES}
+    costs_us = {f"a look-up among {entries:,} questions": lookup_us(entries) for entries in SIZES} | redis_us()
     RESULTS.write_text(page(points, best, found, costs_us, where=where, picture=bool(pictures)), encoding="utf-8")
     sys.stdout.write(f"{verdict(best)}\n" + "".join(f"{path}\n" for path in [RESULTS, *pictures]))
 

@@ -1,21 +1,33 @@
-"""What a look-up in the semantic cache costs, by how many questions of a tenant are kept."""
+"""What a look-up in the semantic cache costs, by how many questions of a tenant are kept, and what Redis would add.
+
+A cache that replicas share lies in Redis. Without vector search there, a look-up would fetch all vectors of the tenant;
+with it, it would still be a round trip. Both are measured at the asking end, as processor time of the client: what the
+server and the wire take comes on top.
+"""
 
 from __future__ import annotations
 
+import asyncio
 import statistics
+import tempfile
 import time
+from collections.abc import Awaitable, Callable
+from pathlib import Path
 
 import numpy as np
 
 from services.contracts.search import Passage
+from services.lab.ports import free_port
+from services.lab.valkey import EmbeddedValkey, program
+from services.retrieval.cache import redis_client
 from services.retrieval.minilm import DIMENSIONS, Floats
 from services.retrieval.reach import Reach
 from services.retrieval.semantic import Semantic
 
 SIZES = (1_000, 10_000)
 LOOKUPS = 300
-REACH = Reach(1.0, 5)
 PLENTY_BYTES = 1 << 31
+REACH = Reach(1.0, 5)
 
 
 def vectors(count: int) -> Floats:
@@ -39,4 +51,40 @@ def lookup_us(entries: int) -> float:
         found = cache.nearest("demo", version=1, params="", vector=vector, reach=REACH)
         took.append((time.thread_time_ns() - began) / 1000)
         assert found is not None
+    return statistics.median(took)
+
+
+def redis_us() -> dict[str, float]:
+    """The same of one round trip to Redis, and of one that fetches the vectors; nothing where there is no Valkey."""
+    if program() is None:
+        return {}
+    with tempfile.TemporaryDirectory() as folder:
+        server = EmbeddedValkey(Path(folder), free_port(), log=Path(folder) / "valkey.log")
+        server.start()
+        try:
+            return asyncio.run(_round_trips(server.url))
+        finally:
+            server.stop()
+
+
+async def _round_trips(url: str) -> dict[str, float]:
+    client = redis_client(url, timeout_s=5.0, connections=1)
+    most = SIZES[0]
+    await client.set("few", b"x" * 64)
+    await client.set("vectors", vectors(most).tobytes())
+    try:
+        return {
+            "one round trip to Redis, for 64 bytes": await _median_us(lambda: client.get("few")),
+            f"one that fetches {most:,} vectors": await _median_us(lambda: client.get("vectors")),
+        }
+    finally:
+        await client.aclose()
+
+
+async def _median_us(ask: Callable[[], Awaitable[object]]) -> float:
+    took = []
+    for _ in range(LOOKUPS):
+        began = time.thread_time_ns()
+        assert await ask()
+        took.append((time.thread_time_ns() - began) / 1000)
     return statistics.median(took)

@@ -3,7 +3,8 @@
 A router that cuts work asks for less of both. What was found by looking at least as far serves it all the same: its
 first passages are what a shallower search finds, and more effort has missed no more of them. So neither is part of
 what makes two questions the same; both stand beside a result instead, and a level of degradation finds what another
-has kept. A search that had no use for effort, an exact one, is one of all effort, whatever was asked.
+has kept. A search that had no use for less than all effort is one of all effort, whatever was asked: an exact one that
+left nothing out.
 """
 
 from __future__ import annotations

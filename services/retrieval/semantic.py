@@ -10,8 +10,8 @@ against what was asked for before it is handed out. A newer corpus version clear
 result is no parameter (`reach.py`): one that was found with as much effort and as deep as is asked for comes first, and
 where none is near enough, another may still be a fallback.
 
-It lives in the process that uses it and is not shared between replicas: the store beside it (Valkey, Redis without its
-search module) has no vector search. Everything is bounded: entries and bytes of a tenant, bytes in all. Within a tenant
+It lives in the process that uses it and is not shared between replicas: comparing a thousand questions here costs less
+than asking Redis for anything. Everything is bounded: entries and bytes of a tenant, bytes in all. Within a tenant
 the least recently used question goes first; when it is bytes in all that are spent, the least recently used tenant.
 """
 
@@ -79,11 +79,15 @@ class _Shelf:
         at least `threshold`; where there are any, of those that cover `reach`.
         """
         cosines = np.where(self._group == hash(params), self._vectors @ vector, UNLIKE)
-        for eligible in (np.where((self._reach >= reach).all(axis=1), cosines, UNLIKE), cosines):
-            row = int(np.argmax(eligible))
-            if eligible[row] >= threshold:
-                return self._entries.get(row)
-        return None
+        row = int(np.argmax(cosines))
+        if cosines[row] < threshold:
+            return None
+        nearest = self._entries[row]
+        if nearest.reach.covers(reach):
+            return nearest
+        covering = np.where((self._reach >= reach).all(axis=1), cosines, UNLIKE)
+        row = int(np.argmax(covering))
+        return self._entries[row] if covering[row] >= threshold else nearest
 
     def held(self, entry: _Entry) -> _Entry | None:
         """What is kept for the same question."""
