@@ -30,6 +30,7 @@ READS = [
     sql for sql in STATEMENTS if sql.lstrip().startswith(("SELECT", "WITH")) and "tenant = $1" in sql and "{" not in sql
 ]
 WRITES = [sql for sql in STATEMENTS if sql.lstrip().startswith(("UPDATE", "DELETE"))]
+SETTINGS = {"weir.rows_met": "50"}  # without which the statements for the graph do not run
 ARGUMENTS: dict[str, list[object]] = {
     library.DOCUMENT: ["a.md", MODEL],
     vectors.FORGET_OTHERS: [MODEL],
@@ -120,8 +121,9 @@ def test_a_statement_that_forgets_its_tenant_still_sees_only_that_tenants_rows(p
     async def scenario(connection: Any) -> None:
         session = Session(connection)
         for sql in READS:
-            kept = await session.fetch(LIMIT_S, sql, *arguments(sql, tenant), tenant=tenant)
-            forgot = await session.fetch(LIMIT_S, forgetful(sql), *arguments(sql, tenant), tenant=tenant)
+            how: dict[str, Any] = {"tenant": tenant, "settings": SETTINGS}
+            kept = await session.fetch(LIMIT_S, sql, *arguments(sql, tenant), **how)
+            forgot = await session.fetch(LIMIT_S, forgetful(sql), *arguments(sql, tenant), **how)
             assert kept
             assert sorted(map(repr, forgot)) == sorted(map(repr, kept))
         for table in ("corpora", "documents", "chunks", "vectors", "embedded"):
