@@ -98,8 +98,9 @@ EXACTLY_WITH_WORDS = Way(EXACT_WITH_WORDS)
 
 def way(
     chunks: int,
-    top_k: int,
+    depth: int,
     *,
+    top_k: int = 0,
     all_chunks: int = 0,
     exact_up_to: int = EXACT_UP_TO,
     effort: float = 1.0,
@@ -107,15 +108,16 @@ def way(
 ) -> Way:
     """How to search a tenant with that many chunks, of `all_chunks` in the database.
 
-    Less effort looks at fewer of them, never fewer than `top_k`.
+    Less effort looks at fewer of them, never fewer than `depth`, which is how many are given. Of those, `top_k` have to
+    be the nearest; unsaid, all of them.
 
-    With `words` the statement takes the query as its fifth argument and finds up to `top_k` by meaning, and as many by
+    With `words` the statement takes the query as its fifth argument and finds up to `depth` by meaning, and as many by
     words.
     """
-    met = max(top_k, math.ceil(MET * top_k * effort))
+    met = max(depth, math.ceil(MET * (top_k or depth) * effort))
     if chunks <= _border(chunks, max(chunks, all_chunks), met, exact_up_to):
         return EXACTLY_WITH_WORDS if words else EXACTLY
-    ef_search = max(top_k, math.ceil(EF_SEARCH * effort))
+    ef_search = max(depth, math.ceil(EF_SEARCH * effort))
     return Way(
         APPROXIMATE_WITH_WORDS if words else APPROXIMATE,
         {

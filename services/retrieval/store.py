@@ -148,13 +148,12 @@ class Store:
         with_words = bool(query) and effort >= 1
         depth = max(top_k, DEPTH) if with_words else top_k
         words = [query.replace("\0", " ")] if with_words else []  # a text of PostgreSQL's cannot have it
-        chosen = self._way(self._chunks.get(tenant, 0), depth, effort, words=with_words)
+        chosen = way(
+            self._chunks.get(tenant, 0), depth,
+            top_k=top_k, all_chunks=self._all_chunks, exact_up_to=self._exact_up_to, effort=effort, words=with_words,
+        )  # fmt: skip
         exactly = EXACTLY_WITH_WORDS if with_words else EXACTLY
         return Asked(chosen, exactly, (tenant, vector, depth, model, *words), with_words)
-
-    def _way(self, chunks: int, depth: int, effort: float, *, words: bool) -> Way:
-        border = self._exact_up_to
-        return way(chunks, depth, all_chunks=self._all_chunks, exact_up_to=border, effort=effort, words=words)
 
     async def _query(self, deadline: float, tenant: str, way: Way, *arguments: object) -> list[Any]:
         if asyncio.get_running_loop().time() >= deadline:

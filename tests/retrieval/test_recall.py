@@ -59,6 +59,11 @@ def test_less_effort_keeps_fewer_candidates_and_meets_fewer_rows() -> None:
     assert [int(each.settings["weir.rows_met"]) for each in ways] == [5 * MET, 5 * MET // 2, 5]
 
 
+def test_of_more_rows_than_have_to_be_the_nearest_no_more_are_met_than_those_need() -> None:
+    for depth, top_k, met in ((20, 5, 5 * MET), (20, 1, 20), (20, 0, 20 * MET)):
+        assert way(10, depth, top_k=top_k, exact_up_to=0).settings["weir.rows_met"] == str(met)
+
+
 def vectors(number: int, seed: int, around: float = 0.0) -> Floats:
     made = np.random.default_rng(seed).standard_normal((number, 384), dtype=np.float32) + around
     unit: Floats = (made / np.linalg.norm(made, axis=1, keepdims=True)).astype(np.float32)
