@@ -17,7 +17,7 @@ from services.retrieval.nearest import Way
 TOP_K = 10
 PARTS = (1000, 100, 10)
 WARM_UP = 3
-LEAST_QUESTIONS = 10
+LEAST_QUESTIONS = 6
 LINE_S = 8.0  # a slow way is asked fewer questions
 
 Say = Callable[[str], None]
@@ -68,14 +68,14 @@ def needed(rows: int, number: int) -> int:
 
 
 async def measure(subject: Subject, sources: Mapping[str, Source], rows: int, number: int, say: Say) -> Measured:
-    """Of each source: one tenant alone, then three small ones beside it; then all of them in full precision."""
+    """Of each source: one tenant alone, then three small ones beside it; of the last, also all in full precision."""
     everything = Measured([], [], [])
     for data, source in sources.items():
         run = _Run(subject, data, source.draw(number), say)
         await subject.clear()
         await run.alone(source.draw(rows), everything)
         await run.beside({f"1/{part}": source.draw(rows // part) for part in PARTS}, everything)
-        await run.in_full_precision(everything)
+    await run.in_both_precisions(everything)
     return everything
 
 
@@ -101,12 +101,12 @@ class _Run:
         into.graphs[-1] = replace(into.graphs[-1], size=size, insert_ms=sum(seconds) / added * 1000)
         self._say(f"{self._data}: {added:,} rows put into the graph")
         into.shares.extend([line async for line in self._lines(list(parts), PRODUCT, ways(TOP_K, PRODUCT))])
-        into.storages.extend([line async for line in self._lines(["whole"], PRODUCT, few_ways(TOP_K, PRODUCT))])
-        beside = [line for line in into.shares if line.data == self._data and line.all_chunks == self._all]
-        names = few_ways(TOP_K, PRODUCT)
-        into.storages.extend(line for line in beside if line.way in names)
 
-    async def in_full_precision(self, into: Measured) -> None:
+    async def in_both_precisions(self, into: Measured) -> None:
+        compared = few_ways(TOP_K, PRODUCT)
+        into.storages.extend([line async for line in self._lines(["whole"], PRODUCT, compared)])
+        beside = [line for line in into.shares if line.data == self._data and line.all_chunks == self._all]
+        into.storages.extend(line for line in beside if line.way in compared)
         for tenant, kept in self._tenants.items():
             await self._subject.store(tenant, kept, COMPARISON)
         await self._make_graph(COMPARISON, into)

@@ -32,7 +32,7 @@ def graph_name(ef_search: int) -> str:
 
 def graph_way(top_k: int, ef_search: int, storage: str, **settings: str) -> Way:
     """As retrieval searches a big tenant, with other numbers."""
-    usual = way(1, top_k, exact_up_to=0).settings
+    usual = way(1, top_k, all_chunks=EF_SEARCH, exact_up_to=0).settings
     return Way(_among(APPROXIMATE, storage), {**usual, "hnsw.ef_search": str(ef_search), **settings})
 
 

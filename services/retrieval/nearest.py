@@ -26,6 +26,7 @@ from dataclasses import dataclass, field
 EXACT_UP_TO = 4_000  # chunks; EXACT_SEARCH_CHUNKS, where it is set
 EF_SEARCH = 100  # candidates a graph search keeps at full effort; measured in docs/results/recall.md
 MET = 4  # times as many rows as are asked for, at full effort; measured there, too
+PLENTY = 2  # times as many of the tenant's rows as are asked for, expected among the first candidates: no more are met
 MAX_SCAN_TUPLES = 200_000  # pgvector's 20,000 return too few rows to a tenant with a small share
 SCAN_MEMORY_TIMES = 8  # of work_mem; where this ends the scan ends as well
 DEPTH = 20  # passages by meaning, and as many by words, at least, that one ranking is made of
@@ -114,10 +115,12 @@ def way(
     With `words` the statement takes the query as its fifth argument and finds up to `depth` by meaning, and as many by
     words.
     """
-    met = max(depth, math.ceil(MET * (top_k or depth) * effort))
-    if chunks <= _border(chunks, max(chunks, all_chunks), met, exact_up_to):
-        return EXACTLY_WITH_WORDS if words else EXACTLY
+    top_k, all_chunks = top_k or depth, max(chunks, all_chunks)
     ef_search = max(depth, math.ceil(EF_SEARCH * effort))
+    are_among_the_first = ef_search * chunks >= PLENTY * top_k * all_chunks  # those candidates are met in order
+    met = depth if are_among_the_first else max(depth, math.ceil(MET * top_k * effort))
+    if chunks <= _border(chunks, all_chunks, met, exact_up_to):
+        return EXACTLY_WITH_WORDS if words else EXACTLY
     return Way(
         APPROXIMATE_WITH_WORDS if words else APPROXIMATE,
         {

@@ -54,14 +54,22 @@ def test_a_tenant_with_a_small_share_is_searched_exactly_up_to_a_greater_size() 
 
 
 def test_less_effort_keeps_fewer_candidates_and_meets_fewer_rows() -> None:
-    ways = [way(10, 5, exact_up_to=0, effort=effort) for effort in (1.0, 0.5, 0.01)]
+    ways = [way(10, 5, all_chunks=1000, exact_up_to=0, effort=effort) for effort in (1.0, 0.5, 0.01)]
     assert [int(each.settings["hnsw.ef_search"]) for each in ways] == [EF_SEARCH, EF_SEARCH // 2, 5]
     assert [int(each.settings["weir.rows_met"]) for each in ways] == [5 * MET, 5 * MET // 2, 5]
 
 
 def test_of_more_rows_than_have_to_be_the_nearest_no_more_are_met_than_those_need() -> None:
     for depth, top_k, met in ((20, 5, 5 * MET), (20, 1, 20), (20, 0, 20 * MET)):
-        assert way(10, depth, top_k=top_k, exact_up_to=0).settings["weir.rows_met"] == str(met)
+        chosen = way(10, depth, top_k=top_k, all_chunks=1000, exact_up_to=0)
+        assert chosen.settings["weir.rows_met"] == str(met)
+
+
+def test_where_the_first_candidates_hold_plenty_of_the_tenants_rows_no_more_are_met_than_are_asked_for() -> None:
+    """The first candidates come in order: a tenant with most chunks has its nearest among them."""
+    for share, met in ((1.0, 10), (0.2, 10), (0.19, 10 * MET)):
+        chosen = way(round(1000 * share), 10, all_chunks=1000, exact_up_to=0)
+        assert chosen.settings["weir.rows_met"] == str(met)
 
 
 def vectors(number: int, seed: int, around: float = 0.0) -> Floats:
@@ -196,7 +204,7 @@ def test_the_graph_meets_more_of_the_tenants_rows_than_are_asked_for(
 
     async def main() -> None:
         async with corpora(postgres_url) as connection:
-            chosen = way(PART, 10, exact_up_to=0, effort=effort)
+            chosen = way(PART, 10, all_chunks=BIG + PART, exact_up_to=0, effort=effort)
             done = await plan(connection, "part", chosen, explain="EXPLAIN (ANALYZE, COSTS OFF, TIMING OFF)")
             first, *_ = done.splitlines()
             scan = next(line for line in done.splitlines() if GRAPH in line)
