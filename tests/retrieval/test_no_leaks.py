@@ -64,6 +64,7 @@ CRAFTED = (
     "\r\n", "canary\r\nx-tenant: canary", "c" * 128, "canary" + " " * 122, "🐦" * 32,
 )  # fmt: skip
 STRANGERS = (RIVAL, *LOOK_ALIKES, *CRAFTED)
+OWN = ("date", "content-length", "x-request-id")  # headers whose values are of each answer
 SAID = (str, str.upper, str.lower, "  {} ".format)  # the embedder does not know one from another; the exact cache does
 
 
@@ -73,6 +74,7 @@ class Asked:
     def __init__(self, http: httpx2.AsyncClient) -> None:
         self._http = http
         self.sources: Counter[str] = Counter()
+        self.headers: Counter[frozenset[str]] = Counter()
 
     async def owner(self, question: str, **fields: Any) -> dict[str, Any]:
         body = (await self._post(OWNER, question, **fields)).json()
@@ -86,6 +88,9 @@ class Asked:
         assert MARK not in str(answer.headers)
         body: dict[str, Any] = answer.json()
         self.sources[body["source"]] += 1
+        self.headers[
+            frozenset(f"{name}: {'' if name in OWN else value}" for name, value in answer.headers.items())
+        ] += 1
         texts = {passage["text"] for passage in body["results"]}
         if tenant == RIVAL:
             assert body["source"] == "none" or len(body["results"]) == min(fields.get("top_k", 50), 3)
@@ -174,6 +179,7 @@ def test_an_answer_to_a_stranger_has_the_same_headers_and_fields_as_one_to_nobod
                 body = await asked.stranger(tenant, question)
                 shapes.add((body["source"], body["reason"], body["age_s"], tuple(sorted(body))))
         assert len(shapes) == 1
+        assert len(asked.headers) == 1, asked.headers
 
     probing(settings, model, scenario)
 
