@@ -39,7 +39,7 @@ async def measure(
     async with stand.service(by_wire=True) as service:
         asked = Questions(service.port, known, new, BUDGET_MS)
         for condition in wanted:
-            await _know(service, asked)
+            await know(service, asked)
             async with condition.begin(stand) as strike:
                 seen = await offered(asked, service.port, RATES, seconds, strike=strike)
             lines.append(Line(condition.name, seen, await service.until_well()))
@@ -47,7 +47,7 @@ async def measure(
     return lines
 
 
-async def _know(service: Service, asked: Questions) -> None:
+async def know(service: Service, asked: Questions) -> None:
     """Ask what is known until all of it is in the cache."""
     loop = asyncio.get_running_loop()
     until = loop.time() + KNOW_WITHIN_S

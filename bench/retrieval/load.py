@@ -77,12 +77,14 @@ class Questions:
         query = next(self._new) if kind == NEW else self._known[number % len(self._known)]
         return self.request(query, 0.0 if kind == ANEW else 300.0)
 
-    def request(self, query: str, ttl_s: float = 300.0) -> bytes:
-        body = {"query": query, "tenant": TENANT, "budget_ms": self._budget_ms, "cache_ttl_s": ttl_s}
+    def request(self, query: str, ttl_s: float = 300.0, *, hybrid: bool = True) -> bytes:
+        body = {
+            "query": query, "tenant": TENANT, "budget_ms": self._budget_ms, "cache_ttl_s": ttl_s, "hybrid": hybrid,
+        }  # fmt: skip
         return post(self._port, "/retrieve", json.dumps(body).encode())
 
-    def next_new(self) -> bytes:
-        return self.request(next(self._new))
+    def next_new(self, *, hybrid: bool = True) -> bytes:
+        return self.request(next(self._new), hybrid=hybrid)
 
     def each_known(self) -> Iterator[bytes]:
         return map(self.request, self._known)

@@ -6,7 +6,7 @@ import itertools
 
 from bench.client import Tally, closed_loop
 from bench.figure import Figure
-from bench.retrieval.budget import BOUND_MS, note, source_of
+from bench.retrieval.budget import BOUND_MS, know, note, source_of
 from bench.retrieval.corpus import questions
 from bench.retrieval.load import KNOWN, NEW, Questions, offered
 from bench.retrieval.stand import BUDGET_MS, Stand
@@ -22,8 +22,7 @@ async def measure(stand: Stand, seconds: float) -> list[Figure]:
     figures = []
     async with stand.service(precomputed=True) as service:
         asked = Questions(service.port, [next(new) for _ in range(KNOWN_QUESTIONS)], new, BUDGET_MS)
-        for request in asked.each_known():
-            await closed_loop(service.port, request, 1, 0.001)
+        await know(service, asked)
         known = itertools.cycle(asked.each_known())
         for clients in CLIENTS:
             tally = await closed_loop(service.port, lambda: next(known), clients, seconds, judge=source_of)
@@ -31,14 +30,20 @@ async def measure(stand: Stand, seconds: float) -> list[Figure]:
         for clients in CLIENTS:
             tally = await closed_loop(service.port, asked.next_new, clients, seconds, judge=source_of)
             figures.append(_figure("uncached", tally, clients, "db", UNCACHED_PER_S))
+        tally = await closed_loop(
+            service.port, lambda: asked.next_new(hybrid=False), CLIENTS[-1], seconds, judge=source_of
+        )
+        figures.append(_figure("uncached, by meaning alone", tally, CLIENTS[-1], "db"))
         for name, kind, rate in (("cached", KNOWN, CACHED_PER_S), ("uncached", NEW, UNCACHED_PER_S)):
+            await service.until_well()
+            await know(service, asked)
             seen = await offered(asked, service.port, {kind: float(rate)}, seconds)
             title = f"{name}, an open loop at {rate:,}/s: p99"
             figures.append(Figure(title, seen.quantile_ms(0.99), "ms", BOUND_MS, at_least=False, note=note(seen)))
     return figures
 
 
-def _figure(kind: str, tally: Tally, clients: int, wanted: str, target: float) -> Figure:
+def _figure(kind: str, tally: Tally, clients: int, wanted: str, target: float | None = None) -> Figure:
     """Only answers from there count. One client waits for one answer: what it reaches is for the record."""
     others = tally.per_second - tally.rate_of(wanted)
     told = f"p50 {tally.quantile_ms(0.5):.1f} ms, p99 {tally.quantile_ms(0.99):.1f} ms"
