@@ -101,8 +101,8 @@ def _crossings(lines: Sequence[Line]) -> Iterator[str]:
         )
         (few, few_ms), (many, many_ms) = exact[0], exact[-2]
         per_chunk_ms = (many_ms - few_ms) / (many - few)
-        if per_chunk_ms <= 0:
-            yield f"{data.capitalize()}: too few chunks to say."
+        if per_chunk_ms <= 0 or graph[1] <= few_ms:
+            yield f"{data.capitalize()}: the machine was too busy, or the chunks were too few, to say."
             continue
         crossing = (graph[1] - few_ms) / per_chunk_ms + few
         yield (
