@@ -4,13 +4,21 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from types import SimpleNamespace
+from typing import Any
+
+from redis.exceptions import TimeoutError as RedisTimeoutError
+
+from services.retrieval.cache import WRITE_TIMEOUT_S
 
 
 class MemoryRedis:
-    """Keys and when they end. Each exchange takes `takes_s`. It runs no script."""
+    """Keys and when they end. Each exchange takes `takes_s`, or as long as a socket waits. It runs no script."""
 
     def __init__(self, takes_s: float = 0.001) -> None:
         self.takes_s = takes_s
+        self.reads = self.writes = self.pings = 0
+        self.connection_pool = SimpleNamespace(max_connections=16)
         self._held: dict[str, tuple[bytes, float]] = {}
 
     def pipeline(self, *, transaction: bool) -> _Pipeline:
@@ -23,17 +31,24 @@ class MemoryRedis:
         return refuse
 
     async def set(self, key: str, data: bytes, *, px: int) -> bool:
-        await asyncio.sleep(self.takes_s)
+        self.writes += 1
+        await self.exchange()
         self._held[key] = (data, _now() + px / 1000)
         return True
 
     async def ping(self) -> None:
-        await asyncio.sleep(self.takes_s)
+        self.pings += 1
+        await self.exchange()
 
     async def aclose(self) -> None:
         pass
 
-    def read(self, key: str) -> tuple[bytes | None, int]:
+    async def exchange(self) -> None:
+        await asyncio.sleep(min(self.takes_s, WRITE_TIMEOUT_S))
+        if self.takes_s > WRITE_TIMEOUT_S:
+            raise RedisTimeoutError
+
+    def held(self, key: str) -> tuple[bytes | None, int]:
         """The value and the milliseconds that are left of it."""
         data, ends = self._held.get(key, (None, 0.0))
         left_ms = round((ends - _now()) * 1000)
@@ -41,11 +56,11 @@ class MemoryRedis:
 
 
 class _Pipeline:
-    """One GET and one PTTL."""
+    """A GET and a PTTL for each of its keys."""
 
     def __init__(self, redis: MemoryRedis) -> None:
         self._redis = redis
-        self._key = ""
+        self._keys: list[str] = []
 
     async def __aenter__(self) -> _Pipeline:
         return self
@@ -54,14 +69,16 @@ class _Pipeline:
         pass
 
     def get(self, key: str) -> None:
-        self._key = key
+        self._keys.append(key)
 
     def pttl(self, key: str) -> None:
-        assert key == self._key
+        assert self._keys[-1] == key
 
-    async def execute(self) -> tuple[bytes | None, int]:
-        await asyncio.sleep(self._redis.takes_s)
-        return self._redis.read(self._key)
+    async def execute(self, *, raise_on_error: bool) -> list[Any]:
+        assert not raise_on_error
+        self._redis.reads += 1
+        await self._redis.exchange()
+        return [answer for key in self._keys for answer in self._redis.held(key)]
 
 
 def _now() -> float:

@@ -13,6 +13,7 @@ from services.core.breaker import Breaker
 from services.retrieval.cache import SETTLE_EVERY_S, WRITE_TIMEOUT_S, Cache
 from tests.retrieval.cacherig import KEY, REACH, RESULTS
 from tests.retrieval.fakes import Lines, metrics
+from tests.retrieval.memoryredis import MemoryRedis
 from tests.virtual_time import run
 
 TIMEOUT_S = 0.02
@@ -20,54 +21,11 @@ HOUR_S = 3600.0
 FROZEN_S = 10 * HOUR_S
 
 
-class SlowRedis:
-    """A client whose every exchange takes `takes_s`; it knows no key. Its own pipeline, too."""
-
-    def __init__(self) -> None:
-        self.takes_s = 0.001
-        self.reads = self.writes = self.pings = 0
-
-    async def __aenter__(self) -> SlowRedis:
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        pass
-
-    def pipeline(self, *, transaction: bool) -> SlowRedis:
-        return self
-
-    def register_script(self, script: str) -> None:
-        pass
-
-    def get(self, key: str) -> None:
-        pass
-
-    def pttl(self, key: str) -> None:
-        pass
-
-    async def execute(self) -> tuple[None, int]:
-        self.reads += 1
-        await asyncio.sleep(self.takes_s)
-        return None, -2
-
-    async def set(self, key: str, data: bytes, *, px: int) -> bool:
-        self.writes += 1
-        await asyncio.sleep(self.takes_s)
-        return True
-
-    async def ping(self) -> None:
-        self.pings += 1
-        await asyncio.sleep(self.takes_s)
-
-    async def aclose(self) -> None:
-        pass
-
-
 class Rig:
     """The cache over it, watched."""
 
     def __init__(self) -> None:
-        self.redis = SlowRedis()
+        self.redis = MemoryRedis()
         self.lines = Lines()
         self.cache = Cache(
             cast(Redis, self.redis), Breaker(open_at_most_s=2.0), timeout_s=TIMEOUT_S, stale_s=100.0, metrics=metrics(),
