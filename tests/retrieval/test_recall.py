@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from services.retrieval.database import Session, connect
 from services.retrieval.minilm import Floats
-from services.retrieval.nearest import APPROXIMATE, EF_SEARCH, EXACT, EXACTLY, MET, Way, way
+from services.retrieval.nearest import APPROXIMATE, EF_SEARCH, EXACT, EXACTLY, MAX_SCAN_TUPLES, MET, Way, way
 from services.retrieval.pool import Pool
 from services.retrieval.store import Store
 from services.retrieval.writing import Corpus
@@ -70,6 +70,15 @@ def test_where_the_first_candidates_hold_plenty_of_the_tenants_rows_no_more_are_
     for share, met in ((1.0, 10), (0.2, 10), (0.19, 10 * MET)):
         chosen = way(round(1000 * share), 10, all_chunks=1000, exact_up_to=0)
         assert chosen.settings["weir.rows_met"] == str(met)
+
+
+def test_the_graph_gives_up_when_an_exact_search_would_have_been_done_twice() -> None:
+    """What it has not found by then is looked for exactly."""
+    reaches = [
+        int(way(chunks, 10, exact_up_to=exact_up_to).settings["hnsw.max_scan_tuples"])
+        for chunks, exact_up_to in ((30_000, 3_000), (60_000, 3_000), (10**9, 3_000), (30_000, 0))
+    ]
+    assert reaches == [20 * EF_SEARCH, 40 * EF_SEARCH, MAX_SCAN_TUPLES, MAX_SCAN_TUPLES]
 
 
 def vectors(number: int, seed: int, around: float = 0.0) -> Floats:
