@@ -19,10 +19,11 @@ DROP POLICY IF EXISTS every_word ON words;
 CREATE POLICY every_word ON words TO CURRENT_USER USING (true);
 REVOKE ALL ON words FROM PUBLIC;
 
--- The words of a text, by their stems, and names such as `retrieval_budget_ms` or `x-weir-class` as a whole as well.
+-- The words of a text as they stand, in any language that parts them, in small letters; names such as `x-weir-class` and
+-- `retrieval_budget_ms` in parts and as a whole.
 CREATE OR REPLACE FUNCTION weir_words(content text) RETURNS text[]
     LANGUAGE sql IMMUTABLE STRICT PARALLEL SAFE
-    RETURN tsvector_to_array(to_tsvector('pg_catalog.english'::regconfig, translate(content, '/_.-', '    ')))
+    RETURN tsvector_to_array(to_tsvector('pg_catalog.simple'::regconfig, translate(content, '/_.-', '    ')))
         || ARRAY(SELECT DISTINCT name[1] FROM regexp_matches(
             lower(content), '[[:alnum:]]+(?:[/_.-]+[[:alnum:]]+)+', 'g') AS name);
 
@@ -60,7 +61,8 @@ CREATE INDEX IF NOT EXISTS words_by_key ON words USING gin (keys) WITH (fastupda
 -- it is the transaction's.
 --
 -- What this costs is bounded, whatever is asked: by 2,000 characters and the 16 longest words; and a word that more
--- than 100 chunks have is left out, since it says little about each. Only the index serves it, of which big lists are
+-- than 100 chunks have is left out, since it says little about each. To learn that of a word takes longer than to find
+-- a rare one, so English words that are always common (stop words) are not even looked for. Only the index serves it, of which big lists are
 -- not handed over whole (gin_fuzzy_search_limit): that such a word is common is all there is to know. The tenant is
 -- compared outside of the LIMIT, or its own index might be taken, and all its chunks read.
 CREATE OR REPLACE FUNCTION weir_search_words(query text, most bigint)
@@ -73,7 +75,9 @@ BEGIN ATOMIC
            sum(ln(1 + (corpora.chunks + 0.5::double precision - rare.number) / (rare.number + 0.5::double precision)))
     FROM corpora
     CROSS JOIN unnest(weir_word_keys(current_setting('weir.tenant', true), ARRAY(
-        SELECT word FROM unnest(weir_words(left(query, 2000))) AS word ORDER BY length(word) DESC, word LIMIT 16
+        SELECT word FROM unnest(weir_words(left(query, 2000))) AS word
+        WHERE ts_lexize('pg_catalog.english_stem'::regdictionary, word) IS DISTINCT FROM '{}'
+        ORDER BY length(word) DESC, word LIMIT 16
     ))) AS asked (key)
     CROSS JOIN LATERAL (
         SELECT few.doc_id, few.ordinal, count(*) OVER () AS number
