@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import random
 from collections.abc import Awaitable, Callable
 from urllib.parse import urlsplit
 
 import asyncpg
 import pytest
 
-from loadtests.faultproxy.fault import HEALTHY, Fault
+from loadtests.faultproxy.fault import FREEZE, HEALTHY, Fault
 from loadtests.faultproxy.proxy import HOST, FaultProxy
 from services.retrieval.database import NOBODY, Session, connect
+from services.retrieval.pool import Busy, Down, Pool
+from tests.retrieval.fakes import Lines
 
 pytestmark = pytest.mark.stack
 
@@ -163,3 +167,49 @@ def test_when_the_opening_took_all_the_time_the_query_is_not_made_and_the_sessio
             await connection.close()
 
     asyncio.run(main())
+
+
+def test_a_server_that_freezes_before_the_end_of_a_transaction_costs_its_session_and_no_caller(
+    postgres_url: str,
+) -> None:
+    """The rows were handed over; what is lost is a connection that the pool makes anew."""
+
+    async def main() -> None:
+        port = urlsplit(postgres_url).port
+        assert port is not None
+        async with FaultProxy(HOST, port) as proxy:
+            url = postgres_url.replace(f":{port}/", f":{proxy.port}/")
+
+            async def session() -> Session:
+                return Session(await connect(url, timeout_s=LIMIT_S, application="test"), pooled=True)
+
+            log = Lines().log
+            pool = Pool(session, size=1, max_waiting=8, log=log, chance=random.Random(1))
+            pool.start()
+            try:
+                taken = await until_there_is_one(pool)
+                assert [row["one"] for row in await taken.fetch(LIMIT_S, "SELECT 1 AS one", tenant="ada")] == [1]
+                await proxy.become(FREEZE)
+                pool.give_back(taken)
+                with pytest.raises((Busy, Down)):
+                    await pool.take(asyncio.get_running_loop().time() + 0.05)
+                async with asyncio.timeout(LIMIT_S):
+                    while not taken.is_closed():
+                        await asyncio.sleep(0.02)
+                await proxy.become(HEALTHY)
+                again = await until_there_is_one(pool)
+                assert again is not taken
+                assert await again.fetch(LIMIT_S, "SELECT 1", tenant="ben")
+            finally:
+                await pool.stop()
+                log.close()
+
+    asyncio.run(main())
+
+
+async def until_there_is_one(pool: Pool[Session]) -> Session:
+    async with asyncio.timeout(LIMIT_S):
+        while True:
+            with contextlib.suppress(Busy, Down):
+                return await pool.take(asyncio.get_running_loop().time() + 0.1)
+            await asyncio.sleep(0.02)
