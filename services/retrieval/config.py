@@ -46,7 +46,7 @@ class RetrievalSettings(ServiceSettings):
         SecretStr(""), description="secret under which cache keys are made, the same at every replica; empty for none"
     )
     exact_search_chunks: int = Field(
-        4_000, ge=0, le=10_000_000, description="chunks up to which a tenant that has all of them is searched exactly"
+        8_000, ge=0, le=10_000_000, description="chunks up to which a tenant that has all of them is searched exactly"
     )
     postgres_pool_size: int = Field(4, ge=1, le=256, description="connections to PostgreSQL, held open")
     postgres_connect_timeout_s: float = Field(

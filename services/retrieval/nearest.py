@@ -23,7 +23,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-EXACT_UP_TO = 4_000  # chunks; EXACT_SEARCH_CHUNKS, where it is set
+EXACT_UP_TO = 8_000  # chunks; EXACT_SEARCH_CHUNKS, where it is set
 EF_SEARCH = 100  # candidates a graph search keeps at full effort; measured in docs/results/recall.md
 MET = 4  # times as many rows as are asked for, at full effort; measured there, too
 PLENTY = 2  # times as many of the tenant's rows as are asked for, expected among the first candidates: no more are met
