@@ -43,6 +43,7 @@ HOSTILE = [
     "x" * 8192,
     "a." * 4096,
     "-_/." * 2048,
+    "chunk",
     "chunk " * 1365,
 ]
 
@@ -178,6 +179,16 @@ def test_nobody_meets_the_words_of_another_tenant(postgres_url: str) -> None:
             with pytest.raises(asyncpg.InsufficientPrivilegeError):
                 async with locked(connection, role, "ada"):
                     await connection.execute("SELECT FROM words")
+
+    run(postgres_url, scenario)
+
+
+def test_a_name_is_more_than_the_words_in_it(postgres_url: str) -> None:
+    async def scenario(connection: Any) -> None:
+        await put(connection, "ada", ["An exact search of all chunks."], "0.md")
+        (whole, more), (parts, less) = await by_words(connection, "EXACT_SEARCH_CHUNKS")
+        assert (whole, parts) == (HIDDEN, 0)
+        assert more > less
 
     run(postgres_url, scenario)
 
