@@ -10,7 +10,9 @@ Before anything was measured at that load, R is what the workers announced; with
 
 Time per token and prefill time are kept as sketches, because admission asks for medians and for cautious quantiles:
 a promise kept for the median is broken for half. Reading a prompt is a start and a slope (`reading.py`), times the
-factor by which that has been off.
+factor by which that has been off. A short prompt is judged by the usual time of one, since beside its own any wait is
+huge: one that waited for a long prompt took fifteen times what was predicted, and by that factor no long one would be
+in time.
 
 Bound: the sketches' relative error (`quantile.Sketch`), 2 %. State: O(slots).
 """
@@ -169,7 +171,8 @@ class Estimator:
             return
         predicted = self.reading.seconds(prompt_tokens)
         if predicted > 0 and self.reading.samples >= FITTED:
-            self._prefill_error.add(seconds / predicted)
+            usual = max(predicted, self.reading.mean_s)
+            self._prefill_error.add(max(0.0, 1.0 + (seconds - predicted) / usual))
         self.reading.add(seconds, prompt_tokens)
 
     def learn_pace(self, seconds: float, tokens: float) -> None:

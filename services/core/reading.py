@@ -53,6 +53,11 @@ class Reading:
         self.per_token_s = min(max(0.0, slope), all_slope)
         self.start_s = mean_s - self.per_token_s * mean_t
 
+    @property
+    def mean_s(self) -> float:
+        """How long prompts have taken, whatever their size."""
+        return self._s / self._n if self._n else 0.0
+
     def seconds(self, tokens: float) -> float:
         """How long a prompt of this size should take; 0 while nothing is known."""
         return self.start_s + self.per_token_s * tokens

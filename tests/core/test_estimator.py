@@ -198,6 +198,15 @@ def test_prefill_is_cautious_by_how_far_it_has_been_off() -> None:
     assert estimator.prefill_s(1000, 0.99) == pytest.approx(2.0, rel=0.06)
 
 
+def test_a_short_prompt_that_waited_for_a_long_one_makes_nobody_afraid_of_long_ones() -> None:
+    estimator = estimator_of(1, prefill_s_per_token=0.0002)
+    for at in range(60):  # each waits for the step that runs; a short one may meet the reading of a long one in it
+        estimator.learn_prefill(0.15 if at % 6 == 5 else 0.02, 50)
+        estimator.learn_prefill(0.02 + 1000 * 0.0002, 1000)
+    assert estimator.prefill_s(1000) == pytest.approx(0.22, rel=0.15)
+    assert estimator.prefill_s(1000, 0.99) < 3 * 0.22
+
+
 def test_time_per_token_is_known_at_every_quantile() -> None:
     estimator = estimator_of(1)
     for at in range(1000):
