@@ -19,8 +19,8 @@ DROP POLICY IF EXISTS every_word ON words;
 CREATE POLICY every_word ON words TO CURRENT_USER USING (true);
 REVOKE ALL ON words FROM PUBLIC;
 
--- The words of a text as they stand, in any language that parts them, in small letters; names such as `x-weir-class` and
--- `retrieval_budget_ms` in parts and as a whole.
+-- The words of a text as they stand, in any language that parts them, in small letters; names such as `x-weir-class`
+-- and `retrieval_budget_ms` in parts and as a whole.
 CREATE OR REPLACE FUNCTION weir_words(content text) RETURNS text[]
     LANGUAGE sql IMMUTABLE STRICT PARALLEL SAFE
     RETURN tsvector_to_array(to_tsvector('pg_catalog.simple'::regconfig, translate(content, '/_.-', '    ')))
@@ -62,9 +62,9 @@ CREATE INDEX IF NOT EXISTS words_by_key ON words USING gin (keys) WITH (fastupda
 --
 -- What this costs is bounded, whatever is asked: by 2,000 characters and the 16 longest words; and a word that more
 -- than 100 chunks have is left out, since it says little about each. To learn that of a word takes longer than to find
--- a rare one, so English words that are always common (stop words) are not even looked for. Only the index serves it, of which big lists are
--- not handed over whole (gin_fuzzy_search_limit): that such a word is common is all there is to know. The tenant is
--- compared outside of the LIMIT, or its own index might be taken, and all its chunks read.
+-- a rare one, so English words that are always common (stop words) are not even looked for. Only the index serves it,
+-- of which big lists are not handed over whole (gin_fuzzy_search_limit): that such a word is common is all there is to
+-- know. The tenant is compared outside of the LIMIT, or its own index might be taken, and all its chunks read.
 CREATE OR REPLACE FUNCTION weir_search_words(query text, most bigint)
     RETURNS TABLE (doc_id text, ordinal integer, score double precision)
     LANGUAGE sql STABLE SECURITY DEFINER ROWS 20
