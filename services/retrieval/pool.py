@@ -5,6 +5,10 @@ the background, one attempt at a time, with a growing and jittered pause while a
 itself when the server is back and a restarted server is not stampeded. With no connection at all, `take` says so at
 once; with all of them lent it waits in line, first come first served, until the deadline.
 
+Whoever says how long a query takes waits only as long as there is time for it afterwards: who could not be served in
+time is told so on arrival, and who no longer can be is passed over. Otherwise a line that is as long as everyone's
+patience lends its connections to none but those who have just run out of it.
+
 A connection may come back with something left to end. The next in line takes it as it is; where there is none, it is
 settled in the background, and lies idle only after that.
 
@@ -67,7 +71,7 @@ class Pool(Generic[C]):
         self._chance = chance
         self._open: set[C] = set()
         self._idle: deque[C] = deque()
-        self._waiting: deque[asyncio.Future[C]] = deque()
+        self._waiting: deque[tuple[asyncio.Future[C], float]] = deque()  # and when it has to begin
         self._settling: set[asyncio.Task[None]] = set()
         self._wanted = asyncio.Event()
         self._failures = 0
@@ -104,8 +108,11 @@ class Pool(Generic[C]):
         for connection in leaving:
             connection.terminate()
 
-    async def take(self, deadline: float) -> C:
-        """A connection, until it is given back or discarded. Raises `Down` at once, or `Busy` by the deadline."""
+    async def take(self, deadline: float, needs_s: float = 0.0) -> C:
+        """A connection, until it is given back or discarded, for a query that takes `needs_s`.
+
+        Raises `Down` at once, and `Busy` at once where the line is too long, or else by the time to begin.
+        """
         while self._idle:
             connection = self._idle.pop()
             if not connection.is_closed():
@@ -113,23 +120,26 @@ class Pool(Generic[C]):
             self._forget(connection)
         if not self._open:
             raise Down(self.fault or "not connected")
-        if len(self._waiting) >= self._max_waiting:
+        begin_by = deadline - needs_s
+        expected_s = needs_s * (len(self._waiting) + 1) / len(self._open)
+        if len(self._waiting) >= self._max_waiting or asyncio.get_running_loop().time() + expected_s > begin_by:
             raise Busy
-        return await self._wait_in_line(deadline)
+        return await self._wait_in_line(begin_by)
 
-    async def _wait_in_line(self, deadline: float) -> C:
+    async def _wait_in_line(self, begin_by: float) -> C:
         loop = asyncio.get_running_loop()
         place: asyncio.Future[C] = loop.create_future()
-        self._waiting.append(place)
+        self._waiting.append((place, begin_by))
         try:
-            await asyncio.wait({place}, timeout=max(0.0, deadline - loop.time()))
+            await asyncio.wait({place}, timeout=max(0.0, begin_by - loop.time()))
         except asyncio.CancelledError:
-            if place.done() and place.exception() is None:
+            if place.done() and not place.cancelled() and place.exception() is None:
                 self.give_back(place.result())  # it was lent to someone who has just left
             place.cancel()
             raise
         if not place.done():
             place.cancel()
+        if place.cancelled():
             raise Busy
         return place.result()
 
@@ -139,11 +149,15 @@ class Pool(Generic[C]):
         if connection.is_closed() or connection not in self._open:
             self._forget(connection)
             return
+        now = asyncio.get_running_loop().time()
         while self._waiting:
-            place = self._waiting.popleft()
-            if not place.done():
+            place, begin_by = self._waiting.popleft()
+            if place.done():
+                continue
+            if now <= begin_by:
                 place.set_result(connection)
                 return
+            place.cancel()
         if connection.unsettled:
             task = asyncio.get_running_loop().create_task(self._settle(connection), name="postgres-settle")
             self._settling.add(task)
@@ -183,7 +197,7 @@ class Pool(Generic[C]):
 
     def _fail_waiting(self) -> None:
         while self._waiting:
-            place = self._waiting.popleft()
+            place, _ = self._waiting.popleft()
             if not place.done():
                 place.set_exception(Down("every connection was lost"))
 

@@ -25,6 +25,7 @@ from services.contracts.search import Passage
 from services.retrieval.database import NOBODY, Session
 from services.retrieval.deadline import Late, leave_at
 from services.retrieval.fusion import fuse
+from services.retrieval.line import Estimate
 from services.retrieval.minilm import Floats
 from services.retrieval.nearest import DEPTH, EXACT_UP_TO, EXACTLY, EXACTLY_WITH_WORDS, Way, way
 from services.retrieval.pool import Busy, Down, Pool
@@ -77,6 +78,7 @@ class Store:
         self._versions: dict[str, int] = {}
         self._chunks: dict[str, int] = {}
         self._all_chunks = 0
+        self._takes_s = Estimate()  # of a search that has its session
         self._queries: set[asyncio.Task[list[Any]]] = set()
         self._watcher: asyncio.Task[None] | None = None
         self.reached = False
@@ -158,7 +160,7 @@ class Store:
     async def _query(self, deadline: float, tenant: str, way: Way, *arguments: object) -> list[Any]:
         if asyncio.get_running_loop().time() >= deadline:
             raise Late
-        session = await self._pool.take(deadline)
+        session = await self._pool.take(deadline, 0.0 if way is CORPORA else self._takes_s.value)
         task = asyncio.get_running_loop().create_task(self._run(session, deadline, tenant, way, *arguments))
         self._queries.add(task)
         task.add_done_callback(self._queries.discard)
@@ -167,12 +169,14 @@ class Store:
     async def _run(self, session: Session, deadline: float, tenant: str, way: Way, *arguments: object) -> list[Any]:
         """Holds the session until it is given back or discarded, which may be after the caller has walked away."""
         loop = asyncio.get_running_loop()
-        limit_s = deadline - loop.time()
+        began = loop.time()
+        limit_s = deadline - began
         fetching = loop.create_task(session.fetch(limit_s, way.sql, *arguments, tenant=tenant, settings=way.settings))
         try:
             rows = await leave_at(deadline + GRACE_S, fetching)
         except asyncpg.QueryCanceledError:
             self._pool.give_back(session)
+            self._takes_s.learn(loop.time() - began)  # as long, at least
             raise Late from None
         except asyncpg.PostgresError as error:
             self._pool.give_back(session)
@@ -184,6 +188,8 @@ class Store:
             self._pool.discard(session)  # terminated, and the fetch with it
             raise
         self._pool.give_back(session)
+        if way is not CORPORA:
+            self._takes_s.learn(loop.time() - began)
         return rows
 
     async def _watch(self) -> None:

@@ -46,6 +46,7 @@ def with_pool(
     size: int = 2,
     down: bool = False,
     server: Server | None = None,
+    max_waiting: int = 2,
 ) -> str:
     """Run a scenario on a started pool; returns what was logged."""
     lines = Lines()
@@ -54,7 +55,7 @@ def with_pool(
 
     async def main() -> None:
         server.fault = ConnectionRefusedError("refused") if down else None
-        pool = Pool(server.connect, size=size, max_waiting=2, log=lines.log, chance=random.Random(1))
+        pool = Pool(server.connect, size=size, max_waiting=max_waiting, log=lines.log, chance=random.Random(1))
         pool.start()
         await asyncio.sleep(0.1)
         try:
@@ -307,3 +308,68 @@ def test_a_pool_that_stops_waits_for_nothing_to_settle() -> None:
 
     with_pool(scenario, size=1, server=Untidy(30.0))
     assert left[0].closed
+
+
+def test_who_could_not_be_served_in_time_is_told_on_arrival() -> None:
+    async def scenario(pool: Pool[FakeConnection], server: Server) -> None:
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        await pool.take(began + 1, 0.2)
+        with pytest.raises(Busy):
+            await pool.take(began + 0.39, 0.2)  # one before it, and itself
+        assert loop.time() == began
+        waiting = asyncio.create_task(pool.take(began + 0.41, 0.2))
+        await asyncio.sleep(0)
+        with pytest.raises(Busy):
+            await pool.take(began + 0.41, 0.2)
+        assert loop.time() == began
+        with pytest.raises(Busy):
+            await waiting
+        assert loop.time() == pytest.approx(began + 0.21)  # then there was no time left for a query
+
+    with_pool(scenario, size=1)
+
+
+def test_a_connection_that_comes_back_is_not_lent_to_one_who_has_run_out_of_time() -> None:
+    async def scenario(pool: Pool[FakeConnection], server: Server) -> None:
+        loop = asyncio.get_running_loop()
+        now = loop.time()
+        connection = await pool.take(now)
+        late = asyncio.create_task(pool.take(now + 0.41, 0.2))
+        patient = asyncio.create_task(pool.take(now + 9, 0.2))
+        await asyncio.sleep(0)
+        loop.call_at(now + 0.21, lambda: loop.call_at(now + 0.22, pool.give_back, connection))
+        assert await patient is connection
+        with pytest.raises(Busy):
+            await late
+
+    with_pool(scenario, size=1)
+
+
+def test_a_crowd_that_needs_three_times_what_there_is_does_not_cost_those_who_can_be_served() -> None:
+    """Ten connections' worth of arrivals come to three: as many answers in time as the three can give, less a tenth."""
+    takes_s, patience_s, every_s, seconds = 0.02, 0.1, 0.002, 4.0
+
+    async def scenario(pool: Pool[FakeConnection], server: Server) -> None:
+        loop = asyncio.get_running_loop()
+        in_time = 0
+
+        async def one() -> None:
+            nonlocal in_time
+            deadline = loop.time() + patience_s
+            try:
+                connection = await pool.take(deadline, takes_s)
+            except Busy:
+                return
+            await asyncio.sleep(takes_s)
+            pool.give_back(connection)
+            in_time += loop.time() <= deadline
+
+        began, crowd = loop.time(), []
+        while loop.time() < began + seconds:
+            crowd.append(asyncio.create_task(one()))
+            await asyncio.sleep(every_s)
+        await asyncio.gather(*crowd)
+        assert in_time >= 0.9 * 3 * seconds / takes_s
+
+    with_pool(scenario, size=3, max_waiting=1000)
