@@ -3,6 +3,10 @@
 The wire is heptamini v1, whose server reads JSON as Go does. So a key may be written in other letter case, of equal
 keys the last one counts, `null` is as good as nothing, unknown keys are skipped, and what is not UTF-8 becomes U+FFFD;
 but one value of a wrong type spoils the whole line. Numbers are unsigned and have 64 bits: `1.0` and `1e2` are none.
+
+Nearly every line has exactly the keys of one of three shapes, each once. Those are read at once by msgspec, a third
+of the time. As many colons as a shape has keys say that nothing else can be there: none twice, none unknown. Whatever
+does not fit, for whatever reason, is read with care, so that the short way decides nothing by itself.
 """
 
 from __future__ import annotations
@@ -10,8 +14,9 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import Any, NoReturn, TypeVar
+from typing import Annotated, Any, NoReturn, TypeVar
+
+import msgspec
 
 U64 = 2**64
 TRIMMED = "\t\n\v\f\r \x85\xa0\u1680" + "".join(map(chr, range(0x2000, 0x200B))) + "\u2028\u2029\u202f\u205f\u3000"
@@ -32,8 +37,7 @@ class NotAFrame(Exception):
     """The line cannot be read; the message is its `need_code`."""
 
 
-@dataclass(slots=True)
-class Manifest:
+class Manifest(msgspec.Struct, gc=False):
     """What a payload will be. Sizes in bytes; 0 and '' where nothing was said."""
 
     payload_id: str = ""
@@ -46,8 +50,7 @@ class Manifest:
     sha256: str = ""
 
 
-@dataclass(slots=True)
-class Chunk:
+class Chunk(msgspec.Struct, gc=False):
     """One piece of a payload, in base64. Its `offset` is read and not believed."""
 
     payload_id: str = ""
@@ -57,8 +60,7 @@ class Chunk:
     bytes_b64: str = ""
 
 
-@dataclass(slots=True)
-class Frame:
+class Frame(msgspec.Struct):
     """A line that could be read: whether it makes sense is for `fault` to say."""
 
     v: int = 0
@@ -89,6 +91,51 @@ class Frame:
     def _says_what_servers_say(self) -> bool:
         return bool(self.status or self.need_code or self.error_code or self.retry_hint_ms or self.receipts)
 
+
+_Small = Annotated[int, msgspec.Meta(ge=0, le=U64 // 2 - 1)]
+
+
+class _WholeManifest(Manifest, kw_only=True, gc=False):
+    payload_id: str
+    content_type: str
+    content_encoding: str
+    cipher: str
+    total_bytes: _Small
+    chunk_bytes: _Small
+    chunks: _Small
+    sha256: str
+
+
+class _WholeChunk(Chunk, kw_only=True, gc=False):
+    payload_id: str
+    index: _Small
+    offset: _Small
+    sha256: str
+    bytes_b64: str
+
+
+class _Ping(Frame, kw_only=True):
+    v: _Small
+    verb: str
+    job: str
+    seq: _Small
+    ttl_ms: _Small
+
+
+class _WithManifest(_Ping, kw_only=True):
+    payload_manifest: _WholeManifest
+
+
+class _WithChunk(_Ping, kw_only=True):
+    payload_chunk: _WholeChunk
+
+
+_SHAPES: Mapping[int, msgspec.json.Decoder[Frame]] = {
+    5: msgspec.json.Decoder(_Ping),
+    6 + 8: msgspec.json.Decoder(_WithManifest),
+    6 + 5: msgspec.json.Decoder(_WithChunk),
+}
+"""By how many keys there are, those of the payload included."""
 
 _RULES: Mapping[str, Callable[[Frame], bool]] = {
     "ping": lambda frame: frame._payloads == 0 and not frame._says_what_servers_say,
@@ -124,6 +171,17 @@ _SURROGATES = re.compile("[\ud800-\udfff]")
 
 def read(line: bytes) -> Frame | None:
     """The frame on this line; None for a blank one. Raises NotAFrame."""
+    shape = _SHAPES.get(line.count(b":"))
+    if shape is not None and b"-0" not in line:  # the one number that only a version may be
+        try:
+            return shape.decode(line)
+        except (ValueError, RecursionError):
+            pass  # another frame with as many colons, or none
+    return read_with_care(line)
+
+
+def read_with_care(line: bytes) -> Frame | None:
+    """The same for any line."""
     text = line.decode("utf-8", "surrogateescape").strip(TRIMMED)  # so each bad byte becomes one U+FFFD, as there
     if not text:
         return None

@@ -18,7 +18,6 @@ from dataclasses import dataclass
 from services.governor.frame import Chunk, Manifest
 
 MOST_PAYLOAD_BYTES = 52_428_800
-_ENDS_OF_LINE = str.maketrans("", "", "\r\n")
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +84,7 @@ class Upload:
         if chunk.index != self._next or self.whole:
             return Wrong("chunk_expected_index")
         try:
-            data = base64.b64decode(chunk.bytes_b64.translate(_ENDS_OF_LINE), validate=True)
+            data = base64.b64decode(chunk.bytes_b64.replace("\r", "").replace("\n", ""), validate=True)
         except (binascii.Error, ValueError):
             return Wrong("chunk_b64_invalid")
         if len(data) > self._manifest.chunk_bytes:
