@@ -14,6 +14,7 @@ from __future__ import annotations
 import asyncio
 import socket
 from dataclasses import dataclass, replace
+from typing import cast
 
 from services.governor.backends import Backend
 from services.governor.gate import Gate
@@ -90,9 +91,8 @@ class _Connection(asyncio.BufferedProtocol):
         self._lost = False
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
-        transport.set_write_buffer_limits(high=UNREAD_BYTES)
+        self._transport = cast(asyncio.Transport, transport)  # uvloop's does not inherit from it
+        self._transport.set_write_buffer_limits(high=UNREAD_BYTES)
         server = self._server
         if len(server.connections) >= server.patience.connections:
             server.metrics.refused_connections.inc()

@@ -4,14 +4,30 @@ from __future__ import annotations
 
 import asyncio
 import socket
+from collections.abc import Coroutine
+from typing import Any
+
+import pytest
 
 from services.governor.backends import StubBackend
 from services.governor.protocol import Ended, Result
 from services.governor.server import Patience
+from services.runtime.serve import FineClockLoop
 from tests.governor.stand import Held, governor, scraped, until
 from tests.governor.talk import ping, receipt, short, upload
 
 DATA = b"hello world!"
+
+
+@pytest.fixture(autouse=True, params=[asyncio.new_event_loop, FineClockLoop], ids=["asyncio", "uvloop"])
+def loop(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each case on both: the second is what a service runs on."""
+
+    def run(main: Coroutine[Any, Any, None]) -> None:
+        with asyncio.Runner(loop_factory=request.param) as runner:
+            runner.run(main)
+
+    monkeypatch.setattr(asyncio, "run", run)
 
 
 def test_a_job_runs_is_confirmed_and_counted() -> None:
