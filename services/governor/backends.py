@@ -52,9 +52,10 @@ class StubBackend:
 class HttpBackend:
     """Posts the payload, whatever it is, to one address: Weir's router by default, or a worker itself.
 
-    The bytes are never looked into. Who they are from is said by the frame's `auth`, or for all by `api_key`; how long
-    there is, by `X-Deadline-Ms`. A server that is full says so with 429 or 503, and its client is told to come back
-    when that server said; any other answer that is not a success is a failure, and is shown.
+    The bytes are never looked into. Who they are from is said by the frame's `auth`, or for all by `api_key`. How long
+    there is, is said by the header that Envoy says it with: a router takes more than its longest deadline for that
+    one, and would refuse as much in a header of its own. A server that is full says so with 429 or 503, and its client
+    is told to come back when that server said; any other answer that is not a success is a failure, and is shown.
     """
 
     def __init__(self, pool: Pool, *, api_key: str, within_s: float) -> None:
@@ -64,15 +65,17 @@ class HttpBackend:
 
     async def run(self, work: Work) -> Result:
         """Post it, and read the whole answer."""
-        clock = asyncio.get_running_loop().time
-        began = clock()
-        within_s = self._within_s if work.deadline is None else min(self._within_s, work.deadline - began)
+        began = asyncio.get_running_loop().time()
+        left_s = math.inf if work.deadline is None else work.deadline - began
+        within_s = min(self._within_s, left_s)
         try:
             async with asyncio.timeout(within_s):
                 return await self._posted(work, within_s)
         except TimeoutError:
-            late = work.deadline is not None and clock() >= work.deadline
-            return Result(Ended.LATE if late else Ended.FAILED, shown={"error": f"no answer within {within_s:g} s"})
+            return Result(
+                Ended.LATE if left_s <= self._within_s else Ended.FAILED,
+                shown={"error": f"no answer within {within_s:g} s"},
+            )
         except UpstreamError as error:
             return Result(Ended.FAILED, shown={"error": str(error)})
 
@@ -97,7 +100,7 @@ class HttpBackend:
         content_type = work.content_type if _TYPE.fullmatch(work.content_type) else "application/json"
         headers = [
             (b"content-type", content_type.encode("ascii")),
-            (b"x-deadline-ms", b"%d" % max(1, math.floor(within_s * 1000))),
+            (b"x-envoy-expected-rq-timeout-ms", b"%d" % max(1, math.floor(within_s * 1000))),
         ]
         token = work.auth or self._api_key
         if _TOKEN.fullmatch(token):
