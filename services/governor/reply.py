@@ -10,6 +10,7 @@ import json
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from services.governor.frame import U64
 
@@ -63,8 +64,7 @@ def chunk_refused(need: str) -> Say:
     return Say("clarify", "need", need, "need_more")
 
 
-@dataclass(frozen=True, slots=True)
-class Standing:
+class Standing(NamedTuple):
     """How the governor stands: what every reply reports."""
 
     inflight: int
