@@ -143,7 +143,7 @@ def timeline(states: Sequence[State], rows: int = ROWS) -> list[str]:
         places = sorted({round(place * (len(changes) - 1) / (rows - 1)) for place in range(rows)})
         changes = [changes[place] for place in places]
     return [
-        f"t={state.at_s:6.2f} s  inflight {state.inflight}  executed {state.executed:3}  yielded {state.yielded:3}  "
-        + "#" * state.executed
+        f"t={state.at_s:6.2f} s  inflight {state.inflight}  executed {state.executed:3}  yielded {state.yielded:5}  "
+        f"{'#' * min(state.executed, 60)}".rstrip()
         for state in changes
     ]

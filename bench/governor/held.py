@@ -6,6 +6,7 @@ import asyncio
 import json
 import socket
 from collections.abc import Iterator
+from typing import Any
 
 from bench.figure import Figure
 from bench.governor.subject import Subject, governor, raise_descriptor_limit
@@ -102,6 +103,6 @@ async def _begin(port: int) -> tuple[int, int, asyncio.StreamReader, asyncio.Str
     return accepted, yielded, reader, writer
 
 
-async def _ask(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, line: bytes) -> dict:
+async def _ask(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, line: bytes) -> dict[str, Any]:
     writer.write(line)
     return json.loads(await reader.readline())

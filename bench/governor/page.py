@@ -33,7 +33,13 @@ The wire and its idea are those of [heptamini](https://github.com/newssourcecraw
 
 
 def write(
-    target: Path, parts: dict[str, list[Figure]], notes: Sequence[str], bursts: Sequence[Burst], *, command: str, where: str
+    target: Path,
+    parts: dict[str, list[Figure]],
+    notes: Sequence[str],
+    bursts: Sequence[Burst],
+    *,
+    command: str,
+    where: str,
 ) -> list[Path]:
     """The page, and its pictures beside it: none where the burst was not measured, or without matplotlib."""
     drawn = _drawn(bursts, target) if bursts else []

@@ -21,9 +21,13 @@ def draw(once: Burst, again: Burst, page: Path) -> Iterator[Path]:
             figure, (left,) = sheet(1, left=0.07, right=0.47)
             place = left.get_position()
             right = figure.add_axes((0.56, place.y0, 0.41, place.height))
-            headline(figure, theme, QUESTION, f"{once.told}: those that take no for an answer, and those that come back.")
-            _panel(left, once, "told once", theme)
-            _panel(right, again, "coming back when told to", theme)
+            told = (
+                f"{once.clients} clients at once, cap {once.cap}. Who is told to come back leaves, or does come back."
+            )
+            headline(figure, theme, QUESTION, told)
+            _panel(left, once, f"jobs of {once.stub_s:g} s, told once", theme)
+            left.legend(frameon=False, fontsize=SMALL_PT, loc="center right")
+            _panel(right, again, f"jobs of {again.stub_s:g} s, coming back when told to", theme)
             path = page.with_name(page.stem + ending)
             figure.savefig(path, metadata={"Date": None, "Creator": None})
             yield path
@@ -39,9 +43,9 @@ def _panel(axes: Axes, burst: Burst, title: str, theme: Theme) -> None:
     ):
         axes.step(times, values, where="post", color=color, linewidth=2.2 if name == "inflight" else 1.6, label=name)
     axes.set_ylim(0, top)
+    axes.set_yticks(range(0, burst.clients + 1, max(1, burst.clients // 4)))
     axes.set_xlim(0, times[-1])
     axes.set_xlabel("seconds")
     most = burst.states[-1].yielded
     beyond = f"; {most} yields in all" if most > top else ""
     axes.text(0, 1.01, title + beyond, transform=axes.transAxes, fontsize=SMALL_PT, color=theme.ink, va="bottom")
-    axes.legend(frameon=False, fontsize=SMALL_PT, loc="center right")

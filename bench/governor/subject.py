@@ -49,7 +49,9 @@ class Subject:
 
 
 @contextlib.asynccontextmanager
-async def governor(*, pin: set[int] | None = None, cap: int = 1, stub_ms: float = 0, **env: str) -> AsyncIterator[Subject]:
+async def governor(
+    *, pin: set[int] | None = None, cap: int = 1, stub_ms: float = 0, **env: str
+) -> AsyncIterator[Subject]:
     """Started, and stopped with the block. It must leave with 0."""
     settings = {
         "GOVERNOR_BACKEND": "stub", "GOVERNOR_STUB_MS": f"{stub_ms:g}", "GOVERNOR_MAX_INFLIGHT": str(cap),
