@@ -36,7 +36,7 @@ async def _idle(count: int) -> list[Figure]:
     async with governor(MAX_CONNECTIONS=most, GOVERNOR_IDLE_S="600") as subject:
         await asyncio.to_thread(_warm, subject)
         before_mb = subject.rss_mb
-        socks = []
+        socks: list[socket.socket] = []
         try:
             await asyncio.to_thread(lambda: socks.extend(_connected(subject.port, count)))
             held = (await asyncio.to_thread(subject.scrape))["weir_governor_connections"]
@@ -74,7 +74,7 @@ async def _never_finished() -> list[Figure]:
     async with governor(GOVERNOR_CONNECTION_BYTES=str(CONNECTION_BYTES)) as subject:
         await asyncio.to_thread(_warm, subject)
         before_mb = subject.rss_mb
-        accepted, yielded, reader, writer = await _begin(subject.port)
+        accepted, yielded, _, writer = await _begin(subject.port)
         held_mb = (await asyncio.to_thread(subject.scrape))["weir_governor_held_bytes"] / 2**20
         more_mb = subject.peak_mb - before_mb
         writer.close()
@@ -105,4 +105,5 @@ async def _begin(port: int) -> tuple[int, int, asyncio.StreamReader, asyncio.Str
 
 async def _ask(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, line: bytes) -> dict[str, Any]:
     writer.write(line)
-    return json.loads(await reader.readline())
+    reply: dict[str, Any] = json.loads(await reader.readline())
+    return reply
