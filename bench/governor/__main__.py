@@ -27,10 +27,10 @@ COMING_BACK_STUB_S = 1.0  # with jobs of ten seconds twenty would take minutes, 
 
 
 class Part(StrEnum):
-    SPEED = "speed"
     HELD = "held"
     BURST = "burst"
     FUZZ = "fuzz"
+    SPEED = "speed"
 
 
 class Bench:
