@@ -33,7 +33,8 @@ COMPARED_EVERY = 8  # lines: the careful way takes its time
 TOKENS = (
     b"null", b"-0", b"0", b"1", b"-1", b"1.0", b"1e2", b"18446744073709551615", b"18446744073709551616", b'""', b"{}",
     b"[]", b"[[[[", b'"\\ud800"', b'"\\u0000"', b"\xff", b"\xef\xbb\xbf", b"\xc2\xa0", b"\x00", b"\r", b"\n", b"\n\n",
-    b" ", b":", b",", b'"', b"\\", b"}", b'"share"', b'"ping"', b'"confirm"', b'"V":0,', b'"ttl_ms":1,', b'"status":"ok",',
+    b" ", b":", b",", b'"', b"\\", b"}", b'"share"', b'"ping"', b'"confirm"', b'"V":0,', b'"ttl_ms":1,',
+    b'"status":"ok",',
     b'"payload_manifest":null,', b'"payload_chunk":{},', b'"auth":1,', b"GET / HTTP/1.1", b"<html>", b"=", b"52428801",
 )  # fmt: skip
 REPLY = re.compile(
