@@ -39,15 +39,18 @@ async def _idle(count: int) -> list[Figure]:
         socks: list[socket.socket] = []
         try:
             await asyncio.to_thread(lambda: socks.extend(_connected(subject.port, count)))
-            held = (await asyncio.to_thread(subject.scrape))["weir_governor_connections"]
+            held = 0.0
+            async with asyncio.timeout(60):  # the last of them may still have to be accepted
+                while held < count:
+                    held = (await asyncio.to_thread(subject.scrape))["weir_governor_connections"]
             more_mb = subject.rss_mb - before_mb
             answered = await asyncio.to_thread(lambda: sum(_asked(sock) for sock in socks[:: count // 100]))
         finally:
             for sock in socks:
                 sock.close()
     note = f"{held:,.0f} held, {more_mb * 1024 / count:.1f} kB each; {answered} of 100 asked afterwards, all answered"
-    if held < count or answered < 100:
-        raise RuntimeError(f"not all connections were held: {note}")
+    if answered < 100:
+        raise RuntimeError(f"not all were answered: {note}")
     return [Figure(f"memory of {count:,} silent connections", more_mb, "MB", MOST_IDLE_MB, at_least=False, note=note)]
 
 
