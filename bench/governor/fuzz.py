@@ -176,11 +176,12 @@ class Fuzz:
 
 def _compare(line: bytes) -> None:
     """Both ways to read a line must come to the same."""
-    if _as_read(read, line) != _as_read(read_with_care, line):
+    if as_read(read, line) != as_read(read_with_care, line):
         raise Broken(f"read in two ways: {line!r}")
 
 
-def _as_read(how: Callable[[bytes], Frame | None], line: bytes) -> object:
+def as_read(how: Callable[[bytes], Frame | None], line: bytes) -> object:
+    """The frame as plain data, or what it is called that is none."""
     try:
         frame = how(line)
     except NotAFrame as error:

@@ -236,7 +236,7 @@ def test_sixty_four_jobs_of_four_megabytes_on_one_connection_are_as_many_as_its_
 
 
 def test_slots_come_back_whatever_a_hundred_peers_do() -> None:
-    """In every state, all at once, and half of them are reset. Those whose jobs end go first: they would end others'."""
+    """In every state, all at once, and half are reset. Those whose jobs end go first: they would end others'."""
 
     async def main() -> None:
         backend = Held()

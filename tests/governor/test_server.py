@@ -114,6 +114,24 @@ def test_a_client_that_hangs_up_frees_its_slot_and_its_job_is_cancelled() -> Non
     asyncio.run(main())
 
 
+def test_a_client_that_is_gone_is_found_out_long_before_the_next_word_is_due() -> None:
+    """To its server the end of its process is the end of its sending, and no more: only writes tell."""
+
+    async def main() -> None:
+        backend = Held()
+        async with governor(backend, patience=Patience(word_every_s=600)) as stand:
+            line = await stand.connect()
+            for frame in upload(DATA)[:-1]:
+                await line.ask(frame)
+            await line.say(upload(DATA)[-1])
+            await until(lambda: backend.running == 1)
+            await line.close()  # everything is read: no reset, but the same end of data as of a half-close
+            await until(lambda: stand.gate.standing.inflight == 0)
+            assert (backend.running, backend.cancelled) == (0, 1)
+
+    asyncio.run(main())
+
+
 def test_a_client_that_only_stops_sending_still_hears_what_came_of_its_job() -> None:
     async def main() -> None:
         backend = Held()
