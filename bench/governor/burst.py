@@ -84,7 +84,9 @@ class _Client:
             seq += 1
             fields = json.loads(self._frames[at])
             writer.write(json.dumps({**fields, "seq": seq}).encode() + b"\n")
-            status, hint_ms = await self._ending(reader)
+            status, hint_ms = await self._answer(reader)
+            while status == "ok" and at == len(self._frames) - 1:  # only that the job still runs
+                status, hint_ms = await self._answer(reader)
             if status == "done":
                 burst.done += 1
             elif status == "yield":
@@ -98,8 +100,7 @@ class _Client:
                 continue
             at += 1
 
-    async def _ending(self, reader: asyncio.StreamReader) -> tuple[str, int]:
-        """The next reply; behind the last chunk, words that the job still runs are read over."""
+    async def _answer(self, reader: asyncio.StreamReader) -> tuple[str, int]:
         reply = json.loads(await reader.readline())
         self._burst.most_inflight = max(self._burst.most_inflight, receipts(reply)["backend.inflight"])
         return reply["status"], reply.get("retry_hint_ms", 0)
