@@ -26,7 +26,8 @@ state is read from /metrics some thirty times a second, and from the receipts of
 The fuzzer mutates kept frames (tests/governor/corpus) with a fixed seed and feeds them, cut at random places, to the
 protocol without a socket, among them hang-ups, idle limits, and jobs that end in every way. Every reply is parsed and
 its keys, their order, and its receipts are compared with what the wire allows; what is held must be within the bounds,
-and nothing when all have left. With `--guided` it is atheris that mutates, guided by coverage, where it is installed.
+and nothing when all have left. `python -m bench.governor.guided` does the same with atheris, which is guided by what it
+reaches; it is not part of this page, since it is not installed with the rest.
 
 The wire and its idea are those of [heptamini](https://github.com/newssourcecrawler/heptamini).
 """
