@@ -5,7 +5,8 @@ costs its objects and no more. A turn reads no more than that buffer holds, so t
 
 What a peer can do to the rest is bounded. One that does not read is not read from, and is cut off after `write_s`.
 One that hangs up while its job runs has its job cancelled: the end of its sending may be only that, so it is sent a
-word, to which a peer that is really gone answers with a reset. One connection too many is told so; descriptors
+word, to which a peer that is really gone answers with a reset. Only writing again shows it: so a second word follows
+soon, and others later and later. One connection too many is told so; descriptors
 are kept for that.
 """
 
@@ -27,6 +28,7 @@ UNREAD_BYTES = 65_536  # of replies that wait in this process for a peer to read
 BACKLOG = 2048
 MOST_WORDS = 50  # that a job is not forgotten: as many as the original's client reads over
 LAST_WORDS_S = 1.0
+ASK_AGAIN_S = 0.25  # after the end of a peer's sending: a reset has come by then; doubled each time
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +88,7 @@ class _Connection(asyncio.BufferedProtocol):
         self._word: asyncio.TimerHandle | None = None
         self._stalled: asyncio.TimerHandle | None = None
         self._words = 0
+        self._word_in_s = 0.0
         self._reading = True
         self._ended = False  # its peer sends nothing more
         self._lost = False
@@ -111,6 +114,7 @@ class _Connection(asyncio.BufferedProtocol):
     def eof_received(self) -> bool:
         self._ended = True
         self._carry_out(self._conversation.half_closed(self._loop.time()))
+        self._word_in_s = ASK_AGAIN_S
         self._say_a_word()
         return True  # replies may still be read: the turn says when to close
 
@@ -180,7 +184,8 @@ class _Connection(asyncio.BufferedProtocol):
         self._server.tasks.add(task)
         task.add_done_callback(self._server.tasks.discard)
         self._words = 0
-        self._word = self._loop.call_later(self._server.patience.word_every_s, self._say_a_word)
+        self._word_in_s = ASK_AGAIN_S if self._ended else self._server.patience.word_every_s
+        self._word = self._loop.call_later(self._word_in_s, self._say_a_word)
 
     async def _run(self, work: Work) -> None:
         """The place is given back when the backend is through, and before the reply is written."""
@@ -216,7 +221,9 @@ class _Connection(asyncio.BufferedProtocol):
         self._transport.write(self._conversation.still_running())
         if self._word is not None:
             self._word.cancel()
-        self._word = self._loop.call_later(self._server.patience.word_every_s, self._say_a_word)
+        every_s = self._server.patience.word_every_s
+        self._word = self._loop.call_later(min(self._word_in_s, every_s), self._say_a_word)
+        self._word_in_s = min(2 * self._word_in_s, every_s)
 
     def _look_for_idleness(self) -> None:
         now = self._loop.time()
