@@ -132,7 +132,8 @@ def test_a_router_that_is_full_makes_a_yield_and_the_same_chunk_runs_once_it_is_
 def test_a_client_that_is_killed_frees_its_slot_and_its_workers(stand: Stand) -> None:
     gone = stand.router.metrics("weir_requests_total", "outcome").get("client_gone", 0)
     (stand.folder / "endless.json").write_bytes(payload(ENDLESS))
-    with governor_before(stand, stand.router, GOVERNOR_MAX_INFLIGHT="1", HTTP_TIMEOUT_S="600") as governor:
+    settings = {"GOVERNOR_MAX_INFLIGHT": "1", "HTTP_TIMEOUT_S": "600", "GOVERNOR_WORD_EVERY_S": "600"}
+    with governor_before(stand, stand.router, **settings) as governor:
         words = ["services.governor.client", "endless.json", "--addr", address_of(governor), "--deadline-s", "100"]
         with subprocess.Popen(
             [sys.executable, "-m", *words], cwd=stand.folder, env={"PATH": os.environ["PATH"], "PYTHONPATH": str(ROOT)},
@@ -143,7 +144,7 @@ def test_a_client_that_is_killed_frees_its_slot_and_its_workers(stand: Stand) ->
             (running,) = stand.http.get(f"http://127.0.0.1:{stand.router.metrics_port}/admin/state").json()["running"]
             assert 30_000 < running["deadline_in_ms"] <= 100_000  # the client's own, not the router's default
             client.kill()
-        until(lambda: stand.router.metric("weir_inflight") == 0, "the router has let it go", within_s=10)
+        until(lambda: stand.router.metric("weir_inflight") == 0, "the router has let it go")
         until(lambda: governor.metric("heptamini_server_health") == 1, "the slot is free")
         assert stand.router.metrics("weir_requests_total", "outcome")["client_gone"] == gone + 1
         assert governor.metrics("weir_governor_jobs_total", "outcome") == {"cancelled": 1}
