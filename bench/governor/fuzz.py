@@ -17,6 +17,7 @@ import time
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Annotated
 
@@ -270,7 +271,7 @@ def measure(frames: int, seed: int = 7) -> list[Figure]:
     """In as many processes as there are cores, each with a seed of its own. Raises what breaks."""
     count = os.cpu_count() or 1
     began = time.perf_counter()
-    with ProcessPoolExecutor(count) as pool:
+    with ProcessPoolExecutor(count, get_context("spawn")) as pool:
         parts = list(pool.map(run, [-(-frames // count)] * count, range(seed, seed + count)))
     took_s = time.perf_counter() - began
     done, replies = sum(part.frames for part in parts), sum(part.replies for part in parts)

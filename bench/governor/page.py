@@ -11,9 +11,10 @@ from bench.governor.burst import Burst, timeline
 METHOD = """\
 The governor is a process of its own under uvloop, as it is shipped, with the stub for a backend. For speed it has one
 core to itself, and its client, another process that only counts ends of lines, another core; a figure is the median of
-the rounds with the least and the greatest value. On a machine that is busy with other things a round trip waits for
-its turn at the processor twice, so that one-at-a-time figures say little; the governor's own processor time, in the
-notes, says more. An upload is two round trips: a manifest, and one chunk of 1 kB, which runs a job that takes no time.
+the rounds with the least and the greatest value. The yardstick has the governor's core and the same client, and does
+nothing but answer. On a machine that is busy with other things a round trip waits for its turn at the processor twice,
+so that one-at-a-time figures say little; the governor's own processor time, in the notes, says more. An upload is two
+round trips: a manifest, and one chunk of 1 kB, which runs a job that takes no time.
 
 Memory is resident memory, as the kernel tells it, after a first scrape and a first ping. The silent connections come
 from several loopback addresses. The one that wants too much declares its jobs one after another and sends all of each

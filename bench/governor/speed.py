@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import os
 import sys
+from collections.abc import AsyncIterator
 
 from bench.figure import Figure, median
 from bench.governor.subject import Subject, governor
@@ -21,8 +23,30 @@ WANTED = (
 
 async def measure(seconds: float, rounds: int) -> list[Figure]:
     own, others = cores()
-    async with governor(pin=own, cap=4) as subject:
-        return median([await _round(subject, others, seconds) for _ in range(rounds)])
+    async with governor(pin=own, cap=4) as subject, _bare(own) as bare:
+        runs = []
+        for _ in range(rounds):
+            figures = await _round(subject, others, seconds)
+            ran = await _ran("pings", bare, seconds, others)
+            note = "a protocol that looks at nothing and answers with a fixed line: what this machine's sockets allow"
+            name = "pings, one at a time, without a governor"
+            runs.append([*figures, Figure(name, ran["per_s"], "pings/s", note=note)])
+    return median(runs)
+
+
+@contextlib.asynccontextmanager
+async def _bare(pin: set[int]) -> AsyncIterator[int]:
+    """The yardstick's port."""
+    child = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "bench.governor.bare",
+        stdout=asyncio.subprocess.PIPE, preexec_fn=lambda: os.sched_setaffinity(0, pin),
+    )  # fmt: skip
+    assert child.stdout is not None
+    try:
+        yield int(await child.stdout.readline())
+    finally:
+        child.kill()
+        await child.communicate()
 
 
 async def _round(subject: Subject, client_cores: set[int], seconds: float) -> list[Figure]:

@@ -42,7 +42,8 @@ class StubBackend:
 
     async def run(self, work: Work) -> Result:
         """Sleep for as long as always."""
-        await asyncio.sleep(self._sleep_s)
+        if self._sleep_s:
+            await asyncio.sleep(self._sleep_s)
         return Result(Ended.DONE, self._sleep_s)
 
     async def close(self) -> None:
