@@ -171,8 +171,8 @@ class Fuzz:
             peer.lines = self.chance.choice(self.corpus)[::-1]
         line = peer.lines.pop()
         while self.chance.random() < 0.55:
-            line = self.chance.choice(MUTATIONS)(line, self.chance, self.corpus)
-        return line[: 2 * BOUNDS.line_bytes]
+            line = self.chance.choice(MUTATIONS)(line, self.chance, self.corpus)[: 2 * BOUNDS.line_bytes]
+        return line
 
 
 def _compare(line: bytes) -> None:
