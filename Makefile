@@ -31,7 +31,7 @@ help: ## list the verbs
 
 # ---- run
 
-up: $(VENV)/.run $(ENGINE_STAMP) ## start everything here: database, cache, workers, retrieval, router (Ctrl-C stops it)
+up: $(VENV)/.run $(ENGINE_STAMP) ## start everything here: database, cache, workers, retrieval, router, governor (Ctrl-C stops it)
 	@exec $(BIN)/weir up
 
 down: $(VENV)/.run ## stop a running stack

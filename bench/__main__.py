@@ -17,6 +17,7 @@ from rich.console import Console
 
 from bench import core, disconnects, report, retrieval, router, simulator, startup, worker
 from bench.figure import Figure, median
+from bench.governor import short as governor
 from services.lab.machine import describe
 
 RESULTS = Path(__file__).parents[1] / "docs" / "results" / "bench.md"
@@ -33,6 +34,7 @@ class Part(StrEnum):
     STARTUP = "startup"
     SIMULATOR = "simulator"
     CORE = "core"
+    GOVERNOR = "governor"
 
 
 Measure = Callable[[float], Awaitable[list[Figure]]]
@@ -65,6 +67,7 @@ def _measure(part: Part, seconds: float, console: Console) -> Sequence[Figure]:
         Part.STARTUP: startup.measure,
         Part.SIMULATOR: simulator.measure,
         Part.CORE: core.measure,
+        Part.GOVERNOR: governor.measure,
     }
     runs = []
     for run in range(times := ROUTER_RUNS if part is Part.ROUTER else 1):

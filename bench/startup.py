@@ -19,7 +19,7 @@ from pathlib import Path
 
 from bench.figure import Figure
 from bench.machine import rss_mb
-from services.lab.config import HIGHEST_PORT, METRICS_OFFSET
+from services.lab.config import GOVERNOR_METRICS_OFFSET, METRICS_OFFSET
 from services.lab.ports import free_port, is_free
 
 UP_WITHIN_S, DOWN_WITHIN_S = 120.0, 30.0
@@ -47,17 +47,18 @@ async def measure(seconds: float) -> list[Figure]:
 def _environment(data: Path) -> dict[str, str]:
     ports = {name: _port_with_metrics() for name in ("ROUTER_PORT", "RETRIEVAL_PORT")}
     ports |= {name: free_port() for name in ("EMBEDDED_POSTGRES_PORT", "EMBEDDED_REDIS_PORT")}
+    ports["GOVERNOR_PORT"] = _port_with_metrics(offset=GOVERNOR_METRICS_OFFSET)
     own = {"WORKER_PORT": str(_port_with_metrics(several=2)), "WORKERS_COUNT": "2", "DATA_DIR": str(data)}
     return {**os.environ, **own, **{name: str(port) for name, port in ports.items()}}
 
 
-def _port_with_metrics(several: int = 1) -> int:
+def _port_with_metrics(several: int = 1, offset: int = METRICS_OFFSET) -> int:
     """The first of as many free ports, the ports of their metrics included."""
     while True:
         first = free_port()
-        if first + several > HIGHEST_PORT:
+        if first + several + offset > 65_536:
             continue
-        wanted = [first + n + offset for n in range(several) for offset in (0, METRICS_OFFSET)]
+        wanted = [first + n + above for n in range(several) for above in (0, offset)]
         if all(is_free("127.0.0.1", port) for port in wanted):
             return first
 

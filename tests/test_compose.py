@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 import pytest
 import yaml
 
+from services.governor.config import GovernorSettings
 from services.retrieval.config import RetrievalSettings
 from services.router.config import RouterSettings
 from services.runtime.settings import ServiceSettings
@@ -20,6 +22,7 @@ SERVICES: dict[str, dict[str, Any]] = COMPOSE["services"]
 SETTINGS: dict[str, type[ServiceSettings]] = {
     "router": RouterSettings,
     "retrieval": RetrievalSettings,
+    "governor": GovernorSettings,
     "seed": RetrievalSettings,
     "worker-0": WorkerSettings,
     "worker-1": WorkerSettings,
@@ -27,7 +30,14 @@ SETTINGS: dict[str, type[ServiceSettings]] = {
     "worker-torch": WorkerSettings,
 }
 MODEL_WORKERS = {"worker-gpu": "gpu", "worker-torch": "torch"}  # and their profiles
-FROM_THE_IMAGE = {"router", "retrieval", "worker-0", "worker-1", *MODEL_WORKERS}  # their health check is in it
+FROM_THE_IMAGE = {
+    "router",
+    "retrieval",
+    "governor",
+    "worker-0",
+    "worker-1",
+    *MODEL_WORKERS,
+}  # their health check is in it
 LEAVES = {"seed", "model"}
 WITHOUT_HEALTH = LEAVES | {"locust"}
 
@@ -94,6 +104,31 @@ def test_only_those_with_a_page_or_an_api_reach_outside():
     inside = {name for name, network in COMPOSE["networks"].items() if (network or {}).get("internal")}
     outside = {name for name, service in SERVICES.items() if set(service["networks"]) - inside}
     assert outside == {name for name, service in SERVICES.items() if "ports" in service} | {"model"}
+
+
+def test_the_governor_reaches_the_router_and_no_worker():
+    """What comes past the cap must still be admitted, queued and counted."""
+    governor = SERVICES["governor"]
+    assert governor["networks"] == ["edge"]
+    assert governor["environment"]["GOVERNOR_UPSTREAM_URL"].endswith("http://router:8000/v1/completions}")
+    assert governor["depends_on"] == {"router": {"condition": "service_healthy"}}
+
+
+def test_every_image_of_ours_has_its_target_its_source_and_the_settings_that_compose_gives():
+    """`docker compose build` needs a target; the target a tree, an entry point and a check on its own port."""
+    dockerfile = (ROOT / "services" / "Dockerfile").read_text(encoding="utf-8")
+    (copied,) = re.findall(r"for service in ([a-z ]+); do", dockerfile)
+    stages = dict(re.findall(r"^FROM \S+ AS (\S+)\n(.*?)(?=^FROM |\Z)", dockerfile, re.MULTILINE | re.DOTALL))
+    for service in copied.split():
+        stage = stages[service]
+        assert f"COPY --from=source /tree/{service} /app" in stage
+        assert f'ENTRYPOINT ["python", "-m", "services.{service}"]' in stage
+        variable = f"{service.upper()}_PORT"
+        port = next(each for each in SETTINGS if each.startswith(service))
+        assert f"ENV {variable}={SERVICES[port]['environment'][variable]}" in stage
+        assert f'healthcheck.py "${variable}"' in stage
+    targets = {service["build"]["target"] for service in SERVICES.values() if "build" in service}
+    assert targets - {"worker-torch"} == set(copied.split())
 
 
 def test_nothing_of_torch_is_built_or_started_without_a_profile():

@@ -128,3 +128,12 @@ def test_every_value_shown_is_accepted_and_is_what_one_gets_without_it(cls, tmp_
     env = tmp_path / ".env"
     env.write_text("".join(f"{name}={ENTRIES[name].value}\n" for name in shared), encoding="utf-8")
     assert cls(_env_file=env) == cls(_env_file=None)
+
+
+def test_the_tables_of_the_operations_page_repeat_the_file():
+    text = (ROOT / "docs" / "operations.md").read_text(encoding="utf-8")
+    tables = text[text.index("\n## Settings\n") :]
+    rows = re.findall(r"^\| `([A-Z0-9_]+)` \| (?:`(.*?)`|empty) \| (.*?) \| (.*) \|$", tables, re.MULTILINE)
+    assert {name: (value, unit, f"# {meaning}. [{unit}]") for name, value, unit, meaning in rows} == {
+        entry.name: (entry.value, entry.unit, entry.meaning) for entry in ENTRIES.values()
+    }

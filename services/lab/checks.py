@@ -19,6 +19,7 @@ import httpx2
 from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
+from services.lab.governor import answers
 from services.lab.ports import Port, holder
 
 LEAST_PYTHON = (3, 11)
@@ -233,6 +234,15 @@ async def service(client: httpx2.AsyncClient, name: str, url: str, *, expected: 
     if lacks:
         return Finding(name, Level.WARN, f"{url}: works without {', '.join(map(str, lacks))}", "mend what it lacks")
     return Finding(name, Level.OK, url)
+
+
+def governor(address: str, *, expected: bool) -> Finding:
+    """Whether the governor answers a ping; a full one does."""
+    if answers(address, WITHIN_S):
+        return Finding("governor", Level.OK, address)
+    if not expected:
+        return Finding("governor", Level.SKIP, f"nothing at {address}")
+    return Finding("governor", Level.FAIL, f"{address}: no answer", "see its log; `weir down`, then `weir up`")
 
 
 async def worker(client: httpx2.AsyncClient, name: str, url: str, usual: Usual, *, expected: bool) -> Finding:

@@ -26,11 +26,13 @@ keys = typer.Typer(help="Keys of tenants, for the router's tenants file.", no_ar
 app.add_typer(keys, name="keys")
 worker = typer.Typer(help="Workers of this machine, without the rest of the stack.", no_args_is_help=True)
 app.add_typer(worker, name="worker")
+governor = typer.Typer(help="The governor: a hard cap with an honest yield, over TCP.", no_args_is_help=True)
+app.add_typer(governor, name="governor")
 
 
 @app.command()
 def up() -> None:
-    """Start everything here: database, cache, workers, retrieval, router. Ctrl-C stops it all."""
+    """Start everything here: database, cache, workers, retrieval, router, governor. Ctrl-C stops it all."""
     from services.lab.up import up as run
 
     raise typer.Exit(run(_settings(), _console()))
@@ -42,7 +44,7 @@ def down() -> None:
     from services.lab.lease import stop_running
 
     settings = _settings()
-    pid = stop_running(settings.folder, within_s=2 * settings.drain_timeout_s + 15)
+    pid = stop_running(settings.folder, within_s=3 * settings.drain_timeout_s + 15)
     _console().print(f"Stopped (pid {pid})." if pid else f"Nothing runs in {settings.folder}.", highlight=False)
 
 
@@ -171,6 +173,33 @@ def calibrate_worker(context: typer.Context) -> None:
     from services.lab.calibrate import calibrate
 
     calibrate(_settings(), context.args)
+
+
+PASSED_ON = {"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []}
+
+
+@governor.command(name="send", context_settings=PASSED_ON)
+def send_to_governor(context: typer.Context) -> None:
+    """Send a FILE as a job, and come back when told to. Exit status 0 done, 2 aborted, 1 else; --help tells more."""
+    from services.lab.governor import send
+
+    send(_settings(), context.args)
+
+
+@governor.command(name="ping", context_settings=PASSED_ON)
+def ping_governor(context: typer.Context) -> None:
+    """Ask whether a slot is free. Exit status 0 one is, 2 none is, 1 no answer; --help tells more."""
+    from services.lab.governor import send
+
+    send(_settings(), ["--ping", *context.args])
+
+
+@governor.command(name="run")
+def run_governor() -> None:
+    """Run a governor alone, settings from the environment. It posts to the router here, if nothing else is set."""
+    from services.lab.governor import run
+
+    run(_settings())
 
 
 @app.command()

@@ -10,6 +10,7 @@ from pydantic import Field
 from services.runtime.settings import ServiceSettings
 
 METRICS_OFFSET = 1000  # a part's metrics listen this far above its own port: 8000 and 9000, 8010 and 9010
+GOVERNOR_METRICS_OFFSET = 1230  # but the governor's: 7777 and 9007
 HIGHEST_PORT = 65535 - METRICS_OFFSET
 EVERYWHERE = ("0.0.0.0", "::")
 
@@ -19,6 +20,10 @@ class LabSettings(ServiceSettings):
 
     router_port: int = Field(8000, ge=1, le=HIGHEST_PORT, description="port of the router; its metrics 1000 above")
     retrieval_port: int = Field(8001, ge=1, le=HIGHEST_PORT, description="port of retrieval; its metrics 1000 above")
+    governor_port: int = Field(
+        7777, ge=1, le=65535 - GOVERNOR_METRICS_OFFSET, description="port of the governor; its metrics 1230 above"
+    )
+    governor_upstream_url: str = Field("", description="where its payloads are posted; empty for this stack's router")
     worker_port: int = Field(8010, ge=1, le=HIGHEST_PORT, description="port of the first worker; the others follow")
     workers_count: int = Field(2, ge=1, le=64, description="workers to start")
     engine: Literal["simulated", "torch"] = Field("simulated", description="what computes the workers' answers")
@@ -67,8 +72,12 @@ class LabSettings(ServiceSettings):
     @property
     def reach(self) -> str:
         """Where we find what listens on `host`."""
-        host = "127.0.0.1" if self.host in EVERYWHERE else self.host
-        return f"[{host}]" if ":" in host else host
+        return _reach(self.host)
+
+    @property
+    def metrics_reach(self) -> str:
+        """The same for `metrics_host`."""
+        return _reach(self.metrics_host)
 
     @property
     def router_url(self) -> str:
@@ -77,3 +86,13 @@ class LabSettings(ServiceSettings):
     @property
     def retrieval_url(self) -> str:
         return f"http://{self.reach}:{self.retrieval_port}"
+
+    @property
+    def governor_address(self) -> str:
+        """No URL: its protocol is not HTTP."""
+        return f"{self.reach}:{self.governor_port}"
+
+
+def _reach(host: str) -> str:
+    reached = "127.0.0.1" if host in EVERYWHERE else host
+    return f"[{reached}]" if ":" in reached else reached

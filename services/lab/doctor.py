@@ -89,6 +89,7 @@ async def services(settings: LabSettings) -> list[Finding]:
                 for index, url in enumerate(settings.worker_urls)
             ),
             checks.service(client, "retrieval", settings.retrieval_url, expected=expected),
+            asyncio.to_thread(checks.governor, settings.governor_address, expected=expected),
             checks.service(client, "router", settings.router_url, expected=expected),
         )
         router_up = found[-1].level in (Level.OK, Level.WARN)

@@ -34,6 +34,7 @@ class StackNote:
     worker_urls: list[str]
     postgres_url: str
     redis_url: str
+    governor_address: str
 
 
 class Lease:

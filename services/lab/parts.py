@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from services.lab.config import METRICS_OFFSET, LabSettings
+from services.lab.config import GOVERNOR_METRICS_OFFSET, METRICS_OFFSET, LabSettings
 from services.lab.ports import Port
 
 
@@ -22,10 +22,11 @@ class Part:
     env: Mapping[str, str] = field(default_factory=dict)
     note: str = ""  # shown beside its name
     loads_s: float = 0.0  # what it may take to load before it is expected to be ready
+    look_at: str = ""  # what answers 200 once it is ready, where that is not its own port
 
     @property
     def ready_url(self) -> str:
-        return f"http://{self.host}:{self.port}/health/ready"
+        return self.look_at or f"http://{self.host}:{self.port}/health/ready"
 
 
 def worker_name(index: int, prefix: str = "worker") -> str:
@@ -60,8 +61,21 @@ def router(settings: LabSettings) -> Part:
     return _part(settings, "router", "services.router", "ROUTER_PORT", settings.router_port, **peers)
 
 
+def governor(settings: LabSettings, router_url: str) -> Part:
+    """Before this router, if nothing else is set. Its port speaks no HTTP, and its metrics answer once it listens."""
+    variable, port = "GOVERNOR_PORT", settings.governor_port
+    upstream = settings.governor_upstream_url or f"{router_url}/v1/completions"
+    part = _part(settings, "governor", "services.governor", variable, port, GOVERNOR_UPSTREAM_URL=upstream)
+    return replace(part, look_at=f"http://{settings.metrics_reach}:{port + metrics_offset(variable)}/metrics")
+
+
+def metrics_offset(variable: str) -> int:
+    """How far above its port, which this setting moves, a part's metrics listen."""
+    return GOVERNOR_METRICS_OFFSET if variable == "GOVERNOR_PORT" else METRICS_OFFSET
+
+
 def _part(settings: LabSettings, name: str, module: str, variable: str, port: int, **env: str) -> Part:
-    own = {variable: str(port), "METRICS_PORT": str(port + METRICS_OFFSET)}
+    own = {variable: str(port), "METRICS_PORT": str(port + metrics_offset(variable))}
     return Part(name, module, settings.reach, port, {**env, **own})
 
 
@@ -74,6 +88,7 @@ def ports(settings: LabSettings) -> Iterator[Port]:
     services = [
         ("retrieval", "RETRIEVAL_PORT", settings.retrieval_port),
         ("router", "ROUTER_PORT", settings.router_port),
+        ("governor", "GOVERNOR_PORT", settings.governor_port),
     ]
     yield from worker_ports(settings)
     for name, variable, number in services:
@@ -87,7 +102,7 @@ def worker_ports(settings: LabSettings) -> Iterator[Port]:
 
 def _own_and_metrics(settings: LabSettings, name: str, variable: str, number: int) -> Iterator[Port]:
     yield Port(name, variable, settings.host, number)
-    yield Port(f"{name}'s metrics", variable, settings.metrics_host, number + METRICS_OFFSET)
+    yield Port(f"{name}'s metrics", variable, settings.metrics_host, number + metrics_offset(variable))
 
 
 def clashes(settings: LabSettings) -> list[str]:

@@ -9,6 +9,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from services.lab import governor
 from services.lab.config import LabSettings
 from services.lab.lease import StackNote, running_pid, running_stack
 
@@ -37,12 +38,15 @@ def status(settings: LabSettings, console: Console) -> int:
 
 
 def services(stack: StackNote) -> dict[str, str]:
+    """Name and address of each: a URL, but for the governor's."""
     workers = {f"worker-{index}": url for index, url in enumerate(stack.worker_urls)}
-    return {"router": stack.router_url, "retrieval": stack.retrieval_url, **workers}
+    return {"router": stack.router_url, "retrieval": stack.retrieval_url, "governor": stack.governor_address, **workers}
 
 
 def readiness(url: str) -> str:
     """`ready`, or why not."""
+    if "://" not in url:
+        return "ready" if governor.answers(url, ANSWER_WITHIN_S) else "does not answer"
     try:
         reply = httpx2.get(f"{url}/health/ready", timeout=ANSWER_WITHIN_S, trust_env=False)
     except httpx2.HTTPError:

@@ -3,7 +3,8 @@
 The story, in order:
 
 1. take the folder's lease (one stack per folder), refuse ports that are taken, all of them at once;
-2. start what depends on nothing: PostgreSQL, Valkey, the workers, the router (it waits for workers by itself);
+2. start what depends on nothing: PostgreSQL, Valkey, the workers, the router (it waits for workers by itself), and the
+   governor before it;
 3. start retrieval as soon as the database answers;
 4. ingest the first corpus, skipping what has not changed;
 5. say where everything is; then wait for Ctrl-C, SIGTERM, or a child that dies;
@@ -14,6 +15,8 @@ from __future__ import annotations
 
 import asyncio
 import os
+from collections.abc import Coroutine
+from typing import Any
 
 from rich.console import Console, RenderableType
 
@@ -28,8 +31,9 @@ from services.lab.supervisor import together
 from services.lab.valkey import EmbeddedValkey
 from services.lab.welcome import welcome
 
-POSTGRES, VALKEY, RETRIEVAL, ROUTER, CORPUS = "PostgreSQL", "Valkey", "retrieval", "router", "corpus"
-STORES, BEHIND, FRONT = range(3)  # tiers: each leans on those before it
+POSTGRES, VALKEY, RETRIEVAL, ROUTER = "PostgreSQL", "Valkey", "retrieval", "router"
+GOVERNOR, CORPUS = "governor", "corpus"
+STORES, BEHIND, FRONT, BEFORE_IT = range(4)  # tiers: each leans on those before it
 STORE_STOP_S = 5.0
 ONCE_STOP_S = 2.0
 
@@ -46,7 +50,10 @@ def up(settings: LabSettings, console: Console) -> int:
 def refuse_taken_ports(settings: LabSettings) -> None:
     """All of them at once, before anything is started."""
     if clashes := parts.clashes(settings):
-        raise LabError("Two parts would share a port (metrics listen 1000 above); move one.", notes=tuple(clashes))
+        raise LabError(
+            "Two parts would share a port (metrics listen 1000 above, the governor's 1230); move one.",
+            notes=tuple(clashes),
+        )
     refuse_taken(parts.ports(settings), another_way)
 
 
@@ -54,7 +61,7 @@ def another_way(conflicts: list[Port]) -> str:
     """The command that would move what is in the way, a hundred ports up."""
     moved: dict[str, int] = {}
     for port in conflicts:
-        number = port.number - 1000 if port.name.endswith("metrics") else port.number
+        number = port.number - parts.metrics_offset(port.setting) if port.name.endswith("metrics") else port.number
         moved[port.setting] = min(moved.get(port.setting, 65535), number + 100)
     return "make up " + " ".join(f"{setting}={number}" for setting, number in moved.items())
 
@@ -68,7 +75,7 @@ class Stack:
         self._began_s = self._ready_s = 0.0
         self._urls = {POSTGRES: settings.postgres_url, VALKEY: settings.redis_url}
         workers = [parts.worker_name(index) for index in range(len(settings.worker_ports))]
-        names = [POSTGRES, VALKEY, *workers, RETRIEVAL, ROUTER, CORPUS]
+        names = [POSTGRES, VALKEY, *workers, RETRIEVAL, ROUTER, GOVERNOR, CORPUS]
         self._crew = Crew(console, names, settings.folder / "logs", drain_timeout_s=settings.drain_timeout_s)
         self._display = self._crew.display
 
@@ -94,10 +101,15 @@ class Stack:
         workers, router = parts.workers(settings, placed), parts.router(settings)
         if settings.loads_a_model:
             await together(*(self._crew.serve(worker, BEHIND) for worker in workers))
-            await self._crew.serve(router, FRONT)
+            await together(*self._doors(router))
         else:
             behind = (self._crew.serve(worker, BEHIND) for worker in workers)
-            await together(*behind, self._crew.serve(router, FRONT))
+            await together(*behind, *self._doors(router))
+
+    def _doors(self, router: parts.Part) -> list[Coroutine[Any, Any, None]]:
+        """The router, and the governor, which needs it with its first job only."""
+        governor = parts.governor(self._settings, self._settings.router_url)
+        return [self._crew.serve(router, FRONT), self._crew.serve(governor, BEFORE_IT)]
 
     async def _retrieval_behind_its_stores(self) -> None:
         settings = self._settings
@@ -158,5 +170,7 @@ class Stack:
     def _publish(self) -> None:
         settings = self._settings
         workers = settings.worker_urls
-        stores = self._urls[POSTGRES], self._urls[VALKEY]
-        self._lease.publish(StackNote(os.getpid(), settings.router_url, settings.retrieval_url, workers, *stores))
+        stores, governor = (self._urls[POSTGRES], self._urls[VALKEY]), settings.governor_address
+        self._lease.publish(
+            StackNote(os.getpid(), settings.router_url, settings.retrieval_url, workers, *stores, governor)
+        )

@@ -29,6 +29,7 @@ def addresses(settings: LabSettings) -> RenderableType:
         ("router", f"{url}", "POST /ask"),
         ("openai", f"{url}/v1", "base_url of any OpenAI client; any key will do, without TENANTS_FILE"),
         ("API", f"{url}/docs", "every route"),
+        ("governor", settings.governor_address, "a hard cap over TCP: weir governor send FILE"),
         ("metrics", metrics, "Prometheus text"),
         ("logs", str(_short(settings.folder / "logs")), "one file per part"),
     )

@@ -8,3 +8,8 @@ import time
 def unix_seconds() -> int:
     """Whole seconds since the epoch, as OpenAI's `created` wants them."""
     return int(time.time())
+
+
+def unix_milliseconds() -> int:
+    """Milliseconds since the epoch."""
+    return time.time_ns() // 1_000_000

@@ -16,8 +16,9 @@ import socket
 import sys
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from email.utils import formatdate
+from typing import Protocol
 
 import uvloop
 
@@ -39,12 +40,24 @@ async def _nothing() -> None:
     return None
 
 
+class Listener(Protocol):
+    """Who serves a socket that is bound: HTTP by default, or another protocol altogether."""
+
+    async def open(self, sock: socket.socket) -> None:
+        """Begin to accept."""
+        ...
+
+    async def close(self, grace_s: float) -> None:
+        """Stop accepting, let what runs finish within the grace, and end the rest."""
+        ...
+
+
 @dataclass
 class Process:
     """One service, built: what `app.py` returns and `run` runs. Port 0 means any free one."""
 
     name: str
-    app: App
+    listener: Listener
     metrics: App
     log: Log
     drain: Drain
@@ -52,8 +65,6 @@ class Process:
     port: int
     metrics_host: str
     metrics_port: int
-    limits: GuardLimits = field(default_factory=GuardLimits)
-    idle_timeout_s: float = 75.0
     drain_timeout_s: float = 10.0
     start: Callable[[], Awaitable[None]] = _nothing
     stop: Callable[[], Awaitable[None]] = _nothing
@@ -78,9 +89,16 @@ def from_settings(
     reload: Callable[[], None] | None = None,
 ) -> Process:
     """A service with the bounds and addresses that every service's settings have."""
+    limits = GuardLimits(
+        body_bytes=settings.max_body_bytes,
+        headers_s=settings.client_timeout_s / 3,
+        body_s=settings.client_timeout_s,
+        write_stall_s=settings.write_stall_s,
+        connections=settings.max_connections,
+    )
     return Process(
         name=name,
-        app=app,
+        listener=HttpListener(app, limits, settings.idle_timeout_s),
         metrics=metrics,
         log=log,
         drain=drain,
@@ -88,14 +106,6 @@ def from_settings(
         port=port,
         metrics_host=settings.metrics_host,
         metrics_port=settings.metrics_port,
-        limits=GuardLimits(
-            body_bytes=settings.max_body_bytes,
-            headers_s=settings.client_timeout_s / 3,
-            body_s=settings.client_timeout_s,
-            write_stall_s=settings.write_stall_s,
-            connections=settings.max_connections,
-        ),
-        idle_timeout_s=settings.idle_timeout_s,
         drain_timeout_s=settings.drain_timeout_s,
         start=start,
         stop=stop,
@@ -104,10 +114,11 @@ def from_settings(
     )
 
 
-class _Listener:
+class HttpListener:
     """One listening socket and its connections, and how they leave: no polling, and nobody's signals."""
 
     def __init__(self, app: App, limits: GuardLimits, idle_timeout_s: float) -> None:
+        self.app = app
         self._shared = Shared(app, limits, idle_timeout_s)
         self._server: asyncio.Server | None = None
         self._dating: asyncio.Task[None] | None = None
@@ -174,8 +185,8 @@ async def running(process: Process, leaving: asyncio.Event | None = None) -> Asy
         raise
     process.bound_port = public_socket.getsockname()[1]
     process.bound_metrics_port = metrics_socket.getsockname()[1]
-    public = _Listener(process.app, process.limits, process.idle_timeout_s)
-    metrics = _Listener(process.metrics, GuardLimits(connections=64), 30.0)
+    public = process.listener
+    metrics = HttpListener(process.metrics, GuardLimits(connections=64), 30.0)
     await public.open(public_socket)
     await metrics.open(metrics_socket)
     try:

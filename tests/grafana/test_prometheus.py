@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import yaml
 
+from services.governor.config import GovernorSettings
 from services.retrieval.config import RetrievalSettings
 from services.router.config import RouterSettings
 from services.worker.config import WorkerSettings
@@ -21,6 +22,7 @@ PORTS = {
     "router": RouterSettings.model_fields["metrics_port"].default,
     "retrieval": RetrievalSettings.model_fields["metrics_port"].default,
     "worker": WorkerSettings.model_fields["metrics_port"].default,
+    "governor": GovernorSettings.model_fields["metrics_port"].default,
 }
 
 
@@ -69,6 +71,7 @@ def test_embedded_each_instance_is_at_its_default_port():
     found = targets("prometheus.embedded.yml")
     assert found["router", "router"] == f"127.0.0.1:{PORTS['router']}"
     assert found["retrieval", "retrieval"] == f"127.0.0.1:{PORTS['retrieval']}"
+    assert found["governor", "governor"] == f"127.0.0.1:{PORTS['governor']}"
     assert found["worker", "worker-0"] == f"127.0.0.1:{PORTS['worker']}"
     assert found["worker", "worker-1"] == f"127.0.0.1:{PORTS['worker'] + 1}"
 

@@ -17,7 +17,7 @@ from rich.console import Console
 
 from services.lab import parts
 from services.lab.cli import main
-from services.lab.config import LabSettings
+from services.lab.config import GOVERNOR_METRICS_OFFSET, LabSettings
 from services.lab.display import LiveDisplay, PlainDisplay, display_for
 from services.lab.errors import LabError, complain
 from services.lab.lease import Lease, StackNote, clear, running_pid, running_stack
@@ -25,7 +25,9 @@ from services.lab.ports import free_port
 from services.lab.up import refuse_taken_ports
 from services.lab.welcome import welcome
 
-PORTS = ("router_port", "retrieval_port", "worker_port", "embedded_postgres_port", "embedded_redis_port")
+PORTS = (
+    "router_port", "retrieval_port", "governor_port", "worker_port", "embedded_postgres_port", "embedded_redis_port",
+)  # fmt: skip
 
 
 def settings(tmp_path: Path, **chosen: Any) -> LabSettings:
@@ -61,6 +63,8 @@ def test_a_store_or_worker_of_ones_own_is_used_and_none_is_started(tmp_path: Pat
         "router's metrics",
         "retrieval",
         "retrieval's metrics",
+        "governor",
+        "governor's metrics",
     }
     assert parts.workers(chosen) == []
     assert "WORKERS" not in parts.router(chosen).env
@@ -75,6 +79,28 @@ def test_each_part_learns_its_port_its_metrics_port_and_its_peers_from_its_envir
     router = parts.router(chosen).env
     assert router["WORKERS"] == "http://127.0.0.1:8110,http://127.0.0.1:8111"
     assert router["RETRIEVAL_URL"] == "http://127.0.0.1:8101"
+
+
+def test_the_governor_stands_before_this_router_until_somebody_says_otherwise(tmp_path: Path) -> None:
+    chosen = settings(tmp_path, governor_port=7877)
+    part = parts.governor(chosen, "http://127.0.0.1:8100")
+    assert part.env == {
+        "GOVERNOR_PORT": "7877",
+        "METRICS_PORT": "9107",
+        "GOVERNOR_UPSTREAM_URL": "http://127.0.0.1:8100/v1/completions",
+    }
+    assert part.ready_url == "http://127.0.0.1:9107/metrics"
+    elsewhere = settings(tmp_path, governor_upstream_url="http://gpu:9/infer", metrics_host="::")
+    part = parts.governor(elsewhere, "http://127.0.0.1:8100")
+    assert part.env["GOVERNOR_UPSTREAM_URL"] == "http://gpu:9/infer"
+    assert part.ready_url.startswith("http://127.0.0.1:")
+
+
+def test_the_way_out_moves_the_governor_whichever_of_its_ports_is_taken(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1] - GOVERNOR_METRICS_OFFSET
+        with pytest.raises(LabError, match=f"GOVERNOR_PORT={min(port + 100, 65535)}"):
+            refuse_taken_ports(settings(tmp_path, governor_port=port))
 
 
 def test_without_a_terminal_there_is_one_plain_line_for_each_event() -> None:
@@ -119,11 +145,14 @@ def test_on_a_terminal_the_table_fills_in() -> None:
 
 def test_the_welcome_names_every_address_and_commands_that_can_be_copied(tmp_path: Path) -> None:
     out = io.StringIO()
-    Console(file=out, width=120).print(welcome(settings(tmp_path, router_port=8100), 3.2, 9.8), soft_wrap=True)
+    Console(file=out, width=120).print(
+        welcome(settings(tmp_path, router_port=8100, governor_port=7877), 3.2, 9.8), soft_wrap=True
+    )
     text = out.getvalue()
     for expected in (
         "http://127.0.0.1:8100/v1",
         "http://127.0.0.1:9100/metrics",
+        "127.0.0.1:7877",
         "ready in 3.2 s, with its corpus in 9.8 s",
     ):
         assert expected in text
@@ -137,7 +166,9 @@ def test_one_stack_per_folder_and_the_second_is_told_by_whom(tmp_path: Path) -> 
     with Lease(tmp_path) as lease:
         assert running_pid(tmp_path) == os.getpid()
         assert running_stack(tmp_path) is None
-        note = StackNote(os.getpid(), "http://r", "http://s", ["http://w"], "postgresql://u:secret@h/d", "redis://h")
+        note = StackNote(
+            os.getpid(), "http://r", "http://s", ["http://w"], "postgresql://u:secret@h/d", "redis://h", "h:7"
+        )
         lease.publish(note)
         assert running_stack(tmp_path) == note
         assert stat.S_IMODE((tmp_path / "stack.json").stat().st_mode) == 0o600

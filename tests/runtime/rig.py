@@ -12,7 +12,7 @@ from services.runtime.drain import Drain
 from services.runtime.guard import GuardLimits
 from services.runtime.http import Handler, Readiness, Service
 from services.runtime.log import Log
-from services.runtime.serve import Process, running
+from services.runtime.serve import HttpListener, Process, running
 from services.runtime.telemetry import metrics_app, new_registry
 
 
@@ -22,12 +22,15 @@ def build(
     stream: io.BytesIO | None = None,
     headers: Sequence[tuple[bytes, bytes]] = (),
     eager: Sequence[str] = (),
+    limits: GuardLimits | None = None,
+    idle_timeout_s: float = 75.0,
     **process: Any,
 ) -> Process:
     log, drain = Log("test", stream=stream or io.BytesIO()), Drain()
+    service = Service("test", routes, ready=lambda: Readiness(True), log=log, drain=drain, headers=headers, eager=eager)
     return Process(
         name="test",
-        app=Service("test", routes, ready=lambda: Readiness(True), log=log, drain=drain, headers=headers, eager=eager),
+        listener=HttpListener(service, limits or GuardLimits(), idle_timeout_s),
         metrics=metrics_app(new_registry()),
         log=log,
         drain=drain,

@@ -26,7 +26,7 @@ async def echo(exchange: Exchange) -> None:
 async def driven(routes: Mapping[tuple[str, str], Handler], **process: Any) -> AsyncIterator[tuple[Tape, Connection]]:
     """A connection without a socket."""
     built = build(routes, **process)
-    tape, connection = Tape(), Connection(Shared(built.app, GuardLimits(), idle_timeout_s=60.0))
+    tape, connection = Tape(), Connection(Shared(built.listener.app, GuardLimits(), idle_timeout_s=60.0))
     connection.connection_made(tape)
     yield tape, connection
     connection.connection_lost(None)

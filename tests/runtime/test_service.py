@@ -151,7 +151,7 @@ def test_what_stands_on_every_answer_can_change_for_one_exchange_and_for_all() -
             for path in ("/hello", "/nowhere", "/fail", "/health"):
                 assert b"x-level: 0\r\n" in (await ask(port, get(path)))[1] + b"\r\n"
             assert b"x-level: 2\r\n" in (await ask(port, get("/pressed")))[1] + b"\r\n"
-            process.app.always = block([(b"x-level", b"3")])  # type: ignore[union-attr]  # a Service
+            process.listener.app.always = block([(b"x-level", b"3")])  # type: ignore[union-attr]  # a Service
             assert b"x-level: 3\r\n" in (await ask(port, get("/full")))[1] + b"\r\n"
 
     asyncio.run(main())

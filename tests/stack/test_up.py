@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import signal
@@ -14,7 +15,7 @@ import httpx2
 import psutil
 import pytest
 
-from services.lab.config import METRICS_OFFSET
+from services.lab.config import GOVERNOR_METRICS_OFFSET, METRICS_OFFSET
 from services.lab.ports import free_port, is_free
 
 pytestmark = [pytest.mark.stack, pytest.mark.timeout(240)]
@@ -42,10 +43,12 @@ class Lab:
             "ROUTER_PORT": free_with_metrics(),
             "RETRIEVAL_PORT": free_with_metrics(),
             "WORKER_PORT": free_with_metrics(),
+            "GOVERNOR_PORT": free_with_metrics(GOVERNOR_METRICS_OFFSET),
             "EMBEDDED_POSTGRES_PORT": free_port(),
             "EMBEDDED_REDIS_PORT": free_port(),
         }
         self.ports = [*own.values(), *(own[name] + METRICS_OFFSET for name in list(own)[:3])]
+        self.ports.append(own["GOVERNOR_PORT"] + GOVERNOR_METRICS_OFFSET)
         self.router_url = f"http://127.0.0.1:{own['ROUTER_PORT']}"
         settings = {
             "DATA_DIR": "data",
@@ -104,11 +107,11 @@ class Lab:
         return answer
 
 
-def free_with_metrics() -> int:
+def free_with_metrics(offset: int = METRICS_OFFSET) -> int:
     """A free port whose metrics port is free as well."""
     while True:
         port = free_port()
-        if port + METRICS_OFFSET <= 65535 and is_free("127.0.0.1", port + METRICS_OFFSET):
+        if port + offset <= 65535 and is_free("127.0.0.1", port + offset):
             return port
 
 
@@ -135,7 +138,7 @@ def test_a_question_is_answered_from_the_corpus_and_ctrl_c_leaves_nothing(lab: L
     assert "half past six" in str(answer["text"])
     assert "lock.md" in str(answer["citations"])
     assert "\x1b" not in lab.said()
-    assert len(re.findall(r"^ready ", lab.said(), re.MULTILINE)) == 6
+    assert len(re.findall(r"^ready ", lab.said(), re.MULTILINE)) == 7
 
     asked = lab.command("ask", "When does the upper gate open?")
     assert asked.returncode == 0, asked.stderr
@@ -147,6 +150,12 @@ def test_a_question_is_answered_from_the_corpus_and_ctrl_c_leaves_nothing(lab: L
     examined = lab.command("doctor")
     assert examined.returncode == 0, examined.stdout
     assert "1 documents" in examined.stdout
+
+    (lab.folder / "job.json").write_text('{"prompt": "What is a weir?", "max_tokens": 5}')
+    sent = lab.command("governor", "send", "job.json", "--quiet")
+    assert (sent.returncode, sent.stderr) == (0, "")
+    assert json.loads(sent.stdout)["usage"]["completion_tokens"] == 5
+    assert lab.command("governor", "ping").returncode == 0
 
     lab.signal_group(signal.SIGINT)
     assert lab.exit_code() == 0

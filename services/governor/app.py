@@ -1,0 +1,81 @@
+"""The composition root: every part of the governor is made here, and nowhere else."""
+
+from __future__ import annotations
+
+import random
+import resource
+
+from services.governor.backends import Backend, HttpBackend, StubBackend
+from services.governor.config import GovernorSettings
+from services.governor.gate import Bounds, Gate
+from services.governor.metrics import GovernorMetrics
+from services.governor.server import Patience, Server
+from services.runtime.drain import Drain
+from services.runtime.keepalive import Pool
+from services.runtime.log import Log
+from services.runtime.serve import Process
+from services.runtime.telemetry import metrics_app, new_registry
+
+NAME = "governor"
+SPARE_DESCRIPTORS = 24  # for the log, the loop, the listeners, scrapes, and telling one connection too many so
+
+
+def build(settings: GovernorSettings) -> Process:
+    """The governor, ready to be run."""
+    log = Log(NAME, settings.log_level)
+    registry = new_registry()
+    metrics = GovernorMetrics(registry)
+    gate = Gate(
+        cap=settings.governor_max_inflight,
+        bounds=bounds(settings),
+        random=random.Random().random,
+        tokens=settings.tokens,
+    )
+    patience = Patience(
+        write_s=settings.write_stall_s,
+        word_every_s=settings.governor_word_every_s,
+        connections=most_connections(settings),
+    )
+    server = Server(gate, backend(settings), patience=patience, metrics=metrics, log=log)
+    metrics.watch(gate, lambda: len(server.connections))
+    return Process(
+        name=NAME,
+        listener=server,
+        metrics=metrics_app(registry),
+        log=log,
+        drain=Drain(),
+        host=settings.host,
+        port=settings.governor_port,
+        metrics_host=settings.metrics_host,
+        metrics_port=settings.metrics_port,
+        drain_timeout_s=settings.drain_timeout_s,
+        port_variable="GOVERNOR_PORT",
+    )
+
+
+def backend(settings: GovernorSettings) -> Backend:
+    """What a slot is for."""
+    if settings.governor_backend == "stub":
+        return StubBackend(settings.governor_stub_ms / 1000)
+    pool = Pool(settings.governor_upstream_url, max_connections=settings.governor_max_inflight)
+    key = settings.governor_upstream_key.get_secret_value()
+    return HttpBackend(pool, api_key=key, within_s=settings.http_timeout_s)
+
+
+def bounds(settings: GovernorSettings) -> Bounds:
+    """What connections may take."""
+    return Bounds(
+        line_bytes=settings.governor_line_bytes,
+        jobs=settings.governor_jobs,
+        connection_bytes=settings.governor_connection_bytes,
+        total_bytes=settings.governor_total_bytes,
+        idle_s=settings.governor_idle_s,
+    )
+
+
+def most_connections(settings: GovernorSettings) -> int:
+    """As many as are asked for, or as the descriptors of this process allow beside its slots' own."""
+    allowed, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if allowed == resource.RLIM_INFINITY:
+        return settings.max_connections
+    return max(1, min(settings.max_connections, allowed - SPARE_DESCRIPTORS - min(settings.governor_max_inflight, 8)))

@@ -1,0 +1,118 @@
+"""What a slot is for: something that runs a payload and says what came of it.
+
+A backend raises nothing for what can happen to it: each way to end is a `Result`. It is cancelled when its client has
+gone or its time has passed, and lets go of whatever it held then.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import math
+import re
+from typing import Protocol
+
+from services.governor.protocol import Ended, Result, Work
+from services.runtime.keepalive import Pool, Reply
+from services.runtime.upstream import UpstreamError
+
+RESULT_BYTES = 1_048_576  # of an answer that is passed back
+FULL = (429, 503)
+_TYPE = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+/[\x20-\x7e]{1,127}", re.ASCII)
+_TOKEN = re.compile(r"[\x21-\x7e]+", re.ASCII)  # what a header can carry
+
+
+class Backend(Protocol):
+    """Runs one payload at a time for each slot."""
+
+    async def run(self, work: Work) -> Result:
+        """What came of it."""
+        ...
+
+    async def close(self) -> None:
+        """Let go of everything."""
+        ...
+
+
+class StubBackend:
+    """Sleeps, and has nothing to say: for a demonstration of what a cap does, without a GPU."""
+
+    def __init__(self, sleep_s: float) -> None:
+        self._sleep_s = sleep_s
+
+    async def run(self, work: Work) -> Result:
+        """Sleep for as long as always."""
+        if self._sleep_s:
+            await asyncio.sleep(self._sleep_s)
+        return Result(Ended.DONE, self._sleep_s)
+
+    async def close(self) -> None:
+        """Nothing is held."""
+
+
+class HttpBackend:
+    """Posts the payload, whatever it is, to one address: Weir's router by default, or a worker itself.
+
+    The bytes are never looked into. Who they are from is said by the frame's `auth`, or for all by `api_key`. How long
+    there is, is said by the header that Envoy says it with: a router takes more than its longest deadline for that
+    one, and would refuse as much in a header of its own. A server that is full says so with 429 or 503, and its client
+    is told to come back when that server said; any other answer that is not a success is a failure, and is shown.
+    """
+
+    def __init__(self, pool: Pool, *, api_key: str, within_s: float) -> None:
+        self._pool = pool
+        self._api_key = api_key
+        self._within_s = within_s
+
+    async def run(self, work: Work) -> Result:
+        """Post it, and read the whole answer."""
+        began = asyncio.get_running_loop().time()
+        left_s = math.inf if work.deadline is None else work.deadline - began
+        within_s = min(self._within_s, left_s)
+        try:
+            async with asyncio.timeout(within_s):
+                return await self._posted(work, within_s)
+        except TimeoutError:
+            return Result(
+                Ended.LATE if left_s <= self._within_s else Ended.FAILED,
+                shown={"error": f"no answer within {within_s:g} s"},
+            )
+        except UpstreamError as error:
+            return Result(Ended.FAILED, shown={"error": str(error)})
+
+    async def close(self) -> None:
+        """Close what is idle."""
+        self._pool.close()
+
+    async def _posted(self, work: Work, within_s: float) -> Result:
+        payload, headers = bytes(work.payload), self._headers(work, within_s)
+        with await self._pool.request(b"POST", b"", body=payload, headers=headers) as answer:
+            body = await answer.read(RESULT_BYTES)
+        if answer.status in FULL and answer.header(b"x-should-retry") != b"false":
+            return Result(Ended.REFUSED, retry_s=_retry_s(answer))
+        shown = {
+            "status": answer.status,
+            "content_type": (answer.header(b"content-type") or b"").decode("latin-1"),
+            "body_b64": base64.b64encode(body).decode("ascii"),
+        }
+        return Result(Ended.DONE if 200 <= answer.status < 300 else Ended.FAILED, shown=shown)
+
+    def _headers(self, work: Work, within_s: float) -> list[tuple[bytes, bytes]]:
+        content_type = work.content_type if _TYPE.fullmatch(work.content_type) else "application/json"
+        headers = [
+            (b"content-type", content_type.encode("ascii")),
+            (b"x-envoy-expected-rq-timeout-ms", b"%d" % max(1, math.floor(within_s * 1000))),
+        ]
+        token = work.auth or self._api_key
+        if _TOKEN.fullmatch(token):
+            headers.append((b"authorization", b"Bearer " + token.encode("ascii")))
+        return headers
+
+
+def _retry_s(answer: Reply) -> float:
+    """When the server wants to be asked again; 0 where it does not say."""
+    for name, unit_s in ((b"retry-after-ms", 0.001), (b"retry-after", 1.0)):
+        said = answer.header(name)
+        if said is not None and said.isdigit() and len(said) < 10:
+            return int(said) * unit_s
+    return 0.0

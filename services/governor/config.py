@@ -1,0 +1,74 @@
+"""Settings of the governor."""
+
+from __future__ import annotations
+
+import re
+from typing import Literal
+
+from pydantic import Field, SecretStr, field_validator, model_validator
+
+from services.governor.upload import MOST_PAYLOAD_BYTES
+from services.runtime.settings import ServiceSettings
+
+LEAST_TOKEN = 16
+
+
+class GovernorSettings(ServiceSettings):
+    """One governor: a cap, the bounds of its connections, and what a slot is for."""
+
+    governor_port: int = Field(7777, ge=0, le=65535, description="port of the governor")
+    metrics_port: int = Field(9007, ge=0, le=65535, description="port of the governor's metrics listener")
+    governor_max_inflight: int = Field(4, ge=1, le=100_000, description="jobs that run at once, over all connections")
+    governor_backend: Literal["http", "stub"] = Field(
+        "http", description="what a job does: be posted to GOVERNOR_UPSTREAM_URL, or only sleep"
+    )
+    governor_upstream_url: str = Field(
+        "http://127.0.0.1:8000/v1/completions",
+        pattern=r"^https?://[^/\s]+(/\S*)?$",
+        description="where payloads are posted, whatever they are",
+    )
+    governor_upstream_key: SecretStr = Field(
+        SecretStr(""), description="API key to post with, for clients whose frames carry none"
+    )
+    governor_stub_ms: float = Field(200.0, ge=0, le=3_600_000, description="milliseconds a stub's job sleeps")
+    governor_tokens: SecretStr = Field(
+        SecretStr(""), description="words, with commas between, one of which a frame must carry as auth; empty: none"
+    )
+    governor_idle_s: float = Field(
+        60.0, gt=0, le=86_400, description="seconds in which a client must send a whole line"
+    )
+    governor_word_every_s: float = Field(
+        10.0, gt=0, le=600, description="seconds after which the client of a running job is told that it still runs"
+    )
+    governor_line_bytes: int = Field(262_144, ge=1024, le=16_777_216, description="longest line, bytes")
+    governor_jobs: int = Field(64, ge=1, le=65_536, description="jobs a connection may have begun")
+    governor_connection_bytes: int = Field(
+        67_108_864, ge=1_048_576, le=4_294_967_296, description="bytes that one connection's payloads may reserve"
+    )
+    governor_total_bytes: int = Field(
+        268_435_456, ge=1_048_576, le=68_719_476_736, description="bytes that all connections' payloads may reserve"
+    )
+
+    @property
+    def tokens(self) -> frozenset[str]:
+        """What a frame's `auth` is compared with."""
+        return frozenset(filter(None, map(str.strip, self.governor_tokens.get_secret_value().split(","))))
+
+    @field_validator("governor_tokens")
+    @classmethod
+    def _tokens_are_long(cls, tokens: SecretStr) -> SecretStr:
+        words = [word for word in re.split(r"\s*,\s*", tokens.get_secret_value().strip()) if word]
+        if any(len(word) < LEAST_TOKEN for word in words):
+            raise ValueError(f"each has at least {LEAST_TOKEN} characters")
+        return tokens
+
+    @model_validator(mode="after")
+    def _payloads_fit(self) -> GovernorSettings:
+        if self.governor_connection_bytes < MOST_PAYLOAD_BYTES + self.governor_line_bytes:
+            raise ValueError(
+                f"GOVERNOR_CONNECTION_BYTES must hold a payload of {MOST_PAYLOAD_BYTES:,} bytes and a line: "
+                f"at least {MOST_PAYLOAD_BYTES + self.governor_line_bytes:,}"
+            )
+        if self.governor_total_bytes < self.governor_connection_bytes:
+            raise ValueError("GOVERNOR_TOTAL_BYTES must be at least GOVERNOR_CONNECTION_BYTES")
+        return self

@@ -1,0 +1,291 @@
+"""A line that a client sent, as a frame: what may stand in it, and what its first letters say where it is none.
+
+The wire is heptamini v1, whose server reads JSON as Go does. So a key may be written in other letter case, of equal
+keys the last one counts, `null` is as good as nothing, unknown keys are skipped, and what is not UTF-8 becomes U+FFFD;
+but one value of a wrong type spoils the whole line. Numbers are unsigned and have 64 bits: `1.0` and `1e2` are none.
+
+Nearly every line has exactly the keys of one of three shapes, each once. Those are read at once by msgspec, a third
+of the time. As many colons as a shape has keys say that nothing else can be there: none twice, none unknown. Whatever
+does not fit, for whatever reason, is read with care, so that the short way decides nothing by itself.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Mapping
+from typing import Annotated, Any, NoReturn, TypeVar
+
+import msgspec
+
+U64 = 2**64
+TRIMMED = "\t\n\v\f\r \x85\xa0\u1680" + "".join(map(chr, range(0x2000, 0x200B))) + "\u2028\u2029\u202f\u205f\u3000"
+
+# What a line that is no frame begins with, and what it is then called. The first that fits decides.
+LOOKS_LIKE = (
+    (("GET ", "POST ", "PUT ", "HEAD "), "http_request"),
+    (("GIF87a", "GIF89a"), "binary_gif"),
+    (("<!DOCTYPE", "<html", "<HTML"), "html_document"),
+    (("<?xml", "<rss", "<feed"), "xml_document"),
+    (("[",), "json_array"),
+    (("{",), "json_malformed"),
+    (("",), "not_json"),
+)
+
+
+class NotAFrame(Exception):
+    """The line cannot be read; the message is its `need_code`."""
+
+
+class Manifest(msgspec.Struct, gc=False):
+    """What a payload will be. Sizes in bytes; 0 and '' where nothing was said."""
+
+    payload_id: str = ""
+    content_type: str = ""
+    content_encoding: str = ""
+    cipher: str = ""
+    total_bytes: int = 0
+    chunk_bytes: int = 0
+    chunks: int = 0
+    sha256: str = ""
+
+
+class Chunk(msgspec.Struct, gc=False):
+    """One piece of a payload, in base64. Its `offset` is read and not believed."""
+
+    payload_id: str = ""
+    index: int = 0
+    offset: int = 0
+    sha256: str = ""
+    bytes_b64: str = ""
+
+
+class Frame(msgspec.Struct):
+    """A line that could be read: whether it makes sense is for `fault` to say."""
+
+    v: int = 0
+    verb: str = ""
+    job: str = ""
+    seq: int = 0
+    ttl_ms: int = 0
+    status: str = ""
+    payload_manifest: Manifest | None = None
+    payload_chunk: Chunk | None = None
+    need_code: str = ""
+    retry_hint_ms: int = 0
+    error_code: str = ""
+    receipts: int = 0
+    auth: str = ""
+
+    @property
+    def sound(self) -> bool:
+        """Whether the envelope is: a known verb with what belongs to it, and nothing that only a server says."""
+        rule = _RULES.get(self.verb)
+        return self.v == 0 and self.job != "" and self.seq > 0 and rule is not None and rule(self)
+
+    @property
+    def _payloads(self) -> int:
+        return (self.payload_manifest is not None) + (self.payload_chunk is not None)
+
+    @property
+    def _says_what_servers_say(self) -> bool:
+        return bool(self.status or self.need_code or self.error_code or self.retry_hint_ms or self.receipts)
+
+
+_Small = Annotated[int, msgspec.Meta(ge=0, le=U64 // 2 - 1)]
+
+
+class _WholeManifest(Manifest, kw_only=True, gc=False):
+    payload_id: str
+    content_type: str
+    content_encoding: str
+    cipher: str
+    total_bytes: _Small
+    chunk_bytes: _Small
+    chunks: _Small
+    sha256: str
+
+
+class _WholeChunk(Chunk, kw_only=True, gc=False):
+    payload_id: str
+    index: _Small
+    offset: _Small
+    sha256: str
+    bytes_b64: str
+
+
+class _Ping(Frame, kw_only=True):
+    v: _Small
+    verb: str
+    job: str
+    seq: _Small
+    ttl_ms: _Small
+
+
+class _WithManifest(_Ping, kw_only=True):
+    payload_manifest: _WholeManifest
+
+
+class _WithChunk(_Ping, kw_only=True):
+    payload_chunk: _WholeChunk
+
+
+_SHAPES: Mapping[int, msgspec.json.Decoder[Frame]] = {
+    5: msgspec.json.Decoder(_Ping),
+    6 + 8: msgspec.json.Decoder(_WithManifest),
+    6 + 5: msgspec.json.Decoder(_WithChunk),
+}
+"""By how many keys there are, those of the payload included."""
+
+_RULES: Mapping[str, Callable[[Frame], bool]] = {
+    "ping": lambda frame: frame._payloads == 0 and not frame._says_what_servers_say,
+    "share": lambda frame: frame._payloads == 1 and not frame._says_what_servers_say,
+    "clarify": lambda frame: frame._payloads == 0 and frame.status != "",
+    "confirm": lambda frame: frame._payloads == 0 and frame.status != "",
+}
+
+
+class _Pairs(list[tuple[str, Any]]):
+    """An object, with every key it had, in order."""
+
+
+class _Number(str):
+    """A number, as it was written."""
+
+    __slots__ = ()
+
+
+class _WrongType(Exception):
+    """A value that its key cannot have."""
+
+
+def _no_constant(name: str) -> NoReturn:
+    raise _WrongType(name)
+
+
+_DECODER = json.JSONDecoder(
+    object_pairs_hook=_Pairs, parse_int=_Number, parse_float=_Number, parse_constant=_no_constant
+)
+_SURROGATES = re.compile("[\ud800-\udfff]")
+
+
+def read(line: bytes) -> Frame | None:
+    """The frame on this line; None for a blank one. Raises NotAFrame."""
+    shape = _SHAPES.get(line.count(b":"))
+    if shape is not None and b"-0" not in line:  # the one number that only a version may be
+        try:
+            return shape.decode(line)
+        except (ValueError, RecursionError):
+            pass  # another frame with as many colons, or none
+    return read_with_care(line)
+
+
+def read_with_care(line: bytes) -> Frame | None:
+    """The same for any line."""
+    text = line.decode("utf-8", "surrogateescape").strip(TRIMMED)  # so each bad byte becomes one U+FFFD, as there
+    if not text:
+        return None
+    try:
+        value = _DECODER.decode(text)
+        return Frame() if value is None else _fill(Frame(), value, _FRAME)
+    except (ValueError, _WrongType, RecursionError):
+        raise NotAFrame(_looks_like(text)) from None
+
+
+def _looks_like(text: str) -> str:
+    return next(name for beginnings, name in LOOKS_LIKE if text.startswith(beginnings))
+
+
+T = TypeVar("T", Frame, Manifest, Chunk)
+Reader = Callable[[Any, Any], Any]
+"""What a value becomes, given what its key had before. Raises _WrongType."""
+
+
+def _fill(into: T, value: Any, readers: Mapping[str, Reader]) -> T:
+    if type(value) is not _Pairs:
+        raise _WrongType
+    for key, given in value:
+        name = key if key in readers else _folded(key)
+        reader = readers.get(name)
+        if reader is not None:
+            setattr(into, name, reader(given, getattr(into, name)))
+    return into
+
+
+def _folded(key: str) -> str:
+    """Go compares letters by Unicode's simple folding: two of them look like none of ASCII's and are."""
+    return key.lower() if key.isascii() else key.replace("\u017f", "s").lower()
+
+
+def _text(given: Any, before: str) -> str:
+    if type(given) is str:
+        return given if given.isascii() else _SURROGATES.sub("\ufffd", given)
+    if given is None:
+        return before
+    raise _WrongType
+
+
+def _optional_text(given: Any, before: str) -> str:
+    """Of a key that the original does not know, and whose value it therefore lets be anything."""
+    return _text(given, before) if type(given) is str else before
+
+
+def _unsigned(given: Any, before: int) -> int:
+    if type(given) is _Number and len(given) <= 20 and given.isdigit() and (number := int(given)) < U64:
+        return number
+    if given is None:
+        return before
+    raise _WrongType
+
+
+def _version(given: Any, before: int) -> int:
+    """The one signed number."""
+    if type(given) is _Number and len(given) <= 20 and given.removeprefix("-").isdigit():
+        number = int(given)
+        if -U64 // 2 <= number < U64 // 2:
+            return number
+    if given is None:
+        return before
+    raise _WrongType
+
+
+def _manifest(given: Any, before: Manifest | None) -> Manifest | None:
+    return None if given is None else _fill(before or Manifest(), given, _MANIFEST)
+
+
+def _chunk(given: Any, before: Chunk | None) -> Chunk | None:
+    return None if given is None else _fill(before or Chunk(), given, _CHUNK)
+
+
+def _receipts(given: Any, _: int) -> int:
+    """How many there are: a client has none to give."""
+    if given is None:
+        return 0
+    if type(given) is not list:
+        raise _WrongType
+    for receipt in given:
+        if receipt is None:
+            continue
+        if type(receipt) is not _Pairs:
+            raise _WrongType
+        for key, value in receipt:
+            name = _folded(key)
+            if name == "kind":
+                _text(value, "")
+            elif name == "value_u64":
+                _unsigned(value, 0)
+    return len(given)
+
+
+_FRAME: Mapping[str, Reader] = {
+    "v": _version, "verb": _text, "job": _text, "seq": _unsigned, "ttl_ms": _unsigned, "status": _text,
+    "payload_manifest": _manifest, "payload_chunk": _chunk, "need_code": _text, "retry_hint_ms": _unsigned,
+    "error_code": _text, "receipts": _receipts, "auth": _optional_text,
+}  # fmt: skip
+_MANIFEST: Mapping[str, Reader] = {
+    "payload_id": _text, "content_type": _text, "content_encoding": _text, "cipher": _text,
+    "total_bytes": _unsigned, "chunk_bytes": _unsigned, "chunks": _unsigned, "sha256": _text,
+}  # fmt: skip
+_CHUNK: Mapping[str, Reader] = {
+    "payload_id": _text, "index": _unsigned, "offset": _unsigned, "sha256": _text, "bytes_b64": _text,
+}  # fmt: skip

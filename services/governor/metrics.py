@@ -1,0 +1,73 @@
+"""What the governor counts: the original's five names, for dashboards that have them, and its own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from services.governor.gate import Gate
+from services.governor.protocol import Ended
+from services.runtime.telemetry import SECONDS_BUCKETS
+
+
+class _AsTheOriginal(Collector):
+    """Read from the gate when asked: what the replies say and what a scrape says cannot differ."""
+
+    def __init__(self, gate: Gate) -> None:
+        self._gate = gate
+
+    def collect(self) -> Iterable[Metric]:
+        standing = self._gate.standing
+        yield _gauge("heptamini_backend_inflight", "jobs that run", standing.inflight)
+        yield _gauge("heptamini_backend_cap", "jobs that may run at once", standing.cap)
+        yield _gauge("heptamini_server_health", "1: a slot is free", int(standing.inflight < standing.cap))
+        yield _counter("heptamini_executed", "jobs that were started", standing.executed_total)
+        yield _counter("heptamini_yielded", "times a client was told to come back", standing.yielded_total)
+
+
+def _gauge(name: str, told: str, value: float) -> Metric:
+    family = GaugeMetricFamily(name, told)
+    family.add_metric([], value)
+    return family
+
+
+def _counter(name: str, told: str, value: float) -> Metric:
+    family = CounterMetricFamily(name, told)
+    family.add_metric([], value)
+    return family
+
+
+class GovernorMetrics:
+    """Children are made once."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self._registry = registry
+        jobs = Counter("weir_governor_jobs", "jobs that had a slot, by how they ended", ["outcome"], registry=registry)
+        self._jobs = {ended: jobs.labels(ended.value) for ended in Ended}
+        self._seconds = Histogram(
+            "weir_governor_job_seconds", "how long jobs kept their slot", buckets=SECONDS_BUCKETS, registry=registry
+        )
+        self.refused_connections = Counter(
+            "weir_governor_connections_refused", "connections beyond the most that are held", registry=registry
+        )
+        self.unread = Counter(
+            "weir_governor_unread", "connections that were cut off because their peer did not read", registry=registry
+        )
+
+    def ended(self, ended: Ended, seconds: float) -> None:
+        """A job gave its slot back."""
+        self._jobs[ended].inc()
+        self._seconds.observe(seconds)
+
+    def watch(self, gate: Gate, connections: Callable[[], int]) -> None:
+        """What is read when a scrape asks."""
+        self._registry.register(_AsTheOriginal(gate))
+        for name, told, read in (
+            ("weir_governor_connections", "connections that are held", connections),
+            ("weir_governor_waiting", "clients that were told to come back and are not back", lambda: gate.waiting),
+            ("weir_governor_held_bytes", "bytes that payloads and half lines have reserved", lambda: gate.held_bytes),
+        ):
+            Gauge(name, told, registry=self._registry).set_function(read)

@@ -1,0 +1,132 @@
+"""What the governor says: one table of every reply, and the line that each becomes.
+
+Keys come in a fixed order, and those that have nothing to say are left out. No sentence ever goes on the wire, only
+codes. What is escaped is what Go escapes: `<`, `>` and `&` as well, and all controls but three by their number.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from services.governor.frame import U64
+
+DONE, ABORT, YIELD, IDLE, GONE = 1, 2, 3, 4, 5
+"""`conn.outcome`"""
+BUSY, BAD_FRAME, BAD_MANIFEST, QUOTA, PEER_GONE, BACKEND, TIMED_OUT, LATE = 1, 2, 3, 5, 7, 8, 9, 10
+"""`conn.outcome_reason`. The last is this governor's own: a deadline has passed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Say:
+    """A kind of reply. `step` is what the reply's `seq` is ahead of the frame's."""
+
+    verb: str
+    status: str
+    need: str = ""
+    error: str = ""
+    step: int = 1
+    outcome: int = 0
+    reason: int = 0
+
+
+OK_PING = Say("confirm", "ok")
+OK = Say("clarify", "ok")
+MANIFEST_BAD = Say("clarify", "need", "manifest_invalid", "need_manifest_fix", reason=BAD_MANIFEST)
+EARLY_YIELD = Say("clarify", "yield", "server_busy", "busy", outcome=YIELD, reason=BUSY)
+YIELDED = Say("clarify", "yield", "server_busy", "busy", step=2, outcome=YIELD, reason=BUSY)
+FINISHED = Say("confirm", "done", step=2, outcome=DONE)
+BACKEND_FAILED = Say("confirm", "abort", "backend_error", "backend_error", step=2, outcome=ABORT, reason=BACKEND)
+TOO_LATE = Say("confirm", "abort", "deadline", "deadline", outcome=ABORT, reason=LATE)
+RAN_LATE = Say("confirm", "abort", "deadline", "deadline", step=2, outcome=ABORT, reason=LATE)
+ENVELOPE_BAD = Say("clarify", "need", "envelope_invalid", "bad_envelope", reason=BAD_FRAME)
+NOT_KNOWN = Say("clarify", "need", "auth_required", "auth", reason=BAD_FRAME)
+NO_PAYLOAD = Say("clarify", "need", "missing_payload", "need_manifest_or_chunk", reason=BAD_FRAME)
+LINE_TOO_LONG = Say("confirm", "abort", "line_too_large", "bad_frame", outcome=ABORT, reason=BAD_FRAME)
+TOO_MANY_JOBS = Say("confirm", "abort", "too_many_jobs", "quota", outcome=ABORT, reason=QUOTA)
+TOO_MANY_BYTES = Say("confirm", "abort", "too_many_bytes", "quota", outcome=ABORT, reason=QUOTA)
+TOO_MANY_PEERS = Say("confirm", "abort", "too_many_connections", "quota", outcome=ABORT, reason=QUOTA)
+IDLE_TOO_LONG = Say("confirm", "abort", "idle_timeout", "timeout", outcome=IDLE, reason=TIMED_OUT)
+HAS_GONE = Say("confirm", "abort", "peer_gone", "conn_closed", outcome=GONE, reason=PEER_GONE)
+DRAINING = Say("confirm", "abort", "server_draining", "draining", outcome=ABORT)
+
+
+def not_a_frame(need: str) -> Say:
+    """The reply to a line that cannot be read."""
+    return Say("clarify", "need", need, "bad_frame", reason=BAD_FRAME)
+
+
+def chunk_refused(need: str) -> Say:
+    """The reply to a chunk that does not fit."""
+    return Say("clarify", "need", need, "need_more")
+
+
+class Standing(NamedTuple):
+    """How the governor stands: what every reply reports."""
+
+    inflight: int
+    cap: int
+    executed_total: int
+    yielded_total: int
+
+
+_PLAIN = re.compile(r"[A-Za-z0-9_.:/ -]*", re.ASCII)
+_SHORT = {"\n": "\\n", "\r": "\\r", "\t": "\\t", '"': '\\"', "\\": "\\\\"}
+_ESCAPED = re.compile('[\x00-\x1f"\\\\<>&\u2028\u2029]')
+
+
+def quoted(text: str) -> str:
+    """A JSON string, as Go writes it."""
+    if _PLAIN.fullmatch(text):
+        return f'"{text}"'
+    return '"' + _ESCAPED.sub(lambda found: _SHORT.get(found[0]) or f"\\u{ord(found[0]):04x}", text) + '"'
+
+
+def line(
+    say: Say,
+    standing: Standing,
+    *,
+    job: str,
+    seq: int,
+    ttl_ms: int,
+    bytes_in: int = 0,
+    hint_ms: int = 0,
+    backend_ms: int | None = None,
+    result: Iterable[tuple[str, object]] = (),
+) -> bytes:
+    """One reply. `seq` is that of the frame it answers; `result` what the backend returned, which old clients skip."""
+    parts = [
+        f'{{"v":0,"verb":"{say.verb}","job":{quoted(job)},"seq":{(seq + say.step) % U64},"ttl_ms":{ttl_ms},'
+        f'"status":"{say.status}"'
+    ]
+    if say.need:
+        parts.append(f',"need_code":"{say.need}"')
+    if hint_ms:
+        parts.append(f',"retry_hint_ms":{hint_ms}')
+    if say.error:
+        parts.append(f',"error_code":"{say.error}"')
+    parts.append(
+        f',"receipts":[{{"kind":"server.health","value_u64":{int(standing.inflight < standing.cap)}}},'
+        f'{{"kind":"backend.inflight","value_u64":{standing.inflight}}},'
+        f'{{"kind":"backend.cap","value_u64":{standing.cap}}},'
+        f'{{"kind":"server.executed_total","value_u64":{standing.executed_total}}},'
+        f'{{"kind":"server.yielded_total","value_u64":{standing.yielded_total}}},'
+        f'{{"kind":"cdr.bytes_in","value_u64":{bytes_in}}}'
+    )
+    for kind, value in (
+        ("cdr.backend.ms", backend_ms),
+        ("conn.outcome", say.outcome or None),
+        ("conn.outcome_reason", say.reason or None),
+        ("conn.retry_hint_ms", hint_ms or None),
+    ):
+        if value is not None:
+            parts.append(f',{{"kind":"{kind}","value_u64":{value}}}')
+    parts.append("]")
+    shown = dict(result)
+    if shown:
+        parts.append(f',"result":{json.dumps(shown, separators=(",", ":"))}')
+    parts.append("}\n")
+    return "".join(parts).encode()

@@ -1,0 +1,133 @@
+"""A governor on a real socket, and clients that speak to it."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import json
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+from prometheus_client.parser import text_string_to_metric_families
+
+from services.governor.backends import Backend
+from services.governor.gate import Bounds, Gate
+from services.governor.metrics import GovernorMetrics
+from services.governor.protocol import Ended, Result, Work
+from services.governor.server import Patience, Server
+from services.runtime.drain import Drain
+from services.runtime.log import Log
+from services.runtime.serve import Process, running
+from services.runtime.telemetry import metrics_app, new_registry
+
+
+class Held(Backend):
+    """Jobs that end when the test says so."""
+
+    def __init__(self) -> None:
+        self.running = 0
+        self.most = 0
+        self.started = 0
+        self.cancelled = 0
+        self.let_go = asyncio.Semaphore(0)
+        self.result = Result(Ended.DONE)
+
+    async def run(self, work: Work) -> Result:
+        self.started += 1
+        self.running += 1
+        self.most = max(self.most, self.running)
+        try:
+            await self.let_go.acquire()
+        except asyncio.CancelledError:
+            self.cancelled += 1
+            raise
+        finally:
+            self.running -= 1
+        return self.result
+
+    async def close(self) -> None: ...
+
+
+@dataclass
+class Stand:
+    """A running governor."""
+
+    process: Process
+    server: Server
+    gate: Gate
+    lines: list[Line] = field(default_factory=list)
+
+    async def connect(self, **options: Any) -> Line:
+        reader, writer = await asyncio.open_connection("127.0.0.1", self.process.bound_port, limit=2**24, **options)
+        self.lines.append(Line(reader, writer))
+        return self.lines[-1]
+
+
+class Line:
+    """A client's connection: lines out, replies in."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.reader = reader
+        self.writer = writer
+
+    async def say(self, *lines: bytes) -> None:
+        self.writer.write(b"".join(lines))
+        await self.writer.drain()
+
+    async def hear(self) -> dict[str, Any] | None:
+        """The next reply; None at the end."""
+        line = await self.reader.readline()
+        heard: dict[str, Any] | None = json.loads(line) if line else None
+        return heard
+
+    async def ask(self, line: bytes) -> dict[str, Any]:
+        await self.say(line)
+        heard = await self.hear()
+        assert heard is not None
+        return heard
+
+    async def close(self) -> None:
+        self.writer.close()
+
+
+@asynccontextmanager
+async def governor(
+    backend: Backend, *, cap: int = 1, patience: Patience | None = None, grace_s: float = 10.0, **bounds: Any
+) -> AsyncIterator[Stand]:
+    log, registry = Log("test", stream=io.BytesIO()), new_registry()
+    metrics = GovernorMetrics(registry)
+    gate = Gate(cap=cap, bounds=Bounds(**bounds), random=lambda: 0.0)
+    server = Server(gate, backend, patience=patience or Patience(), metrics=metrics, log=log)
+    metrics.watch(gate, lambda: len(server.connections))
+    process = Process(
+        name="governor", listener=server, metrics=metrics_app(registry), log=log, drain=Drain(),
+        host="127.0.0.1", port=0, metrics_host="127.0.0.1", metrics_port=0, drain_timeout_s=grace_s,
+    )  # fmt: skip
+    try:
+        stand = Stand(process, server, gate)
+        async with running(process):
+            yield stand
+    finally:
+        for line in stand.lines:
+            line.writer.transport.abort()
+        await asyncio.sleep(0)  # they hear of it
+        log.close()
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    """Wait for a condition rather than for a time."""
+    async with asyncio.timeout(30):
+        while not condition():
+            await asyncio.sleep(0.005)
+
+
+async def scraped(stand: Stand) -> dict[str, float]:
+    """Every sample without labels on the metrics listener."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", stand.process.bound_metrics_port)
+    writer.write(b"GET /metrics HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n")
+    text = (await reader.read()).split(b"\r\n\r\n", 1)[1].decode()
+    writer.close()
+    found = (sample for family in text_string_to_metric_families(text) for sample in family.samples)
+    return {sample.name: sample.value for sample in found if not sample.labels}

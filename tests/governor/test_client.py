@@ -1,0 +1,217 @@
+"""The client against a real governor, and against a server that behaves as the original does."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from services.governor.backends import StubBackend
+from services.governor.client import Client, Effort, Exit, Failed, connect, result_of, told_in_csv, told_in_words
+from services.governor.protocol import Ended, Result
+from services.governor.server import Patience
+from tests.governor.stand import Held, Stand, governor, until
+
+DATA = b"a payload of a few chunks"
+
+
+async def client_of(port: int, effort: Effort | None = None, tell: Callable[[Any], None] = lambda _: None) -> Client:
+    return await connect(("127.0.0.1", port), job="J_test", effort=effort or Effort(), tell=tell)
+
+
+async def sent(stand: Stand, effort: Effort | None = None, data: bytes = DATA) -> dict[str, Any]:
+    client = await client_of(stand.process.bound_port, effort)
+    try:
+        return await client.send(data, chunk_bytes=8, content_type="text/plain")
+    finally:
+        client.close()
+
+
+def test_a_crowd_that_obeys_its_hints_comes_through_one_slot() -> None:
+    async def main() -> None:
+        async with governor(StubBackend(0.01)) as stand:
+            replies = await asyncio.gather(*(sent(stand) for _ in range(20)))
+            assert [reply["status"] for reply in replies] == ["done"] * 20
+            assert stand.gate.yielded_total >= 19
+            assert (stand.gate.standing.executed_total, stand.gate.waiting, stand.gate.held_bytes) == (20, 0, 0)
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("data", [b"", b"x", bytes(range(256)) * 40])
+def test_any_payload_arrives_as_it_is_and_its_result_comes_back(data: bytes) -> None:
+    class Echo(Held):
+        async def run(self, work):  # type: ignore[no-untyped-def]
+            return Result(Ended.DONE, shown={"status": 200, "body_b64": base64.b64encode(bytes(work.payload)).decode()})
+
+    async def main() -> None:
+        async with governor(Echo()) as stand:
+            assert result_of(await sent(stand, data=data)) == data
+
+    asyncio.run(main())
+
+
+def test_a_failed_job_is_an_abort_that_says_so() -> None:
+    async def main() -> None:
+        backend = Held()
+        backend.result = Result(Ended.FAILED)
+        backend.let_go.release()
+        async with governor(backend) as stand:
+            reply = await sent(stand)
+            assert (reply["status"], reply["error_code"]) == ("abort", "backend_error")
+
+    asyncio.run(main())
+
+
+def test_a_ping_tells_free_from_full_from_gone() -> None:
+    async def main() -> None:
+        backend = Held()
+        async with governor(backend) as stand:
+            port = stand.process.bound_port
+            one = await client_of(port)
+            assert await one.ping() is Exit.DONE
+            busy = asyncio.create_task(sent(stand))
+            await until(lambda: backend.running == 1)
+            assert await one.ping() is Exit.ABORTED
+            backend.let_go.release()
+            await busy
+            one.close()
+        with pytest.raises(Failed, match="cannot connect"):
+            await client_of(port)
+
+    asyncio.run(main())
+
+
+def test_keep_alive_frames_are_read_over() -> None:
+    async def main() -> None:
+        backend = Held()
+        heard: list[str] = []
+        async with governor(backend, patience=Patience(word_every_s=0.02)) as stand:
+            client = await client_of(stand.process.bound_port, tell=lambda reply: heard.append(reply["status"]))
+            sending = asyncio.create_task(client.send(b"x", chunk_bytes=8, content_type=""))
+            await until(lambda: len(heard) > 4)
+            backend.let_go.release()
+            assert (await sending)["status"] == "done"
+            client.close()
+
+    asyncio.run(main())
+
+
+def test_who_gives_up_says_why() -> None:
+    async def main() -> None:
+        backend = Held()
+        async with governor(backend) as stand:
+            busy = asyncio.create_task(sent(stand))
+            await until(lambda: backend.running == 1)
+            with pytest.raises(Failed, match="told to come back 1 times: --max-retries allows 0"):
+                await sent(stand, Effort(retries=0))
+            with pytest.raises(Failed, match="the deadline would pass"):
+                await sent(stand, Effort(deadline_s=0.2))
+            backend.let_go.release()
+            await busy
+
+    asyncio.run(main())
+
+
+async def a_server(answer: Callable[[dict[str, Any]], list[bytes]]) -> asyncio.Server:
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while line := await reader.readline():
+            for said in answer(json.loads(line)):
+                writer.write(said + b"\n")
+        writer.close()
+
+    return await asyncio.start_server(serve, "127.0.0.1", 0)
+
+
+async def against(answer: Callable[[dict[str, Any]], list[bytes]], effort: Effort | None = None) -> dict[str, Any]:
+    server = await a_server(answer)
+    async with server:
+        client = await client_of(server.sockets[0].getsockname()[1], effort)
+        try:
+            return await client.send(DATA, chunk_bytes=8, content_type="")
+        finally:
+            client.close()
+            await asyncio.sleep(0.01)
+
+
+def test_the_originals_refusal_of_a_second_last_chunk_begins_the_upload_again() -> None:
+    """There a yield keeps the payload but takes no chunk twice: only a manifest helps."""
+    seen: list[str] = []
+
+    def original(frame: dict[str, Any]) -> list[bytes]:
+        what = "manifest" if "payload_manifest" in frame else f"chunk {frame['payload_chunk']['index']}"
+        seen.append(what)
+        if what != "chunk 3":
+            status: dict[str, Any] = {"status": "ok"}
+        elif seen.count(what) == 1:
+            status = {"status": "yield", "retry_hint_ms": 1}
+        elif seen.count(what) == 2:
+            status = {"status": "need", "need_code": "chunk_expected_index"}
+        else:
+            status = {"status": "done"}
+        return [json.dumps({"v": 0, "verb": "clarify", "job": "J_test", "seq": 1, **status}).encode()]
+
+    assert asyncio.run(against(original))["status"] == "done"
+    upload = ["manifest", "chunk 0", "chunk 1", "chunk 2", "chunk 3"]
+    assert seen == [*upload, "chunk 3", *upload]
+
+
+@pytest.mark.parametrize(
+    ("said", "why"),
+    [
+        (
+            b'{"verb":"clarify","status":"need","need_code":"manifest_invalid"}',
+            "wants something else: manifest_invalid",
+        ),
+        (b"HTTP/1.1 400 Bad Request", "not a governor"),
+        (b"[]", "not a governor"),
+        (b'{"verb":7}', "not a governor"),
+    ],
+)
+def test_what_is_not_understood_is_told(said: bytes, why: str) -> None:
+    with pytest.raises(Failed, match=why):
+        asyncio.run(against(lambda _: [said]))
+
+
+def test_silence_is_not_waited_for_without_end() -> None:
+    with pytest.raises(Failed, match=r"no reply within 0\.05 s"):
+        asyncio.run(against(lambda _: [], Effort(timeout_s=0.05)))
+
+
+def test_replies_are_told_as_the_originals_client_tells_them() -> None:
+    reply = {"v": 0, "verb": "clarify", "job": "J_a", "seq": 4, "status": "yield", "need_code": "server_busy",
+             "retry_hint_ms": 500, "error_code": "busy"}  # fmt: skip
+    assert told_in_words(reply) == "recv v=0 verb=clarify job=J_a seq=4 status=yield need=server_busy err=busy"
+    assert told_in_csv(reply, 1500) == "1500,clarify,J_a,4,yield,server_busy,500,busy"
+
+
+def test_the_command_sends_a_file_prints_what_came_back_and_exits_by_how_it_went(tmp_path: Path) -> None:
+    file = tmp_path / "a question.json"
+    file.write_bytes(b'{"prompt": "?"}')
+
+    async def run(port: int, *words: str) -> tuple[int, str, str]:
+        command = [sys.executable, "-m", "services.governor.client", "--addr", f"127.0.0.1:{port}", *words]
+        child = await asyncio.create_subprocess_exec(*command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        out, err = await child.communicate()
+        assert child.returncode is not None
+        return child.returncode, out.decode(), err.decode()
+
+    async def main() -> None:
+        async with governor(StubBackend(0.0)) as stand:
+            port = stand.process.bound_port
+            status, out, err = await run(port, str(file))
+            assert (status, out) == (0, "")
+            assert "verb=confirm job=J_a_question.json seq=4 status=done" in err
+            status, out, _ = await run(port, "--ping", "--csv")
+            assert (status, out.splitlines()[0][:11]) == (0, "ts_unix_ms,")
+            assert ",confirm,J_ping,2,ok,,," in out
+        assert (await run(port, "--ping"))[0] == 1
+
+    asyncio.run(main())

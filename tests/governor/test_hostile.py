@@ -1,0 +1,257 @@
+"""Peers that mean no good, on real sockets: whatever they do and wherever they stop, nothing of theirs stays."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import hashlib
+import socket
+import struct
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any
+
+import pytest
+
+from services.governor.backends import StubBackend
+from services.governor.protocol import Ended, Result
+from services.runtime.serve import FineClockLoop
+from tests.governor.stand import Held, Line, Stand, governor, until
+from tests.governor.talk import frame, manifest, ping, receipt, upload
+
+DATA = b"hello world!"
+
+
+@pytest.fixture(autouse=True, params=[asyncio.new_event_loop, FineClockLoop], ids=["asyncio", "uvloop"])
+def loop(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each case on both: the second is what a service runs on."""
+
+    def run(main: Coroutine[Any, Any, None]) -> None:
+        with asyncio.Runner(loop_factory=request.param) as runner:
+            runner.run(main)
+
+    monkeypatch.setattr(asyncio, "run", run)
+
+
+async def _nothing(line: Line, backend: Held) -> None: ...
+
+
+async def _half_a_line(line: Line, backend: Held) -> None:
+    await line.say(b'{"v":0,"verb":"ping","job":')
+
+
+async def _a_blank_line(line: Line, backend: Held) -> None:
+    await line.say(b"\r\n")
+
+
+async def _a_ping(line: Line, backend: Held) -> None:
+    await line.ask(ping())
+
+
+async def _a_manifest(line: Line, backend: Held) -> None:
+    await line.ask(upload(DATA)[0])
+
+
+async def _half_an_upload(line: Line, backend: Held) -> None:
+    for said in upload(DATA)[:-1]:
+        await line.ask(said)
+
+
+async def _half_a_chunk(line: Line, backend: Held) -> None:
+    await _a_manifest(line, backend)
+    await line.say(upload(DATA)[1][:-9])
+
+
+async def _a_running_job(line: Line, backend: Held) -> None:
+    started = backend.started
+    await line.say(*upload(DATA))
+    await until(lambda: backend.started == started + 1)
+
+
+async def _a_running_job_and_more_behind_it(line: Line, backend: Held) -> None:
+    await _a_running_job(line, backend)
+    await line.say(ping(), *upload(DATA, job="J_b"), ping()[:-7])
+
+
+async def _a_yield(line: Line, backend: Held) -> None:
+    backend.result = Result(Ended.REFUSED)
+    backend.let_go.release()
+    await line.say(*upload(DATA))
+    while (reply := await line.hear()) and reply["status"] != "yield":
+        pass
+
+
+async def _a_finished_job(line: Line, backend: Held) -> None:
+    backend.let_go.release()
+    await line.say(*upload(DATA))
+    while (reply := await line.hear()) and reply["status"] != "done":
+        pass
+
+
+async def _rubbish(line: Line, backend: Held) -> None:
+    await line.say(b"\x00\xff{[\n" * 50)
+
+
+# state: how it is reached, and the last thing that is said to whoever sends nothing more
+STATES: dict[str, tuple[Callable[[Line, Held], Awaitable[None]], str]] = {
+    "nothing": (_nothing, "peer_gone"),
+    "half a line": (_half_a_line, "peer_gone"),
+    "a blank line": (_a_blank_line, "peer_gone"),
+    "a ping": (_a_ping, "peer_gone"),
+    "a manifest": (_a_manifest, "peer_gone"),
+    "half an upload": (_half_an_upload, "peer_gone"),
+    "half a chunk": (_half_a_chunk, "peer_gone"),
+    "a running job": (_a_running_job, "done"),
+    "a running job and more behind it": (_a_running_job_and_more_behind_it, "json_malformed"),
+    "a yield": (_a_yield, "nothing more"),
+    "a finished job": (_a_finished_job, "nothing more"),
+    "rubbish": (_rubbish, "peer_gone"),
+}
+
+
+async def _nothing_is_left(stand: Stand, backend: Held) -> None:
+    gate = stand.gate
+    await until(lambda: not stand.server.connections and not stand.server.tasks)
+    assert (gate.standing.inflight, gate.held_bytes, gate.waiting, backend.running) == (0, 0, 0, 0)
+    line = await stand.connect()
+    assert receipt(await line.ask(ping()), "server.health") == 1
+
+
+@pytest.mark.parametrize("state", STATES)
+def test_whoever_sends_nothing_more_is_told_what_is_left_to_say_and_let_go(state: str) -> None:
+    reach, last = STATES[state]
+
+    async def main() -> None:
+        backend = Held()
+        async with governor(backend) as stand:
+            line = await stand.connect()
+            await reach(line, backend)
+            line.writer.write_eof()
+            await asyncio.sleep(0.05)  # the end comes before its job's end does
+            backend.let_go.release()
+            backend.let_go.release()
+            heard = [(reply.get("need_code") or reply["status"]) async for reply in _rest(line)]
+            assert (heard or ["nothing more"])[-1] == last
+            await _nothing_is_left(stand, backend)
+
+    asyncio.run(main())
+
+
+async def _rest(line: Line):  # type: ignore[no-untyped-def]
+    while (reply := await line.hear()) is not None:
+        yield reply
+
+
+@pytest.mark.parametrize("state", STATES)
+def test_a_connection_that_is_reset_leaves_nothing_behind(state: str) -> None:
+    async def main() -> None:
+        backend = Held()
+        async with governor(backend) as stand:
+            line = await stand.connect()
+            await STATES[state][0](line, backend)
+            sock: socket.socket = line.writer.get_extra_info("socket")
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            line.writer.transport.abort()
+            await _nothing_is_left(stand, backend)
+            assert backend.cancelled == (1 if "running" in state else 0)
+
+    asyncio.run(main())
+
+
+def test_a_byte_now_and_then_does_not_keep_a_connection() -> None:
+    async def main() -> None:
+        async with governor(StubBackend(0.0), idle_s=0.5) as stand:
+            line = await stand.connect()
+            told = asyncio.create_task(line.hear())
+            drip, sent = b'{"v":0,"verb":"ping","job":"' + b"J" * 100_000, 0
+            while not told.done():
+                await line.say(drip[sent : sent + 1])
+                sent += 1
+                await asyncio.sleep(0.02)
+            reply = await told
+            assert reply is not None
+            assert (reply["need_code"], await line.hear()) == ("idle_timeout", None)
+            await until(lambda: stand.gate.held_bytes == 0)
+
+    asyncio.run(main())
+
+
+def test_a_line_now_and_then_does() -> None:
+    async def main() -> None:
+        async with governor(StubBackend(0.0), idle_s=1.0) as stand:
+            line, loop = await stand.connect(), asyncio.get_running_loop()
+            until_s = loop.time() + 1.5
+            while loop.time() < until_s:
+                assert (await line.ask(ping()))["status"] == "ok"
+                await asyncio.sleep(0.05)
+
+    asyncio.run(main())
+
+
+def test_two_hundred_that_say_nothing_are_in_nobodys_way() -> None:
+    async def main() -> None:
+        async with governor(StubBackend(0.0)) as stand:
+            silent = [await stand.connect() for _ in range(200)]
+            line = await stand.connect()
+            for said in upload(DATA)[:-1]:
+                assert (await line.ask(said))["status"] == "ok"
+            assert (await line.ask(upload(DATA)[-1]))["status"] == "done"
+            assert len(stand.server.connections) == 201
+            assert [(await each.ask(ping()))["status"] for each in silent] == ["ok"] * 200
+
+    asyncio.run(main())
+
+
+def test_sixty_four_jobs_of_four_megabytes_on_one_connection_are_as_many_as_its_bound_allows() -> None:
+    """Every job that is taken is sent in full but for its last byte; the rest is told to come back."""
+    size, chunk_bytes, bound = 4_000_000, 190_000, 9_000_000
+    piece = b"x" * chunk_bytes
+    body = {
+        "payload_id": "P_1", "offset": 0, "sha256": hashlib.sha256(piece).hexdigest(),
+        "bytes_b64": base64.b64encode(piece).decode(),
+    }  # fmt: skip
+
+    async def main() -> None:
+        async with governor(StubBackend(0.0), connection_bytes=bound) as stand:
+            line, taken, most = await stand.connect(), 0, 0
+            for number in range(64):
+                said = manifest(b"", total_bytes=size, chunk_bytes=chunk_bytes, chunks=22, sha256="")
+                reply = await line.ask(frame(verb="share", job=f"J_{number}", seq=1, payload_manifest=said))
+                if reply["status"] == "yield":
+                    continue
+                assert reply["status"] == "ok"
+                taken += 1
+                for index in range(21):
+                    chunk = {**body, "index": index}
+                    reply = await line.ask(frame(verb="share", job=f"J_{number}", seq=2, payload_chunk=chunk))
+                    assert reply["status"] == "ok"
+                    most = max(most, stand.gate.held_bytes)
+                assert receipt(reply, "cdr.bytes_in") == 21 * chunk_bytes
+            assert (taken, stand.gate.yielded_total) == (2, 62)
+            assert most <= bound
+            await line.close()
+            await until(lambda: stand.gate.held_bytes == 0)
+            assert stand.gate.waiting == 0
+
+    asyncio.run(main())
+
+
+def test_slots_come_back_whatever_a_hundred_peers_do() -> None:
+    """In every state, all at once, and half are reset. Those whose jobs end go first: they would end others'."""
+
+    async def main() -> None:
+        backend = Held()
+        async with governor(backend, cap=100) as stand:
+            reaches = [reach for reach, _ in STATES.values()] * 4
+            for reach in sorted(reaches, key=lambda reach: reach not in (_a_yield, _a_finished_job)):
+                line, other = await stand.connect(), await stand.connect()
+                backend.result = Result(Ended.DONE)
+                await reach(line, backend)
+                await other.say(*upload(DATA)[:2], b"{")
+            for number, line in enumerate(stand.lines):
+                if number % 2:
+                    line.writer.transport.abort()
+                else:
+                    line.writer.close()
+            await _nothing_is_left(stand, backend)
+
+    asyncio.run(main())
