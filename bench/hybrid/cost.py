@@ -68,7 +68,7 @@ async def _cost(connection: object, name: str, exact_up_to: int, asked: str, vec
     spent: dict[bool, list[float]] = {False: [], True: []}
     for vector, words in itertools.product(vectors[:REPEATS], (False, True)):
         chosen = way(len(vectors), DEPTH if words else TOP_K, top_k=TOP_K, exact_up_to=exact_up_to, words=words)
-        arguments = [TENANT, vector, DEPTH if words else TOP_K, MODEL, *([ASKED[asked]] if words else [])]
+        arguments = [TENANT, vector, DEPTH if words else TOP_K, MODEL, *([ASKED[asked], TOP_K] if words else [])]
         before = _processor_ms(connection)
         await session.fetch(LIMIT_S, chosen.sql, *arguments, tenant=TENANT, settings=chosen.settings)
         spent[words].append(_processor_ms(connection) - before)

@@ -9,8 +9,11 @@ In that way it meets the tenant's chunks only roughly in order, and the first te
 met than are asked for, and the nearest of those are taken: the smaller the tenant's share of all chunks, the more
 steps that takes, and the bigger it may be and still be searched exactly in the same time.
 
-Beside it, and in the same statement, chunks that have the query's rare words are found (words.sql), as many again, for
-`fusion.py` to make one ranking of both.
+Beside it, and in the same statement, chunks that have the query's rare words are found (words.sql), as many again, and
+one ranking is made of both, by reciprocal rank (Cormack, Clarke and Buettcher 2009). A distance and the weight of words
+have no scale in common, and their ranks have: a chunk counts 1 / (k + rank) for each list that it is in, so whoever is
+far up in one is up, and whoever is in both is further up. k keeps the first place of one list from outweighing
+everything: 60 is the authors' figure. Only what is best of all is looked up whole: that costs more than to find it.
 
 Which of the two searches it is to be is decided here, by size and share, and not by PostgreSQL's estimate: the one
 statement is written so that no graph can serve it, and the other is run with sorting discouraged, so that only a graph
@@ -30,6 +33,7 @@ PLENTY = 2  # times as many of the tenant's rows as are asked for, expected amon
 MAX_SCAN_TUPLES = 200_000  # pgvector's 20,000 return too few rows to a tenant with a small share
 SCAN_MEMORY_TIMES = 8  # of work_mem; where this ends the scan ends as well
 DEPTH = 20  # passages by meaning, and as many by words, at least, that one ranking is made of
+RRF_K = 60
 
 _ROWS = """
     SELECT doc_id, ordinal, embedding <=> $2 AS distance
@@ -53,27 +57,38 @@ ORDER BY nearest.distance, nearest.doc_id, nearest.ordinal
 # Materialized, so that what is looked up is a column and no expression: under row-level security a comparison with an
 # expression that is not leak-proof is no key for an index. LATERAL, so that it is looked up row by row in any plan.
 _SEARCH_WITH_WORDS = """
-WITH nearest AS MATERIALIZED ({nearest}),
-found AS MATERIALIZED (
-    SELECT doc_id, ordinal, nearest.distance IS NOT NULL AS is_near, worded.score AS words
-    FROM nearest FULL JOIN weir_search_words($5, $3) AS worded USING (doc_id, ordinal)
+WITH nearest AS MATERIALIZED (
+    SELECT doc_id, ordinal, row_number() OVER (ORDER BY distance, doc_id, ordinal) AS place FROM ({nearest}) AS near
+),
+worded AS MATERIALIZED (
+    SELECT doc_id, ordinal, row_number() OVER (ORDER BY score DESC, doc_id, ordinal) AS place
+    FROM weir_search_words($5, $3)
+),
+best AS MATERIALIZED (
+    SELECT doc_id, ordinal, nearest.place AS near_place, worded.place AS word_place,
+           coalesce(1 / ({k} + nearest.place::double precision), 0)
+         + coalesce(1 / ({k} + worded.place::double precision), 0) AS score
+    FROM nearest FULL JOIN worded USING (doc_id, ordinal)
+    ORDER BY score DESC, near_place NULLS LAST, word_place LIMIT $6
 )
-SELECT found.doc_id, found.ordinal, passage.text, passage.distance, passage.version, found.is_near, found.words,
+SELECT best.doc_id, best.ordinal, passage.text, passage.distance, passage.version,
+       (SELECT count(*) FROM nearest) AS near,
        (SELECT version FROM corpora WHERE tenant = $1) AS corpus_version
-FROM found CROSS JOIN LATERAL (
+FROM best CROSS JOIN LATERAL (
     SELECT chunks.text, vectors.embedding <=> $2 AS distance, documents.version
     FROM vectors
-    JOIN chunks ON chunks.tenant = $1 AND chunks.doc_id = found.doc_id AND chunks.ordinal = found.ordinal
-    JOIN documents ON documents.tenant = $1 AND documents.doc_id = found.doc_id
-    WHERE vectors.tenant = $1 AND vectors.doc_id = found.doc_id AND vectors.ordinal = found.ordinal
+    JOIN chunks ON chunks.tenant = $1 AND chunks.doc_id = best.doc_id AND chunks.ordinal = best.ordinal
+    JOIN documents ON documents.tenant = $1 AND documents.doc_id = best.doc_id
+    WHERE vectors.tenant = $1 AND vectors.doc_id = best.doc_id AND vectors.ordinal = best.ordinal
       AND vectors.model = $4
     LIMIT 1
 ) AS passage
+ORDER BY best.score DESC, best.near_place NULLS LAST, best.word_place
 """
 EXACT = _SEARCH.format(nearest=_EXACTLY)
-EXACT_WITH_WORDS = _SEARCH_WITH_WORDS.format(nearest=_EXACTLY)
+EXACT_WITH_WORDS = _SEARCH_WITH_WORDS.format(nearest=_EXACTLY, k=RRF_K)
 APPROXIMATE = _SEARCH.format(nearest=_BY_GRAPH)
-APPROXIMATE_WITH_WORDS = _SEARCH_WITH_WORDS.format(nearest=_BY_GRAPH)
+APPROXIMATE_WITH_WORDS = _SEARCH_WITH_WORDS.format(nearest=_BY_GRAPH, k=RRF_K)
 
 # A plan for any arguments is as good as one for these where only the graph may be used, and making it takes as long as
 # half the search.
@@ -112,8 +127,8 @@ def way(
     Less effort looks at fewer of them, never fewer than `depth`, which is how many are given. Of those, `top_k` have to
     be the nearest; unsaid, all of them.
 
-    With `words` the statement takes the query as its fifth argument and finds up to `depth` by meaning, and as many by
-    words.
+    With `words` the statement takes the query and `top_k` as its last arguments, finds up to `depth` by meaning and as
+    many by words, and gives the `top_k` best.
     """
     top_k, all_chunks = top_k or depth, max(chunks, all_chunks)
     ef_search = max(depth, math.ceil(EF_SEARCH * effort))

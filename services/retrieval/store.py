@@ -2,7 +2,7 @@
 
 A small tenant is searched exactly, a big one through a graph; how, and from what size on, is in `nearest.py`. Where the
 graph finds too few, the search is made again, exactly: as many rows as were asked for, if the tenant has them. What
-has the query's words is found in the same statement, and one ranking is made of both: see `words.sql`, `fusion.py`.
+has the query's words is found in the same statement, and one ranking is made of both: see `nearest.py`, `words.sql`.
 
 A query has two bounds. The caller walks away at its deadline. The server stops by `statement_timeout`, the remaining
 budget, and its refusal to go on hands back a sound connection: a server that is merely slow causes no reconnecting.
@@ -24,7 +24,6 @@ import asyncpg
 from services.contracts.search import Passage
 from services.retrieval.database import NOBODY, Session
 from services.retrieval.deadline import Late, leave_at
-from services.retrieval.fusion import fuse
 from services.retrieval.line import Estimate
 from services.retrieval.minilm import Floats
 from services.retrieval.nearest import DEPTH, EXACT_UP_TO, EXACTLY, EXACTLY_WITH_WORDS, Way, way
@@ -139,9 +138,8 @@ class Store:
         version = rows[0]["corpus_version"] if rows else None
         if version is not None:
             self.learn(tenant, version)
-        best = _ranked(rows) if asked.with_words else rows
         whole = chosen is asked.exactly and asked.with_words == bool(query)
-        return Found([_passage(row) for row in best[:top_k]], version, 1.0 if whole else effort)
+        return Found([_passage(row) for row in rows], version, 1.0 if whole else effort)
 
     def asking(
         self, tenant: str, vector: Floats, top_k: int, *, model: str, query: str = "", effort: float = 1.0
@@ -149,7 +147,8 @@ class Store:
         """What the database is asked for that: by words as well, if there is a query and no effort is spared."""
         with_words = bool(query) and effort >= 1
         depth = max(top_k, DEPTH) if with_words else top_k
-        words = [query.replace("\0", " ")] if with_words else []  # a text of PostgreSQL's cannot have it
+        text = query.replace("\0", " ")  # a text of PostgreSQL's cannot have it
+        words = [text, top_k] if with_words else []
         chosen = way(
             self._chunks.get(tenant, 0), depth,
             top_k=top_k, all_chunks=self._all_chunks, exact_up_to=self._exact_up_to, effort=effort, words=with_words,
@@ -220,20 +219,10 @@ class Store:
 
 
 def _near(rows: list[Any], with_words: bool) -> int:
-    """How many of them were found by meaning."""
-    return sum(row["is_near"] for row in rows) if with_words else len(rows)
-
-
-def _ranked(rows: list[Any]) -> list[Any]:
-    """Best first: one ranking by distance and one by words, made one."""
-    near = sorted((row for row in rows if row["is_near"]), key=lambda row: (row["distance"], *_id(row)))
-    worded = sorted((row for row in rows if row["words"] is not None), key=lambda row: (-row["words"], *_id(row)))
-    by_id = {_id(row): row for row in rows}
-    return [by_id[each] for each in fuse(list(map(_id, near)), list(map(_id, worded)))]
-
-
-def _id(row: Any) -> tuple[str, int]:
-    return row["doc_id"], row["ordinal"]
+    """How many were found by meaning, whether or not they are among the best."""
+    if with_words:
+        return int(rows[0]["near"]) if rows else 0
+    return len(rows)
 
 
 def _passage(row: Any) -> Passage:

@@ -283,14 +283,14 @@ def test_each_passage_is_looked_up_by_its_key_and_the_graph_serves_big_tenants(
     async def scenario(connection: Any) -> None:
         chosen = way(NUMBER, DEPTH, exact_up_to=exact_up_to, words=True)
         settings = {**chosen.settings, "enable_seqscan": "off", "plan_cache_mode": mode}
-        asked = ("ada", VECTOR, DEPTH, MODEL, ASKED)
+        asked = ("ada", VECTOR, DEPTH, MODEL, ASKED, 5)
         session = Session(connection)
         rows = await session.fetch(LIMIT_S, "EXPLAIN " + chosen.sql, *asked, tenant="ada", settings=settings)
         plan = "\n".join(row[0] for row in rows)
         assert (GRAPH in plan) == (exact_up_to == BY_GRAPH)
         for table in ("vectors", "chunks"):
-            by_key = [line for line in plan.splitlines() if "Index Cond" in line and "ordinal = found.ordinal" in line]
+            by_key = [line for line in plan.splitlines() if "Index Cond" in line and "ordinal = best.ordinal" in line]
             assert len(by_key) == 2, table
-            assert all("doc_id = found.doc_id" in line for line in by_key)
+            assert all("doc_id = best.doc_id" in line for line in by_key)
 
     run(postgres_url, scenario)

@@ -95,7 +95,7 @@ def arguments(sql: str, tenant: str) -> list[object]:
     if sql in ARGUMENTS:
         return [tenant, *ARGUMENTS[sql]]
     if "<=>" in sql:
-        return [tenant, VECTOR, 50, MODEL, "a.md"][: 5 if "$5" in sql else 4]
+        return [tenant, VECTOR, 50, MODEL, *(["a.md", 50] if "$5" in sql else [])]
     if "LIMIT $3" in sql:
         return [tenant, "a.md", 50]
     other: object = ["a.md", "b.md"] if "ANY($2)" in sql else "a.md"
