@@ -249,6 +249,15 @@ def test_idleness_ends_half_a_line_as_it_ends_nothing_and_a_byte_now_and_then_do
     assert (receipt(reply, "conn.outcome"), receipt(reply, "conn.outcome_reason"), peer.closed) == (4, 9, True)
 
 
+def test_a_line_now_and_then_is_not_idleness() -> None:
+    rig = Rig(idle_s=60.0)
+    peer = rig.connect()
+    for _ in range(10):
+        rig.now += 59.0
+        assert peer.told(peer.conversation.idled(rig.now)) == []
+        assert peer.one(ping())["status"] == "ok"
+
+
 def test_a_running_job_is_not_idleness() -> None:
     rig = Rig(idle_s=60.0)
     peer = rig.connect()
