@@ -44,7 +44,7 @@ def test_whoever_leaves_gives_everything_back(
                 holder.leave()
             after = await here.at_rest(before)
             assert after.of_requests == {}
-            assert after.more(before, at_least=EACH * 2 / 3) == {}
+            assert after.more(before, at_least=EACH * 0.8) == {}  # a heap may hold 64 that have ended
             record_property("slot_free_ms", freed(here, left_at))
             await check_ends(here)
             await check_workers(here)

@@ -149,7 +149,7 @@ def test_a_question_is_answered_from_the_corpus_and_ctrl_c_leaves_nothing(lab: L
     assert "already runs" in second.stderr
     examined = lab.command("doctor")
     assert examined.returncode == 0, examined.stdout
-    assert "1 documents" in examined.stdout
+    assert "passages of 1 tenants" in examined.stdout
 
     (lab.folder / "job.json").write_text('{"prompt": "What is a weir?", "max_tokens": 5}')
     sent = lab.command("governor", "send", "job.json", "--quiet")
