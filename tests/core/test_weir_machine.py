@@ -398,4 +398,4 @@ class Executor(Books):
 
 
 TestWeir = Executor.TestCase
-TestWeir.settings = settings(max_examples=120, stateful_step_count=20)
+TestWeir.settings = settings(max_examples=60, stateful_step_count=20)
