@@ -21,13 +21,13 @@ from services.governor.backends import Backend
 from services.governor.gate import Gate
 from services.governor.metrics import GovernorMetrics
 from services.governor.protocol import Conversation, Ended, Result, Turn, Work
+from services.runtime.drain import let_end
 from services.runtime.log import Log
 
 READ_BYTES = 65_536
 UNREAD_BYTES = 65_536  # of replies that wait in this process for a peer to read
 BACKLOG = 2048
 MOST_WORDS = 50  # that a job is not forgotten: as many as the original's client reads over
-LAST_WORDS_S = 1.0
 ASK_AGAIN_S = 0.25  # after the end of a peer's sending: a reset has come by then; doubled each time
 
 
@@ -66,12 +66,7 @@ class Server:
             self._server.close()
         for connection in list(self.connections):
             connection.drain()
-        if self.tasks:
-            _, late = await asyncio.wait(set(self.tasks), timeout=grace_s)
-            for task in late:
-                task.cancel()
-            if late:
-                await asyncio.wait(late, timeout=LAST_WORDS_S)
+        await let_end(self.tasks, grace_s)
         for connection in list(self.connections):
             connection.abort()
         await self.backend.close()

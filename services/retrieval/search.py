@@ -41,7 +41,7 @@ from services.retrieval.metrics import RetrievalMetrics
 from services.retrieval.minilm import Floats
 from services.retrieval.pool import Busy, Down
 from services.retrieval.reach import Reach
-from services.retrieval.store import Found, SearchFailed
+from services.retrieval.store import Found, SearchFailed, Searching
 
 SEARCH_SHARE = 0.25  # most of the budget that is kept for the search: what is never tried cannot turn out faster
 RESERVE_SHARE = 0.1
@@ -50,25 +50,13 @@ MOST_SHARED = 4096  # different questions that are shared at a time
 MOST_REFRESHES = 4  # at a time: they take turns from those who have nothing fresh
 
 
-class Searches(Protocol):
+class Searches(Searching, Protocol):
     """The store, as a retrieval sees it."""
 
     @property
     def up(self) -> bool: ...
 
     def corpus_version(self, tenant: str) -> int | None: ...
-
-    async def search(
-        self,
-        tenant: str,
-        vector: Floats,
-        top_k: int,
-        deadline: float,
-        *,
-        model: str,
-        query: str = "",
-        effort: float = 1.0,
-    ) -> Found: ...
 
 
 class Keeps(Protocol):

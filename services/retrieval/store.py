@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import asyncpg
 
@@ -62,6 +62,22 @@ class Asked:
 
 class SearchFailed(Exception):
     """The database answered with an error."""
+
+
+class Searching(Protocol):
+    """What finds passages: the store, to those who ask it."""
+
+    async def search(
+        self,
+        tenant: str,
+        vector: Floats,
+        top_k: int,
+        deadline: float,
+        *,
+        model: str,
+        query: str = "",
+        effort: float = 1.0,
+    ) -> Found: ...
 
 
 class Store:

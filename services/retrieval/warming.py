@@ -19,21 +19,21 @@ from typing import Any, Protocol
 
 import asyncpg
 
+from services.retrieval.database import NOBODY
 from services.retrieval.deadline import Late, by
 from services.retrieval.embedder import WARM_UP, Embedder, EmbedderFailed, EmbedderFull
 from services.retrieval.minilm import Floats
 from services.retrieval.pool import Busy, Down
-from services.retrieval.store import GRACE_S, Asked, Found, SearchFailed
+from services.retrieval.store import GRACE_S, Asked, SearchFailed, Searching
 
 ROUND_S = 5.0
 SESSION_S = 1.0
 MOST_ROUNDS = 3
 LOOK_EVERY_S = 0.02
 TOP_K = 5
-NOBODY = ""
 
 
-class Warmed(Protocol):
+class Warmed(Searching, Protocol):
     """The store, as far as it can be warmed."""
 
     @property
@@ -42,18 +42,6 @@ class Warmed(Protocol):
     def biggest(self) -> str | None: ...
 
     def asking(self, tenant: str, vector: Floats, top_k: int, *, model: str, query: str = "") -> Asked: ...
-
-    async def search(
-        self,
-        tenant: str,
-        vector: Floats,
-        top_k: int,
-        deadline: float,
-        *,
-        model: str,
-        query: str = "",
-        effort: float = 1.0,
-    ) -> Found: ...
 
 
 class Session(Protocol):

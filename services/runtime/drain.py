@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import asyncio
+from collections.abc import Callable, Collection
+from typing import Any
+
+LAST_WORDS_S = 1.0  # for a request cut by the end of the grace to tell its client
 
 
 class Drain:
@@ -31,3 +35,14 @@ class Drain:
 
     def __repr__(self) -> str:
         return f"<Drain {'draining' if self.draining else 'open'}, {self.inflight} in flight>"
+
+
+async def let_end(tasks: Collection[asyncio.Task[Any]], grace_s: float) -> None:
+    """Wait for what runs within the grace; cancel the rest, and let it say so."""
+    if not tasks:
+        return
+    _, late = await asyncio.wait(set(tasks), timeout=grace_s)
+    for task in late:
+        task.cancel()
+    if late:
+        await asyncio.wait(late, timeout=LAST_WORDS_S)

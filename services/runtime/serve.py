@@ -23,7 +23,7 @@ from typing import Protocol
 import uvloop
 
 from services.runtime.connection import Connection, Shared
-from services.runtime.drain import Drain
+from services.runtime.drain import Drain, let_end
 from services.runtime.framing import block
 from services.runtime.guard import GuardLimits
 from services.runtime.http import App
@@ -32,7 +32,6 @@ from services.runtime.settings import ServiceSettings
 from services.runtime.starting import CannotStart, PortTaken
 
 BACKLOG = 2048  # connections that wait to be accepted: a stall of a second must not turn anyone away
-LAST_WORDS_S = 1.0  # for a request cut by the end of the grace to tell its client
 SEND_BUFFER_BYTES = 65_536  # what a client that does not read can make the kernel hold for it
 
 
@@ -142,12 +141,7 @@ class HttpListener:
             self._server.close()
         for connection in list(shared.connections):
             connection.leave()
-        if shared.tasks:
-            _, late = await asyncio.wait(set(shared.tasks), timeout=grace_s)
-            for task in late:
-                task.cancel()
-            if late:
-                await asyncio.wait(late, timeout=LAST_WORDS_S)
+        await let_end(shared.tasks, grace_s)
         for connection in list(shared.connections):
             connection.close()
         if self._dating is not None:

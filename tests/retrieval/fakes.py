@@ -98,7 +98,12 @@ class FakeStore:
         await asyncio.sleep(self.takes_s)
         if self.raises is not None:
             raise self.raises
-        return Found(self.found, self.version, 1.0 if self.is_exact else effort)
+        decided = 1.0 if self.is_exact else effort
+        return Found(self.passages(tenant, top_k, query, decided), self.version, decided)
+
+    def passages(self, tenant: str, top_k: int, query: str, effort: float) -> list[Passage]:
+        """What is found; a store that tells whose search it was says it here."""
+        return self.found
 
 
 @dataclass

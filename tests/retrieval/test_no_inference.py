@@ -19,14 +19,14 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from redis.asyncio import Redis
 
-from services.contracts.search import RetrieveReply, RetrieveRequest
+from services.contracts.search import Passage, RetrieveReply, RetrieveRequest
 from services.core.breaker import Breaker
 from services.retrieval.cache import Cache
 from services.retrieval.embedder import Embedded
 from services.retrieval.minilm import DIMENSIONS, Floats
 from services.retrieval.search import Retrieval
 from services.retrieval.semantic import Semantic
-from services.retrieval.store import Found, SearchFailed
+from services.retrieval.store import SearchFailed
 from tests.retrieval.fakes import FakeEmbedder, FakeStore, Lines, metrics, passage
 from tests.retrieval.memoryredis import MemoryRedis
 from tests.virtual_time import run
@@ -59,19 +59,8 @@ class UncasedEmbedder(FakeEmbedder):
 class TellingStore(FakeStore):
     """Says whose search it was."""
 
-    async def search(
-        self,
-        tenant: str,
-        vector: Floats,
-        top_k: int,
-        deadline: float,
-        *,
-        model: str,
-        query: str = "",
-        effort: float = 1.0,
-    ) -> Found:
-        found = await super().search(tenant, vector, top_k, deadline, model=model, query=query, effort=effort)
-        return Found([passage(f"{tenant}: {query}")] * top_k, found.corpus_version)
+    def passages(self, tenant: str, top_k: int, query: str, effort: float) -> list[Passage]:
+        return [passage(f"{tenant}: {query}")] * top_k
 
 
 @dataclass(frozen=True)

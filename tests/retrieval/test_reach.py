@@ -11,11 +11,10 @@ from hypothesis import strategies as st
 
 from services.contracts.search import Passage, RetrieveReply, RetrieveRequest
 from services.retrieval.cache import Kept
-from services.retrieval.minilm import Floats
 from services.retrieval.reach import Reach
 from services.retrieval.search import Retrieval
 from services.retrieval.semantic import Semantic
-from services.retrieval.store import Found, SearchFailed
+from services.retrieval.store import SearchFailed
 from tests.retrieval.fakes import FakeCache, FakeEmbedder, FakeStore, metrics, passage
 from tests.retrieval.modelcache import ModelCache
 from tests.virtual_time import run
@@ -29,19 +28,8 @@ DEPTHS = (1, 3, 5)
 class TellingStore(FakeStore):
     """Finds as many passages as it is asked for; each says with how much effort it was found."""
 
-    async def search(
-        self,
-        tenant: str,
-        vector: Floats,
-        top_k: int,
-        deadline: float,
-        *,
-        model: str,
-        query: str = "",
-        effort: float = 1.0,
-    ) -> Found:
-        found = await super().search(tenant, vector, top_k, deadline, model=model, query=query, effort=effort)
-        return Found([passage(f"{query} {found.effort}")] * top_k, found.corpus_version, found.effort)
+    def passages(self, tenant: str, top_k: int, query: str, effort: float) -> list[Passage]:
+        return [passage(f"{query} {effort}")] * top_k
 
 
 class DirectedEmbedder(FakeEmbedder):
