@@ -146,6 +146,12 @@ class Tenant:
         yield from self.flows.values()
         yield from self.others.values()
 
+    def lines_in(self, pool: str) -> Iterator[Flow]:
+        """Those in one pool."""
+        if pool in self.flows:
+            yield self.flows[pool]
+        yield from (flow for (name, _), flow in self.others.items() if name == pool)
+
     @property
     def busy(self) -> bool:
         """Whether anything of it waits or runs."""

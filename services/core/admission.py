@@ -80,6 +80,8 @@ def outlook(
     now: float, pool: Pool, flow: Flow, due_at: float, estimator: Estimator, *, measured_rounds: bool = True
 ) -> Outlook:
     """The expected wait of a newcomer that is due then, and what it is made of. O(1) in the common case."""
+    if pool.arrivals is not None:
+        return outlook_in_line(now, pool, estimator)
     if pool.requests < estimator.slots - estimator.busy and not pool.classes.backlog:
         return EMPTY_HOUSE
     node, rate = flow.node, estimator.rate
@@ -102,6 +104,14 @@ def outlook(
             if until_turn > ahead:
                 ahead = until_turn
     return Outlook(share, ahead / rate + estimator.residual_s(now), False, new)
+
+
+def outlook_in_line(now: float, pool: Pool, estimator: Estimator) -> Outlook:
+    """The same where all tenants stand in one line: a newcomer waits for all who came before."""
+    if pool.requests < estimator.slots - estimator.busy and not pool.classes.backlog:
+        return EMPTY_HOUSE
+    rate = estimator.rate
+    return Outlook(1.0, pool.work / rate + estimator.residual_s(now) if rate else 0.0, False, False)
 
 
 def grant(

@@ -7,11 +7,15 @@ from dataclasses import dataclass, field
 from services.core.account import Bounds, ClassSpec, TenantSpec
 from services.core.cost import Weights
 from services.core.ladder import LADDER, Level
+from services.core.policies import Policies
 
 
 @dataclass(frozen=True, slots=True)
 class WeirSettings:
-    """What may be chosen. Each mechanism can be switched off, to see what it is worth."""
+    """What may be chosen. Each mechanism can be switched off, to see what it is worth.
+
+    `policies` are the coarse switches, which a running Weir takes at any time (`Weir.switch`).
+    """
 
     bounds: Bounds = field(default_factory=lambda: Bounds(256))
     stranger: TenantSpec = field(default_factory=lambda: TenantSpec("", Bounds(64)))
@@ -32,6 +36,9 @@ class WeirSettings:
     calibrate: bool = True
     true_up: bool = True
     measured_rounds: bool = True
+    reading_line: bool = True
+    """Whether what workers have still to read counts at the door."""
+    policies: Policies = field(default_factory=Policies)
     strict: bool = False
     """Whether finishing a request twice is an error (tests, simulations) or a counted no-op (production)."""
 

@@ -22,7 +22,7 @@ configured are forgotten, oldest first, after FORGET_AFTER_S or when `idle_tenan
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from heapq import heapify, heappop, heappush
 from math import inf
 
@@ -45,6 +45,8 @@ class Drr:
         "_stale",
         "classes",
         "idle_tenants",
+        "in_turns",
+        "own_bounds",
         "pools",
         "quantum",
         "tenants",
@@ -60,6 +62,10 @@ class Drr:
         self.classes = classes or (ClassSpec("default"),)
         _check(self.classes)
         self.idle_tenants = idle_tenants
+        self.in_turns = True
+        """Whether tenants take turns, or who came first is served first (`take_turns`)."""
+        self.own_bounds = True
+        """Whether a tenant's own bounds are looked at, beside those of all."""
         self.usage = Usage(bounds)
         self.tenants: dict[str, Tenant] = {}
         self.pools: dict[str, Pool] = {}
@@ -138,7 +144,7 @@ class Drr:
             raise ValueError(f"{request!r} must cost 0 or more, and not without end: {request.charge_tokens}")
         tenant = self.tenants[request.tenant]
         own, all_usage = tenant.usage, self.usage
-        if (broken := own.broken_by(request)) is not None:
+        if self.own_bounds and (broken := own.broken_by(request)) is not None:
             return TENANT_FULL[broken]
         if (broken := all_usage.broken_by(request)) is not None:
             return ALL_FULL[broken]
@@ -155,6 +161,11 @@ class Drr:
         pool.insert(now, flow, request)
         self._fresh.append(request)
         return None
+
+    def never_holds(self, request: Request) -> bool:
+        """Whether it would break a bound even if nothing else waited."""
+        own = self.own_bounds and self.tenants[request.tenant].usage.never_holds(request)
+        return own or self.usage.never_holds(request)
 
     def postpone(self, request: Request, expires_at: float) -> None:
         """A request that waits expires then, and not when it would have."""
@@ -220,6 +231,9 @@ class Drr:
         pool = self.pools.get(pool_name)
         if pool is None or not pool.classes.backlog:
             return None
+        if pool.arrivals is not None:
+            first = pool.arrivals.first(fits)
+            return None if first is None else self._start(now, pool, first.flow, first)
         classes = pool.classes
         while node := classes.front():
             chosen = self._front(node, fits)
@@ -241,6 +255,22 @@ class Drr:
         if not tenant.configured:
             self._rest(now, tenant)
 
+    def take_turns(self, now: float, in_turns: bool) -> None:
+        """From here on, for those in line as well: turns by deficit, or the order of arrival over all tenants."""
+        if in_turns == self.in_turns:
+            return
+        self.in_turns = in_turns
+        for pool in self.pools.values():
+            flows = [flow for tenant in self.tenants.values() for flow in tenant.lines_in(pool.name)]
+            if in_turns:
+                pool.take_turns(now, flows)
+            else:
+                pool.serve_in_order(request for flow in flows for request in flow)
+
+    def waiting(self) -> Iterator[Request]:
+        """All who wait, tenant by tenant."""
+        return (request for tenant in self.tenants.values() for flow in tenant.lines() for request in flow)
+
     # ---- what admission asks
 
     def pool(self, name: str) -> Pool:
@@ -248,6 +278,8 @@ class Drr:
         pool = self.pools.get(name)
         if pool is None:
             pool = self.pools[name] = Pool(name, self.quantum, self.classes)
+            if not self.in_turns:
+                pool.serve_in_order(())
         return pool
 
     def flow(self, pool: Pool, tenant: Tenant, class_name: str = "") -> Flow:

@@ -82,6 +82,7 @@ class Estimator:
         "rate",
         "reading",
         "slots",
+        "unread_tokens",
     )
 
     def __init__(
@@ -90,9 +91,13 @@ class Estimator:
         work_per_slot_s: float | None = None,
         prefill_s_per_token: float | None = None,
         s_per_token: float | None = None,
+        readers: int = 0,
     ) -> None:
+        """What is announced. `readers`: workers that each read one prompt after another; 0: not known to be such."""
         self.slots = 0
         self.busy = 0
+        self.unread_tokens = 0
+        """Of prompts that have started: what is not known to be read."""
         self.rate: float | None = None
         """R, work per second of all slots; None while unknown."""
         self.mean_cost = 0.0
@@ -103,7 +108,7 @@ class Estimator:
         self._changed_at = 0.0
         self._ends: list[tuple[float, int, Request]] = []
         self._starts = 0
-        self.reading = Reading(prefill_s_per_token)
+        self.reading = Reading(prefill_s_per_token, (prefill_s_per_token or 0.0) / readers if readers else 0.0)
         self._prefill_error = Sketch(0.02, half_life=HALF_LIFE, refresh=64)
         self._token_s = Sketch(0.02, half_life=HALF_LIFE, least=1e-6, refresh=64)
         self.median_s = 0.0
@@ -120,7 +125,7 @@ class Estimator:
 
     def take_over(self, before: Estimator) -> None:
         """Stand in for another one from here on: the slots are the same, what is known of them is not."""
-        self.slots, self.busy = before.slots, before.busy
+        self.slots, self.busy, self.unread_tokens = before.slots, before.busy, before.unread_tokens
         self._update_rate()
 
     def resize(self, now: float, slots: int) -> None:
@@ -147,6 +152,16 @@ class Estimator:
         self._pass(now)
         self.busy -= 1
 
+    def begin_reading(self, request: Request, tokens: int) -> None:
+        """It has started, and this is to be read of it, after all that is unread now."""
+        request.read_tokens, request.read_before_tokens = tokens, self.unread_tokens
+        self.unread_tokens += tokens
+
+    def end_reading(self, request: Request) -> None:
+        """Its prompt has been read, or it has ended: nobody waits for that any more. Once more changes nothing."""
+        self.unread_tokens -= request.read_tokens
+        request.read_tokens = 0
+
     def _pass(self, now: float) -> None:
         if self.busy >= FULL * self.slots:
             self._full_s += now - self._changed_at
@@ -165,15 +180,15 @@ class Estimator:
             self._full.add(work, spent_s)
         self._update_rate()
 
-    def learn_prefill(self, seconds: float, prompt_tokens: float) -> None:
-        """The first token came this long after the start."""
+    def learn_prefill(self, seconds: float, prompt_tokens: float, before_tokens: float = 0.0) -> None:
+        """The first token came this long after the start, when so much of others was unread."""
         if prompt_tokens <= 0:
             return
-        predicted = self.reading.seconds(prompt_tokens)
+        predicted = self.reading.seconds(prompt_tokens, before_tokens)
         if predicted > 0 and self.reading.samples >= FITTED:
             usual = max(predicted, self.reading.mean_s)
             self._prefill_error.add(max(0.0, 1.0 + (seconds - predicted) / usual))
-        self.reading.add(seconds, prompt_tokens)
+        self.reading.add(seconds, prompt_tokens, before_tokens)
 
     def learn_pace(self, seconds: float, tokens: float) -> None:
         """The tokens after the first took this long."""
@@ -188,11 +203,16 @@ class Estimator:
         else:
             per_slot = self.announced_per_slot_s or full.value or self._any.value
         self.rate = per_slot * self.slots if per_slot and self.slots else None
+        if self.rate and min(self._any.samples, self.reading.samples) >= ENOUGH:
+            read_s = self.reading.pool_s
+            if read_s * self.rate > self.mean_cost > 0:  # reading fills the time before the slots are full
+                self.rate = self.mean_cost / read_s
 
     # ---- what is asked of it
 
     def service_s(self, prompt_tokens: float, answer_tokens: float) -> float:
-        """How long a request of these sizes holds a slot, on average. Reading the prompt gives the first token."""
+        """How long a request of these sizes holds a slot where nobody else reads, on average. Reading the prompt gives
+        the first token."""
         reading = self.reading
         read_s = reading.start_s + reading.per_token_s * prompt_tokens
         return read_s + (answer_tokens - 1.0 if answer_tokens > 1.0 else 0.0) * self.median_s
@@ -201,9 +221,13 @@ class Estimator:
         """How long a request of these sizes holds a slot, in 85 cases of 100."""
         return self.prefill_s(prompt_tokens, PROBABLE) + max(0.0, answer_tokens - 1.0) * self.token_s(PROBABLE)
 
+    def before_s(self, waiting_tokens: float = 0.0) -> float:
+        """Seconds until what is unread now has been read, and this much more that stands in line. 0 while unknown."""
+        return self.reading.per_token_before_s * (self.unread_tokens + waiting_tokens)
+
     def prefill_s(self, prompt_tokens: float, q: float | None = None) -> float:
-        """Seconds to read a prompt: on average, or at a quantile. 0 while unknown."""
-        read_s = self.reading.seconds(prompt_tokens)
+        """Seconds to read a prompt after what is unread now: on average, or at a quantile. 0 while unknown."""
+        read_s = self.reading.seconds(prompt_tokens, self.unread_tokens)
         factor = self._prefill_error.quantile(q) if q is not None else None
         return read_s if factor is None else read_s * factor
 

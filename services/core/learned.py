@@ -153,6 +153,8 @@ class OfPool:
     estimator: Estimator = field(default_factory=Estimator)
     lengths: Lengths = field(default_factory=Lengths)
     appointments: Appointments = field(default_factory=Appointments)
+    asked: PerSecond = field(default_factory=lambda: PerSecond(DEMAND_S))
+    """The work that all asked for, refused or not."""
     costs: Sketch = field(default_factory=lambda: Sketch(0.02, half_life=500, refresh=64))
     retrieval_s: Sketch = field(default_factory=lambda: Sketch(0.02, half_life=200, refresh=64))
 

@@ -37,3 +37,9 @@ class Member:
         self.due = 0.0  # how much it must have given before the deficit is above 0
         self.left_at = 0.0
         self.turned_at = 0.0  # what the ring had served when its last turn ended
+
+    def begin_anew(self) -> None:
+        """As one that has never been in the ring. What is in flight stays charged until it is settled."""
+        self.backlog, self.turn = 0, OUT
+        self.deficit, self.since = 0.0, -inf
+        self.due = self.left_at = self.turned_at = 0.0

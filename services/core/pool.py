@@ -9,10 +9,12 @@ all work that waits, one round's worth of it, and the weights of those that are 
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Iterable, Iterator
 from math import inf
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from services.core.account import ClassSpec, Tenant
+from services.core.arrivals import Arrivals
 from services.core.edf import DeadlineLine
 from services.core.member import OUT, Member
 from services.core.request import Request
@@ -21,6 +23,8 @@ from services.core.sole import Sole
 
 if TYPE_CHECKING:
     from services.core.learned import OfTenant
+
+M = TypeVar("M", bound=Member)
 
 ACTIVE_FOR_S = 1.0
 """A flow whose line empties counts as active this long: light tenants come back, and their share is spoken for."""
@@ -43,6 +47,11 @@ class Flow(Member):
         self.requests = 0  # how many wait here
         self.round_part = 0.0  # this flow's part of one round: min(its quantum, its work)
         self.active = False
+
+    def __iter__(self) -> Iterator[Request]:
+        """All that wait here: those that could start, by what is due first, then the others."""
+        yield from self.line
+        yield from self.unready
 
     @property
     def work(self) -> float:
@@ -85,12 +94,14 @@ class Pool:
         "_lingering",
         "active_flows",
         "active_weight",
+        "arrivals",
         "classes",
         "name",
         "nodes",
         "quantum",
         "requests",
         "round_work",
+        "unread_tokens",
         "waiting_flows",
         "work",
     )
@@ -102,8 +113,12 @@ class Pool:
         self.classes: Ring[ClassNode] | Sole[ClassNode] = Ring(quantum)
         if len(self.nodes) == 1:
             self.classes = Sole(quantum, *self.nodes.values())
+        self.arrivals: Arrivals | None = None
+        """Everyone in line by arrival, while that is who is served; None: they take turns."""
         self.requests = 0
         self.work = 0.0
+        self.unread_tokens = 0
+        """Of the prompts of all that wait here."""
         self.round_work = 0.0
         self.active_weight = 0.0
         self.active_flows = 0
@@ -117,6 +132,7 @@ class Pool:
         """A request joins its flow's line."""
         self.requests += 1
         self.work += request.charge_tokens
+        self.unread_tokens += request.read_tokens
         flow.requests += 1
         if flow.requests == 1:
             self.waiting_flows += 1
@@ -129,18 +145,23 @@ class Pool:
             self._more(now, flow)
         else:
             flow.unready.add(request)
+        if self.arrivals is not None:
+            self.arrivals.add(request)
         self._update_round(flow)
 
     def remove(self, now: float, flow: Flow, request: Request) -> None:
         """A request leaves its flow's line, for whatever reason."""
         self.requests -= 1
         self.work = self.work - request.charge_tokens if self.requests else 0.0  # sums of floats drift
+        self.unread_tokens -= request.read_tokens
         if request.ready:
             flow.line.discard(request)
             flow.node.flows.less(now, flow)
             self.classes.less(now, flow.node)
         else:
             flow.unready.discard(request)
+        if self.arrivals is not None:
+            self.arrivals.discard(request)
         flow.requests -= 1
         if not flow.requests:
             self.waiting_flows -= 1
@@ -175,6 +196,11 @@ class Pool:
         line.add(request)
         self._update_round(flow)
 
+    def will_read(self, request: Request, tokens: int) -> None:
+        """What is to be read of a request that waits turned out to be this much."""
+        self.unread_tokens += tokens - request.read_tokens
+        request.read_tokens = tokens
+
     def reweigh(self, flow: Flow, weight: float) -> None:
         """The tenant's weight changes from here on."""
         if flow.active:
@@ -194,6 +220,30 @@ class Pool:
             if node.active_flows:
                 self.active_weight += weight - node.weight
             self.classes.reweigh(node, weight)
+
+    def serve_in_order(self, waiting: Iterable[Request]) -> None:
+        """From here on who came first is served first. The books of the rings go on, and decide nothing."""
+        self.arrivals = Arrivals(waiting)
+
+    def take_turns(self, now: float, flows: Iterable[Flow]) -> None:
+        """From here on all take turns, and begin anew with a quantum each, in the order in which they came.
+
+        What they were served meanwhile was nobody's choice: charged as debt, it would lock out for as long as the order
+        of arrival was in force whoever had got most by it.
+        """
+        arrivals, self.arrivals = self.arrivals or (), None
+        for node in self.nodes.values():
+            node.flows = _anew(node.flows)
+            node.begin_anew()
+        for flow in flows:
+            flow.begin_anew()
+        if isinstance(self.classes, Ring):
+            self.classes = _anew(self.classes)
+        self.classes.backlog = 0
+        for request in arrivals:
+            if request.ready:
+                request.flow.node.flows.more(now, request.flow)
+                self.classes.more(now, request.flow.node)
 
     def set_quantum(self, quantum: float) -> None:
         """One quantum per round and unit of weight from here on."""
@@ -287,6 +337,11 @@ class Pool:
     def __repr__(self) -> str:
         waits = f"{self.requests} wait ({self.work:g} tokens)"
         return f"<Pool {self.name}: {waits}, {self.active_flows} flows active, {self.classes!r}>"
+
+
+def _anew(ring: Ring[M]) -> Ring[M]:
+    """One like it, in which nobody has been."""
+    return Ring(ring.quantum, debt_quanta=ring.debt_quanta, debt_half_life_s=ring.debt_half_life_s)
 
 
 def floored(classes: tuple[ClassSpec, ...]) -> dict[str, float]:

@@ -67,6 +67,10 @@ class Request:
     stage: Stage = Stage.NEW
     level: int = 0
     """The degradation it was admitted at."""
+    read_tokens: int = 0
+    """What its worker is to read: its prompt and what retrieval adds at its level. 0 once that has been read."""
+    read_before_tokens: float = 0.0
+    """What its pool's workers had still to read of others when it started."""
     granted_tokens: int = 0
     """The longest answer it may give: `max_tokens` after its level and the clamp."""
     charge_tokens: float = 0.0
@@ -80,6 +84,10 @@ class Request:
     predicted_wait_s: float = 0.0
     predicted_as_new: bool = False
     """Whether it was expected to go ahead of those who wait for their next round: such waits err differently."""
+    counted_wait_s: float = 0.0
+    """The wait that it was tested with at the door, which may be more cautious; 0 in an empty house."""
+    counted_service_s: float = 0.0
+    """How long it was thought to run."""
     sequence: int = 0
     """Order of arrival in the scheduler; breaks ties between equal deadlines."""
     on_trust: bool = False

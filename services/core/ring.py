@@ -39,6 +39,7 @@ Cost: O(1) for a turn in this round or the next, O(log n) for a debtor of severa
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Iterable
 from heapq import heapify, heappop, heappush
 from math import floor, inf, nextafter
 from typing import Generic, TypeVar
@@ -46,6 +47,7 @@ from typing import Generic, TypeVar
 from services.core.member import LATER, NEW, NEXT, NOW, OUT, Member
 
 M = TypeVar("M", bound=Member)
+Entry = tuple[float, int, M]
 
 DUST = 1e-6
 """Of a quantum: a deficit below this is rounding, and buys no request."""
@@ -102,7 +104,7 @@ class Ring(Generic[M]):
         self._new: OrderedDict[M, None] = OrderedDict()
         self._now: OrderedDict[M, None] = OrderedDict()
         self._next: OrderedDict[M, None] = OrderedDict()
-        self._later: list[tuple[float, int, M]] = []
+        self._later: list[Entry[M]] = []
         self._pushes = 0
         self._stale = 0  # entries of the heap above whose member stands elsewhere by now
         self._aside: list[tuple[M, float]] = []
@@ -290,6 +292,10 @@ class Ring(Generic[M]):
         rest = max((len(self._new) + len(self._now)) * part, self.round_work - gone)
         return rest + self.new_work + len(self._next) * part + (rounds - 1) * self.round_work
 
+    def lines(self) -> tuple[Iterable[M], Iterable[M], Iterable[M], Iterable[Entry[M]]]:
+        """Who is new, who has a turn in this round, in the next, and in later ones, by what is due: for `visits.py`."""
+        return self._new, self._now, self._next, filter(self._awaited, self._later)
+
     # ---- turns
 
     def _add_quanta(self, member: M) -> None:
@@ -360,7 +366,7 @@ class Ring(Generic[M]):
         self.new_work += weight * (each_new - self.new_work)
 
     @staticmethod
-    def _awaited(entry: tuple[float, int, M]) -> bool:
+    def _awaited(entry: Entry[M]) -> bool:
         due, _, member = entry
         return member.turn is LATER and member.due == due
 

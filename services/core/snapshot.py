@@ -8,6 +8,7 @@ told: with a thousand of them under two milliseconds.
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from heapq import nlargest
 from math import inf, isfinite
 from typing import Any
@@ -30,6 +31,7 @@ def state(weir: Weir, now: float, most: int = MOST_TENANTS) -> State:
     known = weir.drr.tenants.values()
     told = nlargest(most, known, key=_matters)
     return {
+        "policies": asdict(weir.settings.policies),
         "waiting": _usage(weir.drr.usage),
         "pools": [_pool(weir, now, of_pool) for of_pool in weir.learned.values()],
         "tenants": [_tenant(weir, now, tenant) for tenant in told],
@@ -108,7 +110,7 @@ def _lines(weir: Weir, tenant: Tenant) -> list[tuple[OfPool, Flow]]:
 
 def _line(weir: Weir, now: float, of_pool: OfPool, flow: Flow) -> State:
     pool, of_tenant = of_pool.pool, flow.learned
-    standing = flow.node.flows.standing(now, flow)
+    standing = flow.node.flows.standing(now, flow) if weir.settings.policies.fairness else 0.0  # it decides nothing
     view = outlook(now, pool, flow, inf, of_pool.estimator, measured_rounds=weir.settings.measured_rounds)
     errors = of_tenant.waits.of(view.new)
     return {

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Generic, TypeVar
 
 from services.core.member import Member
-from services.core.ring import Ring
+from services.core.ring import Entry, Ring
 
 M = TypeVar("M", bound=Member)
 
@@ -39,6 +39,10 @@ class Sole(Generic[M]):
     def front(self) -> M | None:
         """It, if it has work and is not put aside."""
         return self._member if self.backlog and not self._aside else None
+
+    def lines(self) -> tuple[list[M], list[M], list[M], list[Entry[M]]]:
+        """As a ring's: it has its turn, or nothing to do."""
+        return [], [self._member] if self.backlog else [], [], []
 
     def charge(self, member: M, cost: float) -> None:
         """It starts a request of this cost."""

@@ -19,12 +19,13 @@ from math import ceil, floor, inf, log10
 from services.core.account import ClassSpec, TenantSpec
 from services.core.admission import first_token_s, grant
 from services.core.choices import WeirSettings
-from services.core.door import TURN_S, Admitted, Refused, Visit, latest_start, probable_tokens
+from services.core.door import TURN_S, Admitted, Refused, Visit, expiry, probable_tokens
 from services.core.drr import Drr
 from services.core.estimator import Estimator
 from services.core.ladder import Sizes
 from services.core.learned import OfClass, OfPool
 from services.core.outcome import Outcome
+from services.core.policies import Policies
 from services.core.pool import ClassNode, Flow
 from services.core.request import RUNNING, WAITING, Request
 
@@ -39,7 +40,7 @@ SLACK_EVERY = 8
 class Weir:
     """Admission, fairness, degradation and honest refusals, for all pools of one router."""
 
-    __slots__ = ("_held", "_offers", "_random", "_sizes", "drr", "learned", "second_finishes", "settings")
+    __slots__ = ("_held", "_offers", "_random", "_since", "_sizes", "drr", "learned", "second_finishes", "settings")
 
     def __init__(self, settings: WeirSettings, random: Callable[[], float]) -> None:
         self.settings = settings
@@ -55,6 +56,7 @@ class Weir:
         self._random = random
         self._offers = 0
         self.second_finishes = 0
+        self.switch(-inf, settings.policies)
 
     # ---- the house
 
@@ -88,6 +90,19 @@ class Weir:
         for id in [id for id, tenant in self.drr.tenants.items() if tenant.configured and id not in wanted]:
             self.dismiss(now, id)
 
+    def switch(self, now: float, policies: Policies) -> None:
+        """These mechanisms are on from here on, for those in line as well. Nobody loses a place by it.
+
+        Whoever came in unjudged is judged when admission comes back, and may be the next to expire. Only waits that
+        begin under admission teach from then on: the others say nothing about what it promises.
+        """
+        self.settings = replace(self.settings, policies=policies)
+        self.drr.own_bounds = policies.own_bounds
+        self.drr.take_turns(now, policies.fairness)
+        self._since = now if policies.admission else inf
+        for request in self.drr.waiting():
+            self._set_expiry(request)
+
     def hold_level(self, class_name: str | None, level: int | None) -> None:
         """An operator's word: the class (None: every class) begins at this level, whatever its load; None: automatic.
 
@@ -109,7 +124,9 @@ class Weir:
         return self._held.get(class_name)
 
     def level(self, of_class: OfClass, name: str) -> int:
-        """Where requests of this class begin on the ladder: held there, or by its load."""
+        """Where requests of this class begin on the ladder: held there, or by its load; nowhere without admission."""
+        if not self.settings.policies.admission:
+            return 0
         return self._held.get(name, of_class.controller.level)
 
     def announce(self, pool: str, estimator: Estimator) -> None:
@@ -135,7 +152,7 @@ class Weir:
             request.max_level = min(request.max_level, len(settings.ladder) - 1) if settings.degrade else 0
         visit = Visit(now, request, settings, self._sizes, of_pool, flow)
         visit.plan(0)
-        if settings.degrade and (level := self._level(now, request, of_pool, visit)):
+        if settings.degrade and settings.policies.admission and (level := self._level(now, request, of_pool, visit)):
             visit.plan(level)
         why = visit.refusal()
         if why is None:
@@ -144,8 +161,7 @@ class Weir:
             if full is None:
                 return Admitted(visit.level, visit.view.wait_s)
             outcome = Outcome.TENANT_QUEUE_FULL if full.of_tenant else Outcome.YIELD
-            never = visit.flow.tenant.usage.never_holds(request) or self.drr.usage.never_holds(request)
-            return visit.refuse(outcome, full.value, self._random, never=never)
+            return visit.refuse(outcome, full.value, self._random, never=self.drr.never_holds(request))
         return visit.refuse(*why, self._random)
 
     def _meet(self, now: float, request: Request) -> tuple[OfPool, Flow]:
@@ -170,7 +186,7 @@ class Weir:
     def counted(self, now: float, request: Request, prompt_tokens: int) -> None:
         """Its prompt is known, whatever was added to it: the charge that was estimated for it is put right.
 
-        And while it waits, when it could start at the latest. What was promised of its wait stays as it was.
+        While it waits, so is when it could start at the latest. What was promised of its wait stays as it was.
         """
         request.prompt_tokens, request.context_tokens = prompt_tokens, 0
         if request.stage not in (WAITING, RUNNING):
@@ -178,13 +194,15 @@ class Weir:
         (prompt, answer), lengths = self._planned(request), request.flow.learned.lengths
         self.drr.reprice(now, request, self.settings.weights.cost(prompt, lengths.expected(answer)))
         if request.stage is WAITING:
-            estimator, least = self.learned[request.pool].estimator, self.settings.least_answer_tokens
-            expires_at, why = latest_start(request, prompt, answer, lengths, estimator, least)
-            patient_until = inf
-            if request.ready:
-                patient_until = request.start_by + max(0.0, request.ready_at - request.queued_at) + TURN_S
-            request.expires_for = why if expires_at <= patient_until else "patience"
-            self.drr.postpone(request, min(expires_at, patient_until))
+            if self.settings.reading_line:
+                self.learned[request.pool].pool.will_read(request, prompt)
+            self._set_expiry(request)
+
+    def _set_expiry(self, request: Request) -> None:
+        (prompt, answer), lengths = self._planned(request), request.flow.learned.lengths
+        estimator = self.learned[request.pool].estimator
+        expires_at, request.expires_for = expiry(request, prompt, answer, lengths, estimator, self.settings)
+        self.drr.postpone(request, expires_at)
 
     def ready(self, now: float, request: Request) -> None:
         """Its retrieval is done: it could start from now on, and from now on its client's patience is tried."""
@@ -251,6 +269,8 @@ class Weir:
 
     def _grant(self, now: float, request: Request, of_pool: OfPool, prompt: int, answer: int) -> int:
         request.expires_for = "deadline"
+        if not self.settings.policies.admission:
+            return answer
         if request.first_token_by < inf and (
             now + first_token_s(request, prompt, of_pool.estimator) > request.first_token_by
         ):
@@ -266,7 +286,8 @@ class Weir:
         estimator, flow = of_pool.estimator, request.flow
         of_tenant = flow.learned
         answer = of_tenant.lengths.expected(request.granted_tokens)
-        estimator.start(now, request, estimator.service_s(prompt, answer))
+        estimator.start(now, request, estimator.before_s() + estimator.service_s(prompt, answer))
+        estimator.begin_reading(request, prompt if self.settings.reading_line else 0)
         rate = estimator.rate
         if rate:
             backlog_s = flow.work / (of_pool.pool.share(flow) * rate)
@@ -278,7 +299,9 @@ class Weir:
         """Its prompt has been read."""
         request.first_token_at = now
         prompt, _ = self._planned(request)
-        self.learned[request.pool].estimator.learn_prefill(now - request.started_at, prompt)
+        estimator = self.learned[request.pool].estimator
+        estimator.end_reading(request)
+        estimator.learn_prefill(now - request.started_at, prompt, request.read_before_tokens)
 
     def finish(
         self, now: float, request: Request, outcome: Outcome, prompt_tokens: float, completion_tokens: float
@@ -296,6 +319,7 @@ class Weir:
         estimator, of_tenant = of_pool.estimator, request.flow.learned
         cost = self.settings.weights.cost(prompt_tokens, completion_tokens)
         estimator.stop(now)
+        estimator.end_reading(request)
         estimator.learn(now, request, cost)
         of_tenant.got.add(now, cost)
         self.drr.settle(now, request, cost if self.settings.true_up else request.charge_tokens)
@@ -314,7 +338,7 @@ class Weir:
 
     def _learn_wait(self, now: float, request: Request) -> None:
         """A wait has shown itself, unless it was for the request's own retrieval: its turn had come before."""
-        if not request.ready or now <= request.ready_at:
+        if not request.ready or now <= request.ready_at or request.queued_at < self._since:
             return
         of_tenant, wait_s = request.flow.learned, now - request.queued_at
         of_tenant.waits.of(request.predicted_as_new).learn(request.predicted_wait_s, wait_s)

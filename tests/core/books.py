@@ -13,6 +13,7 @@ from services.core.account import Bounds, ClassSpec, TenantSpec
 from services.core.choices import WeirSettings
 from services.core.door import Refused
 from services.core.estimator import ENOUGH
+from services.core.policies import Policies
 from services.core.request import Request, Stage
 from services.core.weir import Weir
 
@@ -108,6 +109,21 @@ class Books(RuleBasedStateMachine):
         for name in [class_name] if class_name else ["default", "gold"]:
             assert self.weir.held(name) == level
 
+    @property
+    def policies(self) -> Policies:
+        return self.weir.settings.policies
+
+    @rule(admission=st.booleans(), fairness=st.booleans(), cancellation=st.booleans())
+    def switch(self, admission: bool, fairness: bool, cancellation: bool) -> None:
+        """Whoever waits keeps its place. Unjudged it expires only for its client's patience; judged, when it must."""
+        waiting = self.of(Stage.WAITING)
+        self.weir.switch(self.now, Policies(admission, fairness, cancellation))
+        assert self.policies == Policies(admission, fairness, cancellation)
+        assert all(each.stage is Stage.WAITING for each in waiting)
+        for each in waiting:
+            assert admission or each.expires_at == inf or each.expires_for == "patience"
+            assert not admission or each.expires_at <= each.due_at
+
     def stands_in_its_class(self, request: Request) -> None:
         """In its tenant's own, or in one that weighs less and that it asked for."""
         classes = {spec.name: spec.weight for spec in self.weir.drr.classes}
@@ -133,6 +149,9 @@ class Books(RuleBasedStateMachine):
             assert (estimator.rate is None) or (isfinite(estimator.rate) and estimator.rate > 0)
             if self.announced and slots and self.ended[pool] < ENOUGH:
                 assert estimator.rate == pytest.approx(PER_SLOT_S * slots)
+            unread = [each for each in self.of(Stage.RUNNING, pool) if not each.first_token_at]
+            assert estimator.unread_tokens == sum(each.read_tokens for each in unread)
+            assert all(each.read_tokens > 0 for each in unread)
             residual_s = estimator.residual_s(self.now)
             assert isfinite(residual_s)
             assert residual_s >= 0
@@ -148,8 +167,14 @@ class Books(RuleBasedStateMachine):
             pool, here = drr.pools[name], self.of(Stage.WAITING, name)
             assert pool.requests == len(here)
             assert pool.work == pytest.approx(sum(each.charge_tokens for each in here))
+            assert pool.unread_tokens == sum(each.read_tokens for each in here)
             assert pool.classes.backlog == sum(each.ready for each in here)
             assert pool.waiting_flows == len({each.flow for each in here})
+            if self.policies.fairness:
+                assert pool.arrivals is None
+            else:
+                assert pool.arrivals is not None
+                assert list(pool.arrivals) == sorted(here, key=lambda each: each.sequence)
         expiries = [each.expires_at for each in waiting]
         assert self.weir.wakes_at() == min(expiries, default=inf)
         assert len(drr._expiries) + len(drr._fresh) <= 2 * len(waiting) + 65

@@ -150,8 +150,11 @@ class Scheduling(RuleBasedStateMachine):
         assert (request is None) == (not could), "a slot is left empty only if nothing could start"
         if request is None:
             return
-        own = [other for other in could if other.tenant == request.tenant]
-        assert request is min(own, key=lambda other: (other.deadline, other.sequence))
+        if self.drr.in_turns:
+            own = [other for other in could if other.tenant == request.tenant]
+            assert request is min(own, key=lambda other: (other.deadline, other.sequence))
+        else:
+            assert request is min(could, key=lambda other: other.sequence)
         self.started(request)
 
     def started(self, request: Request) -> None:
@@ -163,6 +166,8 @@ class Scheduling(RuleBasedStateMachine):
     @rule(pool=st.sampled_from(POOLS), room=st.integers(-1, 9))
     def start_what_fits(self, pool: str, room: int) -> None:
         heads = [flow.line.first for flow in self.flows(pool) if flow.line.first]
+        if not self.drr.in_turns:
+            heads = [each for each in self.in_stage(Stage.WAITING) if each.ready and each.pool == pool]
         request = self.drr.next(self.now, pool, fits=lambda head: head.bytes <= room)
         assert (request is None) == all(head.bytes > room for head in heads)
         if request is None:
@@ -241,6 +246,14 @@ class Scheduling(RuleBasedStateMachine):
                 watched.look()
                 self.least_ahead.clear()
 
+    @rule(in_turns=st.booleans())
+    def switch(self, in_turns: bool) -> None:
+        """Turns, or the order of arrival. The bound is for turns, and counts from when they begin."""
+        waiting = self.in_stage(Stage.WAITING)
+        self.drr.take_turns(self.now, in_turns)
+        self.least_ahead.clear()
+        assert set(self.drr.waiting()) == set(waiting)
+
     @rule(passes=st.sampled_from([0.0, 0.01, 1.0, 30.0]))
     def time_passes(self, passes: float) -> None:
         self.now += passes
@@ -264,6 +277,8 @@ class Scheduling(RuleBasedStateMachine):
 
     @invariant()
     def gaps_are_bounded(self) -> None:
+        if not self.drr.in_turns:
+            return
         for pool in self.drr.pools.values():
             for ring in self.rings(pool):
                 members = [member for member in self.watched if self.ring_of(pool, member) is ring]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -34,7 +36,7 @@ def served(estimator: Estimator, *, count: int, side_by_side: int, seconds: floa
             end(now, estimator, request, work)
 
 
-def estimator_of(slots: int, **announced: float) -> Estimator:
+def estimator_of(slots: int, **announced: Any) -> Estimator:
     estimator = Estimator(**announced)
     estimator.resize(0.0, slots)
     return estimator
@@ -96,6 +98,50 @@ def test_cancelled_work_took_its_slot_and_counts() -> None:
     served(estimator, count=ENOUGH, side_by_side=1, seconds=1.0, work=0.0)
     assert estimator.rate is not None
     assert estimator.rate < 60.0
+
+
+def reading(estimator: Estimator, count: int, *, prompt: int, behind: int, s_per_token: float, work: float) -> None:
+    """So many prompts, one after another in pairs: the second has the first before it."""
+    now = 0.0
+    for _ in range(count):
+        row = [running(now, estimator) for _ in range(behind)]
+        for place, request in enumerate(row):
+            estimator.begin_reading(request, prompt)
+            assert request.read_before_tokens == place * prompt
+        for request in row:
+            now += prompt * s_per_token
+            estimator.end_reading(request)
+            estimator.learn_prefill(now - request.started_at, prompt, request.read_before_tokens)
+        for request in row:
+            end(now, estimator, request, work)
+
+
+def test_where_reading_fills_the_time_before_the_slots_are_full_capacity_is_what_can_be_read() -> None:
+    estimator = estimator_of(16, work_per_slot_s=1000.0, prefill_s_per_token=1e-4)
+    reading(estimator, 40, prompt=1000, behind=5, s_per_token=1e-4, work=1200.0)
+    assert estimator.rate == pytest.approx(12_000.0, rel=0.1)  # a prompt each 0.1 s, and 1,200 tokens of work with it
+
+
+def test_what_is_read_is_taken_off_once_however_it_ended() -> None:
+    estimator = estimator_of(4)
+    one, other = running(0.0, estimator), running(0.0, estimator)
+    estimator.begin_reading(one, 700)
+    estimator.begin_reading(other, 300)
+    assert (estimator.unread_tokens, other.read_before_tokens) == (1000, 700)
+    estimator.end_reading(one)
+    estimator.end_reading(one)
+    assert estimator.unread_tokens == 300
+    estimator.end_reading(other)
+    assert estimator.unread_tokens == 0
+
+
+def test_a_prompt_is_read_after_those_that_are_unread_where_workers_say_that_they_read_in_a_line() -> None:
+    alone, in_line = estimator_of(8, prefill_s_per_token=1e-3), estimator_of(8, prefill_s_per_token=1e-3, readers=2)
+    for estimator in (alone, in_line):
+        estimator.begin_reading(running(0.0, estimator), 1000)
+    assert (alone.prefill_s(100), in_line.prefill_s(100)) == (pytest.approx(0.1), pytest.approx(0.6))
+    assert in_line.before_s(1000) == pytest.approx(1.0)
+    assert in_line.service_s(100, 0) == pytest.approx(0.1), "of its own"
 
 
 def test_the_next_slot_comes_free_at_the_first_end_that_is_expected() -> None:

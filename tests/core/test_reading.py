@@ -35,6 +35,48 @@ def test_once_sizes_differ_the_start_and_the_slope_are_told_apart_whatever_was_a
     assert reading.start_s == pytest.approx(STEP_S, rel=0.15)
 
 
+def in_line(count: int, before_s: float, *, start_s: float = STEP_S, prior_before_s: float = 0.0) -> Reading:
+    """So many prompts of any size, each behind any number of others."""
+    chance, reading = Random(3), Reading(TOKEN_S, prior_before_s)
+    for _ in range(count):
+        tokens, before = chance.choice((200, 700, 1500)), chance.choice((0, 1000, 3000, 8000))
+        reading.add(start_s + TOKEN_S * tokens + before_s * before, tokens, before)
+    return reading
+
+
+def test_what_others_had_still_to_read_is_told_apart_from_a_prompts_own_size() -> None:
+    reading = in_line(100, TOKEN_S / 2)
+    assert reading.per_token_before_s == pytest.approx(TOKEN_S / 2, rel=0.05)
+    assert reading.per_token_s == pytest.approx(TOKEN_S, rel=0.05)
+    assert reading.start_s == pytest.approx(STEP_S, rel=0.15)
+    assert reading.seconds(1000, 5000) == pytest.approx(STEP_S + 1000 * TOKEN_S + 5000 * TOKEN_S / 2, rel=0.05)
+    assert reading.pool_s == pytest.approx(TOKEN_S / 2 * 800, rel=0.1)
+
+
+def test_the_last_that_were_read_in_time_tell_what_those_who_were_cut_would_have_taken() -> None:
+    reading = Reading(TOKEN_S)
+    for before in [0, 1000, 2000, 3000] * 10:  # those with more before them never had a first token
+        reading.add(STEP_S + TOKEN_S * (1000 + before), 1000, before)
+    assert reading.seconds(1000, 9000) == pytest.approx(STEP_S + TOKEN_S * 10_000, rel=0.05)
+
+
+def test_where_slots_read_side_by_side_what_others_read_costs_nothing() -> None:
+    reading = in_line(100, 0.0)
+    assert reading.per_token_before_s == pytest.approx(0.0, abs=1e-9)
+    assert reading.pool_s == pytest.approx(0.0, abs=1e-6)
+
+
+def test_two_samples_do_not_outweigh_what_is_announced_of_the_line() -> None:
+    reading = Reading(TOKEN_S, TOKEN_S)
+    reading.add(1.0, 1000, 2000)
+    reading.add(1.0, 1000, 8000)  # as if they had cost nothing
+    assert reading.per_token_before_s > 0.5 * TOKEN_S
+    for _ in range(50):
+        reading.add(1.0, 1000, 2000)
+        reading.add(1.0, 1000, 8000)
+    assert reading.per_token_before_s < 0.05 * TOKEN_S
+
+
 def test_without_an_announcement_equal_sizes_are_taken_for_slope() -> None:
     reading = fitted([100] * 50)
     assert (reading.start_s, reading.seconds(200)) == (
@@ -49,16 +91,31 @@ def test_nothing_known_is_nothing_claimed() -> None:
 
 
 @given(
+    st.lists(st.tuples(st.floats(1e-6, 100), st.floats(1, 1e6), st.floats(0, 1e7)), min_size=1, max_size=60),
+    st.one_of(st.none(), st.floats(0, 1)),
+    st.floats(0, 1),
+)
+def test_no_part_is_negative_and_the_line_goes_through_the_mean(samples, prior_s, prior_before_s) -> None:
+    reading = Reading(prior_s, prior_before_s)
+    weight = time = size = line = 0.0
+    for seconds, tokens, before in samples:
+        reading.add(seconds, tokens, before)
+        fade = 2 ** (-1 / 200)
+        weight, time = weight * fade + 1, time * fade + seconds
+        size, line = size * fade + tokens, line * fade + before
+    assert reading.per_token_s >= 0
+    assert reading.per_token_before_s >= 0
+    assert reading.start_s >= -1e-9 * time
+    assert reading.seconds(size / weight, line / weight) == pytest.approx(time / weight)
+
+
+@given(
     st.lists(st.tuples(st.floats(1e-6, 100), st.floats(1, 1e6)), min_size=1, max_size=60),
     st.one_of(st.none(), st.floats(0, 1)),
 )
-def test_neither_part_is_negative_and_the_line_goes_through_the_mean(samples, prior_s) -> None:
-    reading = Reading(prior_s)
-    weight = time = size = 0.0
+def test_where_nobody_reads_before_anybody_what_is_announced_of_the_line_changes_nothing(samples, prior_s) -> None:
+    one, other = Reading(prior_s), Reading(prior_s, 0.5)
     for seconds, tokens in samples:
-        reading.add(seconds, tokens)
-        fade = 2 ** (-1 / 200)
-        weight, time, size = weight * fade + 1, time * fade + seconds, size * fade + tokens
-    assert reading.per_token_s >= 0
-    assert reading.start_s >= -1e-9 * time
-    assert reading.seconds(size / weight) == pytest.approx(time / weight)
+        one.add(seconds, tokens)
+        other.add(seconds, tokens)
+    assert (one.start_s, one.per_token_s) == (other.start_s, other.per_token_s)

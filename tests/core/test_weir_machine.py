@@ -16,7 +16,7 @@ from hypothesis.stateful import initialize, precondition, rule
 
 from services.core.account import Bounds, ClassSpec, TenantSpec
 from services.core.choices import WeirSettings
-from services.core.door import TURN_S, Admitted, Refused
+from services.core.door import CROWDED, ROOM_PROMPTS, TURN_S, Admitted, Refused
 from services.core.estimator import PROBABLE, Estimator
 from services.core.ladder import LADDER, Sizes
 from services.core.outcome import Ending, Outcome
@@ -163,6 +163,8 @@ class Executor(Books):
                 )
             if not calm and random.random() < 0.1:
                 self.resize(random.choice(POOLS), random.randint(1, 4), fail=random.random() < 0.5)
+            if not calm and random.random() < 0.1:
+                self.switch(*(random.random() < 0.6 for _ in range(3)))
             if random.random() < 0.7:
                 self.expire()
             for pool in POOLS:
@@ -177,11 +179,13 @@ class Executor(Books):
 
     def admitted(self, request: Request, said: Admitted, max_level: int) -> None:
         assert self.slots[request.pool] > 0
-        assert request.deadline > self.now
+        judged = self.policies.admission
+        assert request.deadline > self.now or not judged
         assert 0 <= said.level <= min(max_level, len(LADDER) - 1)
         assert said.level == request.level
         assert request.charge_tokens > 0
-        assert said.predicted_wait_s <= max(0.0, request.start_by - self.now)
+        assert said.predicted_wait_s <= max(0.0, request.start_by - self.now) or not judged
+        assert said.level == 0 or judged
         self.stands_in_its_class(request)
         waits_s = self.weir.forecast(request)
         assert all(isfinite(wait_s) and wait_s >= 0 for wait_s in waits_s)
@@ -190,7 +194,7 @@ class Executor(Books):
         for waiting, bounds in (
             (self.of(Stage.WAITING), self.settings.bounds),
             (self.of(Stage.WAITING, tenant=request.tenant), self.bounds(request.tenant)),
-        ):
+        )[: 1 + self.policies.own_bounds]:
             assert len(waiting) <= bounds.requests
             assert sum(each.charge_tokens for each in waiting) <= bounds.cost_tokens + 1e-6
             assert sum(each.bytes for each in waiting) <= bounds.bytes
@@ -213,8 +217,13 @@ class Executor(Books):
             assert said.reason != "no_slot", "there is one"
         if free and said.outcome is Outcome.DEADLINE_INFEASIBLE:
             prompt = request.prompt_tokens + Sizes(LADDER).contexts(request.context_tokens)[request.max_level]
-            read_s = self.weir.learned[request.pool].estimator.prefill_s(prompt)
-            assert read_s >= request.due_at - self.now, "refused on a guess while a slot is free"
+            of_pool = self.weir.learned[request.pool]
+            per_token_s, waiting = of_pool.estimator.reading.per_token_before_s, of_pool.pool.unread_tokens
+            read_s = of_pool.estimator.prefill_s(prompt) + per_token_s * waiting
+            most = request.prompt_tokens + request.context_tokens
+            before_s = of_pool.estimator.before_s(waiting + ROOM_PROMPTS * most)
+            if before_s <= CROWDED * (request.deadline - self.now):
+                assert read_s >= request.due_at - self.now, "refused on a guess while a slot is free"
         self.ends(request, "refused")
 
     # ---- the line
@@ -237,7 +246,7 @@ class Executor(Books):
         self.weir.counted(self.now, request, prompt)
         estimator = self.weir.learned[request.pool].estimator
         read_s = min(estimator.prefill_s(prompt), estimator.prefill_s(prompt, PROBABLE))  # mostly it took less, or more
-        assert request.expires_at <= request.due_at - read_s + 1e-9
+        assert request.expires_at <= request.due_at - read_s + 1e-9 or not self.policies.admission
 
     @precondition(lambda self: self.stages)
     @rule(data=st.data())
@@ -290,6 +299,7 @@ class Executor(Books):
             self.next(pool)
 
     def next(self, pool: str) -> bool:
+        could = [each for each in self.of(Stage.WAITING, pool) if each.ready and self.fits(each)]
         request, evicted = self.weir.next(self.now, pool, None if self.memory == inf else self.fits)
         for each in evicted:
             assert each.ready
@@ -297,13 +307,17 @@ class Executor(Books):
             assert each.expires_for in ("deadline", "first_token")
             self.moves(each, Stage.ENDED)
             self.ends(each, "evicted")
+        if not self.policies.fairness:
+            gone = {*evicted, request} - {None}
+            assert gone == set(sorted(could, key=lambda each: each.sequence)[: len(gone)]), (
+                "not in the order of arrival"
+            )
         if request is None:
             return False
         assert request.ready
         assert request.pool == pool
         assert self.fits(request)
-        assert self.now <= request.deadline
-        assert self.now <= request.first_token_by
+        assert self.now <= request.due_at or not self.policies.admission
         assert 1 <= request.granted_tokens <= request.max_tokens
         assert request.started_at == self.now
         self.moves(request, Stage.RUNNING)
@@ -394,6 +408,7 @@ class Executor(Books):
             self.let_time_pass(0.5)
         assert set(self.fates) == set(self.stages)
         self.books_agree()
+        self.switch(True, True, True)
         self.strangers_leave_nothing()
 
 

@@ -1,0 +1,58 @@
+"""The order of a ring's next visits, as it is told to people: it is the order in which they then come."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from services.core.member import Turn
+from services.core.ring import Ring
+from services.core.sole import Sole
+from services.core.visits import in_turn
+from tests.core.test_ring import Named, crowd, pay, ring, start
+
+
+@given(st.lists(st.tuples(st.integers(0, 5), st.integers(1, 60)), min_size=1, max_size=40), st.integers(0, 3))
+def test_the_order_that_is_told_is_the_order_of_the_next_visits(history: list[tuple[int, int]], newcomers: int):
+    of = ring(quantum=10.0)
+    crowd(of, "abcdef"[: 6 - newcomers])
+    for refund, cost in history:
+        member = start(of, float(cost))
+        if refund == 5:
+            of.settle(0.0, member, cost / 2)
+    crowd(of, "xyz"[:newcomers])
+    told = in_turn(of, 10)
+    visited: dict[Named, None] = {}
+    while len(visited) < 6:
+        visited.setdefault(start(of, 10.0))
+    assert [member for member, _ in told] == list(visited)
+    assert [turn for _, turn in told[:newcomers]] == [Turn.NEW] * newcomers
+
+
+def test_of_a_long_round_only_the_first_are_told():
+    of = ring()
+    first, *_ = crowd(of, "abcdefgh")
+    assert [member.name for member, _ in in_turn(of, 3)] == ["a", "b", "c"]
+    pay(of, first, 95.0)
+    assert [(member.name, turn) for member, turn in in_turn(of, 8)][-1] == ("a", Turn.LATER)
+
+
+def test_looking_changes_nothing():
+    def looked_at(of: Ring[Named], look: bool) -> list[str]:
+        crowd(of, "abc")
+        names = []
+        for cost in (4.0, 9.0, 35.0, 1.0, 10.0, 12.0, 7.0, 3.0):
+            if look:
+                in_turn(of, 10)
+            names.append(start(of, cost).name)
+        return names
+
+    assert looked_at(ring(), look=True) == looked_at(ring(), look=False)
+
+
+def test_where_there_is_one_member_it_has_its_turn_while_it_has_work():
+    member = Named("a")
+    sole = Sole(10.0, member)
+    assert in_turn(sole, 5) == []
+    sole.more(0.0, member)
+    assert in_turn(sole, 5) == [(member, Turn.NOW)]
