@@ -1,1 +1,11 @@
-"""The front door. `api` parses, `pipeline` tells the story of a request, and each of its steps opens one file."""
+"""The front door. `app` plugs it together; below it, from the outside in:
+
+    console, operating, routes   what people and programs may ask of it
+    serving                      the life of one request, step by step: begin with `serving/pipeline.py`
+    observing                    what happened, for metrics, logs, traces and the console
+    deciding                     who starts, who waits and who is refused
+    workers, upstreams           who serves, whether they are well, and how each kind is spoken to
+    passages, tenancy, asking    what a question finds, who asks, and what was asked
+
+Each package imports from those below it and from none above; the import contracts in pyproject.toml hold it to that.
+"""

@@ -9,29 +9,35 @@ from services.core.choices import WeirSettings
 from services.core.limit import InflightCap
 from services.core.retries import RetryBudget
 from services.core.weir import Weir
-from services.router.admin import AdminApp
-from services.router.announced import begin_with
-from services.router.api import routes
-from services.router.attempts import Attempts
-from services.router.cancels import Cancels
 from services.router.config import RouterSettings
-from services.router.context import Context
-from services.router.dispatcher import Dispatcher
-from services.router.exposure import LAB_MODE_WARNING
-from services.router.fleet import Fleet
-from services.router.holdings import Holdings
-from services.router.metrics import RouterMetrics
-from services.router.pipeline import Pipeline
-from services.router.prober import Prober
-from services.router.reloading import Reloading
-from services.router.retrieval import RetrievalClient, RetrievalWatch
-from services.router.sizing import Sizes
-from services.router.tenants import OTHER, FileTenants, LabTenants, Tenants
-from services.router.upstreams.connect import connect
+from services.router.console.storm import storm_routes
+from services.router.console.watching import POLICY, answering, console_routes
+from services.router.deciding.dispatcher import Dispatcher
+from services.router.deciding.sizing import Sizes
+from services.router.observing.holdings import Holdings
+from services.router.observing.journal import Journal
+from services.router.observing.metrics import RouterMetrics
+from services.router.operating.admin import AdminApp
+from services.router.operating.adminkey import AdminKey
+from services.router.operating.policy import Switches
+from services.router.operating.reloading import Reloading
+from services.router.passages.retrieval import RetrievalClient, RetrievalWatch
+from services.router.routes.api import routes
+from services.router.serving.attempts import Attempts
+from services.router.serving.context import Context
+from services.router.serving.orphans import Orphans
+from services.router.serving.pipeline import Pipeline
+from services.router.tenancy.exposure import LAB_MODE_WARNING
+from services.router.tenancy.tenants import OTHER, FileTenants, LabTenants, Tenants
+from services.router.workers.announced import begin_with
+from services.router.workers.cancels import Cancels
+from services.router.workers.connect import connect
+from services.router.workers.fleet import Fleet
+from services.router.workers.prober import Prober
 from services.runtime.drain import Drain
-from services.runtime.http import Readiness, Service
 from services.runtime.log import Log
 from services.runtime.serve import Process, from_settings
+from services.runtime.service import Readiness, Service
 from services.runtime.telemetry import new_registry
 
 EAGER = ("/ask", "/v1/chat/completions", "/v1/completions")  # refused, they end where they began
@@ -51,15 +57,20 @@ def build(settings: RouterSettings) -> Process:
         metrics.expect(tenant)
     retrieval = RetrievalClient(settings.retrieval_url, max_connections=settings.max_queue_size + settings.max_inflight)
     watch = RetrievalWatch(retrieval)
+    journal = Journal()
+    orphans = Orphans(metrics, journal, hold_s=2 * settings.max_deadline_ms / 1000)
+    switches = Switches(dispatcher, orphans, log)
     pipeline = Pipeline(
         settings=settings,
         tenants=tenants,
         dispatcher=dispatcher,
         attempts=Attempts(dispatcher, prober, RetryBudget(settings.retry_share), metrics),
         cancels=Cancels(),
+        orphans=orphans,
         context=Context(settings, retrieval, dispatcher, Sizes(), metrics),
         retrieval=retrieval,
         metrics=metrics,
+        journal=journal,
         drain=drain,
         random=rng.random,
     )
@@ -70,14 +81,21 @@ def build(settings: RouterSettings) -> Process:
         degraded = [f"worker {worker.name}" for worker in fleet.workers if worker.name not in up]
         return Readiness(bool(up), {"workers": up, "degraded": degraded + watch.lacking})
 
+    lab, token = settings.tenants_file is None, settings.admin_token.get_secret_value()
+    key = None if lab else AdminKey(settings.metrics_host, token)
+    more = storm_routes(settings)
+    if lab:
+        more["POST", POLICY] = answering(switches.turn)
+    console = console_routes(pipeline, log, lab=lab, key=key, more=more)
     admin = AdminApp(
-        registry, dispatcher, tenants, drain, log,
-        host=settings.metrics_host, token=settings.admin_token.get_secret_value(),
+        registry, dispatcher, tenants, drain, switches, log, host=settings.metrics_host, token=token,
+        console=None if lab else Service("console", console, ready=ready, log=log, drain=drain),
     )  # fmt: skip
 
     async def start() -> None:
-        if settings.tenants_file is None:
+        if lab:
             log.warning(LAB_MODE_WARNING)
+        switches.announce()
         await prober.look_at_all()
         begin_with(dispatcher.weir, fleet, settings.completion_weight)
         prober.start()
@@ -94,7 +112,7 @@ def build(settings: RouterSettings) -> Process:
         port_variable="ROUTER_PORT",
         app=Service(
             "router",
-            routes(pipeline),
+            {**routes(pipeline), **(console if lab else {})},
             ready=ready,
             log=log,
             drain=drain,
@@ -102,6 +120,7 @@ def build(settings: RouterSettings) -> Process:
             eager=EAGER,
         ),
         metrics=admin,
+        registry=registry,
         log=log,
         drain=drain,
         start=start,
@@ -132,5 +151,6 @@ def scheduler(settings: RouterSettings, tenants: Tenants, rng: Random) -> Weir:
         stranger=TenantSpec("", own, class_name=classes[0].name),
         classes=classes,
         safety_margin=settings.admission_safety_margin,
+        policies=settings.policies,
     )
     return Weir(chosen, rng.random)

@@ -8,8 +8,10 @@ from typing import Self
 
 from pydantic import Field, SecretStr, model_validator
 
-from services.router import exposure, tenantsfile, workersfile
-from services.router.workersfile import WorkerSpec
+from services.core.policies import Policies
+from services.router.tenancy import exposure, tenantsfile
+from services.router.workers import workersfile
+from services.router.workers.workersfile import WorkerSpec
 from services.runtime.settings import ServiceSettings
 
 
@@ -28,6 +30,9 @@ class RouterSettings(ServiceSettings):
         False, description="nobody but this machine reaches HOST, whatever it is: lab mode and example keys are allowed"
     )
     retrieval_url: str = Field("http://127.0.0.1:8001", description="address of the retrieval service")
+    storm_url: str = Field(
+        "", pattern=r"^(https?://[^/\s]+)?$", description="address of the storm bench; empty: none; only in lab mode"
+    )
     max_inflight: int = Field(
         64, ge=1, le=100_000, description="hard cap on requests dispatched to workers, look-ahead included"
     )
@@ -38,6 +43,9 @@ class RouterSettings(ServiceSettings):
     )
     admission_safety_margin: float = Field(
         0.8, gt=0, le=1, description="share of a deadline that the predicted time must fit in"
+    )
+    policy: str = Field(
+        "weir", description="which mechanisms are on: weir (all), fifo (none), or some of no-admission, ..."
     )
     retrieval_budget_ms: float = Field(100, gt=0, le=60_000, description="most milliseconds for retrieval")
     cache_ttl_s: float = Field(300, ge=0, le=86_400, description="seconds a cached retrieval result is fresh")
@@ -68,7 +76,8 @@ class RouterSettings(ServiceSettings):
     @model_validator(mode="after")
     def _agrees(self) -> Self:
         faults = [text for wrong, text in self._contradictions() if wrong]
-        faults += [str(fault) for fault in (self._fault_of(self.worker_specs), self._fault_of(self._exposure)) if fault]
+        looks: list[Callable[[], object]] = [self.worker_specs, self._exposure, lambda: self.policies]
+        faults += [str(fault) for look in looks if (fault := self._fault_of(look))]
         if faults:
             raise ValueError("\n  ".join(faults))
         return self
@@ -93,6 +102,14 @@ class RouterSettings(ServiceSettings):
         except ValueError as fault:
             return fault
         return None
+
+    @property
+    def policies(self) -> Policies:
+        """What POLICY comes to. Raises ValueError."""
+        try:
+            return Policies.named(self.policy)
+        except ValueError as fault:
+            raise ValueError(f"POLICY: {fault}") from None
 
     def worker_specs(self) -> list[WorkerSpec]:
         """The workers, from the file or from WORKERS. Raises ValueError listing every fault."""

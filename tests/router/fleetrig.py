@@ -7,11 +7,11 @@ from itertools import count
 from random import Random
 from typing import Any
 
-from services.router.call import Attempt, Call, Probe, Whole
-from services.router.fleet import Fleet
-from services.router.turn import Turn
-from services.router.worker import Worker
-from services.router.workersfile import WorkerSpec
+from services.router.upstreams.call import Attempt, Call, Probe, Whole
+from services.router.workers.fleet import Fleet
+from services.router.workers.turn import Turn
+from services.router.workers.worker import Worker
+from services.router.workers.workersfile import WorkerSpec
 from services.runtime.upstream import Truncated, UpstreamError
 
 _numbers = count(1)

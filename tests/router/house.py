@@ -15,10 +15,10 @@ from services.core.limit import InflightCap
 from services.core.outcome import Outcome
 from services.core.request import Stage
 from services.core.weir import Weir
-from services.router.dispatcher import Dispatcher
-from services.router.fleet import Fleet
-from services.router.turn import Turn
-from services.router.worker import Worker
+from services.router.deciding.dispatcher import NOBODY_S, Dispatcher
+from services.router.workers.fleet import Fleet
+from services.router.workers.turn import Turn
+from services.router.workers.worker import Worker
 from services.runtime.errors import Refused
 from services.runtime.http import become_task
 
@@ -37,6 +37,7 @@ class House:
     ended_at: dict[Turn, float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
+        self.loop = asyncio.get_running_loop()
         rng = Random(1)
         stranger = TenantSpec("", Bounds(self.queue))
         self.weir = Weir(WeirSettings(Bounds(self.queue), stranger, strict=True), rng.random)
@@ -121,7 +122,8 @@ class House:
             assert not [turn for turn in heads if self.fleet.fits(turn)], "a slot is free, and one that fits it waits"
         for turn in seconds:
             alone = not self.fleet.alive(turn.model, turn.left)
-            assert turn.refusal or self.fleet.alive(turn.model), "a retry waits for nobody"
+            lost_s = 0.0 if self.fleet.alive(turn.model) else self.loop.time() - dispatcher._dead_since[turn.model]
+            assert turn.refusal or lost_s <= NOBODY_S + 0.001, "a retry waits for nobody"
             assert turn.refusal or not self.fleet.fits(turn, None if alone else turn.left), (
                 "a retry waits beside a slot"
             )

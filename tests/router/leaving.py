@@ -18,19 +18,30 @@ import pytest
 
 from services.core.outcome import Outcome
 from services.core.request import Stage as Standing
-from services.router import app, health, prober
-from services.router.alarm import Alarm
-from services.router.cancels import Cancels
-from services.router.dispatcher import Dispatcher
-from services.router.life import Life
-from services.router.turn import Turn
+from services.router import app
+from services.router.asking.alarm import Alarm
+from services.router.deciding.dispatcher import Dispatcher
+from services.router.observing.journal import Journal
+from services.router.observing.life import Life
+from services.router.workers import health
+from services.router.workers.cancels import Cancels
+from services.router.workers.turn import Turn
+from services.runtime.keepalive import Pool
 from services.runtime.log import Log
 from services.runtime.serve import FineClockLoop
 from tests.router.leaver import Client, Way, answered_whole, asking
 from tests.router.rig import Stand, standing
 from tests.router.stepping import AT_A_WORKER, NOT_YET_ASKED, TOKENS_BEFORE, Stage, StalledRetrieval, SteppingWorker
 from tests.runtime.rig import until
+from tests.steady_time import SteadyLoop
 
+LIMITS = (
+    "services.router.workers.prober.PROBE_TIMEOUT_S",
+    "services.router.workers.cancels.WITHIN_S",
+    "services.router.passages.retrieval.LOOK_WITHIN_S",
+    "services.runtime.drain.LAST_WORDS_S",
+)
+"""What the router gives others a second for: this machine may stand still, or count objects, for longer."""
 LOOP_TURNS = 12
 """Turns of the event loop in which the last event of an answer travels; its clients leave in all of them."""
 
@@ -53,6 +64,17 @@ class WatchedDispatcher(Dispatcher):
         if ran:
             cost = self.weir.settings.weights.cost(*(used[:2] or (0.0, 0.0)))
             self.costs[turn.tenant] = self.costs.get(turn.tenant, 0.0) + cost
+
+
+class ForgetfulJournal(Journal):
+    """The real one; it remembers nobody who has ended, so whoever is found then is held by somebody else."""
+
+    __slots__ = ()
+
+    def ended(self, *what: Any) -> None:
+        super().ended(*what)
+        for line in (*self._rings.values(), self._placed, self._refused):
+            line.clear()
 
 
 @dataclass
@@ -241,9 +263,12 @@ async def scene(
 
     monkeypatch.setattr(app, "Dispatcher", watched)
     monkeypatch.setattr(app, "Cancels", lambda: cancels)
+    monkeypatch.setattr(app, "Journal", ForgetfulJournal)
     monkeypatch.setattr(app, "Log", lambda name, level: Log(name, "INFO", stream=log))
     monkeypatch.setattr(health, "FAILURES", 10**9)  # the retry is looked at, not who is ejected
-    monkeypatch.setattr(prober, "PROBE_TIMEOUT_S", 60.0)  # nor how fast this machine is, or how far a clock leaps
+    for limit in LIMITS:
+        monkeypatch.setattr(limit, 60.0)  # nor how fast this machine is, or how far a clock leaps
+    monkeypatch.setitem(Pool.__init__.__kwdefaults__, "connect_timeout_s", 60.0)
     made_workers = [SteppingWorker(stage, places, go, failed) for _ in range(workers)]
     chosen = {
         "max_inflight": 1 if stage is Stage.QUEUED else places, "max_queue_size": 2 * places, "retry_share": 1.0,
@@ -259,7 +284,7 @@ async def scene(
             client.close()
 
 
-class LeapingLoop(asyncio.SelectorEventLoop):
+class LeapingLoop(SteadyLoop):
     """Its clock can be put forward: whatever was to happen by then happens now, and no test waits for it."""
 
     ahead_s = 0.0

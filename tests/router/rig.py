@@ -19,10 +19,11 @@ from services.contracts.search import EmbedReply, Passage, RetrieveReply, Retrie
 from services.core.outcome import Outcome
 from services.router import app
 from services.router.config import RouterSettings
-from services.router.dispatcher import Dispatcher
+from services.router.deciding.dispatcher import Dispatcher
 from services.runtime.errors import Refused
 from services.runtime.http import Exchange, Handler
 from services.runtime.serve import Process, running
+from tests import steady_time
 from tests.runtime.rig import build as build_service
 from tests.runtime.rig import until
 
@@ -270,6 +271,7 @@ async def standing(
             "workers_file": Path(upstreams) if upstreams else None,
             "log_level": "ERROR",
             "probe_interval_s": 0.05,
+            "retrieval_budget_ms": 2000,  # a slow machine is no slow retrieval
             "drain_timeout_s": 0.5,
             **settings,
         }
@@ -286,8 +288,10 @@ async def standing(
 
 
 def run(main: Callable[[], Awaitable[None]]) -> None:
+    """Fails rather than hangs. What the machine takes for itself is time for nobody: no budget runs out by it."""
+
     async def bounded() -> None:
         async with asyncio.timeout(60):
             await main()
 
-    asyncio.run(bounded())
+    steady_time.run(bounded())

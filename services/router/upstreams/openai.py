@@ -12,12 +12,11 @@ from typing import Any
 import msgspec
 
 from services.contracts.generate import Message
-from services.router.asked import Format
-from services.router.call import Attempt, Call, Probe, Whole, WorkerFailed
+from services.router.asking.asked import Format
+from services.router.upstreams.call import MAX_MODELS, Attempt, Call, Probe, Whole, WorkerFailed
 from services.router.upstreams.openaianswer import answer_of, end_of, refusal_of
 from services.router.upstreams.openaistream import OpenAIStream
 from services.router.upstreams.refusals import UNREADABLE
-from services.router.workersfile import MAX_MODELS
 from services.runtime.keepalive import Pool, Reply
 from services.runtime.upstream import UpstreamError
 
@@ -62,7 +61,7 @@ class OpenAIUpstream:
         target = b"/completions" if call.asked.format is Format.COMPLETIONS else b"/chat/completions"
         headers = [
             *self._headers,
-            *call.trace,
+            *attempt.trace,
             (b"x-request-id", call.id.encode()),
             (b"x-weir-deadline-ms", b"%d" % max(1, attempt.remaining_ms)),
         ]

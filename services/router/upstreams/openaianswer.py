@@ -13,7 +13,7 @@ from typing import Any
 
 import msgspec
 
-from services.router.call import Busy, End, WorkerFailed
+from services.router.upstreams.call import Busy, End, WorkerFailed
 from services.router.upstreams.refusals import ENDS, UNREADABLE, meaning
 from services.runtime.errors import BadInput
 from services.runtime.keepalive import Reply

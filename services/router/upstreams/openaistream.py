@@ -15,8 +15,8 @@ from __future__ import annotations
 
 import re
 
-from services.router.asked import Format
-from services.router.call import Call, Delta, End
+from services.router.asking.asked import Format
+from services.router.upstreams.call import Call, Delta, End
 from services.router.upstreams.openaianswer import Answer, answer_of, end_of
 from services.runtime.keepalive import Reply
 from services.runtime.upstream import Truncated, UpstreamError
@@ -32,7 +32,7 @@ MUST_BE_READ = re.compile(rb'"finish_reason"\s*:\s*"|\[DONE\]|"error"|"choices"\
 
 
 class OpenAIStream:
-    """See `services.router.call.Stream`."""
+    """See `services.router.upstreams.call.Stream`."""
 
     def __init__(self, reply: Reply, call: Call) -> None:
         self.end: End | None = None

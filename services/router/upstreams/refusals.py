@@ -9,7 +9,7 @@ from __future__ import annotations
 import msgspec
 
 from services.core.outcome import Outcome
-from services.router.call import EngineLost, WorkerFailed
+from services.router.upstreams.call import EngineLost, WorkerFailed
 from services.runtime.errors import BadInput, Refused
 
 UNREADABLE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)

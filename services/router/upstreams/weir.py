@@ -6,7 +6,7 @@ import msgspec
 
 from services.contracts.generate import Done, Event, Failed, GenerateRequest, Token, WorkerStatus
 from services.contracts.problem import Problem
-from services.router.call import Attempt, Busy, Call, Delta, End, Probe, Whole, WorkerFailed
+from services.router.upstreams.call import Attempt, Busy, Call, Delta, End, Probe, Whole, WorkerFailed
 from services.router.upstreams.refusals import ENDS, UNREADABLE, meaning
 from services.runtime.keepalive import Pool, Reply
 from services.runtime.upstream import Truncated, UpstreamError
@@ -45,7 +45,7 @@ class WeirUpstream:
     async def _post(self, call: Call, attempt: Attempt) -> Reply:
         body = _encode(_request(call, attempt))
         id = call.id.encode("ascii")
-        headers = (_JSON, (b"x-request-id", id), *call.trace)
+        headers = (_JSON, (b"x-request-id", id), *attempt.trace)
         reply = await self._pool.request(b"POST", b"/generate", body=body, headers=headers)
         named = reply.header(b"x-request-id")
         if named != id and (named is not None or reply.status == 200):  # a proxy that refuses for it names none
@@ -74,6 +74,7 @@ class WeirUpstream:
         return Probe(
             status.slots, tuple(status.models), status.draining,
             kv_tokens=status.kv_tokens, step_ms=status.step_ms, prefill_ms_per_token=status.prefill_ms_per_token,
+            batch=status.running,
         )  # fmt: skip
 
     def give_up(self, why: str) -> None:

@@ -1,0 +1,108 @@
+"""What a client wishes for, beside its answer: by when, how long it will stand in line, in which class.
+
+Read once, at the door, in one pass over the headers, since every request pays for it.
+
+    deadline      X-Weir-Deadline-Ms, x-llm-d-inference-ttl, x-envoy-expected-rq-timeout-ms, grpc-timeout
+    first token   X-Weir-TTFT-Ms, x-llm-d-slo-ttft-ms       streams: wait and prefill together
+    patience      Prefer: wait=SECONDS (RFC 7240)           0: a slot now or a yield
+    class         X-Weir-Class, x-llm-d-inference-objective, x-smg-priority      the first of these that is there
+    attempt       x-stainless-retry-count                   what the OpenAI clients send: 0 the first time
+
+A duration that cannot be read is an error, since a wrong guess breaks a promise. A preference that cannot be read is
+ignored, as RFC 7240 demands, and a retry count that cannot be read is 0. A class is taken as it stands: which classes
+there are, and which of them may be asked for, the scheduler knows.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+
+import msgspec
+
+from services.router.asking.deadlines import READERS as DEADLINES
+from services.router.asking.deadlines import Header, least_ms, milliseconds
+
+FIRST_TOKENS = {b"x-weir-ttft-ms": milliseconds, b"x-llm-d-slo-ttft-ms": milliseconds}
+CLASSES = (b"x-weir-class", b"x-llm-d-inference-objective", b"x-smg-priority")
+DEADLINE, FIRST_TOKEN, PATIENCE, CLASS, ATTEMPT = "deadline", "first token", "patience", "class", "attempt"
+WISH_OF: Mapping[bytes, str] = {
+    **dict.fromkeys(DEADLINES, DEADLINE),
+    **dict.fromkeys(FIRST_TOKENS, FIRST_TOKEN),
+    b"prefer": PATIENCE,
+    **dict.fromkeys(CLASSES, CLASS),
+    b"x-stainless-retry-count": ATTEMPT,
+}
+MOST_ATTEMPTS = 1000
+"""A client that says more has lost count."""
+
+_QUOTED = rb'"(?:[^"\\]|\\.)*\\?(?:"|\Z)'  # one that is never closed reaches to the end
+_PREFERENCE = re.compile(rb'(?:[^,"]|%b)+' % _QUOTED, re.DOTALL)
+_WAIT = re.compile(rb'\s*wait\s*=\s*(?:([0-9]{1,15})|"([0-9]{1,15})")\s*(?:;.*)?', re.IGNORECASE | re.DOTALL)
+_NAMES_WAIT = re.compile(rb"\s*wait\s*(?:[=;]|$)", re.IGNORECASE)
+_COUNT = re.compile(rb"[0-9]{1,9}")
+
+
+class Wishes(msgspec.Struct, frozen=True):
+    """What was asked for, or what holds where nothing was."""
+
+    deadline_ms: float
+    ttft_ms: float
+    """Until the first token; of an answer that is not streamed, its deadline."""
+    ttft_asked: bool = False
+    """Whether the client named it: then it is a promise to keep, not only the usual time."""
+    max_wait_s: float | None = None
+    """The longest that the client will stand in line; None: as long as its deadline allows."""
+    class_name: str | None = None
+    attempt: int = 0
+
+
+def read(
+    headers: Sequence[Header], *, default_ms: float, max_ms: float, default_ttft_ms: float, stream: bool
+) -> Wishes:
+    """The wishes of one request. Raises BadInput naming the header that cannot be used."""
+    said = [header for header in headers if header[0] in WISH_OF]
+    if not said:
+        return Wishes(default_ms, min(default_ttft_ms, default_ms) if stream else default_ms)
+    heard: dict[str, list[Header]] = {}
+    for header in said:
+        heard.setdefault(WISH_OF[header[0]], []).append(header)
+    deadline_ms, ttft_ms, ttft_asked = default_ms, default_ttft_ms, False
+    if DEADLINE in heard:
+        deadline_ms = least_ms(heard[DEADLINE], DEADLINES, max_ms)
+    if FIRST_TOKEN in heard:
+        ttft_ms, ttft_asked = least_ms(heard[FIRST_TOKEN], FIRST_TOKENS, max_ms), stream
+    return Wishes(
+        deadline_ms,
+        min(ttft_ms, deadline_ms) if stream else deadline_ms,
+        ttft_asked,
+        _patience_s(heard[PATIENCE]) if PATIENCE in heard else None,
+        _class_name(heard[CLASS]) if CLASS in heard else None,
+        _attempt(heard[ATTEMPT]) if ATTEMPT in heard else 0,
+    )
+
+
+def _patience_s(said: Sequence[Header]) -> float | None:
+    """`Prefer: wait=S`. The first instance counts (RFC 7240, 2), and where it is malformed there is none."""
+    for _, value in said:
+        for preference in _preferences(value):
+            if _NAMES_WAIT.match(preference):
+                match = _WAIT.fullmatch(preference)
+                return float(match[1] or match[2]) if match else None
+    return None
+
+
+def _preferences(value: bytes) -> Iterator[bytes]:
+    """The parts between commas; a comma inside a quoted string parts nothing."""
+    return (match[0] for match in _PREFERENCE.finditer(value))
+
+
+def _class_name(said: Sequence[Header]) -> str | None:
+    """What the first of `CLASSES` says that says anything."""
+    _, value = min(said, key=lambda header: CLASSES.index(header[0]))
+    return value.strip().decode("latin-1") or None
+
+
+def _attempt(said: Sequence[Header]) -> int:
+    value = said[0][1].strip()
+    return min(int(value), MOST_ATTEMPTS) if _COUNT.fullmatch(value) else 0

@@ -1,0 +1,207 @@
+"""The picture that the console shows: one frame of what this router does, made from its own ledgers when it is asked.
+
+Nothing is kept for it beside the journal, nothing is counted twice, and making one changes nothing: a router that is
+watched decides as one that is not. `python -m bench.console` measures what it costs.
+
+Bounds. MOST_DECISIONS and the bounds of `whoiswhere.py`, whatever the load; LOOKED_AT of those that were served last,
+which at more than 1,000 answers a second are less than a second's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import inf
+
+from services.contracts.console import (
+    Decision,
+    FirstToken,
+    Frame,
+    Inflight,
+    Latency,
+    OfClassNow,
+    PolicyNow,
+    Totals,
+    WaitingNow,
+)
+from services.core.weir import Weir
+from services.router.console.whoiswhere import other_tenants, tenants_in_turn, told_tenants, workers_now
+from services.router.deciding.dispatcher import Dispatcher
+from services.router.observing.journal import Entry, Journal
+from services.router.observing.life import Life
+from services.router.observing.metrics import RouterMetrics
+from services.runtime.clock import unix_milliseconds
+from services.runtime.drain import Drain
+
+MOST_DECISIONS = 40
+LOOKED_AT = 1000
+LATENCY_S = 1.0
+GOT_S = 2.0
+STALE_S = 1.0
+"""After a pause of this length what was decided meanwhile is not missing from a frame, but simply over."""
+
+
+class Feed:
+    """One for each router. `frame` makes the next one."""
+
+    def __init__(self, dispatcher: Dispatcher, metrics: RouterMetrics, journal: Journal, drain: Drain) -> None:
+        self._dispatcher = dispatcher
+        self._metrics = metrics
+        self._journal = journal
+        self._drain = drain
+        self._began_at_ms = unix_milliseconds()
+        self._seq = 0
+        self._decided = 0
+        self._made_at = -inf
+
+    def frame(self, now: float) -> Frame:
+        """Everything, as of now."""
+        dispatcher, journal = self._dispatcher, self._journal
+        weir, cap = dispatcher.weir, dispatcher.cap
+        at_ms = unix_milliseconds()
+        classes = _classes(weir)
+        told = told_tenants(dispatcher)
+        workers, other_workers = workers_now(now, dispatcher.fleet)
+        decisions, left_out = self._decisions(now, at_ms)
+        journal.looked(now)
+        served, since = journal.served_since(now - GOT_S, LOOKED_AT)
+        waiting = weir.drr.usage
+        self._seq += 1
+        return Frame(
+            seq=self._seq,
+            at_ms=at_ms,
+            uptime_s=round((at_ms - self._began_at_ms) / 1000, 1),
+            draining=self._drain.draining,
+            level=max((each.level for each in classes), default=0),
+            classes=classes,
+            policy=policy_now(weir),
+            inflight=Inflight(cap.inflight, cap.cap),
+            waiting=WaitingNow(waiting.requests, waiting.bounds.requests, round(waiting.cost_tokens, 1)),
+            totals=self._totals(),
+            latency=_latency(now, served),
+            first_token=_first_token(now, served),
+            capacity_tokens_per_s=_capacity(weir),
+            got_tokens_per_s=_got(now - since, served),
+            tenants=tenants_in_turn(now, weir, told),
+            other_tenants=other_tenants(weir, told),
+            workers=workers,
+            other_workers=other_workers,
+            decisions=decisions,
+            decided=journal.decided,
+            decisions_left_out=left_out,
+        )
+
+    def _totals(self) -> Totals:
+        sums = self._metrics.sums
+        return Totals(
+            outcomes={outcome.value: count for outcome, count in sums.outcomes.items()},
+            admitted=sums.admitted,
+            degraded=sums.degraded,
+            served_tokens=round(sums.served_tokens, 3),
+            worker_s=round(self._journal.worker_s, 6),
+            wasted_s=round(sums.wasted_s, 6),
+        )
+
+    def _decisions(self, now: float, at_ms: int) -> tuple[list[Decision], int]:
+        """What was decided since the last frame, and where there is room what was before."""
+        journal = self._journal
+        since = self._decided if now - self._made_at <= STALE_S else journal.decided
+        self._decided, self._made_at = journal.decided, now
+        entries, left_out = journal.since(since, MOST_DECISIONS)
+        return [_decision(entry, at_ms - int((now - entry.at) * 1000)) for entry in entries], left_out
+
+
+def policy_now(weir: Weir) -> PolicyNow:
+    """Which mechanisms are on."""
+    policies = weir.settings.policies
+    return PolicyNow(policies.admission, policies.fairness, policies.cancellation)
+
+
+def _classes(weir: Weir) -> list[OfClassNow]:
+    """Every class once: where there are several pools, as it is where it is degraded most."""
+    found: dict[str, OfClassNow] = {}
+    for of_pool in weir.learned.values():
+        for name, of_class in of_pool.classes.items():
+            level, known = weir.level(of_class, name), found.get(name)
+            if known is None or level > known.level:
+                node = of_pool.pool.nodes[name]
+                share = round(of_pool.pool.class_share(node), 4)
+                found[name] = OfClassNow(name, level, weir.held(name) is not None, node.weight, share)
+    return list(found.values())
+
+
+def _capacity(weir: Weir) -> float | None:
+    """What the workers of all pools do in a second, as far as it is known."""
+    rates = [of_pool.estimator.rate for of_pool in weir.learned.values() if of_pool.estimator.rate is not None]
+    return round(sum(rates), 1) if rates else None
+
+
+Served = Sequence[tuple[float, Life]]
+"""When each ended, and its record; the newest first."""
+
+
+def _got(span_s: float, served: Served) -> float:
+    """Work that was served, per second, over the time of which every answer is remembered: two seconds or less."""
+    return round(sum(life.turn.charge_tokens for _, life in served if life.turn is not None) / max(span_s, 1e-3), 1)
+
+
+def _latency(now: float, served: Served) -> Latency:
+    of = [(at - life.began_at, life.deadline_ms) for at, life in served if at > now - LATENCY_S]
+    if not of:
+        return Latency(0)
+    seconds = sorted(took_s for took_s, _ in of)
+    shares = sorted(1000 * took_s / deadline_ms for took_s, deadline_ms in of)
+    deadlines_ms = sorted(deadline_ms for _, deadline_ms in of)
+    return Latency(
+        count=len(of),
+        p50_ms=milliseconds(_quantile(seconds, 0.5)),
+        p95_ms=milliseconds(_quantile(seconds, 0.95)),
+        deadline_p50_ms=round(_quantile(deadlines_ms, 0.5), 1),
+        of_deadline_p95=round(_quantile(shares, 0.95), 4),
+    )
+
+
+def _first_token(now: float, served: Served) -> FirstToken:
+    seconds = sorted(life.first_at - life.began_at for at, life in served if life.first_at and at > now - LATENCY_S)
+    if not seconds:
+        return FirstToken(0)
+    halfway, late = _quantile(seconds, 0.5), _quantile(seconds, 0.95)
+    return FirstToken(len(seconds), milliseconds(halfway), milliseconds(late))
+
+
+def _quantile(ordered: Sequence[float], q: float) -> float:
+    return ordered[min(len(ordered) - 1, int(q * len(ordered)))]
+
+
+def milliseconds(seconds: float) -> float:
+    """For people."""
+    return round(seconds * 1000, 1)
+
+
+def _decision(entry: Entry, at_ms: int) -> Decision:
+    life = entry.life
+    return Decision(
+        n=entry.n,
+        id=entry.id,
+        at_ms=at_ms,
+        tenant=life.label,
+        what=entry.what,
+        outcome=None if entry.outcome is None else entry.outcome.value,
+        level=0 if life.weighed is None else life.weighed.level,
+        why=entry.details.reason or "",
+        wait_ms=waited_ms(entry),
+        predicted_ms=predicted_ms(entry),
+    )
+
+
+def waited_ms(entry: Entry) -> float | None:
+    """How long it stood in line, of one that has left it."""
+    turn = entry.life.turn
+    if turn is None or entry.outcome is None:
+        return None
+    return milliseconds((turn.started_at or entry.at) - turn.queued_at)
+
+
+def predicted_ms(entry: Entry) -> float | None:
+    """The wait that was predicted at the door, whether or not it was let in."""
+    turn = entry.life.turn
+    return entry.details.predicted_wait_ms if turn is None else milliseconds(turn.predicted_wait_s)

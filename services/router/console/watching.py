@@ -1,0 +1,100 @@
+"""The console's routes: its page, the stream of frames, a request's life, and what may be changed from there.
+
+In lab mode they are on the public port, where everybody is believed anyway. With a tenants file they show every tenant
+to whoever looks, so they are on the metrics listener only, and behind its token; the public port has nothing of them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import msgspec
+
+from services.console.fanout import EVERY_S, Fanout
+from services.console.files import Files
+from services.console.guard import guarded
+from services.contracts.console import Hello
+from services.router.console.feed import MOST_DECISIONS, Feed
+from services.router.console.story import story
+from services.router.console.whoiswhere import MOST_TENANTS, MOST_WORKERS
+from services.router.operating.adminkey import AdminKey
+from services.router.serving.pipeline import Pipeline
+from services.runtime.errors import BadInput
+from services.runtime.http import Exchange, Handler
+from services.runtime.log import Log
+
+Routes = dict[tuple[str, str], Handler]
+READS = ("GET", "HEAD")
+POLICY = "/console/policy"
+
+
+def console_routes(
+    pipeline: Pipeline, log: Log, *, lab: bool, key: AdminKey | None, more: Mapping[tuple[str, str], Handler]
+) -> Routes:
+    """(METHOD, path) -> handler. `more`: what else is under /console; `key`: who may come, where that is asked.
+
+    The page's own files are for everybody who reaches them: a page has to be here to ask for a key.
+    """
+    looking = Looking(pipeline, log, lab=lab, storm=_has(more, "/console/storm"), policy=_has(more, POLICY))
+    files = Files()
+    told: Routes = {
+        ("GET", "/console/events"): looking.fanout.watch,
+        ("GET", "/console/requests/*"): looking.request,
+        **{route: handler if route[0] in READS else guarded(handler) for route, handler in more.items()},
+    }
+    return {
+        ("GET", "/console"): files.page,
+        ("GET", "/console/"): files.page,
+        ("GET", "/console/static/**"): files.file,
+        **{route: handler if key is None else _behind(key, handler) for route, handler in told.items()},
+    }
+
+
+def _has(routes: Mapping[tuple[str, str], Handler], path: str) -> bool:
+    return any(route[1] == path for route in routes)
+
+
+def answering(make: Callable[[Exchange], Any]) -> Handler:
+    """A handler that answers with what this returns, as JSON."""
+
+    async def handle(exchange: Exchange) -> None:
+        await exchange.reply(200, msgspec.json.encode(make(exchange)))
+
+    return handle
+
+
+def _behind(key: AdminKey, handler: Handler) -> Handler:
+    async def handle(exchange: Exchange) -> None:
+        key.check(exchange)
+        await handler(exchange)
+
+    return handle
+
+
+class Looking:
+    """What those who look at one router are told."""
+
+    def __init__(self, pipeline: Pipeline, log: Log, *, lab: bool, storm: bool, policy: bool) -> None:
+        self._pipeline = pipeline
+        self._encoder = msgspec.json.Encoder()
+        self._feed = Feed(pipeline.dispatcher, pipeline.metrics, pipeline.journal, pipeline.drain)
+        hello = self._encoder.encode(
+            Hello(lab, storm, policy, MOST_TENANTS, MOST_WORKERS, MOST_DECISIONS, round(EVERY_S * 1000))
+        )
+        self.fanout = Fanout(lambda: hello, self._frame, log)
+        pipeline.drain.on_begin(self.fanout.close)
+
+    def _frame(self) -> bytes:
+        return self._encoder.encode(self._feed.frame(asyncio.get_running_loop().time()))
+
+    async def request(self, exchange: Exchange) -> None:
+        """GET /console/requests/ID. Raises BadInput, 404."""
+        id, journal, now = exchange.tail, self._pipeline.journal, asyncio.get_running_loop().time()
+        journal.looked(now)
+        found = journal.find(id)
+        if found is None:
+            raise BadInput("no request of this id is known here, or not any more", status=404, code="not_found")
+        told = story(id, found, self._pipeline.dispatcher.weir, now)
+        await exchange.reply(200, self._encoder.encode(told), headers=[(b"cache-control", b"no-store")])

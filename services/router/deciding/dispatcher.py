@@ -1,0 +1,317 @@
+"""Who starts, and where: the async shell over the core's decisions and the fleet's ledger.
+
+    admit    one decision, on one turn of the event loop: refused, or a place in line, or started in the same step
+    place    wait for the turn; whoever frees a slot starts the next, and wakes exactly that one
+    release  the end, however it came: out of the line or off the worker, charged, learned from; then the next starts
+
+The scheduler (`core.weir`) says whose turn it is, the fleet says where there is room; both are synchronous and have
+the only word on it. A slot that comes free is given away in the same step, so nobody polls and no herd wakes. Whoever
+can no longer be in time is taken out by a timer, at that moment, and not when a slot happens to come free.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Iterable
+from itertools import count
+from math import inf
+from random import Random
+from typing import cast
+
+from services.core.account import TenantSpec
+from services.core.door import Refused as Decision
+from services.core.estimator import Estimator
+from services.core.limit import InflightCap
+from services.core.outcome import Outcome
+from services.core.policies import Policies
+from services.core.request import Request, Stage
+from services.core.weir import Weir
+from services.router.deciding.refusing import Refusing
+from services.router.workers.fleet import Fleet
+from services.router.workers.turn import Turn
+from services.router.workers.worker import Worker
+from services.runtime.errors import NoSuchModel, Refused
+
+LATE_S = 0.0005
+"""A timer may fire a little early by the loop's clock; what is due so soon is due."""
+
+NOBODY_S = 1.0
+"""How long those let in wait for a model's last worker to come back: a lost connection is mended by the next probe."""
+
+
+class Dispatcher:
+    """One for each router. Everything but `place` and `another` decides without waiting."""
+
+    def __init__(self, weir: Weir, fleet: Fleet, cap: InflightCap, rng: Random) -> None:
+        self.weir = weir
+        self.fleet = fleet
+        self.cap = cap
+        self.refusing = Refusing(rng.random)
+        self.draining = False
+        self.waiting: set[Turn] = set()
+        self._second: deque[Turn] = deque()
+        self._dead_since: dict[str, float] = {}
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_at = inf
+        self._first_pool = 0
+        self._prefix, self._attempts = f"{rng.getrandbits(48):012x}", count(1)
+        fleet.changed = self.capacity_changed
+
+    # ---- the house
+
+    def resolve_model(self, model: str | None) -> str:
+        """The model asked for, or the first. Raises NoSuchModel, or Refused when nobody serves anything yet."""
+        known = self.fleet.models
+        if not known:
+            raise self.refusing.no_capacity("no worker has answered yet")
+        if model is None:
+            return known[0]
+        if model not in known:
+            raise NoSuchModel(model)
+        return model
+
+    def configure(self, tenants: Iterable[TenantSpec]) -> None:
+        """Make or change the tenants of a file."""
+        for spec in tenants:
+            self.weir.configure(spec)
+
+    def estimator(self, turn: Turn) -> Estimator:
+        """What is known of the workers that serve it."""
+        return self.weir.learned[turn.pool].estimator
+
+    def prefill_s(self, turn: Turn) -> float:
+        """How long reading its prompt takes, by what is known; 0 while nothing is."""
+        of_pool = self.weir.learned.get(self.fleet.pool_of(turn.model) or turn.model)
+        return of_pool.estimator.prefill_s(turn.prompt_tokens + turn.context_tokens) if of_pool is not None else 0.0
+
+    def capacity_changed(self) -> None:
+        """Workers came, went, or take more or less than before."""
+        now = asyncio.get_running_loop().time()
+        for pool in self.fleet.pools:
+            self.weir.capacity(now, min(self.fleet.slots(pool), self.cap.cap), pool)
+        self._watch_the_dead(now)
+        self._serve_second()
+        self._pump_all(now)
+
+    def switch(self, policies: Policies) -> None:
+        """These mechanisms are on from here on. Whoever can no longer be in time by them is told in the next step."""
+        now = asyncio.get_running_loop().time()
+        self.weir.switch(now, policies)
+        self._set_timer(now)
+        self._pump_all(now)
+
+    def drain(self) -> None:
+        """Whoever waits is told to go elsewhere; whoever runs goes on."""
+        self.draining = True
+        now = asyncio.get_running_loop().time()
+        for turn in list(self.waiting):
+            self.weir.leave(now, turn)
+            self._turn_away(turn, self.refusing.leaving())
+
+    # ---- the door
+
+    def admit(self, now: float, turn: Turn) -> Refused | None:
+        """A place in line, or at a worker at once (None); or a refusal. A refusal here is a result, never raised."""
+        if self.draining:
+            return self.refusing.leaving()
+        turn.pool = self.fleet.pool_of(turn.model) or turn.model
+        if not self.fleet.alive(turn.model) and self.fleet.slots(turn.pool):  # of a pool without slots the core knows
+            return self.refusing.nobody_serves(turn.model)
+        decision = self.weir.offer(now, turn)
+        if isinstance(decision, Decision):
+            return self.refusing.at_the_door(turn, decision, self.weir.drr.usage.requests)
+        if turn.ready:
+            self._pump(now, turn.pool)
+        if turn.worker is None:
+            if turn.refusal is not None:
+                return turn.refusal
+            self.waiting.add(turn)
+            self._set_timer(now)
+        return None
+
+    # ---- the line
+
+    def ready(self, now: float, turn: Turn, prompt_tokens: int) -> None:
+        """Its retrieval is done, and its prompt is this long: it could start from now on."""
+        self.weir.counted(now, turn, prompt_tokens)
+        self.weir.ready(now, turn)
+        if turn.stage is Stage.WAITING:
+            self._pump(now, turn.pool)
+            self._set_timer(now)  # its client's patience counts from now, and may end before anyone else's time
+
+    async def place(self, turn: Turn) -> Worker:
+        """Wait for a slot. Raises Refused when its time comes first. Cancelled, its owner releases it."""
+        while turn.worker is None:
+            if turn.refusal is not None:
+                raise turn.refusal
+            await self._sleep(turn)
+        return turn.worker
+
+    async def another(self, turn: Turn) -> Worker:
+        """For the one retry: another worker's place, before all who wait; its own again, when it has rested, if alone.
+
+        Raises Refused when for NOBODY_S nobody has been left who could. It keeps its place under MAX_INFLIGHT, so that
+        bounds these too.
+        """
+        turn.left = turn.worker
+        self._leave(turn)
+        self._second.append(turn)
+        now = asyncio.get_running_loop().time()
+        self._serve_second()
+        self._pump_all(now)
+        try:
+            while turn.worker is None:
+                if turn.refusal is not None:
+                    raise turn.refusal
+                await self._sleep(turn)
+        finally:
+            if turn in self._second:
+                self._second.remove(turn)
+        return turn.worker
+
+    async def _sleep(self, turn: Turn) -> None:
+        turn.waiter = asyncio.get_running_loop().create_future()
+        try:
+            await turn.waiter
+        finally:
+            turn.waiter = None
+
+    def first_token(self, at: float, turn: Turn) -> None:
+        """Its prompt has been read. A second try says nothing about reading: the first one is in its time as well."""
+        if turn.retried:
+            turn.first_token_at = at
+        else:
+            self.weir.first_token(at, turn)
+
+    # ---- the slots
+
+    def release(
+        self, now: float, turn: Turn, outcome: Outcome, prompt_tokens: float = 0.0, completion_tokens: float = 0.0,
+        pace_s: float | None = None,
+    ) -> None:  # fmt: skip
+        """It has ended. Out of the line, or off its worker with what it used; then the next may start. Once."""
+        if turn.stage is Stage.WAITING:
+            self.waiting.discard(turn)
+            self.weir.leave(now, turn)
+            self._pump_all(now)  # whom it stood before may fit where it did not
+        elif turn.stage is Stage.RUNNING:
+            self.weir.finish(now, turn, outcome, prompt_tokens, completion_tokens)
+            self._leave(turn, pace_s, served=outcome is Outcome.SERVED)
+            self.cap.give_back()
+            if self._second:
+                self._serve_second()
+            if self.waiting:
+                self._pump_all(now)
+
+    def next_attempt(self, turn: Turn) -> str:
+        """A name for one try at one worker. It is the router's own: two clients may use the same `x-request-id`."""
+        turn.attempts += 1
+        turn.attempt_id = f"{self._prefix}-{next(self._attempts):x}"
+        return turn.attempt_id
+
+    def _pump_all(self, now: float) -> None:
+        """Every pool starts what it can; with more than one, they take turns at being first under MAX_INFLIGHT."""
+        pools, first = self.fleet.pools, self._first_pool
+        for at in range(first, first + len(pools)):
+            if self._pump(now, pools[at % len(pools)]):
+                self._first_pool = (at + 1) % len(pools)
+
+    def _pump(self, now: float, pool: str) -> bool:
+        """Start what can start in this pool, and turn away what turned out to fit no more. Whether anything started."""
+        before = self.cap.taken_total
+        cap, fleet, waiting = self.cap, self.fleet, self.weir.drr.usage
+        while waiting.requests and cap.inflight < cap.cap and fleet.room(pool):
+            started, gone = self.weir.next(now, pool, self._fits)
+            for other in gone:
+                self._turn_away(cast(Turn, other), self._evicted(now, other))
+            if started is None:
+                break
+            turn = cast(Turn, started)
+            cap.try_take()
+            turn.worker = fleet.take(turn)
+            assert turn.worker is not None, f"{turn!r} fitted, and found no place"
+            self.waiting.discard(turn)
+            turn.wake()
+        return self.cap.taken_total > before
+
+    def _fits(self, request: Request) -> bool:
+        return self.fleet.fits(cast(Turn, request))
+
+    def _leave(self, turn: Turn, pace_s: float | None = None, *, served: bool = False) -> None:
+        worker, turn.worker = turn.worker, None
+        if worker is not None:
+            self.fleet.give_back(worker, turn, pace=pace_s, overloaded=turn.overloaded, served=served)
+
+    def _evicted(self, now: float, request: Request) -> Refused:
+        hint_s = self.weir.hint_s(now, request) if request.expires_for == "patience" else 0.0
+        return self.refusing.evicted(now, request, hint_s)
+
+    def _turn_away(self, turn: Turn, refusal: Refused) -> None:
+        self.waiting.discard(turn)
+        turn.refusal = refusal
+        turn.wake()
+
+    def _serve_second(self) -> None:
+        """Those who wait for a second place take what is free, first come first served."""
+        now = asyncio.get_running_loop().time() + LATE_S
+        for turn in list(self._second):
+            if self._abandoned(turn.model, now):
+                turn.refusal = self.refusing.nobody_serves(turn.model)
+            else:
+                others = self.fleet.alive(turn.model, turn.left)
+                turn.worker = self.fleet.take(turn, turn.left if others else None)
+            if turn.worker is not None or turn.refusal is not None:
+                self._second.remove(turn)
+                turn.wake()
+
+    # ---- nobody left
+
+    def _watch_the_dead(self, now: float) -> None:
+        """Note which models have nobody left, since when, and look again when that has lasted."""
+        for model in self.fleet.models:
+            if self.fleet.alive(model):
+                self._dead_since.pop(model, None)
+            elif model not in self._dead_since:
+                self._dead_since[model] = now
+                asyncio.get_running_loop().call_later(NOBODY_S, self._refuse_the_abandoned)
+
+    def _abandoned(self, model: str, now: float) -> bool:
+        """Whether nobody has served it for a while, or it has left the worker list."""
+        if self.fleet.alive(model):
+            return False
+        return model not in self._dead_since or now - self._dead_since[model] >= NOBODY_S
+
+    def _refuse_the_abandoned(self) -> None:
+        """Whoever waits for a worker that may come back in a moment waits; whoever waits for nobody is told."""
+        now = asyncio.get_running_loop().time() + LATE_S
+        for turn in list(self.waiting):
+            if now - self._dead_since.get(turn.model, now) >= NOBODY_S:
+                self.weir.leave(now, turn)
+                self._turn_away(turn, self.refusing.nobody_serves(turn.model))
+        self._serve_second()
+        self._pump_all(now)
+
+    # ---- time
+
+    def _set_timer(self, now: float) -> None:
+        at = self.weir.wakes_at()
+        if at < self._timer_at:
+            if self._timer is not None:
+                self._timer.cancel()
+            self._timer_at = at
+            self._timer = asyncio.get_running_loop().call_at(max(at, now), self._time_is_up)
+
+    def _time_is_up(self) -> None:
+        now = asyncio.get_running_loop().time() + LATE_S
+        self._timer, self._timer_at = None, inf
+        gone = self.weir.expire(now)
+        for request in gone:
+            self._turn_away(cast(Turn, request), self._evicted(now, request))
+        if gone:
+            self._pump_all(now)  # as above: those behind them may fit
+        if self.waiting:
+            self._set_timer(now)
+
+    def __repr__(self) -> str:
+        return f"<Dispatcher {len(self.waiting)} wait, {self.cap!r}, {self.fleet!r}>"

@@ -1,0 +1,129 @@
+"""What the core decided -> what the client is told: a sentence, with the numbers that decided it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from services.core.door import Refused as Decision
+from services.core.outcome import Outcome
+from services.core.request import Request
+from services.runtime.errors import Refused, UpstreamFailed
+
+LEAVING_HINT_MS = NO_CAPACITY_HINT_MS = 1000.0
+PAUSED_HINT_MS = 5000.0
+FAILED_HINT_MS = 500.0
+SPREAD = 0.2
+
+Say = Callable[[Request, Decision], str]
+
+
+def _infeasible(request: Request, decision: Decision) -> str:
+    slack_ms = (request.deadline - request.arrived_at) * 1000
+    if decision.reason == "first_token":
+        slack_ms = (request.first_token_by - request.arrived_at) * 1000
+        return f"the first token cannot come within {slack_ms:.0f} ms: the wait alone is about {_ms(decision)} ms"
+    if decision.reason == "too_long":
+        first_ms = (request.first_token_by - request.arrived_at) * 1000
+        of_first = f", {first_ms:.0f} ms for its first token" if first_ms < slack_ms else ""
+        return f"a request of this size takes longer than its {slack_ms:.0f} ms{of_first}, even without a wait"
+    return f"it cannot be answered within {slack_ms:.0f} ms: the wait alone is about {_ms(decision)} ms"
+
+
+def _deadline_ms(request: Request) -> float:
+    """As it was asked for: the difference of two times is a hair off."""
+    return round((request.deadline - request.arrived_at) * 1000, 3)
+
+
+def _ms(decision: Decision) -> int:
+    return round(decision.predicted_wait_s * 1000)
+
+
+SAY: dict[str, Say] = {
+    "no_worker": lambda *_: "no worker for this model is alive",
+    "no_slot": lambda _, decision: (
+        f"no slot comes free within the wait that was asked for; it takes about {_ms(decision)} ms"
+    ),
+    "standing_queue": lambda _, decision: f"this tenant's queue stands, about {_ms(decision)} ms long",
+    "tenant_requests": lambda *_: "this tenant has as many requests waiting as it may have",
+    "tenant_cost": lambda *_: "this tenant has as much work waiting as it may have",
+    "tenant_bytes": lambda *_: "this tenant's waiting requests take as much memory as they may",
+    "platform_requests": lambda *_: "as many requests wait as may wait in all",
+    "platform_cost": lambda *_: "as much work waits as may wait in all",
+    "platform_bytes": lambda *_: "the waiting requests take as much memory as they may in all",
+}
+
+
+class Refusing:
+    """Says no. Where no book of the core has an appointment to give, a time and up to a fifth more, by chance: those
+    who were refused together must not come back together."""
+
+    def __init__(self, random: Callable[[], float]) -> None:
+        self._random = random
+
+    def about_ms(self, hint_ms: float) -> float:
+        """This hint, and up to a fifth more."""
+        return hint_ms * (1.0 + SPREAD * self._random())
+
+    def at_the_door(self, request: Request, decision: Decision, queue_depth: int) -> Refused:
+        """It has no place. Where there is nobody to do it, the book of the core is of no use: it would name the latest
+        time that it knows, and workers are back as soon as one of them is heard of.
+        """
+        say = SAY.get(decision.reason, _infeasible)
+        hint_s = decision.retry_hint_s
+        hint_ms = None if hint_s is None else hint_s * 1000
+        if decision.outcome is Outcome.NO_CAPACITY:
+            hint_ms = self.about_ms(NO_CAPACITY_HINT_MS)
+        return Refused(
+            decision.outcome,
+            say(request, decision),
+            reason=decision.reason,
+            scope=decision.scope,
+            retry_hint_ms=hint_ms,
+            predicted_wait_ms=decision.predicted_wait_s * 1000,
+            deadline_ms=_deadline_ms(request),
+            queue_depth=queue_depth,
+            hopeless=hint_ms is None,
+        )
+
+    def evicted(self, now: float, request: Request, hint_s: float) -> Refused:
+        """Its time came while it waited: its deadline's, its first token's, or that of the wait it had asked for."""
+        waited_ms = (now - request.queued_at) * 1000
+        deadline_ms = _deadline_ms(request)
+        if request.expires_for == "patience":
+            return Refused(
+                Outcome.YIELD, f"no slot came free in the {waited_ms:.0f} ms that it was to wait", reason="no_slot",
+                scope="tenant", retry_hint_ms=hint_s * 1000, deadline_ms=deadline_ms,
+            )  # fmt: skip
+        what = "its first token" if request.expires_for == "first_token" else "the answer"
+        return Refused(
+            Outcome.DEADLINE_EXPIRED, f"after {waited_ms:.0f} ms in the queue {what} could no longer come in time",
+            reason=request.expires_for, deadline_ms=deadline_ms,
+        )  # fmt: skip
+
+    def leaving(self) -> Refused:
+        """The router is shutting down."""
+        hint_ms = self.about_ms(LEAVING_HINT_MS)
+        return Refused(Outcome.DRAINING, "this router is shutting down", reason="draining", retry_hint_ms=hint_ms)
+
+    def no_capacity(self, message: str) -> Refused:
+        """There is nobody to do it."""
+        hint_ms = self.about_ms(NO_CAPACITY_HINT_MS)
+        return Refused(Outcome.NO_CAPACITY, message, reason="no_worker", retry_hint_ms=hint_ms)
+
+    def nobody_serves(self, model: str) -> Refused:
+        """There were workers for it, and none is alive."""
+        return self.no_capacity(f"no worker that serves {model} is alive")
+
+    def paused(self) -> Refused:
+        """An operator holds the tenant back."""
+        hint_ms = self.about_ms(PAUSED_HINT_MS)
+        return Refused(Outcome.YIELD, "this tenant is paused", reason="paused", scope="tenant", retry_hint_ms=hint_ms)
+
+    def busy(self, message: str, delay_ms: float) -> Refused:
+        """The workers themselves refused, and named a delay."""
+        hint_ms = self.about_ms(delay_ms)
+        return Refused(Outcome.YIELD, message, reason="workers_busy", retry_hint_ms=hint_ms)
+
+    def failed(self, message: str) -> UpstreamFailed:
+        """The fault is a worker's."""
+        return UpstreamFailed(message, retry_hint_ms=self.about_ms(FAILED_HINT_MS))

@@ -1,0 +1,1 @@
+"""What happened, kept for headers, log lines, metrics, traces and the console."""

@@ -1,0 +1,197 @@
+"""Every metric of the router, declared once. Labelled children are looked up once and kept."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import NamedTuple, get_args
+
+from prometheus_client import CollectorRegistry
+
+from services.contracts.search import Source
+from services.core.outcome import Ending, Outcome
+from services.runtime.tally import Counter, Histogram, Overall, Spread, Tally
+from services.runtime.telemetry import SECONDS_BUCKETS
+
+CUTS = ("retrieval", "context", "max_tokens")
+LEAST_PREDICTED_S = 0.001
+RATIO_BUCKETS = (0.1, 0.2, 0.35, 0.5, 0.7, 0.85, 1.0, 1.2, 1.5, 2.0, 3.0, 5.0, 10.0)
+RETRY_REASONS = ("refused", "failed", "unreachable")
+
+
+class _OfTenant(NamedTuple):
+    """One tenant's series, kept: to look them up costs more than to count."""
+
+    admitted: Tally
+    degraded: Tally
+    served_cost: Tally
+    queue_wait: Spread
+    first_token: Spread
+    ends: dict[Outcome, tuple[Tally, Spread]]
+
+
+class Sums:
+    """What the counters come to over all tenants: nobody can add up those of ten thousand, five times a second."""
+
+    __slots__ = ("admitted", "degraded", "outcomes", "served_tokens", "wasted_s")
+
+    def __init__(self) -> None:
+        self.outcomes = dict.fromkeys(Outcome, 0)
+        self.admitted = 0
+        self.degraded = 0
+        self.served_tokens = 0.0
+        self.wasted_s = 0.0
+
+
+class RouterMetrics:
+    """What is counted as requests end. `tenant` labels come from a closed set (see tenants)."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self.sums = Sums()
+        self._requests = Counter(
+            "weir_requests", "Requests by how they ended.", ["tenant", "outcome"], registry=registry
+        )
+        self._seconds = Histogram(
+            "weir_request_seconds", "From arrival to the end of the answer, by how it ended.",
+            ["tenant", "outcome"], buckets=SECONDS_BUCKETS, registry=registry,
+        )  # fmt: skip
+        self._first_token = Histogram(
+            "weir_time_to_first_token_seconds", "From arrival to the first output of a worker, streamed answers.",
+            ["tenant"], buckets=SECONDS_BUCKETS, registry=registry,
+        )  # fmt: skip
+        self._queue_wait = Histogram(
+            "weir_queue_wait_seconds", "From its place in line to its start, of requests that started.",
+            ["tenant"], buckets=SECONDS_BUCKETS, registry=registry,
+        )  # fmt: skip
+        self._predicted = Histogram(
+            "weir_predicted_wait_seconds", "The wait that was predicted at the door, of requests that started.",
+            buckets=SECONDS_BUCKETS, registry=registry,
+        ).labels()  # fmt: skip
+        self._prediction_ratio = Histogram(
+            "weir_wait_prediction_ratio", "Actual over predicted wait, where at least 1 ms was predicted.",
+            buckets=RATIO_BUCKETS, registry=registry,
+        ).labels()  # fmt: skip
+        self._admission = Counter("weir_admission", "Decisions at the door.", ["tenant", "decision"], registry=registry)
+        self._degradation = Counter(
+            "weir_degradation", "Answers from which something was cut.", ["reason"], registry=registry
+        )
+        self._retries = Counter(
+            "weir_retries", "Second attempts, by why the first failed.", ["reason"], registry=registry
+        )
+        self._served_cost = Counter(
+            "weir_served_cost", "What served requests cost, in token-equivalents.", ["tenant"], registry=registry
+        )
+        self._wasted = Counter(
+            "weir_wasted_seconds", "Worker time spent on requests that were not served.", ["reason"], registry=registry
+        )
+        self._retrieval = Histogram(
+            "weir_retrieval_seconds", "What retrieval took of a request, as the router saw it.",
+            ["source"], buckets=SECONDS_BUCKETS, registry=registry,
+        )  # fmt: skip
+        Overall(
+            "gen_ai_server_request_duration_seconds", "OpenTelemetry's name for the duration of served requests.",
+            self._seconds, Outcome.SERVED, registry=registry,
+        )  # fmt: skip
+        Overall(
+            "gen_ai_server_time_to_first_token_seconds", "OpenTelemetry's name for the time to the first token.",
+            self._first_token, registry=registry,
+        )  # fmt: skip
+        self._refusals: dict[tuple[str, Outcome], Tally] = {}
+        self._tenants: dict[str, _OfTenant] = {}
+        for reason in CUTS:
+            self._degradation.labels(reason)
+        for reason in RETRY_REASONS:
+            self._retries.labels(reason)
+        for source in get_args(Source):
+            self._retrieval.labels(source)
+        for outcome in Outcome:
+            if outcome.ending is Ending.FAILED:
+                self._wasted.labels(outcome)
+
+    def expect(self, tenant: str) -> None:
+        """Begin a tenant's series at zero: Prometheus sees no rate in a counter that is born at forty.
+
+        In lab mode a tenant is met with its first request. What ends badly is rare, and would be born with it.
+        """
+        for outcome in Outcome:
+            self._requests.labels(tenant, outcome)
+            if outcome.ending is Ending.REJECTED:
+                self._admission.labels(tenant, outcome)
+        self._seconds.labels(tenant, Outcome.SERVED)
+        if tenant not in self._tenants:
+            self._meet(tenant)
+
+    def admitted(self, tenant: str, level: int) -> None:
+        """A request took its place; `level` above 0: as a smaller one than it asked to be."""
+        series = self._tenants.get(tenant) or self._meet(tenant)
+        if level:
+            self.sums.degraded += 1
+            series.degraded.inc()
+        else:
+            self.sums.admitted += 1
+            series.admitted.inc()
+
+    def started(self, tenant: str, waited_s: float, predicted_s: float) -> None:
+        """A request has left the line for a worker."""
+        (self._tenants.get(tenant) or self._meet(tenant)).queue_wait.observe(waited_s)
+        self._predicted.observe(predicted_s)
+        if predicted_s >= LEAST_PREDICTED_S:
+            self._prediction_ratio.observe(waited_s / predicted_s)
+
+    def refused(self, tenant: str, outcome: Outcome) -> None:
+        """A request was turned away at the door."""
+        key = (tenant, outcome)
+        child = self._refusals.get(key)
+        if child is None:
+            child = self._refusals[key] = self._admission.labels(tenant, outcome)
+        child.inc()
+
+    def ended(self, tenant: str, outcome: Outcome, seconds: float) -> None:
+        """A request ended, however it did: exactly once for each."""
+        series = self._tenants.get(tenant) or self._meet(tenant)
+        count, spread = series.ends.get(outcome) or self._first_end(tenant, outcome, series)
+        count.inc()
+        spread.observe(seconds)
+        self.sums.outcomes[outcome] += 1
+
+    def served(self, tenant: str, cost_tokens: float) -> None:
+        """What a served request cost."""
+        self.sums.served_tokens += cost_tokens
+        (self._tenants.get(tenant) or self._meet(tenant)).served_cost.inc(cost_tokens)
+
+    def first_token(self, tenant: str, seconds: float) -> None:
+        """The first output of a streamed answer."""
+        (self._tenants.get(tenant) or self._meet(tenant)).first_token.observe(seconds)
+
+    def degraded(self, reasons: Iterable[str]) -> None:
+        """Something was cut from an answer."""
+        for reason in reasons:
+            self._degradation.labels(reason).inc()
+
+    def retry(self, reason: str) -> None:
+        """A second attempt begins."""
+        self._retries.labels(reason).inc()
+
+    def wasted(self, outcome: Outcome, seconds: float) -> None:
+        """A worker's place was held for nothing."""
+        self.sums.wasted_s += seconds
+        self._wasted.labels(outcome).inc(seconds)
+
+    def retrieved(self, source: str, seconds: float) -> None:
+        """Retrieval answered, or did not."""
+        self._retrieval.labels(source).observe(seconds)
+
+    def _meet(self, tenant: str) -> _OfTenant:
+        series = self._tenants[tenant] = _OfTenant(
+            self._admission.labels(tenant, "admit"),
+            self._admission.labels(tenant, "degrade"),
+            self._served_cost.labels(tenant),
+            self._queue_wait.labels(tenant),
+            self._first_token.labels(tenant),
+            {},
+        )
+        return series
+
+    def _first_end(self, tenant: str, outcome: Outcome, series: _OfTenant) -> tuple[Tally, Spread]:
+        self.expect(tenant)
+        found = series.ends[outcome] = (self._requests.labels(tenant, outcome), self._seconds.labels(tenant, outcome))
+        return found

@@ -1,0 +1,95 @@
+"""SIGHUP: read the tenants file and the worker list again, and go by them from the next request on.
+
+Nobody is dropped: who waits and runs goes on as it was admitted. A file with a fault changes nothing, and every fault
+is in the log. The tenants file is read in a thread, since ten thousand tenants take a while to judge.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+from services.router.config import RouterSettings
+from services.router.deciding.dispatcher import Dispatcher
+from services.router.observing.metrics import RouterMetrics
+from services.router.tenancy import exposure, tenantsfile
+from services.router.tenancy.tenants import FileTenants, Reading, Tenants
+from services.router.workers.connect import connect
+from services.router.workers.prober import Prober
+from services.runtime.log import Log
+
+
+class Reloading:
+    """One at a time; a signal that comes while a file is read makes it be read once more."""
+
+    def __init__(
+        self,
+        settings: RouterSettings,
+        tenants: Tenants,
+        dispatcher: Dispatcher,
+        prober: Prober,
+        metrics: RouterMetrics,
+        log: Log,
+    ) -> None:
+        self._settings = settings
+        self._tenants = tenants
+        self._dispatcher = dispatcher
+        self._prober = prober
+        self._metrics = metrics
+        self._log = log
+        self._task: asyncio.Task[None] | None = None
+        self._again = False
+
+    def begin(self) -> None:
+        """Read both files again, soon."""
+        self._again = True
+        if self._task is None or self._task.done():
+            self._task = asyncio.get_running_loop().create_task(self._run())
+
+    async def _run(self) -> None:
+        while self._again:
+            self._again = False
+            await self._read_tenants()
+            self._read_workers()
+
+    async def _read_tenants(self) -> None:
+        tenants = self._tenants
+        if not isinstance(tenants, FileTenants):
+            return
+        try:
+            reading = await asyncio.to_thread(tenants.read)
+        except tenantsfile.Faulty as error:
+            self._log.error("TENANTS_FILE was not taken over", faults=list(error.faults))
+            return
+        fault = exposure.fault(self._settings.host, self._settings.lab_network, reading.file)
+        if fault is None:
+            fault = self._reclass(reading)
+        if fault is not None:
+            self._log.error("TENANTS_FILE was not taken over", faults=[fault])
+            return
+        change = tenants.adopt(reading)
+        for id in change.joined:
+            self._metrics.expect(id)
+        self._log.info(
+            "tenants reloaded", joined=len(change.joined), left=len(change.left), changed=len(change.changed)
+        )
+
+    def _reclass(self, reading: Reading) -> str | None:
+        """Classes and tenants of the scheduler, all or none; what is wrong with them."""
+        now = asyncio.get_running_loop().time()
+        try:
+            self._dispatcher.weir.reload(now, reading.classes, reading.specs)
+        except ValueError as error:
+            return f"classes: {error}"
+        return None
+
+    def _read_workers(self) -> None:
+        settings = self._settings
+        if settings.workers_file is None:
+            return
+        try:
+            specs = settings.worker_specs()
+        except ValueError as error:
+            self._log.error("WORKERS_FILE was not taken over", faults=str(error))
+            return
+        self._prober.reload(specs, lambda spec: connect(spec, settings.max_inflight))
+        self._log.info("workers reloaded", workers=len(specs))

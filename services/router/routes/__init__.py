@@ -1,0 +1,1 @@
+"""The public routes, and their description."""

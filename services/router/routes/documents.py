@@ -1,0 +1,66 @@
+"""`/documents`: a tenant's own documents, kept by the retrieval service. Here it is told who is asking, and no more.
+
+A request lives the life of any: identified by its key and nothing else, taken from its tenant's rate, bounded in size
+and in time, counted, and settled. What a document must look like is retrieval's word, and passed on as it is said.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from urllib.parse import quote_from_bytes
+
+from services.contracts.documents import PutDocument
+from services.router.observing.life import Life
+from services.router.observing.spans import calling
+from services.router.passages.prompt import BYTES_PER_TOKEN
+from services.router.serving.pipeline import Pipeline, stop_when_gone
+from services.runtime.errors import Refused
+from services.runtime.http import Exchange, Handler
+from services.runtime.strictjson import decode
+
+
+def document_routes(pipeline: Pipeline) -> dict[tuple[str, str], Handler]:
+    """(METHOD, path) -> handler."""
+
+    async def serve(exchange: Exchange) -> None:
+        await pipeline.live(exchange, lambda life: _pass_on(pipeline, exchange, life))
+
+    return {("GET", "/documents"): serve, ("PUT", "/documents/**"): serve, ("DELETE", "/documents/**"): serve}
+
+
+async def _pass_on(pipeline: Pipeline, exchange: Exchange, life: Life) -> Refused | None:
+    life.tenant = pipeline.tenants.by_header(exchange.header)  # a stranger's body is not worth reading
+    if exchange.method == "PUT":
+        decode(exchange.body, PutDocument)  # what is malformed costs no rate and no other service
+    pipeline.introduce(exchange, None, life)
+    stop_when_gone(exchange)
+    tokens = float(len(exchange.body) // BYTES_PER_TOKEN) if exchange.method == "PUT" else 0.0
+    refusal = pipeline.reserve(life, tokens)
+    if refusal is not None:
+        return refusal
+    tenant = life.tenant
+    assert tenant is not None, "it was introduced"
+    limit_s = min(life.deadline_ms / 1000, pipeline.settings.http_timeout_s)
+    async with asyncio.timeout_at(life.began_at + limit_s):
+        trace, _ = calling(exchange.trace, "documents", asyncio.get_running_loop().time())
+        try:
+            status, body = await pipeline.retrieval.documents(
+                exchange.method.encode("ascii"), _target(exchange), tenant.id, _body(exchange), trace
+            )
+        except Refused:  # by retrieval: it has used no rate
+            if tenant.rate is not None:
+                tenant.rate.give_back(life.began_at, tokens)
+            raise
+        await exchange.reply(status, body, headers=life.headers(asyncio.get_running_loop().time()))
+    return None
+
+
+def _body(exchange: Exchange) -> bytes:
+    return exchange.body if exchange.method == "PUT" else b""
+
+
+def _target(exchange: Exchange) -> bytes:
+    """As it came, its id escaped anew: what the path has been read as is what is passed on."""
+    if exchange.tail:
+        return b"/documents/" + quote_from_bytes(exchange.tail.encode("utf-8", "replace"), safe="").encode("ascii")
+    return b"/documents?" + exchange.query if exchange.query else b"/documents"

@@ -1,0 +1,62 @@
+"""What a request used, for its charge: what the engine counted, or what can be told of one that did not end.
+
+A client that leaves halfway has had its prompt read and some tokens written, and somebody's share paid for them. An
+answer in one piece shows nothing until its end, so what was written by then is the time it ran over the time per token.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from services.core.estimator import Estimator
+from services.router.observing.life import Life
+from services.router.upstreams.call import End
+from services.router.workers.turn import Turn
+
+PREFILL_PER_TOKEN = 0.005
+"""Reading a token of the prompt over writing one of the answer, in time: usual for a server that batches."""
+
+
+class Usage(NamedTuple):
+    """Tokens, and the pace that a learned limit listens to (`pace.py`); None where none does."""
+
+    prompt_tokens: float
+    completion_tokens: float
+    pace_s: float | None
+
+
+NOTHING = Usage(0.0, 0.0, None)
+
+
+def used(turn: Turn, life: Life, estimator: Estimator, now: float) -> Usage:
+    """What the request has used by now."""
+    if not life.dispatched_at:
+        return NOTHING
+    end = life.end
+    if end is not None and end.prompt_tokens + end.completion_tokens:
+        return Usage(end.prompt_tokens, end.completion_tokens, _pace_s(turn, end, now))
+    return Usage(turn.prompt_tokens + turn.context_tokens, _written(turn, life, estimator, now), None)
+
+
+def first_token_at(life: Life, end: End, now: float) -> float:
+    """When the first token of a plain answer came: by the worker's word, else by what reading and writing cost."""
+    if end.first_token_ms:
+        return min(now, life.dispatched_at + end.first_token_ms / 1000)
+    reading = PREFILL_PER_TOKEN * end.prompt_tokens + 1.0
+    writing = max(0.0, end.completion_tokens - 1.0)
+    return life.dispatched_at + (now - life.dispatched_at) * reading / (reading + writing)
+
+
+def _pace_s(turn: Turn, end: End, now: float) -> float | None:
+    """What the answer tells a limit that is being learned; only its own worker knows how to put it."""
+    worker = turn.worker
+    return worker.pace(now - turn.sent_at, end.prompt_tokens, end.completion_tokens) if worker is not None else None
+
+
+def _written(turn: Turn, life: Life, estimator: Estimator, now: float) -> float:
+    """How much of an answer was written that never came to its end."""
+    token_s = estimator.token_s(0.5)
+    if life.first_at or not token_s:
+        return float(life.pieces)
+    ran_s = now - life.dispatched_at - estimator.prefill_s(turn.prompt_tokens + turn.context_tokens)
+    return min(max(0.0, ran_s / token_s), float(turn.granted_tokens))

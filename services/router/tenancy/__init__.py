@@ -1,0 +1,1 @@
+"""Who is asking, and what each may use."""

@@ -1,0 +1,263 @@
+"""TENANTS_FILE: who may come, how they are known, and what each may use. Read whole, judged whole.
+
+    classes: [{name: interactive, weight: 8}, {name: batch, weight: 1, floor: 0.05}]
+    tenants:
+      - id: acme
+        keys: ["sha256:<hex of the key>"]                       # one, or two while a key is being replaced
+        weight: 2                                               # among the tenants of its class; 1
+        class: interactive                                      # see below
+        slo_ms: 2000                                            # its deadline where a request names none
+        rate: {requests_per_s: 50, tokens_per_s: 20000}         # either or both; without: no limit
+        queue: {requests: 64, cost_tokens: 200000}              # what may wait; TENANT_QUEUE_SIZE, no limit
+        degrade: true                                           # whether answers may be cut under load; false
+        models: ["*"]                                           # which it may use; all
+
+Only `id` and `keys` are required. Without a `classes` section there is one class, `default`; a tenant that names none
+is of the class `default`, or of the first one where there is no such class.
+
+Every fault is reported at once, with its place and what to do; nothing is guessed, and an unknown word is a fault,
+since a misspelt limit would be no limit. What stands in `keys` is never repeated: it might be a key after all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from math import inf
+from pathlib import Path
+from typing import Annotated, Any, TypeVar
+
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError, field_validator, model_validator
+from pydantic_core import ErrorDetails
+
+from services.router.tenancy.keys import EXAMPLE_KEYS
+from services.router.yamlfile import Unreadable, read_yaml
+from services.runtime import apikey
+
+MOST_TENANTS = 10_000
+MOST_CLASSES = 16
+MOST_KEYS = 2
+DEFAULT_CLASS = "default"
+RESERVED = ("other",)
+"""Where names that nobody configured are counted, in metrics and logs."""
+
+Name = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9._-]{1,64}$")]
+Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+Weight = Annotated[float, Field(ge=0.001, le=1000, allow_inf_nan=False)]
+
+
+class _Section(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+
+E = TypeVar("E", bound=_Section)
+
+
+class ClassEntry(_Section):
+    """A class of tenants: its weight among classes, and the least share of the work it may fall to."""
+
+    name: Name
+    weight: Weight = 1.0
+    floor: float = Field(0.0, ge=0, lt=1, allow_inf_nan=False)
+
+
+class RateEntry(_Section):
+    """At most so much each second; one second's worth may come at once."""
+
+    requests_per_s: Annotated[float, Field(ge=0.001, le=1e6, allow_inf_nan=False)] | None = None
+    tokens_per_s: Annotated[float, Field(ge=1, le=1e9, allow_inf_nan=False)] | None = None
+
+    @model_validator(mode="after")
+    def _limits_something(self) -> RateEntry:
+        if self.requests_per_s is None and self.tokens_per_s is None:
+            raise ValueError("names neither requests_per_s nor tokens_per_s; leave `rate` out for no limit")
+        return self
+
+
+class QueueEntry(_Section):
+    """What may wait: so many requests, of so much work in all."""
+
+    requests: Annotated[int, Field(ge=1, le=100_000)] | None = None
+    cost_tokens: Positive | None = None
+
+
+class TenantEntry(_Section):
+    """One tenant, as it is written."""
+
+    id: Name
+    keys: list[str] = Field(min_length=1, max_length=MOST_KEYS)
+    weight: Weight = 1.0
+    class_name: Name | None = Field(None, alias="class")
+    slo_ms: Positive | None = None
+    rate: RateEntry | None = None
+    queue: QueueEntry = QueueEntry()
+    degrade: bool = False
+    models: list[str] = Field(["*"], min_length=1, max_length=1000)
+
+    @field_validator("id")
+    @classmethod
+    def _is_free(cls, id: str) -> str:
+        if id in RESERVED:
+            raise ValueError("this name is reserved: take another")
+        return id
+
+    @field_validator("keys")
+    @classmethod
+    def _are_hashes(cls, written: list[str]) -> list[str]:
+        for number, text in enumerate(written):
+            if text.startswith(apikey.PREFIX):
+                raise ValueError(f"number {number} is a key itself, which must not stand in a file: make a new one")
+            if apikey.parse(text) is None:
+                raise ValueError(f"number {number} is not sha256: and 64 hexadecimal digits, as `weir keys new` prints")
+        return [text.lower() for text in written]
+
+    @property
+    def allowed_models(self) -> frozenset[str] | None:
+        """None: all of them."""
+        return None if "*" in self.models else frozenset(self.models)
+
+    @property
+    def digests(self) -> list[bytes]:
+        return [bytes.fromhex(text.removeprefix(apikey.SCHEME)) for text in self.keys]
+
+
+class TenantsFile(_Section):
+    """The whole file, without a fault."""
+
+    classes: tuple[ClassEntry, ...]
+    tenants: tuple[TenantEntry, ...]
+
+    def class_of(self, tenant: TenantEntry) -> str:
+        """The class that a tenant is of."""
+        return tenant.class_name or default_class([entry.name for entry in self.classes])
+
+    @property
+    def owners(self) -> dict[bytes, str]:
+        """Whose each key is."""
+        return {digest: tenant.id for tenant in self.tenants for digest in tenant.digests}
+
+    @property
+    def with_example_keys(self) -> list[str]:
+        """Tenants whom everybody can pose as, who has read tenants.example.yaml."""
+        examples = {apikey.digest(key.encode("ascii")) for key in EXAMPLE_KEYS}
+        return [tenant.id for tenant in self.tenants if examples.intersection(tenant.digests)]
+
+
+class Faulty(ValueError):
+    """The file cannot be used; `faults` says all that is wrong, a line each."""
+
+    def __init__(self, path: Path, faults: Sequence[str]) -> None:
+        super().__init__(f"TENANTS_FILE {path}:\n" + "\n".join(f"  {fault}" for fault in faults))
+        self.faults = tuple(faults)
+
+
+def default_class(names: Sequence[str]) -> str:
+    """The class of those who name none."""
+    return DEFAULT_CLASS if DEFAULT_CLASS in names else names[0]
+
+
+def read(path: Path, max_slo_ms: float = inf) -> TenantsFile:
+    """The file at `path`. Raises Faulty with every fault. Many tenants take a while: call it off the loop."""
+    try:
+        content = read_yaml(path)
+    except Unreadable as error:
+        raise Faulty(path, [str(error)]) from None
+    if not isinstance(content, dict):
+        raise Faulty(path, ["is empty, or no mapping: `tenants:` and a list of them was expected"])
+    unknown = [name for name in content if name not in _SECTIONS]
+    faults = [f"{_word(name)}: is not known here; `classes` and `tenants` are" for name in unknown]
+    of_classes = _section("classes", content.get("classes", [{"name": DEFAULT_CLASS}]), faults)
+    of_tenants = _section("tenants", content.get("tenants"), faults)
+    classes = _entries(ClassEntry, "classes", of_classes, faults)
+    tenants = _entries(TenantEntry, "tenants", of_tenants, faults)
+    faults += _class_faults(classes)
+    faults += _tenant_faults(tenants, _names(of_classes), max_slo_ms)
+    if faults:
+        raise Faulty(path, faults)
+    return TenantsFile(classes=tuple(classes.values()), tenants=tuple(tenants.values()))
+
+
+_SECTIONS = {"classes": MOST_CLASSES, "tenants": MOST_TENANTS}
+
+
+def _section(name: str, entries: Any, faults: list[str]) -> list[Any]:
+    """The entries of a section; none where it is misshapen."""
+    if not isinstance(entries, list) or not entries:
+        faults.append(f"{name}: a list of at least one was expected")
+        return []
+    if len(entries) > _SECTIONS[name]:
+        faults.append(f"{name}: there are {len(entries)}, and {_SECTIONS[name]} is the most")
+        return []
+    return entries
+
+
+def _entries(kind: type[E], section: str, entries: list[Any], faults: list[str]) -> dict[str, E]:
+    """Those without a fault of their own, by their place in the file."""
+    sound: dict[str, E] = {}
+    for number, entry in enumerate(entries):
+        place = _place(section, number, entry)
+        try:
+            sound[place] = kind.model_validate(entry)
+        except ValidationError as error:
+            faults += [f"{place}{_said(fault)}" for fault in error.errors(include_url=False)]
+    return sound
+
+
+def _place(section: str, number: int, entry: Any) -> str:
+    """`tenants[3] (acme)`."""
+    name = entry.get("id", entry.get("name")) if isinstance(entry, dict) else None
+    return f"{section}[{number}]" + (f" ({_word(name)})" if isinstance(name, str) else "")
+
+
+def _word(text: str) -> str:
+    """A word of the file, fit for one line of a message."""
+    return text if text.isprintable() and len(text) <= 64 else ascii(text[:64])
+
+
+_SAYS = {
+    "extra_forbidden": "is not known here",
+    "missing": "is missing",
+    "model_type": "is no mapping",
+    "string_type": "is no text; put it in quotes",
+}
+
+
+def _said(fault: ErrorDetails) -> str:
+    """`, rate.requests_per_s: Input should be greater than 0, not -1`. Only plain numbers and words are repeated."""
+    path = "".join(f"[{part}]" if isinstance(part, int) else f".{_word(part)}" for part in fault["loc"])[1:]
+    message = _SAYS.get(fault["type"], fault["msg"].removeprefix("Value error, "))
+    shown = fault["type"] not in _SAYS and not path.startswith("keys")
+    value = fault["input"]
+    if shown and isinstance(value, str | int | float) and len(repr(value)) <= 80:
+        message += f", not {value!r}"
+    return f", {path}: {message}" if path else f": {message}"
+
+
+def _names(of_classes: list[Any]) -> list[str]:
+    """The classes that were meant, faulty ones too: whoever is of one of them is not at fault."""
+    return [entry["name"] for entry in of_classes if isinstance(entry, dict) and isinstance(entry.get("name"), str)]
+
+
+def _class_faults(classes: Mapping[str, ClassEntry]) -> Iterator[str]:
+    yield from _twice((place, entry.name) for place, entry in classes.items())
+    floors = sum(entry.floor for entry in classes.values())
+    if floors >= 1:
+        yield f"classes: their floors come to {floors:g}; they must leave something to share, so less than 1"
+
+
+def _tenant_faults(tenants: Mapping[str, TenantEntry], classes: list[str], max_slo_ms: float) -> Iterator[str]:
+    yield from _twice((place, entry.id) for place, entry in tenants.items())
+    yield from _twice(((place, text) for place, entry in tenants.items() for text in entry.keys), "this key")
+    for place, entry in tenants.items():
+        if entry.class_name is not None and entry.class_name not in classes:
+            yield f"{place}, class: there is no class {entry.class_name!r}; there is {', '.join(map(_word, classes))}"
+        if entry.slo_ms is not None and entry.slo_ms > max_slo_ms:
+            yield f"{place}, slo_ms: {entry.slo_ms:g} is more than MAX_DEADLINE_MS, {max_slo_ms:g}"
+
+
+def _twice(named: Iterable[tuple[str, str]], what: str = "") -> Iterator[str]:
+    """Whatever has the name of another one before it."""
+    first: dict[str, str] = {}
+    for place, name in named:
+        if name in first:
+            yield f"{place}: {what or repr(name)} is that of {first[name]} already"
+        first.setdefault(name, place)

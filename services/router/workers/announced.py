@@ -1,0 +1,54 @@
+"""What workers say of themselves -> the unit of work and the first estimates, before anything has run.
+
+A worker that announces how long a step takes and what reading a prompt token adds has told two things: what a
+completion token costs beside a prompt token (a step serves all slots at once, so a token takes its share of one), and
+how fast a slot works. Both hold until requests have shown more; the unit holds for as long as the router runs, since
+charges, queues and shares are kept in it. Where nobody says anything a completion token costs 2 prompt tokens.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from services.core.cost import Weights
+from services.core.estimator import Estimator
+from services.core.weir import Weir
+from services.router.workers.fleet import Fleet
+from services.router.workers.worker import Worker
+
+
+def begin_with(weir: Weir, fleet: Fleet, completion_weight: float) -> None:
+    """Set the unit, unless it is given (above 0), and each pool's first estimates. Before the first request."""
+    telling = [worker for worker in fleet.workers if worker.live and worker.step_ms > 0]
+    weir.settings = replace(weir.settings, weights=_weights(telling, completion_weight))
+    for pool in fleet.pools:
+        own = [worker for worker in telling if pool in worker.pools]
+        if own:
+            weir.announce(pool, _estimator(own, weir.settings.weights))
+
+
+def _weights(workers: Sequence[Worker], completion_weight: float) -> Weights:
+    if completion_weight > 0:
+        return Weights(1.0, completion_weight)
+    ratios = [
+        worker.step_ms / worker.slots / worker.prefill_ms_per_token
+        for worker in workers
+        if worker.prefill_ms_per_token > 0 and worker.slots
+    ]
+    return Weights(1.0, sum(ratios) / len(ratios)) if ratios else Weights()
+
+
+def _estimator(workers: Sequence[Worker], weights: Weights) -> Estimator:
+    """Answers take nearly all of a slot's time, so a slot's rate is a token's weight for each step.
+
+    A Weir worker reads its prompts one after another, in chunks between steps: each of them is one reader.
+    """
+    step_s = sum(worker.step_ms for worker in workers) / len(workers) / 1000
+    prefill_s = sum(worker.prefill_ms_per_token for worker in workers) / len(workers) / 1000
+    return Estimator(
+        work_per_slot_s=weights.completion / step_s,
+        prefill_s_per_token=prefill_s or None,
+        s_per_token=step_s,
+        readers=len(workers),
+    )

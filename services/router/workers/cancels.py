@@ -1,0 +1,73 @@
+"""Telling a worker that nobody waits any more: beside the socket that closes, which a proxy between may hold open.
+
+When many leave at once, others take their places in the same moment and need their connections. So cancels go through
+a few lanes, one after another, and never through more connections than are kept spare for them (`connect`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+
+from services.router.workers.worker import Worker
+from services.runtime.upstream import UpstreamError
+
+WITHIN_S = 1.0
+LANES = 4
+"""Cancels under way at once to one worker."""
+MOST = 256
+"""Cancels that wait for one worker; beyond, the closed socket has to do."""
+
+
+class _Line:
+    """What one worker is still to be told."""
+
+    __slots__ = ("attempts", "lanes")
+
+    def __init__(self) -> None:
+        self.attempts: deque[str] = deque()
+        self.lanes = 0
+
+
+class Cancels:
+    """Sends cancels, and waits for none of them. State: at most MOST names for a worker, while there are any."""
+
+    def __init__(self) -> None:
+        self._lines: dict[Worker, _Line] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def tell(self, worker: Worker, attempt_id: str) -> None:
+        """Nobody waits for this attempt."""
+        line = self._lines.setdefault(worker, _Line())
+        if len(line.attempts) >= MOST:
+            return
+        line.attempts.append(attempt_id)
+        if line.lanes < LANES:
+            line.lanes += 1
+            task = asyncio.get_running_loop().create_task(self._run(worker, line))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+
+    async def _run(self, worker: Worker, line: _Line) -> None:
+        try:
+            while line.attempts:
+                if not await _told(worker, line.attempts.popleft()):
+                    line.attempts.clear()  # it does not hear one: it need not be asked for each
+        finally:
+            line.lanes -= 1
+            if not line.lanes:
+                del self._lines[worker]
+
+    def __repr__(self) -> str:
+        waiting = {worker.name: len(line.attempts) for worker, line in self._lines.items()}
+        return f"<Cancels {waiting or 'nothing to tell'}>"
+
+
+async def _told(worker: Worker, attempt_id: str) -> bool:
+    """False when it cannot be told. The closed socket tells it as well."""
+    try:
+        async with asyncio.timeout(WITHIN_S):
+            await worker.upstream.cancel(attempt_id)
+    except (UpstreamError, TimeoutError):
+        return False
+    return True

@@ -1,0 +1,24 @@
+"""From an entry in the worker list to a worker with a connection pool of its own."""
+
+from __future__ import annotations
+
+from services.router.upstreams.call import Upstream
+from services.router.upstreams.openai import OpenAIUpstream
+from services.router.upstreams.weir import WeirUpstream
+from services.router.workers.worker import Worker
+from services.router.workers.workersfile import WorkerSpec
+from services.runtime.keepalive import Pool
+
+SPARE_CONNECTIONS = 8
+"""For probes and cancels, beside one for each request that may be dispatched."""
+
+
+def connect(spec: WorkerSpec, max_inflight: int) -> Worker:
+    """A worker from its entry. `max_inflight` bounds what the router dispatches in all, so what it sends here."""
+    return Worker(
+        spec, _upstream(spec, Pool(spec.url, max_connections=max_inflight + SPARE_CONNECTIONS)), most=max_inflight
+    )
+
+
+def _upstream(spec: WorkerSpec, pool: Pool) -> Upstream:
+    return WeirUpstream(pool) if spec.kind == "weir" else OpenAIUpstream(pool, tuple(spec.models), spec.api_key())

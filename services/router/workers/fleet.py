@@ -1,0 +1,340 @@
+"""All workers, who serves what, and the one step that chooses a worker and takes a place at it.
+
+Choosing. A worker with a free slot goes before one with only a look-ahead place. Among those the least loaded wins:
+work that the router has outstanding there (token-equivalents, as charged), per slot. The number of requests says
+little where one is a hundred times another; polled load says what was. Among workers within one request of the least,
+the one that last served the same beginning of a prompt is preferred, since its prefix cache may still hold it; so
+affinity costs at most one request's imbalance. Else the longest unused.
+
+Above CHOICES candidates two at random are compared instead of all (Mitzenmacher 2001: the longest queue falls from
+log n / log log n to log log n): the cost of a choice does not grow with the fleet, and several routers do not all run
+to the same worker.
+
+Pools. A pool is the set of workers that a queue waits for, so models that share a worker share a pool. A model is
+given its pool once, when it is first seen, since requests may be waiting in it: that of any model that shares a worker
+with it, else a new one of its own name. A worker that joins later and serves models of two pools counts its slots in
+both: each pool then promises a part of them twice, until the router is started again.
+
+Bounds: places and memory as in `worker.py`; MAX_POOLED models have a pool (further ones are not served, which a log
+line says), MAX_PREFIXES beginnings are remembered. A choice is O(1) in workers while any candidate has room.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Iterable
+from random import Random
+
+from services.router.upstreams.call import Probe
+from services.router.workers.line import Line
+from services.router.workers.turn import Turn
+from services.router.workers.worker import AHEAD, DOWN, LEAST_WORK_TOKENS, Standing, Worker
+from services.router.workers.workersfile import WorkerSpec
+
+CHOICES = 8
+MAX_POOLED = 1024
+MAX_PREFIXES = 8192
+
+Connect = Callable[[WorkerSpec], Worker]
+
+
+def _nobody_listens() -> None:
+    """Until the dispatcher sets `Fleet.changed`."""
+
+
+class Fleet:
+    """The workers and the ledger of what they hold. Synchronous: a decision is one step on one event-loop turn."""
+
+    def __init__(self, workers: list[Worker], rng: Random) -> None:
+        self.workers = list(workers)
+        self.leaving: list[Worker] = []
+        """Out of the list, and not yet done with what they hold."""
+        self.models: list[str] = []
+        """Every model served, in the order of the worker list; the first is the default. Alive or not."""
+        self.pools: list[str] = []
+        """Every pool there has been, oldest first: requests may wait in one whose workers have gone."""
+        self.unpooled = 0
+        """How many models are left out, since MAX_POOLED have a pool."""
+        self.changed: Callable[[], None] = _nobody_listens
+        """Called after any change of health, slots, models or membership, when the fleet is in order again."""
+        self._rng = rng
+        self._uses = 0
+        self._pools: dict[str, str] = {}
+        self._open: dict[str, int] = {}
+        self._lines: dict[str, Line] = {}
+        self._lines_of: dict[Worker, list[Line]] = {}
+        self._lasts: OrderedDict[tuple[str, int], Worker] = OrderedDict()
+        self._line_up()
+
+    # ---- who serves what
+
+    def pool_of(self, model: str) -> str | None:
+        """Where requests for it wait; None for one that no worker has ever announced."""
+        return self._pools.get(model)
+
+    def slots(self, pool: str) -> int:
+        """Slots that live now, over all workers that serve any model of the pool."""
+        return sum(worker.slots for worker in self.workers if pool in worker.pools and worker.live)
+
+    def alive(self, model: str, excluding: Worker | None = None) -> bool:
+        """Whether anyone (else) serves it now, if not at this moment."""
+        line = self._lines.get(model)
+        return line is not None and len(line.live) > (excluding in line.live)
+
+    def serving(self, model: str) -> frozenset[Worker]:
+        """Those who serve it now, if not at this moment."""
+        line = self._lines.get(model)
+        return frozenset(line.live) if line is not None else frozenset()
+
+    # ---- places
+
+    def room(self, pool: str) -> bool:
+        """Whether any worker of the pool has a place, for whichever of its models."""
+        return self._open.get(pool, 0) > 0
+
+    def fits(self, turn: Turn, excluding: Worker | None = None) -> bool:
+        """Whether `take` would find a place now."""
+        line = self._lines.get(turn.model)
+        if line is None:
+            return False
+        if excluding is None and not line.bounded:
+            return bool(line.free.workers or line.ahead.workers)
+        tokens = line.needed(_asked_tokens(turn), _asked_tokens(turn))
+        for bag in (line.free, line.ahead):
+            for worker in bag.workers:
+                if _takes(worker, tokens, excluding):
+                    return True
+        return False
+
+    def take(self, turn: Turn, excluding: Worker | None = None) -> Worker | None:
+        """Choose a worker and take a place at it, in one step; None when there is none."""
+        line = self._lines.get(turn.model)
+        if line is None:
+            return None
+        work, tokens = max(turn.charge_tokens, LEAST_WORK_TOKENS), kv_tokens(turn)
+        needed = line.needed(_asked_tokens(turn), tokens)
+        worker = self._choose(line.free.workers, turn, work, needed, excluding)
+        if worker is None:
+            worker = self._choose(line.ahead.workers, turn, work, needed, excluding)
+        if worker is not None:
+            self._uses += 1
+            worker.last_used = self._uses
+            worker.hold(turn, work, tokens)
+            if turn.affinity:
+                self._remember(turn, worker)
+            self._counted(worker)
+        return worker
+
+    def give_back(
+        self, worker: Worker, turn: Turn, *, pace: float | None = None, overloaded: bool = False, served: bool = False
+    ) -> None:
+        """The turn holds nothing there any more.
+
+        `served`: it was answered. `pace`, of an answer from a worker whose limit is learned: see `pace.py`.
+        `overloaded`: it was refused for want of capacity, or not answered.
+        """
+        resized = worker.let_go(turn, pace, overloaded=overloaded)
+        if served and worker.health.failures:
+            worker.health.served()
+        self._counted(worker)
+        if worker.leaving and not worker.inflight:
+            self._close(worker)
+        elif resized:
+            self.changed()
+
+    # ---- changes
+
+    def learn(self, worker: Worker, seen: Probe) -> None:
+        """It announced this."""
+        models = worker.models
+        new = worker.learn(seen)
+        if worker.models != models and not worker.leaving:
+            self._line_up()
+        self._put_right(worker, new)
+
+    def looked(self, worker: Worker) -> None:
+        """Its health, or whether it drains or rests, may have changed."""
+        self._put_right(worker, new=False)
+
+    def needs(self, worker: Worker) -> bool:
+        """Whether fewer than half of those who serve some model of its would be left without it."""
+        return any(
+            2 * (len(line.live) - (worker in line.live)) < line.members for line in self._lines_of.get(worker, ())
+        )
+
+    def reload(self, specs: Iterable[WorkerSpec], connect: Connect) -> None:
+        """The list has changed: these are the workers from now on.
+
+        One that stays at its address keeps what it holds and what is known of it, under its new entry. One that is
+        gone, or has moved, takes nothing new, finishes what it holds and is closed.
+        """
+        before = {worker.name: worker for worker in self.workers}
+        workers = []
+        for spec in specs:
+            old = before.get(spec.name)
+            if old is not None and (old.url, old.kind) == (spec.url, spec.kind):
+                del before[spec.name]
+                workers.append(_kept(old, spec, connect))
+            else:
+                workers.append(connect(spec))
+        self.workers = workers
+        for worker in before.values():
+            self._dismiss(worker)
+        self._line_up()
+        self.changed()
+
+    # ---- inside
+
+    def _choose(
+        self, candidates: list[Worker], turn: Turn, work: float, tokens: int, excluding: Worker | None
+    ) -> Worker | None:
+        if not candidates:
+            return None
+        if len(candidates) > CHOICES:
+            least = _least(self._two_of(candidates), tokens, excluding) or _least(candidates, tokens, excluding)
+        else:
+            least = _least(candidates, tokens, excluding)
+        if least is None or not turn.affinity:
+            return least
+        last = self._lasts.get((turn.model, turn.affinity))
+        if last is None or last.standing is not least.standing or not _takes(last, tokens, excluding):
+            return least
+        return last if last.work_tokens - work <= least.work_tokens / least.slots * last.slots else least
+
+    def _two_of(self, candidates: list[Worker]) -> list[Worker]:
+        first = int(self._rng.random() * len(candidates))
+        second = int(self._rng.random() * (len(candidates) - 1))
+        return [candidates[first], candidates[second + (second >= first)]]
+
+    def _remember(self, turn: Turn, worker: Worker) -> None:
+        key = (turn.model, turn.affinity)
+        self._lasts[key] = worker
+        self._lasts.move_to_end(key)
+        if len(self._lasts) > MAX_PREFIXES:
+            self._lasts.popitem(last=False)
+
+    def _counted(self, worker: Worker) -> None:
+        """The ledger has moved, and nothing else."""
+        if worker.standing is not DOWN and (offers := worker.offers()) is not worker.standing:
+            self._move(worker, offers)
+
+    def _stand(self, worker: Worker) -> bool:
+        """Put it where it now belongs. Whether it was elsewhere."""
+        stands = worker.stands()
+        if stands is worker.standing:
+            return False
+        self._move(worker, stands)
+        return True
+
+    def _move(self, worker: Worker, stands: Standing) -> None:
+        for line in self._lines_of.get(worker, ()):
+            line.move(worker, stands)
+        opens = (stands >= AHEAD) - (worker.standing >= AHEAD)
+        for pool in worker.pools if opens else ():
+            self._open[pool] += opens
+        worker.standing = stands
+
+    def _put_right(self, worker: Worker, new: bool) -> None:
+        if not self._stand(worker) and not new:
+            return
+        for line in self._lines_of.get(worker, ()):
+            line.measure()
+        self.changed()
+
+    def _line_up(self) -> None:
+        """Membership or models have changed: who stands in which line, from nothing."""
+        announced = dict.fromkeys(model for worker in self.workers for model in worker.models)
+        for worker in self.workers:
+            self._give_pools(worker)
+        self.models = [model for model in announced if model in self._pools]
+        self.unpooled = len(announced) - len(self.models)
+        self.pools = list(dict.fromkeys(self._pools.values()))
+        self._open = dict.fromkeys(self.pools, 0)
+        self._lines_of = {worker: [] for worker in self.workers}
+        for worker in self.workers:
+            self._stand_anew(worker)
+        self._lines = self._made_lines()
+
+    def _stand_anew(self, worker: Worker) -> None:
+        worker.pools = tuple(dict.fromkeys(self._pools[model] for model in worker.models if model in self._pools))
+        worker.standing = worker.stands()
+        for pool in worker.pools if worker.standing >= AHEAD else ():
+            self._open[pool] += 1
+
+    def _made_lines(self) -> dict[str, Line]:
+        """Models that the same workers serve share a line: a worker may have hundreds, and moves in each."""
+        serving: dict[str, list[Worker]] = {model: [] for model in self.models}
+        for worker in self.workers:
+            for model in worker.models:
+                if model in serving:
+                    serving[model].append(worker)
+        lines: dict[tuple[Worker, ...], Line] = {}
+        for workers in map(tuple, serving.values()):
+            if workers not in lines:
+                lines[workers] = line = Line(workers)
+                for worker in workers:
+                    self._lines_of[worker].append(line)
+        return {model: lines[tuple(workers)] for model, workers in serving.items()}
+
+    def _give_pools(self, worker: Worker) -> None:
+        new = [model for model in worker.models if model not in self._pools]
+        if not new:
+            return
+        known = [self._pools[model] for model in worker.models if model in self._pools]
+        for model in new[: MAX_POOLED - len(self._pools)]:
+            self._pools[model] = known[0] if known else new[0]
+
+    def _dismiss(self, worker: Worker) -> None:
+        worker.leaving = True
+        worker.standing = DOWN
+        for key in [key for key, last in self._lasts.items() if last is worker]:
+            del self._lasts[key]
+        self.leaving.append(worker)
+        if not worker.inflight:
+            self._close(worker)
+
+    def _close(self, worker: Worker) -> None:
+        self.leaving.remove(worker)
+        worker.upstream.close()
+
+    def __repr__(self) -> str:
+        live = sum(worker.live for worker in self.workers)
+        return f"<Fleet {live}/{len(self.workers)} live, {len(self.leaving)} leaving, pools {self.pools}>"
+
+
+def kv_tokens(turn: Turn) -> int:
+    """Memory that it may come to take: its prompt and its longest answer, as granted where that is known."""
+    return turn.prompt_tokens + turn.context_tokens + (turn.granted_tokens or turn.max_tokens)
+
+
+def _asked_tokens(turn: Turn) -> int:
+    """The same before anything was granted, which is never more: what fits by this is taken by that."""
+    return turn.prompt_tokens + turn.context_tokens + turn.max_tokens
+
+
+def _takes(worker: Worker, tokens: int, excluding: Worker | None) -> bool:
+    """Whether one that has a place can take so many tokens, and may."""
+    return worker is not excluding and worker.has_room(tokens)
+
+
+def _least(candidates: list[Worker], tokens: int, excluding: Worker | None) -> Worker | None:
+    """The least loaded, the longest unused on a tie. `_takes` is written out: this is the router's innermost loop."""
+    least: Worker | None = None
+    least_load = 0.0
+    for worker in candidates:
+        memory = worker.kv_tokens
+        if worker is excluding or (memory is not None and worker.kv_held_tokens + tokens > memory):
+            continue
+        load = worker.work_tokens / worker.slots
+        if least is None or load < least_load or (load == least_load and worker.last_used < least.last_used):
+            least, least_load = worker, load
+    return least
+
+
+def _kept(worker: Worker, spec: WorkerSpec, connect: Connect) -> Worker:
+    """The same worker under a new entry. Its connections are made anew only where the key or the models differ."""
+    if spec != worker.spec:
+        before = worker.upstream
+        worker.adopt(spec, connect(spec).upstream)
+        before.close()
+    return worker

@@ -1,0 +1,123 @@
+"""How fast a worker answers, whatever the size of the answer: what its learned limit listens to.
+
+`core.adaptive` wants a figure that rises with congestion and not with length. Neither usual one will do. End-to-end
+time is mostly length. The time per token after the first does not hear a server's own queue: vLLM and llama.cpp run
+so many sequences side by side and let the rest wait before their first token, so a limit that listens to it grows
+without end (tests/router/workers/test_pace.py shows that). Hence
+
+    pace = seconds from dispatch to end / units,      units = overhead + prompt_tokens * reading + completion_tokens
+
+in seconds per token of the answer. Waiting in the server's queue, a slower step and a slower prefill all raise it; of
+an answer in one piece no more need be known than its total time and its counts, so streams and plain answers count
+alike. `overhead` and `reading` are prices in tokens of the answer: what a request costs before its prompt, and what a
+token of the prompt costs.
+
+They are learned where they can be seen: while the limit stands at its least, where an answer is alone, as the
+baseline is that it is compared with. Least squares on relative errors, with forgetting:
+
+    seconds ~ a + b * prompt_tokens + c * completion_tokens      overhead = a / c, reading = b / c, neither below 0
+
+and a first guess that weighs little holds the fit where the samples leave it open (prompts of one length say nothing
+about reading). Under load the prices are kept as they are: learned there, a queue would be taken for overhead, and
+congestion for normal.
+
+An answer without counts has no pace, and neither has one that failed. Cost: O(1), and nothing at all for workers
+whose slots are announced.
+"""
+
+from __future__ import annotations
+
+from math import exp2
+
+HALF_LIFE = 64.0
+"""Samples after which one weighs half."""
+FIRST_READING = 0.005
+"""Usual for a server that batches: two hundred tokens of a prompt for the time of one of the answer."""
+FIRST_OVERHEAD = 1.0
+ENOUGH = 6
+HOLD = 0.03
+"""Weight of the first guess against 1 for a sample: answers vary by a tenth or two, a guess may err by all of it."""
+LEAST_SHARE = 1e-3
+"""Of the guessed time per token, below which the fitted one is not believed."""
+
+Row = tuple[float, float, float]
+
+
+class Pace:
+    """The prices of one worker, and paces by them."""
+
+    __slots__ = ("_samples", "_sums", "_weight", "overhead_tokens", "reading")
+
+    def __init__(self) -> None:
+        self.overhead_tokens = FIRST_OVERHEAD
+        self.reading = FIRST_READING
+        self._samples = 0
+        self._weight = 0.0
+        self._sums = _zeros()
+
+    def of(self, seconds: float, prompt_tokens: float, completion_tokens: float, *, alone: bool) -> float | None:
+        """The pace of one answer; `alone`: learn the prices from it, since nothing else ran."""
+        if not (seconds > 0 and completion_tokens > 0 and prompt_tokens >= 0):
+            return None
+        if alone:
+            self._learn(seconds, prompt_tokens, completion_tokens)
+        return seconds / (self.overhead_tokens + self.reading * prompt_tokens + completion_tokens)
+
+    def _learn(self, seconds: float, prompt_tokens: float, completion_tokens: float) -> None:
+        fade = exp2(-1.0 / HALF_LIFE)
+        self._sums = [[fade * value for value in row] for row in self._sums]
+        self._weight = fade * self._weight + 1.0
+        self._samples += 1
+        # Divided by its own time, each sample errs by a share of it.
+        _add(self._sums, (1.0 / seconds, prompt_tokens / seconds, completion_tokens / seconds), 1.0)
+        if self._samples >= ENOUGH:
+            self._fit()
+
+    def _fit(self) -> None:
+        requests_per_s, prompt_per_s, written_per_s = (self._column(i) for i in range(3))
+        prompt, written = prompt_per_s / requests_per_s, written_per_s / requests_per_s
+        guess_s = 1.0 / (FIRST_OVERHEAD * requests_per_s + FIRST_READING * prompt_per_s + written_per_s)
+        sums = [list(row) for row in self._sums]
+        for i, (size, price) in enumerate(((1.0, FIRST_OVERHEAD), (max(prompt, 1.0), FIRST_READING), (written, 1.0))):
+            row = [0.0, 0.0, 0.0]
+            row[i] = size * requests_per_s  # as a share of the usual time, as the samples are
+            _add(sums, (row[0], row[1], row[2]), row[i] * price * guess_s, HOLD)
+        overhead_s, reading_s, writing_s = _solved(sums)
+        if writing_s > LEAST_SHARE * guess_s:
+            self.overhead_tokens = max(0.0, overhead_s) / writing_s
+            self.reading = max(0.0, reading_s) / writing_s
+
+    def _column(self, i: int) -> float:
+        """The mean of one figure over a sample's time."""
+        return self._sums[i][3] / self._weight
+
+    def __repr__(self) -> str:
+        return f"<Pace {self.overhead_tokens:.3g} tokens before a prompt, {self.reading:.3g} for each of its tokens>"
+
+
+def _zeros() -> list[list[float]]:
+    """Sums over samples of row * row, and in the last column of row * target: the normal equations."""
+    return [[0.0] * 4 for _ in range(3)]
+
+
+def _add(sums: list[list[float]], row: Row, target: float, weight: float = 1.0) -> None:
+    for i in range(3):
+        for j in range(3):
+            sums[i][j] += weight * row[i] * row[j]
+        sums[i][3] += weight * row[i] * target
+
+
+def _solved(sums: list[list[float]]) -> list[float]:
+    """Cholesky would do; Gauss with pivots forgives more. Held by the guess, it is never singular."""
+    rows = [list(row) for row in sums]
+    for i in range(3):
+        pivot = max(range(i, 3), key=lambda k: abs(rows[k][i]))
+        rows[i], rows[pivot] = rows[pivot], rows[i]
+        for k in range(i + 1, 3):
+            factor = rows[k][i] / rows[i][i]
+            rows[k] = [below - factor * above for below, above in zip(rows[k], rows[i], strict=True)]
+    found = [0.0, 0.0, 0.0]
+    for i in (2, 1, 0):
+        known = sum(rows[i][j] * found[j] for j in range(i + 1, 3))
+        found[i] = (rows[i][3] - known) / rows[i][i]
+    return found

@@ -1,0 +1,218 @@
+"""One worker as the router knows it: what it announced, what is believed of it, and what it holds of ours.
+
+The ledger of what it holds is the router's own and synchronous: polled figures lag, and every router that trusted them
+overshot or stood still (vLLM #49538, llm-d #2100). What a worker says about itself only sets the bounds:
+
+    slots       requests that run side by side; where nobody has announced them, the limit that is being learned
+    look-ahead  one request more, which waits in the worker's own line and hides the router's round trip
+    KV tokens   memory for prompts and answers, where it is announced
+
+Bounds, as long as these do not shrink: at most `slots + lookahead` requests, and at most `kv_tokens` by prompt and
+longest answer. Where they shrink nothing is taken back; nothing new comes until what is held fits again.
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+from math import inf
+
+from services.core.adaptive import AdaptiveLimit
+from services.core.request import Request
+from services.router.upstreams.call import Probe, Upstream
+from services.router.workers.health import Health
+from services.router.workers.pace import Pace
+from services.router.workers.workersfile import WorkerSpec
+
+LEAST_LIMIT = 1
+LEAST_WORK_TOKENS = 1.0
+
+
+class Standing(IntEnum):
+    """What a worker has to offer now. The order matters: up to DOWN it is not alive."""
+
+    DOWN = 0
+    FULL = 1
+    AHEAD = 2
+    FREE = 3
+
+
+DOWN, FULL, AHEAD, FREE = Standing
+
+Held = tuple[float, int]
+"""What one request weighs on a worker, in tokens of work and of memory, as it was when it was taken: what comes off is
+what went on."""
+
+
+class Worker:
+    """Plain state and its ledger; `Fleet` decides. `most` bounds a limit that is learned."""
+
+    __slots__ = (
+        "batch",
+        "draining",
+        "health",
+        "held",
+        "held_back",
+        "inflight",
+        "kv_held_tokens",
+        "kv_tokens",
+        "last_used",
+        "leaving",
+        "limit",
+        "lookahead",
+        "models",
+        "most",
+        "name",
+        "paces",
+        "pools",
+        "prefill_ms_per_token",
+        "resting",
+        "slots",
+        "spec",
+        "standing",
+        "step_ms",
+        "upstream",
+        "work_tokens",
+    )
+
+    def __init__(self, spec: WorkerSpec, upstream: Upstream, *, most: int = 64) -> None:
+        self.name = spec.name
+        self.most = most
+        self.health = Health()
+        self.draining = False
+        self.leaving = False
+        """Out of the list: it finishes what it holds, and is then closed."""
+        self.held_back = False
+        """An operator wants it empty: nothing new until it is let go on."""
+        self.resting = False
+        """It has just refused, and said for how long."""
+        self.held: dict[Request, Held] = {}
+        self.inflight = 0
+        self.work_tokens = 0.0
+        self.kv_held_tokens = 0
+        self.last_used = 0
+        self.standing = DOWN
+        self.pools: tuple[str, ...] = ()
+        self.limit: AdaptiveLimit | None = None
+        self.paces = Pace()
+        self.slots = 0
+        self.kv_tokens: int | None = None
+        self.step_ms = self.prefill_ms_per_token = 0.0
+        self.batch: int | None = None
+        """How many sequences its engine held at the last probe."""
+        self.models: tuple[str, ...] = ()
+        self.adopt(spec, upstream)
+
+    @property
+    def url(self) -> str:
+        """Its address."""
+        return self.spec.url
+
+    @property
+    def kind(self) -> str:
+        """How it is spoken to."""
+        return self.spec.kind
+
+    @property
+    def healthy(self) -> bool:
+        """Whether it answers, and has not been ejected."""
+        return self.health.up
+
+    @property
+    def live(self) -> bool:
+        """Whether it takes requests, if not at this moment."""
+        return self.health.up and not self.draining and not self.leaving and not self.held_back
+
+    @property
+    def places(self) -> int:
+        """Requests that it may hold, the look-ahead included."""
+        return self.slots + self.lookahead
+
+    def adopt(self, spec: WorkerSpec, upstream: Upstream) -> None:
+        """Be this from now on. What it holds and what has been learned of it stays."""
+        self.spec, self.upstream = spec, upstream
+        self.lookahead = spec.lookahead
+        self.models = tuple(spec.models) or self.models
+        if spec.slots == "auto":
+            self.limit = self.limit or _limit(self.most, self.inflight)
+            self.slots = self.limit.cap
+        else:
+            self.limit = None
+            self.slots = self.slots if spec.slots is None else spec.slots
+
+    def learn(self, seen: Probe) -> bool:
+        """Believe what it announces, where the list says nothing. Whether anything is new."""
+        before = (self.slots, self.models, self.draining, self.kv_tokens)
+        if self.spec.slots is None:
+            self.slots = seen.slots
+        if not self.spec.models:
+            self.models = seen.models
+        self.draining = seen.draining
+        self.kv_tokens = seen.kv_tokens
+        self.batch = seen.batch
+        self.step_ms = seen.step_ms or self.step_ms
+        self.prefill_ms_per_token = seen.prefill_ms_per_token or self.prefill_ms_per_token
+        return before != (self.slots, self.models, self.draining, self.kv_tokens)
+
+    def stands(self) -> Standing:
+        """What it has to offer, by the ledger."""
+        return self.offers() if self.live else DOWN
+
+    def offers(self) -> Standing:
+        """The same, while it is alive."""
+        if self.resting:
+            return FULL
+        if self.inflight < self.slots:
+            return FREE
+        return AHEAD if self.inflight < self.slots + self.lookahead else FULL
+
+    def has_room(self, kv_tokens: int) -> bool:
+        """Whether so much more would fit into its announced memory."""
+        return self.kv_tokens is None or self.kv_held_tokens + kv_tokens <= self.kv_tokens
+
+    def pace(self, seconds: float, prompt_tokens: float, completion_tokens: float) -> float | None:
+        """What an answer tells a learned limit, from its dispatch to its end; None where no limit is learned."""
+        limit = self.limit
+        if limit is None:
+            return None
+        alone = limit.cap == limit.least and self.inflight <= limit.least
+        return self.paces.of(seconds, prompt_tokens, completion_tokens, alone=alone)
+
+    # ---- the ledger
+
+    def hold(self, request: Request, work_tokens: float, kv_tokens: int) -> None:
+        """Write a request into the ledger. Twice is a bug in the caller."""
+        if request in self.held:
+            raise RuntimeError(f"{self!r} holds {request!r} already")
+        if self.limit is not None and not self.limit.try_take():
+            raise RuntimeError(f"{self!r} was given a request above its limit")
+        self.held[request] = (work_tokens, kv_tokens)
+        self.inflight += 1
+        self.work_tokens += work_tokens
+        self.kv_held_tokens += kv_tokens
+
+    def let_go(self, request: Request, pace: float | None, *, overloaded: bool) -> bool:
+        """Strike it out again. Whether the slots have changed by it. What is not held is a bug in the caller."""
+        held = self.held.pop(request, None)
+        if held is None:
+            raise RuntimeError(f"{self!r} does not hold {request!r}: it was given back twice, or never taken")
+        self.inflight -= 1
+        work_tokens, kv_tokens = held
+        self.work_tokens = self.work_tokens - work_tokens if self.inflight else 0.0  # sums of floats drift
+        self.kv_held_tokens -= kv_tokens
+        if self.limit is None:
+            return False
+        heard = pace if pace is not None and 0 < pace < inf else None
+        self.limit.give_back(heard, overloaded=overloaded)
+        before, self.slots = self.slots, self.limit.cap
+        return before != self.slots
+
+    def __repr__(self) -> str:
+        state = "leaving" if self.leaving else "draining" if self.draining else "up" if self.healthy else "down"
+        held = f"{self.inflight}/{self.slots}+{self.lookahead}, {self.work_tokens:g} tokens"
+        return f"<Worker {self.name} {state}, {held}>"
+
+
+def _limit(most: int, inflight: int) -> AdaptiveLimit:
+    limit = AdaptiveLimit(least=min(LEAST_LIMIT, most), most=most)
+    limit.inflight = inflight  # taken before there was a limit
+    return limit

@@ -1,0 +1,100 @@
+"""The worker list: WORKERS_FILE, or WORKERS as addresses of Weir workers. Checked whole, every fault listed."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Annotated, Any, Literal, Self
+from urllib.parse import urlsplit
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+
+from services.router.upstreams.call import MAX_MODELS
+from services.router.yamlfile import Unreadable, read_yaml
+from services.runtime.settings import describe
+
+MAX_WORKERS = 256
+
+Slots = Annotated[int, Field(ge=1, le=100_000)]
+Model = Annotated[str, Field(min_length=1, max_length=256)]
+
+
+class WorkerSpec(BaseModel):
+    """One entry of the worker list."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    name: str = Field(pattern=r"^[A-Za-z0-9._-]{1,64}$")
+    kind: Literal["weir", "openai"]
+    url: str
+    slots: Slots | Literal["auto"] | None = None
+    lookahead: int = Field(0, ge=0, le=1)
+    models: Annotated[list[Model], Field(max_length=MAX_MODELS)] = []
+    api_key_env: str | None = None
+
+    @field_validator("url")
+    @classmethod
+    def _is_an_address(cls, url: str) -> str:
+        parts = urlsplit(url)
+        if parts.scheme not in ("http", "https") or not parts.hostname:
+            raise ValueError(f"{url!r} is not an http:// or https:// address")
+        return url.rstrip("/")
+
+    @model_validator(mode="after")
+    def _fits_its_kind(self) -> Self:
+        if self.kind == "openai" and self.slots is None:
+            raise ValueError("kind openai needs `slots`: the most requests it may run at once, or auto")
+        if self.kind == "weir" and self.slots is not None:
+            raise ValueError("kind weir announces its own slots: leave `slots` out")
+        if self.kind == "weir" and self.models:
+            raise ValueError("kind weir announces its own models: leave `models` out")
+        if self.slots == "auto" and self.lookahead:
+            raise ValueError("slots: auto finds out how much to send, its own line included: leave `lookahead` out")
+        if self.api_key_env is not None and not os.environ.get(self.api_key_env):  # noqa: TID251  named by the file
+            raise ValueError(f"api_key_env names {self.api_key_env}, which is not set")
+        return self
+
+    def api_key(self) -> str | None:
+        """The key for this upstream, read from the variable that the file names; keys never stand in files."""
+        return os.environ[self.api_key_env] if self.api_key_env else None  # noqa: TID251  named by the file
+
+
+class WorkerList(BaseModel):
+    """The whole file: `workers: [...]`."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    workers: Annotated[list[WorkerSpec], Field(min_length=1, max_length=MAX_WORKERS)]
+
+    @model_validator(mode="after")
+    def _names_are_unique(self) -> Self:
+        names = [worker.name for worker in self.workers]
+        twice = sorted({name for name in names if names.count(name) > 1})
+        if twice:
+            raise ValueError(f"these names stand twice: {', '.join(twice)}")
+        return self
+
+
+def read(path: Path) -> list[WorkerSpec]:
+    """The workers of a file. Raises ValueError listing every fault."""
+    where = f"WORKERS_FILE {path}"
+    try:
+        content = read_yaml(path)
+    except Unreadable as fault:
+        raise ValueError(f"{where}: {fault}") from None
+    return _checked(content, where)
+
+
+def from_urls(urls: str) -> list[WorkerSpec]:
+    """Weir workers by their addresses, comma-separated. Raises ValueError listing every fault."""
+    named = [url.strip() for url in urls.split(",") if url.strip()]
+    return _checked(
+        {"workers": [{"name": f"worker-{i}", "kind": "weir", "url": url} for i, url in enumerate(named)]}, "WORKERS"
+    )
+
+
+def _checked(content: Any, where: str) -> list[WorkerSpec]:
+    try:
+        return WorkerList.model_validate(content).workers
+    except ValidationError as faults:
+        raise ValueError(f"{where}:\n{describe(faults)}") from None

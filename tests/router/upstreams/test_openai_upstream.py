@@ -1,0 +1,427 @@
+"""OpenAI-compatible servers as they really are: each quirk has been seen in one of them."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from services.core.outcome import Outcome
+from services.router.asking.asked import Asked, Format
+from services.router.upstreams.call import Attempt, Busy, Call, WorkerFailed
+from services.router.upstreams.openai import OpenAIUpstream, request_body
+from services.router.upstreams.openaianswer import answer_of, end_of, refusal_of
+from services.router.upstreams.openaistream import MAX_EVENT_BYTES, OpenAIStream
+from services.runtime.errors import BadInput, Refused
+from services.runtime.http import Exchange
+from services.runtime.keepalive import Pool
+from services.runtime.serve import running
+from services.runtime.upstream import Truncated, UpstreamError
+from tests.router.fleetrig import FakeReply
+from tests.runtime.rig import build as build_service
+from tests.virtual_time import run
+
+
+def call(format: Format = Format.CHAT, **fields: Any) -> Call:
+    own = {"messages", "max_tokens", "deadline_at", "model"}
+    given = {"id": "r", "tenant": "t", "model": "m", "max_tokens": 9, "deadline_at": 1.0}
+    said = {"tenant": None, "model": None, "max_tokens": 9, "stream": True, "body": {}}
+    said |= {name: value for name, value in fields.items() if name not in own}
+    changed = {name: value for name, value in fields.items() if name in own}
+    return Call(asked=Asked(format=format, **said), **{**given, **changed})
+
+
+def chunk(delta: Any = None, finish: str | None = None, **fields: Any) -> dict[str, Any]:
+    return {"id": "up", "choices": [{"index": 0, "delta": delta or {}, "finish_reason": finish}], **fields}
+
+
+def sse(*events: Any, end: str = "\n\n") -> bytes:
+    said = [event if isinstance(event, str) else f"data: {json.dumps(event)}" for event in events]
+    return "".join(event + end for event in said).encode()
+
+
+ROLE = chunk({"role": "assistant", "content": ""})
+STOP = chunk(finish="stop")
+USAGE = {"choices": [], "usage": {"prompt_tokens": 4, "completion_tokens": 2, "total_tokens": 6}}
+DONE = "data: [DONE]"
+WORDS = [chunk({"content": "A "}), chunk({"content": "weir."})]
+GOOD = sse(ROLE, *WORDS, STOP, USAGE, DONE)
+
+
+class Heard:
+    """A stream read to its end."""
+
+    def __init__(self, stream: OpenAIStream, deltas: list[Any]) -> None:
+        self.end = stream.end
+        self.deltas = deltas
+        self.tail = [json.loads(data) for data in stream.tail]
+        raw = b"".join(delta.raw or b"" for delta in deltas).decode()
+        self.events = [json.loads(line[6:]) for line in raw.split("\n") if line.startswith("data: ")]
+        self.raw = raw
+
+    @property
+    def text(self) -> str:
+        if self.raw:
+            return "".join(e["choices"][0]["delta"].get("content") or "" for e in self.events if e["choices"])
+        return "".join(delta.text for delta in self.deltas)
+
+
+def hear(*pieces: bytes, cut: bool = False, asked: Call | None = None) -> Heard:
+    async def main() -> Heard:
+        stream = OpenAIStream(FakeReply(*pieces, cut=cut), asked or call())  # type: ignore[arg-type]  # a fake
+        deltas = []
+        while (delta := await stream.next()) is not None:
+            deltas.append(delta)
+        return Heard(stream, deltas)
+
+    return run(main())
+
+
+def first_delta(*pieces: bytes) -> Any:
+    async def main() -> Any:
+        stream = OpenAIStream(FakeReply(*pieces), call())  # type: ignore[arg-type]  # a fake
+        return await stream.next()
+
+    return run(main())
+
+
+# ---- streams
+
+
+def test_a_stream_is_relayed_and_its_end_is_understood() -> None:
+    heard = hear(GOOD)
+    assert heard.text == "A weir."
+    assert heard.end is not None
+    assert (heard.end.finish_reason, heard.end.prompt_tokens, heard.end.completion_tokens) == ("stop", 4, 2)
+    assert heard.tail == [STOP]  # usage was asked for by us, not by the client
+
+
+def test_a_client_that_asked_for_usage_gets_the_chunk() -> None:
+    assert hear(GOOD, asked=call(include_usage=True)).tail == [STOP, USAGE]
+
+
+@pytest.mark.parametrize(
+    "early",
+    [
+        sse(ROLE),
+        sse(": keep-alive"),
+        sse(": OPENROUTER PROCESSING", end="\r\n\r\n"),
+        sse("event: ping\ndata: {}"),
+        sse({"choices": [], "prompt_filter_results": [{"prompt_index": 0}]}),
+        b"\n\n",
+        b"\n",
+        sse(chunk({"role": "assistant", "content": None})),
+        sse(chunk({"content": "", "reasoning_content": None, "tool_calls": []})),
+    ],
+)
+def test_what_comes_before_the_first_output_is_not_taken_for_it(early: bytes) -> None:
+    with pytest.raises(Truncated):
+        first_delta(early)  # nothing but that, and then the end: no output came, so another worker may be tried
+    whole = hear(early, GOOD)
+    assert (whole.text, whole.tail) == ("A weir.", [STOP])
+    assert whole.events[-1] == WORDS[-1]
+
+
+def test_held_events_go_out_with_the_first_output_in_their_order() -> None:
+    filters = {"choices": [], "prompt_filter_results": [{"prompt_index": 0}]}
+    first = first_delta(sse(filters, ROLE), sse(WORDS[0]))
+    assert first.raw == sse(filters, ROLE, WORDS[0])
+
+
+@pytest.mark.parametrize(
+    "delta",
+    [
+        {"tool_calls": [{"index": 0, "id": "c", "function": {"name": "f", "arguments": ""}}]},
+        {"reasoning_content": "Hm."},
+        {"reasoning": "Hm."},
+        {"refusal": "No."},
+        {"content": [{"type": "text", "text": "Parts."}]},
+    ],
+)
+def test_output_need_not_be_text(delta: dict[str, Any]) -> None:
+    assert first_delta(sse(ROLE), sse(chunk(delta))).raw == sse(ROLE, chunk(delta))
+
+
+def test_an_answer_of_tool_calls_alone_is_whole() -> None:
+    tool = chunk({"tool_calls": [{"index": 0, "id": "c", "function": {"name": "f", "arguments": "{}"}}]})
+    heard = hear(sse(ROLE, tool, chunk(finish="tool_calls"), DONE))
+    assert heard.events == [ROLE, tool]
+    assert heard.end is not None
+    assert heard.end.finish_reason == "tool_calls"
+
+
+def test_an_empty_answer_has_no_delta_and_loses_nothing() -> None:
+    heard = hear(sse(ROLE, STOP, USAGE, DONE))
+    assert (heard.deltas, heard.tail) == ([], [ROLE, STOP])
+
+
+def test_usage_that_is_missing_null_or_broken_is_not_known_and_not_an_error() -> None:
+    for usage in ({}, {"usage": None}, {"usage": {}}, {"usage": {"prompt_tokens": -3, "completion_tokens": 1e99}}):
+        heard = hear(sse(*WORDS, {**STOP, **usage}, DONE))
+        assert heard.end is not None
+        assert (heard.text, heard.end.prompt_tokens, heard.end.completion_tokens) == ("A weir.", 0, 0)
+
+
+def test_usage_in_the_finishing_event_counts() -> None:
+    heard = hear(sse(*WORDS, {**STOP, "usage": USAGE["usage"]}, DONE))
+    assert heard.end is not None
+    assert heard.end.completion_tokens == 2
+
+
+def test_a_stream_without_done_is_whole_if_it_finished_and_its_body_ended() -> None:
+    assert hear(sse(*WORDS, STOP, USAGE)).text == "A weir."
+    assert hear(sse(*WORDS, STOP) + sse(DONE)[:-2]).text == "A weir."  # no blank line at the end
+    for body, cut in ((sse(*WORDS), False), (sse(*WORDS, STOP), True), (sse(*WORDS) + sse(DONE), False)):
+        with pytest.raises(Truncated):
+            hear(body, cut=cut)
+
+
+def test_a_finishing_event_is_held_back_until_the_stream_is_whole() -> None:
+    with pytest.raises(Truncated):
+        hear(sse(*WORDS, STOP), cut=True)
+    said = first_delta(sse(*WORDS, STOP))
+    assert b'"stop"' not in said.raw
+
+
+@pytest.mark.parametrize("spacing", ['"finish_reason" : "stop"', '"finish_reason":"stop"'])
+def test_an_end_is_seen_however_it_is_spaced(spacing: str) -> None:
+    end = 'data: {"choices":[{"index":0,"delta":{},' + spacing + "}]}"
+    heard = hear(sse(*WORDS, end), sse(DONE))
+    assert heard.end is not None
+    assert len(heard.tail) == 1
+
+
+def test_a_second_done_does_no_harm_and_a_token_after_the_end_does() -> None:
+    assert hear(sse(*WORDS, STOP, DONE, DONE)).text == "A weir."
+    with pytest.raises(UpstreamError, match=r"after \[DONE\]"):
+        hear(sse(*WORDS, STOP, DONE, WORDS[0]))
+
+
+ERRORS = {
+    "as OpenAI": ({"error": {"message": "CUDA out of memory", "type": "server_error", "code": None}}, WorkerFailed),
+    "as vLLM once did": ({"object": "error", "message": "bad", "type": "BadRequestError", "code": 400}, BadInput),
+    "as a sentence": ({"error": "model overloaded", "error_type": "overloaded"}, WorkerFailed),
+    "with a status": ({"error": {"message": "slow down", "code": 429}}, Busy),
+    "of the request": ({"error": {"message": "too long", "param": "messages", "code": 400}}, BadInput),
+    "beside choices": ({**chunk({"content": ""}, "error"), "error": {"code": 502, "message": "gone"}}, WorkerFailed),
+    "of another Weir": ({"error": {"message": "late", "code": "deadline_exceeded"}}, Refused),
+}
+
+
+@pytest.mark.parametrize(("event", "meaning"), ERRORS.values(), ids=ERRORS.keys())
+@pytest.mark.parametrize("before", [b"", sse(ROLE), sse(ROLE, *WORDS)], ids=["first", "after the role", "mid-stream"])
+def test_an_error_in_a_stream_is_raised_for_what_it_means(event: Any, meaning: type, before: bytes) -> None:
+    for named in ("", "event: error\n"):
+        with pytest.raises(meaning):
+            hear(before, sse(f"{named}data: {json.dumps(event)}"), sse(DONE))
+
+
+def test_a_word_error_in_an_answer_is_no_error() -> None:
+    words = [chunk({"content": 'say "error": [DONE] "finish_reason":"stop"'}), chunk({"content": "\n\nevent: x"})]
+    heard = hear(sse(ROLE), *(sse(word) for word in words), sse(STOP, DONE))
+    assert heard.text == "".join(word["choices"][0]["delta"]["content"] for word in words)
+
+
+def test_what_is_held_is_bounded() -> None:
+    big = chunk({"role": "assistant", "padding": "x" * 70_000})
+    for start in (b"", sse(*WORDS, STOP)):
+        with pytest.raises(UpstreamError, match="before the first output or after the last"):
+            hear(start, *(sse(big) for _ in range(16)))
+    with pytest.raises(UpstreamError, match="an event exceeds"):
+        hear(b"data: " + b"x" * (MAX_EVENT_BYTES + 1))
+
+
+@given(st.data())
+def test_a_stream_means_the_same_however_it_is_cut_into_pieces(data: st.DataObject) -> None:
+    end = data.draw(st.sampled_from(["\n\n", "\r\n\r\n"]))
+    tool = chunk({"tool_calls": [{"index": 0, "function": {"arguments": "ü"}}]})
+    body = sse(": hi", ROLE, *WORDS, ": still here", tool, STOP, USAGE, DONE, end=end)
+    cuts = sorted(data.draw(st.lists(st.integers(0, len(body)), max_size=12)))
+    pieces = [body[a:b] for a, b in zip([0, *cuts], [*cuts, len(body)], strict=True)]
+    for format in (Format.CHAT, Format.ASK):
+        heard, plain = hear(*pieces, asked=call(format)), hear(body, asked=call(format))
+        assert (heard.text, heard.events, heard.tail, heard.end) == (plain.text, plain.events, plain.tail, plain.end)
+        assert heard.text == "A weir."
+
+
+@given(st.binary(max_size=200), st.booleans())
+def test_garbage_raises_and_is_never_an_answer(garbage: bytes, cut: bool) -> None:
+    with pytest.raises((UpstreamError, Busy, BadInput, Refused)):
+        hear(garbage, cut=cut)
+
+
+# ---- answers in one piece
+
+
+def test_contents_of_any_shape_are_read() -> None:
+    for content, text in (("Hi.", "Hi."), (None, ""), ([{"type": "text", "text": "H"}, "i."], "Hi.")):
+        body = json.dumps({"choices": [{"message": {"content": content}}], "usage": {"prompt_tokens": 3}}).encode()
+        answer = answer_of(body)
+        assert answer.choices[0].words() == text
+        assert end_of("stop", answer.usage).prompt_tokens == 3
+
+
+STATUSES = {
+    429: Busy, 503: Busy, 529: Busy, 400: BadInput, 413: BadInput, 422: BadInput, 404: WorkerFailed,
+    401: WorkerFailed, 403: WorkerFailed, 408: WorkerFailed, 500: WorkerFailed, 502: WorkerFailed, 504: WorkerFailed,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("status", "meaning"), STATUSES.items())
+@pytest.mark.parametrize("body", [b"", b"<html>", b'{"detail":"Not Found"}', b"[]", b'{"error":7}'])
+def test_every_status_means_something_whatever_the_body(status: int, meaning: type, body: bytes) -> None:
+    assert type(refusal_of(FakeReply(status=status), body)) is meaning  # type: ignore[arg-type]  # a fake
+
+
+def test_a_404_with_a_reason_is_the_clients_to_know() -> None:
+    body = b'{"error":{"message":"The model `x` does not exist.","type":"NotFoundError","param":"model","code":404}}'
+    refusal = refusal_of(FakeReply(status=404), body)  # type: ignore[arg-type]  # a fake
+    assert isinstance(refusal, BadInput)
+    assert (refusal.status, refusal.param) == (404, "model")
+
+
+@pytest.mark.parametrize(
+    ("headers", "delay_ms"),
+    [
+        ({"retry_after_ms": "250"}, 250), ({"retry_after": "2"}, 2000), ({"retry_after": "1.5"}, 1500),
+        ({"retry_after": "Wed, 21 Oct 2026 07:28:00 GMT"}, 100), ({"retry_after": "nan"}, 100),
+        ({"retry_after": "-1"}, 100), ({"retry_after": "86400"}, 30_000), ({}, 100),
+        ({"retry_after_ms": "x", "retry_after": "1"}, 1000),
+    ],
+)  # fmt: skip
+def test_a_stated_delay_is_obeyed_within_reason(headers: dict[str, str], delay_ms: float) -> None:
+    busy = refusal_of(FakeReply(status=429, **headers), b"")  # type: ignore[arg-type]  # a fake
+    assert isinstance(busy, Busy)
+    assert busy.delay_ms == delay_ms
+
+
+def test_another_weir_that_cannot_make_the_deadline_is_not_taken_for_a_busy_one() -> None:
+    for code in ("deadline_infeasible", "deadline_expired"):
+        body = json.dumps({"error": {"message": "late", "type": "rate_limit_error", "code": code}}).encode()
+        refusal = refusal_of(FakeReply(status=429), body)  # type: ignore[arg-type]  # a fake
+        assert isinstance(refusal, Refused)
+        assert refusal.outcome is Outcome(code)
+
+
+# ---- what is sent
+
+
+def test_the_bound_that_was_granted_is_sent_by_the_name_that_the_client_used() -> None:
+    for said, name in (
+        ({}, "max_tokens"),
+        ({"max_tokens": 500}, "max_tokens"),
+        ({"max_completion_tokens": 500}, "max_completion_tokens"),
+        ({"max_completion_tokens": 500, "max_tokens": 600}, "max_completion_tokens"),
+    ):
+        body = request_body(call(body=said))
+        assert [(key, value) for key, value in body.items() if key.startswith("max_")] == [(name, 9)]
+
+
+def test_a_clients_own_fields_go_on_and_its_tenant_does_not() -> None:
+    said = {"tenant": "x", "top_k": 3, "stream_options": {"continuous_usage_stats": True}, "model": "alias"}
+    assert request_body(call(body=said)) == {
+        "top_k": 3, "model": "m", "max_tokens": 9, "stream": True,
+        "stream_options": {"continuous_usage_stats": True, "include_usage": True},
+    }  # fmt: skip
+    assert "stream_options" not in request_body(call(body=said, stream=False))
+
+
+# ---- over sockets
+
+
+def test_the_server_is_told_the_id_the_key_and_what_remains_and_nothing_else() -> None:
+    seen: list[dict[bytes, bytes]] = []
+
+    async def chat(exchange: Exchange) -> None:
+        seen.append(dict(exchange.headers))
+        await exchange.reply(200, json.dumps({"error": {"message": "no", "code": 500}}).encode())
+
+    async def main() -> None:
+        service = build_service({("POST", "/v1/chat/completions"): chat})
+        async with running(service):
+            pool = Pool(f"http://127.0.0.1:{service.bound_port}/v1", max_connections=2)
+            upstream = OpenAIUpstream(pool, ("m",), "s3cret")
+            for stream in (False, True):
+                ask = upstream.open if stream else upstream.whole
+                with pytest.raises(WorkerFailed, match="no"):
+                    await ask(call(stream=stream), Attempt("a", 1234.5))
+            assert (await upstream.probe()).models == ("m",)  # 404, but alive
+            upstream.close()
+        service.log.close()
+
+    asyncio.run(main())
+    for headers in seen:
+        del headers[b"host"], headers[b"content-length"]
+        assert headers == {
+            b"content-type": b"application/json",
+            b"authorization": b"Bearer s3cret",
+            b"x-request-id": b"r",
+            b"x-weir-deadline-ms": b"1234",
+        }
+
+
+@pytest.mark.parametrize("status", [500, 502, 503])
+def test_a_server_that_fails_its_probe_is_not_alive(status: int) -> None:
+    async def models(exchange: Exchange) -> None:
+        await exchange.reply(status, b"")
+
+    async def main() -> None:
+        service = build_service({("GET", "/v1/models"): models})
+        async with running(service):
+            pool = Pool(f"http://127.0.0.1:{service.bound_port}/v1", max_connections=2)
+            with pytest.raises(UpstreamError, match=str(status)):
+                await OpenAIUpstream(pool, ("m",), None).probe()
+        service.log.close()
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("text", [b"\xff\xfe", b"\xc3", b'","x":' + b"[" * 50_000 + b"]" * 50_000 + b',"y":"'])
+def test_an_answer_that_is_not_text_or_has_no_bottom_is_the_servers_failure_and_not_ours(text: bytes) -> None:
+    with pytest.raises(UpstreamError):
+        answer_of(b'{"choices":[{"message":{"content":"' + text + b'"},"z":"' + text + b'"}]}')
+    for body in (b'{"error":{"message":"' + text + b'"}}', b'{"error":"' + text + b'"}'):
+        assert isinstance(refusal_of(FakeReply(status=500), body), WorkerFailed)  # type: ignore[arg-type]  # a fake
+
+
+# ---- damage that a client could not see
+
+
+DAMAGE = {
+    "a line that is no field": b"<p>Bad gateway</p>\n\n",
+    "a field whose name is damaged": sse(chunk({"content": "x"})).replace(b"data", b"dat"),
+    "NUL bytes": b"\0\0\n\n",
+    "half an event": b'data: {"choices":[{"del\n\n',
+    "no event of ours": b'data: {"hello":1}\n\n',
+    "an error that is not called so": b'data: {"message":"broken","code":500}\n\n',
+    "bytes that are no text": sse(chunk({"content": "MARK"})).replace(b"MARK", b"\xff\xfe"),
+    "another choice": sse(chunk({"content": "x"})).replace(b'"index": 0', b'"index": 1'),
+    "a finish that is none": sse(chunk(finish="abort")),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGE.values(), ids=DAMAGE.keys())
+@pytest.mark.parametrize("alone", [True, False])
+def test_damage_in_the_middle_of_a_stream_ends_it(damage: bytes, alone: bool) -> None:
+    good = sse(chunk({"content": "A"}))
+    rest = good + sse(chunk(finish="stop")) + b"data: [DONE]\n\n"
+    pieces = (good, damage, rest) if alone else (good, good + damage + rest)
+    for asked in (call(), call(format=Format.ASK)):
+        with pytest.raises(UpstreamError):
+            hear(*pieces, asked=asked)
+
+
+def test_a_byte_order_mark_costs_no_word() -> None:
+    whole = sse(chunk({"content": "A"})) + sse(chunk(finish="stop")) + b"data: [DONE]\n\n"
+    assert hear(b"\xef\xbb\xbf" + whole).text == "A"
+
+
+def test_what_is_read_of_an_event_takes_time_by_its_length_and_no_more() -> None:
+    """An event of a megabyte that is nearly plain: looked at a second time from each of its words, it takes hours."""
+    hostile = b"data: {" + b'"choices"' * 100_000 + b"\n\n"
+    with pytest.raises(UpstreamError):
+        hear(sse(chunk({"content": "A"})), hostile)

@@ -1,0 +1,83 @@
+"""The worker list: what may stand in it, and that a fault names itself."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from services.router.upstreams.call import MAX_MODELS
+from services.router.workers.workersfile import MAX_WORKERS, from_urls, read
+
+OPENAI = "name: a, kind: openai, url: 'http://x/v1'"
+
+
+def written(tmp_path: Path, *entries: str) -> Path:
+    listing = tmp_path / "workers.yaml"
+    listing.write_text("workers:\n" + "".join(f"  - {{{entry}}}\n" for entry in entries))
+    return listing
+
+
+def test_slots_are_a_number_or_auto_or_announced(tmp_path: Path) -> None:
+    specs = read(
+        written(
+            tmp_path,
+            f"{OPENAI}, slots: 32, lookahead: 1, models: [m, n]",
+            "name: b, kind: openai, url: 'https://y/v1/', slots: auto",
+            "name: c, kind: weir, url: 'http://z', lookahead: 1",
+        )
+    )
+    assert [(one.slots, one.lookahead, one.models) for one in specs] == [
+        (32, 1, ["m", "n"]),
+        ("auto", 0, []),
+        (None, 1, []),
+    ]
+    assert specs[1].url == "https://y/v1"
+
+
+FAULTS = {
+    "neither a number nor auto": (f"{OPENAI}, slots: many", "auto"),
+    "no slots at all": (f"{OPENAI}, slots: 0", "greater than or equal to 1"),
+    "too many slots": (f"{OPENAI}, slots: 100001", "less than or equal to 100000"),
+    "auto with a look-ahead": (f"{OPENAI}, slots: auto, lookahead: 1", "leave `lookahead` out"),
+    "a look-ahead of two": (f"{OPENAI}, slots: 1, lookahead: 2", "less than or equal to 1"),
+    "models of a Weir worker": ("name: a, kind: weir, url: 'http://x', models: [m]", "leave `models` out"),
+    "a model without a name": (f"{OPENAI}, slots: 1, models: ['']", "at least 1 character"),
+    "too many models": (f"{OPENAI}, slots: 1, models: [{', '.join(map(str, range(MAX_MODELS + 1)))}]", "MODELS"),
+    "a name with a space": ("name: a b, kind: weir, url: 'http://x'", "NAME"),
+}
+
+
+@pytest.mark.parametrize(("entry", "says"), FAULTS.values(), ids=FAULTS.keys())
+def test_a_fault_in_an_entry_is_named(entry: str, says: str, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=says) as fault:
+        read(written(tmp_path, entry))
+    assert "workers.yaml" in str(fault.value)
+
+
+def test_every_fault_of_a_file_is_named_at_once(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="WORKERS_FILE") as fault:
+        read(written(tmp_path, "name: a, kind: grpc, url: 'http://x'", "name: b, kind: weir, url: nowhere", OPENAI))
+    for said in ("'weir' or 'openai'", "not an http://", "needs `slots`"):
+        assert said in str(fault.value)
+
+
+def test_a_field_that_stands_twice_is_a_fault(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="has 'slots' twice"):
+        read(written(tmp_path, f"{OPENAI}, slots: 1, slots: 8"))
+
+
+def test_there_are_so_many_workers_and_no_more(tmp_path: Path) -> None:
+    entries = [f"name: w{number}, kind: weir, url: 'http://x'" for number in range(MAX_WORKERS + 1)]
+    assert len(read(written(tmp_path, *entries[:-1]))) == MAX_WORKERS
+    with pytest.raises(ValueError, match="at most 256 items"):
+        read(written(tmp_path, *entries))
+
+
+def test_addresses_alone_are_weir_workers() -> None:
+    assert [(one.name, one.kind, one.url) for one in from_urls(" http://a:1 ,, http://b:2/")] == [
+        ("worker-0", "weir", "http://a:1"),
+        ("worker-1", "weir", "http://b:2"),
+    ]
+    with pytest.raises(ValueError, match="WORKERS"):
+        from_urls("")
