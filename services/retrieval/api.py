@@ -16,7 +16,8 @@ from services.retrieval.search import Retrieval
 from services.retrieval.store import Store
 from services.retrieval.warming import Warming
 from services.runtime.errors import BadInput, Refused
-from services.runtime.http import Exchange, Handler, Readiness
+from services.runtime.http import Exchange, Handler
+from services.runtime.service import Readiness
 from services.runtime.strictjson import decode
 
 

@@ -26,9 +26,9 @@ from services.retrieval.semantic import Semantic
 from services.retrieval.store import Store
 from services.retrieval.warming import Warming
 from services.runtime.drain import Drain
-from services.runtime.http import Service
 from services.runtime.log import Log
 from services.runtime.serve import Process, from_settings
+from services.runtime.service import Service
 from services.runtime.telemetry import metrics_app, new_registry
 
 NAME = "retrieval"
@@ -67,13 +67,14 @@ def build(settings: RetrievalSettings, model: Path, *, embeds: Model | None = No
         ttl_s=settings.cache_ttl_s,
         similar=semantic_cache(settings),
     )
+    fit = Fit(embedder, pool, store, log)
     metrics.watch(
         embedder_waiting=lambda: embedder.waiting,
         connections=lambda: pool.open,
         connections_in_use=lambda: pool.lent,
+        lacking=lambda: fit.lacking,
         up={"postgres": lambda: store.up, "redis": lambda: cache.up},
     )
-    fit = Fit(embedder, pool, store, log)
     warming = Warming(embedder, store, sessions=settings.postgres_pool_size)
     api = Api(retrieval, embedder, store, cache, warming)
     library = Library(writers(settings, may_connect=lambda: pool.open >= settings.postgres_pool_size))
@@ -102,6 +103,7 @@ def build(settings: RetrievalSettings, model: Path, *, embeds: Model | None = No
         port_variable="RETRIEVAL_PORT",
         app=service,
         metrics=metrics_app(registry),
+        registry=registry,
         log=log,
         drain=drain,
         start=start,

@@ -124,14 +124,14 @@ class CacheKey:
         return PREFIX + hmac.digest(secret, message, "sha256").hex()
 
 
-def redis_client(url: str, *, timeout_s: float, connections: int) -> Redis:
+def redis_client(url: str, *, timeout_s: float, connections: int, write_timeout_s: float = WRITE_TIMEOUT_S) -> Redis:
     """A client with every wait bounded and nothing tried twice; the library's defaults wait up to 15 s."""
     pool = BlockingConnectionPool.from_url(
         url,
         max_connections=connections,
         timeout=timeout_s,
-        socket_timeout=WRITE_TIMEOUT_S,
-        socket_connect_timeout=WRITE_TIMEOUT_S,
+        socket_timeout=write_timeout_s,
+        socket_connect_timeout=write_timeout_s,
         retry=Retry(NoBackoff(), 0),
         maint_notifications_config=MaintNotificationsConfig(enabled=False),
     )
@@ -152,6 +152,7 @@ class Cache:
         log: Log,
         secret: bytes = b"",
         chance: random.Random | None = None,
+        write_timeout_s: float = WRITE_TIMEOUT_S,
     ) -> None:
         self._secret = secret
         self._chance = chance or random.Random()
@@ -162,6 +163,7 @@ class Cache:
         self._set_unless_fuller = client.register_script(UNLESS_FULLER)
         self._breaker = breaker
         self._timeout_s = timeout_s
+        self._write_timeout_s = write_timeout_s
         self._stale_s = stale_s
         self._count = metrics.cache
         self._log = log
@@ -186,10 +188,10 @@ class Cache:
         for task in running:
             task.cancel()
         if running:
-            await asyncio.wait(running, timeout=WRITE_TIMEOUT_S)
+            await asyncio.wait(running, timeout=self._write_timeout_s)
         await self._reads.stop()
         with contextlib.suppress(Late, RedisError, OSError):
-            await by(asyncio.get_running_loop().time() + WRITE_TIMEOUT_S, self._client.aclose())
+            await by(asyncio.get_running_loop().time() + self._write_timeout_s, self._client.aclose())
 
     async def get(
         self, key: CacheKey, *, reach: Reach, version: int | None, ttl_s: float, budget_s: float
@@ -247,7 +249,7 @@ class Cache:
 
     async def _write(self, entry: Entry, data: bytes) -> None:
         try:
-            is_stored = await self._ask(self._set(entry, data), WRITE_TIMEOUT_S)
+            is_stored = await self._ask(self._set(entry, data), self._write_timeout_s)
         except (ResponseError, Unreachable):  # full, read-only, or gone
             is_stored = False
         self._count["stored" if is_stored else "not_stored"].inc()
@@ -309,7 +311,7 @@ class Cache:
             self._doubt.clear()
             if self._breaker.allow(loop.time()):
                 with contextlib.suppress(ResponseError, Unreachable):
-                    await self._ask(self._ping(), WRITE_TIMEOUT_S)  # a connection may have to be made for it
+                    await self._ask(self._ping(), self._write_timeout_s)  # a connection may have to be made for it
                     await self._ask(self._ping(), self._timeout_s)
             await asyncio.sleep(SETTLE_EVERY_S)
             with contextlib.suppress(TimeoutError):

@@ -1,13 +1,15 @@
-"""Whether the model and the database fit each other, looked at once when the service starts.
+"""Whether the model and the database fit each other, looked at when the service starts, and now and then.
 
 Vectors of another size than the database's cannot be searched at all: where the database can be asked by the time the
 model is loaded, the service does not start; where it cannot, the fault is logged as soon as it can. Chunks that this
-model has not embedded are not found: that is a warning, with what to do, and everything else is answered.
+model has not embedded are not found: that is a warning, with what to do, and everything else is answered. How many
+they are is a metric, counted again every LOOK_AGAIN_S; the database keeps the counts, so that a look reads a few rows.
 """
 
 from __future__ import annotations
 
 import asyncio
+from math import nan
 from typing import Any, Protocol
 
 from services.retrieval.database import NOBODY, Session
@@ -21,6 +23,7 @@ from services.runtime.starting import CannotStart
 
 WITHIN_S = 2.0
 LOOK_EVERY_S = 0.5
+LOOK_AGAIN_S = 30.0
 
 
 class DoesNotFit(CannotStart):
@@ -37,7 +40,7 @@ class Reached(Protocol):
 
 
 class Fit:
-    """Looks once."""
+    """Looks until it has seen, and then again at leisure. `lacking`: chunks without a vector; NaN until it has seen."""
 
     def __init__(self, embedder: Embedder, pool: Pool[Session], store: Reached, log: Log) -> None:
         self._embedder = embedder
@@ -46,11 +49,13 @@ class Fit:
         self._log = log
         self._task: asyncio.Task[None] | None = None
         self.done = False
+        self.lacking = nan
 
     async def start(self) -> None:
         """Look now if the database can be asked, else as soon as it can; the model is loaded. Raises DoesNotFit."""
-        if not (self._store.reached and await self._looked()):
-            self._task = asyncio.get_running_loop().create_task(self._look_later(), name="fit")
+        if self._store.reached:
+            await self._looked()
+        self._task = asyncio.get_running_loop().create_task(self._watch(), name="fit")
 
     async def stop(self) -> None:
         """Leave it."""
@@ -58,32 +63,32 @@ class Fit:
             self._task.cancel()
             await asyncio.wait({self._task})
 
-    async def _look_later(self) -> None:
+    async def _watch(self) -> None:
         try:
-            while not self.done:
-                await asyncio.sleep(LOOK_EVERY_S)
+            while True:
+                await asyncio.sleep(LOOK_AGAIN_S if self.done else LOOK_EVERY_S)
                 if self._store.reached:
                     await self._looked()
         except DoesNotFit as fault:
             self._log.error("no search can succeed", fault=str(fault))
 
-    async def _looked(self) -> bool:
-        """False: the database did not answer."""
+    async def _looked(self) -> None:
+        """Once; a database that does not answer is asked again later."""
         model = self._embedder
         try:
             ((held,),) = await self._ask(COLUMN_DIMENSIONS)
             lacking = await self._ask(UNEMBEDDED, model.fingerprint, MOST_TENANTS)
         except (Down, Busy, Late):
-            return False
+            return
         self.done = True
         if fault := unfit(held, model.name):
             raise DoesNotFit(fault)
-        if lacking:
+        before, self.lacking = self.lacking, sum(row["chunks"] for row in lacking)
+        if self.lacking and not before > 0:
             self._log.warning(
                 "chunks were not embedded by this model and are not found", model=model.name, tenants=len(lacking),
-                chunks=sum(row["chunks"] for row in lacking), mend="weir ingest --reembed",
+                chunks=self.lacking, mend="weir ingest --reembed",
             )  # fmt: skip
-        return True
 
     async def _ask(self, sql: str, *arguments: object) -> list[Any]:
         deadline = asyncio.get_running_loop().time() + WITHIN_S

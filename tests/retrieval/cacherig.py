@@ -29,7 +29,7 @@ class Rig:
     def __init__(self, url: str, *, timeout_s: float = PATIENCE_S, **breaker: float) -> None:
         self.metrics: RetrievalMetrics = metrics()
         self.lines = Lines()
-        self.client: Redis = redis_client(url, timeout_s=timeout_s, connections=4)
+        self.client: Redis = redis_client(url, timeout_s=timeout_s, connections=4, write_timeout_s=PATIENCE_S)
         self.cache = Cache(
             self.client,
             Breaker(**breaker),  # type: ignore[arg-type]
@@ -39,6 +39,7 @@ class Rig:
             log=self.lines.log,
             secret=SECRET,
             chance=random.Random(1),
+            write_timeout_s=PATIENCE_S,
         )
 
     def counted(self, result: str) -> float:

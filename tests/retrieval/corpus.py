@@ -55,6 +55,11 @@ def settings_for(postgres_url: str, redis_url: str = "redis://127.0.0.1:1/0", **
     )
 
 
+def unhurried(settings: RetrievalSettings) -> RetrievalSettings:
+    """The cache may take longer than its setting allows: a machine that stands still for a second is no slow cache."""
+    return settings.model_copy(update={"redis_timeout_ms": 10_000.0})
+
+
 async def take_in(
     settings: RetrievalSettings,
     *paths: Path,

@@ -13,7 +13,7 @@ import pytest
 
 from services.lab.postgres import EmbeddedPostgres
 from services.retrieval.config import RetrievalSettings
-from tests.retrieval.corpus import BREAD, RIVER, settings_for, take_in, write
+from tests.retrieval.corpus import BREAD, RIVER, settings_for, take_in, unhurried, write
 from tests.retrieval.test_retrieval_service import GENEROUS_MS, Client, serve
 
 pytestmark = pytest.mark.stack
@@ -24,9 +24,7 @@ QUESTION = "How are gates opened at high water?"
 @pytest.fixture
 def settings(postgres_url: str, redis_url: str) -> RetrievalSettings:
     """Over both servers, empty, with a patience that no busy machine exhausts."""
-    return settings_for(
-        postgres_url, redis_url, retrieval_budget_ms=GENEROUS_MS, redis_timeout_ms=1000.0, document_max_chunks=4
-    )
+    return unhurried(settings_for(postgres_url, redis_url, retrieval_budget_ms=GENEROUS_MS, document_max_chunks=4))
 
 
 async def put(client: Client, doc_id: str, tenant: str = "demo", **fields: object) -> httpx2.Response:
@@ -165,7 +163,7 @@ MALFORMED: list[tuple[str, dict[str, object], str | None]] = [
     ("a", {"text": "x", "media_type": "image/png"}, "media_type"),
     ("a", {"text": "x", "title": ""}, "title"),
     ("a", {"text": "x", "title": "x" * 513}, "title"),
-    ("a", {"text": "x", "owner": "rival"}, None),
+    ("a", {"text": "x", "owner": "rival"}, "owner"),
     ("x" * 1025, {"text": "x"}, "id"),
     ("a%0ab", {"text": "x"}, "id"),
     ("a%ffb", {"text": "x"}, "id"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
 import random
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -11,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from services.retrieval import __main__ as program
+from services.retrieval import fit as fit_module
 from services.retrieval.database import Session, connect
 from services.retrieval.fit import DoesNotFit, Fit
 from services.retrieval.pool import Pool
@@ -20,6 +22,12 @@ from tests.retrieval.models import variant
 from tests.retrieval.test_reembed import LIMIT_S, OLD, put
 
 WARNING = "chunks were not embedded by this model and are not found"
+
+
+@pytest.fixture(autouse=True)
+def _patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A look that the machine holds up is given up, and made again later; here it is made."""
+    monkeypatch.setattr(fit_module, "WITHIN_S", LIMIT_S)
 
 
 class Told:
@@ -84,6 +92,28 @@ def test_a_model_that_has_embedded_everything_is_not_worth_a_line(postgres_url: 
         assert fit.done
 
     assert looking(postgres_url, OLD, scenario) == []
+
+
+@pytest.mark.stack
+def test_how_many_chunks_lack_a_vector_is_counted_again_and_again(
+    postgres_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fit_module, "LOOK_AGAIN_S", 0.05)
+
+    async def scenario(fit: Fit, told: Told, pool: Pool[Session]) -> None:
+        assert math.isnan(fit.lacking)  # not 0: nobody has looked
+        told.reached = True
+        await fit.start()
+        assert fit.lacking == 0
+        writer = await connect(postgres_url, timeout_s=LIMIT_S, application="test")
+        await put(writer, "eve", "b.md", 4, model="an older model")
+        async with asyncio.timeout(LIMIT_S):
+            while fit.lacking != 4:
+                await asyncio.sleep(0.02)
+        await writer.close()
+
+    (said,) = looking(postgres_url, OLD, scenario)
+    assert (json.loads(said)["event"], json.loads(said)["chunks"]) == (WARNING, 4)
 
 
 @pytest.mark.stack

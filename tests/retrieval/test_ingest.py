@@ -8,7 +8,6 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -177,34 +176,52 @@ def test_a_dry_run_names_what_would_change_and_writes_nothing(postgres_url: str,
     assert outcome(ingested(settings, folder)) == outcome(summary)
 
 
+HELD_UP = """
+CREATE FUNCTION hold_up() RETURNS trigger LANGUAGE plpgsql AS
+    'BEGIN PERFORM pg_advisory_xact_lock(4711); RETURN NEW; END';
+CREATE TRIGGER hold_up BEFORE INSERT ON documents FOR EACH ROW WHEN (NEW.doc_id = '04.txt') EXECUTE FUNCTION hold_up();
+SELECT pg_advisory_lock(4711);
+"""
+WAITING = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted"
+OF_INGEST = "FROM pg_stat_activity WHERE application_name = 'weir-ingest' AND datname = current_database()"
+
+
+async def killed_at_the_fifth(url: str, folder: Path) -> None:
+    """An ingest that ends by SIGKILL while its fifth document is being written."""
+    await _schema(url)
+    holder = await asyncpg.connect(url)
+    await holder.execute(HELD_UP)
+    killed = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "services.retrieval.ingest", str(folder), "--progress", "none",
+        env={**os.environ, "POSTGRES_URL": url}, stderr=subprocess.DEVNULL,
+    )  # fmt: skip
+    async with asyncio.timeout(300):
+        while not await holder.fetchval(WAITING):
+            await asyncio.sleep(0.02)
+        killed.kill()
+        assert await killed.wait() == -signal.SIGKILL
+        while await holder.fetchval(f"SELECT count(pg_terminate_backend(pid)) {OF_INGEST}"):
+            await asyncio.sleep(0.02)
+    await holder.execute("DROP FUNCTION hold_up CASCADE")
+    await holder.close()
+
+
 @pytest.mark.stack
 def test_an_ingest_that_is_killed_goes_on_where_it_was_and_embeds_nothing_twice(
-    postgres_url: str, tmp_path: Path, wait_until: Callable[..., None]
+    postgres_url: str, tmp_path: Path
 ) -> None:
     folder = tmp_path / "docs"
     folder.mkdir()
-    for number in range(60):
+    for number in range(10):
         (folder / f"{number:02}.txt").write_text("\n\n".join([f"{number} {BREAD}" * 8] * 4))
-    settings, count = settings_for(postgres_url), "SELECT count(*) FROM documents"
-    asyncio.run(_schema(postgres_url))
-    killed = subprocess.Popen(
-        [sys.executable, "-m", "services.retrieval.ingest", str(folder), "--progress", "none"],
-        env={**os.environ, "POSTGRES_URL": postgres_url}, stderr=subprocess.DEVNULL,
-    )  # fmt: skip
-    wait_until(lambda: query(postgres_url, count)[0][0] >= 3, within_s=60)
-    killed.kill()
-    assert killed.wait() == -signal.SIGKILL
-    gone = (
-        "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'weir-ingest' AND datname = current_database()"
-    )
-    wait_until(lambda: query(postgres_url, gone) == [(0,)])
+    asyncio.run(killed_at_the_fifth(postgres_url, folder))
     per_document = "SELECT doc_id, version, (SELECT count(*) FROM chunks c WHERE c.doc_id = d.doc_id) FROM documents d"
     before = {row[0]: row[1:] for row in query(postgres_url, per_document)}
-    assert 3 <= len(before) < 60
-    summary = ingested(settings, folder)
+    assert set(before) == {"00.txt", "01.txt", "02.txt", "03.txt"}
+    summary = ingested(settings_for(postgres_url), folder)
     after = {row[0]: row[1:] for row in query(postgres_url, per_document)}
-    assert outcome(summary) == (60 - len(before), 0, len(before), 0)
-    assert summary.embedded == sum(chunks for doc_id, (_, chunks) in after.items() if doc_id not in before)
+    assert outcome(summary) == (6, 0, 4, 0)
+    assert summary.embedded == sum(chunks for doc_id, (_, chunks) in after.items() if doc_id not in before) > 6
     assert {doc_id: after[doc_id] for doc_id in before} == before
 
 

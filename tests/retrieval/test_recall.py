@@ -94,15 +94,25 @@ async def fill(connection: Any, tenant: str, kept: Floats) -> None:
     )
 
 
-@asynccontextmanager
-async def corpora(url: str) -> AsyncIterator[Any]:
+@pytest.fixture(scope="module")
+def filled_url(postgres_url_of_file: str) -> str:
     """A big tenant, one with a tenth as much, and a small one that lies elsewhere: a graph meets its chunks last."""
+
+    async def main() -> None:
+        async with connected(postgres_url_of_file) as connection:
+            await fill(connection, "big", vectors(BIG, seed=1))
+            await fill(connection, "part", vectors(PART, seed=3))
+            await fill(connection, "small", vectors(SMALL, seed=2, around=0.5))
+            await connection.execute("ANALYZE chunks; ANALYZE vectors")
+
+    asyncio.run(main())
+    return postgres_url_of_file
+
+
+@asynccontextmanager
+async def connected(url: str) -> AsyncIterator[Any]:
     connection = await connect(url, timeout_s=LIMIT_S, application="test")
     try:
-        await fill(connection, "big", vectors(BIG, seed=1))
-        await fill(connection, "part", vectors(PART, seed=3))
-        await fill(connection, "small", vectors(SMALL, seed=2, around=0.5))
-        await connection.execute("ANALYZE chunks; ANALYZE vectors")
         yield connection
     finally:
         await connection.close()
@@ -152,11 +162,11 @@ async def plan(connection: Any, tenant: str, chosen: Way, explain: str = "EXPLAI
 
 
 @pytest.mark.stack
-def test_postgresql_uses_the_graph_for_the_big_tenant_and_for_no_other(postgres_url: str) -> None:
+def test_postgresql_uses_the_graph_for_the_big_tenant_and_for_no_other(filled_url: str) -> None:
     """In a plan for these arguments, and in one for any; and whatever the settings of the connection make it think."""
 
     async def main() -> None:
-        async with corpora(postgres_url) as connection:
+        async with connected(filled_url) as connection:
             for mode in ("force_custom_plan", "force_generic_plan"):
                 await connection.execute(f"SET plan_cache_mode = {mode}")
                 graph = way(BIG, 10, exact_up_to=EXACT_UP_TO)
@@ -171,10 +181,10 @@ def test_postgresql_uses_the_graph_for_the_big_tenant_and_for_no_other(postgres_
 
 
 @pytest.mark.stack
-def test_the_store_takes_the_way_that_is_right_for_the_tenants_size(postgres_url: str) -> None:
+def test_the_store_takes_the_way_that_is_right_for_the_tenants_size(filled_url: str) -> None:
     async def main() -> None:
         said: list[str] = []
-        async with corpora(postgres_url), searching(postgres_url, exact_up_to=EXACT_UP_TO, said=said) as store:
+        async with searching(filled_url, exact_up_to=EXACT_UP_TO, said=said) as store:
             for tenant in ("big", "small", "unknown"):
                 await store.search(
                     tenant, vectors(1, seed=1)[0], 10, asyncio.get_running_loop().time() + LIMIT_S, model=MODEL
@@ -185,9 +195,9 @@ def test_the_store_takes_the_way_that_is_right_for_the_tenants_size(postgres_url
 
 
 @pytest.mark.stack
-def test_every_tenant_gets_as_many_rows_as_it_asked_for_and_nearly_the_right_ones(postgres_url: str) -> None:
+def test_every_tenant_gets_as_many_rows_as_it_asked_for_and_nearly_the_right_ones(filled_url: str) -> None:
     async def main() -> None:
-        async with corpora(postgres_url), searching(postgres_url, exact_up_to=EXACT_UP_TO) as store:
+        async with searching(filled_url, exact_up_to=EXACT_UP_TO) as store:
             loop = asyncio.get_running_loop()
             for tenant, kept in (("big", vectors(BIG, seed=1)), ("small", vectors(SMALL, seed=2, around=0.5))):
                 hits = 0
@@ -206,13 +216,11 @@ def test_every_tenant_gets_as_many_rows_as_it_asked_for_and_nearly_the_right_one
 
 @pytest.mark.stack
 @pytest.mark.parametrize(("effort", "met"), [(1.0, 10 * MET), (0.01, 10)])
-def test_the_graph_meets_more_of_the_tenants_rows_than_are_asked_for(
-    postgres_url: str, effort: float, met: int
-) -> None:
+def test_the_graph_meets_more_of_the_tenants_rows_than_are_asked_for(filled_url: str, effort: float, met: int) -> None:
     """It meets them out of order: the first ten need not be the nearest ten."""
 
     async def main() -> None:
-        async with corpora(postgres_url) as connection:
+        async with connected(filled_url) as connection:
             chosen = way(PART, 10, all_chunks=BIG + PART, exact_up_to=0, effort=effort)
             done = await plan(connection, "part", chosen, explain="EXPLAIN (ANALYZE, COSTS OFF, TIMING OFF)")
             first, *_ = done.splitlines()
@@ -223,13 +231,13 @@ def test_the_graph_meets_more_of_the_tenants_rows_than_are_asked_for(
 
 
 @pytest.mark.stack
-def test_what_the_graph_does_not_find_is_looked_for_exactly(postgres_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_the_graph_does_not_find_is_looked_for_exactly(filled_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The small tenant is taken for a big one, and the scan may not go far enough to meet its chunks."""
     monkeypatch.setattr("services.retrieval.nearest.MAX_SCAN_TUPLES", 1)
     monkeypatch.setattr("services.retrieval.nearest.EF_SEARCH", 10)
 
     async def main() -> None:
-        async with corpora(postgres_url) as connection, searching(postgres_url, exact_up_to=0) as store:
+        async with connected(filled_url) as connection, searching(filled_url, exact_up_to=0) as store:
             asked = vectors(1, seed=1)[0]
             chosen = way(SMALL, 10, exact_up_to=0)
             few = await Session(connection).fetch(

@@ -315,22 +315,24 @@ def test_a_server_that_is_not_there_is_a_miss_and_after_three_is_not_asked() -> 
 def test_a_frozen_server_costs_three_short_waits_and_comes_back_by_itself(
     redis: EmbeddedValkey, redis_url: str
 ) -> None:
+    async def took(rig: Rig) -> float:
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        assert await rig.get() is None
+        return loop.time() - began
+
     async def scenario(rig: Rig) -> None:
         await rig.put()
         await rig.cache.start()
         await rig.get()
         os.kill(redis.pid, signal.SIGSTOP)
         try:
-            loop = asyncio.get_running_loop()
-            began = loop.time()
-            for _ in range(200):
-                assert await rig.get() is None
-            waited_s = loop.time() - began
+            waits = [await took(rig) for _ in range(200)]
         finally:
             os.kill(redis.pid, signal.SIGCONT)
         assert rig.counted("error") <= 10, "three, and those in which this process itself was away for too long"
         assert rig.counted("skipped") >= 190
-        assert waited_s < 200 * TIMEOUT_S / 4, "two hundred requests waited for less than a quarter of their timeouts"
+        assert sum(wait_s > TIMEOUT_S / 2 for wait_s in waits) <= 10, "and the others do not wait for it"
         give_up = time.monotonic() + 20
         while await rig.get() is None:
             assert time.monotonic() < give_up, f"{rig.cache!r} does not come back"

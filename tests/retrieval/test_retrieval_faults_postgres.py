@@ -17,7 +17,7 @@ import pytest
 from loadtests.faultproxy.fault import FREEZE, HEALTHY, REFUSE, RESET, Fault
 from services.lab.postgres import EmbeddedPostgres
 from services.retrieval.config import RetrievalSettings
-from tests.retrieval.corpus import BREAD, RIVER, settings_for, take_in, write
+from tests.retrieval.corpus import BREAD, RIVER, settings_for, take_in, unhurried, write
 from tests.retrieval.faultstand import KNOWN, FaultStand, stand_up
 from tests.stopping import frozen
 
@@ -31,7 +31,7 @@ DROWNED = Fault(latency_s=30.0)
 @pytest.fixture
 def settings(postgres_url: str, redis_url: str, tmp_path: Path) -> RetrievalSettings:
     """A budget that a slow database exceeds, and a Redis that may take as long as it likes."""
-    made = settings_for(postgres_url, redis_url, retrieval_budget_ms=HASTY_MS, redis_timeout_ms=1000.0)
+    made = unhurried(settings_for(postgres_url, redis_url, retrieval_budget_ms=HASTY_MS))
     asyncio.run(take_in(made, write(tmp_path, river_md=RIVER, bread_md=BREAD)))
     return made
 
@@ -179,17 +179,16 @@ def test_while_the_wire_to_the_database_fails_documents_are_refused_and_delay_no
     impatient = settings.model_copy(update={"postgres_connect_timeout_s": 1.0, "http_timeout_s": 2.0})
 
     async def scenario(stand: FaultStand) -> None:
-        assert await stand.documents() == (200, None)  # and its connection lies idle
+        async def are_listed() -> bool:
+            return await stand.documents() == (200, None)
+
+        await stand.until(are_listed)  # and its connection lies idle
         await stand.database.become(WIRES[name])
         asking = asyncio.create_task(stand.documents())
         await falls_back(stand)
         status, reason = await asking
         assert (status, reason) in ((503, "store_down"), (503, "store_busy"))
         await stand.database.become(HEALTHY)
-
-        async def are_listed() -> bool:
-            return await stand.documents() == (200, None)
-
         await stand.until(are_listed)
 
     stand_up(impatient, model, scenario)

@@ -16,11 +16,12 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from services.lab.postgres import EmbeddedPostgres
 from services.lab.valkey import EmbeddedValkey
+from services.retrieval import store
 from services.retrieval.app import build
 from services.retrieval.config import RetrievalSettings
 from services.retrieval.minilm import MiniLM
 from services.runtime.serve import running
-from tests.retrieval.corpus import BREAD, RIVER, settings_for, take_in, write
+from tests.retrieval.corpus import BREAD, RIVER, settings_for, take_in, unhurried, write
 from tests.stopping import frozen
 
 pytestmark = pytest.mark.stack
@@ -87,7 +88,7 @@ def serve(settings: RetrievalSettings, model: Path, scenario: Scenario) -> None:
 @pytest.fixture
 def settings(postgres_url: str, redis_url: str, tmp_path: Path) -> RetrievalSettings:
     """Over both servers, with a patience that no busy machine exhausts, and two documents of tenant demo."""
-    made = settings_for(postgres_url, redis_url, retrieval_budget_ms=GENEROUS_MS, redis_timeout_ms=1000.0)
+    made = unhurried(settings_for(postgres_url, redis_url, retrieval_budget_ms=GENEROUS_MS))
     asyncio.run(take_in(made, write(tmp_path, river_md=RIVER, bread_md=BREAD)))
     return made
 
@@ -157,12 +158,12 @@ def test_a_frozen_database_delays_no_answer_and_is_used_again_when_it_thaws(
 
     async def scenario(client: Client) -> None:
         await client.until_ready()
-        await client.retrieve("What holds a river?", cache_ttl_s=60)
-        await client.until(lambda: _stored(client))
+        await client.until(lambda: _is_stored(client, "What holds a river?", cache_ttl_s=60))
         with frozen(postgres.pid):
             replies = [await client.retrieve(f"Question {number}") for number in range(20)]
             assert {reply["source"] for reply in replies} == {"none"}
-            assert {reply["reason"] for reply in replies} <= {"budget_spent", "postgres_busy", "postgres_down"}
+            reasons = {"budget_spent", "postgres_busy", "postgres_down", "embedder_busy"}  # the last where we stall
+            assert {reply["reason"] for reply in replies} <= reasons
             await client.until(lambda: _answers(client, "What holds a river?", "stale"))
             await client.until_ready("postgres")
         await client.until_ready()
@@ -172,23 +173,26 @@ def test_a_frozen_database_delays_no_answer_and_is_used_again_when_it_thaws(
 
 
 def test_a_lock_that_holds_up_the_search_costs_the_budget_and_no_connection(
-    settings: RetrievalSettings, model: Path, postgres_url: str
+    settings: RetrievalSettings, model: Path, postgres_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The server stops the search by itself, and says so: the connection is sound and stays."""
-    hasty = settings.model_copy(update={"retrieval_budget_ms": 300.0})
+    for patience in ("GRACE_S", "CORPORA_BY_S"):  # what it says may come late where the machine stands still
+        monkeypatch.setattr(store, patience, 20.0)
+    hasty = settings.model_copy(update={"retrieval_budget_ms": 600.0})
 
     async def scenario(client: Client) -> None:
         await client.until_ready()
         holder = await asyncpg.connect(postgres_url)
+        while len(before := await _connections(holder)) < settings.postgres_pool_size:
+            await asyncio.sleep(0.02)
         async with holder.transaction():
             await holder.execute("LOCK TABLE chunks IN ACCESS EXCLUSIVE MODE")
-            for number in range(8):
+            for number in range(4):
                 reply = await client.retrieve(f"Question {number}")
                 assert (reply["source"], reply["reason"]) == ("none", "budget_spent")
-        await holder.close()
         await client.until(lambda: _answers(client, "Something new?", "db"))
-        pool_size = settings.postgres_pool_size
-        assert await client.metric("weir_postgres_connections") == pool_size
+        assert await _connections(holder) == before
+        await holder.close()
 
     serve(hasty, model, scenario)
 
@@ -221,8 +225,7 @@ def test_a_database_that_is_killed_and_restarted_is_joined_again(
 ) -> None:
     async def scenario(client: Client) -> None:
         await client.until_ready()
-        await client.retrieve("What holds a river?")
-        await client.until(lambda: _stored(client))
+        await client.until(lambda: _is_stored(client, "What holds a river?"))
         postgres.kill()
         await client.until_ready("postgres")
         assert (await client.retrieve("What holds a river?"))["source"] == "cache"
@@ -267,15 +270,20 @@ def test_texts_are_embedded_in_order_with_their_exact_tokens(settings: Retrieval
     serve(settings, model, scenario)
 
 
+def model_processes() -> set[psutil.Process]:
+    children = psutil.Process().children(recursive=True)
+    return {child for child in children if "services.retrieval.modelprocess" in child.cmdline()}
+
+
 def test_a_model_process_that_dies_is_refused_with_a_reason_and_started_again(
     settings: RetrievalSettings, model: Path
 ) -> None:
+    others = model_processes()
+
     async def scenario(client: Client) -> None:
         await client.until_ready()
-        children = psutil.Process().children(recursive=True)
-        model_processes = [child for child in children if "services.retrieval.modelprocess" in child.cmdline()]
-        assert len(model_processes) == 1
-        model_processes[0].kill()
+        (own,) = model_processes() - others
+        own.kill()
 
         async def embeds_again() -> bool:
             reply = await client.http.post("/embed", json={"input": ["bread"]})
@@ -318,9 +326,17 @@ def test_a_malformed_request_is_refused_by_the_name_of_its_field(model: Path) ->
     serve(settings_for("postgresql://nobody@127.0.0.1:1/none"), model, scenario)
 
 
+async def _connections(root: asyncpg.Connection) -> set[int]:
+    """Those of the pool, by the processes that serve them."""
+    of_the_pool = "SELECT pid FROM pg_stat_activity WHERE application_name = 'weir-retrieval'"
+    return {row["pid"] for row in await root.fetch(f"{of_the_pool} AND datname = current_database()")}
+
+
 async def _answers(client: Client, query: str, source: str) -> bool:
     return (await client.retrieve(query))["source"] == source
 
 
-async def _stored(client: Client) -> bool:
+async def _is_stored(client: Client, query: str, **fields: object) -> bool:
+    """It is asked, and its answer is in the cache: a write that the machine held up is given up, and made again."""
+    await client.retrieve(query, **fields)
     return await client.metric("weir_cache_total", result="stored") >= 1
