@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import resource
+from urllib.parse import urlsplit
 
 from services.governor.backends import Backend, HttpBackend, StubBackend
 from services.governor.config import GovernorSettings
@@ -11,10 +12,12 @@ from services.governor.gate import Bounds, Gate
 from services.governor.metrics import GovernorMetrics
 from services.governor.server import Patience, Server
 from services.runtime.drain import Drain
+from services.runtime.front import LostLines
 from services.runtime.keepalive import Pool
 from services.runtime.log import Log
 from services.runtime.serve import Process
 from services.runtime.telemetry import metrics_app, new_registry
+from services.runtime.tracing import Tracer, tracer_of
 
 NAME = "governor"
 SPARE_DESCRIPTORS = 24  # for the log, the loop, the listeners, scrapes, and telling one connection too many so
@@ -25,6 +28,8 @@ def build(settings: GovernorSettings) -> Process:
     log = Log(NAME, settings.log_level)
     registry = new_registry()
     metrics = GovernorMetrics(registry)
+    tracer = tracer_of(settings, NAME, NAME, registry, log)
+    LostLines(registry, log)
     gate = Gate(
         cap=settings.governor_max_inflight,
         bounds=bounds(settings),
@@ -36,7 +41,7 @@ def build(settings: GovernorSettings) -> Process:
         word_every_s=settings.governor_word_every_s,
         connections=most_connections(settings),
     )
-    server = Server(gate, backend(settings), patience=patience, metrics=metrics, log=log)
+    server = Server(gate, backend(settings, tracer), patience=patience, metrics=metrics, log=log)
     metrics.watch(gate, lambda: len(server.connections))
     return Process(
         name=NAME,
@@ -50,16 +55,18 @@ def build(settings: GovernorSettings) -> Process:
         metrics_port=settings.metrics_port,
         drain_timeout_s=settings.drain_timeout_s,
         port_variable="GOVERNOR_PORT",
+        tracer=tracer,
     )
 
 
-def backend(settings: GovernorSettings) -> Backend:
+def backend(settings: GovernorSettings, tracer: Tracer | None = None) -> Backend:
     """What a slot is for."""
     if settings.governor_backend == "stub":
         return StubBackend(settings.governor_stub_ms / 1000)
     pool = Pool(settings.governor_upstream_url, max_connections=settings.governor_max_inflight)
     key = settings.governor_upstream_key.get_secret_value()
-    return HttpBackend(pool, api_key=key, within_s=settings.http_timeout_s)
+    query = urlsplit(settings.governor_upstream_url).query
+    return HttpBackend(pool, api_key=key, within_s=settings.http_timeout_s, query=query, tracer=tracer)
 
 
 def bounds(settings: GovernorSettings) -> Bounds:

@@ -14,10 +14,12 @@ from typing import Protocol
 
 from services.governor.protocol import Ended, Result, Work
 from services.runtime.keepalive import Pool, Reply
+from services.runtime.tracing import Attribute, Headers, Tracer
 from services.runtime.upstream import UpstreamError
 
 RESULT_BYTES = 1_048_576  # of an answer that is passed back
 FULL = (429, 503)
+NOT_DONE = (Ended.FAILED, Ended.LATE)  # and neither told to come back nor left by its client
 _TYPE = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+/[\x20-\x7e]{1,127}", re.ASCII)
 _TOKEN = re.compile(r"[\x21-\x7e]+", re.ASCII)  # what a header can carry
 
@@ -57,21 +59,39 @@ class HttpBackend:
     there is, is said by the header that Envoy says it with: a router takes more than its longest deadline for that
     one, and would refuse as much in a header of its own. A server that is full says so with 429 or 503, and its client
     is told to come back when that server said; any other answer that is not a success is a failure, and is shown.
+    `query` is put after the pool's path, as some servers want their version said.
     """
 
-    def __init__(self, pool: Pool, *, api_key: str, within_s: float) -> None:
+    def __init__(
+        self, pool: Pool, *, api_key: str, within_s: float, query: str = "", tracer: Tracer | None = None
+    ) -> None:
         self._pool = pool
+        self._target = b"?" + query.encode("ascii") if query else b""
         self._api_key = api_key
+        self._tracer = tracer
         self._within_s = within_s
 
     async def run(self, work: Work) -> Result:
-        """Post it, and read the whole answer."""
-        began = asyncio.get_running_loop().time()
+        """Post it, and read the whole answer. A job is the beginning of a trace, where traces are kept."""
+        loop = asyncio.get_running_loop()
+        began, tracer = loop.time(), self._tracer
+        if tracer is None:
+            return await self._run(work, began, ())
+        trace, ended = tracer.begin(None, began), Ended.CANCELLED
+        try:
+            result = await self._run(work, began, trace.onward())
+            ended = result.ended
+            return result
+        finally:
+            said: dict[str, Attribute] = {"weir.ended": ended.value, "weir.payload_bytes": len(work.payload)}
+            trace.end("job", "client", loop.time(), said, ended.value if ended in NOT_DONE else "")
+
+    async def _run(self, work: Work, began: float, trace: Headers) -> Result:
         left_s = math.inf if work.deadline is None else work.deadline - began
         within_s = min(self._within_s, left_s)
         try:
             async with asyncio.timeout(within_s):
-                return await self._posted(work, within_s)
+                return await self._posted(work, within_s, trace)
         except TimeoutError:
             return Result(
                 Ended.LATE if left_s <= self._within_s else Ended.FAILED,
@@ -84,9 +104,9 @@ class HttpBackend:
         """Close what is idle."""
         self._pool.close()
 
-    async def _posted(self, work: Work, within_s: float) -> Result:
-        payload, headers = bytes(work.payload), self._headers(work, within_s)
-        with await self._pool.request(b"POST", b"", body=payload, headers=headers) as answer:
+    async def _posted(self, work: Work, within_s: float, trace: Headers) -> Result:
+        payload, headers = bytes(work.payload), [*self._headers(work, within_s), *trace]
+        with await self._pool.request(b"POST", self._target, body=payload, headers=headers) as answer:
             body = await answer.read(RESULT_BYTES)
         if answer.status in FULL and answer.header(b"x-should-retry") != b"false":
             return Result(Ended.REFUSED, retry_s=_retry_s(answer))

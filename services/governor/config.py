@@ -24,7 +24,7 @@ class GovernorSettings(ServiceSettings):
     )
     governor_upstream_url: str = Field(
         "http://127.0.0.1:8000/v1/completions",
-        pattern=r"^https?://[^/\s]+(/\S*)?$",
+        pattern=r"^https?://[^/?#\s]+(/[\x21\x24-\x3e\x40-\x7e]*)?(\?[\x21\x24-\x7e]*)?$",
         description="where payloads are posted, whatever they are",
     )
     governor_upstream_key: SecretStr = Field(

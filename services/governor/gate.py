@@ -10,6 +10,9 @@ Who finds no slot is told when to try again. If `waiting` clients were told and 
 
 The client keeps its connection while it waits, so nobody is counted who has left. Five seconds is as long as the
 original's client is willing to wait by default: a longer wait would be cut to that by itself, without the jitter.
+Clients whose wait is cut would all return five seconds later, one of them in luck, and the slot would be idle until
+the next round: so their hints are spread over the upper half of the five seconds. That costs them tries, of which the
+original's client has fifty; whoever has very long to wait saves them.
 """
 
 from __future__ import annotations
@@ -22,6 +25,8 @@ from services.governor.reply import Standing
 
 SOONEST_S, LATEST_S = 0.05, 5.0
 JITTER = 0.2
+SPREAD = 0.5  # of a wait that was cut
+FAR_S = 60.0  # away: tries are worth more than a slot's idle moments
 FIRST_GUESS_S = 0.5  # of how long a job takes, before one was seen: the original's constant hint
 NEWEST_SHARE = 0.1  # of the last job's time in the mean
 
@@ -106,6 +111,8 @@ class Gate:
         """When to come back, for one more who is counted among those that wait; counts the yield."""
         self.yielded_total += 1
         mean_s = FIRST_GUESS_S if self.mean_s is None else self.mean_s
-        longest_s = LATEST_S / (1 + JITTER)
-        wait_s = min(max(mean_s * max(self.waiting, 1) / self._slots.cap, SOONEST_S, at_least_s), longest_s)
-        return round(wait_s * (1 + JITTER * self._random()) * 1000)
+        wait_s = max(mean_s * max(self.waiting, 1) / self._slots.cap, SOONEST_S, at_least_s)
+        if wait_s * (1 + JITTER) <= LATEST_S:
+            return round(wait_s * (1 + JITTER * self._random()) * 1000)
+        spread = SPREAD if wait_s <= FAR_S else JITTER
+        return round(min(max(LATEST_S * (1 - spread * self._random()), at_least_s), LATEST_S) * 1000)

@@ -11,7 +11,9 @@ from typing import Any
 
 import pytest
 
+from services.governor import app
 from services.governor.backends import RESULT_BYTES, HttpBackend
+from services.governor.config import GovernorSettings
 from services.governor.gate import Bounds, Gate
 from services.governor.protocol import Ended, Result, Work
 from services.runtime.keepalive import Pool
@@ -116,6 +118,18 @@ def test_the_bytes_go_out_as_they_came_and_the_answer_comes_back_whole() -> None
         }  # fmt: skip
         assert server.bodies == [PAYLOAD]
         assert server.heads[0].startswith(b"POST /v1/completions HTTP/1.1\r\n")
+
+    asyncio.run(main())
+
+
+def test_what_follows_a_question_mark_in_the_address_is_posted_to_as_well() -> None:
+    async def main() -> None:
+        async with upstream(answer(b"200 OK")) as server:
+            url = f"http://127.0.0.1:{server.port}/deployments/a/completions?api-version=1&x=%20"
+            posting = app.backend(GovernorSettings(_env_file=None, governor_upstream_url=url))
+            assert (await posting.run(work())).ended is Ended.DONE
+            await posting.close()
+        assert server.heads[0].startswith(b"POST /deployments/a/completions?api-version=1&x=%20 HTTP/1.1\r\n")
 
     asyncio.run(main())
 

@@ -167,6 +167,26 @@ def test_the_hint_is_the_time_a_job_takes_times_those_who_wait_over_the_slots() 
     assert hints == [200, 400, 600, 800]
 
 
+def test_hints_that_are_cut_are_spread_out_so_that_the_slot_is_not_idle_between_rounds() -> None:
+    hints = [hint_after(mean_s=1.0, waiting=20, chance=chance) for chance in (0.0, 0.5, 0.99)]
+    assert hints == [5000, 3750, 2525]
+
+
+def test_whoever_has_very_long_to_wait_saves_its_tries() -> None:
+    assert hint_after(mean_s=10.0, waiting=20, chance=0.99) == 4010
+
+
+def test_no_spread_brings_a_client_back_before_the_backend_wants_it() -> None:
+    assert hint_after(mean_s=1.0, waiting=20, chance=0.99, at_least_s=4.0) == 4000
+
+
+def hint_after(*, mean_s: float, waiting: int, chance: float, at_least_s: float = 0.0) -> int:
+    rig = Rig(random=chance)
+    rig.gate.mean_s, rig.gate.waiting = mean_s, waiting
+    hint_ms: int = rig.gate.hint_ms(at_least_s)
+    return hint_ms
+
+
 def test_whoever_leaves_is_no_longer_waited_for() -> None:
     rig = Rig()
     rig.connect().say(*upload(DATA))

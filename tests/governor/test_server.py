@@ -235,7 +235,7 @@ def test_a_deadline_passes_while_the_job_runs() -> None:
         backend = Held()
         async with governor(backend) as stand:
             line = await stand.connect()
-            await line.say(*upload(DATA, ttl_ms=50))
+            await line.say(*upload(DATA, ttl_ms=500))
             heard = [await line.hear() for _ in range(3)]
             assert heard[-1] is not None
             assert short(heard[-1]) == ("confirm", "abort", "deadline", "deadline", 5)
