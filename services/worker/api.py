@@ -6,6 +6,7 @@ A stream's status is sent with its first token. Until then whatever ends a reque
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Mapping
 from functools import partial
 from itertools import count
@@ -24,12 +25,14 @@ from services.contracts.generate import (
 )
 from services.core.outcome import Outcome
 from services.runtime.errors import BadInput, NoSuchModel, Refused, WeirError
-from services.runtime.http import Exchange, Handler, Readiness
+from services.runtime.http import Exchange, Handler
+from services.runtime.service import Readiness
 from services.runtime.strictjson import decode
 from services.worker.batching import EngineLoop
 from services.worker.engines.faults import Faults
 from services.worker.job import Job
 from services.worker.metrics import WorkerMetrics
+from services.worker.spans import steps
 from services.worker.stream import Dropped
 
 NDJSON = b"application/x-ndjson"
@@ -110,6 +113,7 @@ class Api:
             prefill_ms_per_token=round(expected.prefill_ms_per_token, 6),
             kv_tokens=kv_tokens,
             kv_free_tokens=max(0, loop.free_tokens),
+            full_step_ms=round(expected.step_ms, 3),
         )  # fmt: skip
         await exchange.reply(200, self._encode(reply))
 
@@ -204,3 +208,5 @@ def _log(exchange: Exchange, job: Job) -> None:
     exchange.log["prompt_tokens"] = job.sequence.prompt_tokens
     exchange.log["completion_tokens"] = job.sequence.completion_tokens
     exchange.log["batch_size"] = job.batch_size
+    if exchange.trace is not None:
+        steps(exchange.trace, job, asyncio.get_running_loop().time())

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable, Mapping
 
 from services.core.batcher import BatchFormer, Batching
 from services.runtime.drain import Drain
-from services.runtime.http import Service
+from services.runtime.http import Handler
 from services.runtime.log import Log
 from services.runtime.serve import Process, from_settings
+from services.runtime.service import Service
 from services.runtime.telemetry import new_registry
 from services.worker import child, engine_wire
 from services.worker.api import Api
@@ -27,8 +29,10 @@ from services.worker.process import EngineProcess
 RUNNING_SHARE_OF_GRACE = 0.9  # the rest is for sending the last events
 
 
-def build(settings: WorkerSettings) -> Process:
-    """A worker, ready to be run."""
+def build(
+    settings: WorkerSettings, also: Callable[[EngineLoop], Mapping[tuple[str, str], Handler]] | None = None
+) -> Process:
+    """A worker, ready to be run; `also` gives it more routes than its own, before the same engine."""
     log = Log(settings.worker_name, settings.log_level)
     drain = Drain()
     registry = new_registry()
@@ -51,7 +55,8 @@ def build(settings: WorkerSettings) -> Process:
         infer_deadline_s=settings.http_timeout_s,
         faults=faults,
     )
-    service = Service(settings.worker_name, api.routes(), ready=api.ready, log=log, drain=drain)
+    routes = {**api.routes(), **(also(loop) if also is not None else {})}
+    service = Service(settings.worker_name, routes, ready=api.ready, log=log, drain=drain)
     drain.on_begin(lambda: loop.drain(settings.drain_timeout_s * RUNNING_SHARE_OF_GRACE))
     return from_settings(
         settings,
@@ -59,7 +64,13 @@ def build(settings: WorkerSettings) -> Process:
         port=settings.worker_port,
         port_variable="WORKER_PORT",
         app=service,
-        metrics=FaultsApp(registry, faults if settings.engine == "simulated" else None, host=settings.metrics_host),
+        metrics=FaultsApp(
+            registry,
+            faults if settings.engine == "simulated" else None,
+            host=settings.metrics_host,
+            lab_network=settings.lab_network,
+        ),
+        registry=registry,
         log=log,
         drain=drain,
         start=loop.start,

@@ -27,6 +27,9 @@ class WorkerSettings(ServiceSettings):
         pattern=r"^[A-Za-z0-9._:-]{1,64}$",
         description="name it announces and logs",
     )
+    lab_network: bool = Field(
+        False, description="nobody but this machine reaches METRICS_HOST, whatever it is: faults may be put there"
+    )
     engine: Literal["simulated", "torch"] = Field("simulated", description="what computes the answers")
     model_name: str = Field(
         "", max_length=128, description="model it announces; empty: weir-sim, or the last part of MODEL_ID"

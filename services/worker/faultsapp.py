@@ -1,14 +1,19 @@
-"""The worker's metrics listener: /metrics, and for a simulated engine on loopback the faults that are in force.
+"""The worker's metrics listener: /metrics, and for a simulated engine in a lab the faults that are in force.
 
-    GET /faults     what goes wrong on purpose, as JSON
-    PUT /faults     {"slow_factor": 4}: from now on this, and nothing that is not named; {} heals
+    GET /faults      what goes wrong on purpose, as JSON
+    PUT /faults      {"slow_factor": 4}: from now on this, and nothing that is not named; {} heals
+                     {"slow_factor": 4, "for_s": 3}: this for three seconds, and then what was in force before
+    DELETE /faults   what was put for a time is over; what was put for good stays
 
-Where more than this machine reaches the listener, or the engine is a real one, the route is not there.
+A fault that is put for a time needs nobody to take it away, so that whoever put it may die. The route is for a lab: a
+listener on loopback, or a network that only this machine reaches (LAB_NETWORK). Elsewhere, and where the engine is a
+real one, it is not there.
 """
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+import asyncio
+from typing import Annotated
 
 import msgspec
 from msgspec import Meta
@@ -21,38 +26,86 @@ from services.runtime.strictjson import decode
 from services.runtime.telemetry import MetricsApp
 from services.worker.engines.faults import MAX_POISON_CHARS, MAX_SLOW_FACTOR, FaultPlan, Faults
 
+MAX_FOR_S = 600.0
+
 
 class SetFaults(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The body of PUT /faults; see `engines.faults.FaultPlan`."""
+    """The body of PUT /faults; see `engines.faults.FaultPlan`. `for_s` 0: for good."""
 
     slow_factor: Annotated[float, Meta(ge=1, le=MAX_SLOW_FACTOR)] = 1.0
     hang_after_tokens: Annotated[int, Meta(ge=0)] = 0
     die_after_answers: Annotated[int, Meta(ge=0)] = 0
     garbage_share: Annotated[float, Meta(ge=0, le=1)] = 0.0
     poison: Annotated[str, Meta(max_length=MAX_POISON_CHARS)] = ""
+    for_s: Annotated[float, Meta(ge=0, le=MAX_FOR_S)] = 0.0
+
+    def plan(self) -> FaultPlan:
+        """What shall go wrong, however long."""
+        return FaultPlan(
+            self.slow_factor, self.hang_after_tokens, self.die_after_answers, self.garbage_share, self.poison
+        )
+
+
+class Temporary:
+    """Faults for a time, over those that are there for good."""
+
+    def __init__(self, faults: Faults) -> None:
+        self._faults = faults
+        self._lasting: FaultPlan | None = None
+        self._timer: asyncio.TimerHandle | None = None
+
+    def put(self, plan: FaultPlan, for_s: float) -> None:
+        """This from now on; 0: for good."""
+        lasting = self._faults.plan if self._lasting is None else self._lasting
+        self._forget()
+        if for_s > 0:
+            self._lasting = lasting
+            self._timer = asyncio.get_running_loop().call_later(for_s, self.heal)
+        if plan != self._faults.plan or not for_s:  # what is only put for longer counts on
+            self._faults.replace(plan)
+
+    def heal(self) -> None:
+        """What was put for a time is over."""
+        lasting = self._lasting
+        self._forget()
+        if lasting is not None:
+            self._faults.replace(lasting)
+
+    def _forget(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = self._lasting = None
 
 
 class FaultsApp(MetricsApp):
     """What answers on the metrics listener."""
 
-    def __init__(self, registry: CollectorRegistry, faults: Faults | None, *, host: str) -> None:
+    def __init__(
+        self, registry: CollectorRegistry, faults: Faults | None, *, host: str, lab_network: bool = False
+    ) -> None:
         super().__init__(registry)
-        self._faults = faults if is_loopback(host) else None
+        self._faults = faults if is_loopback(host) or lab_network else None
+        self._lab_network = lab_network
+        self._temporary = None if self._faults is None else Temporary(self._faults)
 
     async def handle(self, exchange: Exchange) -> None:
-        if self._faults is None or exchange.path != "/faults" or exchange.method not in ("GET", "PUT"):
+        known = exchange.path == "/faults" and exchange.method in ("GET", "PUT", "DELETE")
+        if self._faults is None or self._temporary is None or not known:
             await super().handle(exchange)
             return
         try:
-            self._set(self._faults, exchange)
+            self._turn(self._temporary, exchange)
         except WeirError as error:
             exchange.refuse_now(error)
             return
         exchange.reply_now(200, msgspec.json.encode(self._faults.plan))
 
-    def _set(self, faults: Faults, exchange: Exchange) -> None:
-        if exchange.header(b"origin") is not None or not names_loopback(exchange.header(b"host")):
+    def _turn(self, temporary: Temporary, exchange: Exchange) -> None:
+        by_name = self._lab_network or names_loopback(exchange.header(b"host"))
+        if exchange.header(b"origin") is not None or not by_name:
             raise BadInput("/faults is not for web pages", status=403, code="forbidden")
         if exchange.method == "PUT":
-            asked: dict[str, Any] = msgspec.structs.asdict(decode(exchange.body, SetFaults))
-            faults.replace(FaultPlan(**asked))
+            asked = decode(exchange.body, SetFaults)
+            temporary.put(asked.plan(), asked.for_s)
+        elif exchange.method == "DELETE":
+            temporary.heal()

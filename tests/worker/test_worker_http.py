@@ -224,14 +224,14 @@ def test_sigterm_finishes_what_runs_refuses_what_waits_and_exits_with_0():
         try:
             async with httpx2.AsyncClient(base_url=f"http://127.0.0.1:{port}", timeout=30) as client:
                 await until(lambda: is_up(client))
-                runs = asyncio.create_task(client.post("/generate", json=ask("a", ignore_eos=True)))
+                runs = asyncio.create_task(client.post("/generate", json=ask("a", max_tokens=256, ignore_eos=True)))
                 await until(lambda: holds(client, running=1))
                 waits = asyncio.create_task(client.post("/generate", json=ask("b")))
                 await until(lambda: holds(client, waiting=1))
                 worker.send_signal(signal.SIGTERM)
                 refused, answered = await waits, await runs
             assert (refused.status_code, refused.json()["error"]["code"]) == (503, "draining")
-            assert json.loads(answered.text.splitlines()[-1])["usage"]["completion_tokens"] == 64
+            assert json.loads(answered.text.splitlines()[-1])["usage"]["completion_tokens"] == 256
             assert await asyncio.wait_for(worker.wait(), 20) == 0
         finally:
             if worker.returncode is None:
