@@ -32,7 +32,7 @@ app.add_typer(governor, name="governor")
 
 @app.command()
 def up() -> None:
-    """Start everything here: database, cache, workers, retrieval, router, governor. Ctrl-C stops it all."""
+    """Start everything here, from the database to the router and the storm bench. Ctrl-C stops it all."""
     from services.lab.up import up as run
 
     raise typer.Exit(run(_settings(), _console()))
@@ -134,6 +134,28 @@ def simulate(
     )
     order = Order(tuple(scenarios), changes, jobs=jobs or cores(), out=out, as_json=as_json)
     raise typer.Exit(run(order, _console(), _console(stderr=True)))
+
+
+@app.command()
+def storm(
+    scenario: Annotated[str, typer.Argument(help="Which one; see --list.")] = "",
+    change: Annotated[list[str] | None, typer.Option("--set", help="A slider: intensity=5.")] = None,
+    report: Annotated[Path | None, typer.Option(help="Write the run as one HTML file.")] = None,
+    beside: Annotated[str, typer.Option(help="Set this run, by its id, beside it in the report.")] = "",
+    bench: Annotated[str, typer.Option(help="The storm bench's address; default: the one running here.")] = "",
+    list_them: Annotated[bool, typer.Option("--list", help="List the scenarios and their sliders.")] = False,
+) -> None:
+    """Start real load through the router of the stack that runs here, and watch it. Ctrl-C stops it."""
+    from services.lab.lease import running_stack
+    from services.lab.storm import command
+
+    settings = _settings()
+    stack = running_stack(settings.folder)
+    address = bench or (stack.storm_url if stack else "") or settings.storm_url
+    if list_them or not scenario:
+        raise typer.Exit(command.list_scenarios(address, _console()))
+    wanted = command.Wanted(scenario, command.parse_sets(change or ()), report, beside)
+    raise typer.Exit(command.storm(wanted, address, _console()))
 
 
 @keys.command()

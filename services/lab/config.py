@@ -11,6 +11,7 @@ from services.runtime.settings import ServiceSettings
 
 METRICS_OFFSET = 1000  # a part's metrics listen this far above its own port: 8000 and 9000, 8010 and 9010
 GOVERNOR_METRICS_OFFSET = 1230  # but the governor's: 7777 and 9007
+STORM_METRICS_OFFSET = 918  # and the storm bench's: 8090 and 9008
 HIGHEST_PORT = 65535 - METRICS_OFFSET
 EVERYWHERE = ("0.0.0.0", "::")
 
@@ -22,6 +23,9 @@ class LabSettings(ServiceSettings):
     retrieval_port: int = Field(8001, ge=1, le=HIGHEST_PORT, description="port of retrieval; its metrics 1000 above")
     governor_port: int = Field(
         7777, ge=1, le=65535 - GOVERNOR_METRICS_OFFSET, description="port of the governor; its metrics 1230 above"
+    )
+    storm_port: int = Field(
+        8090, ge=1, le=65535 - STORM_METRICS_OFFSET, description="port of the storm bench; its metrics 918 above"
     )
     governor_upstream_url: str = Field("", description="where its payloads are posted; empty for this stack's router")
     worker_port: int = Field(8010, ge=1, le=HIGHEST_PORT, description="port of the first worker; the others follow")
@@ -35,6 +39,7 @@ class LabSettings(ServiceSettings):
     default_max_tokens: int = Field(256, ge=1, le=131_072, description="completion tokens where the client names none")
     admission_safety_margin: float = Field(0.8, gt=0, le=1, description="share of a deadline that may be planned with")
     workers: str = Field("", description="comma-separated addresses of workers of yours; then none is started")
+    tenants_file: Path | None = Field(None, description="tenants and their keys; with one there is no storm bench")
     workers_file: Path | None = Field(None, description="YAML list of workers of yours; then none is started")
     data_dir: Path = Field(Path(".weir"), description="folder of the embedded database, the logs and the pid file")
     seed_corpus: str = Field("docs", description="folder that `weir up` ingests first; `none` for no corpus")
@@ -86,6 +91,10 @@ class LabSettings(ServiceSettings):
     @property
     def retrieval_url(self) -> str:
         return f"http://{self.reach}:{self.retrieval_port}"
+
+    @property
+    def storm_url(self) -> str:
+        return f"http://{self.reach}:{self.storm_port}"
 
     @property
     def governor_address(self) -> str:

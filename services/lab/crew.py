@@ -47,7 +47,7 @@ class Crew:
 
     def __init__(self, console: Console, names: Sequence[str], logs: Path, *, drain_timeout_s: float) -> None:
         self.display = display_for(console, list(names))
-        self.supervisor = Supervisor()
+        self.supervisor = Supervisor(on_lost=lambda why: self._mutter(why))
         self.logs = logs
         self._console = console
         self._stop_within_s = drain_timeout_s + SPARE_S
@@ -74,12 +74,12 @@ class Crew:
         """A Python process of ours, not started yet."""
         return Child(name, [sys.executable, *words], {**self._environment, **env}, self.logs / f"{name}.log")
 
-    async def serve(self, part: Part, tier: int) -> None:
-        """Start a service and wait until it is ready."""
+    async def serve(self, part: Part, tier: int, *, vital: bool = True) -> None:
+        """Start a service and wait until it is ready. Without one that is not `vital` the others go on."""
         self.display.starting(part.name, f"{part.host}:{part.port}", part.note)
         child = self.child(part.name, ["-m", part.module], part.env)
         child.spawn()
-        self.supervisor.take(child, tier, self._stop_within_s)
+        self.supervisor.take(child, tier, self._stop_within_s, vital=vital)
         await self._until_ready(part, child)
         self.display.ready(part.name, child.pid, part.note)
 

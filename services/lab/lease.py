@@ -35,6 +35,7 @@ class StackNote:
     postgres_url: str
     redis_url: str
     governor_address: str
+    storm_url: str = ""
 
 
 class Lease:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from services.lab.config import GOVERNOR_METRICS_OFFSET, METRICS_OFFSET, LabSettings
+from services.lab.config import GOVERNOR_METRICS_OFFSET, METRICS_OFFSET, STORM_METRICS_OFFSET, LabSettings
 from services.lab.ports import Port
 
 
@@ -56,6 +56,8 @@ def retrieval(settings: LabSettings, postgres_url: str, redis_url: str) -> Part:
 
 def router(settings: LabSettings) -> Part:
     peers = {"RETRIEVAL_URL": settings.retrieval_url}
+    if settings.tenants_file is None:
+        peers["STORM_URL"] = settings.storm_url
     if settings.own_workers:
         peers["WORKERS"] = ",".join(settings.worker_urls)
     return _part(settings, "router", "services.router", "ROUTER_PORT", settings.router_port, **peers)
@@ -69,9 +71,24 @@ def governor(settings: LabSettings, router_url: str) -> Part:
     return replace(part, look_at=f"http://{settings.metrics_reach}:{port + metrics_offset(variable)}/metrics")
 
 
+def storm(settings: LabSettings, redis_url: str) -> Part:
+    """The storm bench: what it may load, slow down and silence is this stack's."""
+    metrics = f"http://{settings.metrics_reach}"
+    slowed = [] if settings.loads_a_model else [f"{metrics}:{port + METRICS_OFFSET}" for port in settings.worker_ports]
+    env = {
+        "STORM_ROUTER_URL": settings.router_url,
+        "STORM_METRICS_URL": f"{metrics}:{settings.router_port + METRICS_OFFSET}",
+        "STORM_FAULT_URLS": ",".join(slowed) or "none",
+        "REDIS_URL": redis_url,
+    }
+    if settings.own_workers:
+        env["WORKERS"] = ",".join(settings.worker_urls)
+    return _part(settings, "storm", "services.lab.storm", "STORM_PORT", settings.storm_port, **env)
+
+
 def metrics_offset(variable: str) -> int:
     """How far above its port, which this setting moves, a part's metrics listen."""
-    return GOVERNOR_METRICS_OFFSET if variable == "GOVERNOR_PORT" else METRICS_OFFSET
+    return {"GOVERNOR_PORT": GOVERNOR_METRICS_OFFSET, "STORM_PORT": STORM_METRICS_OFFSET}.get(variable, METRICS_OFFSET)
 
 
 def _part(settings: LabSettings, name: str, module: str, variable: str, port: int, **env: str) -> Part:
@@ -90,6 +107,8 @@ def ports(settings: LabSettings) -> Iterator[Port]:
         ("router", "ROUTER_PORT", settings.router_port),
         ("governor", "GOVERNOR_PORT", settings.governor_port),
     ]
+    if settings.tenants_file is None:
+        services.append(("storm", "STORM_PORT", settings.storm_port))
     yield from worker_ports(settings)
     for name, variable, number in services:
         yield from _own_and_metrics(settings, name, variable, number)

@@ -40,7 +40,9 @@ def status(settings: LabSettings, console: Console) -> int:
 def services(stack: StackNote) -> dict[str, str]:
     """Name and address of each: a URL, but for the governor's."""
     workers = {f"worker-{index}": url for index, url in enumerate(stack.worker_urls)}
-    return {"router": stack.router_url, "retrieval": stack.retrieval_url, "governor": stack.governor_address, **workers}
+    storm = {"storm": stack.storm_url} if stack.storm_url else {}
+    front = {"router": stack.router_url, "retrieval": stack.retrieval_url, "governor": stack.governor_address}
+    return {**front, **storm, **workers}
 
 
 def readiness(url: str) -> str:

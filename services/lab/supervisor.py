@@ -1,14 +1,15 @@
 """Children in order: started together where they may be, watched, and stopped in reverse.
 
 `Supervisor` decides nothing about what runs; it keeps the promises. A child that ends unasked becomes a `LabError`
-that names it, its exit code, its last words and its log. `stop` goes through the tiers in reverse (the front door
-first, so that what runs can finish; the stores last), asks each politely, and insists after a bound.
+that names it, its exit code, its last words and its log; one that the others do without is only told of. `stop` goes
+through the tiers in reverse (the front door first, so that what runs can finish; the stores last), asks each politely,
+and insists after a bound.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
@@ -24,27 +25,39 @@ class Watched:
     child: Child
     tier: int  # higher tiers lean on lower ones, and are stopped before them
     stop_within_s: float
+    vital: bool = True
+    lost: bool = False
 
 
 @dataclass
 class Supervisor:
     children: list[Watched] = field(default_factory=list)
+    on_lost: Callable[[str], None] = lambda why: None
 
-    def take(self, child: Child, tier: int, stop_within_s: float) -> None:
+    def take(self, child: Child, tier: int, stop_within_s: float, *, vital: bool = True) -> None:
         """Watch a child that has been started, and stop it when its tier's turn comes."""
-        self.children.append(Watched(child, tier, stop_within_s))
+        self.children.append(Watched(child, tier, stop_within_s, vital))
 
     async def watch(self) -> NoReturn:
         """Return never; raise when a child has ended that nobody asked to end."""
         looks = 0
         while True:
             for watched in self.children:
-                raise_if_dead(watched.child)
+                self._look(watched)
             if looks % TRIM_EVERY_LOOKS == 0:
                 for watched in self.children:
                     trim(watched.child.log)
             looks += 1
             await asyncio.sleep(LOOK_EVERY_S)
+
+    def _look(self, watched: Watched) -> None:
+        if watched.vital:
+            raise_if_dead(watched.child)
+        elif not watched.lost and (code := watched.child.poll()) is not None:
+            watched.lost = True
+            self.on_lost(
+                f"{watched.child.name} ended ({describe_exit(code)}), and the others go on: {watched.child.log}"
+            )
 
     async def stop(self) -> list[str]:
         """Stop everything, highest tier first. The names of those that had to be killed."""

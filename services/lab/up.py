@@ -5,7 +5,7 @@ The story, in order:
 1. take the folder's lease (one stack per folder), refuse ports that are taken, all of them at once;
 2. start what depends on nothing: PostgreSQL, Valkey, the workers, the router (it waits for workers by itself), and the
    governor before it;
-3. start retrieval as soon as the database answers;
+3. start retrieval as soon as the database answers, and in lab mode the storm bench;
 4. ingest the first corpus, skipping what has not changed;
 5. say where everything is; then wait for Ctrl-C, SIGTERM, or a child that dies;
 6. stop in reverse order, within bounds.
@@ -32,7 +32,7 @@ from services.lab.valkey import EmbeddedValkey
 from services.lab.welcome import welcome
 
 POSTGRES, VALKEY, RETRIEVAL, ROUTER = "PostgreSQL", "Valkey", "retrieval", "router"
-GOVERNOR, CORPUS = "governor", "corpus"
+GOVERNOR, STORM, CORPUS = "governor", "storm", "corpus"
 STORES, BEHIND, FRONT, BEFORE_IT = range(4)  # tiers: each leans on those before it
 STORE_STOP_S = 5.0
 ONCE_STOP_S = 2.0
@@ -51,7 +51,7 @@ def refuse_taken_ports(settings: LabSettings) -> None:
     """All of them at once, before anything is started."""
     if clashes := parts.clashes(settings):
         raise LabError(
-            "Two parts would share a port (metrics listen 1000 above, the governor's 1230); move one.",
+            "Two parts would share a port (metrics listen 1000 above, the governor's 1230, the storm bench's 918).",
             notes=tuple(clashes),
         )
     refuse_taken(parts.ports(settings), another_way)
@@ -75,7 +75,8 @@ class Stack:
         self._began_s = self._ready_s = 0.0
         self._urls = {POSTGRES: settings.postgres_url, VALKEY: settings.redis_url}
         workers = [parts.worker_name(index) for index in range(len(settings.worker_ports))]
-        names = [POSTGRES, VALKEY, *workers, RETRIEVAL, ROUTER, GOVERNOR, CORPUS]
+        storm = [STORM] if settings.tenants_file is None else []
+        names = [POSTGRES, VALKEY, *workers, RETRIEVAL, ROUTER, GOVERNOR, *storm, CORPUS]
         self._crew = Crew(console, names, settings.folder / "logs", drain_timeout_s=settings.drain_timeout_s)
         self._display = self._crew.display
 
@@ -123,7 +124,14 @@ class Stack:
             self._embed(POSTGRES, "POSTGRES_URL", database, "" if database.exists else "a new database"),
             self._embed(VALKEY, "REDIS_URL", cache),
         )
-        await self._crew.serve(parts.retrieval(settings, self._urls[POSTGRES], self._urls[VALKEY]), BEHIND)
+        retrieval = parts.retrieval(settings, self._urls[POSTGRES], self._urls[VALKEY])
+        await together(self._crew.serve(retrieval, BEHIND), *self._storm())
+
+    def _storm(self) -> list[Coroutine[Any, Any, None]]:
+        """In lab mode, what can put all of this under load; it needs the others with its first run only."""
+        if self._settings.tenants_file is not None:
+            return []
+        return [self._crew.serve(parts.storm(self._settings, self._urls[VALKEY]), BEFORE_IT, vital=False)]
 
     async def _embed(self, name: str, setting: str, server: EmbeddedPostgres | EmbeddedValkey, note: str = "") -> None:
         if self._urls[name]:
@@ -171,6 +179,7 @@ class Stack:
         settings = self._settings
         workers = settings.worker_urls
         stores, governor = (self._urls[POSTGRES], self._urls[VALKEY]), settings.governor_address
+        storm = settings.storm_url if settings.tenants_file is None else ""
         self._lease.publish(
-            StackNote(os.getpid(), settings.router_url, settings.retrieval_url, workers, *stores, governor)
+            StackNote(os.getpid(), settings.router_url, settings.retrieval_url, workers, *stores, governor, storm)
         )

@@ -26,6 +26,7 @@ def addresses(settings: LabSettings) -> RenderableType:
     url = settings.router_url
     metrics = f"http://{settings.reach}:{settings.router_port + METRICS_OFFSET}/metrics"
     return _lines(
+        ("console", f"{url}/console", "watch it work, and start a storm; with TENANTS_FILE it is beside the metrics"),
         ("router", f"{url}", "POST /ask"),
         ("openai", f"{url}/v1", "base_url of any OpenAI client; any key will do, without TENANTS_FILE"),
         ("API", f"{url}/docs", "every route"),

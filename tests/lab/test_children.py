@@ -38,6 +38,25 @@ def test_a_child_that_dies_is_named_with_its_exit_code_its_last_words_and_its_lo
     asyncio.run(run())
 
 
+def test_a_child_that_the_others_do_without_is_told_of_once_and_nothing_ends(tmp_path: Path) -> None:
+    async def run() -> None:
+        told: list[str] = []
+        supervisor = Supervisor(on_lost=told.append)
+        storm, router = child(tmp_path, "raise SystemExit(7)", "storm"), child(tmp_path, "input()", "router")
+        for each, vital in ((storm, False), (router, True)):
+            each.spawn()
+            supervisor.take(each, tier=0, stop_within_s=1, vital=vital)
+        with pytest.raises(LabError, match="router ended"):  # whose input is at its end, so it is the one that matters
+            await asyncio.wait_for(supervisor.watch(), 20)
+        while storm.running:
+            await asyncio.sleep(0.01)
+        with pytest.raises(LabError, match="router ended"):
+            await asyncio.wait_for(supervisor.watch(), 20)
+        assert [line.partition(":")[0] for line in told] == ["storm ended (exit code 7), and the others go on"]
+
+    asyncio.run(run())
+
+
 def test_tiers_stop_in_reverse_and_a_deaf_child_is_killed_and_named(
     tmp_path: Path, wait_until: Callable[..., None]
 ) -> None:

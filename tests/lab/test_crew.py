@@ -101,10 +101,10 @@ def test_a_part_that_loads_says_so_now_and_then_until_it_is_ready(
 def test_a_part_that_is_never_ready_is_given_up_with_what_it_said(
     part: Part, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(crew, "READY_WITHIN_S", 1.0)
+    monkeypatch.setattr(crew, "READY_WITHIN_S", 2.0)
     impatient = Part(part.name, part.module, part.host, part.port, part.env)
     code, said = play(tmp_path, lambda played: played.serve(impatient, 0))
     assert code == EXIT_FAILED
-    assert "worker-0 was not ready within 1 s" in said
+    assert "worker-0 was not ready within 2 s" in said
     assert "it reads its weights" in said
     assert "Nothing is left running" in said

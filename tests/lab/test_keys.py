@@ -14,8 +14,8 @@ from typer.testing import CliRunner
 
 from services.lab import keys
 from services.lab.cli import app
-from services.router.tenants import FileTenants
-from services.router.tenantsfile import RESERVED
+from services.router.tenancy.tenants import FileTenants
+from services.router.tenancy.tenantsfile import RESERVED
 
 KEY = re.compile(r"^    (weir_[A-Za-z0-9_-]{43})$", re.MULTILINE)
 HASH = re.compile(r"sha256:[0-9a-f]{64}")

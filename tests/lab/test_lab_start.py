@@ -26,7 +26,8 @@ from services.lab.up import refuse_taken_ports
 from services.lab.welcome import welcome
 
 PORTS = (
-    "router_port", "retrieval_port", "governor_port", "worker_port", "embedded_postgres_port", "embedded_redis_port",
+    "router_port", "retrieval_port", "governor_port", "storm_port", "worker_port", "embedded_postgres_port",
+    "embedded_redis_port",
 )  # fmt: skip
 
 
@@ -65,6 +66,8 @@ def test_a_store_or_worker_of_ones_own_is_used_and_none_is_started(tmp_path: Pat
         "retrieval's metrics",
         "governor",
         "governor's metrics",
+        "storm",
+        "storm's metrics",
     }
     assert parts.workers(chosen) == []
     assert "WORKERS" not in parts.router(chosen).env
@@ -94,6 +97,28 @@ def test_the_governor_stands_before_this_router_until_somebody_says_otherwise(tm
     part = parts.governor(elsewhere, "http://127.0.0.1:8100")
     assert part.env["GOVERNOR_UPSTREAM_URL"] == "http://gpu:9/infer"
     assert part.ready_url.startswith("http://127.0.0.1:")
+
+
+def test_the_storm_bench_is_told_of_this_stack_and_is_not_there_with_tenants(tmp_path: Path) -> None:
+    chosen = settings(tmp_path, router_port=8100, worker_port=8110, workers_count=2, storm_port=8190)
+    part = parts.storm(chosen, "redis://:secret@127.0.0.1:8379/0")
+    assert part.env == {
+        "STORM_PORT": "8190",
+        "METRICS_PORT": "9108",
+        "STORM_ROUTER_URL": "http://127.0.0.1:8100",
+        "STORM_METRICS_URL": "http://127.0.0.1:9100",
+        "STORM_FAULT_URLS": "http://127.0.0.1:9110,http://127.0.0.1:9111",
+        "WORKERS": "http://127.0.0.1:8110,http://127.0.0.1:8111",
+        "REDIS_URL": "redis://:secret@127.0.0.1:8379/0",
+    }
+    assert parts.router(chosen).env["STORM_URL"] == "http://127.0.0.1:8190"
+    with_tenants = settings(tmp_path, tenants_file=tmp_path / "tenants.yaml")
+    assert "STORM_URL" not in parts.router(with_tenants).env
+    assert "storm" not in {port.name for port in parts.ports(with_tenants)}
+
+
+def test_a_worker_with_a_real_model_is_not_slowed(tmp_path: Path) -> None:
+    assert parts.storm(settings(tmp_path, engine="torch"), "").env["STORM_FAULT_URLS"] == "none"
 
 
 def test_the_way_out_moves_the_governor_whichever_of_its_ports_is_taken(tmp_path: Path) -> None:
@@ -150,6 +175,7 @@ def test_the_welcome_names_every_address_and_commands_that_can_be_copied(tmp_pat
     )
     text = out.getvalue()
     for expected in (
+        "http://127.0.0.1:8100/console",
         "http://127.0.0.1:8100/v1",
         "http://127.0.0.1:9100/metrics",
         "127.0.0.1:7877",

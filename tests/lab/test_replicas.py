@@ -102,7 +102,7 @@ def test_three_replicas_answer_on_three_ports_and_ctrl_c_lets_them_finish(
         assert told == ["gpu-box-0", "gpu-box-1", "gpu-box-2"]
         assert all("weir_worker_slots" in client.get(f"{run.url(i, METRICS_OFFSET)}/metrics").text for i in range(3))
         with ThreadPoolExecutor(3) as pool:
-            asked = {"prompt": "What is a weir?", "max_tokens": 12}
+            asked = {"prompt": "What is a weir?", "max_tokens": 30}
             answers = [pool.submit(client.post, f"{run.url(index)}/infer", json=asked) for index in range(3)]
             wait_until(lambda: all(client.get(f"{run.url(i)}/status").json()["running"] == 1 for i in range(3)))
             assert run.ctrl_c() == 0

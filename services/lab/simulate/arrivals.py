@@ -6,14 +6,14 @@ slows down with its server, which is why load tests that use one see no collapse
 
 from __future__ import annotations
 
+from math import inf
 from pathlib import Path
 from typing import Annotated, Literal, Self
 
 from pydantic import Field, ValidationInfo, field_validator, model_validator
 
 from services.lab.simulate.distributions import Distribution, Model, constant
-
-TraceFormat = Literal["azure", "servegen", "burstgpt", "mooncake", "vtc", "splitwise"]
+from services.lab.traces import Part, TraceFormat, read
 
 Seconds = Annotated[float, Field(ge=0, le=1e6)]
 PositiveSeconds = Annotated[float, Field(gt=0, le=1e6)]
@@ -82,15 +82,22 @@ class Trace(Model):
 
     kind: Literal["trace"]
     path: Path
-    format: TraceFormat
+    format: TraceFormat | None = None
+    """Told by its columns if it is left out."""
     time_scale: float | None = Field(None, gt=0, le=1e6)
     load: Load | None = None
     token_scale: float = Field(1.0, gt=0, le=1000)
     by_client: bool = False
     """Each client of the trace is a tenant of its own, `name-client`; else all are one."""
     start_s: Seconds = 0.0
+    length_s: PositiveSeconds | None = None
+    """From here on so much of it; all of it by default."""
     repeat: bool = True
-    """Begin again where the trace ends; else it falls silent."""
+    """Begin again where that ends; else it falls silent."""
+
+    def part(self) -> Part:
+        """What is replayed. LabError says what is wrong with the file."""
+        return read(self.path, self.format, self.start_s, inf if self.length_s is None else self.length_s)
 
     @model_validator(mode="after")
     def _one_speed(self) -> Self:

@@ -24,17 +24,17 @@ from services.lab.simulate.arrivals import Closed, Trace
 from services.lab.simulate.clients import Sizes, Tenant
 from services.lab.simulate.distributions import constant
 from services.lab.simulate.job import Job
-from services.lab.simulate.plan import Asks, period_s
+from services.lab.simulate.plan import Asks
 from services.lab.simulate.policies.fifo import Fifo
 from services.lab.simulate.report import Capacity
 from services.lab.simulate.scenario import Scenario, SlotWorkers, TenantGroup, Workers
 from services.lab.simulate.simulation import Simulation
 from services.lab.simulate.tally import Account
-from services.lab.simulate.traces import read
 
 ANSWERS = 20_000
 ANSWERS_OF_STEPS = 5_000
 SIZES = ("prompt_tokens", "context_tokens", "completion_tokens", "max_tokens")
+REPLAYED = ("kind", "path", "format", "start_s", "length_s", "token_scale")
 UNSEEN_PREFILL = 1e-9
 """Seconds a prompt token, where reading one costs nothing: then only answers cost."""
 
@@ -69,8 +69,7 @@ def _rate(scenario: Scenario, group: TenantGroup) -> float | None:
     if arrivals.load is not None:
         return arrivals.load * _mix(scenario, {group.name: 1.0}).requests_per_s
     if isinstance(arrivals, Trace):
-        rows = read(arrivals.path, arrivals.format)
-        return (arrivals.time_scale or 1.0) * len(rows) / period_s(rows)
+        return (arrivals.time_scale or 1.0) * arrivals.part().per_s
     return arrivals.rate_per_s
 
 
@@ -102,7 +101,7 @@ def _what_is_asked(group: TenantGroup) -> str:
     """Not who asks, nor when: so that equal mixes are measured once, whatever the load."""
     sizes = json.loads(group.model_dump_json(include={*SIZES}))
     if isinstance(group.arrivals, Trace):
-        arrivals = json.loads(group.arrivals.model_dump_json(include={"kind", "path", "format", "token_scale"}))
+        arrivals = json.loads(group.arrivals.model_dump_json(include={*REPLAYED}))
     else:
         arrivals = {"kind": "poisson", "load": 1.0}
     return json.dumps({**sizes, "arrivals": arrivals}, sort_keys=True)
@@ -174,7 +173,7 @@ class _Draw:
         self._sizes = Sizes(timeless, chance)
         self._chance = chance
         trace = group.arrivals if isinstance(group.arrivals, Trace) else None
-        self._rows = read(trace.path, trace.format) if trace else ()
+        self._rows = trace.part().rows if trace else ()
         self._scale = trace.token_scale if trace else 1.0
 
     def job(self, number: int, asker: Tenant, now: float) -> Job:
@@ -203,6 +202,7 @@ def announced(groups: tuple[Workers, ...]) -> Estimator:
         work_per_slot_s=weights.completion / _mean(groups, _write_s),
         prefill_s_per_token=_mean(groups, _prefill_s),
         s_per_token=_mean(groups, _token_s),
+        readers=0 if any(isinstance(group, SlotWorkers) for group in groups) else sum(group.count for group in groups),
     )
 
 

@@ -124,7 +124,10 @@ class Job(Request):
         self.level = self.sequence = 0
         self.on_trust = self.predicted_as_new = False
         self.length_quantile = 0.5
+        self.read_tokens = 0
+        self.read_before_tokens = 0.0
         self.charge_tokens = self.expires_at = self.predicted_wait_s = 0.0
+        self.counted_wait_s = self.counted_service_s = 0.0
         self.queued_at = self.ready_at = self.started_at = self.first_token_at = self.full_s = 0.0
         self.asker = asker
         self.account = asker.account

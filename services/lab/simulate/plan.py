@@ -21,7 +21,7 @@ from services.lab.simulate.distributions import Exponential, Sampler
 from services.lab.simulate.job import Job
 from services.lab.simulate.scenario import PolicyChoice, Scenario, TenantGroup
 from services.lab.simulate.tally import Account
-from services.lab.simulate.traces import Row, read
+from services.lab.traces import Part, replayed
 
 CHUNK_REQUESTS = 8192
 MOST_ACCOUNTS = 200
@@ -106,39 +106,25 @@ def _gaps(arrivals: Open, chance: Random) -> Sampler:
 class Replay:
     """A trace, at its speed."""
 
-    __slots__ = ("_again_s", "_next", "_rows", "_scale", "_shift_s", "_sizes", "_speed", "_tenants")
+    __slots__ = ("_due", "_rest", "_scale", "_sizes", "_tenants")
 
-    def __init__(
-        self, trace: Trace, rows: Sequence[Row], tenants: Mapping[str, Tenant], sizes: Sizes, speed: float
-    ) -> None:
-        self._rows = rows
+    def __init__(self, trace: Trace, part: Part, tenants: Mapping[str, Tenant], sizes: Sizes, speed: float) -> None:
         self._tenants = tenants
         self._sizes = sizes
-        self._speed = speed
         self._scale = trace.token_scale
-        self._again_s = period_s(rows) if trace.repeat else math.inf
-        self._next = next((place for place, row in enumerate(rows) if row.at_s >= trace.start_s), 0)
-        self._shift_s = -trace.start_s if rows[self._next].at_s >= trace.start_s else 0.0
+        self._rest = replayed(part, speed, repeat=trace.repeat)
+        self._due = next(self._rest, None)
 
     def fill(self, until: float, jobs: list[Job], number: Number) -> None:
         """Add the requests before `until`."""
-        rows, scale = self._rows, self._scale
-        while self._shift_s < math.inf:
-            row = rows[self._next]
-            at = (row.at_s + self._shift_s) / self._speed
+        scale = self._scale
+        while self._due is not None:
+            at, row = self._due
             if at >= until:
                 return
             prompt, completion = (round(tokens * scale) or 1 for tokens in (row.prompt_tokens, row.completion_tokens))
             jobs.append(self._sizes.job(number(), self._tenants[row.client], at, prompt, completion))
-            self._next += 1
-            if self._next == len(rows):
-                self._next = 0
-                self._shift_s += self._again_s
-
-
-def period_s(rows: Sequence[Row]) -> float:
-    """After how long a trace repeats: its length and one mean gap."""
-    return rows[-1].at_s * len(rows) / (len(rows) - 1) if len(rows) > 1 and rows[-1].at_s > 0 else 1.0
+            self._due = next(self._rest, None)
 
 
 class Asks(Protocol):
@@ -225,14 +211,13 @@ class Plan:
             self._streams.append(Stream(group, tenants, rate_per_s, chance))
 
     def _add_trace(self, group: TenantGroup, trace: Trace, rate_per_s: float, chance: Random) -> None:
-        rows = read(trace.path, trace.format)
-        clients = dict.fromkeys(row.client for row in rows)
+        part = trace.part()
+        clients = dict.fromkeys(row.client for row in part.rows)
         if trace.by_client:
             tenants = {client: self._tenant(f"{group.name}-{client or 'all'}", group) for client in clients}
         else:
             tenants = dict.fromkeys(clients, self._tenant(group.name, group))
-        speed = rate_per_s * period_s(rows) / len(rows)
-        self._streams.append(Replay(trace, rows, tenants, Sizes(group, chance), speed))
+        self._streams.append(Replay(trace, part, tenants, Sizes(group, chance), rate_per_s / part.per_s))
 
     def _tenant(self, name: str, group: TenantGroup) -> Tenant:
         account = self.accounts.setdefault(name if self._detailed else group.name, Account())

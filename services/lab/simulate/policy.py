@@ -35,11 +35,15 @@ class No(NamedTuple):
 class Policy(Protocol):
     """A scheduler and its admission."""
 
-    cancels: bool
     quantiles: Sequence[float]
     """Of the wait, that it predicts at the door; none if it does not."""
     context_shares: Sequence[float]
     """Share of the retrieved context that is sent, by level."""
+
+    @property
+    def cancels(self) -> bool:
+        """Whether it wants to know of clients that have left, and of deadlines that have passed."""
+        ...
 
     @property
     def level_changes(self) -> int:

@@ -11,15 +11,16 @@ import pytest
 from services.core.cost import Weights
 from services.core.outcome import Outcome
 from services.lab.errors import LabError
-from services.lab.simulate import engine
+from services.lab.simulate import capacity, engine
 from services.lab.simulate.clients import Tenant
 from services.lab.simulate.job import Job
+from services.lab.simulate.overrides import Changes, changed
 from services.lab.simulate.policies.fifo import Fifo
 from services.lab.simulate.policies.round_robin import RoundRobin
 from services.lab.simulate.policies.vtc import Vtc
 from services.lab.simulate.policy import Policy, Refusal
 from services.lab.simulate.predictions import Predictions
-from services.lab.simulate.scenario import parse
+from services.lab.simulate.scenario import find, load_raw, parse
 from services.lab.simulate.simulation import Simulation
 from services.lab.simulate.tally import Account, LedgerError
 from tests.lab.simulate.worlds import SLOTS, Script, run, scenario, unmeasured
@@ -246,6 +247,29 @@ def test_nobody_waits_when_all_is_over(policy: Policy) -> None:
     series = drive(policy, QUEUE).timeline.told()
     assert series.queue_depth[0] > 0
     assert series.queue_depth[-1] == series.running[-1] == 0
+
+
+def test_weir_without_a_mechanism_loses_what_that_mechanism_is_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(capacity, "ANSWERS", 2_000)  # a rough capacity will do, remembered by a seed of its own
+    raw = changed(load_raw(find("switches")), Changes(duration_s=14.0, sets=("seed=4712",)))
+    world = parse(raw, name="switches")
+    reports = {choice.name: engine.run(world, choice) for choice in world.policies}
+    wasted = {name: report.work.wasted_share for name, report in reports.items()}
+    on_time = {name: report.goodput_per_s for name, report in reports.items()}
+    small = {
+        name: next(tenant.on_time_share for tenant in report.tenants if tenant.name == "small") or 0.0
+        for name, report in reports.items()
+    }
+    assert on_time["no_admission"] < 0.5 * on_time["weir"]
+    assert small["no_fairness"] < 0.3 < 0.95 < small["weir"]
+    assert wasted["no_cancellation"] > 2 * wasted["weir"]
+    assert (on_time["none_of_them"], wasted["none_of_them"] > 0.95) == (0.0, True)
+
+
+@pytest.mark.parametrize("policies", ["no-queue", 7, ["no-admission"]])
+def test_a_policy_of_weir_that_is_none_is_named(policies: object) -> None:
+    with pytest.raises(LabError, match="is no policy"):
+        run(scenario({}), "weir", policies=policies)
 
 
 def test_groups_of_many_tenants_share_an_account() -> None:

@@ -165,6 +165,16 @@ PICTURES = {
         dropped,
         quoted=("dropped", "on time of cap.", "refused"),
     ),
+    "long-prompts": Picture(
+        Runs(
+            "long_prompts",
+            ("weir", WITHOUT % ("weir_without", "reading_line"), "vtc", "fifo_ttl"),
+            loads=(0.3, 0.5, 0.7, 1, 1.5, 2, 3, 5, 10),
+            sets=("sweep.tenants=[]",),
+        ),
+        standard("goodput", "Long prompts and short deadlines: how much is answered in time?"),
+        quoted=("on time of cap.", "wasted", "refused", "dropped"),
+    ),
     "retry-storm": Picture(
         Runs("retry_storm", ("weir", "round_robin_ttl_cancel", "round_robin_ttl", "fifo_ttl", "fifo")),
         standard("recovery"),

@@ -13,6 +13,7 @@ from services.core.cost import Weights
 from services.core.door import Refused
 from services.core.estimator import Estimator
 from services.core.outcome import Outcome
+from services.core.policies import Policies
 from services.core.weir import Weir
 from services.lab.errors import LabError
 from services.lab.simulate.job import Job
@@ -25,9 +26,8 @@ MOST_CONFIGURED = 100
 
 
 class WeirPolicy:
-    """Cancels, expires, predicts, degrades."""
+    """Cancels, expires, predicts, degrades; as far as its switches say so."""
 
-    cancels = True
     quantiles: Sequence[float] = PUBLISHED
 
     def __init__(self, weir: Weir) -> None:
@@ -35,6 +35,10 @@ class WeirPolicy:
         self.context_shares: Sequence[float] = tuple(
             level.context_share if level.retrieval else 0.0 for level in weir.settings.ladder
         )
+
+    @property
+    def cancels(self) -> bool:
+        return self.weir.settings.policies.cancellation
 
     @property
     def level_changes(self) -> int:
@@ -61,7 +65,8 @@ class WeirPolicy:
         return self.weir.wakes_at()
 
     def leave(self, now: float, job: Job) -> None:
-        self.weir.leave(now, job)
+        if self.cancels:
+            self.weir.leave(now, job)
 
     def first_token(self, now: float, job: Job) -> None:
         self.weir.first_token(now, job)
@@ -120,6 +125,8 @@ def _settings(given: Mapping[str, Any]) -> WeirSettings:
     if "bounds" in values:
         values["bounds"] = _bounds("bounds", values["bounds"])
     try:
+        if "policies" in values:
+            values["policies"] = Policies.named(str(values["policies"]))
         return WeirSettings(**values)
     except (TypeError, ValueError) as error:
         raise LabError(f"A setting of Weir is wrong: {error}.") from None
