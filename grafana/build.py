@@ -10,21 +10,28 @@ import json
 import sys
 from pathlib import Path
 
+from grafana.fairness import FAIRNESS
+from grafana.governor import GOVERNOR
+from grafana.model import model
 from grafana.overview import OVERVIEW
-from grafana.panels import dashboard
+from grafana.retrieval import RETRIEVAL
+from grafana.workers import WORKERS
 
 DASHBOARDS = Path(__file__).parent / "dashboards"
+DRAWN = {
+    "overview.json": OVERVIEW,
+    "fairness.json": FAIRNESS,
+    "workers.json": WORKERS,
+    "retrieval.json": RETRIEVAL,
+    "governor.json": GOVERNOR,
+}
 
 
 def built() -> dict[str, str]:
     """Every dashboard as it should stand in dashboards/, by file name."""
-    overview = dashboard(
-        "weir-overview",
-        "Weir: overview",
-        "Are admitted requests on time? Who is refused, and why? Is work wasted? What is degraded?",
-        OVERVIEW,
-    )
-    return {"overview.json": json.dumps(overview, indent=2, ensure_ascii=False) + "\n"}
+    return {
+        name: json.dumps(model(dashboard), indent=2, ensure_ascii=False) + "\n" for name, dashboard in DRAWN.items()
+    }
 
 
 def stale() -> list[str]:

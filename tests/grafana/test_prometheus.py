@@ -76,6 +76,16 @@ def test_embedded_each_instance_is_at_its_default_port():
     assert found["worker", "worker-1"] == f"127.0.0.1:{PORTS['worker'] + 1}"
 
 
+def test_both_configurations_load_the_rules_and_containers_find_them_there():
+    rules = sorted(path.name for path in (ROOT / "grafana" / "rules").glob("*.yml"))
+    assert rules == ["alerts.yml", "recording.yml"]
+    assert {tuple(read(f"grafana/{config}")["rule_files"]) for config in CONFIGS} == {("rules/*.yml",)}
+    mounts = [volume.split(":") for volume in read("docker-compose.yml")["services"]["prometheus"]["volumes"]]
+    places = {here: there for here, there, *_ in mounts}
+    assert places["./grafana/prometheus.yml"] == "/etc/prometheus/prometheus.yml"
+    assert places["./grafana/rules"] == "/etc/prometheus/rules"
+
+
 def test_the_provisioned_source_is_the_one_that_dashboards_name():
     (source,) = read("grafana/provisioning/datasources/prometheus.yml")["datasources"]
     assert (source["uid"], source["url"]) == ("prometheus", "http://prometheus:9090")

@@ -1,0 +1,207 @@
+"""Retrieval: does it keep its budget, and what stands in when it cannot?
+
+The router's view (`job="router"`) is what requests felt; the service's own (`job="retrieval"`) says where time went.
+"""
+
+from __future__ import annotations
+
+from grafana.overview import FRONT
+from grafana.panels import DOWN_OR_UP, GREEN, RED, YELLOW, Dashboard, Panel, Query, Row
+from grafana.promql import mean, quantile, quantiles, rate, share
+
+SERVICE = 'job="retrieval"'
+FOUND = rate("weir_retrieval_seconds_count", f'{FRONT}, source=~"db|cache|semantic"')
+ASKED = rate("weir_retrieval_seconds_count", f'{FRONT}, source!="skipped"')
+HITS = rate("weir_cache_total", f'{SERVICE}, cache="exact", result="hit"')
+LOOK_UPS = rate("weir_cache_total", f'{SERVICE}, cache="exact", result=~"hit|stale|miss|invalid|error"')
+
+NOW = Row(
+    "Now",
+    (
+        Panel(
+            "How many questions need passages?",
+            "Retrievals per second, as the router counts them.",
+            "reqps",
+            (Query(ASKED, "retrievals"),),
+            kind="stat",
+            width=4,
+        ),
+        Panel(
+            "What share gets fresh passages?",
+            "Found in the database, or kept in the cache and still fresh. The rest is answered with old passages or "
+            "with none, and says so.",
+            "percentunit",
+            (Query(share(FOUND, ASKED), "fresh"),),
+            kind="stat",
+            width=4,
+            most=1,
+            thresholds=((0, RED), (0.8, YELLOW), (0.99, GREEN)),
+        ),
+        Panel(
+            "How long does a question wait for them?",
+            "95 of 100 retrievals took at most this long, as the router saw them. RETRIEVAL_BUDGET_MS bounds them.",
+            "s",
+            (Query(quantile(0.95, "weir_retrieval_seconds", FRONT), "p95"),),
+            kind="stat",
+            width=4,
+        ),
+        Panel(
+            "How often does the cache hit?",
+            "Share of look-ups of the exact cache that found a fresh entry.",
+            "percentunit",
+            (Query(share(HITS, LOOK_UPS), "hits"),),
+            kind="stat",
+            width=4,
+            most=1,
+        ),
+        Panel(
+            "How many texts wait to be embedded?",
+            "The embedder's line. EMBED_QUEUE_SIZE bounds it; what is beyond it goes without.",
+            "short",
+            (Query(f"max (weir_embed_queue_depth{{{SERVICE}}})", "texts"),),
+            kind="stat",
+            width=4,
+        ),
+        Panel(
+            "How many connections run a query?",
+            "Of the connections to PostgreSQL, those in use. At POSTGRES_POOL_SIZE further searches wait, within "
+            "their budget.",
+            "short",
+            (Query(f"sum (weir_postgres_connections_in_use{{{SERVICE}}})", "in use"),),
+            kind="stat",
+            width=4,
+        ),
+    ),
+)
+
+BUDGET = Row(
+    "Does it keep its budget?",
+    (
+        Panel(
+            "Where do passages come from?",
+            "Retrievals per second by source, as the router saw them. stale: an old entry stood in; none: it was late "
+            "or down.",
+            "reqps",
+            (Query(rate("weir_retrieval_seconds_count", FRONT, "source"), "{{source}}"),),
+            stacked=True,
+        ),
+        Panel(
+            "How long does each source take?",
+            "95 of 100 retrievals took at most this long, by source, as the router saw them. None may pass "
+            "RETRIEVAL_BUDGET_MS.",
+            "s",
+            (Query(quantile(0.95, "weir_retrieval_seconds", FRONT, "source"), "{{source}}"),),
+        ),
+        Panel(
+            "Why was there no fresh result?",
+            "Retrievals per second that fell short, by reason: the budget was spent, the database down or busy, the "
+            "embedder full.",
+            "reqps",
+            (Query(rate("weir_retrieval_shortfalls_total", SERVICE, "reason"), "{{reason}}"),),
+            stacked=True,
+        ),
+    ),
+)
+
+TIME = Row(
+    "Where does the time go?",
+    (
+        Panel(
+            "How long does a search take?",
+            "Database searches that answered. It grows with the tenant's chunks; near the budget, its corpus has "
+            "outgrown exact search.",
+            "s",
+            quantiles("weir_retrieval_search_seconds", SERVICE),
+        ),
+        Panel(
+            "How long does embedding take?",
+            "One pass of the embedder, whatever number of texts it takes.",
+            "s",
+            quantiles("weir_embed_seconds", SERVICE),
+        ),
+        Panel(
+            "How many texts share a pass?",
+            "Mean number of texts in a pass of the embedder, and how many wait for one. Both near 1 and 0 at rest.",
+            "short",
+            (
+                Query(mean("weir_embed_batch_size", SERVICE), "in a pass"),
+                Query(f"max (weir_embed_queue_depth{{{SERVICE}}})", "waiting"),
+            ),
+        ),
+    ),
+)
+
+CACHE = Row(
+    "What does the cache do?",
+    (
+        Panel(
+            "What do look-ups find?",
+            "Look-ups of the exact cache per second. stale: found, but too old, and kept as a fallback; error: Redis "
+            "was slow or down; skipped: it had just been, and nobody waited for it.",
+            "reqps",
+            (
+                Query(
+                    rate("weir_cache_total", f'{SERVICE}, cache="exact", result!~"stored|not_stored"', "result"),
+                    "{{result}}",
+                ),
+            ),
+            stacked=True,
+        ),
+        Panel(
+            "Does a fallback help when a search falls short?",
+            "Shortfalls per second that found something kept (hit) or nothing (miss).",
+            "reqps",
+            (Query(rate("weir_cache_total", f'{SERVICE}, cache="stale"', "result"), "{{result}}"),),
+            stacked=True,
+        ),
+        Panel(
+            "What is kept?",
+            "Results written to the cache per second, and those that could not be. Empty and failed results are not "
+            "kept.",
+            "reqps",
+            (
+                Query(
+                    rate("weir_cache_total", f'{SERVICE}, cache="exact", result=~"stored|not_stored"', "result"),
+                    "{{result}}",
+                ),
+            ),
+        ),
+    ),
+)
+
+STORES = Row(
+    "Are the stores well?",
+    (
+        Panel(
+            "Do they answer?",
+            "PostgreSQL and Redis, as retrieval finds them. Without PostgreSQL there are kept passages or none; "
+            "without Redis every question is searched for.",
+            "none",
+            (Query(f"min by (dependency) (weir_dependency_up{{{SERVICE}}})", "{{dependency}}"),),
+            kind="state-timeline",
+            values=DOWN_OR_UP,
+        ),
+        Panel(
+            "How many connections are there?",
+            "Connections to PostgreSQL: open, and running a query. All in use for long: searches wait for one.",
+            "short",
+            (
+                Query(f"sum (weir_postgres_connections_in_use{{{SERVICE}}})", "in use"),
+                Query(f"sum (weir_postgres_connections{{{SERVICE}}})", "open", bound=True),
+            ),
+        ),
+        Panel(
+            "How many questions share a search?",
+            "Retrievals per second that joined the run of an equal one instead of searching again.",
+            "reqps",
+            (Query(rate("weir_retrieval_joined_total", SERVICE), "joined"),),
+        ),
+    ),
+)
+
+RETRIEVAL = Dashboard(
+    "weir-retrieval",
+    "Weir: retrieval",
+    "Does retrieval keep its budget, and what stands in when it cannot?",
+    (NOW, BUDGET, TIME, CACHE, STORES),
+)
