@@ -18,10 +18,10 @@ from loadtests.fire import cpu, machine, report
 from loadtests.fire.cases import CASES, Case, honesty
 from loadtests.fire.console import say, why
 from loadtests.fire.drill import drill
-from loadtests.fire.processes import ROOT, run
+from loadtests.fire.judged import RESULTS
+from loadtests.fire.processes import run
 from loadtests.fire.report import Result
 
-RESULTS = ROOT / "docs" / "results"
 CASE_WITHIN_S = 300.0
 CALM_WITHIN_S = 30.0
 

@@ -18,10 +18,10 @@ from loadtests.openloop.figures import Figures, Share, figures
 from loadtests.openloop.ledger import Ledger
 from loadtests.openloop.plan import Plan, Retry, Size, Step, Tenant
 
-MOST_SECONDS = 25.0
+MOST_SECONDS = 45.0
 SPREAD = 0.12  # of answer lengths, about their median
 CALM_S = 1.5  # between two loads: what still waits is answered or expires
-COOLDOWN_S = 3.0
+WARMUP_S = COOLDOWN_S = 3.0
 
 Say = Callable[[str], None]
 Trouble = Callable[[Stand], Coroutine[Any, Any, Meter]]
@@ -84,20 +84,26 @@ class Drill:
         """Tokens of answers on time, over what the workers can make: 1 is all they have."""
         return run.figures.all.goodput_tokens_per_s / self.capacity.tokens_per_s
 
+    def client(self, plan: Plan) -> Client:
+        """Who asks."""
+        return Client(plan, self.stand.url)
+
     async def run(
         self,
         name: str,
         *tenants: Tenant,
         seconds: float,
         trouble: Trouble | None = None,
+        warmup_s: float = WARMUP_S,
         cooldown_s: float = COOLDOWN_S,
+        calm_s: float = CALM_S,
     ) -> Run:
         """Run a load, with trouble beside it if there is to be some."""
         if seconds > MOST_SECONDS:
             raise ValueError(f"{name}: {seconds:g} s is longer than a load may last, {MOST_SECONDS:g} s")
-        await asyncio.sleep(CALM_S)
-        plan = Plan(seconds=seconds, tenants=tenants, route=self.route, cooldown_s=cooldown_s)
-        client, before = Client(plan, self.stand.url), await readings.read(self.stand)
+        await asyncio.sleep(calm_s)
+        plan = Plan(seconds, tenants, self.route, warmup_s=warmup_s, cooldown_s=cooldown_s)
+        client, before = self.client(plan), await readings.read(self.stand)
         async with asyncio.TaskGroup() as group:
             sending = group.create_task(client.run())
             troubling = group.create_task((trouble or _no_trouble)(self.stand))

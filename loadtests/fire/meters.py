@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from functools import reduce
 
 from loadtests.fire.processes import get
@@ -16,17 +16,18 @@ _SAMPLE = re.compile(r"^([a-zA-Z_:][\w:]*)(?:\{[^}]*\})? (\S+)$", re.MULTILINE)
 
 @dataclass(frozen=True, slots=True)
 class Meter:
-    """Slot time is steps times the sequences in them: mean batch size by the time of all steps."""
+    """Slot time is steps times the sequences in them: mean batch size by the time of all steps. `tokens`: written."""
 
     wasted_s: float = 0.0
     slot_s: float = 0.0
     requests: float = 0.0
+    tokens: float = 0.0
 
     def __add__(self, other: Meter) -> Meter:
-        return Meter(self.wasted_s + other.wasted_s, self.slot_s + other.slot_s, self.requests + other.requests)
+        return Meter(*(mine + theirs for mine, theirs in zip(astuple(self), astuple(other), strict=True)))
 
     def __sub__(self, other: Meter) -> Meter:
-        return Meter(self.wasted_s - other.wasted_s, self.slot_s - other.slot_s, self.requests - other.requests)
+        return Meter(*(mine - theirs for mine, theirs in zip(astuple(self), astuple(other), strict=True)))
 
     @property
     def wasted(self) -> float:
@@ -51,4 +52,5 @@ def parse(text: str) -> Meter:
         wasted_s=sums.get("weir_wasted_seconds_total", 0.0),
         slot_s=mean_batch * sums.get("weir_worker_step_seconds_sum", 0.0),
         requests=sums.get("weir_worker_requests_total", 0.0),
+        tokens=sums.get("weir_worker_completion_tokens_total", 0.0),
     )

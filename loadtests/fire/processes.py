@@ -42,6 +42,11 @@ def free_ports(count: int) -> list[int]:
         return [int(each.getsockname()[1]) for each in sockets]
 
 
+def child_environment(env: Mapping[str, str]) -> dict[str, str]:
+    """These settings and nothing else but what every program needs."""
+    return {key: os.environ[key] for key in KEPT if key in os.environ} | dict(env)
+
+
 class Process:
     """One child. Started by `start`, from the main thread: the kernel ends it when that thread ends."""
 
@@ -49,7 +54,7 @@ class Process:
         self.name = name
         self.log = folder / f"{name}.log"
         self._command = list(command)
-        self._env = {key: os.environ[key] for key in KEPT if key in os.environ} | dict(env)
+        self._env = child_environment(env)
         self._folder = folder
         self._popen: subprocess.Popen[bytes] | None = None
 
@@ -131,16 +136,16 @@ def _die_with_parent() -> None:
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
-async def until_ready(process: Process, url: str) -> None:
-    """Until GET answers 200. Raises StandError if the process ends, or is not ready in a minute."""
-    end = monotonic() + READY_WITHIN_S
+async def until_ready(process: Process, url: str, within_s: float = READY_WITHIN_S) -> None:
+    """Until GET answers 200. Raises StandError if the process ends, or is not ready in time."""
+    end = monotonic() + within_s
     while monotonic() < end:
         process.check()
         with contextlib.suppress(OSError):
             await asyncio.to_thread(get, url)
             return
         await asyncio.sleep(LOOK_EVERY_S)
-    raise StandError(f"{process.name} was not ready at {url} within {READY_WITHIN_S:g} s:\n{process.last_words()}")
+    raise StandError(f"{process.name} was not ready at {url} within {within_s:g} s:\n{process.last_words()}")
 
 
 def get(url: str) -> bytes:

@@ -18,6 +18,7 @@ from loadtests.fire.processes import ROOT, Process, free_ports, python, until_re
 
 NO_RETRIEVAL = "http://127.0.0.1:9"  # completions retrieve nothing
 KEY_PREFIX = "fire-"
+WORKER = "services.worker"
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,12 +90,14 @@ def key_of(tenant: str) -> str:
 
 
 @asynccontextmanager
-async def stand(shape: Shape, tenants: Sequence[str], *, router: bool = True) -> AsyncIterator[Stand]:
-    """Start it, and stop it whatever happens."""
+async def stand(
+    shape: Shape, tenants: Sequence[str], *, router: bool = True, worker: str = WORKER
+) -> AsyncIterator[Stand]:
+    """Start it, and stop it whatever happens. `worker` is the module that is run as a worker."""
     with tempfile.TemporaryDirectory(prefix="weir-fire-") as folder:
         made = Stand(shape, Path(folder))
         try:
-            await _start_workers(made)
+            await _start_workers(made, worker)
             if router:
                 await start_router(made, tenants)
             yield made
@@ -102,15 +105,15 @@ async def stand(shape: Shape, tenants: Sequence[str], *, router: bool = True) ->
             await made.stop()
 
 
-async def _start_workers(made: Stand) -> None:
+async def _start_workers(made: Stand, module: str) -> None:
     ports = free_ports(2 * made.shape.workers)
     for index in range(made.shape.workers):
-        made.workers.append(_worker(made, index, *ports[2 * index : 2 * index + 2]))
+        made.workers.append(_worker(made, module, index, *ports[2 * index : 2 * index + 2]))
         made.workers[-1].process.start()
     await asyncio.gather(*(ready(worker) for worker in made.workers))
 
 
-def _worker(made: Stand, index: int, port: int, metrics_port: int) -> Server:
+def _worker(made: Stand, module: str, index: int, port: int, metrics_port: int) -> Server:
     shape = made.shape
     env = {
         "PYTHONPATH": str(ROOT),
@@ -124,7 +127,7 @@ def _worker(made: Stand, index: int, port: int, metrics_port: int) -> Server:
         "SIM_JITTER": str(shape.jitter),
         "SIM_SEED": str(index),
     }
-    process = Process(f"worker-{index}", python("-m", "services.worker"), env, made.folder)
+    process = Process(f"worker-{index}", python("-m", module), env, made.folder)
     return Server(process, f"http://127.0.0.1:{port}", f"http://127.0.0.1:{metrics_port}/metrics")
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -11,6 +12,7 @@ from loadtests.nonces.prompt import NONCE, nonce, prompt
 from loadtests.openloop.answer import MAX_BODY_BYTES, Answer
 from loadtests.openloop.arrivals import Ask
 from loadtests.openloop.connection import Exchange
+from loadtests.openloop.plan import Tenant
 
 MAX_TOKENS = 40
 PATH = "/v1/chat/completions"
@@ -27,21 +29,29 @@ class Questions:
 
     def bytes_of(self, ask: Ask, number: int) -> bytes:
         """See `openloop.client.Requests`."""
-        asked: dict[str, Any] = {
-            "messages": [{"role": "user", "content": prompt(nonce(self._first + number))}],
-            "max_tokens": MAX_TOKENS,
-            "stream": ask.stream,
-        }
-        body = json.dumps(asked).encode()
-        lines = [
-            f"POST {PATH} HTTP/1.1",
-            f"host: {self._host}",
-            "content-type: application/json",
-            f"content-length: {len(body)}",
-            f"x-weir-deadline-ms: {ask.tenant.deadline_ms:g}",
-            *([f"authorization: Bearer {ask.tenant.key}"] if ask.tenant.key else []),
-        ]
-        return ("\r\n".join(lines) + "\r\n\r\n").encode() + body
+        return self._about(nonce(self._first + number), ask)
+
+    def _about(self, word: str, ask: Ask) -> bytes:
+        """The request whose right answer repeats this nonce."""
+        asked = {
+            "messages": [{"role": "user", "content": prompt(word)}], "max_tokens": MAX_TOKENS, "stream": ask.stream,
+        }  # fmt: skip
+        return posted(self._host, PATH, asked, ask.tenant)
+
+
+def posted(host: str, path: str, asked: Mapping[str, Any], tenant: Tenant, *more: str) -> bytes:
+    """A request's bytes; `more` are header lines of its own."""
+    body = json.dumps(asked).encode()
+    lines = [
+        f"POST {path} HTTP/1.1",
+        f"host: {host}",
+        "content-type: application/json",
+        f"content-length: {len(body)}",
+        *more,
+        f"x-weir-deadline-ms: {tenant.deadline_ms:g}",
+        *([f"authorization: Bearer {tenant.key}"] if tenant.key else []),
+    ]
+    return ("\r\n".join(lines) + "\r\n\r\n").encode() + body
 
 
 class Kept(Answer):
@@ -63,9 +73,21 @@ class Kept(Answer):
 
 
 def verdict_on(exchange: Exchange) -> Verdict:
-    """What a client may believe of it. The request's own bytes say which nonce it carried."""
-    answer, asked = exchange.answer, NONCE.search(exchange.request)
-    if not isinstance(answer, Kept) or asked is None:
-        raise RuntimeError(f"{answer!r} was not asked or not kept")
-    heard = Heard(answer.status, b"".join(answer.raw), answer.streamed, ended=not exchange.failure)
-    return judge(heard, asked[0].decode(), MAX_TOKENS)
+    """What a client may believe of it."""
+    return judge(heard(exchange), word_of(exchange), MAX_TOKENS)
+
+
+def word_of(exchange: Exchange) -> str:
+    """The nonce with which it was asked: the request's own bytes say. Raises RuntimeError where there is none."""
+    found = NONCE.search(exchange.request)
+    if found is None:
+        raise RuntimeError("a request without a nonce")
+    return found[0].decode()
+
+
+def heard(exchange: Exchange) -> Heard:
+    """Its answer, to be judged. Raises RuntimeError where that was not kept."""
+    answer = exchange.answer
+    if not isinstance(answer, Kept):
+        raise RuntimeError(f"{answer!r} was not kept")
+    return Heard(answer.status, b"".join(answer.raw), answer.streamed, ended=not exchange.failure)

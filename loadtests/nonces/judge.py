@@ -13,6 +13,7 @@ The last two are what must never be.
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from enum import StrEnum
 from typing import Any, NamedTuple
 
@@ -44,8 +45,9 @@ REFUSALS = frozenset(range(400, 600)) - {500}
 DONE = "[DONE]"
 
 
-def judge(heard: Heard, nonce: str, max_tokens: int) -> Verdict:
-    """Everything that has been heard of one answer, against the question."""
+def judge(heard: Heard, nonce: str, max_tokens: int, texts: Sequence[str] = ()) -> Verdict:
+    """Everything that has been heard of one answer, against the question. `texts`: the right ones, if not the usual."""
+    texts = texts or (right(nonce),)
     if any(found != nonce.encode() for found in NONCE.findall(heard.body)):
         return Verdict.FOREIGN
     if not heard.ended:
@@ -53,7 +55,7 @@ def judge(heard: Heard, nonce: str, max_tokens: int) -> Verdict:
     try:
         if heard.status != 200:
             return _refusal(heard)
-        return _stream(heard, nonce, max_tokens) if heard.stream else _whole(heard, nonce, max_tokens)
+        return _stream(heard, texts, max_tokens) if heard.stream else _whole(heard, texts, max_tokens)
     except (ValueError, KeyError, TypeError, IndexError, AttributeError):
         return Verdict.WRONG
 
@@ -64,14 +66,14 @@ def _refusal(heard: Heard) -> Verdict:
     return Verdict.REFUSED if honest else Verdict.WRONG
 
 
-def _whole(heard: Heard, nonce: str, max_tokens: int) -> Verdict:
+def _whole(heard: Heard, texts: Sequence[str], max_tokens: int) -> Verdict:
     said = json.loads(heard.body)
     if "choices" in said:
         choice = said["choices"][0]
         text, finish = choice["message"]["content"], choice["finish_reason"]
     else:
         text, finish = said["text"], "stop"
-    good = text == right(nonce) and finish == "stop" and _counted(said["usage"], max_tokens)
+    good = text in texts and finish == "stop" and _counted(said["usage"], max_tokens)
     return Verdict.RIGHT if good else Verdict.WRONG
 
 
@@ -112,7 +114,7 @@ class _Said:
             self.finish = choice["finish_reason"] or self.finish if "finish_reason" in choice else self.finish
 
 
-def _stream(heard: Heard, nonce: str, max_tokens: int) -> Verdict:
+def _stream(heard: Heard, texts: Sequence[str], max_tokens: int) -> Verdict:
     said, rest = _Said(), ""
     for event in heard.body.decode("utf-8").split("\n\n"):
         rest = event
@@ -123,11 +125,11 @@ def _stream(heard: Heard, nonce: str, max_tokens: int) -> Verdict:
     if said.after or rest:
         return Verdict.WRONG
     if said.error:
-        honest = not marked and right(nonce).startswith(said.text)
+        honest = not marked and any(text.startswith(said.text) for text in texts)
         return Verdict.CUT if honest else Verdict.WRONG
     if not marked:
         return Verdict.DROPPED
-    whole = said.done and said.finish == "stop" and said.text == right(nonce)
+    whole = said.done and said.finish == "stop" and said.text in texts
     good = whole and (said.usage is None or _counted(said.usage, max_tokens))
     return Verdict.RIGHT if good else Verdict.WRONG
 

@@ -21,7 +21,8 @@ last byte, by code that shares nothing with the router (`loadtests/nonces/judge.
 settings but for shorter looks and silences, and an open-loop client that asks {per_s:g} questions a second, half of
 them streams, with a deadline of {deadline_ms:g} ms each. All the while one worker after another is killed and started
 again, or frozen and thawed; and two evil workers take part that answer half of what they are asked with one of
-{tricks} tricks (`loadtests/evil`): cut, mixed, misframed, malformed, silent or endless answers.
+{tricks} tricks (`loadtests/evil`): cut, mixed, misframed, malformed, silent or endless answers. What the machine itself
+stood still after a deadline is held against nobody (`loadtests/stillness.py`).
 """
 
 

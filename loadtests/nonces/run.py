@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections import Counter
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from dataclasses import dataclass
 
+from loadtests.fire.settling import left_over
 from loadtests.fire.stand import key_of
 from loadtests.nonces.asking import Kept, Questions
 from loadtests.nonces.stand import TENANT, stand
@@ -16,6 +17,7 @@ from loadtests.nonces.troubles import Troubles
 from loadtests.openloop.client import Client
 from loadtests.openloop.figures import Figures, figures
 from loadtests.openloop.plan import Plan, Step, Tenant
+from loadtests.stillness import Stillness
 
 PER_S = 110.0
 DEADLINE_MS = 2000.0
@@ -23,7 +25,6 @@ PATIENCE_MS = DEADLINE_MS + 5000.0
 STREAMS = 0.5
 LEAST_REQUESTS, MOST_REQUESTS = 20, 100_000
 SETTLED_WITHIN_S = 10.0
-LOOK_EVERY_S = 0.05
 
 Say = Callable[[str], None]
 
@@ -39,7 +40,7 @@ class Result:
     left: float
 
     @property
-    def honest(self) -> bool:
+    def held(self) -> bool:
         return self.tally.honest and not self.left
 
 
@@ -56,32 +57,24 @@ def plan_of(requests: int, seed: int) -> Plan:
 
 async def play(requests: int, seed: int, say: Say) -> Result:
     """Ask so many questions. Raises StandError where the stand cannot be set up, or its router ends."""
-    plan, tally = plan_of(requests, seed), Tally()
+    plan = plan_of(requests, seed)
     async with stand() as made:
+        still = Stillness(lambda: [made.router.process.pid])
+        tally = Tally(still.between)
         client = Client(
             plan, made.router.url, requests=Questions(made.router.url), answer=Kept, listen=tally.hear
         )  # fmt: skip
         troubles = Troubles(made, plan.seconds)
-        making = asyncio.create_task(troubles.go_on())
+        making, beating = asyncio.create_task(troubles.go_on()), asyncio.create_task(still.beat())
         say(f"{requests:,} questions in {plan.seconds:.0f} s: {len(made.workers)} workers, {len(made.evil)} evil ones")
         try:
             ledger = await client.run(lambda at_s, _: say(f"  {at_s:4.0f} s  {tally!r}") if at_s % 10 < 1 else None)
         finally:
-            making.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await making
+            for task in (making, beating):
+                task.cancel()
+                with contextlib.suppress(asyncio.CancelledError):
+                    await task
         made.router.process.check()
         await troubles.read_evil()
-        left = await _settled(made.inflight)
+        left = await left_over(made.inflight, SETTLED_WITHIN_S)
         return Result(tally, troubles.count, figures(plan, ledger), plan.seconds, left)
-
-
-async def _settled(inflight: Callable[[], Awaitable[float]]) -> float:
-    """What is held once everything that was asked is over: 0, or what stays."""
-    held = 0.0
-    for _ in range(int(SETTLED_WITHIN_S / LOOK_EVERY_S)):
-        held = await inflight()
-        if not held:
-            break
-        await asyncio.sleep(LOOK_EVERY_S)
-    return held

@@ -49,7 +49,7 @@ class Stand:
 
 @asynccontextmanager
 async def stand(
-    *, evil: Sequence[str] = BOTH, workers: int = WORKERS, step_ms: float = STEP_MS
+    *, evil: Sequence[str] = BOTH, workers: int = WORKERS, step_ms: float = STEP_MS, silence_s: float = SILENCE_S
 ) -> AsyncIterator[Stand]:
     """Start the router and the good workers, and stop everything whatever happens."""
     with tempfile.TemporaryDirectory(prefix="weir-nonces-") as name:
@@ -57,7 +57,7 @@ async def stand(
         ports = iter(free_ports(2 * (workers + len(evil) + 1)))
         good = [_worker(folder, f"worker-{index}", next(ports), next(ports), step_ms) for index in range(workers)]
         bad = [_evil(folder, kind, next(ports)) for kind in evil]
-        made = Stand(folder, _router(folder, good, bad, next(ports), next(ports)), good, bad)
+        made = Stand(folder, _router(folder, good, bad, next(ports), next(ports), silence_s), good, bad)
         try:
             for server in (*good, made.router):
                 server.process.start()
@@ -91,7 +91,9 @@ def _evil(folder: Path, kind: str, port: int) -> Server:
     return _server(folder, f"evil-{kind}", command, port, 0)
 
 
-def _router(folder: Path, good: Sequence[Server], evil: Sequence[Server], port: int, metrics_port: int) -> Server:
+def _router(
+    folder: Path, good: Sequence[Server], evil: Sequence[Server], port: int, metrics_port: int, silence_s: float
+) -> Server:
     workers = [_entry(server) for server in (*good, *evil)]
     (folder / "workers.yaml").write_text(json.dumps({"workers": workers}), encoding="utf-8")  # JSON is YAML
     (folder / "tenants.yaml").write_text(tenants_yaml([TENANT]), encoding="utf-8")
@@ -101,7 +103,7 @@ def _router(folder: Path, good: Sequence[Server], evil: Sequence[Server], port: 
         "WORKERS_FILE": str(folder / "workers.yaml"),
         "TENANTS_FILE": str(folder / "tenants.yaml"),
         "RETRIEVAL_URL": NO_RETRIEVAL,
-        "STREAM_SILENCE_S": str(SILENCE_S),
+        "STREAM_SILENCE_S": str(silence_s),
         "PROBE_INTERVAL_S": "0.25",
     }
     return _server(folder, "router", ("services.router",), port, metrics_port, **settings)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 
 from loadtests.nonces.asking import verdict_on
 from loadtests.nonces.judge import Verdict
@@ -19,29 +20,48 @@ FAILED = (400, 422, 502, 504)
 NEVER = (Verdict.FOREIGN, Verdict.WRONG, Verdict.DROPPED)
 
 
-class Tally:
-    """`hear` is told of every try. The first of what must never be are kept, to be looked at."""
+Still = Callable[[float, float], float]
 
-    def __init__(self) -> None:
+
+def _never(begin: float, end: float) -> float:
+    """A machine that does not stand still."""
+    return 0.0
+
+
+class Tally:
+    """`hear` is told of every try. The first of what must never be are kept, to be looked at.
+
+    `still` says how long the machine stood still in a stretch of `perf_counter`: late by that alone is not hung.
+    """
+
+    def __init__(self, still: Still = _never) -> None:
         self.verdicts: Counter[Verdict] = Counter()
         self.refusals: Counter[int] = Counter()
-        self.requests = self.unanswered = self.hung = 0
+        self.requests = self.unanswered = 0
+        self._still = still
+        self._late: list[tuple[float, float, float]] = []
         self.kept: list[tuple[Verdict, bytes, bytes]] = []
 
     def hear(self, row: Row, exchange: Exchange) -> None:
         """See `openloop.client.Listen`."""
         self.requests += 1
         if exchange.failure == GAVE_UP:
-            self.hung += 1
             self.unanswered += 1
             return
-        self.hung += _late_ms(row) > GRACE_MS
+        if (late_ms := _late_ms(row)) > GRACE_MS:
+            self._late.append((exchange.ended_at - late_ms / 1000, exchange.ended_at, late_ms))
         verdict = verdict_on(exchange)
         self.verdicts[verdict] += 1
         if verdict is Verdict.REFUSED:
             self.refusals[exchange.answer.status] += 1
         if verdict in NEVER and len(self.kept) < MOST_KEPT:
             self.kept.append((verdict, exchange.request, b"".join(getattr(exchange.answer, "raw", ()))))
+
+    @property
+    def hung(self) -> int:
+        """Those over later than the grace after their deadline, and those that never were."""
+        late = sum(late_ms - 1000 * self._still(due, end) > GRACE_MS for due, end, late_ms in self._late)
+        return self.unanswered + late
 
     @property
     def failed(self) -> int:

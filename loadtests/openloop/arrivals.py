@@ -1,10 +1,11 @@
 """When each request should be sent, and how big it is: drawn from the plan alone, before the server is asked anything.
 
-A source of arrivals is an iterator of `Ask` in the order of time; a recorded trace can be another.
+A source of arrivals is an iterator of `Ask` in the order of time. A tenant with a recording has its requests from
+there; all others have them drawn.
 
 Rates may change in steps. Arrivals are made in the time of their own clock, which runs `per_s` times as fast as the
-wall's: there a Poisson process has gaps of mean 1 and a paced one of exactly 1, and the moment on the wall at which
-that clock shows x is Lambda^-1(x), where Lambda(t) is the integral of the rate.
+wall's: there the gaps have a mean of 1 (`gaps`), and the moment on the wall at which that clock shows x is
+Lambda^-1(x), where Lambda(t) is the integral of the rate.
 """
 
 from __future__ import annotations
@@ -16,7 +17,10 @@ from dataclasses import dataclass
 from heapq import merge
 from itertools import count
 
+from loadtests.openloop.gaps import gaps
 from loadtests.openloop.plan import Plan, Size, Tenant
+
+LN_2 = math.log(2)
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +33,15 @@ class Ask:
     answer_tokens: int
     stream: bool
 
+    @property
+    def deadline_ms(self) -> float:
+        return self.tenant.deadline_of(self.answer_tokens)
+
+    @property
+    def waits_s(self) -> float:
+        """How long one try is waited for before the client gives up."""
+        return self.tenant.waits_for_s(self.answer_tokens)
+
 
 def asks(plan: Plan) -> Iterator[Ask]:
     """Every request of the plan in the order of time. The same plan gives the same requests."""
@@ -38,7 +51,10 @@ def asks(plan: Plan) -> Iterator[Ask]:
 
 def _of(tenant: Tenant, plan: Plan) -> Iterator[Ask]:
     chance = random.Random(f"{plan.seed}:{tenant.name}")  # one more tenant changes nobody else's arrivals
-    for at_s in moments(tenant, plan.seconds, chance):
+    for request in tenant.recorded:
+        if request.at_s < plan.seconds:
+            yield Ask(*request[:1], tenant, *request[1:], chance.random() < tenant.stream)
+    for at_s in () if tenant.recorded else moments(tenant, plan.seconds, chance):
         yield Ask(
             at_s,
             tenant,
@@ -51,7 +67,8 @@ def _of(tenant: Tenant, plan: Plan) -> Iterator[Ask]:
 def moments(tenant: Tenant, seconds: float, chance: random.Random) -> Iterator[float]:
     """The intended times of a tenant's requests, before `seconds`."""
     ends = [*(step.from_s for step in tenant.steps[1:]), seconds]
-    due, shown = _gap(tenant, chance), 0.0  # on the arrivals' own clock: the next one, and this step's beginning
+    gap = gaps(tenant.arrivals, tenant.cv, chance)
+    due, shown = gap(), 0.0  # on the arrivals' own clock: the next one, and this step's beginning
     for step, end in zip(tenant.steps, ends, strict=True):
         end = min(end, seconds)
         if step.per_s <= 0 or end <= step.from_s:
@@ -59,19 +76,18 @@ def moments(tenant: Tenant, seconds: float, chance: random.Random) -> Iterator[f
         shows_at_end = shown + (end - step.from_s) * step.per_s
         while due < shows_at_end:
             yield step.from_s + (due - shown) / step.per_s
-            due += _gap(tenant, chance)
+            due += gap()
         shown = shows_at_end
-
-
-def _gap(tenant: Tenant, chance: random.Random) -> float:
-    return chance.expovariate(1.0) if tenant.arrivals == "poisson" else 1.0
 
 
 def size(size: Size, chance: random.Random) -> int:
     """Draw a number of tokens."""
-    if size.sigma == 0:
+    if size.law == "exponential":
+        drawn = chance.expovariate(LN_2 / size.median)
+    elif size.sigma == 0:
         return round(size.median)
-    drawn = chance.lognormvariate(math.log(size.median), size.sigma)
+    else:
+        drawn = chance.lognormvariate(math.log(size.median), size.sigma)
     return min(max(1, round(drawn)), size.most)
 
 

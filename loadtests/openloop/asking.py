@@ -2,61 +2,77 @@
 
 Each prompt begins with its own number, so that no cache and no prefix affinity makes one request of them all. Numbers
 and words are one token each to the simulated engine's tokenizer, and close to one to a real one.
+
+A trace has thousands of lengths, and prompts of many kilobytes: what is kept has no prompt in it.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
 from loadtests.openloop.arrivals import Ask
-from loadtests.openloop.plan import Tenant
+from loadtests.openloop.plan import MAX_TOKENS, Tenant
 
 NUMBER = "######"  # where the number goes: six hexadecimal digits
 NUMBERS = 16**6
+REST = "@@@@@@"  # where the rest of the prompt goes
+WORD = b" water"
+WORDS = WORD * MAX_TOKENS
 NO_DEADLINE_MS = 120_000  # a plain worker behind a plain proxy is not told a deadline: this is its longest
 CACHED_SHAPES = 4096
+
+
+class Shape(NamedTuple):
+    """A request without its length, its number and the rest of its prompt."""
+
+    head: bytes
+    until_the_rest: list[bytes]  # split where the number goes
+    end: bytes
+    body_bytes: int
 
 
 class Asking:
     """Makes the requests of a run."""
 
-    __slots__ = ("_host", "_made", "_path", "_prefix", "_route")
+    __slots__ = ("_host", "_path", "_prefix", "_route", "_shapes")
 
     def __init__(self, url: str, route: str) -> None:
         parts = urlsplit(url)
         self._host = parts.netloc
         self._prefix = parts.path.rstrip("/")
         self._path, self._route = _ROUTES[route]
-        self._made: dict[tuple[str, int, int, bool], list[bytes]] = {}
+        self._shapes: dict[tuple[str, int, bool], Shape] = {}
 
     def bytes_of(self, ask: Ask, number: int) -> bytes:
         """The whole request; `number` tells it from all others of the run, tries included."""
-        shape = (ask.tenant.name, ask.prompt_tokens, ask.answer_tokens, ask.stream)
-        pieces = self._made.get(shape)
-        if pieces is None:
-            if len(self._made) >= CACHED_SHAPES:
-                self._made.clear()
-            pieces = self._made[shape] = self._make(ask)
-        return (b"%06x" % (number % NUMBERS)).join(pieces)
+        key = (ask.tenant.name, ask.answer_tokens, ask.stream)
+        shape = self._shapes.get(key)
+        if shape is None:
+            if len(self._shapes) >= CACHED_SHAPES:
+                self._shapes.clear()
+            shape = self._shapes[key] = self._shape(ask)
+        rest = WORDS[: len(WORD) * (ask.prompt_tokens - 1)]
+        told = (b"%06x" % (number % NUMBERS)).join(shape.until_the_rest)
+        return b"%b%d%b%b%b" % (shape.head, shape.body_bytes + len(rest), told, rest, shape.end)
 
-    def _make(self, ask: Ask) -> list[bytes]:
-        """The request, split where its number goes."""
+    def _shape(self, ask: Ask) -> Shape:
         tenant = ask.tenant
-        prompt = NUMBER + " water" * (ask.prompt_tokens - 1)
-        body = json.dumps(self._route(prompt, ask.answer_tokens, ask.stream, tenant), separators=(",", ":"))
-        lines = [
+        body = json.dumps(self._route(NUMBER + REST, ask.answer_tokens, ask.stream, tenant), separators=(",", ":"))
+        before = [
             f"POST {self._prefix}{self._path} HTTP/1.1",
             f"host: {self._host}",
             "content-type: application/json",
-            f"content-length: {len(body)}",
             f"x-tenant: {tenant.name}",
-            f"x-weir-deadline-ms: {tenant.deadline_ms:g}",
+            f"x-weir-deadline-ms: {ask.deadline_ms:.10g}",
             *([f"authorization: Bearer {tenant.key}"] if tenant.key else []),
+            "content-length: ",
         ]
-        return ("\r\n".join(lines) + "\r\n\r\n" + body).encode("ascii").split(NUMBER.encode("ascii"))
+        until_the_rest, end = body.split(REST)
+        numbered = ("\r\n\r\n" + until_the_rest).encode("ascii").split(NUMBER.encode("ascii"))
+        return Shape("\r\n".join(before).encode("ascii"), numbered, end.encode("ascii"), len(body) - len(REST))
 
 
 Body = Callable[[str, int, bool, Tenant], dict[str, Any]]

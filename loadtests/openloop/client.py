@@ -75,6 +75,11 @@ class Client:
         self._over: asyncio.Future[None] | None = None
         self._beat_at = self._lag_s = 0.0
 
+    @property
+    def unasked(self) -> int:
+        """Answers that came on a connection where nobody was waiting for one."""
+        return sum(pool.unasked for pool in self._pools.values())
+
     async def run(self, watch: Watch | None = None) -> Ledger:
         """Send everything and wait for every ending; `watch` is called about once a second."""
         loop = asyncio.get_running_loop()
@@ -142,7 +147,7 @@ class Client:
             self._over.set_result(None)
 
     def _arrive(self, number: int, ask: Ask) -> None:
-        row = Row(number, ask.tenant.name, ask.at_s, ask.tenant.deadline_ms)
+        row = Row(number, ask.tenant.name, ask.at_s, ask.deadline_ms)
         row.stream, row.prompt_tokens, row.asked_tokens = ask.stream, ask.prompt_tokens, ask.answer_tokens
         self.ledger.enter(row)
         self._try(row, ask)
@@ -153,7 +158,7 @@ class Client:
         exchange = Exchange(self._requests.bytes_of(ask, self._sent), partial(self._settle_or_stop, row, ask))
         exchange.answer = self._answer()
         loop = asyncio.get_running_loop()
-        exchange.patience = loop.call_later(ask.tenant.waits_s, exchange.give_up, GAVE_UP)
+        exchange.patience = loop.call_later(ask.waits_s, exchange.give_up, GAVE_UP)
         self._pools[ask.tenant.name].send(exchange)
 
     def _settle_or_stop(self, row: Row, ask: Ask, exchange: Exchange) -> None:

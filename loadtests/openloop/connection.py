@@ -17,6 +17,9 @@ import httptools
 from loadtests.openloop.answer import Answer
 
 CONNECT_TIMEOUT_S = 5.0
+MOST_REST_S = 5.0
+"""A server closes what rests. A connection that has rested for longer is left, as HTTP clients do, lest the request and
+the server's goodbye meet on the way."""
 FRAMING = (b"content-length", b"transfer-encoding")
 
 
@@ -72,7 +75,17 @@ class Exchange:
 class Connection(asyncio.Protocol):
     """One socket. httptools calls the `on_*` methods."""
 
-    __slots__ = ("_began", "_complete", "_exchange", "_framed", "_kept", "_parser", "_pool", "_transport")
+    __slots__ = (
+        "_began",
+        "_complete",
+        "_exchange",
+        "_framed",
+        "_kept",
+        "_parser",
+        "_pool",
+        "_rests_since",
+        "_transport",
+    )
 
     def __init__(self, pool: Pool) -> None:
         self._pool = pool
@@ -83,6 +96,17 @@ class Connection(asyncio.Protocol):
         self._complete = False
         self._framed = False
         self._kept = False
+        self._rests_since = 0.0
+
+    @property
+    def usable(self) -> bool:
+        """Whether it may take another exchange, after its rest."""
+        open_still = self._transport is not None and not self._transport.is_closing()
+        return open_still and perf_counter() - self._rests_since < MOST_REST_S
+
+    def rest(self) -> None:
+        """Nothing is to be sent for now."""
+        self._rests_since = perf_counter()
 
     def send(self, exchange: Exchange) -> None:
         """Send now. The connection must be idle."""
@@ -104,6 +128,7 @@ class Connection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         if self._exchange is None:
+            self._pool.unasked += 1
             self.abort()  # bytes that nobody asked for
             return
         try:
@@ -171,6 +196,7 @@ class Pool:
     """The connections of one tenant, at most `most`; who finds none waits for one, and is late by that."""
 
     def __init__(self, host: str, port: int, most: int) -> None:
+        self.unasked = 0  # answers that came when nobody was waiting for one
         self._host = host
         self._port = port
         self._most = most
@@ -181,9 +207,12 @@ class Pool:
 
     def send(self, exchange: Exchange) -> None:
         """Send on the connection used last, or on a new one, or when one comes free."""
-        if self._idle:
-            self._idle.pop().send(exchange)
-            return
+        while self._idle:
+            connection = self._idle.pop()
+            if connection.usable:
+                connection.send(exchange)
+                return
+            connection.abort()
         self._waiting.append(exchange)
         self._open_another()
 
@@ -212,6 +241,7 @@ class Pool:
             if not exchange.over:
                 connection.send(exchange)
                 return
+        connection.rest()
         self._idle.append(connection)
 
     def lost(self, connection: Connection) -> None:

@@ -7,13 +7,13 @@ a naive count over the whole run credits a long queue that is drained after the 
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 from statistics import fmean
 from typing import Any
 
-from loadtests.openloop.ledger import LATE, ON_TIME, Ledger, Refusal, Row
+from loadtests.openloop.ledger import GAVE_UP, LATE, ON_TIME, Ledger, Refusal, Row
 from loadtests.openloop.plan import Plan
 
 
@@ -60,6 +60,7 @@ class Figures:
     generator_late: float  # share of the requests sent later than the plan's `late_ms`
     valid: bool  # whether that share is small enough for the rest to mean anything
     notes: list[str] = field(default_factory=list)
+    unsent: int = 0  # who gave up before a byte of theirs had left
 
     def as_dict(self) -> dict[str, Any]:
         return asdict(self)
@@ -72,11 +73,11 @@ def figures(plan: Plan, ledger: Ledger) -> Figures:
     refusals = [refusal for refusal in ledger.refusals if begin <= refusal.at_s < end]
     late_share = sum(row.late_s * 1000 > plan.late_ms for row in ledger.rows) / max(1, len(ledger.rows))
     valid = late_share <= plan.max_late_share
-    names = [tenant.name for tenant in plan.tenants]
+    unsent = sum(row.ending == GAVE_UP and row.sent_s is None for row in ledger.rows)
     return Figures(
         window_s=plan.window,
         all=share(rows, refusals, end - begin),
-        tenants={name: share(*_only(name, rows, refusals), end - begin) for name in names},
+        tenants=_by_tenant(plan, rows, refusals),
         requests=len(ledger.rows),
         tries=dict(sorted(ledger.tries.items())),
         late_answers=sum(_sent_late(row, plan.grace_ms) for row in ledger.rows),
@@ -84,7 +85,8 @@ def figures(plan: Plan, ledger: Ledger) -> Figures:
         generator_ms=quantiles(row.late_s for row in ledger.rows),
         generator_late=late_share,
         valid=valid,
-        notes=[] if valid else [_too_late(plan, late_share)],
+        notes=[*([] if valid else [_too_late(plan, late_share)]), *([_unsent(unsent)] if unsent else [])],
+        unsent=unsent,
     )
 
 
@@ -95,8 +97,22 @@ def _too_late(plan: Plan, late_share: float) -> str:
     )
 
 
-def _only(name: str, rows: list[Row], refusals: list[Refusal]) -> tuple[list[Row], list[Refusal]]:
-    return [row for row in rows if row.tenant == name], [each for each in refusals if each.tenant == name]
+def _unsent(unsent: int) -> str:
+    return (
+        f"{unsent:,} of the requests never left: within their patience the server accepted no connection for them, "
+        "or the plan's `connections` had none free"
+    )
+
+
+def _by_tenant(plan: Plan, rows: list[Row], refusals: list[Refusal]) -> dict[str, Share]:
+    """In one pass: a plan may have a thousand tenants."""
+    begin, end = plan.window
+    asked, refused = defaultdict[str, list[Row]](list), defaultdict[str, list[Refusal]](list)
+    for row in rows:
+        asked[row.tenant].append(row)
+    for refusal in refusals:
+        refused[refusal.tenant].append(refusal)
+    return {tenant.name: share(asked[tenant.name], refused[tenant.name], end - begin) for tenant in plan.tenants}
 
 
 def _sent_late(row: Row, grace_ms: float) -> bool:

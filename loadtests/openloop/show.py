@@ -6,21 +6,31 @@ from collections.abc import Iterator
 
 from loadtests.openloop.figures import Figures, Quantiles, Share
 
+SHOWN_TENANTS = 10
+
 
 def lines(figures: Figures) -> Iterator[str]:
     """The summary of a run."""
     begin, end = figures.window_s
     yield f"{figures.requests:,} requests; counted: those that arrived from second {begin:g} to {end:g}"
-    names = {"all": figures.all, **(figures.tenants if len(figures.tenants) > 1 else {})}
-    for name, share in names.items():
+    for name, share in {"all": figures.all, **_busiest(figures.tenants)}.items():
         yield ""
         yield from _share(name, share)
+    if len(figures.tenants) > SHOWN_TENANTS:
+        yield ""
+        yield f"and {len(figures.tenants) - SHOWN_TENANTS} tenants more"
     yield ""
     yield f"tries: {', '.join(f'{name} {count:,}' for name, count in figures.tries.items()) or 'none'}"
     yield f"answers sent after their deadline: {figures.late_answers}"
     yield f"retries invited without a hint: {figures.hintless}"
     yield f"generator late: {_quantiles(figures.generator_ms)}; {figures.generator_late:.2%} beyond the limit"
     yield from figures.notes
+
+
+def _busiest(tenants: dict[str, Share]) -> dict[str, Share]:
+    """Those with the most requests; none where there is one, who is all."""
+    ordered = sorted(tenants.items(), key=lambda each: -each[1].arrivals)
+    return dict(ordered[:SHOWN_TENANTS]) if len(ordered) > 1 else {}
 
 
 def _share(name: str, share: Share) -> Iterator[str]:

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from loadtests.faultproxy.control import controlled
 from loadtests.faultproxy.fault import FREEZE, HEALTHY, REFUSE, RESET, Fault, Mode, read
 from loadtests.faultproxy.proxy import HOST, FaultProxy
+from tests import steady_time
 
 MUCH = 8 * 1024 * 1024
 
@@ -57,7 +58,7 @@ def with_proxy(scenario: Callable[[FaultProxy, Echo], Awaitable[None]], **option
             while asyncio.all_tasks() - {asyncio.current_task()}:  # the proxy has left none, and the echo soon ends
                 await asyncio.sleep(0.001)
 
-    asyncio.run(main())
+    steady_time.run(main())
 
 
 @asynccontextmanager
@@ -285,7 +286,7 @@ def test_a_server_that_is_not_there_ends_the_connection() -> None:
         async with asyncio.timeout(20), FaultProxy(HOST, gone) as proxy, connected(proxy) as (reader, _):
             assert await reader.read() == b""
 
-    asyncio.run(main())
+    steady_time.run(main())
 
 
 def test_lines_on_the_control_port_set_the_fault_and_tell_the_state() -> None:

@@ -14,8 +14,8 @@ import pytest
 
 from loadtests.fire import capacity, readings
 from loadtests.fire.meters import Meter
-from loadtests.fire.processes import ROOT, Process, StandError, free_ports, python, until_ready
-from loadtests.fire.stand import Shape, key_of, stand
+from loadtests.fire.processes import ROOT, Process, StandError, free_ports, get, python, until_ready
+from loadtests.fire.stand import Shape, Stand, key_of, stand
 from loadtests.openloop.client import Client
 from loadtests.openloop.ledger import ON_TIME
 from loadtests.openloop.plan import Plan, Size, Step, Tenant
@@ -116,17 +116,26 @@ def one_tenant(load_per_s: float) -> Plan:
     return Plan(seconds=1, tenants=(tenant,), warmup_s=0, cooldown_s=0)
 
 
+async def read_at_rest(made: Stand) -> readings.Readings:
+    """Once its worker has noticed the end of all that it had been asked."""
+    (worker,) = made.workers
+    while b"weir_worker_inflight 0.0" not in await asyncio.to_thread(get, worker.metrics_url):
+        await asyncio.sleep(0.02)
+    return await readings.read(made)
+
+
 @pytest.mark.stack
+@pytest.mark.alone
 def test_a_stand_measures_answers_counts_and_leaves_nothing_behind() -> None:
     async def played() -> tuple[list[int], Path]:
         async with stand(Shape(workers=1, slots=2, step_ms=5, answer_tokens=2), ["a", "b"]) as made:
-            measured = await capacity.measure(made, seconds=0.5, warm_up_s=0.2)
+            measured = await capacity.measure(made, seconds=1.5, warm_up_s=0.2)
             assert 0 < measured.per_s <= 2 / 0.009  # two slots; a step lasts 4.5 ms at least
             assert measured.tokens_per_s == pytest.approx(2 * measured.per_s)
-            before = await readings.read(made)
+            before = await read_at_rest(made)
             ledger = await Client(one_tenant(30), made.url).run()
             assert {row.ending for row in ledger.rows} == {ON_TIME}
-            used = readings.between(before, await readings.read(made), Meter(), ledger.tries)
+            used = readings.between(before, await read_at_rest(made), Meter(), ledger.tries)
             assert used.meter.requests == len(ledger.rows)
             assert used.miscounted == {}
             assert used.cpu.wall_s > 0.9

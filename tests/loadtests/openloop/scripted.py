@@ -8,13 +8,18 @@ import re
 import socket
 import struct
 from collections import Counter
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import Any, TypeVar
+from unittest import mock
 
+from loadtests.openloop import client, connection
 from loadtests.openloop.client import Client
 from loadtests.openloop.ledger import Ledger
 from loadtests.openloop.plan import Plan, Step, Tenant
+from tests import steady_time
+
+T = TypeVar("T")
 
 TEXT = b'{"choices":[{"index":0,"text":"So it is"}],"usage":{"completion_tokens":4}}'
 REFUSAL = b'{"error":{"message":"full","type":"rate_limit_error","code":"yield"}}'
@@ -86,6 +91,16 @@ async def run(made: Plan, script: Script) -> tuple[Ledger, Server]:
     async with serving(script) as (server, url):
         ledger = await asyncio.wait_for(Client(made, url).run(), 30)
     return ledger, server
+
+
+def steadily(main: Coroutine[Any, Any, T]) -> T:
+    """To its end, in steady time: by that the generator counts too, which has another clock than its loop's."""
+
+    def now() -> float:
+        return asyncio.get_running_loop().time()
+
+    with mock.patch.object(client, "perf_counter", now), mock.patch.object(connection, "perf_counter", now):
+        return steady_time.run(main)
 
 
 def endings(ledger: Ledger) -> Counter[str]:

@@ -10,6 +10,7 @@ from loadtests.openloop.figures import figures, on_time_between, quantile, quant
 from loadtests.openloop.ledger import ENDINGS, GAVE_UP, LATE, ON_TIME, Ledger, Row
 from loadtests.openloop.plan import Plan, Retry, Step, Tenant
 from loadtests.openloop.retry import OBEYED_UP_TO_S, pause_s
+from loadtests.openloop.show import lines
 
 PLAN = Plan(seconds=10, tenants=(Tenant("a", (Step(0, 1),)), Tenant("b", (Step(0, 1),))), warmup_s=3, cooldown_s=3)
 
@@ -115,6 +116,17 @@ def test_a_generator_that_is_late_too_often_makes_the_run_invalid_and_says_so() 
     assert "6.0%" in found.notes[0]
 
 
+def test_who_gave_up_before_a_byte_had_left_is_told_apart() -> None:
+    ledger = Ledger()
+    enter(ledger, 1, GAVE_UP)
+    assert figures(PLAN, ledger).notes == []
+    enter(ledger, 1, GAVE_UP).sent_s = None
+    enter(ledger, 1, "failed:connect").sent_s = None
+    found = figures(PLAN, ledger)
+    assert (found.unsent, found.valid) == (1, True)
+    assert "1 of the requests never left" in found.notes[0]
+
+
 def test_an_invited_retry_without_a_hint_is_found() -> None:
     ledger = Ledger()
     enter(ledger, 1, "refused:yield", hint_ms=None)
@@ -167,3 +179,16 @@ def test_who_asks_again_and_when(
 ) -> None:
     retry = Retry(mode, 3)
     assert pause_s(retry, tried, refused=refused, should_retry=should_retry, hint_ms=hint_ms) == pause
+
+
+def test_of_many_tenants_the_busiest_are_shown() -> None:
+    ledger = Ledger()
+    plan = Plan(seconds=10, tenants=tuple(Tenant(f"t{n}", (Step(0, 1),)) for n in range(12)))
+    for tenant in ("t7", "t7", "t11"):
+        enter(ledger, 4, ON_TIME, tenant=tenant)
+    said = list(lines(figures(plan, ledger)))
+    named = [line.partition(":")[0] for line in said if "offered" in line]
+    assert named[:3] == ["all", "t7", "t11"]
+    assert "and 2 tenants more" in said
+    alone = list(lines(figures(Plan(seconds=10, tenants=plan.tenants[:1]), ledger)))
+    assert sum("offered" in line for line in alone) == 1

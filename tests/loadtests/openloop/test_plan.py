@@ -13,7 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from loadtests.openloop.arrivals import Ask, asks, moments, size
-from loadtests.openloop.plan import Plan, Size, Step, Tenant, load, parse
+from loadtests.openloop.plan import Plan, Size, Step, Tenant
+from loadtests.openloop.planfile import load, parse
 
 PLANS = Path(__file__).parents[3] / "loadtests" / "openloop" / "plans"
 
@@ -27,8 +28,10 @@ def tenant(**changes: Any) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("path", sorted(PLANS.glob("*.toml")), ids=lambda path: path.stem)
-def test_every_committed_plan_can_be_loaded(path: Path) -> None:
-    assert load(path).expected > 0
+def test_every_committed_plan_can_be_loaded(path: Path, tmp_path: Path) -> None:
+    trace = tmp_path / "trace.csv"
+    trace.write_text("t_s,client,input_tokens,output_tokens\n0,a,10,10\n1,b,20,20\n")
+    assert load(path, trace if "trace = {" in path.read_text() else None).expected > 0
 
 
 def test_a_plain_rate_is_one_step_from_the_start() -> None:
@@ -52,6 +55,18 @@ def test_a_plain_rate_is_one_step_from_the_start() -> None:
         (tenant(per_s=-1), "per_s"),
         (tenant(per_s=float("nan")), "per_s"),
         (tenant(arrivals="bursty"), "arrivals"),
+        (tenant(arrivals="recorded"), "recorded"),
+        (tenant(arrivals="gamma", cv=0), "cv"),
+        (tenant(arrivals="gamma", cv=21), "cv"),
+        (tenant(cv=2), "cv is for arrivals that are gamma or weibull"),
+        (tenant(clients=0), "clients"),
+        (tenant(clients=1001), "clients"),
+        (tenant(clients=2.5), "clients"),
+        (tenant(clients=2, skew=-1), "skew"),
+        (tenant(recorded=[]), "recorded: unknown"),
+        (tenant(answer_tokens={"median": 10, "law": "pareto"}), "law"),
+        (tenant(answer_tokens={"median": 10, "law": "exponential", "sigma": 1}), "sigma"),
+        (tenant(deadline_per_token_ms=-1), "deadline_per_token_ms"),
         (tenant(deadline_ms=0), "deadline_ms"),
         (tenant(stream=1.5), "stream"),
         (tenant(retry={"mode": "always"}), "mode"),
@@ -76,7 +91,7 @@ def test_a_file_that_is_no_toml_is_named(tmp_path: Path) -> None:
 
 
 def times(arrivals: str, *steps: tuple[float, float], seconds: float = 10, seed: int = 1) -> list[float]:
-    made = Tenant("a", tuple(Step(*step) for step in steps), arrivals=arrivals)
+    made = Tenant("a", tuple(Step(*step) for step in steps), arrivals=arrivals, cv=3 if arrivals == "gamma" else 1)
     return list(moments(made, seconds, random.Random(seed)))
 
 
@@ -93,7 +108,7 @@ def test_a_step_changes_the_rate_at_its_moment() -> None:
     assert abs(counts[2] - 400) <= 1
 
 
-@pytest.mark.parametrize("arrivals", ["poisson", "paced"])
+@pytest.mark.parametrize("arrivals", ["poisson", "paced", "gamma"])
 def test_a_step_that_changes_nothing_moves_no_arrival(arrivals: str) -> None:
     steps = [(second, 30.0) for second in range(10)]
     assert times(arrivals, *steps) == pytest.approx(times(arrivals, (0, 30.0)))
@@ -145,3 +160,20 @@ def test_a_fixed_size_is_exact_and_a_lognormal_one_has_its_median_and_its_bound(
     assert 90 < statistics.median(drawn) < 110
     assert max(drawn) == 400
     assert min(drawn) >= 1
+
+
+def test_an_exponential_size_has_its_median_and_its_bound() -> None:
+    chance = random.Random(7)
+    drawn = [size(Size(100, law="exponential", most=700), chance) for _ in range(4000)]
+    assert 95 < statistics.median(drawn) < 105
+    assert 130 < statistics.fmean(drawn) < 158  # the median over ln 2, and a little less for the bound
+    assert 1 <= min(drawn) < 5
+    assert max(drawn) == 700
+
+
+def test_a_longer_answer_may_have_a_later_deadline() -> None:
+    (made,) = parse(tenant(deadline_ms=1000, deadline_per_token_ms=40)).tenants
+    assert [Ask(0, made, 1, tokens, False).deadline_ms for tokens in (1, 100, 9999)] == [1040, 5000, 120_000]
+    assert Ask(0, made, 1, 100, False).waits_s == 10
+    (made,) = parse(tenant(deadline_ms=1000, deadline_per_token_ms=40, patience_ms=300)).tenants
+    assert Ask(0, made, 1, 100, False).waits_s == 0.3

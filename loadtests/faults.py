@@ -1,0 +1,45 @@
+"""How a simulated worker is made slow, and well again: `/faults` on its metrics listener.
+
+A fault is put with the time that it lasts, and the worker heals by itself: whoever put it may be killed.
+"""
+
+from __future__ import annotations
+
+import json
+from http.client import HTTPConnection, HTTPException
+from urllib.parse import urlsplit
+
+
+class NoFault(OSError):
+    """A worker did not do it; the message says why."""
+
+
+def put(url: str, slow_factor: float, for_s: float, within_s: float) -> None:
+    """Its steps last so many times as long, for so many seconds from now."""
+    _ask("PUT", url, within_s, {"slow_factor": slow_factor, "for_s": for_s})
+
+
+def mend(url: str, within_s: float) -> None:
+    """It is well at once."""
+    _ask("DELETE", url, within_s)
+
+
+def check(url: str, within_s: float) -> None:
+    """Whether it takes faults at all."""
+    _ask("GET", url, within_s)
+
+
+def _ask(method: str, url: str, within_s: float, body: object = None) -> None:
+    """`url` is the listener's. Raises NoFault."""
+    parts = urlsplit(url)
+    connection = HTTPConnection(parts.hostname or "", parts.port or 80, timeout=within_s)
+    try:
+        data = None if body is None else json.dumps(body)
+        connection.request(method, "/faults", data, {"content-type": "application/json"} if data else {})
+        status = connection.getresponse().status
+    except (OSError, HTTPException) as error:
+        raise NoFault(f"{url}/faults does not answer ({error or type(error).__name__})") from error
+    finally:
+        connection.close()
+    if status != 200:
+        raise NoFault(f"{url}/faults answers with status {status}: is it a simulated worker, in a lab?")

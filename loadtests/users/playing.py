@@ -1,0 +1,142 @@
+"""How Locust plays a scenario: chosen when a run begins, checked before any load is sent, summed up at its end.
+
+Locust finds a user and a shape among the names of its locustfile; the users of a scenario's groups take that user's
+place when a run begins. Nothing is imported from the services: this is a client, and it knows what any client could.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import gevent
+from locust import events
+
+from loadtests.target import refusal
+from loadtests.users.run import Run
+from loadtests.users.scenario import Scenario, load, names
+from loadtests.users.shapes import Places, Stages
+from loadtests.users.summary import onto_page, text, write
+from loadtests.users.trouble import NoFaults, Trouble, urls_of
+from loadtests.users.visitor import GRACE_S, Visitor, of_group
+
+DEFAULT_HOST = "http://127.0.0.1:8000"
+NOT_MADE = 2  # the exit status of a scenario that could not be played
+FAILED = 1
+
+
+class Anybody(Visitor):
+    """Nobody is of this kind for long: each scenario brings its own."""
+
+
+class Scenarios(Stages):
+    """Which scenario is read when a run begins: on Locust's page it may be chosen anew each time."""
+
+    def __init__(self) -> None:
+        super().__init__(lambda: begin(self.runner.environment) if self.runner else None)
+
+
+@events.init_command_line_parser.add_listener
+def options(parser: Any) -> None:
+    """Three of our own; Locust's page shows the first two."""
+    parser.add_argument(
+        "--scenario", choices=names(), default="baseline", env_var="SCENARIO",
+        help="What to play: a file in loadtests/scenarios",
+    )  # fmt: skip
+    parser.add_argument(
+        "--share", type=float, default=1.0,
+        help="Every stage lasts this share of its time, and at least three seconds: to try whether all works",
+    )  # fmt: skip
+    parser.add_argument(
+        "--out", default="", env_var="LOAD_OUT", include_in_web_ui=False,
+        help="Folder for summary.txt and summary.json",
+    )  # fmt: skip
+
+
+@events.init.add_listener
+def prepare(environment: Any, **_: Any) -> None:
+    """What Locust must know before it begins."""
+    environment.host = environment.host or DEFAULT_HOST
+    environment.dispatcher_class = Places
+    environment.run_data = None
+    if environment.web_ui is None:  # while a shape runs headless, Locust does not obey SIGTERM: end with the summary
+        gevent.signal_handler(signal.SIGTERM, environment.runner.quit)
+    else:
+        environment.web_ui.app.add_url_rule("/summary", view_func=lambda: _summary_page(environment))
+
+
+def begin(environment: Any) -> Run | None:
+    """A new run with empty books. None, and a word about why, where it cannot be played: then nothing is sent."""
+    if why := refusal(environment.host) or _unplayable(environment):
+        logging.getLogger("loadtests").error(why)  # on Locust's page, too
+        return None
+    scenario = _chosen(environment)
+    environment.profile = scenario.name
+    environment.user_classes = [of_group(group) for group in scenario.groups]
+    environment.stop_timeout = scenario.longest_wait_s + GRACE_S  # who has asked may hear the answer
+    urls = urls_of(os.environ, environment.host) if scenario.breaks_something else []
+    environment.run_data = Run(scenario, Trouble(urls))
+    environment.run_data.lateness.start()
+    print(f"\n{scenario.name}, {scenario.seconds:g} s: {scenario.asks}\n{scenario.caption}", flush=True)
+    return environment.run_data
+
+
+def _chosen(environment: Any) -> Scenario:
+    return load(environment.parsed_options.scenario).shortened(float(environment.parsed_options.share))
+
+
+def _unplayable(environment: Any) -> str:
+    """Empty if the chosen scenario can be played here; else why not."""
+    try:
+        scenario = _chosen(environment)
+        if scenario.breaks_something:
+            Trouble(urls_of(os.environ, environment.host)).check()
+    except NoFaults as error:
+        return (
+            f"{environment.parsed_options.scenario} slows simulated workers, and here it cannot: {error}. "
+            "loadtests/README.md says where it can."
+        )
+    except ValueError as error:
+        return str(error)
+    return ""
+
+
+@events.test_stop.add_listener
+def summarise(environment: Any, **_: Any) -> None:
+    """Print how the requests ended, and write it where it is wanted."""
+    run: Run | None = environment.run_data
+    if run is None or run.ended:
+        return
+    run.finish()
+    print(f"\n{text(run)}\n", flush=True)
+    if environment.parsed_options.out:
+        write(run, environment.host, Path(environment.parsed_options.out))
+
+
+def _summary_page(environment: Any) -> tuple[str, dict[str, str]]:
+    """Of the run that goes on, or of the last one."""
+    run: Run | None = environment.run_data
+    told = text(run) if run is not None else "No scenario has been played yet."
+    return told + "\n", {"content-type": "text/plain; charset=utf-8"}
+
+
+@events.quitting.add_listener
+def leave(environment: Any, **_: Any) -> None:
+    """The exit status is what users met. Locust has written its page by now, and the summary goes onto it."""
+    run: Run | None = environment.run_data
+    if run is None:
+        environment.process_exit_code = NOT_MADE if environment.web_ui is None else 0
+        return
+    if run.ledger.count("failed") or not run.ledger.total:
+        environment.process_exit_code = FAILED
+    page = Path(environment.parsed_options.html_file or "")
+    if page.is_file():
+        _rewrite(page, lambda old: onto_page(old, run))
+
+
+def _rewrite(path: Path, change: Callable[[str], str]) -> None:
+    path.write_text(change(path.read_text(encoding="utf-8")), encoding="utf-8")

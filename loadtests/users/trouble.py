@@ -1,0 +1,113 @@
+"""What a scenario breaks on purpose: simulated workers whose steps last longer for a while.
+
+A fault is put for three seconds and put again every second: whoever put it may be killed, and three seconds later the
+worker is well. Faults go to this machine, or to `worker-N` of the compose network, and nowhere else.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from time import perf_counter
+from urllib.parse import urlsplit
+
+from loadtests import faults
+from loadtests.target import refusal
+from loadtests.users.scenario import Stage
+
+LEASE_S = 3.0
+WITHIN_S = 1.0
+METRICS_OFFSET = 1000  # `weir up` puts a worker's metrics listener so far above its port
+DEFAULT_ROUTER_PORT = 8000
+DEFAULT_WORKER_PORT = 8010
+DEFAULT_WORKERS = 2
+MOST_WORKERS = 64
+
+_COMPOSE_WORKER = re.compile(r"http://worker-\d{1,3}(:\d{1,5})?")
+
+
+class NoFaults(Exception):
+    """The workers cannot be slowed; the message says why, and what to do."""
+
+
+class Trouble:
+    """Follows the stages, a look every second. Afterwards it can tell when something was broken."""
+
+    def __init__(self, urls: Sequence[str], now: Callable[[], float] = perf_counter) -> None:
+        self._urls = list(urls)
+        self._now = now
+        self._slowed: list[str] = []
+        self.windows: list[tuple[float, float]] = []  # from when until when a fault could be felt; the last one grows
+        self.missed = 0
+
+    def check(self) -> None:
+        """Raises NoFaults unless every worker takes faults."""
+        if not self._urls:
+            raise NoFaults("it is not known where their workers take faults: set FAULT_URLS, or WORKER_PORT")
+        for url in self._urls:
+            try:
+                faults.check(url, WITHIN_S)
+            except faults.NoFault as error:
+                raise NoFaults(str(error)) from None
+
+    def follow(self, stage: Stage | None) -> None:
+        """What this stage wants broken is broken for the next seconds; what the last one broke is mended."""
+        wanted = _which(self._urls, stage)
+        for url in [url for url in self._slowed if url not in wanted]:
+            _done(faults.mend, url)
+        if self._slowed and not wanted:
+            self._felt_until_now()
+        if wanted and stage is not None:
+            self._put(wanted, stage.slow_factor)
+        self._slowed = wanted
+
+    def mend(self) -> None:
+        """Nothing is to be broken any more."""
+        self.follow(None)
+
+    def felt(self, began: float, ended: float) -> bool:
+        """Whether something was broken while this request was under way."""
+        return any(began < until and start < ended for start, until in self.windows)
+
+    def _put(self, urls: Sequence[str], factor: float) -> None:
+        if not self._slowed:
+            self.windows.append((self._now(), self._now() + LEASE_S))
+        self.missed += sum(not _done(faults.put, url, factor, LEASE_S) for url in urls)
+        start, _ = self.windows[-1]
+        self.windows[-1] = (start, self._now() + LEASE_S)
+
+    def _felt_until_now(self) -> None:
+        start, until = self.windows[-1]
+        self.windows[-1] = (start, min(until, self._now()))
+
+
+def urls_of(environment: Mapping[str, str], host: str) -> list[str]:
+    """The metrics listeners of the workers behind this router. Raises NoFaults where an address is none of this lab's.
+
+    FAULT_URLS names them. Else they are where `weir up` puts them, if either both ports are the usual ones or
+    WORKER_PORT was given: another stack's workers must not be slowed by mistake.
+    """
+    named = [url for url in environment.get("FAULT_URLS", "").split(",") if url]
+    if not named and (environment.get("WORKER_PORT") or urlsplit(host).port == DEFAULT_ROUTER_PORT):
+        first = int(environment.get("WORKER_PORT") or DEFAULT_WORKER_PORT) + METRICS_OFFSET
+        count = min(int(environment.get("WORKERS_COUNT") or DEFAULT_WORKERS), MOST_WORKERS)
+        named = [f"http://127.0.0.1:{first + index}" for index in range(count)]
+    for url in named:
+        if refusal(url) and not _COMPOSE_WORKER.fullmatch(url):
+            raise NoFaults(f"{url} is neither on this machine nor a worker of the compose network")
+    return named
+
+
+def _which(urls: Sequence[str], stage: Stage | None) -> list[str]:
+    if stage is None or not stage.breaks_something:
+        return []
+    return list(urls) if stage.slow_workers == "all" else list(urls[:1])
+
+
+def _done(ask: Callable[..., None], url: str, *more: float) -> bool:
+    """Whether the worker did it."""
+    try:
+        ask(url, *more, within_s=WITHIN_S)
+    except faults.NoFault:
+        return False
+    return True

@@ -1,0 +1,51 @@
+"""Load tests know of the services what any client could: what they measure must not be what they are made of."""
+
+from __future__ import annotations
+
+import ast
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+FILES = sorted((ROOT / "loadtests").rglob("*.py"))
+A_WORKER = "peers/worker.py"  # no client, but the simulated worker itself with one more door
+
+
+def within(path: Path) -> str:
+    return path.relative_to(ROOT / "loadtests").as_posix()
+
+
+def imported(path: Path) -> Iterator[str]:
+    """Modules, as they are called in full. `from a import b` may name a module too, so it is a.b."""
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert not node.level, f"{path} imports by dots"
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+
+
+def test_of_the_services_the_lab_alone_lends_its_tools() -> None:
+    """Embedded stores, free ports, traces, pictures: nothing that answers a request."""
+    for path in FILES:
+        if within(path) != A_WORKER:
+            wrong = [name for name in imported(path) if name.startswith("services") and "services.lab." not in name]
+            assert not wrong, f"{within(path)} imports {wrong}"
+
+
+def test_who_misbehaves_and_who_judges_takes_nothing_of_the_services_at_all() -> None:
+    for path in FILES:
+        if within(path).split("/")[0] in ("evil", "faultproxy", "nonces", "fire", "users"):
+            assert not [name for name in imported(path) if name.startswith("services")], within(path)
+
+
+def test_what_locust_plays_needs_nothing_but_locust() -> None:
+    """In Locust's own container there is nothing else."""
+    ours = [path for path in FILES if within(path).split("/")[0] == "users" or "/" not in within(path)]
+    names = tuple(".".join(path.relative_to(ROOT).with_suffix("").parts) for path in ours)
+    assert {"loadtests.locustfile", "loadtests.users.playing"} <= {*names}
+    for path in ours:
+        for name in imported(path):
+            there = f"{name}.".startswith(tuple(f"{each}." for each in names))
+            assert there or name.split(".")[0] in {"gevent", "locust", *sys.stdlib_module_names}, f"{path} needs {name}"
