@@ -15,7 +15,7 @@ import typer
 import uvloop
 from rich.console import Console
 
-from bench import core, disconnects, report, retrieval, router, simulator, startup, worker
+from bench import core, disconnects, generator, report, retrieval, router, simulator, startup, worker
 from bench.figure import Figure, median
 from bench.governor import short as governor
 from services.lab.machine import describe
@@ -35,6 +35,7 @@ class Part(StrEnum):
     SIMULATOR = "simulator"
     CORE = "core"
     GOVERNOR = "governor"
+    GENERATOR = "generator"
 
 
 Measure = Callable[[float], Awaitable[list[Figure]]]
@@ -68,6 +69,7 @@ def _measure(part: Part, seconds: float, console: Console) -> Sequence[Figure]:
         Part.SIMULATOR: simulator.measure,
         Part.CORE: core.measure,
         Part.GOVERNOR: governor.measure,
+        Part.GENERATOR: generator.measure,
     }
     runs = []
     for run in range(times := ROUTER_RUNS if part is Part.ROUTER else 1):

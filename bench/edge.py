@@ -21,9 +21,10 @@ from bench.router import CONNECTIONS, chat
 from services.core.outcome import Outcome
 from services.runtime.drain import Drain
 from services.runtime.errors import Refused
-from services.runtime.http import Exchange, Readiness, Service, become_task
+from services.runtime.http import Exchange, become_task
 from services.runtime.log import Log
 from services.runtime.serve import Process, run
+from services.runtime.service import Readiness, Service
 from services.runtime.telemetry import metrics_app, new_registry
 
 PORT = 28500

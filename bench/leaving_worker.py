@@ -18,9 +18,10 @@ import uvloop
 
 from services.contracts.generate import Done, GenerateRequest, Timings, Token, Usage, WorkerStatus
 from services.runtime.drain import Drain
-from services.runtime.http import Exchange, Handler, Readiness, Service
+from services.runtime.http import Exchange, Handler
 from services.runtime.log import Log
 from services.runtime.serve import Process, running
+from services.runtime.service import Readiness, Service
 from services.runtime.telemetry import metrics_app, new_registry
 
 SLOTS = 64

@@ -26,8 +26,9 @@ Retrieval is measured here in short, on a small tenant; `python -m bench.retriev
 and its page says how. Uncached retrievals are all different questions, and only those count that were answered from
 the database within a budget of 100 ms. Memory is resident memory, child processes included. A start is timed from the
 command to the line that says so, with all packages installed and the page cache warm. The simulator is measured in
-processor time, at ten times capacity. The governor has one core, its client another; there is more in governor.md. A
-machine that is busy with other things moves every figure.
+processor time, at ten times capacity. The governor has one core, its client another; there is more in governor.md. The
+generator is the open loop that the load tests use: one core, before a stub on the other. A machine that is busy with
+other things moves every figure.
 """
 
 

@@ -101,13 +101,14 @@ async def fill() -> list[Connection]:
     held: list[Connection] = []
     for _ in range(2):
         holder = await connect(ROUTER_PORT, Tally())
-        holder.ask(post(ROUTER_PORT, "/v1/chat/completions", chat("hang"))).add_done_callback(_forget)
+        holder.ask(post(ROUTER_PORT, "/v1/chat/completions", chat("hang"))).add_done_callback(forget)
         held.append(holder)
         await asyncio.sleep(0.2)
     return held
 
 
-def _forget(done: asyncio.Future[None]) -> None:
+def forget(done: asyncio.Future[None]) -> None:
+    """Nobody asks how it ended."""
     if not done.cancelled():
         done.exception()
 

@@ -19,7 +19,7 @@ from pathlib import Path
 
 from bench.figure import Figure
 from bench.machine import rss_mb
-from services.lab.config import GOVERNOR_METRICS_OFFSET, METRICS_OFFSET
+from services.lab.config import GOVERNOR_METRICS_OFFSET, METRICS_OFFSET, STORM_METRICS_OFFSET
 from services.lab.ports import free_port, is_free
 
 UP_WITHIN_S, DOWN_WITHIN_S = 120.0, 30.0
@@ -48,6 +48,7 @@ def _environment(data: Path) -> dict[str, str]:
     ports = {name: _port_with_metrics() for name in ("ROUTER_PORT", "RETRIEVAL_PORT")}
     ports |= {name: free_port() for name in ("EMBEDDED_POSTGRES_PORT", "EMBEDDED_REDIS_PORT")}
     ports["GOVERNOR_PORT"] = _port_with_metrics(offset=GOVERNOR_METRICS_OFFSET)
+    ports["STORM_PORT"] = _port_with_metrics(offset=STORM_METRICS_OFFSET)
     own = {"WORKER_PORT": str(_port_with_metrics(several=2)), "WORKERS_COUNT": "2", "DATA_DIR": str(data)}
     return {**os.environ, **own, **{name: str(port) for name, port in ports.items()}}
 

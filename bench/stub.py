@@ -90,7 +90,7 @@ class Stub(asyncio.Protocol):
 
 
 async def main(port: int) -> None:
-    server = await asyncio.get_running_loop().create_server(Stub, "127.0.0.1", port)
+    server = await asyncio.get_running_loop().create_server(Stub, "127.0.0.1", port, backlog=4096)
     await server.serve_forever()
 
 

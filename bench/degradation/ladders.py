@@ -16,7 +16,7 @@ from services.core.weir import Weir
 from services.router import __main__ as router
 from services.router import app
 from services.router.config import RouterSettings
-from services.router.tenants import Tenants
+from services.router.tenancy.tenants import Tenants
 
 OFF, RETRIEVAL, WHOLE = "off", "retrieval only", "whole"
 

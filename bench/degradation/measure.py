@@ -20,9 +20,9 @@ from bench.degradation.stand import AMPLE_MS, DEADLINE_MS, SLOTS, USUAL_MS, Stan
 from loadtests.faultproxy.fault import HEALTHY, Fault
 from services.contracts.search import Passage
 from services.core.ladder import LADDER, Level
-from services.router import prompt
 from services.router.config import RouterSettings
-from services.router.prompt import estimate_tokens
+from services.router.passages import prompt
+from services.router.passages.prompt import estimate_tokens
 
 LOADS = (1.0, 1.5, 2.0, 3.0)
 RETRIEVAL_LOADS = (1.0, 2.0)
