@@ -9,8 +9,11 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import os
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
+from pathlib import Path
 
 import asyncpg
 import pytest
@@ -22,12 +25,31 @@ from services.lab import valkey as valkey_server
 from services.lab.ports import free_port
 from services.lab.postgres import EmbeddedPostgres
 from services.lab.valkey import EmbeddedValkey
+from tests.alone import Floor
 
-# A slow machine is no defect: properties have no time limit. A failure prints a blob that replays it.
+# A slow machine is no defect: properties have no time limit. A failure prints a blob that replays it. The examples are
+# the same each time: what was green is green until something is changed. `--hypothesis-profile=explore` tries others.
 hypothesis_settings.register_profile(
-    "weir", deadline=None, print_blob=True, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large]
+    "weir",
+    deadline=None,
+    print_blob=True,
+    derandomize=True,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
 )
+hypothesis_settings.register_profile("explore", hypothesis_settings.get_profile("weir"), derandomize=False)
 hypothesis_settings.load_profile("weir")
+
+SEVERAL_PROCESSES = "PYTEST_XDIST_TESTRUNUID" in os.environ
+ROOT = Path(__file__).parents[1]
+FLOOR = Floor(turnstile=ROOT / "constraints.txt", floor=ROOT / "pyproject.toml")
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
+    """Keep other tests away while one runs that is marked `alone`. Outside of the time limit: waiting is no fault."""
+    alone = item.get_closest_marker("alone") is not None
+    with FLOOR.held(alone=alone) if SEVERAL_PROCESSES else nullcontext():
+        return (yield)
 
 
 @pytest.fixture(scope="session")
@@ -62,9 +84,21 @@ def database_names() -> Iterator[str]:
 @pytest.fixture
 def postgres_url(postgres: EmbeddedPostgres, database_names: Iterator[str]) -> Iterator[str]:
     """The address of a fresh, empty database; it is dropped afterwards."""
+    with _database(postgres, next(database_names)) as url:
+        yield url
+
+
+@pytest.fixture(scope="module")
+def postgres_url_of_file(postgres: EmbeddedPostgres, database_names: Iterator[str]) -> Iterator[str]:
+    """The same, one for all tests of a file: they fill it once, and then only read."""
+    with _database(postgres, next(database_names)) as url:
+        yield url
+
+
+@contextmanager
+def _database(postgres: EmbeddedPostgres, name: str) -> Iterator[str]:
     if not postgres.running:
         postgres.start()
-    name = next(database_names)
     asyncio.run(_execute(postgres.url, f"CREATE DATABASE {name}"))
     yield postgres.url.rsplit("/", 1)[0] + f"/{name}"
     if postgres.running:

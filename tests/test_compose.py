@@ -11,6 +11,7 @@ import pytest
 import yaml
 
 from services.governor.config import GovernorSettings
+from services.lab.storm.config import StormSettings
 from services.retrieval.config import RetrievalSettings
 from services.router.config import RouterSettings
 from services.runtime.settings import ServiceSettings
@@ -23,6 +24,7 @@ SETTINGS: dict[str, type[ServiceSettings]] = {
     "router": RouterSettings,
     "retrieval": RetrievalSettings,
     "governor": GovernorSettings,
+    "storm": StormSettings,
     "seed": RetrievalSettings,
     "worker-0": WorkerSettings,
     "worker-1": WorkerSettings,
@@ -34,6 +36,7 @@ FROM_THE_IMAGE = {
     "router",
     "retrieval",
     "governor",
+    "storm",
     "worker-0",
     "worker-1",
     *MODEL_WORKERS,
@@ -93,10 +96,10 @@ def test_a_stop_reaches_what_it_is_meant_for(name):
     assert SERVICES[name]["init"] is not changes_user
 
 
-def test_the_stores_are_reached_by_retrieval_alone():
+def test_the_stores_are_reached_by_retrieval_alone_and_by_the_storm_bench_that_silences_one():
     assert COMPOSE["networks"]["store"]["internal"]
     assert {name for name, service in SERVICES.items() if "store" in service["networks"]} == {
-        "postgres", "redis", "retrieval", "seed",
+        "postgres", "redis", "retrieval", "seed", "storm",
     }  # fmt: skip
 
 
@@ -118,17 +121,34 @@ def test_every_image_of_ours_has_its_target_its_source_and_the_settings_that_com
     """`docker compose build` needs a target; the target a tree, an entry point and a check on its own port."""
     dockerfile = (ROOT / "services" / "Dockerfile").read_text(encoding="utf-8")
     (copied,) = re.findall(r"for service in ([a-z ]+); do", dockerfile)
+    modules = {service: f"services.{service}" for service in copied.split()} | {"storm": "services.lab.storm"}
+    assert "cp -a lab/__init__.py lab/storm /tree/storm/services/lab/" in dockerfile
     stages = dict(re.findall(r"^FROM \S+ AS (\S+)\n(.*?)(?=^FROM |\Z)", dockerfile, re.MULTILINE | re.DOTALL))
-    for service in copied.split():
+    for service, module in modules.items():
         stage = stages[service]
         assert f"COPY --from=source /tree/{service} /app" in stage
-        assert f'ENTRYPOINT ["python", "-m", "services.{service}"]' in stage
+        assert f'ENTRYPOINT ["python", "-m", "{module}"]' in stage
         variable = f"{service.upper()}_PORT"
         port = next(each for each in SETTINGS if each.startswith(service))
         assert f"ENV {variable}={SERVICES[port]['environment'][variable]}" in stage
         assert f'healthcheck.py "${variable}"' in stage
     targets = {service["build"]["target"] for service in SERVICES.values() if "build" in service}
-    assert targets - {"worker-torch"} == set(copied.split())
+    assert targets - {"worker-torch"} == set(modules)
+
+
+def test_the_storm_bench_reaches_nothing_outside_and_is_reached_by_the_router_alone():
+    """What can put the lab under load, slow its workers and silence its cache has no port on any machine."""
+    storm = SERVICES["storm"]
+    assert "ports" not in storm
+    assert set(storm["networks"]) == {"fleet", "store"}
+    assert SERVICES["router"]["environment"]["STORM_URL"] == "http://storm:8090"
+    assert storm["environment"]["TENANTS_FILE"] == "${TENANTS_FILE:+/etc/weir/tenants.yaml}"
+
+
+def test_only_what_publishes_no_port_takes_faults_from_its_network():
+    trusting = {name for name, service in SERVICES.items() if service.get("environment", {}).get("LAB_NETWORK")}
+    assert trusting - {"router"} == {"worker-0", "worker-1", *MODEL_WORKERS, "model"}
+    assert not any("ports" in SERVICES[name] for name in trusting - {"router"})
 
 
 def test_nothing_of_torch_is_built_or_started_without_a_profile():

@@ -44,6 +44,13 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
         return self._jumping.now
 
 
+def stand_still(seconds: float) -> None:
+    """The process gets no processor for so long: whatever was due meanwhile is late."""
+    loop = asyncio.get_running_loop()
+    assert isinstance(loop, VirtualTimeLoop)
+    loop._jumping.now += seconds
+
+
 def run(main: Coroutine[Any, Any, T]) -> T:
     """Run a coroutine to its end in virtual time."""
     with asyncio.Runner(loop_factory=VirtualTimeLoop) as runner:

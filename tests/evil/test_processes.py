@@ -2,6 +2,9 @@
 
 Eight clients ask again and again, each question with a nonce of its own. Whatever is done to a worker, an answer is
 the right one to the last byte, or an honest word that there is none.
+
+Three workers, of which a test loses one: a machine that takes the processor from another one for as long as a probe
+waits leaves a third, so that a refusal is the router's fault and never the machine's.
 """
 
 from __future__ import annotations
@@ -21,8 +24,10 @@ from loadtests.nonces.judge import Heard, Verdict, judge
 from loadtests.nonces.prompt import nonce, prompt
 from loadtests.nonces.stand import TENANT, Stand, stand
 
-pytestmark = pytest.mark.stack
+pytestmark = [pytest.mark.stack, pytest.mark.alone]
 CALLERS = 8
+WORKERS = 3
+SILENCE_S = 3.0  # longer than any machine stands still: who is cut for silence was frozen by the test
 STEP_MS = 20.0  # an answer takes a third of a second: what is done to its worker meets it halfway
 WITHIN_S = 25.0
 NUMBERS = count(1)
@@ -31,9 +36,9 @@ HEADERS = {"authorization": f"Bearer {key_of(TENANT)}", "x-weir-deadline-ms": "2
 
 @pytest.fixture
 def standing() -> Iterator[Stand]:
-    """Two workers and a router. New ones for each test: who dies often is left alone for longer each time."""
+    """Workers and a router. New ones for each test: who dies often is left alone for longer each time."""
     with asyncio.Runner() as runner:
-        made: AbstractAsyncContextManager[Stand] = stand(evil=(), workers=2, step_ms=STEP_MS)
+        made: AbstractAsyncContextManager[Stand] = stand(evil=(), workers=WORKERS, step_ms=STEP_MS, silence_s=SILENCE_S)
         try:
             yield runner.run(made.__aenter__())
         finally:
@@ -59,6 +64,8 @@ async def ask(client: httpx2.AsyncClient, stream: bool) -> Verdict:
     reply = await client.post(PATH, json=body)
     verdict = judge(Heard(reply.status_code, reply.content, stream and reply.status_code == 200), mark, MAX_TOKENS)
     assert verdict not in (Verdict.WRONG, Verdict.FOREIGN, Verdict.DROPPED), reply.text
+    if verdict is Verdict.REFUSED:
+        print(f"refused with {reply.status_code}: {reply.text}")  # pytest shows it where a refusal is a fault
     return verdict
 
 
@@ -80,16 +87,27 @@ async def asking(made: Stand, told: list[Verdict], stream: bool) -> AsyncIterato
             leaving.set()
 
 
-def done_to(made: Stand, victim: Server, stream: bool, trouble: Callable[[], Awaitable[None]]) -> list[Verdict]:
-    """What the clients were told while this was done to a worker that had work, and after it was well again."""
+def done_to(
+    made: Stand, victim: Server, stream: bool, trouble: Callable[[], Awaitable[None]], *, lost: bool = False
+) -> list[Verdict]:
+    """What the clients were told while this was done to a worker that had work, and after it was well again.
+
+    `lost`: it is not well again before the router has taken from it what it held.
+    """
     told: list[Verdict] = []
 
     async def more(than: int) -> None:
         goal = len(told) + than
         await soon(lambda: _true(len(told) >= goal), f"{than} answers more")
 
+    async def held() -> float:
+        return await made.read("weir_worker_inflight", f'"{victim.process.name}"')
+
     async def busy() -> bool:
-        return await made.read("weir_worker_inflight", f'"{victim.process.name}"') >= 3
+        return await held() >= 3
+
+    async def empty() -> bool:
+        return await held() == 0
 
     async def main() -> None:
         async with asking(made, told, stream):
@@ -97,6 +115,8 @@ def done_to(made: Stand, victim: Server, stream: bool, trouble: Callable[[], Awa
             await soon(busy, "the victim has something to lose")
             await trouble()
             await more(40)
+            if lost:
+                await soon(empty, "what the victim held is taken from it")
             if not victim.process.running:
                 victim.process.start()
             victim.process.thaw()
@@ -154,7 +174,7 @@ def test_what_a_lost_worker_had_begun_is_cut_and_says_so_and_the_rest_is_made_an
     standing: Stand, trouble: Callable[[Server], Awaitable[None]], stream: bool
 ) -> None:
     before = retries(standing)
-    told = done_to(standing, standing.workers[0], stream, lambda: trouble(standing.workers[0]))
+    told = done_to(standing, standing.workers[0], stream, lambda: trouble(standing.workers[0]), lost=True)
     cut = told.count(Verdict.CUT)
     assert set(told) <= ({Verdict.RIGHT, Verdict.CUT} if stream else {Verdict.RIGHT}), told
     assert cut + retries(standing) - before >= 1, "what the victim held was made anew, or said to be cut"
@@ -176,7 +196,7 @@ def test_workers_killed_one_after_the_other_leave_no_answer_half_told(standing: 
             worker.process.start()
             await ready(worker)
 
-    first, second = standing.workers
+    first, second, _ = standing.workers
     told = done_to(standing, first, stream, lambda: one_after_the_other(first, second, first))
     assert Verdict.RIGHT in told
     assert set(told) <= {Verdict.RIGHT, Verdict.CUT, Verdict.REFUSED}

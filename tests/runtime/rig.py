@@ -10,9 +10,10 @@ from typing import Any
 
 from services.runtime.drain import Drain
 from services.runtime.guard import GuardLimits
-from services.runtime.http import Handler, Readiness, Service
+from services.runtime.http import Handler
 from services.runtime.log import Log
 from services.runtime.serve import HttpListener, Process, running
+from services.runtime.service import Readiness, Service
 from services.runtime.telemetry import metrics_app, new_registry
 
 

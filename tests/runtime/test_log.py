@@ -23,14 +23,18 @@ def test_a_line_says_when_who_and_what_and_then_its_fields() -> None:
     log = Log('odd "service"\n', stream=stream)
     log.info('said "no"\n', outcome=Outcome.YIELD, ms=1.5, nothing=None, text="é\u2028")
     log.warning("no fields")
+    log.write("INFO", "begun", {"late": 2}, b'"early":"1"')
+    log.write("INFO", "begun", {}, b'"early":"1"')
     log.close()
-    first, second = lines_of(stream)
+    first, second, third, fourth = lines_of(stream)
     assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z", first.pop("time"))
     assert first == {
         "level": "INFO", "service": 'odd "service"\n', "event": 'said "no"\n',
         "outcome": "yield", "ms": 1.5, "nothing": None, "text": "é\u2028",
     }  # fmt: skip
     assert list(second) == ["time", "level", "service", "event"]
+    assert list(third.items())[3:] == [("event", "begun"), ("early", "1"), ("late", 2)]
+    assert list(fourth.items())[3:] == [("event", "begun"), ("early", "1")]
 
 
 def test_what_is_below_the_level_is_not_written() -> None:

@@ -40,6 +40,33 @@ def get(path: str, *headers: str) -> bytes:
     return "\r\n".join([f"GET {path} HTTP/1.1", "host: t", "connection: close", *headers]).encode() + b"\r\n\r\n"
 
 
+def test_what_a_handler_says_after_its_answer_was_ended_from_outside_goes_nowhere() -> None:
+    said: list[Exchange] = []
+
+    async def told_early(exchange: Exchange) -> None:
+        if exchange.tail == "stream":
+            await exchange.start(200, b"text/plain")
+            await exchange.write(b"first ")
+            exchange.let_go(b"last")
+            await exchange.write(b"more")
+            await exchange.end(b"and more")
+        else:
+            exchange.reply_now(504, b"late")
+            exchange.let_go()
+            await exchange.reply(200, b"an answer")
+        said.append(exchange)
+
+    async def main() -> None:
+        async with serving({("GET", "/early/*"): told_early}) as process:
+            status, _, body = await ask(process.bound_port, get("/early/plain"))
+            assert (status, body) == (504, b"late")
+            status, _, body = await ask(process.bound_port, get("/early/stream"))
+            assert (status, body) == (200, b"6\r\nfirst \r\n4\r\nlast\r\n0\r\n\r\n")
+            assert len(said) == 2, "the handlers went on to their ends"
+
+    asyncio.run(main())
+
+
 def test_routes_answer_and_what_is_not_there_says_so() -> None:
     async def main() -> None:
         async with serving(ROUTES) as process:
@@ -130,6 +157,8 @@ def test_every_request_is_one_line_with_its_id_and_never_its_content() -> None:
             _, head, _ = await ask(process.bound_port, get("/hello", "x-request-id: not ok"))
             assert b"x-request-id: not ok" not in head
             await ask(process.bound_port, get("/%0d%0aforged"))
+            await ask(process.bound_port, get("/hello").replace(b"GET", b"PUT"))
+            await ask(process.bound_port, get("/full"))
 
     asyncio.run(main())
     lines = [json.loads(line) for line in stream.getvalue().splitlines()]
@@ -137,6 +166,9 @@ def test_every_request_is_one_line_with_its_id_and_never_its_content() -> None:
     first = requests[0]
     assert (first["id"], first["path"], first["status"], first["tenant"]) == ("mine-1", "/hello", 200, "demo")
     assert requests[2]["path"] == "other"
+    told = [(line["method"], line["path"], line["status"]) for line in requests[1:]]
+    assert told == [("GET", "/hello", 200), ("GET", "other", 404), ("PUT", "/hello", 405), ("GET", "/full", 429)]
+    assert all(line["ms"] >= 0 for line in requests)
     assert "k3y" not in stream.getvalue().decode()
 
 

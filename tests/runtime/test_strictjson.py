@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from services.contracts.answer import AskRequest
+from services.contracts.documents import PutDocument
 from services.contracts.openai import ChatRequest
 from services.runtime.errors import BadInput
 from services.runtime.strictjson import JsonLimits, decode, loads
@@ -125,6 +126,7 @@ FIELDS = {
     "null where a value is needed": (AskRequest, b'{"query": null}', "query"),
     "too long a text": (AskRequest, b'{"query": "' + b"x" * 8193 + b'"}', "query"),
     "a list at the top": (AskRequest, b"[]", None),
+    "one that is not known where all must be": (PutDocument, b'{"text": "x", "txet": "y"}', "txet"),
     "an image where text is served": (
         ChatRequest, b'{"messages":[{"role":"user","content":[{"type":"image_url","image_url":{"url":"x"}}]}]}',
         "messages[0].content[0].type",

@@ -40,6 +40,35 @@ def test_a_scrape_reads_the_same_as_from_prometheus_client(samples: list[tuple[s
     assert told(tally, samples) == told(prometheus_client, samples)
 
 
+@given(counted)
+def test_what_is_added_up_when_it_is_asked_for_is_what_would_have_been_counted(
+    samples: list[tuple[str, Outcome, float]],
+) -> None:
+    registry = CollectorRegistry()
+    parts = tally.Histogram("parts", "By how.", ["tenant", "outcome"], buckets=SECONDS_BUCKETS, registry=registry)
+    everything = tally.Overall("everything", "All.", parts, registry=registry)
+    served = tally.Overall("served", "Those.", parts, Outcome.SERVED, registry=registry)
+    counted_too = CollectorRegistry()
+    buckets = {"buckets": SECONDS_BUCKETS, "registry": counted_too}
+    all_counted = tally.Histogram("everything", "All.", **buckets)  # type: ignore[arg-type]
+    served_counted = tally.Histogram("served", "Those.", **buckets)  # type: ignore[arg-type]
+    for asked_before in (True, False):
+        for tenant, outcome, amount in samples:
+            parts.labels(tenant, outcome).observe(amount)
+            all_counted.observe(amount)
+            if outcome is Outcome.SERVED:
+                served_counted.observe(amount)
+        if asked_before:
+            generate_latest(registry)
+    for ours, theirs in ((everything, all_counted), (served, served_counted)):
+        page: list[str] = []
+        ours.write(page)
+        (family,), (wanted,) = ours.collect(), theirs.collect()
+        values, known = ([sample.value for sample in each.samples] for each in (family, wanted))
+        assert values == pytest.approx(known)
+        assert len("".join(page).splitlines()) == len(values) + 2
+
+
 def test_a_name_cannot_be_taken_twice() -> None:
     registry = CollectorRegistry()
     tally.Counter("weir_requests", "One.", ["tenant"], registry=registry)

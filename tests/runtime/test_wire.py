@@ -15,8 +15,9 @@ from services.core.outcome import Outcome
 from services.runtime.connection import Connection, Shared
 from services.runtime.drain import Drain
 from services.runtime.errors import Refused
-from services.runtime.http import Exchange, Readiness, Service
+from services.runtime.http import Exchange
 from services.runtime.log import Log
+from services.runtime.service import Readiness, Service
 from tests.runtime.corpus import CASES, LIMITS, Case, get
 from tests.runtime.rig import Tape
 

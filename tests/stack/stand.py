@@ -14,13 +14,11 @@ import contextlib
 import itertools
 import json
 import os
-import random
 import signal
-import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -29,8 +27,8 @@ import asyncpg
 import httpx2
 from prometheus_client.parser import text_string_to_metric_families
 
+from loadtests.chaos.ports import steady_ports
 from services.lab.child import dies_with_parent
-from services.lab.ports import is_free
 from services.lab.postgres import EmbeddedPostgres
 from services.lab.valkey import EmbeddedValkey
 from tests.stopping import frozen
@@ -40,7 +38,6 @@ WITHIN_S = 30.0  # a safety net: what is waited for takes a second or two
 DATABASE = "weir_stand"
 MODEL = "weir-sim"
 CACHE_MB = 64
-PORTS_IN_A_BLOCK = 40
 LOCK = """# The lock of Greenfield
 
 The lock-keeper of Greenfield opens the upper gate at half past six in the morning, and never on a Sunday.
@@ -57,11 +54,11 @@ WORKER_SETTINGS = {
     "DRAIN_TIMEOUT_S": "2",
 }
 RETRIEVAL_SETTINGS = {
-    "RETRIEVAL_BUDGET_MS": "2000",  # what is tested is what is found, not how fast a busy machine finds it
+    "RETRIEVAL_BUDGET_MS": "3000",  # what is tested is what is found, not how fast a busy machine finds it
     "REDIS_TIMEOUT_MS": "500",
     "POSTGRES_CONNECT_TIMEOUT_S": "1",
 }
-ROUTER_SETTINGS = {"PROBE_INTERVAL_S": "0.2", "RETRIEVAL_BUDGET_MS": "2000"}
+ROUTER_SETTINGS = {"PROBE_INTERVAL_S": "0.2", "RETRIEVAL_BUDGET_MS": "3000"}
 
 
 def until(condition: Callable[[], bool], what: str, within_s: float = WITHIN_S) -> None:
@@ -78,21 +75,6 @@ async def soon(condition: Callable[[], bool], what: str, within_s: float = WITHI
     while not condition():
         assert time.monotonic() < deadline, f"not within {within_s:g} s: {what}"
         await asyncio.sleep(0.02)
-
-
-def steady_ports() -> Generator[int, None, None]:
-    """Free ports below the range that the kernel takes source ports from, in a block that this run alone uses.
-
-    A part that is killed comes back on its port. In the kernel's range somebody's outgoing connection may have taken
-    it meanwhile, or a client that knocks there while nobody listens may be connected to itself; and another run of
-    these tests on the same machine must not take it for free. The block's first port, held, keeps it.
-    """
-    blocks = list(range(20_000, 32_000, PORTS_IN_A_BLOCK))
-    random.shuffle(blocks)
-    for first in blocks:
-        with socket.socket() as claim, contextlib.suppress(OSError):
-            claim.bind(("127.0.0.1", first))
-            yield from (port for port in range(first + 1, first + PORTS_IN_A_BLOCK) if is_free("127.0.0.1", port))
 
 
 @dataclass
@@ -188,8 +170,8 @@ class Part:
         return sum(self.metrics(name).values())
 
     def records(self) -> list[dict[str, Any]]:
-        """Its log, line by line."""
-        return [json.loads(line) for line in self.log.read_text().splitlines()]
+        """Its log, line by line, as far as lines are whole."""
+        return [json.loads(line) for line in self.log.read_text().rpartition("\n")[0].splitlines()]
 
 
 class Stand:

@@ -15,7 +15,7 @@ import httpx2
 import psutil
 import pytest
 
-from services.lab.config import GOVERNOR_METRICS_OFFSET, METRICS_OFFSET
+from services.lab.config import GOVERNOR_METRICS_OFFSET, METRICS_OFFSET, STORM_METRICS_OFFSET
 from services.lab.ports import free_port, is_free
 
 pytestmark = [pytest.mark.stack, pytest.mark.timeout(240)]
@@ -44,11 +44,13 @@ class Lab:
             "RETRIEVAL_PORT": free_with_metrics(),
             "WORKER_PORT": free_with_metrics(),
             "GOVERNOR_PORT": free_with_metrics(GOVERNOR_METRICS_OFFSET),
+            "STORM_PORT": free_with_metrics(STORM_METRICS_OFFSET),
             "EMBEDDED_POSTGRES_PORT": free_port(),
             "EMBEDDED_REDIS_PORT": free_port(),
         }
         self.ports = [*own.values(), *(own[name] + METRICS_OFFSET for name in list(own)[:3])]
         self.ports.append(own["GOVERNOR_PORT"] + GOVERNOR_METRICS_OFFSET)
+        self.ports.append(own["STORM_PORT"] + STORM_METRICS_OFFSET)
         self.router_url = f"http://127.0.0.1:{own['ROUTER_PORT']}"
         settings = {
             "DATA_DIR": "data",
@@ -138,7 +140,7 @@ def test_a_question_is_answered_from_the_corpus_and_ctrl_c_leaves_nothing(lab: L
     assert "half past six" in str(answer["text"])
     assert "lock.md" in str(answer["citations"])
     assert "\x1b" not in lab.said()
-    assert len(re.findall(r"^ready ", lab.said(), re.MULTILINE)) == 7
+    assert len(re.findall(r"^ready ", lab.said(), re.MULTILINE)) == 8
 
     asked = lab.command("ask", "When does the upper gate open?")
     assert asked.returncode == 0, asked.stderr
@@ -182,8 +184,16 @@ def test_a_second_start_finds_its_data_and_kill_9_leaves_nothing(lab: Lab) -> No
     lab.has_left_nothing()
 
 
-def test_a_part_that_dies_is_named_and_the_rest_is_stopped(lab: Lab) -> None:
+def test_a_part_that_dies_is_named_and_the_rest_is_stopped_but_a_storm_bench_is_done_without(lab: Lab) -> None:
     lab.start()
+    bench = f"{lab.router_url}/console/storm"
+    told = httpx2.get(bench, timeout=30, trust_env=False).json()
+    assert {one["name"]: one["why_not"] for one in told["scenarios"] if not one["available"]} == {}
+    next(member for member in lab.members if "services.lab.storm" in member.cmdline()).kill()
+    lab.wait_until(lambda: httpx2.get(bench, timeout=30, trust_env=False).status_code == 503)
+    lab.wait_until(lambda: "storm ended (killed by SIGKILL), and the others go on" in lab.said())
+    assert lab.ask()["citations"]
+
     worker = next(member for member in lab.members if "services.worker" in member.cmdline())
     worker.kill()
     assert lab.exit_code() == 1
