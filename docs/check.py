@@ -1,6 +1,10 @@
-"""Check the documents: every relative link and anchor resolves, every setting in .env.example is explained.
+"""Check the documents: links, anchors, diagrams, decision records, settings, and that what they name exists.
 
-    python docs/check.py        one line per fault, exit status 1 if there is any
+    python docs/check.py [FOLDER]        one line per fault, exit status 1 if there is any
+
+Every relative link and anchor resolves; every file, test, module and verb that a page names is there (`named.py`);
+every diagram has the looks of one (`diagrams.py`); every decision record is in the index and says what enforces it
+(`records.py`); every page of results is in its index; every setting in .env.example is explained.
 
 Anchors follow GitHub's rule: a heading in lower case, punctuation dropped, spaces become hyphens, and a repeated
 heading gets -1, -2, and so on.
@@ -11,52 +15,34 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
-from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from urllib.parse import unquote
 
+import diagrams
+import records
+from headings import anchors, lines
+from named import Names
+
 ROOT = Path(__file__).resolve().parent.parent
 SOURCE = re.compile(r"\bsrc(?:set)?=\"([^\"]+)\"")
 LINK = re.compile(r"!?\[(?:[^\]\\]|\\.)*\]\(\s*<?([^)\s>]+)>?(?:\s+\"[^\"]*\")?\s*\)")
-HEADING = re.compile(r"^#{1,6}\s+(.*?)\s*#*$")
-FENCE = re.compile(r"^\s*(```|~~~)")
 SETTING = re.compile(r"^#?\s?([A-Z][A-Z0-9_]+)=")
+HISTORY = ("changelog.md",)  # tells of files that are gone
 ELSEWHERE = re.compile(r"^[a-z][a-z0-9+.-]*:", re.IGNORECASE)
 
 
-def prose(text: str) -> Iterator[tuple[int, str]]:
-    """The numbered lines that are not inside a code fence."""
-    fenced = False
-    for number, line in enumerate(text.splitlines(), start=1):
-        if FENCE.match(line):
-            fenced = not fenced
-        elif not fenced:
-            yield number, line
-
-
-def anchors(text: str) -> set[str]:
-    seen: Counter[str] = Counter()
-    found = set(re.findall(r"<a\s+(?:id|name)=\"([^\"]+)\"", text))
-    for _, line in prose(text):
-        if heading := HEADING.match(line):
-            slug = slugify(heading[1])
-            found.add(f"{slug}-{seen[slug]}" if seen[slug] else slug)
-            seen[slug] += 1
-    return found
-
-
-def slugify(heading: str) -> str:
-    words = re.sub(r"!?\[([^\]]*)\]\([^)]*\)", r"\1", heading).replace("`", "").replace("*", "")
-    return re.sub(r"[^\w\- ]", "", words.lower()).replace(" ", "-")
-
-
-def faults_of(page: Path, root: Path) -> Iterator[str]:
-    for number, line in prose(page.read_text(encoding="utf-8")):
-        text = re.sub(r"`[^`]*`", "", line)
+def faults_of(page: Path, root: Path, names: Names) -> Iterator[str]:
+    told = page.relative_to(root)
+    for number, line, fenced in lines(page.read_text(encoding="utf-8")):
+        text = "" if fenced else re.sub(r"`[^`]*`", "", line)
         for target in (*LINK.findall(text), *SOURCE.findall(text)):
             if reason := fault_of(page, target, root):
-                yield f"{page.relative_to(root)}:{number}: {target}: {reason}"
+                yield f"{told}:{number}: {target}: {reason}"
+        if page.name not in HISTORY:
+            yield from (f"{told}:{number}: {reason}" for reason in names.missing(line, fenced=fenced))
+    for diagram in diagrams.diagrams(page):
+        yield from (f"{told}:{number}: {reason}" for number, reason in diagrams.faults(diagram))
 
 
 def fault_of(page: Path, target: str, root: Path) -> str | None:
@@ -84,19 +70,37 @@ def unexplained(example: Path) -> Iterator[str]:
             explained = line.startswith("#")
 
 
-def pages(root: Path) -> list[Path]:
-    """The Markdown files of the repository: those git tracks or would track, else all of them."""
-    command = ["git", "ls-files", "--cached", "--others", "--exclude-standard", "*.md"]
+def unlisted(folder: Path) -> Iterator[str]:
+    """Pages that their folder's README does not link to: nobody would find them."""
+    index = folder / "README.md"
+    if index.exists():
+        listed = set(LINK.findall(index.read_text(encoding="utf-8")))
+        missing = sorted(page.name for page in folder.glob("*.md") if page.name not in {index.name, *listed})
+        yield from (f"{name}: is not in README.md beside it" for name in missing)
+
+
+def tracked(root: Path) -> list[str]:
+    """The files of the repository: those git tracks or would track, else all of them."""
+    command = ["git", "ls-files", "--cached", "--others", "--exclude-standard"]
     listed = subprocess.run(command, cwd=root, capture_output=True, text=True, check=False)
-    names = listed.stdout.splitlines() if listed.returncode == 0 else []
-    found = [root / name for name in names] or [*root.glob("*.md"), *root.glob("docs/**/*.md")]
-    return sorted(page for page in found if page.is_file())
+    if listed.returncode == 0:
+        return listed.stdout.splitlines()
+    return [str(path.relative_to(root)) for path in root.rglob("*") if path.is_file()]
+
+
+def pages(root: Path) -> list[Path]:
+    return sorted(root / name for name in tracked(root) if name.endswith(".md") and (root / name).is_file())
 
 
 def main() -> int:
-    checked = pages(ROOT)
-    faults = [fault for page in checked for fault in faults_of(page, ROOT)]
-    example = ROOT / ".env.example"
+    root = Path(sys.argv[1]).resolve() if sys.argv[1:] else ROOT
+    checked, names = pages(root), Names.of(root, tracked(root))
+    faults = [fault for page in checked for fault in faults_of(page, root, names)]
+    decisions = root / "docs" / "decisions"
+    faults += [f"{decisions.relative_to(root)}/{fault}" for fault in records.faults(decisions)]
+    results = root / "docs" / "results"
+    faults += [f"{results.relative_to(root)}/{fault}" for fault in unlisted(results)]
+    example = root / ".env.example"
     if example.exists():
         faults += unexplained(example)
     for fault in faults:
