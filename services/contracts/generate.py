@@ -116,7 +116,7 @@ class WorkerStatus(msgspec.Struct, frozen=True):
     """What a worker announces. The router sizes its ledger from `slots` and `kv_tokens`, and counts by itself.
 
     The times are for its first estimates: `step_ms` is the mean of recent engine steps, before the first one what the
-    engine expects at full slots. 0.0: not known.
+    engine expects at full slots, which is `full_step_ms` at any time. 0.0: not known.
     """
 
     name: str
@@ -131,3 +131,4 @@ class WorkerStatus(msgspec.Struct, frozen=True):
     prefill_ms_per_token: Milliseconds = 0.0
     kv_tokens: Annotated[int, Meta(ge=1, le=2**53)] | None = None  # memory for prompts and answers; None: not in tokens
     kv_free_tokens: int | None = None
+    full_step_ms: Milliseconds = 0.0

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -35,6 +35,10 @@ MAX_BEHIND = 16  # requests that wait behind an answer, and their bytes, until r
 MAX_BEHIND_BYTES = 65_536
 
 
+def _nobody_counts(refusal: WeirError, id: str) -> None:
+    pass
+
+
 @dataclass(slots=True)
 class Shared:
     """What all connections of one listener have in common."""
@@ -42,6 +46,7 @@ class Shared:
     app: App
     limits: GuardLimits
     idle_timeout_s: float
+    refused: Callable[[WeirError, str], None] = _nobody_counts
     outbox: Outbox = field(default_factory=Outbox)
     connections: set[Connection] = field(default_factory=set)
     tasks: set[asyncio.Task[None]] = field(default_factory=set)
@@ -285,6 +290,7 @@ class Connection(asyncio.Protocol):
         exchange = Exchange(self, "", "", [])
         exchange.id, exchange.always, exchange.keep_alive = secrets.token_hex(8), self._shared.app.always, False
         exchange.refuse_now(refusal)
+        self._shared.refused(refusal, exchange.id)
 
     def _linger(self) -> None:
         """Close so that the refusal arrives: what the client is still sending would make the kernel reset it away."""

@@ -15,6 +15,7 @@ A request whose own deadline has passed is told not to retry; everything retryab
 from __future__ import annotations
 
 import math
+import traceback
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -136,9 +137,10 @@ class Refused(WeirError):
         queue_depth: int | None = None,
         hopeless: bool = False,
     ) -> None:
-        retry = REFUSALS[outcome].retry and not hopeless
+        answer = REFUSALS[outcome]
+        retry = answer.retry and not hopeless
         details = Details(
-            status="yield" if REFUSALS[outcome].status == 429 else None,
+            status="yield" if answer.status == 429 else None,
             reason=reason,
             scope=scope or ("platform" if retry else None),
             retry_hint_ms=_bounded_hint(retry_hint_ms) if retry else None,
@@ -182,3 +184,12 @@ def problem(error: WeirError) -> tuple[int, Headers, bytes]:
     headers.extend(error.headers)
     body = Problem(ErrorBody(error.message, error.type or answer.type, error.code, error.param, details))
     return error.status, headers, _encoder.encode(body)
+
+
+def place_of(error: Exception) -> str:
+    """Where it failed, without the values: an exception's text may quote a prompt."""
+    frames = traceback.extract_tb(error.__traceback__)[-6:]
+    places = " < ".join(
+        f"{frame.name} ({frame.filename.rpartition('/')[2]}:{frame.lineno})" for frame in reversed(frames)
+    )
+    return f"{type(error).__name__} in {places}"

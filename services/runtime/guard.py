@@ -63,6 +63,7 @@ class Inbound:
         "_continue",
         "_headers",
         "_id",
+        "_in_trace",
         "_limits",
         "_parser",
         "_refusal",
@@ -127,6 +128,7 @@ class Inbound:
         self._url = b""
         self._chunks = 0
         self._id: bytes | None = None
+        self._in_trace = False
         self._continue = False
 
     def on_url(self, url: bytes) -> None:
@@ -156,6 +158,7 @@ class Inbound:
         except (UnicodeDecodeError, httptools.HttpParserInvalidURLError):
             self._fail(BadInput("the request target is not a valid URL"))
         exchange = Exchange(self._wire, parser.get_method().decode("ascii"), path, headers, self._id)
+        exchange.in_trace = self._in_trace
         exchange.query = self._url.partition(b"?")[2]
         if not parser.should_keep_alive():
             exchange.keep_alive = False
@@ -224,6 +227,9 @@ class Inbound:
     def _note_id(self, value: bytes) -> None:
         self._id = value
 
+    def _note_trace(self, value: bytes) -> None:
+        self._in_trace = True
+
     def _too_long_a_body(self) -> WeirError:
         return TooLarge(f"the body exceeds {self._limits.body_bytes} bytes")
 
@@ -237,6 +243,7 @@ _CHECKS: dict[bytes, Callable[[Inbound, bytes], None]] = {
     b"content-encoding": Inbound._check_encoding,
     b"expect": Inbound._note_expectation,
     b"x-request-id": Inbound._note_id,
+    b"traceparent": Inbound._note_trace,
 }
 
 

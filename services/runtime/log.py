@@ -20,6 +20,8 @@ import msgspec
 LEVELS = {"DEBUG": 10, "INFO": 20, "WARNING": 30, "ERROR": 40}
 MAX_PENDING_LINES = 20_000
 FLUSH_INTERVAL_S = 0.1
+MOST_MIDDLES = 256
+MILLISECONDS = tuple(b".%03dZ" % millisecond for millisecond in range(1000))
 
 
 class Log:
@@ -35,6 +37,7 @@ class Log:
         self._wake = threading.Event()
         self._closing = False
         self._service = self._encode(service)
+        self._middles: dict[tuple[str, str], bytes] = {}  # of lines: what stands between their times and their fields
         self._second = -1
         self._second_text = b""
         self._writer = threading.Thread(target=self._write_out, name="log-writer", daemon=True)
@@ -56,35 +59,44 @@ class Log:
         """Something that should not happen did."""
         self.write("ERROR", event, fields)
 
-    def write(self, level: str, event: str, fields: dict[str, object]) -> None:
-        """One line. The methods above are its short forms."""
+    def write(self, level: str, event: str, fields: dict[str, object], begun: bytes = b"") -> None:
+        """One line. The methods above are its short forms. `begun`: fields that are encoded, to stand before these."""
         if LEVELS[level] < self._threshold:
             return
         if len(self._pending) >= MAX_PENDING_LINES:
             self.dropped_lines += 1
             return
         try:
-            self._pending.append(self._line(level, event, fields))
+            self._pending.append(self._line(level, event, fields, begun))
         except (TypeError, ValueError, UnicodeEncodeError):
             self.dropped_lines += 1
         if level != "INFO":
             self._wake.set()  # what may be the last words is written at once
 
-    def _line(self, level: str, event: str, fields: dict[str, object]) -> bytes:
+    def _line(self, level: str, event: str, fields: dict[str, object], begun: bytes) -> bytes:
         """What every line has, then the fields as they were encoded together, without their opening brace."""
-        rest = self._encode(fields)
-        return b'{"time":"%b","level":"%b","service":%b,"event":%b%b%b' % (
-            self._now(), level.encode("ascii"), self._service, self._encode(event), b"," if fields else b"", rest[1:],
-        )  # fmt: skip
+        middle = self._middles.get((level, event)) or self._middle(level, event)
+        if begun:
+            middle = b"%b,%b" % (middle, begun)
+        if not fields:
+            return b'{"time":"%b%b}' % (self._now(), middle)
+        return b'{"time":"%b%b,%b' % (self._now(), middle, self._encode(fields)[1:])
+
+    def _middle(self, level: str, event: str) -> bytes:
+        """Made once for each event that the code names; some name what they found, so not for any number of them."""
+        found = b'","level":"%b","service":%b,"event":%b' % (level.encode("ascii"), self._service, self._encode(event))
+        if len(self._middles) < MOST_MIDDLES:
+            self._middles[level, event] = found
+        return found
 
     def _now(self) -> bytes:
         """UTC to the millisecond; the text of the second is kept, since many lines share it."""
-        milliseconds = int(time.time() * 1000)
-        second = milliseconds // 1000
+        now = time.time()
+        second = int(now)
         if second != self._second:
             text = datetime.fromtimestamp(second, UTC).strftime("%Y-%m-%dT%H:%M:%S")
             self._second_text, self._second = text.encode("ascii"), second  # in this order, for other threads
-        return b"%b.%03dZ" % (self._second_text, milliseconds - second * 1000)
+        return self._second_text + MILLISECONDS[int((now - second) * 1000)]
 
     def _write_out(self) -> None:
         while not self._closing:

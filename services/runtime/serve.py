@@ -21,18 +21,24 @@ from email.utils import formatdate
 from typing import Protocol
 
 import uvloop
+from prometheus_client import CollectorRegistry
 
 from services.runtime.connection import Connection, Shared
 from services.runtime.drain import Drain, let_end
 from services.runtime.framing import block
+from services.runtime.front import Front, LostLines
 from services.runtime.guard import GuardLimits
 from services.runtime.http import App
 from services.runtime.log import Log
+from services.runtime.service import Service
 from services.runtime.settings import ServiceSettings
 from services.runtime.starting import CannotStart, PortTaken
+from services.runtime.tracing import Tracer, tracer_of
 
 BACKLOG = 2048  # connections that wait to be accepted: a stall of a second must not turn anyone away
 SEND_BUFFER_BYTES = 65_536  # what a client that does not read can make the kernel hold for it
+METRICS_CONNECTIONS = 128  # scrapers, operators, and with a tenants file 64 viewers of the console
+LAST_SPANS_S = 2.0  # for what is still to be exported when a service leaves
 
 
 async def _nothing() -> None:
@@ -69,6 +75,7 @@ class Process:
     stop: Callable[[], Awaitable[None]] = _nothing
     reload: Callable[[], None] | None = None  # on SIGHUP; without it that signal ends the process, as usual
     port_variable: str = ""
+    tracer: Tracer | None = None
     bound_port: int = 0
     bound_metrics_port: int = 0
 
@@ -79,15 +86,19 @@ def from_settings(
     name: str,
     port: int,
     port_variable: str,
-    app: App,
+    app: Service,
     metrics: App,
+    registry: CollectorRegistry,
     log: Log,
     drain: Drain,
     start: Callable[[], Awaitable[None]],
     stop: Callable[[], Awaitable[None]],
     reload: Callable[[], None] | None = None,
 ) -> Process:
-    """A service with the bounds and addresses that every service's settings have."""
+    """A service with the bounds and addresses that every service's settings have, counted and traced as every one."""
+    app.tracer = tracer_of(settings, port_variable.removesuffix("_PORT").lower(), name, registry, log)
+    front = Front(registry, log)
+    LostLines(registry, log)
     limits = GuardLimits(
         body_bytes=settings.max_body_bytes,
         headers_s=settings.client_timeout_s / 3,
@@ -97,7 +108,7 @@ def from_settings(
     )
     return Process(
         name=name,
-        listener=HttpListener(app, limits, settings.idle_timeout_s),
+        listener=HttpListener(app, limits, settings.idle_timeout_s, front),
         metrics=metrics,
         log=log,
         drain=drain,
@@ -110,15 +121,19 @@ def from_settings(
         stop=stop,
         reload=reload,
         port_variable=port_variable,
+        tracer=app.tracer,
     )
 
 
 class HttpListener:
     """One listening socket and its connections, and how they leave: no polling, and nobody's signals."""
 
-    def __init__(self, app: App, limits: GuardLimits, idle_timeout_s: float) -> None:
+    def __init__(self, app: App, limits: GuardLimits, idle_timeout_s: float, front: Front | None = None) -> None:
         self.app = app
         self._shared = Shared(app, limits, idle_timeout_s)
+        if front is not None:
+            self._shared.refused = front.refused
+            front.watch(lambda: len(self._shared.connections))
         self._server: asyncio.Server | None = None
         self._dating: asyncio.Task[None] | None = None
 
@@ -180,7 +195,7 @@ async def running(process: Process, leaving: asyncio.Event | None = None) -> Asy
     process.bound_port = public_socket.getsockname()[1]
     process.bound_metrics_port = metrics_socket.getsockname()[1]
     public = process.listener
-    metrics = HttpListener(process.metrics, GuardLimits(connections=64), 30.0)
+    metrics = HttpListener(process.metrics, GuardLimits(connections=METRICS_CONNECTIONS), 30.0)
     await public.open(public_socket)
     await metrics.open(metrics_socket)
     try:
@@ -193,6 +208,8 @@ async def running(process: Process, leaving: asyncio.Event | None = None) -> Asy
         await public.close(process.drain_timeout_s)
         await process.stop()
         await metrics.close(1.0)
+        if process.tracer is not None:
+            await asyncio.to_thread(process.tracer.sink.close, LAST_SPANS_S)
         process.log.info("stopped")
 
 

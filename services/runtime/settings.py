@@ -11,8 +11,10 @@ import sys
 from collections.abc import Mapping
 from typing import Any, Literal, TypeVar
 
-from pydantic import Field, ValidationError
+from pydantic import Field, SecretStr, ValidationError, field_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
+
+from services.runtime.tracing import Sampling, installed
 
 EXIT_BAD_SETTINGS = 2
 
@@ -51,6 +53,31 @@ class ServiceSettings(BaseSettings):
         10.0, gt=0, le=600, description="seconds a client may refuse to read before it is cut off"
     )
     idle_timeout_s: float = Field(75.0, gt=0, le=3600, description="seconds an idle connection is kept")
+    otel_traces_exporter: Literal["none", "otlp"] = Field("none", description="where traces go; needs the extra otel")
+    otel_exporter_otlp_endpoint: str = Field(
+        "http://127.0.0.1:4318", pattern=r"^https?://[^/\s]+(/\S*)?$", description="collector of traces, over HTTP"
+    )
+    otel_exporter_otlp_headers: SecretStr = Field(
+        SecretStr(""), description="headers for it, name=value with commas between"
+    )
+    otel_service_name: str = Field("", max_length=128, description="name in traces; empty: weir- and the service's")
+    otel_traces_sampler: Sampling = Field("parentbased_always_on", description="which requests are traced")
+    otel_traces_sampler_arg: float = Field(
+        1.0, ge=0, le=1, description="share of requests that the samplers by ratio trace"
+    )
+
+    @property
+    def otlp_headers(self) -> dict[str, str]:
+        """For whoever receives traces."""
+        pairs = [pair.partition("=") for pair in self.otel_exporter_otlp_headers.get_secret_value().split(",")]
+        return {name.strip().lower(): value.strip() for name, _, value in pairs if name.strip()}
+
+    @field_validator("otel_traces_exporter")
+    @classmethod
+    def _can_export(cls, exporter: str) -> str:
+        if exporter == "otlp" and not installed():
+            raise ValueError("traces need the extra `otel`: make otel, or pip install 'weir[otel]'")
+        return exporter
 
 
 S = TypeVar("S", bound=BaseSettings)

@@ -103,7 +103,8 @@ def _plain(body: bytes) -> dict[str, Any]:
     Each key has a colon. So as many colons as members, after duplicate keys have become one, means that there were no
     duplicates. Where strings hold colons, too, only those count that stand behind a quote or behind white space.
     """
-    if body.count(b",") + body.count(b"[") + body.count(b"{") > _LIMITS.max_items:
+    most = _LIMITS.max_items
+    if len(body) > most and body.count(b",") + body.count(b"[") + body.count(b"{") > most:
         raise _Doubt
     if b"\\u" in body and _SUSPICIOUS_ESCAPE.search(body):
         raise _Doubt
@@ -123,6 +124,8 @@ def _members(value: Any, depth: int) -> int:
     members, inner = (len(value), value.values()) if type(value) is dict else (0, value)
     for each in inner:
         kind = type(each)
+        if kind is str:
+            continue
         if kind is dict or kind is list:
             members += _members(each, depth - 1)
         elif kind is int and not -_LONG < each < _LONG:
@@ -191,6 +194,7 @@ def _refuse_bad_text(value: Any, path: str) -> None:
 
 _MESSAGE = re.compile(r"^(?P<what>.*?)(?: - at `\$\.?(?P<path>.*)`)?$", re.DOTALL)
 _MISSING = re.compile(r"missing required field `(?P<field>[^`]+)`")
+_UNKNOWN = re.compile(r"contains unknown field `(?P<field>[^`]+)`")
 
 
 def convert(value: Any, type_: type[T]) -> T:
@@ -213,5 +217,8 @@ def _bad_field(text: str) -> BadInput:
     if missing:
         path = f"{path}.{missing['field']}" if path else missing["field"]
         return BadInput(f"{path} is required", path)
+    if unknown := _UNKNOWN.search(what):
+        path = f"{path}.{unknown['field']}" if path else unknown["field"]
+        return BadInput(f"{path} is not known here", path)
     where = path or "the body"
     return BadInput(f"{where}: {what[:1].lower()}{what[1:]}", path or None)

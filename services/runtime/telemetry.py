@@ -3,14 +3,22 @@
 Bucket edges reach 120 s because a histogram that ends below the deadline answers NaN for the very tail one wants
 to see. `_created` series are off: they double a scrape and tell nothing here. Each service declares its metrics once,
 in its `metrics.py`, and keeps the labelled children: `labels()` costs four times an increment.
+
+Every name, with its labels and its meaning, stands in docs/metrics.md, and a test compares the two.
 """
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Iterator
+
 from prometheus_client import CollectorRegistry, GCCollector, PlatformCollector, ProcessCollector
 from prometheus_client import disable_created_metrics as _disable_created_metrics
-from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
+from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.exposition import CONTENT_TYPE_LATEST
+from prometheus_client.registry import Collector
 
+from services.runtime.exposition import Registry, page_of
 from services.runtime.http import App, Exchange
 
 SECONDS_BUCKETS = (
@@ -19,18 +27,34 @@ SECONDS_BUCKETS = (
 )  # fmt: skip
 
 
-def new_registry() -> CollectorRegistry:
+def new_registry() -> Registry:
     """A registry with the process's own memory, CPU and descriptors in it."""
     _disable_created_metrics()  # type: ignore[no-untyped-call]  # untyped upstream
-    registry = CollectorRegistry()
+    registry = Registry()
     ProcessCollector(registry=registry)
     PlatformCollector(registry=registry)
     GCCollector(registry=registry)
+    registry.register(TasksCollector())
     return registry
 
 
+class TasksCollector(Collector):
+    """Tasks of the event loop that is asked: what leaks where something waits for what never comes."""
+
+    def collect(self) -> Iterator[GaugeMetricFamily]:
+        """Nothing where no loop runs."""
+        try:
+            count = len(asyncio.all_tasks())
+        except RuntimeError:
+            return
+        yield GaugeMetricFamily("python_asyncio_tasks", "Tasks of the event loop that are not over.", value=count)
+
+
 class MetricsApp:
-    """GET and HEAD /metrics; everything else on this listener is 404."""
+    """GET and HEAD /metrics; everything else on this listener is 404.
+
+    Whoever asks again before it has read the last page waits, so that a scraper that does not read holds two at most.
+    """
 
     always = b""
 
@@ -39,9 +63,9 @@ class MetricsApp:
 
     async def handle(self, exchange: Exchange) -> None:
         found = exchange.path == "/metrics" and exchange.method in ("GET", "HEAD")
-        body = generate_latest(self._registry) if found else b"not found\n"
+        body = page_of(self._registry) if found else b"not found\n"
         content_type = CONTENT_TYPE_LATEST.encode() if found else b"text/plain; charset=utf-8"
-        exchange.reply_now(200 if found else 404, body, content_type=content_type)
+        await exchange.reply(200 if found else 404, body, content_type=content_type)
 
 
 def metrics_app(registry: CollectorRegistry) -> App:

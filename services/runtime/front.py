@@ -1,0 +1,59 @@
+"""What is counted of every HTTP service beside its requests: those that never became one, and lines the log lost.
+
+The guard and the connection refuse what cannot be a request (not HTTP, too large, too slow, one connection too many)
+before a handler runs, so no service counts these among its own. Each is counted by its code, and has a line in the log.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from prometheus_client import CollectorRegistry, Gauge
+from prometheus_client.metrics_core import CounterMetricFamily
+from prometheus_client.registry import Collector
+
+from services.runtime.errors import WeirError
+from services.runtime.log import Log
+from services.runtime.tally import Counter
+
+CODES = (
+    "invalid_request", "headers_too_large", "url_too_long", "request_too_large", "unsupported_encoding",
+    "request_timeout", "yield",
+)  # fmt: skip
+"""Of the guard and of connections: all that they can say. `yield` is one connection too many."""
+
+
+class Front:
+    """The front of one service's public listener."""
+
+    def __init__(self, registry: CollectorRegistry, log: Log) -> None:
+        self._registry = registry
+        self._log = log
+        refusals = Counter(
+            "weir_front_refusals", "What was refused before it was a request.", ["code"], registry=registry
+        )
+        self._refusals = {code: refusals.labels(code) for code in CODES}
+
+    def refused(self, error: WeirError, id: str) -> None:
+        """`id` is the one that the client was told."""
+        code = error.code if error.code in self._refusals else "invalid_request"
+        self._refusals[code].inc()
+        self._log.info("refused at the front", id=id, status=error.status, code=error.code, why=error.message)
+
+    def watch(self, connections: Callable[[], float]) -> None:
+        """How many are connected is read when Prometheus asks."""
+        gauge = Gauge("weir_front_connections", "Client connections that are held.", registry=self._registry)
+        gauge.set_function(connections)
+
+
+class LostLines(Collector):
+    """Lines that the log could not write, read off it when Prometheus asks."""
+
+    def __init__(self, registry: CollectorRegistry, log: Log) -> None:
+        self._log = log
+        registry.register(self)
+
+    def collect(self) -> list[CounterMetricFamily]:
+        lost = CounterMetricFamily("weir_log_lost_lines", "Lines of the log that could not be written.")
+        lost.add_metric([], self._log.dropped_lines)
+        return [lost]

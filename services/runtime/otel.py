@@ -1,0 +1,147 @@
+"""Traces to a collector, by OpenTelemetry's own exporter: the one place that imports the extra `otel`.
+
+The loop puts what a request told into a queue and goes on. A thread makes OpenTelemetry's spans of it and sends them,
+at most BATCH_REQUESTS at a time, since it takes the interpreter from the loop while it encodes. A collector that is
+slow, or gone, costs traces: beyond QUEUE_REQUESTS they are dropped, and counted.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+
+from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+from opentelemetry.sdk.resources import Resource
+from opentelemetry.sdk.trace import ReadableSpan
+from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
+from opentelemetry.sdk.util.instrumentation import InstrumentationScope
+from opentelemetry.trace import SpanContext, SpanKind, Status, StatusCode, TraceFlags, TraceState
+from prometheus_client import CollectorRegistry
+from prometheus_client.metrics_core import CounterMetricFamily
+from prometheus_client.registry import Collector
+
+from services.runtime.log import Log
+from services.runtime.tracing import Span, Told
+
+QUEUE_REQUESTS = 2048
+BATCH_REQUESTS = 32
+EVERY_S = 1.0
+SEND_WITHIN_S = 10.0
+SCHEMA_URL = "https://opentelemetry.io/schemas/1.37.0"
+KINDS = {"internal": SpanKind.INTERNAL, "server": SpanKind.SERVER, "client": SpanKind.CLIENT}
+SCOPE = InstrumentationScope("weir", schema_url=SCHEMA_URL)
+RESULTS = ("exported", "dropped", "failed")
+
+
+class Exporting(Collector):
+    """The queue and its thread. `exporter` is OpenTelemetry's."""
+
+    def __init__(
+        self,
+        exporter: SpanExporter,
+        resource: Mapping[str, str],
+        registry: CollectorRegistry | None = None,
+        log: Log | None = None,
+    ) -> None:
+        self.counts = dict.fromkeys(RESULTS, 0)  # of spans
+        self._exporter = exporter
+        self._log = log
+        self._goes = True
+        self._resource = Resource(dict(resource), SCHEMA_URL)
+        self._queue: deque[Told] = deque()
+        self._wake = threading.Event()
+        self._closing = self._over = False
+        if registry is not None:
+            registry.register(self)
+        self._thread = threading.Thread(target=self._export, name="trace-exporter", daemon=True)
+        self._thread.start()
+
+    def take(self, told: Told) -> None:
+        """Into the queue, or nowhere."""
+        if len(self._queue) >= QUEUE_REQUESTS or self._closing:
+            self.counts["dropped"] += len(told.spans)
+            return
+        self._queue.append(told)
+        if len(self._queue) == BATCH_REQUESTS:
+            self._wake.set()
+
+    def close(self, within_s: float) -> None:
+        """Export what is left, for so long at most; what is then left is dropped."""
+        self._closing = True
+        self._wake.set()
+        self._thread.join(within_s)
+        self._over = True
+        self._exporter.shutdown()  # whoever waits to try again does not
+
+    def collect(self) -> list[CounterMetricFamily]:
+        family = CounterMetricFamily("weir_trace_spans", "Spans of traces, by what became of them.", labels=["result"])
+        for result, count in self.counts.items():
+            family.add_metric([result], count)
+        return [family]
+
+    def _export(self) -> None:
+        while not self._closing:
+            self._wake.wait(EVERY_S)
+            self._wake.clear()
+            self._send_all()
+        self._send_all()
+
+    def _send_all(self) -> None:
+        while self._queue and not self._over:
+            batch = [self._queue.popleft() for _ in range(min(BATCH_REQUESTS, len(self._queue)))]
+            spans = [span for told in batch for span in self._spans(told)]
+            goes = self._sent(spans)
+            self.counts["exported" if goes else "failed"] += len(spans)
+            self._tell(goes)
+
+    def _tell(self, goes: bool) -> None:
+        """Once, when it changes: each batch that fails would be a line else."""
+        if goes is not self._goes and self._log is not None:
+            if goes:
+                self._log.info("traces are exported again")
+            else:
+                self._log.warning("traces cannot be exported")
+        self._goes = goes
+
+    def _sent(self, spans: Sequence[ReadableSpan]) -> bool:
+        try:
+            return self._exporter.export(spans) is SpanExportResult.SUCCESS
+        except Exception:  # whatever it is, it is the exporter's, and costs these spans only
+            return False
+
+    def _spans(self, told: Told) -> Iterator[ReadableSpan]:
+        state = TraceState.from_header([told.state.decode("ascii", "replace")])
+        for at, span in enumerate(told.spans):
+            yield ReadableSpan(
+                span.name,
+                context=_context(told, span.span_id, state),
+                parent=_context(told, span.parent_id, state, remote=at == 0) if span.parent_id else None,
+                resource=self._resource,
+                attributes=span.attributes,
+                kind=KINDS[span.kind],
+                status=_status(span),
+                start_time=told.unix(span.began_at),
+                end_time=told.unix(span.ended_at),
+                instrumentation_scope=SCOPE,
+            )
+
+
+def _context(told: Told, span_id: str, state: TraceState, *, remote: bool = False) -> SpanContext:
+    return SpanContext(int(told.trace_id, 16), int(span_id, 16), remote, TraceFlags(told.flags), state)
+
+
+def _status(span: Span) -> Status:
+    return Status(StatusCode.ERROR, span.error) if span.error else Status()
+
+
+def over_http(
+    endpoint: str, *, headers: Mapping[str, str], resource: Mapping[str, str], registry: CollectorRegistry, log: Log
+) -> Exporting:
+    """To a collector that speaks OTLP over HTTP. Certificates and compression: as the exporter's own variables say."""
+    own = logging.getLogger("opentelemetry")  # says of each attempt that it failed, and on stderr
+    own.propagate, own.handlers = False, [logging.NullHandler()]
+    url = endpoint.rstrip("/") + "/v1/traces"
+    exporter = OTLPSpanExporter(endpoint=url, headers=dict(headers), timeout=SEND_WITHIN_S)
+    return Exporting(exporter, resource, registry, log)

@@ -1,0 +1,246 @@
+"""Traces: which part of a request took which part of its time, across services, as OpenTelemetry has it.
+
+The context of a trace travels in two headers (W3C Trace Context): `traceparent` names the trace, the caller's span and
+whether it is recorded; `tracestate` is passed on as it came. What cannot be read is ignored, as the standard wants.
+
+    off (the default)   a client's context is passed on as it is, and its trace id stands in the log. A request without
+                        one costs a comparison with None
+    on                  a request that is sampled has a `Trace`, in which each step leaves a `Span`: a name and two
+                        times. At the end of the request all of it is handed, as one thing, to a bounded queue
+
+Nothing here imports OpenTelemetry. The steps are written down by hand, from times that are known anyway, since context
+managers on the hot path and the instrumentation of a framework cost more than the request. Only who exports them
+(`otel`) knows the library, in a thread of its own.
+
+Sampling is decided once, where a trace begins, by the trace id, so that every service decides alike; what comes with a
+context is recorded if its flag says so. A GET begins no trace of its own: it is a look, not work.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import random
+import re
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol
+
+import msgspec
+
+from services.core.outcome import Ending, Outcome
+
+if TYPE_CHECKING:
+    from prometheus_client import CollectorRegistry
+
+    from services.runtime.log import Log
+    from services.runtime.settings import ServiceSettings
+
+Attribute = str | int | float | bool | tuple[str, ...]
+Headers = tuple[tuple[bytes, bytes], ...]
+Kind = Literal["internal", "server", "client"]
+Sampling = Literal[
+    "always_on", "always_off", "traceidratio",
+    "parentbased_always_on", "parentbased_always_off", "parentbased_traceidratio",
+]  # fmt: skip
+
+SAMPLED = 1
+MOST_STATE_BYTES = 512
+_TRACEPARENT = re.compile(rb"([0-9a-f]{2})-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})(-[\x20-\x7e]*)?")
+_STATE = re.compile(rb"[\x20-\x7e\t]{1,%d}" % MOST_STATE_BYTES)
+FAILURES = {outcome.value for outcome in Outcome if outcome.ending is Ending.FAILED} - {Outcome.CLIENT_GONE.value}
+CLIENT_LEFT = 499  # a status that nobody was sent
+
+
+class Given(NamedTuple):
+    """The context that a request came with. Ids are lower-case hex digits, as they are written."""
+
+    trace_id: str
+    span_id: str
+    flags: int
+    state: bytes
+
+
+def read(headers: Sequence[tuple[bytes, bytes]]) -> Given | None:
+    """The context that stands in these headers; None where there is none, or none that can be read, or several."""
+    parents = [value for name, value in headers if name == b"traceparent"]
+    found = _TRACEPARENT.fullmatch(parents[0].strip()) if len(parents) == 1 else None
+    if found is None or found[1] == b"ff" or (found[1] == b"00" and found[5]):
+        return None
+    trace_id, span_id = found[2].decode("ascii"), found[3].decode("ascii")
+    if not int(trace_id, 16) or not int(span_id, 16):
+        return None
+    state = b",".join(value.strip() for name, value in headers if name == b"tracestate")
+    return Given(trace_id, span_id, int(found[4], 16) & SAMPLED, state if _STATE.fullmatch(state) else b"")
+
+
+class Span(msgspec.Struct):
+    """One step. Times are the loop's, in seconds; `error` names what went wrong, where something did."""
+
+    name: str
+    kind: Kind
+    span_id: str
+    parent_id: str
+    began_at: float
+    ended_at: float = 0.0
+    attributes: dict[str, Attribute] = {}
+    error: str = ""
+
+
+class Trace:
+    """One request's place in a trace. `recording`: steps are written down here; else it is only passed on.
+
+    `span_id` is this service's own span, or its caller's while nothing is recorded: what is called is below it.
+    """
+
+    __slots__ = ("_began_at", "_began_ns", "_new_id", "_sink", "attributes", "flags", "parent_id", "recording",
+                 "span_id", "spans", "state", "trace_id")  # fmt: skip
+
+    def __init__(
+        self, trace_id: str, span_id: str, flags: int, state: bytes, *,
+        parent_id: str = "", at: float = 0.0, sink: Sink | None = None, new_id: Callable[[], str] = str,
+    ) -> None:  # fmt: skip
+        self.trace_id = trace_id
+        self.span_id = span_id
+        self.parent_id = parent_id
+        self.flags = flags
+        self.state = state
+        self.recording = sink is not None
+        self.spans: list[Span] = []
+        self.attributes: dict[str, Attribute] = {}  # of the request's own span, beside those of its log line
+        self._began_at = at
+        self._began_ns = time.time_ns() if sink is not None else 0
+        self._sink = sink
+        self._new_id = new_id
+
+    def step(self, name: str, began_at: float, ended_at: float = 0.0, kind: Kind = "internal") -> Span:
+        """Write down a step; one without an end ends with the request."""
+        span = Span(name, kind, self._new_id(), self.span_id, began_at, ended_at, {})
+        self.spans.append(span)
+        return span
+
+    def onward(self, span: Span | None = None) -> Headers:
+        """What a call carries: the same trace, below `span` or this service's own."""
+        parent_id = self.span_id if span is None else span.span_id
+        line = f"00-{self.trace_id}-{parent_id}-{self.flags:02x}".encode("ascii")
+        return ((b"traceparent", line), (b"tracestate", self.state)) if self.state else ((b"traceparent", line),)
+
+    def end(self, name: str, kind: Kind, ended_at: float, attributes: dict[str, Attribute], error: str = "") -> None:
+        """The request is over: its own span, and whatever was left open, go to whoever exports them. Once."""
+        sink, self._sink = self._sink, None
+        if sink is None:
+            return
+        own = Span(name, kind, self.span_id, self.parent_id, self._began_at, ended_at, attributes, error)
+        for span in self.spans:
+            span.ended_at = span.ended_at or ended_at
+        sink.take(Told(self.trace_id, self.flags, self.state, self._began_at, self._began_ns, (own, *self.spans)))
+
+    def __repr__(self) -> str:
+        return f"<Trace {self.trace_id}, {len(self.spans)} steps, {'recording' if self.recording else 'passed on'}>"
+
+
+class Told(NamedTuple):
+    """A request's part of a trace, its own span first. `at` and `unix_ns` are one moment on both clocks."""
+
+    trace_id: str
+    flags: int
+    state: bytes
+    at: float
+    unix_ns: int
+    spans: tuple[Span, ...]
+
+    def unix(self, at: float) -> int:
+        """A time of the loop's as nanoseconds since the epoch."""
+        return self.unix_ns + round((at - self.at) * 1e9)
+
+
+class Sink(Protocol):
+    """Who exports."""
+
+    def take(self, told: Told) -> None:
+        """Take it or drop it; never wait."""
+
+    def close(self, within_s: float) -> None:
+        """Export what is left, for so long at most."""
+
+
+class Tracer:
+    """What a service begins its traces with; None stands for tracing that is off."""
+
+    def __init__(self, sink: Sink, sampling: Sampling = "parentbased_always_on", share: float = 1.0) -> None:
+        self.sink = sink
+        self._by_parent = sampling.startswith("parentbased_")
+        kind = sampling.removeprefix("parentbased_")
+        self._below = 2**64 * {"always_on": 1.0, "always_off": 0.0}.get(kind, share)
+        self._random = random.Random()
+
+    def begin(self, given: Given | None, at: float) -> Trace:
+        """A request's place in its caller's trace, or in one of its own."""
+        trace_id = self._new_id(128) if given is None else given.trace_id
+        parent_id, state = ("", b"") if given is None else (given.span_id, given.state)
+        if self._sampled(given, trace_id):
+            new_id = self._new_id
+            return Trace(trace_id, new_id(), SAMPLED, state, parent_id=parent_id, at=at, sink=self.sink, new_id=new_id)
+        return Trace(trace_id, parent_id or self._new_id(), 0, state)
+
+    def _sampled(self, given: Given | None, trace_id: str) -> bool:
+        if given is not None and self._by_parent:
+            return bool(given.flags)
+        return int(trace_id[16:], 16) < self._below
+
+    def _new_id(self, bits: int = 64) -> str:
+        return f"{self._random.getrandbits(bits) or 1:0{bits // 4}x}"
+
+
+def place(tracer: Tracer | None, headers: Sequence[tuple[bytes, bytes]], method: str, at: float) -> Trace | None:
+    """A request's place in a trace; None: it has none."""
+    given = read(headers)
+    if tracer is not None and (given is not None or method != "GET"):
+        return tracer.begin(given, at)
+    return None if given is None else Trace(given.trace_id, given.span_id, given.flags, given.state)
+
+
+def end_of_request(
+    trace: Trace, method: str, route: str, status: int, ended_at: float, fields: Mapping[str, object]
+) -> None:
+    """A service's own span, from what its log line says: HTTP's names for what they name, `weir.*` for the rest."""
+    if not trace.recording:
+        return
+    attributes: dict[str, Attribute] = {"http.request.method": method, "url.scheme": "http", **trace.attributes}
+    if route != "other":
+        attributes["http.route"] = route
+    if status not in (0, CLIENT_LEFT):
+        attributes["http.response.status_code"] = status
+    for name, value in fields.items():
+        if value is not None:
+            attributes[f"weir.{name}"] = value if isinstance(value, bool | int | float) else str(value)
+    outcome = str(fields.get("outcome", ""))
+    failed = status >= 500 or outcome in FAILURES
+    name = method if route == "other" else f"{method} {route}"
+    trace.end(name, "server", ended_at, attributes, (outcome or str(status)) if failed else "")
+
+
+def installed() -> bool:
+    """Whether the extra `otel` is there. Looks, and imports nothing of it."""
+    try:
+        return importlib.util.find_spec("opentelemetry.exporter.otlp.proto.http") is not None
+    except ModuleNotFoundError:
+        return False
+
+
+def tracer_of(
+    settings: ServiceSettings, service: str, instance: str, registry: CollectorRegistry, log: Log
+) -> Tracer | None:
+    """The tracer that the settings ask for; None, and nothing imported, where they ask for none."""
+    if settings.otel_traces_exporter == "none":
+        return None
+    from services.runtime.otel import over_http
+
+    name = settings.otel_service_name or f"weir-{service}"
+    sink = over_http(
+        settings.otel_exporter_otlp_endpoint,
+        headers=settings.otlp_headers,
+        resource={"service.name": name, "service.namespace": "weir", "service.instance.id": instance},
+        registry=registry,
+        log=log,
+    )
+    return Tracer(sink, settings.otel_traces_sampler, settings.otel_traces_sampler_arg)
