@@ -22,7 +22,7 @@ ROUTER_PORT ?= 8000
 HOST_URL ?= http://127.0.0.1:$(ROUTER_PORT)
 QUESTION ?= How does Weir decide to refuse a request?
 
-.PHONY: help up down ask doctor simulate simulate-proof pictures test check bench fire nonces bench-peers load docs venv torch clean clean-data clean-venv
+.PHONY: help up down ask doctor simulate simulate-proof pictures test check bench fire nonces chaos soak bench-peers report load docs diagrams venv otel torch clean clean-data clean-venv
 
 help: ## list the verbs
 	@if [ -t 1 ]; then on=$$(printf '\033[36m') off=$$(printf '\033[0m'); fi; \
@@ -57,8 +57,9 @@ pictures: $(VENV)/.simulate ## draw the pictures of the architecture pages again
 
 # ---- verify
 
+# Two processes, a file at a time in each: most tests wait for other processes. One, where a test is looked at: -n 0.
 test: $(VENV)/.dev ## run the tests: make test ARGS="-k fairness -x"
-	@exec $(BIN)/python -m pytest $(ARGS)
+	@exec $(BIN)/python -m pytest -n 2 --dist loadfile $(ARGS)
 
 check: $(VENV)/.dev ## lint, format, types, import rules, documents: what CI runs
 	@$(BIN)/ruff check .
@@ -67,8 +68,14 @@ check: $(VENV)/.dev ## lint, format, types, import rules, documents: what CI run
 	@$(BIN)/lint-imports
 	@$(BIN)/python docs/check.py
 
-docs: $(VENV)/.run ## check the documents: links, anchors, settings
+docs: $(VENV)/.run ## check the documents: links, what they name, diagrams, decision records, settings
 	@exec $(BIN)/python docs/check.py
+
+# Mermaid itself, from npm, at one version; chromium draws.
+MERMAID := out/mermaid/node_modules/mermaid/dist/mermaid.min.js
+diagrams: $(VENV)/.dev ## have mermaid draw every diagram of the documents, as pictures in out/diagrams (npm, chromium)
+	@[ -e $(MERMAID) ] || npm install --prefix out/mermaid --ignore-scripts --no-audit --no-fund mermaid@11.17.2
+	@exec $(BIN)/python docs/diagrams.py --mermaid $(MERMAID) --out out/diagrams
 
 bench: $(VENV)/.dev ## measure the figures that docs/results quotes
 	@exec $(BIN)/python -m bench $(ARGS)
@@ -79,18 +86,32 @@ fire: $(VENV)/.run ## the router under fire, real processes: make fire ARGS="--o
 nonces: $(VENV)/.run ## 20,000 questions with a nonce each, before workers that are killed, frozen and evil: whose answer is whose?
 	@exec $(BIN)/python -m loadtests.nonces $(ARGS)
 
-bench-peers: $(VENV)/.run ## Weir and HAProxy before the same workers, side by side; skipped where haproxy is not installed
+chaos: $(VENV)/.run ## 20,000 requests among 60 faults of every part (about four minutes): is any lost, doubled, foreign or hung?
+	@exec $(BIN)/python -m loadtests.chaos $(ARGS)
+
+soak: MINUTES ?= 10
+soak: $(VENV)/.run ## load the whole stack for long, and see what grows: make soak MINUTES=60
+	@exec $(BIN)/python -m loadtests.soak --minutes $(MINUTES) $(ARGS)
+
+bench-peers: $(VENV)/.run ## Weir beside HAProxy, LiteLLM, vllm-router, sglang-router: 20 minutes, resumable; ARGS=--list
 	@exec $(BIN)/python -m loadtests.peers $(ARGS)
 
+report: $(VENV)/.simulate ## the whole series, four policies, as one page (about 17 minutes): make report ARGS="--only burst"
+	@exec $(BIN)/python -m loadtests.report $(ARGS)
+
 load: export SCENARIO ?= baseline
-load: $(VENV)/.load ## load a running stack with Locust: make load SCENARIO=burst
+load: export LOAD_OUT = $(OUT)
+load: $(VENV)/.load ## load a running stack with Locust: make load SCENARIO=burst OUT=out/burst
 	@$(BIN)/python -c 'import sys, urllib.request as u; u.urlopen(sys.argv[1] + "/health", timeout=3)' "$(HOST_URL)" \
 	  2>/dev/null || { echo "Nothing answers at $(HOST_URL): run 'make up' in another terminal first." >&2; exit 1; }
-	@exec $(BIN)/locust -f loadtests/locustfile.py --headless --host "$(HOST_URL)" $(ARGS)
+	@exec $(BIN)/locust -f loadtests/locustfile.py --headless --only-summary --loglevel WARNING --host "$(HOST_URL)" \
+	  $(if $(OUT),--html "$(OUT)/report.html" --csv "$(OUT)/requests" --json-file "$(OUT)/locust") $(ARGS)
 
 # ---- set up: one stamp per level, so that a second run costs nothing
 
 venv: $(VENV)/.dev ## make .venv with everything that development needs
+
+otel: $(VENV)/.otel ## install what exports traces (OTEL_TRACES_EXPORTER=otlp)
 
 torch: $(VENV)/.torch ## install what real models need (ENGINE=torch): large, see docs/models.md
 
@@ -129,6 +150,11 @@ $(VENV)/.load: $(VENV)/.run
 $(VENV)/.simulate: $(VENV)/.run
 	@echo "Installing what the simulator's plots need"
 	@[ -t 1 ] || quiet=-q; $(PIP) $$quiet -e '.[simulate]'
+	@touch $@
+
+$(VENV)/.otel: $(VENV)/.run
+	@echo "Installing OpenTelemetry"
+	@[ -t 1 ] || quiet=-q; $(PIP) $$quiet -e '.[otel]'
 	@touch $@
 
 $(VENV)/.torch: $(VENV)/.run
