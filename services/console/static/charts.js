@@ -123,6 +123,7 @@ class Chart {
   }
 
   update(xs, records, tenants) {
+    if (this.plot && !this.seen) return; // lines and columns change together: a new plot soon asks for its legend
     const lines = this.spec.lines(tenants);
     const key = lines.map((one) => one.name).join("\n");
     if (key !== this.key) this.#build(lines, key);

@@ -144,6 +144,21 @@ def test_nothing_is_wider_than_a_phone(look: Look, fake: Fake, keep: Keep, width
     assert wide == []
 
 
+def test_tenants_come_while_the_chart_of_their_lines_is_out_of_sight(look: Look, fake: Fake) -> None:
+    watched = look(viewport=NARROW)
+    page = watched.open(fake.url)
+    chart = page.locator(".chart").nth(3)
+    chart.scroll_into_view_if_needed()
+    until(page, "/[0-9]/.test(document.querySelectorAll('.chart')[3].querySelector('.legend-list b').textContent)")
+    page.evaluate("scrollTo(0, 0)")
+    until(page, "document.querySelectorAll('.chart')[3].getBoundingClientRect().top > innerHeight + 200")
+    fake.world.rates |= {"late": 5.0, "later": 5.0}
+    until(page, "document.querySelectorAll('.tenant').length === 6")
+    chart.scroll_into_view_if_needed()
+    chart.locator("li").nth(5).wait_for()
+    assert watched.faults == []
+
+
 def test_who_asked_for_less_motion_gets_a_picture_a_second(look: Look, fake: Fake) -> None:
     page = look(reduced_motion="reduce").open(fake.url)
     until(page, "document.querySelectorAll('.slot.taken').length > 3")
