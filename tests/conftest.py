@@ -26,6 +26,7 @@ from services.lab.ports import free_port
 from services.lab.postgres import EmbeddedPostgres
 from services.lab.valkey import EmbeddedValkey
 from tests.alone import Floor
+from tests.stopwatch import Stopwatch
 
 # A slow machine is no defect: properties have no time limit. A failure prints a blob that replays it. The examples are
 # the same each time: what was green is green until something is changed. `--hypothesis-profile=explore` tries others.
@@ -42,6 +43,22 @@ hypothesis_settings.load_profile("weir")
 SEVERAL_PROCESSES = "PYTEST_XDIST_TESTRUNUID" in os.environ
 ROOT = Path(__file__).parents[1]
 FLOOR = Floor(turnstile=ROOT / "constraints.txt", floor=ROOT / "pyproject.toml")
+STOPWATCH = Stopwatch()
+BEGAN = pytest.StashKey[float]()
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """What fails while the machine stands still is tried once more, and both are told: decision 042."""
+
+    def stood_still() -> bool:
+        return STOPWATCH.stood_since(config.stash[BEGAN]) > 0.0
+
+    for item in items:
+        item.add_marker(pytest.mark.flaky(reruns=1, condition=stood_still))
+
+
+def pytest_unconfigure() -> None:
+    STOPWATCH.close()
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
@@ -49,6 +66,7 @@ def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
     """Keep other tests away while one runs that is marked `alone`. Outside of the time limit: waiting is no fault."""
     alone = item.get_closest_marker("alone") is not None
     with FLOOR.held(alone=alone) if SEVERAL_PROCESSES else nullcontext():
+        item.config.stash[BEGAN] = STOPWATCH.now()
         return (yield)
 
 
