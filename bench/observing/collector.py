@@ -13,7 +13,7 @@ from collections.abc import Iterator
 import httptools
 import uvloop
 
-from bench.observing.stand import free_port
+from services.lab.ports import free_port
 
 _OK = b"HTTP/1.1 200 OK\r\ncontent-type: application/x-protobuf\r\ncontent-length: 0\r\n\r\n"
 

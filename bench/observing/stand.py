@@ -11,7 +11,6 @@ import asyncio
 import contextlib
 import itertools
 import json
-import socket
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,6 +19,7 @@ from time import perf_counter
 from bench.client import Tally, connect, post
 from bench.machine import cores, pinned, process, until_ready
 from bench.router import CONNECTIONS
+from services.lab.ports import free_port
 
 TENANTS = 16
 EXPORT_S = 1.3
@@ -45,13 +45,6 @@ class Variant:
 
     silent: tuple[str, ...] = ()
     settings: Mapping[str, str] = field(default_factory=dict)
-
-
-def free_port() -> int:
-    with socket.socket() as sock:
-        sock.bind(("127.0.0.1", 0))
-        port: int = sock.getsockname()[1]
-        return port
 
 
 @contextlib.asynccontextmanager

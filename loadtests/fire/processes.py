@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import ctypes
 import os
+import random
 import signal
 import socket
 import subprocess
@@ -27,6 +28,7 @@ LAST_WORDS_BYTES = 2000
 INTERRUPTED = 130
 KEPT = ("PATH", "HOME", "LANG", "LC_ALL", "TMPDIR", "SYSTEMROOT")  # no setting of the caller's may move a figure
 ROOT = Path(__file__).resolve().parents[2]
+LENT = range(10_000, 20_000)  # Linux takes source ports from 32,768 on, and would take a free one before we do
 
 
 class StandError(RuntimeError):
@@ -34,12 +36,19 @@ class StandError(RuntimeError):
 
 
 def free_ports(count: int) -> list[int]:
-    """So many different ports that nobody listens on just now."""
+    """So many different ports that nobody listens on, and that no outgoing connection will take before they are used.
+
+    Raises RuntimeError where there are not so many.
+    """
+    found: list[int] = []
     with contextlib.ExitStack() as held:
-        sockets = [held.enter_context(socket.socket()) for _ in range(count)]
-        for each in sockets:
-            each.bind(("127.0.0.1", 0))
-        return [int(each.getsockname()[1]) for each in sockets]
+        for number in random.sample(LENT, len(LENT)):
+            if len(found) == count:
+                return found
+            with contextlib.suppress(OSError):
+                held.enter_context(socket.socket()).bind(("127.0.0.1", number))
+                found.append(number)
+    raise RuntimeError(f"no {count} ports from {LENT.start} to {LENT.stop - 1} are free")
 
 
 def child_environment(env: Mapping[str, str]) -> dict[str, str]:

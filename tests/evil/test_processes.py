@@ -27,6 +27,7 @@ from loadtests.nonces.stand import TENANT, Stand, stand
 pytestmark = [pytest.mark.stack, pytest.mark.alone]
 CALLERS = 8
 WORKERS = 3
+SHARE = CALLERS // WORKERS  # what each worker holds at least; who holds one more is the router's affair
 SILENCE_S = 3.0  # longer than any machine stands still: who is cut for silence was frozen by the test
 STEP_MS = 20.0  # an answer takes a third of a second: what is done to its worker meets it halfway
 WITHIN_S = 25.0
@@ -104,7 +105,7 @@ def done_to(
         return await made.read("weir_worker_inflight", f'"{victim.process.name}"')
 
     async def busy() -> bool:
-        return await held() >= 3
+        return await held() >= SHARE
 
     async def empty() -> bool:
         return await held() == 0

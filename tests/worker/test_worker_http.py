@@ -14,6 +14,7 @@ from typing import Any
 import httpx2
 import pytest
 
+from services.lab.ports import free_port
 from services.runtime.serve import running
 from services.worker.app import build
 from services.worker.config import WorkerSettings
@@ -212,10 +213,7 @@ def test_the_metrics_are_the_names_that_gateways_read():
 
 def test_sigterm_finishes_what_runs_refuses_what_waits_and_exits_with_0():
     async def main() -> None:
-        with socket.socket() as one, socket.socket() as two:
-            one.bind(("127.0.0.1", 0))
-            two.bind(("127.0.0.1", 0))
-            port, metrics_port = one.getsockname()[1], two.getsockname()[1]
+        port, metrics_port = free_port(), free_port()
         chosen = {"WORKER_PORT": port, "METRICS_PORT": metrics_port, "MAX_BATCH_SIZE": 1, "SIM_TIME_SCALE": 0.5}
         worker = await asyncio.create_subprocess_exec(
             sys.executable, "-m", "services.worker", env={**os.environ, **{k: str(v) for k, v in chosen.items()}},

@@ -191,7 +191,7 @@ class Chart {
           splits: () => [-60, -45, -30, -15, 0],
           values: (_, at) => at.map((s) => (s === 0 ? "now" : `${s} s`)),
         },
-        { ...axis, grid, size: 54, values: (_, at) => at.map((value) => count(value)), space: 40 },
+        { ...axis, grid, size: 54, values: (_, at) => at.map(tick), space: 40 },
       ],
       series: [{}, ...this.lines.map((one) => this.#series(one))],
       hooks: { setCursor: [(plot) => this.xs && this.#legend(plot.cursor.idx ?? this.xs.length - 1)] },
@@ -242,6 +242,9 @@ class Chart {
     });
   }
 }
+
+/** At the side of a chart: a half is not to be taken for a whole. */
+const tick = (value) => (Number.isInteger(value) ? count(value) : value.toFixed(1));
 
 /** The end of the axis: a little above what is shown, and a number one can read. */
 export function niceTop(top) {

@@ -24,6 +24,8 @@ from typing import Any
 
 import pytest
 
+from services.lab.ports import free_port
+
 ROOT = Path(__file__).parents[3]
 LOCUST = shutil.which("locust", path=str(Path(sys.executable).parent)) or shutil.which("locust")
 ENOUGH = 24
@@ -147,9 +149,7 @@ def locust(host: str, scenario: str = "baseline", *more: str, fault_urls: str = 
 @contextmanager
 def on_page(host: str) -> Iterator[str]:
     """Locust with its page, on a port of its own."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port = free_port()
     running = subprocess.Popen(
         [
             str(LOCUST), "-f", "loadtests/locustfile.py", "--host", host, "--web-host", "127.0.0.1",
