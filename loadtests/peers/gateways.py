@@ -87,9 +87,7 @@ class Gateway:
         """Why it cannot be run here; empty if it can."""
         if self.program is None or self.program() is not None:
             return ""
-        return (
-            f"{self.name}: {self.package} could not be installed" if self.package else f"{self.name} is not installed"
-        )
+        return f"{self.name} is not installed"
 
     async def start(self, made: Stand, tenants: Sequence[str], deadlines: Deadlines) -> None:
         """Put it before the workers of a stand."""

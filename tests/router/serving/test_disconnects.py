@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import statistics
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sized
 
 import pytest
 
 from services.core.outcome import Outcome
 from tests.router.leaver import Way
-from tests.router.leaving import Scene, run, scene
+from tests.router.leaving import Left, Scene, run, scene
 from tests.router.stepping import AT_A_WORKER, NOT_YET_ASKED, Stage
 from tests.runtime.rig import until
 
@@ -50,6 +50,13 @@ def test_whoever_leaves_gives_everything_back(
             await check_workers(here)
 
     run(main)
+
+
+def test_what_an_abstract_class_has_learned_of_others_is_not_left_by_requests() -> None:
+    kinds = [type(f"Kind{number}", (), {}) for number in range(EACH)]
+    before = Left((0, 0))
+    assert not any(isinstance(kind(), Sized) for kind in kinds)
+    assert Left((0, 0)).more(before, at_least=EACH * 0.8) == {}
 
 
 async def come_and_go(here: Scene, name: str, count: int) -> dict[str, float]:
