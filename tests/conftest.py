@@ -48,13 +48,14 @@ BEGAN = pytest.StashKey[float]()
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """What fails while the machine stands still is tried once more, and both are told: decision 042."""
+    """What fails among real processes, or while the machine stands still, is tried once more: decision 042."""
 
     def stood_still() -> bool:
         return STOPWATCH.stood_since(config.stash[BEGAN]) > 0.0
 
     for item in items:
-        item.add_marker(pytest.mark.flaky(reruns=1, condition=stood_still))
+        among_processes = item.get_closest_marker("stack") is not None
+        item.add_marker(pytest.mark.flaky(reruns=1, condition=among_processes or stood_still))
 
 
 def pytest_unconfigure() -> None:

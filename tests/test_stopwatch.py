@@ -1,4 +1,4 @@
-"""A failure while the machine stood still is tried again, once; on a machine that ran, a failure is one."""
+"""What fails among real processes, or while the machine stood still, is tried once more; what else fails has failed."""
 
 from __future__ import annotations
 
@@ -63,51 +63,71 @@ def test_its_clock_ends_with_whoever_started_it() -> None:
 
 TRIED = """
 from pathlib import Path
+import pytest
 from tests.conftest import STOPWATCH
 from tests.test_stopwatch import stand_still
 
 TRIED = Path(__file__).with_name("tried")
 
-def test_of_a_machine():
+{mark}
+@pytest.mark.parametrize("number", range({count}))
+def test_of_a_machine(number):
     with TRIED.open("a") as tried:
         tried.write("once more,")
     {machine}
     assert {right}, "as it is"
 """
+SECOND = "TRIED.read_text() == 'once more,once more,'"
 STANDS = "stand_still(STOPWATCH)"
+RUNS_ON = "STOPWATCH.stood_since = lambda began: 0.0"
+AMONG_PROCESSES = "@pytest.mark.stack"
 
 
-def run(folder: Path, test: str, more: str = "") -> tuple[int, str]:
-    """A run of its own with this project's settings and hooks."""
-    (folder / "conftest.py").write_text(f"from tests.conftest import *\n{more}\n")
-    (folder / "test_one.py").write_text(test)
+def run(
+    folder: Path, right: str, machine: str = "pass", mark: str = "", conftest: str = "", count: int = 1
+) -> tuple[int, str, int]:
+    """A run of its own with this project's settings and hooks: its status, what it said, and how many tries it took."""
+    (folder / "conftest.py").write_text(f"from tests.conftest import *\n{conftest}\n")
+    (folder / "test_one.py").write_text(TRIED.format(right=right, machine=machine, mark=mark, count=count))
     options = ["-p", "no:cacheprovider", "-c", str(ROOT / "pyproject.toml"), f"--rootdir={folder}", "-o", "timeout=60"]
     not_one_of_several = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
     done = subprocess.run(
         [sys.executable, "-m", "pytest", *options, str(folder)],
         capture_output=True, text=True, cwd=ROOT, env=not_one_of_several, check=False,
     )  # fmt: skip
-    return done.returncode, done.stdout
+    return done.returncode, done.stdout, (folder / "tried").read_text().count("once more")
 
 
-def test_what_failed_while_the_machine_stood_still_is_tried_again_and_both_are_told(tmp_path: Path) -> None:
-    status, said = run(tmp_path, TRIED.format(machine=STANDS, right="TRIED.read_text() == 'once more,once more,'"))
+def test_what_fails_among_real_processes_is_tried_again_and_both_are_told(tmp_path: Path) -> None:
+    status, said, _ = run(tmp_path, SECOND, mark=AMONG_PROCESSES, conftest=RUNS_ON)
     assert status == 0, said
     assert "1 passed, 1 rerun" in said
     assert "AssertionError: as it is" in said
 
 
-def test_what_is_wrong_is_tried_twice_and_stays_wrong(tmp_path: Path) -> None:
-    status, said = run(tmp_path, TRIED.format(machine=STANDS, right="False"))
+def test_what_failed_while_the_machine_stood_still_is_tried_again(tmp_path: Path) -> None:
+    status, said, _ = run(tmp_path, SECOND, STANDS)
+    assert status == 0, said
+    assert "1 passed, 1 rerun" in said
+
+
+@pytest.mark.parametrize(("machine", "mark"), [(STANDS, ""), ("pass", AMONG_PROCESSES)])
+def test_what_is_wrong_is_tried_twice_and_stays_wrong(tmp_path: Path, machine: str, mark: str) -> None:
+    status, said, tries = run(tmp_path, "False", machine, mark)
     assert status == 1, said
     assert "1 failed, 1 rerun" in said
-    assert (tmp_path / "tried").read_text() == "once more,once more,"
+    assert tries == 2
 
 
 def test_what_failed_while_the_machine_ran_on_is_not_tried_again(tmp_path: Path) -> None:
-    status, said = run(
-        tmp_path, TRIED.format(machine="pass", right="False"), "STOPWATCH.stood_since = lambda began: 0.0"
-    )
+    status, said, tries = run(tmp_path, "False", conftest=RUNS_ON)
     assert status == 1, said
-    assert "rerun" not in said.splitlines()[-1]
-    assert (tmp_path / "tried").read_text() == "once more,"
+    assert "1 failed in" in said
+    assert tries == 1
+
+
+def test_three_tries_more_are_the_most(tmp_path: Path) -> None:
+    status, said, tries = run(tmp_path, "False", mark=AMONG_PROCESSES, count=5)
+    assert status == 1, said
+    assert "5 failed, 3 rerun" in said
+    assert tries == 5 + 3
