@@ -17,7 +17,7 @@ from collections import deque
 from typing import NamedTuple
 
 LATE_S = 0.05
-"""A wake-up so late is told: no test should wait for less, and a machine that is merely busy stays below it."""
+"""A wake-up so late is told."""
 
 MOST = 10_000
 """Of the latest that are remembered."""

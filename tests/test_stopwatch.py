@@ -80,6 +80,7 @@ def test_of_a_machine(number):
 SECOND = "TRIED.read_text() == 'once more,once more,'"
 STANDS = "stand_still(STOPWATCH)"
 RUNS_ON = "STOPWATCH.stood_since = lambda began: 0.0"
+ASKED = "STOPWATCH.stood_since = lambda began: Path('{folder}', 'asked').touch()"
 AMONG_PROCESSES = "@pytest.mark.stack"
 
 
@@ -124,6 +125,12 @@ def test_what_failed_while_the_machine_ran_on_is_not_tried_again(tmp_path: Path)
     assert status == 1, said
     assert "1 failed in" in said
     assert tries == 1
+
+
+def test_for_what_passes_the_clock_is_not_asked(tmp_path: Path) -> None:
+    status, said, _ = run(tmp_path, "True", conftest=ASKED.format(folder=tmp_path))
+    assert status == 0, said
+    assert not (tmp_path / "asked").exists()
 
 
 def test_three_tries_more_are_the_most(tmp_path: Path) -> None:
