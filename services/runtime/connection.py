@@ -26,7 +26,7 @@ from services.core.outcome import Outcome
 from services.runtime.errors import BadInput, Refused, WeirError
 from services.runtime.framing import CONTINUE
 from services.runtime.guard import HEAD, GuardLimits, Inbound
-from services.runtime.http import App, Exchange, become_task
+from services.runtime.http import App, Exchange, HeadCheck, become_task
 from services.runtime.outbox import Outbox
 
 LINGER_S = 1.0  # for a client to read why it was refused while it still sends
@@ -47,6 +47,7 @@ class Shared:
     limits: GuardLimits
     idle_timeout_s: float
     refused: Callable[[WeirError, str], None] = _nobody_counts
+    checks: tuple[HeadCheck, ...] = ()
     outbox: Outbox = field(default_factory=Outbox)
     connections: set[Connection] = field(default_factory=set)
     tasks: set[asyncio.Task[None]] = field(default_factory=set)
@@ -65,7 +66,7 @@ class Connection(asyncio.Protocol):
         self._shared = shared
         self._outbox = shared.outbox
         self._loop = asyncio.get_running_loop()
-        self._inbound = Inbound(shared.limits, self)
+        self._inbound = Inbound(shared.limits, self, shared.checks)
         self._answering: Exchange | None = None
         self._refusal: WeirError | None = None  # told when what came before it is answered
         self._deaf = False  # what still comes is not looked at
@@ -184,7 +185,10 @@ class Connection(asyncio.Protocol):
         What it waits for is not looked at: one that waits before `become_task` fails in its task, and is answered 500.
         """
         self._answering = exchange
-        handler: Coroutine[Any, Any, None] = self._shared.app.handle(exchange)
+        refusal, app = exchange.refusal, self._shared.app
+        handler: Coroutine[Any, Any, None] = (
+            app.handle(exchange) if refusal is None else self._refuse_in_turn(exchange, refusal)
+        )
         try:
             handler.send(None)
         except StopIteration:
@@ -290,6 +294,15 @@ class Connection(asyncio.Protocol):
         exchange = Exchange(self, "", "", [])
         exchange.id, exchange.always, exchange.keep_alive = secrets.token_hex(8), self._shared.app.always, False
         exchange.refuse_now(refusal)
+        self._shared.refused(refusal, exchange.id)
+
+    async def _refuse_in_turn(self, exchange: Exchange, refusal: WeirError) -> None:
+        """Answer in the place of the app what a head check refused; the connection goes on."""
+        exchange.id, exchange.always = secrets.token_hex(8), self._shared.app.always
+        try:
+            await exchange.refuse(refusal)
+        finally:
+            exchange.ended()
         self._shared.refused(refusal, exchange.id)
 
     def _linger(self) -> None:

@@ -4,6 +4,7 @@
     bytes of the body, declared or chunked; chunks       413
     Content-Encoding                                     415: a compressed body could not be bounded
     what is not HTTP/1.1, or not one request only        400, by llhttp, which parses strictly
+    what a head check of the listener refuses            as the check says; a large body is not even read
 
 A request is handed on when its body is complete: a slow upload holds a socket and never a handler. Trailers are
 dropped (RFC 9110 section 6.5.1 allows it): what stands behind a body must not speak for the request. How slowly a
@@ -21,10 +22,11 @@ from urllib.parse import unquote
 import httptools
 
 from services.runtime.errors import BadInput, TooLarge, WeirError
-from services.runtime.http import Exchange
+from services.runtime.http import Exchange, HeadCheck
 from services.runtime.wire import Wire
 
 NOTHING, HEAD, BODY = "", "headers", "body"  # which part of a request is under way
+SMALL_BODY_BYTES = 16_384  # of a refused request: read to its end, so that the connection can be used again
 CHUNK_LINES_BYTES = 12  # around a chunk: its size, two line ends; more than that is padding
 
 
@@ -59,7 +61,9 @@ class Inbound:
         "_arriving",
         "_body",
         "_bytes",
+        "_checks",
         "_chunks",
+        "_coming",
         "_continue",
         "_headers",
         "_id",
@@ -74,11 +78,12 @@ class Inbound:
         "part",
     )
 
-    def __init__(self, limits: GuardLimits, wire: Wire) -> None:
+    def __init__(self, limits: GuardLimits, wire: Wire, checks: tuple[HeadCheck, ...] = ()) -> None:
         self.line: deque[Exchange] = deque()
         self.part = NOTHING
         self.completed = 0
         self._limits = limits
+        self._checks = checks
         self._wire = wire
         self._bytes = 0  # of this part; of a read that brings two parts the second is not charged for
         self._arriving: Exchange | None = None
@@ -130,6 +135,7 @@ class Inbound:
         self._id: bytes | None = None
         self._in_trace = False
         self._continue = False
+        self._coming = 0  # bytes of the body at most
 
     def on_url(self, url: bytes) -> None:
         self._url += url
@@ -165,6 +171,12 @@ class Inbound:
         version = parser.get_http_version()
         if version != "1.1":
             self._suit(exchange, version)
+        for check in self._checks:
+            exchange.refusal = check(exchange, self._coming)
+            if exchange.refusal is not None:
+                if self._coming > SMALL_BODY_BYTES:
+                    self._fail(exchange.refusal)
+                break
         self._arriving = exchange
         self._bytes = 0
         self.part = BODY
@@ -215,6 +227,10 @@ class Inbound:
         digits = value.strip(b" \t")
         if not digits.isdigit() or int(digits) > self._limits.body_bytes:
             self._fail(self._too_long_a_body())
+        self._coming = int(digits)
+
+    def _check_transfer(self, value: bytes) -> None:
+        self._coming = self._limits.body_bytes
 
     def _check_encoding(self, value: bytes) -> None:
         if value.lower() != b"identity":
@@ -240,6 +256,7 @@ class Inbound:
 
 _CHECKS: dict[bytes, Callable[[Inbound, bytes], None]] = {
     b"content-length": Inbound._check_length,
+    b"transfer-encoding": Inbound._check_transfer,
     b"content-encoding": Inbound._check_encoding,
     b"expect": Inbound._note_expectation,
     b"x-request-id": Inbound._note_id,

@@ -56,6 +56,7 @@ class Exchange:
         "method",
         "path",
         "query",
+        "refusal",
         "started",
         "status",
         "tail",
@@ -70,6 +71,7 @@ class Exchange:
         self.method = method
         self.path = path
         self.query = b""  # what stands behind the `?`, as it came: see `runtime.query`
+        self.refusal: WeirError | None = None  # of a head check: the connection answers it in the handler's place
         self.tail = ""
         self.headers = headers
         self.body = b""
@@ -239,6 +241,12 @@ class Exchange:
 
 
 Handler = Callable[[Exchange], Awaitable[None]]
+
+HeadCheck = Callable[[Exchange, int], WeirError | None]
+"""Judges a request by its head, before its body is read: (exchange, bytes of the body at most) -> a refusal or None.
+
+Every listener may have some, and they run before its `App`. They must not wait.
+"""
 
 
 @types.coroutine

@@ -28,7 +28,7 @@ from services.runtime.drain import Drain, let_end
 from services.runtime.framing import block
 from services.runtime.front import Front, LostLines
 from services.runtime.guard import GuardLimits
-from services.runtime.http import App
+from services.runtime.http import App, HeadCheck
 from services.runtime.log import Log
 from services.runtime.service import Service
 from services.runtime.settings import ServiceSettings
@@ -70,6 +70,7 @@ class Process:
     port: int
     metrics_host: str
     metrics_port: int
+    metrics_checks: tuple[HeadCheck, ...] = ()
     drain_timeout_s: float = 10.0
     start: Callable[[], Awaitable[None]] = _nothing
     stop: Callable[[], Awaitable[None]] = _nothing
@@ -94,6 +95,8 @@ def from_settings(
     start: Callable[[], Awaitable[None]],
     stop: Callable[[], Awaitable[None]],
     reload: Callable[[], None] | None = None,
+    checks: tuple[HeadCheck, ...] = (),
+    metrics_checks: tuple[HeadCheck, ...] = (),
 ) -> Process:
     """A service with the bounds and addresses that every service's settings have, counted and traced as every one."""
     app.tracer = tracer_of(settings, port_variable.removesuffix("_PORT").lower(), name, registry, log)
@@ -108,7 +111,7 @@ def from_settings(
     )
     return Process(
         name=name,
-        listener=HttpListener(app, limits, settings.idle_timeout_s, front),
+        listener=HttpListener(app, limits, settings.idle_timeout_s, front, checks),
         metrics=metrics,
         log=log,
         drain=drain,
@@ -116,6 +119,7 @@ def from_settings(
         port=port,
         metrics_host=settings.metrics_host,
         metrics_port=settings.metrics_port,
+        metrics_checks=metrics_checks,
         drain_timeout_s=settings.drain_timeout_s,
         start=start,
         stop=stop,
@@ -128,9 +132,16 @@ def from_settings(
 class HttpListener:
     """One listening socket and its connections, and how they leave: no polling, and nobody's signals."""
 
-    def __init__(self, app: App, limits: GuardLimits, idle_timeout_s: float, front: Front | None = None) -> None:
+    def __init__(
+        self,
+        app: App,
+        limits: GuardLimits,
+        idle_timeout_s: float,
+        front: Front | None = None,
+        checks: tuple[HeadCheck, ...] = (),
+    ) -> None:
         self.app = app
-        self._shared = Shared(app, limits, idle_timeout_s)
+        self._shared = Shared(app, limits, idle_timeout_s, checks=checks)
         if front is not None:
             self._shared.refused = front.refused
             front.watch(lambda: len(self._shared.connections))
@@ -195,7 +206,8 @@ async def running(process: Process, leaving: asyncio.Event | None = None) -> Asy
     process.bound_port = public_socket.getsockname()[1]
     process.bound_metrics_port = metrics_socket.getsockname()[1]
     public = process.listener
-    metrics = HttpListener(process.metrics, GuardLimits(connections=METRICS_CONNECTIONS), 30.0)
+    limits = GuardLimits(connections=METRICS_CONNECTIONS)
+    metrics = HttpListener(process.metrics, limits, 30.0, checks=process.metrics_checks)
     await public.open(public_socket)
     await metrics.open(metrics_socket)
     try:

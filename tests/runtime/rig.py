@@ -10,7 +10,7 @@ from typing import Any
 
 from services.runtime.drain import Drain
 from services.runtime.guard import GuardLimits
-from services.runtime.http import Handler
+from services.runtime.http import Handler, HeadCheck
 from services.runtime.log import Log
 from services.runtime.serve import HttpListener, Process, running
 from services.runtime.service import Readiness, Service
@@ -25,13 +25,14 @@ def build(
     eager: Sequence[str] = (),
     limits: GuardLimits | None = None,
     idle_timeout_s: float = 75.0,
+    checks: tuple[HeadCheck, ...] = (),
     **process: Any,
 ) -> Process:
     log, drain = Log("test", stream=stream or io.BytesIO()), Drain()
     service = Service("test", routes, ready=lambda: Readiness(True), log=log, drain=drain, headers=headers, eager=eager)
     return Process(
         name="test",
-        listener=HttpListener(service, limits or GuardLimits(), idle_timeout_s),
+        listener=HttpListener(service, limits or GuardLimits(), idle_timeout_s, checks=checks),
         metrics=metrics_app(new_registry()),
         log=log,
         drain=drain,
