@@ -44,7 +44,7 @@ from services.runtime.drain import Drain
 from services.runtime.errors import NoSuchModel, Refused, WeirError
 from services.runtime.framing import block
 from services.runtime.http import Exchange, become_task
-from services.runtime.upstream import UpstreamError
+from services.runtime.upstream import UpstreamError, readable
 
 STILL_RUNNING = (Outcome.CLIENT_GONE, Outcome.DEADLINE_EXCEEDED, Outcome.DRAINING)
 AT_THE_DOOR = (Ending.REJECTED, Ending.EVICTED)
@@ -95,7 +95,7 @@ class Pipeline:
             outcome = error.outcome
         except UpstreamError as error:  # after the first output: before it, there is the retry
             self._broke(life, error)
-            failure = self.dispatcher.refusing.failed(f"the worker's answer was cut: {error}")
+            failure = self.dispatcher.refusing.failed("the worker failed in the middle of its answer", str(error))
             outcome = failure.outcome
         except asyncio.CancelledError:  # by the client's leaving, by a limit, or by the end of the drain's grace
             if exchange.gone:
@@ -314,6 +314,8 @@ class Pipeline:
             outcome = life.unheard
         exchange.log["outcome"] = outcome
         exchange.log["tenant"] = label
+        if failure is not None and failure.why:
+            exchange.log["why"] = readable(failure.why)
         if life.turn is not None:
             self._account(exchange, life, life.turn, outcome, now)
         elif outcome.ending in AT_THE_DOOR:

@@ -34,6 +34,7 @@ class OpenAIUpstream:
         self._pool = pool
         self._models = models
         self._headers = [(b"content-type", b"application/json")]
+        self._secret = (api_key or "").encode()
         if api_key:
             self._headers.append((b"authorization", b"Bearer " + api_key.encode()))
 
@@ -69,7 +70,8 @@ class OpenAIUpstream:
         if reply.status == 200:
             return reply
         with reply:
-            raise refusal_of(reply, await reply.read(MAX_ERROR_BYTES))
+            said = await reply.read(MAX_ERROR_BYTES)
+            raise refusal_of(reply, said.replace(self._secret, b"[key]") if self._secret else said)
 
     async def cancel(self, attempt_id: str) -> None:
         """OpenAI has no such call: the closed connection is the message."""

@@ -20,7 +20,7 @@ from services.runtime.errors import BadInput, Refused
 from services.runtime.http import Exchange
 from services.runtime.keepalive import Pool
 from services.runtime.serve import running
-from services.runtime.upstream import Truncated, UpstreamError
+from services.runtime.upstream import AnswerTooLarge, Truncated, UpstreamError
 from tests.router.fleetrig import FakeReply
 from tests.runtime.rig import build as build_service
 from tests.virtual_time import run
@@ -252,6 +252,17 @@ def test_a_stream_means_the_same_however_it_is_cut_into_pieces(data: st.DataObje
 def test_garbage_raises_and_is_never_an_answer(garbage: bytes, cut: bool) -> None:
     with pytest.raises((UpstreamError, Busy, BadInput, Refused)):
         hear(garbage, cut=cut)
+
+
+def test_an_event_that_comes_a_byte_at_a_time_is_copied_once_and_bounded() -> None:
+    stream = OpenAIStream(FakeReply(), call())  # type: ignore[arg-type]  # a fake
+    kept = stream._partial
+    for _ in range(1000):
+        assert stream._take(b"x") is None
+        assert stream._partial is kept, "what is kept was copied for a piece: a long event costs its square"
+    assert stream._take(b"x" * (MAX_EVENT_BYTES - 1000)) is None
+    with pytest.raises(AnswerTooLarge):
+        stream._take(b"x")
 
 
 # ---- answers in one piece
