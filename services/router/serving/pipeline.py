@@ -19,6 +19,7 @@ from services.core.outcome import Ending, Outcome
 from services.core.ticket import Ticket
 from services.router.asking.alarm import Alarm
 from services.router.asking.asked import Asked
+from services.router.asking.fields import judge
 from services.router.asking.parsers import Parser
 from services.router.asking.wishes import Wishes
 from services.router.asking.wishes import read as read_wishes
@@ -176,6 +177,7 @@ class Pipeline:
         """The request as the core weighs it: sizes estimated, limits in the loop's time."""
         tenant, now = _known(life), life.began_at
         model = self._model(asked.model, tenant)
+        copies = judge(asked, self.dispatcher.fleet.allowed(model)) if asked.costly else 1
         size = prompt_bytes(asked.messages, asked.prompt) if asked.lookup is None else self.context.bytes(asked.lookup)
         turn = Turn(
             id=exchange.id,
@@ -183,12 +185,13 @@ class Pipeline:
             arrived_at=now,
             deadline=now + life.deadline_ms / 1000,
             prompt_tokens=self.context.sizes.tokens(model, size),
-            max_tokens=asked.max_tokens,
+            max_tokens=asked.max_tokens * copies,
             bytes=len(exchange.body),
             max_level=len(self.dispatcher.weir.settings.ladder) - 1 if tenant.degrade else 0,
             may_clamp=tenant.degrade,
             model=model,
             prompt_bytes=size,
+            copies=copies,
             affinity=affinity(asked.messages, asked.prompt),
         )
         if asked.lookup is not None:
@@ -293,9 +296,10 @@ class Pipeline:
             begun.stream.close()
 
     def _call(self, exchange: Exchange, asked: Asked, written: Prompt, turn: Turn, life: Life) -> Call:
-        life.lowered = turn.granted_tokens < asked.max_tokens
+        granted = turn.granted_tokens if turn.copies == 1 else max(1, turn.granted_tokens // turn.copies)
+        life.lowered = granted < asked.max_tokens
         work_until = turn.deadline if life.alarm is None else life.alarm.work_until
-        return Call(exchange.id, turn.tenant, turn.model, turn.granted_tokens, work_until, asked, *written)
+        return Call(exchange.id, turn.tenant, turn.model, granted, work_until, asked, *written)
 
     # ---- the end
 
