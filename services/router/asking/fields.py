@@ -203,14 +203,14 @@ FIELDS: dict[str, Rule] = {
     "extra_headers": Rule(_WORK, _one_of({})),  # LiteLLM
 }
 
+NAMES = frozenset(FIELDS)
 ALLOWABLE = frozenset(name for name, rule in FIELDS.items() if rule.changes)
 """What a worker list may allow."""
 
 
 def in_table(body: dict[str, Any]) -> tuple[str, ...]:
     """The fields of a body that have to be judged; nearly always none."""
-    found = body.keys() & FIELDS.keys()
-    return tuple(sorted(found)) if found else ()
+    return () if NAMES.isdisjoint(body) else tuple(sorted(NAMES.intersection(body)))
 
 
 def judge(asked: Asked, allowed: frozenset[str] | None) -> int:
