@@ -226,7 +226,7 @@ class _Connection(asyncio.Protocol):
         self._clear()
         self.busy = True
         self.uses += 1
-        if self.is_closing():
+        if self.transport is None or self.transport.is_closing():
             raise _ClosedBeforeReply("the connection was already closed", sent=False)
         self.pool.outbox.write(self, request)
         while not self.has_head:
@@ -373,7 +373,7 @@ class Pool:
         self.in_use += 1
         connection: _Connection | None = None
         try:
-            connection = self._reusable() or await self._connect()
+            connection = (self._reusable() if self._idle else None) or await self._connect()
             self._working.add(connection)
             try:
                 await connection.exchange(request)
@@ -413,14 +413,12 @@ class Pool:
         return connection
 
     def _reusable(self) -> _Connection | None:
-        """The connection that was used last, unless it has closed or been idle for too long."""
-        while self._idle:
-            connection = self._idle.pop()
-            if connection.is_closing():
-                continue
-            if connection.loop.time() - connection.parked_at < self._idle_s:
-                return connection
-            connection.abort()
+        """The connection that was used last, unless it has been idle for too long; then all others have, too."""
+        connection = self._idle.pop()
+        if connection.loop.time() - connection.parked_at < self._idle_s:
+            return connection
+        connection.abort()
+        self.close()
         return None
 
     def _close_stale(self) -> None:

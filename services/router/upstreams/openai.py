@@ -122,8 +122,8 @@ def request_body(call: Call, *, salted: bool = False) -> dict[str, Any]:
     for name in ("max_tokens", "max_completion_tokens"):
         body.pop(name, None)  # one of them decides, and two that differ are refused by some
     body[longest] = call.max_tokens
-    for name in LEAST:
-        if name in body and (body[name] or 0) > call.max_tokens:
+    for name in LEAST if call.asked.costly else ():
+        if (body.get(name) or 0) > call.max_tokens:
             body[name] = call.max_tokens
     if salted:
         body["cache_salt"] = cache_salt(call.tenant, body.get("cache_salt"))

@@ -284,6 +284,7 @@ def test_without_an_embedder_vectors_are_refused_and_the_reason_is_told() -> Non
         async with standing(FakeWorker(answer)) as stand:
             failed = await stand.post("/v1/embeddings", {"input": "a"})
             assert (failed.status_code, failed.json()["error"]["code"]) == (502, "upstream_failed")
+            assert "127.0.0.1" not in failed.text
         async with standing(FakeWorker(answer), retrieval=FakeRetrieval(warming=True)) as stand:
             refused = await stand.post("/v1/embeddings", {"input": "a"})
             error = refused.json()["error"]
