@@ -98,7 +98,7 @@ class HttpBackend:
                 shown={"error": f"no answer within {within_s:g} s"},
             )
         except UpstreamError as error:
-            return Result(Ended.FAILED, shown={"error": str(error)})
+            return Result(Ended.FAILED, shown={"error": error.public})
 
     async def close(self) -> None:
         """Close what is idle."""

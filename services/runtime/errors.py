@@ -65,6 +65,8 @@ class WeirError(Exception):
     """Where it is not the one that its outcome has."""
     headers: Sequence[tuple[bytes, bytes]] = ()
     """Beside those that every refusal has."""
+    why: str = ""
+    """For the log alone: it may hold an address, or another service's words."""
 
     def __init__(
         self,
@@ -154,8 +156,9 @@ class Refused(WeirError):
 class UpstreamFailed(Refused):
     """502: the fault is a worker's, and nothing of its answer was passed on."""
 
-    def __init__(self, message: str, retry_hint_ms: float | None = None) -> None:
+    def __init__(self, message: str, retry_hint_ms: float | None = None, *, why: str = "") -> None:
         super().__init__(Outcome.UPSTREAM_FAILED, message, retry_hint_ms=retry_hint_ms)
+        self.why = why
 
 
 def _bounded_hint(hint_ms: float | None) -> int:

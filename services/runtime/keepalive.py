@@ -8,11 +8,22 @@ streamed, truncated, reset and malformed answers.
 A reply is either read whole or taken piece by piece; one that ends early raises `Truncated` and is never mistaken for
 a whole one. A connection goes back to the pool only after a complete answer, and closing an unfinished reply aborts
 its connection, which is how a worker learns that nobody waits.
+
+A request is sent a second time by the pool only if not one byte of it was written the first time, or if it is GET or
+HEAD. RFC 9110 section 9.2.2 forbids a client to repeat other requests by itself: the server may have read the request
+before it closed the connection. Whether such a request is tried again is its caller's decision.
+
+Everything that a server sends is bounded: MAX_HEAD_BYTES for each stretch of an answer that is not its body (status
+lines, headers, the lines between chunks, trailers), MAX_INTERIM answers before the real one, HIGH_WATER_BYTES of a
+body that waits to be read; who reads a body names its own limit. What the parser has passed on may exceed a bound by
+the one read of the socket that crossed it (256 KiB with uvloop).
 """
 
 from __future__ import annotations
 
 import asyncio
+import errno
+import socket
 import ssl
 from collections.abc import Sequence
 from types import TracebackType
@@ -22,10 +33,21 @@ from urllib.parse import urlsplit
 import httptools
 
 from services.runtime.outbox import Outbox
-from services.runtime.upstream import ConnectionLost, PoolFull, Truncated, UpstreamError
+from services.runtime.upstream import AnswerTooLarge, ConnectionLost, NoDescriptors, PoolFull, Truncated, UpstreamError
 
 HIGH_WATER_BYTES = 262_144
-MAX_HEADER_BYTES = 65_536
+PIECE_BYTES = 64
+"""What a piece of a body takes beside its bytes, counted so that a body in tiny chunks is bounded as well."""
+MAX_HEAD_BYTES = 65_536
+MAX_INTERIM = 16
+"""1xx answers to one request."""
+IDLE_S = 4.0
+"""How long an idle connection is kept. Less than the servers' own limits: uvicorn's is 5 s (vLLM, SGLang and
+llama-cpp-python run on it), as are Node's and that of llama.cpp's server. Where both sides close at the same moment, a
+request that is just being sent fails."""
+OURS = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
+"""Errors of making a socket that say something about this machine, and nothing about the other one."""
+REPEATABLE = (b"GET", b"HEAD")
 
 
 class _ClosedBeforeReply(ConnectionLost):
@@ -43,12 +65,16 @@ class _Connection(asyncio.Protocol):
         self.uses = 0
         self.busy = False
         self.lingering: asyncio.TimerHandle | None = None
+        self.parked_at = 0.0
         self._clear()
 
     def _clear(self) -> None:
         self.status = 0
         self.headers: list[tuple[bytes, bytes]] = []
         self.header_bytes = 0
+        self.head_bytes = 0
+        self.interim = 0
+        self.written = False
         self.pieces: list[bytes] = []
         self.buffered_bytes = 0
         self.has_head = False
@@ -69,13 +95,21 @@ class _Connection(asyncio.Protocol):
         if not self.busy or self.complete:
             self.abort()  # bytes that nobody asked for: the next answer could not be trusted
             return
+        self.head_bytes += len(data)
         try:
             self.parser.feed_data(data)
+        except httptools.HttpParserCallbackError as error:
+            told = error.__context__
+            self.fail(told if isinstance(told, UpstreamError) else UpstreamError(f"the answer is refused: {told}"))
         except (httptools.HttpParserUpgrade, httptools.HttpParserError) as error:
             self.fail(UpstreamError(f"the answer is not valid HTTP/1.1: {error}"))
+        else:
+            if self.head_bytes > MAX_HEAD_BYTES and not self.complete:
+                self.fail(AnswerTooLarge(f"{MAX_HEAD_BYTES} bytes of the answer without a byte of its body"))
 
     def eof_received(self) -> None:
-        return None
+        self.keep_alive = False
+        self.pool._forget(self)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.pool._forget(self)
@@ -91,7 +125,7 @@ class _Connection(asyncio.Protocol):
         elif self.began:
             self.fail(Truncated("the answer was cut before its end"))
         else:
-            self.fail(_ClosedBeforeReply("the connection was closed before an answer"))
+            self.fail(_ClosedBeforeReply("the connection was closed before an answer", sent=self.written))
 
     def _ends_at_eof(self) -> bool:
         """Neither length nor chunks: the answer ends where the connection does (RFC 9112 section 6.3)."""
@@ -107,8 +141,8 @@ class _Connection(asyncio.Protocol):
 
     def on_header(self, name: bytes, value: bytes) -> None:
         self.header_bytes += len(name) + len(value)
-        if self.header_bytes > MAX_HEADER_BYTES:
-            raise ValueError("the answer's headers are too large")
+        if self.header_bytes > MAX_HEAD_BYTES:
+            raise AnswerTooLarge(f"the answer's headers exceed {MAX_HEAD_BYTES} bytes")
         self.headers.append((name.lower(), value))
 
     def on_headers_complete(self) -> None:
@@ -116,14 +150,16 @@ class _Connection(asyncio.Protocol):
         self.keep_alive = self.parser.should_keep_alive()
         if self.status >= 200:
             self.has_head = True
+            self.head_bytes = 0
             self._wake()
 
     def on_body(self, body: bytes) -> None:
         if self.lingering is not None:
             raise ValueError("bytes after what should have been the end")
         self.heard = True
+        self.head_bytes = 0
         self.pieces.append(body)
-        self.buffered_bytes += len(body)
+        self.buffered_bytes += len(body) + PIECE_BYTES
         if self.buffered_bytes > HIGH_WATER_BYTES and not self.paused and self.transport is not None:
             self.paused = True
             self.transport.pause_reading()
@@ -132,6 +168,9 @@ class _Connection(asyncio.Protocol):
     def on_message_complete(self) -> None:
         if self.status < 200:  # 100 Continue and 103 Early Hints precede the answer
             self.headers = []
+            self.interim += 1
+            if self.interim > MAX_INTERIM:
+                raise AnswerTooLarge(f"more than {MAX_INTERIM} answers before the real one")
             return
         self.complete = True
         if self.lingering is not None:
@@ -144,6 +183,18 @@ class _Connection(asyncio.Protocol):
         self.lingering = None
         self.pool.lingering -= 1
         self.pool._park(self)
+
+    # What the outbox writes to
+
+    def is_closing(self) -> bool:
+        """Whether nothing can be written any more."""
+        return self.transport is None or self.transport.is_closing()
+
+    def write(self, data: bytes) -> None:
+        """Send; from here on the other side may have read the request."""
+        self.written = True
+        assert self.transport is not None
+        self.transport.write(data)
 
     # Exchange
 
@@ -177,7 +228,7 @@ class _Connection(asyncio.Protocol):
         self.uses += 1
         if self.transport is None or self.transport.is_closing():
             raise _ClosedBeforeReply("the connection was already closed", sent=False)
-        self.pool.outbox.write(self.transport, request)
+        self.pool.outbox.write(self, request)
         while not self.has_head:
             await self.wait()
 
@@ -224,7 +275,7 @@ class Reply:
         return connection.take()
 
     async def read(self, limit_bytes: int) -> bytes:
-        """The whole body. Raises Truncated, or UpstreamError when it exceeds `limit_bytes`."""
+        """The whole body. Raises Truncated, or AnswerTooLarge when it exceeds `limit_bytes`."""
         connection = self._connection
         if connection is None:
             return b""
@@ -234,13 +285,13 @@ class Reply:
                 body += connection.take()
             if len(body) > limit_bytes:
                 self.close()
-                raise UpstreamError(f"the answer exceeds {limit_bytes} bytes")
+                raise AnswerTooLarge(f"the answer exceeds {limit_bytes} bytes")
             if not connection.complete:
                 await connection.wait()
         body += connection.take()
         self.close()
         if len(body) > limit_bytes:
-            raise UpstreamError(f"the answer exceeds {limit_bytes} bytes")
+            raise AnswerTooLarge(f"the answer exceeds {limit_bytes} bytes")
         return bytes(body)
 
     def close(self) -> None:
@@ -273,9 +324,15 @@ class Reply:
 
 
 class Pool:
-    """Keep-alive connections to one server. `max_connections` bounds those in use; asking for more raises."""
+    """Keep-alive connections to one server. `max_connections` bounds those in use; asking for more raises.
 
-    def __init__(self, url: str, *, max_connections: int, connect_timeout_s: float = 1.0, max_idle: int = 64) -> None:
+    At most `max_idle` are kept, each for `idle_s` seconds.
+    """
+
+    def __init__(
+        self, url: str, *, max_connections: int, connect_timeout_s: float = 1.0, max_idle: int = 64,
+        idle_s: float = IDLE_S,
+    ) -> None:  # fmt: skip
         parts = urlsplit(url)
         if parts.scheme not in ("http", "https") or not parts.hostname:
             raise ValueError(f"{url!r} is not an http:// or https:// address")
@@ -288,7 +345,9 @@ class Pool:
         self._max_connections = max_connections
         self._connect_timeout_s = connect_timeout_s
         self._max_idle = max_idle
-        self._idle: list[_Connection] = []
+        self._idle_s = idle_s
+        self._idle: list[_Connection] = []  # the longest idle first
+        self._sweep: asyncio.TimerHandle | None = None
         self._working: set[_Connection] = set()
         self.in_use = self.lingering = 0
         self.outbox = Outbox()
@@ -299,9 +358,9 @@ class Pool:
         """Send a request and return when the head of the answer is here.
 
         Raises UpstreamError; `sent` tells whether the other side may have seen the request. No time limit of its own
-        but for connecting: the caller's deadline governs. A reused connection that closed before a byte of an
-        answer is replaced once, silently: the server had most likely timed it out. RFC 9110 section 9.2.2 leaves that
-        to whoever knows that a request may be repeated; an answer that is computed twice costs time, and nothing else.
+        but for connecting: the caller's deadline governs. A reused connection that closed before a byte of the request
+        was written is replaced once; for GET and HEAD also one that closed before a byte of an answer. Any other
+        request that was written is never sent again from here (RFC 9110 section 9.2.2).
         """
         if self.in_use >= self._max_connections:
             raise PoolFull(f"{self._max_connections} connections to {self.url} are in use")
@@ -314,16 +373,18 @@ class Pool:
         self.in_use += 1
         connection: _Connection | None = None
         try:
-            connection = self._idle.pop() if self._idle else await self._connect()
+            connection = (self._reusable() if self._idle else None) or await self._connect()
             self._working.add(connection)
             try:
                 await connection.exchange(request)
             except _ClosedBeforeReply as closed:
-                if connection.uses == 1:
+                if connection.uses == 1 or (closed.sent and method not in REPEATABLE):
                     raise
                 self._working.discard(connection)
                 try:
                     connection = await self._connect()
+                except PoolFull:
+                    raise
                 except UpstreamError:
                     raise closed from None  # it was not idle: it has died, and perhaps of this request
                 self._working.add(connection)
@@ -347,8 +408,30 @@ class Pool:
         except TimeoutError:
             raise UpstreamError(f"no connection to {self.url} in {self._connect_timeout_s:g} s", sent=False) from None
         except OSError as error:
-            raise UpstreamError(f"no connection to {self.url}: {error.strerror or error}", sent=False) from None
+            why = f"no connection to {self.url}: {error.strerror or error}"
+            raise NoDescriptors(why) if _is_ours(error) else UpstreamError(why, sent=False) from None
         return connection
+
+    def _reusable(self) -> _Connection | None:
+        """The connection that was used last, unless it has been idle for too long; then all others have, too."""
+        connection = self._idle.pop()
+        if connection.loop.time() - connection.parked_at < self._idle_s:
+            return connection
+        connection.abort()
+        self.close()
+        return None
+
+    def _close_stale(self) -> None:
+        """Close what has been idle for too long; look again when the next one has."""
+        self._sweep = None
+        while self._idle:
+            oldest = self._idle[0]
+            closes_at = oldest.parked_at + self._idle_s
+            if closes_at > oldest.loop.time():
+                self._sweep = oldest.loop.call_at(closes_at, self._close_stale)
+                return
+            del self._idle[0]
+            oldest.abort()
 
     def _release(self, connection: _Connection) -> None:
         self.in_use -= 1
@@ -367,7 +450,10 @@ class Pool:
         connection.busy = False
         reusable = connection.complete and connection.keep_alive and connection.error is None
         if reusable and len(self._idle) < self._max_idle and not connection.pieces:
+            connection.parked_at = connection.loop.time()
             self._idle.append(connection)
+            if self._sweep is None:
+                self._sweep = connection.loop.call_at(connection.parked_at + self._idle_s, self._close_stale)
         else:
             connection.abort()
 
@@ -383,6 +469,9 @@ class Pool:
 
     def close(self) -> None:
         """Close the idle connections; those in use close with their replies."""
+        if self._sweep is not None:
+            self._sweep.cancel()
+            self._sweep = None
         while self._idle:
             self._idle.pop().abort()
 
@@ -393,3 +482,14 @@ class Pool:
 
     def __repr__(self) -> str:
         return f"<Pool {self.url}: {self.in_use} in use, {len(self._idle)} idle>"
+
+
+def _is_ours(error: OSError) -> bool:
+    """Whether this machine is the reason. Looking up a name needs descriptors, and does not say if it had none."""
+    if not isinstance(error, socket.gaierror):
+        return error.errno in OURS
+    try:
+        socket.socket().close()
+    except OSError as lacking:
+        return lacking.errno in OURS
+    return False

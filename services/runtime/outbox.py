@@ -10,8 +10,19 @@ Order is kept per transport as long as everything for it goes through the same o
 from __future__ import annotations
 
 import asyncio
+from typing import Protocol
 
 MAX_PENDING_BYTES = 65_536
+
+
+class Sink(Protocol):
+    """What is written to: a transport, or a thing before one that wants to know whether its bytes went out."""
+
+    def is_closing(self) -> bool:
+        """Whether it takes nothing any more."""
+
+    def write(self, data: bytes, /) -> None:
+        """Send."""
 
 
 class Outbox:
@@ -23,14 +34,14 @@ class Outbox:
     __slots__ = ("_bytes", "_pending")
 
     def __init__(self) -> None:
-        self._pending: list[tuple[asyncio.Transport, bytes]] = []
+        self._pending: list[tuple[Sink, bytes]] = []
         self._bytes = 0
 
-    def write(self, transport: asyncio.Transport, data: bytes) -> None:
+    def write(self, sink: Sink, data: bytes) -> None:
         """Send before the loop next waits for the outside."""
         if not self._pending:
             asyncio.get_running_loop().call_soon(self.flush)
-        self._pending.append((transport, data))
+        self._pending.append((sink, data))
         self._bytes += len(data)
         if self._bytes > MAX_PENDING_BYTES:
             self.flush()
@@ -39,6 +50,6 @@ class Outbox:
         """Send now; before a direct write or a close."""
         pending, self._pending = self._pending, []
         self._bytes = 0
-        for transport, data in pending:
-            if not transport.is_closing():
-                transport.write(data)
+        for sink, data in pending:
+            if not sink.is_closing():
+                sink.write(data)

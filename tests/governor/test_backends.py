@@ -230,6 +230,7 @@ def test_nobody_there_is_a_failure_that_says_so() -> None:
         result = await backend(port).run(work())
         assert result.ended is Ended.FAILED
         assert "no connection" in str(result.shown["error"])
+        assert "127.0.0.1" not in str(result.shown["error"])
 
     asyncio.run(main())
 

@@ -28,6 +28,7 @@ const REASONS = {
   rate: "its tenant is over its rate",
   paused: "its tenant is paused",
   no_worker: "no worker is alive",
+  no_connection: "the router has no connection left",
   workers_busy: "every worker refused it",
   draining: "the router is shutting down",
   poison: "it stopped two workers",

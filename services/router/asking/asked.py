@@ -44,3 +44,5 @@ class Asked(msgspec.Struct, frozen=True):
     ignore_eos: bool = False
     include_usage: bool = False
     body: dict[str, Any] | None = None
+    costly: tuple[str, ...] = ()
+    """Fields of `body` that change what it costs, or whose it is: to be judged before it goes anywhere (`fields`)."""

@@ -9,6 +9,7 @@ from services.contracts.answer import AskRequest
 from services.contracts.generate import Message
 from services.contracts.openai import ChatMessage, ChatRequest, CompletionRequest, Sampling
 from services.router.asking.asked import Asked, Format, Lookup
+from services.router.asking.fields import in_table
 from services.runtime.errors import BadInput
 from services.runtime.strictjson import convert, loads
 
@@ -92,4 +93,5 @@ def _sampled(
         ignore_eos=bool(request.ignore_eos),
         include_usage=bool(options and (options.include_usage or options.continuous_usage_stats)),
         body=json,
+        costly=in_table(json),
     )

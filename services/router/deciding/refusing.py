@@ -124,6 +124,16 @@ class Refusing:
         hint_ms = self.about_ms(delay_ms)
         return Refused(Outcome.YIELD, message, reason="workers_busy", retry_hint_ms=hint_ms)
 
-    def failed(self, message: str) -> UpstreamFailed:
-        """The fault is a worker's."""
-        return UpstreamFailed(message, retry_hint_ms=self.about_ms(FAILED_HINT_MS))
+    def no_connection(self, why: str) -> Refused:
+        """The router itself has no connection left: its pool is full, or the system gives it no socket."""
+        hint_ms = self.about_ms(NO_CAPACITY_HINT_MS)
+        refusal = Refused(
+            Outcome.NO_CAPACITY, "this router has no connection left for a worker", reason="no_connection",
+            retry_hint_ms=hint_ms,
+        )  # fmt: skip
+        refusal.why = why
+        return refusal
+
+    def failed(self, message: str, why: str = "") -> UpstreamFailed:
+        """The fault is a worker's. `why` holds its own words, for the log."""
+        return UpstreamFailed(message, retry_hint_ms=self.about_ms(FAILED_HINT_MS), why=why)

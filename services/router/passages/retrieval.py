@@ -12,7 +12,7 @@ from services.contracts.search import EmbedReply, EmbedRequest, Passage, Retriev
 from services.core.outcome import Outcome
 from services.runtime.errors import BadInput, Refused, UpstreamFailed, WeirError
 from services.runtime.keepalive import Pool
-from services.runtime.upstream import UpstreamError
+from services.runtime.upstream import PoolFull, UpstreamError, readable
 
 MAX_REPLY_BYTES = 8 * 1_048_576
 WIRE_RESERVE_MS = 10.0  # of the budget, for the way there and back
@@ -83,7 +83,7 @@ class RetrievalClient:
         try:
             return _embed_reply.decode(await self._post(b"/embed", _encode(EmbedRequest(texts)), trace))
         except (UpstreamError, msgspec.MsgspecError) as error:
-            raise UpstreamFailed(f"the embedder cannot be reached: {error}") from None
+            raise UpstreamFailed("the embedder cannot be reached", why=str(error)) from None
 
     async def documents(
         self, method: bytes, target: bytes, tenant: str, body: bytes = b"", trace: Headers = ()
@@ -93,7 +93,7 @@ class RetrievalClient:
         try:
             return await self._call(method, target, body, headers)
         except (UpstreamError, msgspec.MsgspecError) as error:
-            raise UpstreamFailed(f"the store of documents cannot be reached: {error}") from None
+            raise UpstreamFailed("the store of documents cannot be reached", why=str(error)) from None
 
     async def _post(self, target: bytes, body: bytes, trace: Headers) -> bytes:
         return (await self._call(b"POST", target, body, (*_HEADERS, *trace) if trace else _HEADERS))[1]
@@ -108,9 +108,10 @@ class RetrievalClient:
         if outcome is not None:
             told = error.details
             reason = told.reason or "retrieval_busy"
-            raise Refused(outcome, error.message, reason=reason, scope=told.scope, retry_hint_ms=told.retry_hint_ms)
+            words = readable(error.message)
+            raise Refused(outcome, words, reason=reason, scope=told.scope, retry_hint_ms=told.retry_hint_ms)
         if reply.status < 500:
-            raise BadInput(error.message, error.param, status=reply.status, code=error.code)
+            raise BadInput(readable(error.message), error.param, status=reply.status, code=error.code)
         raise UpstreamError(error.message)
 
     async def lacking(self) -> list[str]:
@@ -119,6 +120,8 @@ class RetrievalClient:
             async with asyncio.timeout(LOOK_WITHIN_S):
                 with await self._pool.request(b"GET", b"/health/ready") as reply:
                     health = _health.decode(await reply.read(MAX_REPLY_BYTES))
+        except PoolFull:  # ours: it was not asked
+            return [] if self._answers else ["retrieval"]
         except (UpstreamError, msgspec.MsgspecError, TimeoutError):
             self._answers = False
             return ["retrieval"]

@@ -7,12 +7,17 @@ other worker has just refused. Which failure leads where is this table:
 
     the worker                          then
     was never reached                   another one; costs no retry, since nothing was tried
-    refused (429, 503), or we have no
-    connection left to it               another one that has not; if it is alone, itself again when it has rested, for
+    refused (429, 503), or our pool of
+    connections to it is full           another one that has not; if it is alone, itself again when it has rested, for
                                         the delay that it named (`prober`)
+    cannot be connected to, since this
+    process has no descriptor left      none: 503 at once. It is our lack, so it says nothing about the worker
     says that it failed                 another one
     was lost while it worked on it,
     or its engine was                   another one; a second one lost makes the request poison: it is tried no more
+
+A worker therefore receives a request once, and all workers together receive it at most twice: the pool of connections
+sends nothing again by itself once a byte was written (`runtime/keepalive.py`).
 """
 
 from __future__ import annotations
@@ -30,7 +35,7 @@ from services.router.workers.prober import Prober
 from services.router.workers.turn import Turn
 from services.router.workers.worker import Worker
 from services.runtime.errors import Refused
-from services.runtime.upstream import ConnectionLost, PoolFull, UpstreamError
+from services.runtime.upstream import ConnectionLost, NoDescriptors, PoolFull, UpstreamError
 
 LEAST_SLACK_S = 0.02
 """A retry with less time than this left would only be late."""
@@ -90,8 +95,14 @@ class Attempts:
             self._prober.suspect(worker, error)
 
     def _failed(self, turn: Turn, error: UpstreamError) -> str:
-        """Why a try failed, for the metric. Raises Refused for a request that has cost its second worker."""
+        """Why a try failed, for the metric.
+
+        Raises Refused for a request that has cost its second worker, and for one that no socket is left for.
+        """
         worker = _place_of(turn)
+        if isinstance(error, NoDescriptors):
+            self._prober.lacking(error)
+            raise self._dispatcher.refusing.no_connection(str(error))
         if isinstance(error, PoolFull):
             self._prober.refused(worker, Busy(NO_CONNECTION_REST_MS))
             return "refused"
@@ -105,7 +116,9 @@ class Attempts:
             turn.kills += 1
             if turn.kills >= MOST_KILLS:
                 lost = f"{turn.kills} workers were lost while they worked on this request; it is not tried again"
-                raise Refused(Outcome.POISON, lost, reason="poison")
+                poison = Refused(Outcome.POISON, lost, reason="poison")
+                poison.why = str(error)
+                raise poison
         return "failed"
 
     async def _again(self, call: Call, turn: Turn, reason: str, failure: Exception) -> Call:
@@ -137,9 +150,12 @@ class Attempts:
         if isinstance(failure, Busy):
             refusal = "the workers refused, and so did the retry" if turn.retried else "the workers refused"
             return refusing.busy(refusal, failure.delay_ms)
+        if isinstance(failure, PoolFull):
+            return refusing.no_connection(str(failure))
         if not self._dispatcher.fleet.alive(call.model):
             return refusing.nobody_serves(call.model)
-        return refusing.failed(f"{'two workers' if turn.retried else 'the worker'} failed: {failure}")
+        public = failure.public if isinstance(failure, UpstreamError) else UpstreamError.public
+        return refusing.failed(f"{'two workers' if turn.retried else 'the worker'} failed: {public}", str(failure))
 
 
 def _place_of(turn: Turn) -> Worker:

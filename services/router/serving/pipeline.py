@@ -19,6 +19,7 @@ from services.core.outcome import Ending, Outcome
 from services.core.ticket import Ticket
 from services.router.asking.alarm import Alarm
 from services.router.asking.asked import Asked
+from services.router.asking.fields import judge
 from services.router.asking.parsers import Parser
 from services.router.asking.wishes import Wishes
 from services.router.asking.wishes import read as read_wishes
@@ -44,7 +45,7 @@ from services.runtime.drain import Drain
 from services.runtime.errors import NoSuchModel, Refused, WeirError
 from services.runtime.framing import block
 from services.runtime.http import Exchange, become_task
-from services.runtime.upstream import UpstreamError
+from services.runtime.upstream import UpstreamError, readable
 
 STILL_RUNNING = (Outcome.CLIENT_GONE, Outcome.DEADLINE_EXCEEDED, Outcome.DRAINING)
 AT_THE_DOOR = (Ending.REJECTED, Ending.EVICTED)
@@ -95,7 +96,7 @@ class Pipeline:
             outcome = error.outcome
         except UpstreamError as error:  # after the first output: before it, there is the retry
             self._broke(life, error)
-            failure = self.dispatcher.refusing.failed(f"the worker's answer was cut: {error}")
+            failure = self.dispatcher.refusing.failed("the worker failed in the middle of its answer", str(error))
             outcome = failure.outcome
         except asyncio.CancelledError:  # by the client's leaving, by a limit, or by the end of the drain's grace
             if exchange.gone:
@@ -176,6 +177,7 @@ class Pipeline:
         """The request as the core weighs it: sizes estimated, limits in the loop's time."""
         tenant, now = _known(life), life.began_at
         model = self._model(asked.model, tenant)
+        copies = judge(asked, self.dispatcher.fleet.allowed(model)) if asked.costly else 1
         size = prompt_bytes(asked.messages, asked.prompt) if asked.lookup is None else self.context.bytes(asked.lookup)
         turn = Turn(
             id=exchange.id,
@@ -183,12 +185,13 @@ class Pipeline:
             arrived_at=now,
             deadline=now + life.deadline_ms / 1000,
             prompt_tokens=self.context.sizes.tokens(model, size),
-            max_tokens=asked.max_tokens,
+            max_tokens=asked.max_tokens * copies,
             bytes=len(exchange.body),
             max_level=len(self.dispatcher.weir.settings.ladder) - 1 if tenant.degrade else 0,
             may_clamp=tenant.degrade,
             model=model,
             prompt_bytes=size,
+            copies=copies,
             affinity=affinity(asked.messages, asked.prompt),
         )
         if asked.lookup is not None:
@@ -293,9 +296,10 @@ class Pipeline:
             begun.stream.close()
 
     def _call(self, exchange: Exchange, asked: Asked, written: Prompt, turn: Turn, life: Life) -> Call:
-        life.lowered = turn.granted_tokens < asked.max_tokens
+        granted = turn.granted_tokens if turn.copies == 1 else max(1, turn.granted_tokens // turn.copies)
+        life.lowered = granted < asked.max_tokens
         work_until = turn.deadline if life.alarm is None else life.alarm.work_until
-        return Call(exchange.id, turn.tenant, turn.model, turn.granted_tokens, work_until, asked, *written)
+        return Call(exchange.id, turn.tenant, turn.model, granted, work_until, asked, *written)
 
     # ---- the end
 
@@ -314,6 +318,8 @@ class Pipeline:
             outcome = life.unheard
         exchange.log["outcome"] = outcome
         exchange.log["tenant"] = label
+        if failure is not None and failure.why:
+            exchange.log["why"] = readable(failure.why)
         if life.turn is not None:
             self._account(exchange, life, life.turn, outcome, now)
         elif outcome.ending in AT_THE_DOOR:

@@ -102,9 +102,13 @@ class Busy(Exception):
 class WorkerFailed(UpstreamError):
     """The worker is there and says that it failed: worth a retry elsewhere, no reason to think it dead."""
 
+    public = "it answered with an error"
+
 
 class EngineLost(WorkerFailed):
     """The worker is there and its engine died over the request: for the request, as good as a lost worker."""
+
+    public = "its engine died"
 
 
 class Upstream(Protocol):

@@ -1,18 +1,24 @@
 """Any OpenAI-compatible server as a worker: vLLM, SGLang, llama.cpp, another Weir.
 
 The client's own fields go on, and the server's own bytes come back, wherever the client asked in the same format:
-only what Weir must know (usage, the end, errors) is read. Of the client's headers only its trace context goes on; the
-server also gets a request id, the milliseconds that remain, and the key that the worker list names.
+only what Weir must know (usage, the end, errors) is read. What Weir sets is the model, the longest answer, `stream`,
+the asking for usage, `min_tokens` where the longest answer was lowered below it, and `cache_salt` where the worker
+list says so. Fields that change the cost or the order are kept back (`asking/fields.py`): at the door by what all
+servers of the model allow, and here once more by what this one does, since the list may have changed in between. Of
+the client's headers only its trace context goes on; the server also gets a request id, the milliseconds that remain,
+and the key that the worker list names.
 """
 
 from __future__ import annotations
 
+from hashlib import sha256
 from typing import Any
 
 import msgspec
 
 from services.contracts.generate import Message
 from services.router.asking.asked import Format
+from services.router.asking.fields import judge
 from services.router.upstreams.call import MAX_MODELS, Attempt, Call, Probe, Whole, WorkerFailed
 from services.router.upstreams.openaianswer import answer_of, end_of, refusal_of
 from services.router.upstreams.openaistream import OpenAIStream
@@ -23,6 +29,7 @@ from services.runtime.upstream import UpstreamError
 MAX_ANSWER_BYTES = 16 * 1_048_576
 MAX_ERROR_BYTES = 65_536
 MAX_MODEL_CHARS = 256
+LEAST = ("min_tokens", "min_new_tokens")
 
 _encode = msgspec.json.Encoder().encode
 
@@ -30,10 +37,16 @@ _encode = msgspec.json.Encoder().encode
 class OpenAIUpstream:
     """One OpenAI-compatible server. `url` of the pool ends in the API's root, usually `/v1`."""
 
-    def __init__(self, pool: Pool, models: tuple[str, ...], api_key: str | None) -> None:
+    def __init__(
+        self, pool: Pool, models: tuple[str, ...], api_key: str | None, *,
+        allow: frozenset[str] = frozenset(), salted: bool = False,
+    ) -> None:  # fmt: skip
+        self._allow = allow
+        self._salted = salted
         self._pool = pool
         self._models = models
         self._headers = [(b"content-type", b"application/json")]
+        self._secret = (api_key or "").encode()
         if api_key:
             self._headers.append((b"authorization", b"Bearer " + api_key.encode()))
 
@@ -58,6 +71,8 @@ class OpenAIUpstream:
         return OpenAIStream(reply, call)
 
     async def _post(self, call: Call, attempt: Attempt) -> Reply:
+        if call.asked.costly:
+            judge(call.asked, self._allow)
         target = b"/completions" if call.asked.format is Format.COMPLETIONS else b"/chat/completions"
         headers = [
             *self._headers,
@@ -65,11 +80,13 @@ class OpenAIUpstream:
             (b"x-request-id", call.id.encode()),
             (b"x-weir-deadline-ms", b"%d" % max(1, attempt.remaining_ms)),
         ]
-        reply = await self._pool.request(b"POST", target, body=_encode(request_body(call)), headers=headers)
+        body = _encode(request_body(call, salted=self._salted))
+        reply = await self._pool.request(b"POST", target, body=body, headers=headers)
         if reply.status == 200:
             return reply
         with reply:
-            raise refusal_of(reply, await reply.read(MAX_ERROR_BYTES))
+            said = await reply.read(MAX_ERROR_BYTES)
+            raise refusal_of(reply, said.replace(self._secret, b"[key]") if self._secret else said)
 
     async def cancel(self, attempt_id: str) -> None:
         """OpenAI has no such call: the closed connection is the message."""
@@ -90,8 +107,11 @@ class OpenAIUpstream:
         self._pool.retire()
 
 
-def request_body(call: Call) -> dict[str, Any]:
-    """The client's own fields, with the model, the bound that was granted, and exact usage asked for."""
+def request_body(call: Call, *, salted: bool = False) -> dict[str, Any]:
+    """The client's own fields, with the model, the bound that was granted, and exact usage asked for.
+
+    `salted`: the server keeps the prefixes of prompts apart by `cache_salt`, and each tenant has its own.
+    """
     if call.asked.format is Format.ASK:
         body: dict[str, Any] = {"messages": _plain(call.messages or [])}
     else:
@@ -102,12 +122,27 @@ def request_body(call: Call) -> dict[str, Any]:
     for name in ("max_tokens", "max_completion_tokens"):
         body.pop(name, None)  # one of them decides, and two that differ are refused by some
     body[longest] = call.max_tokens
+    for name in LEAST if call.asked.costly else ():
+        if (body.get(name) or 0) > call.max_tokens:
+            body[name] = call.max_tokens
+    if salted:
+        body["cache_salt"] = cache_salt(call.tenant, body.get("cache_salt"))
     body["stream"] = call.asked.stream
     if call.asked.stream:
         body["stream_options"] = {**(body.get("stream_options") or {}), "include_usage": True}
     else:
         body.pop("stream_options", None)
     return body
+
+
+def cache_salt(tenant: str, own: str | None) -> str:
+    """The tenant's salt, or that of a name which the tenant has chosen within its own.
+
+    A server that shares the computed beginnings of prompts among all answers sooner where a prompt begins as another
+    one did, and so tells by time what others have asked. No value that a client sends leads to another tenant's salt:
+    a tenant's id holds no NUL.
+    """
+    return sha256(f"{tenant}\0{own or ''}".encode("utf-8", "replace")).hexdigest()
 
 
 def _plain(messages: list[Message]) -> list[dict[str, str]]:

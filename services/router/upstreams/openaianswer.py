@@ -14,8 +14,7 @@ from typing import Any
 import msgspec
 
 from services.router.upstreams.call import Busy, End, WorkerFailed
-from services.router.upstreams.refusals import ENDS, UNREADABLE, meaning
-from services.runtime.errors import BadInput
+from services.router.upstreams.refusals import ENDS, UNREADABLE, bad_input, ended
 from services.runtime.keepalive import Reply
 from services.runtime.upstream import UpstreamError
 
@@ -163,11 +162,11 @@ def _details(fault: _Fault) -> tuple[str | None, str | None, str | int | None]:
 
 def _meaning(status: int, message: str | None, param: str | None, code: str | None, delay_ms: float) -> Exception:
     if code in ENDS:  # another Weir stands there
-        return meaning(code, message or code)
+        return ended(code, message or code)
     if status in OVERLOADED:
         return Busy(delay_ms)
-    if status in REFUSES_REQUEST:
-        return BadInput(message or "the worker found the request invalid", param, status=status, code=code)
+    if status in REFUSES_REQUEST and (bad := bad_input(status, message, param, code)) is not None:
+        return bad
     return WorkerFailed(f"the worker failed with {status}: {message or 'no reason given'}")
 
 

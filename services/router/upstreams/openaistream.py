@@ -19,7 +19,7 @@ from services.router.asking.asked import Format
 from services.router.upstreams.call import Call, Delta, End
 from services.router.upstreams.openaianswer import Answer, answer_of, end_of
 from services.runtime.keepalive import Reply
-from services.runtime.upstream import Truncated, UpstreamError
+from services.runtime.upstream import AnswerTooLarge, Truncated, UpstreamError
 
 MAX_EVENT_BYTES = 1_048_576
 MAX_KEPT_BYTES = 1_048_576
@@ -38,7 +38,8 @@ class OpenAIStream:
         self.end: End | None = None
         self.tail: list[bytes] = []
         self._reply = reply
-        self._partial = b""
+        self._partial = bytearray()
+        self._carriage = b""  # a carriage return at the end of a piece, until it is known what follows
         self._raw = call.asked.format is not Format.ASK
         self._wants_usage = call.asked.include_usage
         self._began = False
@@ -59,27 +60,38 @@ class OpenAIStream:
 
     def _ended(self) -> Delta | None:
         """The body is over. What came without a blank line after it counts as well."""
-        rest, self._partial = self._partial, b""
+        rest, self._partial = bytes(self._partial) + self._carriage, bytearray()
         delta = self._read(rest) if rest.strip() else None
         if self.end is None:
             self._done()
         return delta
 
     def _take(self, piece: bytes) -> Delta | None:
-        data = self._partial + piece if self._partial else piece
-        if b"\r" in data:
-            data = data.replace(b"\r\n", b"\n")
-        cut = data.rfind(b"\n\n") + 2
-        if cut == 1:
-            cut = 0
-        block, self._partial = data[:cut], data[cut:]
-        if len(self._partial) > MAX_EVENT_BYTES:
-            raise UpstreamError(f"an event exceeds {MAX_EVENT_BYTES} bytes")
+        block = self._block(piece)
         if not block:
             return None
         if self._began and self._raw and self._finish_reason is None and _may_pass(block):
             return Delta(raw=block)
         return self._read(block)
+
+    def _block(self, piece: bytes) -> bytes:
+        """The events that are whole by now. What has no end yet is kept, and looked at once only."""
+        if self._carriage or b"\r" in piece:
+            piece = self._carriage + piece
+            self._carriage = b"\r" if piece.endswith(b"\r") else b""
+            piece = piece.removesuffix(b"\r").replace(b"\r\n", b"\n")
+        kept, cut = self._partial, piece.rfind(b"\n\n") + 2
+        if cut == 1:  # none in the piece; perhaps where it meets what was kept
+            cut = 1 if piece.startswith(b"\n") and kept.endswith(b"\n") else 0
+        block = b""
+        if cut:
+            block = bytes(kept) + piece[:cut] if kept else piece[:cut]
+            self._partial = bytearray(piece[cut:])
+        else:
+            kept += piece
+        if len(self._partial) > MAX_EVENT_BYTES:
+            raise AnswerTooLarge(f"an event exceeds {MAX_EVENT_BYTES} bytes")
+        return block
 
     def _read(self, block: bytes) -> Delta | None:
         texts: list[str] = []
@@ -125,7 +137,7 @@ class OpenAIStream:
     def _keep(self, kept: list[bytes], data: bytes) -> None:
         self._kept_bytes += len(data)
         if self._kept_bytes > MAX_KEPT_BYTES:
-            raise UpstreamError(f"{MAX_KEPT_BYTES} bytes before the first output or after the last")
+            raise AnswerTooLarge(f"{MAX_KEPT_BYTES} bytes before the first output or after the last")
         kept.append(data)
 
     def _done(self) -> None:

@@ -2,15 +2,23 @@
 
 What is the request's fault is the client's to know; what is the deadline's ends the request as such; the rest is the
 worker's fault and may be tried once elsewhere. A table, so that a new code is one line and never a branch.
+
+A worker's own words reach a client only with a status that judges the request itself (JUDGED): "the context is too
+long" helps whoever wrote the request. They are cut at MOST_WORDS characters, and control characters are taken out.
+With every other status the client is told a fixed sentence, and the words go to the log: they may name the provider,
+an address, or a part of the operator's key.
 """
 
 from __future__ import annotations
+
+import re
 
 import msgspec
 
 from services.core.outcome import Outcome
 from services.router.upstreams.call import EngineLost, WorkerFailed
 from services.runtime.errors import BadInput, Refused
+from services.runtime.upstream import readable
 
 UNREADABLE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 """What decoding a worker's JSON may raise: the last two for text that is not UTF-8, and for nesting without end."""
@@ -21,6 +29,22 @@ ENDS = {
     str(Outcome.DEADLINE_INFEASIBLE): Outcome.DEADLINE_INFEASIBLE,
     str(Outcome.POISON): Outcome.POISON,
 }
+SENTENCES = {
+    Outcome.DEADLINE_EXCEEDED: "the deadline passed while the worker made the answer",
+    Outcome.DEADLINE_EXPIRED: "the deadline passed before the worker began",
+    Outcome.DEADLINE_INFEASIBLE: "the worker cannot answer before the deadline",
+    Outcome.POISON: "the request ended the engine of the worker",
+}
+JUDGED = (400, 413, 422)
+"""Statuses that judge the request itself: what the worker says with them is for its author."""
+REFUSED_BY_STATUS = {
+    404: "the worker does not know what was asked for",
+    409: "the worker has a conflict with this request",
+    415: "the worker does not take this type of body",
+}
+"""Statuses that are the request's fault as well, and what is told instead of the worker's words."""
+CODE = re.compile(r"[A-Za-z0-9_.-]{1,64}")
+PARAM = re.compile(r"[A-Za-z0-9_.\[\]-]{1,128}")
 ENGINE_DIED = "engine_died"
 """Of a Weir worker: the process that computes died while the request ran in it."""
 
@@ -28,8 +52,30 @@ ENGINE_DIED = "engine_died"
 def meaning(code: str, message: str, param: str | None = None, status: int = 500) -> Exception:
     """What this code means here, to be raised: Refused, BadInput, else WorkerFailed."""
     if code in ENDS:
-        return Refused(ENDS[code], message)
-    if status in (400, 404, 409, 413, 415, 422):
-        return BadInput(message, param, status=status, code=code)
+        return ended(code, message)
+    if (bad := bad_input(status, message, param, code)) is not None:
+        return bad
     failure = EngineLost if code == ENGINE_DIED else WorkerFailed
     return failure(f"the worker failed: {message}")
+
+
+def ended(code: str, message: str) -> Refused:
+    """The end of the request that another Weir names by its code."""
+    outcome = ENDS[code]
+    refusal = Refused(outcome, SENTENCES[outcome])
+    refusal.why = message
+    return refusal
+
+
+def bad_input(status: int, message: str | None, param: str | None, code: str | None) -> BadInput | None:
+    """The request's own fault by the worker's status; None where the status says something else."""
+    told = REFUSED_BY_STATUS.get(status)
+    if told is None:
+        if status not in JUDGED:
+            return None
+        told = readable(message or "the worker found the request invalid")
+    code = code if code and CODE.fullmatch(code) else None
+    param = param if param and PARAM.fullmatch(param) else None
+    bad = BadInput(told, param, status=status, code=code)
+    bad.why = message or ""
+    return bad

@@ -21,4 +21,7 @@ def connect(spec: WorkerSpec, max_inflight: int) -> Worker:
 
 
 def _upstream(spec: WorkerSpec, pool: Pool) -> Upstream:
-    return WeirUpstream(pool) if spec.kind == "weir" else OpenAIUpstream(pool, tuple(spec.models), spec.api_key())
+    if spec.kind == "weir":
+        return WeirUpstream(pool)
+    allow = frozenset(spec.allow)
+    return OpenAIUpstream(pool, tuple(spec.models), spec.api_key(), allow=allow, salted=spec.cache_salt)

@@ -86,6 +86,14 @@ class Fleet:
         line = self._lines.get(model)
         return frozenset(line.live) if line is not None else frozenset()
 
+    def allowed(self, model: str) -> frozenset[str] | None:
+        """Fields that every server which may serve it is allowed to get; None where none gets a client's own fields.
+
+        A request is priced before a worker is chosen, so it has to fit all of them.
+        """
+        line = self._lines.get(model)
+        return frozenset() if line is None else line.allowed
+
     # ---- places
 
     def room(self, pool: str) -> bool:

@@ -35,13 +35,15 @@ class Bag:
 class Line:
     """Those who serve one model, or several that the same workers serve, each where it stands.
 
-    `bounded`: at least one that is alive has announced its memory.
+    `bounded`: at least one that is alive has announced its memory. `allowed`: fields of a client's own that each of
+    them may get, alive or not; None where they are all Weir workers, which get none.
     """
 
-    __slots__ = ("ahead", "bounded", "free", "largest_kv_tokens", "live", "members")
+    __slots__ = ("ahead", "allowed", "bounded", "free", "largest_kv_tokens", "live", "members")
 
     def __init__(self, workers: Sequence[Worker]) -> None:
         self.members = len(workers)
+        self.allowed = _allowed_by_all(workers)
         self.free = Bag()
         self.ahead = Bag()
         self.live: set[Worker] = set()
@@ -89,3 +91,8 @@ class Line:
     def __repr__(self) -> str:
         free, ahead = len(self.free.workers), len(self.ahead.workers)
         return f"<Line {free} with a free slot, {ahead} with a look-ahead place, of {len(self.live)}>"
+
+
+def _allowed_by_all(workers: Sequence[Worker]) -> frozenset[str] | None:
+    lists = [frozenset(worker.spec.allow) for worker in workers if worker.kind == "openai"]
+    return frozenset.intersection(*lists) if lists else None

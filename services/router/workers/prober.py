@@ -20,6 +20,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
+from math import inf
 from random import Random
 
 from services.router.upstreams.call import Busy, Probe
@@ -27,7 +28,7 @@ from services.router.workers.fleet import Connect, Fleet
 from services.router.workers.worker import Worker
 from services.router.workers.workersfile import WorkerSpec
 from services.runtime.log import Log
-from services.runtime.upstream import UpstreamError
+from services.runtime.upstream import PoolFull, UpstreamError, readable
 
 PROBE_TIMEOUT_S = 1.0
 PIECES = 10
@@ -35,6 +36,8 @@ LOOK_AGAIN_S = 0.1
 MAX_PROBES_PER_S = 32
 SPREAD = 0.2
 LEAST_REST_S, LONGEST_REST_S = 0.05, 5.0
+LACKING_LINE_S = 1.0
+"""At most one line of the log in this time for what the router itself lacks."""
 
 
 class _Watch:
@@ -58,6 +61,7 @@ class Prober:
         self._watches: dict[Worker, _Watch] = {}
         self._rests: dict[Worker, asyncio.TimerHandle] = {}
         self._unpooled = 0
+        self._lacking_told_at = -inf
 
     async def look_at_all(self) -> None:
         """Every worker once, before the first request."""
@@ -125,6 +129,13 @@ class Prober:
         worker.resting = True
         self._fleet.looked(worker)
 
+    def lacking(self, error: PoolFull) -> None:
+        """This router has no connection or descriptor left, which says nothing about any worker."""
+        now = _now()
+        if now - self._lacking_told_at >= LACKING_LINE_S:
+            self._lacking_told_at = now
+            self._log.warning("this router can open no connection to its workers", why=str(error))
+
     def _rested(self, worker: Worker) -> None:
         del self._rests[worker]
         worker.resting = False
@@ -165,13 +176,16 @@ class Prober:
         """Look once.
 
         One missed probe keeps new requests away; a second one in a row, or a refused connection, means that it is
-        dead: what it has not begun to answer fails at once, and has its retry while there is time.
+        dead: what it has not begun to answer fails at once, and has its retry while there is time. A probe that could
+        not be sent, since this router has no descriptor or connection left, is none.
         """
         try:
             async with awake_for(PROBE_TIMEOUT_S):
                 seen = await worker.upstream.probe()
         except TimeoutError:
             self._missed(worker)
+        except PoolFull as error:  # ours: it has not been looked at
+            self.lacking(error)
         except Exception as error:  # whatever it is, the next look must come
             self._dead(worker, str(error) if isinstance(error, UpstreamError) else f"its probe raised {error!r}")
         else:
@@ -204,7 +218,7 @@ class Prober:
         self._fleet.looked(worker)
         if state != was:
             write = self._log.info if worker.healthy else self._log.warning
-            write("worker " + state, worker=worker.name, url=worker.url, slots=worker.slots, why=why or None)
+            write("worker " + state, worker=worker.name, url=worker.url, slots=worker.slots, why=readable(why) or None)
 
 
 @asynccontextmanager

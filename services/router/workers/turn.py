@@ -20,6 +20,8 @@ class Turn(Request):
     """A request that has been offered. It holds a place at `worker` while that is set."""
 
     model: str = ""
+    copies: int = 1
+    """Answers that are computed for it at once, as `best_of` has it: so often its longest answer is charged."""
     affinity: int = 0
     """A hash of the prompt's beginning: who last served the same one has it in its prefix cache. 0: none."""
     prompt_bytes: int = 0

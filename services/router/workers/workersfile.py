@@ -9,6 +9,7 @@ from urllib.parse import urlsplit
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
+from services.router.asking.fields import ALLOWABLE
 from services.router.upstreams.call import MAX_MODELS
 from services.router.yamlfile import Unreadable, read_yaml
 from services.runtime.settings import describe
@@ -31,6 +32,19 @@ class WorkerSpec(BaseModel):
     lookahead: int = Field(0, ge=0, le=1)
     models: Annotated[list[Model], Field(max_length=MAX_MODELS)] = []
     api_key_env: str | None = None
+    allow: list[str] = []
+    cache_salt: bool = False
+
+    @field_validator("allow")
+    @classmethod
+    def _may_be_allowed(cls, allow: list[str]) -> list[str]:
+        unknown = [name for name in allow if name not in ALLOWABLE]
+        if unknown:
+            raise ValueError(
+                f"{', '.join(map(repr, unknown))}: not a field that is kept back. Those that may be allowed are "
+                f"{', '.join(sorted(ALLOWABLE))}; every other field goes on without being allowed"
+            )
+        return allow
 
     @field_validator("url")
     @classmethod
@@ -48,6 +62,8 @@ class WorkerSpec(BaseModel):
             raise ValueError("kind weir announces its own slots: leave `slots` out")
         if self.kind == "weir" and self.models:
             raise ValueError("kind weir announces its own models: leave `models` out")
+        if self.kind == "weir" and (self.allow or self.cache_salt):
+            raise ValueError("kind weir gets no field of a client's own: leave `allow` and `cache_salt` out")
         if self.slots == "auto" and self.lookahead:
             raise ValueError("slots: auto finds out how much to send, its own line included: leave `lookahead` out")
         if self.api_key_env is not None and not os.environ.get(self.api_key_env):  # noqa: TID251  named by the file

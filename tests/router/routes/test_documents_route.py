@@ -154,6 +154,7 @@ def test_without_retrieval_it_is_502_and_over_the_bounds_413_and_504() -> None:
         async with standing(FakeWorker(answer)) as stand:
             told = await stand.client.get("/documents")
             assert (told.status_code, error_of(told)["code"]) == (502, "upstream_failed")
+            assert "127.0.0.1" not in told.text
         library = FakeLibrary(stall=True)
         async with standing(FakeWorker(answer), retrieval=library, max_body_bytes=2048) as stand:
             assert (await put(stand, "x", {"text": "x" * 2048})).status_code == 413

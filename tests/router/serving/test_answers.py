@@ -6,6 +6,7 @@ import base64
 import json
 import struct
 from pathlib import Path
+from unittest import mock
 
 import pytest
 
@@ -226,6 +227,42 @@ def test_an_openai_worker_is_passed_through_in_its_own_words(tmp_path: Path, mon
     run(main)
 
 
+EVERYTHING = {
+    "best_of": 20, "use_beam_search": True, "priority": -999, "service_tier": "priority", "web_search_options": {},
+    "store": True, "chat_template": "{{ x }}", "min_tokens": 9000,
+}  # fmt: skip
+
+
+def test_what_would_pass_the_shares_by_reaches_no_server_unless_its_entry_allows_it(tmp_path: Path) -> None:
+    seen: list[dict[str, object]] = []
+
+    async def main() -> None:
+        upstream = build_service(openai_server(seen))  # type: ignore[arg-type]  # handlers
+        async with running(upstream):
+            url = f"http://127.0.0.1:{upstream.bound_port}/v1"
+            listing = tmp_path / "workers.yaml"
+            entry = f"name: up, kind: openai, url: '{url}', slots: 2, cache_salt: true, allow: [store, best_of]"
+            listing.write_text(f"workers: [{{{entry}}}]")
+            async with standing(upstreams=str(listing)) as stand:
+                for name, value in EVERYTHING.items():
+                    told = await stand.chat(**{name: value})
+                    if name in ("store", "best_of"):
+                        assert (told.status_code, seen.pop()[name]) == (200, value)
+                    else:
+                        assert (told.status_code, error_of(told)["param"]) == (400, name)
+                assert seen == []
+                with mock.patch.object(stand.dispatcher, "admit", wraps=stand.dispatcher.admit) as admit:
+                    await stand.chat(max_tokens=30)
+                    await stand.chat(max_tokens=30, best_of=3, cache_salt="own")
+                assert [body["max_tokens"] for body in seen] == [30, 30]
+                assert [given.args[1].max_tokens for given in admit.call_args_list] == [30, 90]
+                salts = [body["cache_salt"] for body in seen]
+                assert len({*salts, "own"}) == 3
+        upstream.log.close()
+
+    run(main)
+
+
 def test_vectors_come_as_floats_and_as_base64_and_are_counted() -> None:
     async def main() -> None:
         async with standing(FakeWorker(answer), retrieval=FakeRetrieval()) as stand:
@@ -247,6 +284,7 @@ def test_without_an_embedder_vectors_are_refused_and_the_reason_is_told() -> Non
         async with standing(FakeWorker(answer)) as stand:
             failed = await stand.post("/v1/embeddings", {"input": "a"})
             assert (failed.status_code, failed.json()["error"]["code"]) == (502, "upstream_failed")
+            assert "127.0.0.1" not in failed.text
         async with standing(FakeWorker(answer), retrieval=FakeRetrieval(warming=True)) as stand:
             refused = await stand.post("/v1/embeddings", {"input": "a"})
             error = refused.json()["error"]

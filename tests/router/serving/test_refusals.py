@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from unittest import mock
 
 import pytest
 
@@ -167,6 +168,27 @@ def test_two_failures_are_502_and_no_third_worker_is_tried() -> None:
             failed = await stand.chat()
             assert (failed.status_code, error_of(failed)["code"]) == (502, "upstream_failed")
             assert sum(len(worker.asked) for worker in stand.workers) == 2
+
+    run(main)
+
+
+def test_a_workers_words_are_in_the_log_with_the_requests_id_and_not_in_the_answer() -> None:
+    async def main() -> None:
+        workers = [FakeWorker(failing("node gpu-12 at 10.0.0.5 broke")) for _ in range(2)]
+        async with standing(*workers, log_level="INFO") as stand:
+            said: list[tuple[bytes, dict[str, object]]] = []
+
+            def write(level: str, event: str, fields: dict[str, object], begun: bytes = b"") -> None:
+                said.append((begun, fields))
+
+            with mock.patch.object(stand.router.log, "write", write):
+                failed = await stand.chat(headers={"x-request-id": "known"})
+                await until(lambda: said, "the line of the log")
+            assert failed.status_code == 502
+            assert "gpu-12" not in failed.text
+            assert error_of(failed)["message"] == "two workers failed: it answered with an error"
+            line = next(fields for begun, fields in said if b'"id":"known"' in begun)
+            assert line["why"] == "the worker failed: node gpu-12 at 10.0.0.5 broke"
 
     run(main)
 

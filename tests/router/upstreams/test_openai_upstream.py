@@ -6,6 +6,7 @@ import asyncio
 import json
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -20,7 +21,7 @@ from services.runtime.errors import BadInput, Refused
 from services.runtime.http import Exchange
 from services.runtime.keepalive import Pool
 from services.runtime.serve import running
-from services.runtime.upstream import Truncated, UpstreamError
+from services.runtime.upstream import AnswerTooLarge, Truncated, UpstreamError
 from tests.router.fleetrig import FakeReply
 from tests.runtime.rig import build as build_service
 from tests.virtual_time import run
@@ -254,6 +255,17 @@ def test_garbage_raises_and_is_never_an_answer(garbage: bytes, cut: bool) -> Non
         hear(garbage, cut=cut)
 
 
+def test_an_event_that_comes_a_byte_at_a_time_is_copied_once_and_bounded() -> None:
+    stream = OpenAIStream(FakeReply(), call())  # type: ignore[arg-type]  # a fake
+    kept = stream._partial
+    for _ in range(1000):
+        assert stream._take(b"x") is None
+        assert stream._partial is kept, "what is kept was copied for a piece: a long event costs its square"
+    assert stream._take(b"x" * (MAX_EVENT_BYTES - 1000)) is None
+    with pytest.raises(AnswerTooLarge):
+        stream._take(b"x")
+
+
 # ---- answers in one piece
 
 
@@ -328,6 +340,39 @@ def test_a_clients_own_fields_go_on_and_its_tenant_does_not() -> None:
         "stream_options": {"continuous_usage_stats": True, "include_usage": True},
     }  # fmt: skip
     assert "stream_options" not in request_body(call(body=said, stream=False))
+
+
+def test_a_least_length_follows_the_longest_down() -> None:
+    said = {"min_tokens": 50, "min_new_tokens": 3, "max_tokens": 100}
+    body = request_body(call(body=said, costly=("min_new_tokens", "min_tokens")))
+    assert (body["max_tokens"], body["min_tokens"], body["min_new_tokens"]) == (9, 9, 3)
+
+
+def salt_of(tenant: str, **said: Any) -> Any:
+    asked = call(body=said)
+    return request_body(msgspec.structs.replace(asked, tenant=tenant), salted=True)["cache_salt"]
+
+
+def test_each_tenant_has_a_salt_of_its_own_and_no_value_leads_to_anothers() -> None:
+    assert salt_of("a") == salt_of("a") != salt_of("b")
+    assert salt_of("a", cache_salt="x") not in (salt_of("a"), salt_of("b", cache_salt="x"), "x")
+    assert salt_of("a", cache_salt=salt_of("b")) != salt_of("b")
+    for guess in ("\0", "\0b", "b", "\0b\0", "a\0b"):
+        assert salt_of("a", cache_salt=guess) != salt_of("b")
+
+
+def test_without_the_setting_a_salt_goes_on_as_it_came_and_none_is_made() -> None:
+    assert request_body(call(body={"cache_salt": "x"}))["cache_salt"] == "x"
+    assert "cache_salt" not in request_body(call(body={}))
+    ask = request_body(call(Format.ASK, messages=[], body=None), salted=True)
+    assert ask["cache_salt"] == salt_of("t")
+
+
+def test_a_server_gets_nothing_that_its_own_entry_does_not_allow() -> None:
+    upstream = OpenAIUpstream(Pool("http://unused.test", max_connections=1), ("m",), None)
+    with pytest.raises(BadInput) as refused:
+        run(upstream.whole(call(body={"priority": 1}, costly=("priority",), stream=False), Attempt("a", 1.0)))
+    assert refused.value.param == "priority"
 
 
 # ---- over sockets

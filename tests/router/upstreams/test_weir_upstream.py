@@ -13,7 +13,7 @@ from services.core.outcome import Outcome
 from services.router.upstreams.call import End, WorkerFailed
 from services.router.upstreams.weir import MAX_LINE_BYTES, WeirStream, refusal_of
 from services.runtime.errors import BadInput, Refused
-from services.runtime.upstream import Truncated, UpstreamError
+from services.runtime.upstream import AnswerTooLarge, Truncated, UpstreamError
 from tests.router.fleetrig import FakeReply
 from tests.virtual_time import run
 
@@ -134,3 +134,15 @@ def test_an_answer_without_words_may_have_cost_tokens_or_none() -> None:
 def test_an_answer_in_one_piece_is_not_taken_for_an_empty_stream() -> None:
     with pytest.raises(UpstreamError, match="one piece"):
         hear(lines({**DONE, "text": "A whole answer."}))
+
+
+def test_an_event_that_comes_a_byte_at_a_time_is_copied_once_and_bounded() -> None:
+    stream = WeirStream(FakeReply(), 40)  # type: ignore[arg-type]  # a fake
+    kept = stream._partial
+    for _ in range(1000):
+        assert stream._lines(b"x") == []
+        assert stream._partial is kept, "what is kept was copied for a piece: a long event costs its square"
+    assert stream._lines(b"y\nz") == [b"x" * 1000 + b"y"]
+    assert stream._lines(b"x" * (MAX_LINE_BYTES - 1)) == []
+    with pytest.raises(AnswerTooLarge):
+        stream._lines(b"x")

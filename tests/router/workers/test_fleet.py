@@ -442,3 +442,20 @@ def test_a_worker_says_how_it_stands() -> None:
     fleet.take(asked(work=30))
     assert repr(fleet.workers[0]) == "<Worker a up, 1/4+1, 30 tokens>"
     assert repr(fleet) == "<Fleet 1/1 live, 0 leaving, pools ['m']>"
+
+
+def test_a_field_is_allowed_for_a_model_if_every_server_that_may_serve_it_allows_it() -> None:
+    both = worker("a", allow=["priority", "store"], models=("m", "n"))
+    fleet = fleet_of(both, worker("b", allow=["priority"]), worker("w", kind="weir", slots=None, models=()))
+    assert fleet.allowed("m") == {"priority"}
+    assert fleet.allowed("n") == {"priority", "store"}
+    assert fleet.allowed("nobody's") == frozenset()
+    fleet.workers[1].health.suspect()
+    fleet.looked(fleet.workers[1])
+    assert fleet.allowed("m") == {"priority"}, "it may be back before the request is sent"
+
+
+def test_where_only_weir_workers_serve_a_model_nothing_is_kept_back() -> None:
+    fleet = fleet_of(own := worker("w", kind="weir", slots=None, models=()))
+    fleet.learn(own, probe(4))
+    assert fleet.allowed("m") is None

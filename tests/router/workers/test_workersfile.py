@@ -44,6 +44,10 @@ FAULTS = {
     "models of a Weir worker": ("name: a, kind: weir, url: 'http://x', models: [m]", "leave `models` out"),
     "a model without a name": (f"{OPENAI}, slots: 1, models: ['']", "at least 1 character"),
     "too many models": (f"{OPENAI}, slots: 1, models: [{', '.join(map(str, range(MAX_MODELS + 1)))}]", "MODELS"),
+    "a field that is not kept back": (f"{OPENAI}, slots: 1, allow: [top_k]", "'top_k'.*not a field that is kept back"),
+    "a length to be allowed": (f"{OPENAI}, slots: 1, allow: [n_predict]", "'n_predict'.*not a field that is kept back"),
+    "an allowance for a Weir worker": ("name: a, kind: weir, url: 'http://x', allow: [priority]", "leave `allow`"),
+    "a salt for a Weir worker": ("name: a, kind: weir, url: 'http://x', cache_salt: true", "leave `allow`"),
     "a name with a space": ("name: a b, kind: weir, url: 'http://x'", "NAME"),
 }
 
@@ -81,3 +85,15 @@ def test_addresses_alone_are_weir_workers() -> None:
     ]
     with pytest.raises(ValueError, match="WORKERS"):
         from_urls("")
+
+
+def test_what_a_server_may_get_and_whether_it_is_given_salts_stand_in_its_entry(tmp_path: Path) -> None:
+    one, other = read(
+        written(
+            tmp_path,
+            f"{OPENAI}, slots: 1, allow: [priority, service_tier], cache_salt: true",
+            "name: b, kind: openai, url: 'http://y/v1', slots: 1",
+        )
+    )
+    assert (one.allow, one.cache_salt) == (["priority", "service_tier"], True)
+    assert (other.allow, other.cache_salt) == ([], False)

@@ -1,0 +1,242 @@
+"""Fields of OpenAI-shaped requests that change the cost, the order or the bill of an answer, and how each is judged.
+
+A client's own fields go on to an OpenAI-compatible server as they came. Fair shares and admission count the prompt and
+`max_tokens`, so a field that makes the server do more than that, or do it sooner, or at the operator's expense, must
+not pass unseen. FIELDS is the closed list of those; a field that does not stand here goes on unchanged. Three things
+can happen to one that does:
+
+    bound      its value must be within what is priced, else 400
+    changes    it is refused with 400, unless the value asks for nothing, or every server that may serve the model
+               allows it (`allow` in the worker list)
+    best_of    priced: as many answers are charged as are computed
+
+Names and meanings are those of the request classes of OpenAI, vLLM, SGLang, llama.cpp's server and of routers and
+providers with the same API, as documented in 2026. What a template or a multi-modal processor may be told is refused
+since servers have been stopped by it (CVE-2025-61620, CVE-2025-62426), and so are embeddings in the place of a prompt
+(CVE-2025-62164). Grammars and patterns for structured output go on: what they cost, the server has to bound.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from services.router.asking.asked import Asked
+from services.runtime.errors import BadInput
+
+MOST_LOGPROBS = 20
+"""OpenAI's bound for chat and vLLM's default."""
+MOST_BEST_OF = 20
+MOST_TOKEN_IDS = 128
+MOST_SALT_CHARS = 1024
+
+Harmless = Callable[[Any, dict[str, Any]], bool]
+"""(value, body) -> whether the field asks for nothing with this value."""
+Bound = Callable[[Any, int], str]
+"""(value, max_tokens) -> what was expected, or nothing."""
+
+
+class Rule(NamedTuple):
+    """How one field is judged. A null value is the same as no field."""
+
+    changes: str = ""
+    """What it does that is not priced, as 'it ...'; empty where its bound is all there is to say."""
+    harmless: Harmless = lambda *_: False
+    bound: Bound | None = None
+
+
+# ---- how values are judged
+
+
+def _one_of(*values: Any) -> Harmless:
+    return lambda value, _: value in values
+
+
+def _whole(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _up_to(most: int) -> Bound:
+    return lambda value, _: "" if _whole(value) and 0 <= value <= most else f"a number from 0 to {most} was expected"
+
+
+def _flag_or_up_to(most: int) -> Bound:
+    within = _up_to(most)
+    return lambda value, max_tokens: "" if isinstance(value, bool) else within(value, max_tokens)
+
+
+def _within_length(value: Any, max_tokens: int) -> str:
+    fits = _whole(value) and 0 <= value <= max_tokens
+    return "" if fits else f"a number from 0 to max_tokens, which is {max_tokens} here, was expected"
+
+
+def _official_length(value: Any, max_tokens: int) -> str:
+    return "the length of an answer is named by `max_tokens` or `max_completion_tokens` here, and by nothing else"
+
+
+def _from_one(most: int) -> Bound:
+    return lambda value, _: "" if _whole(value) and 1 <= value <= most else f"a number from 1 to {most} was expected"
+
+
+def _short_list(most: int) -> Bound:
+    expected = f"a list of at most {most} was expected"
+    return lambda value, _: "" if isinstance(value, list) and len(value) <= most else expected
+
+
+def _text(most: int) -> Bound:
+    expected = f"a text of 1 to {most} characters was expected"
+    return lambda value, _: "" if isinstance(value, str) and 1 <= len(value) <= most else expected
+
+
+def _only_clients_tools(value: Any, body: dict[str, Any]) -> bool:
+    """Tools that the client runs itself. A tool without a type is what servers take for a function."""
+    return isinstance(value, list) and all(
+        isinstance(tool, dict) and tool.get("type", "function") in ("function", "custom") for tool in value
+    )
+
+
+def _no_template_inside(value: Any, body: dict[str, Any]) -> bool:
+    return isinstance(value, dict) and not value.keys() & {"chat_template", "tokenize"}
+
+
+def _no_logprobs_beside(value: Any, body: dict[str, Any]) -> bool:
+    """With a number of logprobs, `echo` of a text completion means the logprobs of the prompt as well."""
+    return value is False or not _whole(body.get("logprobs"))
+
+
+# ---- the table
+
+_ORDER = "changes the order in which the server takes requests"
+_PLACE = "chooses the part of the server that does the work"
+_BILL = "may be billed to the operator beside the answer"
+_KEPT = "keeps the request with the provider"
+_WORK = "makes the server do more work than is priced"
+_PROMPT = "puts into the prompt what is not weighed"
+_CODE = "has code of the request's own run in the server"
+_REACH = "has the server take data from another machine or another request"
+_MODEL = "may choose another model than the one that is asked for"
+_NAMES = "names something in the server that may be another tenant's"
+_LOOSE = "lets the work go on after the request has ended"
+_LARGE = "makes the answer much larger than its text"
+
+FIELDS: dict[str, Rule] = {
+    # within what is priced
+    "logprobs": Rule(bound=_flag_or_up_to(MOST_LOGPROBS)),
+    "top_logprobs": Rule(bound=_up_to(MOST_LOGPROBS)),
+    "n_probs": Rule(bound=_up_to(MOST_LOGPROBS)),  # llama.cpp
+    "logprob_token_ids": Rule(bound=_short_list(MOST_TOKEN_IDS)),  # vLLM
+    "min_tokens": Rule(bound=_within_length),  # vLLM, SGLang
+    "min_new_tokens": Rule(bound=_within_length),
+    "cache_salt": Rule(bound=_text(MOST_SALT_CHARS)),  # vLLM, SGLang
+    # the length under other names, some of which go before `max_tokens`
+    "n_predict": Rule(bound=_official_length),  # llama.cpp
+    "max_new_tokens": Rule(bound=_official_length),  # SGLang, Hugging Face
+    "max_output_tokens": Rule(bound=_official_length),  # OpenAI's responses
+    "max_gen_len": Rule(bound=_official_length),
+    "max_length": Rule(bound=_official_length),
+    "num_predict": Rule(bound=_official_length),  # Ollama
+    # more work
+    "best_of": Rule(_WORK, _one_of(1), _from_one(MOST_BEST_OF)),
+    "n_cmpl": Rule(_WORK, _one_of(1)),  # llama.cpp's name of n
+    "use_beam_search": Rule(_WORK, _one_of(False)),  # vLLM
+    "prompt_logprobs": Rule(_WORK, bound=_up_to(MOST_LOGPROBS)),  # vLLM
+    "echo": Rule(_WORK, _no_logprobs_beside),
+    "mm_processor_kwargs": Rule(_WORK),  # vLLM
+    "media_io_kwargs": Rule(_WORK),  # vLLM
+    "return_hidden_states": Rule(_LARGE, _one_of(False)),  # SGLang
+    "return_routed_experts": Rule(_LARGE, _one_of(False)),  # SGLang
+    # the prompt
+    "chat_template": Rule(_CODE),  # vLLM
+    "chat_template_kwargs": Rule(_CODE, _no_template_inside),  # vLLM, SGLang
+    "documents": Rule(_PROMPT),  # vLLM
+    "input_ids": Rule(_PROMPT),  # SGLang
+    "prompt_token_ids": Rule(_PROMPT),
+    "input_embeds": Rule(_PROMPT),  # SGLang
+    "prompt_embeds": Rule(_PROMPT),  # vLLM
+    # order and place
+    "priority": Rule(_ORDER, _one_of(0)),  # vLLM, SGLang
+    "data_parallel_rank": Rule(_PLACE),  # vLLM, SGLang
+    "routed_dp_rank": Rule(_PLACE),  # SGLang
+    "disagg_prefill_dp_rank": Rule(_PLACE),  # SGLang
+    "id_slot": Rule(_PLACE, _one_of(-1)),  # llama.cpp
+    # code, other machines, other requests
+    "custom_logit_processor": Rule(_CODE),  # SGLang
+    "logits_processors": Rule(_CODE, _one_of([])),  # vLLM
+    "vllm_xargs": Rule(_CODE),
+    "kv_transfer_params": Rule(_REACH),  # vLLM
+    "ec_transfer_params": Rule(_REACH),  # vLLM
+    "bootstrap_host": Rule(_REACH),  # SGLang
+    "bootstrap_port": Rule(_REACH),  # SGLang
+    "bootstrap_room": Rule(_REACH),  # SGLang
+    "api_base": Rule(_REACH),  # LiteLLM
+    "base_url": Rule(_REACH),  # LiteLLM
+    "request_id": Rule(_NAMES),  # vLLM
+    "rid": Rule(_NAMES),  # SGLang
+    "session_id": Rule(_NAMES),  # vLLM, SGLang
+    "session_params": Rule(_NAMES),  # SGLang
+    "custom_labels": Rule(_NAMES),  # SGLang: labels of its metrics
+    # the model
+    "lora_path": Rule(_MODEL),  # SGLang
+    "lora": Rule(_MODEL, _one_of([])),  # llama.cpp
+    "models": Rule(_MODEL),  # OpenRouter
+    "route": Rule(_MODEL),  # OpenRouter
+    "provider": Rule(_MODEL),  # OpenRouter
+    "fallbacks": Rule(_MODEL),  # LiteLLM
+    # the operator's bill, and data that stays
+    "service_tier": Rule(_BILL, _one_of("auto", "default")),
+    "tools": Rule(_BILL, _only_clients_tools),  # hosted tools: search, code, files
+    "web_search_options": Rule(_BILL),
+    "search_parameters": Rule(_BILL),  # xAI
+    "enable_search": Rule(_BILL, _one_of(False)),  # DashScope
+    "plugins": Rule(_BILL, _one_of([])),  # OpenRouter
+    "data_sources": Rule(_BILL, _one_of([])),  # Azure
+    "mcp_servers": Rule(_BILL, _one_of([])),  # Anthropic
+    "prediction": Rule(_BILL),
+    "modalities": Rule(_BILL, _one_of(["text"])),
+    "audio": Rule(_BILL),
+    "store": Rule(_KEPT, _one_of(False)),
+    "prompt_cache_retention": Rule(_KEPT, _one_of("in_memory", "in-memory", "default")),
+    "background": Rule(_LOOSE, _one_of(False)),
+    "deferred": Rule(_LOOSE, _one_of(False)),  # xAI
+    # other fields in disguise
+    "extra_body": Rule(_WORK, _one_of({})),  # LiteLLM, Gemini
+    "extra_headers": Rule(_WORK, _one_of({})),  # LiteLLM
+}
+
+NAMES = frozenset(FIELDS)
+ALLOWABLE = frozenset(name for name, rule in FIELDS.items() if rule.changes)
+"""What a worker list may allow."""
+
+
+def in_table(body: dict[str, Any]) -> tuple[str, ...]:
+    """The fields of a body that have to be judged; nearly always none."""
+    return () if NAMES.isdisjoint(body) else tuple(sorted(NAMES.intersection(body)))
+
+
+def judge(asked: Asked, allowed: frozenset[str] | None) -> int:
+    """How many answers of `max_tokens` the request is to be charged for.
+
+    `allowed`: fields that every server which may get the request is allowed to get; None where none of them gets any
+    field of the client's own. Raises BadInput that names the field.
+    """
+    body = asked.body
+    if allowed is None or body is None:
+        return 1
+    for name in asked.costly:
+        value = body[name]
+        if value is not None:
+            _judge_one(name, value, body, asked.max_tokens, allowed)
+    best_of = body.get("best_of")
+    return 1 if best_of is None else int(best_of)
+
+
+def _judge_one(name: str, value: Any, body: dict[str, Any], max_tokens: int, allowed: frozenset[str]) -> None:
+    rule = FIELDS[name]
+    if rule.bound is not None and (expected := rule.bound(value, max_tokens)):
+        raise BadInput(f"{name}: {expected}", name)
+    if rule.changes and name not in allowed and not rule.harmless(value, body):
+        raise BadInput(
+            f"{name}: it {rule.changes}, so it is not passed on with this value; leave it out, or ask the operator to "
+            f"allow it for this model: `allow: [{name}]` at each of its servers in the worker list",
+            name,
+        )
