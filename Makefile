@@ -22,7 +22,7 @@ ROUTER_PORT ?= 8000
 HOST_URL ?= http://127.0.0.1:$(ROUTER_PORT)
 QUESTION ?= How does Weir decide to refuse a request?
 
-.PHONY: help up down ask doctor simulate simulate-proof pictures test check bench fire nonces chaos soak bench-peers report load docs diagrams venv otel torch clean clean-data clean-venv
+.PHONY: help up down ask doctor simulate simulate-proof pictures test check bench fire nonces rolling chaos soak bench-peers report load docs diagrams venv otel torch clean clean-data clean-venv
 
 help: ## list the verbs
 	@if [ -t 1 ]; then on=$$(printf '\033[36m') off=$$(printf '\033[0m'); fi; \
@@ -85,6 +85,9 @@ fire: $(VENV)/.run ## the router under fire, real processes: make fire ARGS="--o
 
 nonces: $(VENV)/.run ## 20,000 questions with a nonce each, before workers that are killed, frozen and evil: whose answer is whose?
 	@exec $(BIN)/python -m loadtests.nonces $(ARGS)
+
+rolling: $(VENV)/.run ## restart two routers in turn behind HAProxy, 50 times under load (about five minutes): is a request lost?
+	@exec $(BIN)/python -m loadtests.rolling $(ARGS)
 
 chaos: $(VENV)/.run ## 20,000 requests among 60 faults of every part (about four minutes): is any lost, doubled, foreign or hung?
 	@exec $(BIN)/python -m loadtests.chaos $(ARGS)

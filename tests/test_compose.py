@@ -86,7 +86,14 @@ def test_every_variable_given_is_a_setting(name):
 @pytest.mark.parametrize("name", sorted(SETTINGS))
 def test_the_grace_exceeds_the_drain(name):
     grace = SERVICES[name]["stop_grace_period"].removeprefix("${STOP_GRACE_PERIOD:-").removesuffix("s}")
-    assert float(grace) > SETTINGS[name].model_fields["drain_timeout_s"].default
+    given = SERVICES[name]["environment"].get("DRAIN_DELAY_S", "0")
+    delay_s = float(str(given).removeprefix("${DRAIN_DELAY_S:-").removesuffix("}"))
+    last_words_s = 5  # for what is cut, the metrics listener and the spans
+    assert float(grace) > delay_s + SETTINGS[name].model_fields["drain_timeout_s"].default + last_words_s
+
+
+def test_the_router_gives_a_load_balancer_time_to_notice_that_it_leaves():
+    assert SERVICES["router"]["environment"]["DRAIN_DELAY_S"] == "${DRAIN_DELAY_S:-5}"
 
 
 @every_service

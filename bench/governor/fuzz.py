@@ -157,7 +157,8 @@ class Fuzz:
         elif which < 0.42:
             peer.take(conversation.half_closed(self.now))
         elif which < 0.44:
-            conversation.stop()
+            if not conversation.stop(chance.choice((0, 1, 100_000))):
+                self._leave(peer)
         elif which < 0.47:
             peer.take(conversation.go_on(self.now))
         elif which < 0.48:

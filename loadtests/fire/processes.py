@@ -107,6 +107,14 @@ class Process:
             await asyncio.sleep(LOOK_EVERY_S)
         self.kill()
 
+    async def leave(self, within_s: float) -> int | None:
+        """Politely; its exit status, or None where it still runs after so long."""
+        self._signal(signal.SIGTERM)
+        end = monotonic() + within_s
+        while self.running and monotonic() < end:  # noqa: ASYNC110  another process's end is no event of ours
+            await asyncio.sleep(LOOK_EVERY_S)
+        return None if self._popen is None else self._popen.poll()
+
     def _signal(self, number: int) -> None:
         if self._popen is not None and self._popen.poll() is None:
             self._popen.send_signal(number)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import tempfile
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -131,8 +131,8 @@ def _worker(made: Stand, module: str, index: int, port: int, metrics_port: int) 
     return Server(process, f"http://127.0.0.1:{port}", f"http://127.0.0.1:{metrics_port}/metrics")
 
 
-async def start_router(made: Stand, tenants: Sequence[str]) -> None:
-    """The router, with its default settings but for where its workers and tenants are."""
+async def start_router(made: Stand, tenants: Sequence[str], settings: Mapping[str, str] | None = None) -> None:
+    """The router, with its default settings but for where its workers and tenants are, and for `settings`."""
     port, metrics_port = free_ports(2)
     file = made.folder / "tenants.yaml"
     file.write_text(tenants_yaml(tenants), encoding="utf-8")
@@ -143,6 +143,7 @@ async def start_router(made: Stand, tenants: Sequence[str]) -> None:
         "WORKERS": ",".join(worker.url for worker in made.workers),
         "TENANTS_FILE": str(file),
         "RETRIEVAL_URL": NO_RETRIEVAL,
+        **(settings or {}),
     }
     process = Process("router", python("-m", "services.router"), env, made.folder)
     made.router = Server(process, f"http://127.0.0.1:{port}", f"http://127.0.0.1:{metrics_port}/metrics")

@@ -54,6 +54,8 @@ def build(settings: GovernorSettings) -> Process:
         metrics_host=settings.metrics_host,
         metrics_port=settings.metrics_port,
         drain_timeout_s=settings.drain_timeout_s,
+        drain_delay_s=settings.drain_delay_s,
+        watchdog_s=settings.watchdog_s,
         port_variable="GOVERNOR_PORT",
         tracer=tracer,
     )

@@ -105,7 +105,7 @@ class HttpBackend:
         self._pool.close()
 
     async def _posted(self, work: Work, within_s: float, trace: Headers) -> Result:
-        payload, headers = bytes(work.payload), [*self._headers(work, within_s), *trace]
+        payload, headers = work.payload, [*self._headers(work, within_s), *trace]
         with await self._pool.request(b"POST", self._target, body=payload, headers=headers) as answer:
             body = await answer.read(RESULT_BYTES)
         if answer.status in FULL and answer.header(b"x-should-retry") != b"false":

@@ -7,6 +7,7 @@ from typing import Literal
 
 from pydantic import Field, SecretStr, field_validator, model_validator
 
+from services.governor.protocol import OTHERS_BYTES
 from services.governor.upload import MOST_PAYLOAD_BYTES
 from services.runtime.settings import ServiceSettings
 
@@ -64,10 +65,11 @@ class GovernorSettings(ServiceSettings):
 
     @model_validator(mode="after")
     def _payloads_fit(self) -> GovernorSettings:
-        if self.governor_connection_bytes < MOST_PAYLOAD_BYTES + self.governor_line_bytes:
+        least = MOST_PAYLOAD_BYTES + self.governor_line_bytes + OTHERS_BYTES
+        if self.governor_connection_bytes < least:
             raise ValueError(
-                f"GOVERNOR_CONNECTION_BYTES must hold a payload of {MOST_PAYLOAD_BYTES:,} bytes and a line: "
-                f"at least {MOST_PAYLOAD_BYTES + self.governor_line_bytes:,}"
+                f"GOVERNOR_CONNECTION_BYTES must hold a payload of {MOST_PAYLOAD_BYTES:,} bytes, a line, and "
+                f"{OTHERS_BYTES:,} bytes of names: at least {least:,}"
             )
         if self.governor_total_bytes < self.governor_connection_bytes:
             raise ValueError("GOVERNOR_TOTAL_BYTES must be at least GOVERNOR_CONNECTION_BYTES")

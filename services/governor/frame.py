@@ -33,8 +33,17 @@ LOOKS_LIKE = (
 )
 
 
+MOST_NAME_BYTES = 256  # of a name or a field of a manifest, in UTF-8: what heptamini's client sends has some 70
+MOST_AUTH_BYTES = 4096  # of a token, which may be one that says much itself
+
+
 class NotAFrame(Exception):
     """The line cannot be read; the message is its `need_code`."""
+
+
+def size(text: str) -> int:
+    """Its bytes in UTF-8."""
+    return len(text) if text.isascii() else len(text.encode("utf-8", "surrogatepass"))
 
 
 class Manifest(msgspec.Struct, gc=False):
@@ -48,6 +57,16 @@ class Manifest(msgspec.Struct, gc=False):
     chunk_bytes: int = 0
     chunks: int = 0
     sha256: str = ""
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """All of it that is text."""
+        return self.payload_id, self.content_type, self.content_encoding, self.cipher, self.sha256
+
+    @property
+    def bytes(self) -> int:
+        """How many bytes of text it holds."""
+        return sum(map(size, self.names))
 
 
 class Chunk(msgspec.Struct, gc=False):
@@ -79,9 +98,18 @@ class Frame(msgspec.Struct):
 
     @property
     def sound(self) -> bool:
-        """Whether the envelope is: a known verb with what belongs to it, and nothing that only a server says."""
+        """Whether the envelope is: a known verb with what belongs to it, and nothing that only a server says.
+
+        Nor may a name be longer than `MOST_NAME_BYTES`, since names are kept; the original knows no such bound.
+        """
         rule = _RULES.get(self.verb)
-        return self.v == 0 and self.job != "" and self.seq > 0 and rule is not None and rule(self)
+        return self.v == 0 and self.job != "" and self.seq > 0 and rule is not None and rule(self) and self._short
+
+    @property
+    def _short(self) -> bool:
+        manifest = self.payload_manifest
+        names = (self.job,) if manifest is None else (self.job, *manifest.names)
+        return size(self.auth) <= MOST_AUTH_BYTES and max(map(size, names)) <= MOST_NAME_BYTES
 
     @property
     def _payloads(self) -> int:

@@ -1,7 +1,8 @@
 """What all connections share: the slots, the bytes, and when to tell those who found neither to come back.
 
 A slot is a place under the core's hard cap: taken at the last good chunk without waiting, or not at all. Bytes are
-reserved by manifests and held by half lines; there is one bound for a connection and one for all.
+reserved by manifests, and held by the names of jobs, by lines that are not read yet and by replies that their client
+has not read; there is one bound for a connection and one for all.
 
 Who finds no slot is told when to try again. If `waiting` clients were told and are not back, and each job takes
 `mean_s` of one of `cap` slots, the last of them finds one after about
@@ -66,6 +67,7 @@ class Gate:
     ) -> None:
         self.bounds = bounds
         self.tokens = tokens
+        self.leaving = False  # it still takes jobs, and says that new ones are better sent elsewhere
         self.draining = False
         self.held_bytes = 0
         self.waiting = 0
@@ -78,7 +80,7 @@ class Gate:
     def standing(self) -> Standing:
         """For a reply."""
         slots = self._slots
-        return Standing(slots.inflight, slots.cap, slots.taken_total, self.yielded_total)
+        return Standing(slots.inflight, slots.cap, slots.taken_total, self.yielded_total, self.leaving)
 
     @property
     def saturated(self) -> bool:

@@ -23,7 +23,7 @@ class _AsTheOriginal(Collector):
         standing = self._gate.standing
         yield _gauge("heptamini_backend_inflight", "jobs that run", standing.inflight)
         yield _gauge("heptamini_backend_cap", "jobs that may run at once", standing.cap)
-        yield _gauge("heptamini_server_health", "1: a slot is free", int(standing.inflight < standing.cap))
+        yield _gauge("heptamini_server_health", "1: a slot is free, and it does not leave", standing.health)
         yield _counter("heptamini_executed", "jobs that were started", standing.executed_total)
         yield _counter("heptamini_yielded", "times a client was told to come back", standing.yielded_total)
 
@@ -68,6 +68,10 @@ class GovernorMetrics:
         for name, told, read in (
             ("weir_governor_connections", "connections that are held", connections),
             ("weir_governor_waiting", "clients that were told to come back and are not back", lambda: gate.waiting),
-            ("weir_governor_held_bytes", "bytes that payloads and half lines have reserved", lambda: gate.held_bytes),
+            (
+                "weir_governor_held_bytes",
+                "bytes that payloads, names, half lines and unread replies have reserved",
+                lambda: gate.held_bytes,
+            ),
         ):
             Gauge(name, told, registry=self._registry).set_function(read)

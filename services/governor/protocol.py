@@ -10,7 +10,11 @@ Strictly one reply for one line, in order: while a job runs, lines that have com
 v1) is spoken exactly, but for what follows. The last chunk sent again after a yield is a new attempt, where there it
 was an error for ever; a manifest is told to come back at once when there is no slot or no memory, before its payload is
 sent; `ttl_ms` is a deadline; a payload that turns out wrong has to begin again; a line that the idle limit has cut is
-no line.
+no line; a name longer than `frame.MOST_NAME_BYTES` spoils its envelope, because names are kept.
+
+All that a connection keeps is held in the gate: what is unread of its lines, the names of its jobs and what their
+manifests say, payloads as large as they were declared, the token of the job that runs, the name in the last frame, and
+the replies that its client has not read. Where the gate has no room, the client is told so, and nothing is kept.
 
 Each call that may change anything returns a `Turn` for the shell to carry out. The protocol keeps no clock: `now` is
 in seconds of any clock that does not go back.
@@ -22,14 +26,17 @@ import hmac
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
+from typing import NamedTuple
 
 from services.governor import reply
-from services.governor.frame import Chunk, Frame, Manifest, NotAFrame, read
+from services.governor.frame import MOST_AUTH_BYTES, MOST_NAME_BYTES, Chunk, Frame, Manifest, NotAFrame, read, size
 from services.governor.gate import Gate, Place
 from services.governor.reply import Say
 from services.governor.upload import Upload, declared_bytes
 
 READ_AHEAD_BYTES = 65_536  # of lines that wait for a job to end, beyond one whole line
+MOST_OUT_BYTES = 65_536  # of replies in one turn, and one reply more: a line of two bytes is answered by 400
+OTHERS_BYTES = 7 * MOST_NAME_BYTES + MOST_AUTH_BYTES  # held beside a line and a payload: the names of one job
 NOBODY = "J_?"
 
 
@@ -58,7 +65,7 @@ class Work:
     """A whole payload to be run by `deadline` (None: no limit of the client's), in the place that it holds."""
 
     job: str
-    payload: bytearray
+    payload: bytes
     content_type: str
     deadline: float | None
     place: Place
@@ -67,19 +74,30 @@ class Work:
 
 @dataclass(slots=True)
 class Turn:
-    """What to do now: write this, run that, then perhaps close."""
+    """What to do now: write this, run that, then perhaps close. `more`: once it is written, `go_on`."""
 
     out: bytearray = field(default_factory=bytearray)
     work: Work | None = None
     close: bool = False
+    more: bool = False
+
+
+class Said(NamedTuple):
+    """What a reply repeats of its frame: all that is kept of one."""
+
+    job: str
+    seq: int
+    ttl_ms: int
 
 
 @dataclass(slots=True)
 class _Job:
     """A job of this connection: its payload as far as it has come, and the time it has."""
 
+    name: str
     upload: Upload | None = None
     deadline: float | None = None
+    told: bool = False  # it was told to come back, and is not back
 
 
 class Conversation:
@@ -90,12 +108,13 @@ class Conversation:
         self._bounds = gate.bounds
         self._buffer = bytearray()
         self._searched = 0
-        self._held_lines = 0  # bytes of the buffer that are accounted for
-        self._held_payloads = 0
+        self._held = 0  # bytes that this connection has in the gate: of these
+        self._held_lines = 0  # are so many the buffer's,
+        self._held_replies = 0  # so many the replies' that are not read,
+        self._held_token = 0  # and so many the token's that the running job goes with
         self._jobs: dict[str, _Job] = {}
-        self._told: set[str] = set()  # jobs that were told to come back, and are not back
-        self._last = Frame(job=NOBODY)
-        self._running: Frame | None = None
+        self._last = Said(NOBODY, 0, 0)
+        self._running: Said | None = None
         self._waits_since = now
         self._settled = False
         self._half_closed = False
@@ -131,6 +150,7 @@ class Conversation:
         frame, self._running = self._running, None
         if frame is None:
             raise RuntimeError("a job ended that was not running")
+        self._account_token(0)
         if self._over:
             return turn
         self._tell(turn, frame, result)
@@ -141,10 +161,11 @@ class Conversation:
             self._read_on(turn, now)
         return turn
 
-    def _tell(self, turn: Turn, frame: Frame, result: Result) -> None:
+    def _tell(self, turn: Turn, frame: Said, result: Result) -> None:
         bytes_in = self._bytes_in(frame.job)
         if result.ended is Ended.REFUSED:
-            self._yield(turn, reply.YIELDED, frame, bytes_in=bytes_in, at_least_s=result.retry_s)
+            job = self._jobs[frame.job]
+            self._yield(turn, reply.YIELDED, frame, job, bytes_in=bytes_in, at_least_s=result.retry_s)
             return
         self._drop(frame.job)
         backend_ms = None if result.ended is Ended.LATE else int(result.seconds * 1000)
@@ -158,14 +179,16 @@ class Conversation:
             self._read_on(turn, now)
         return turn
 
-    def stop(self) -> None:
-        """The peer does not read: whatever else it has sent waits."""
+    def stop(self, unread_bytes: int) -> bool:
+        """The peer does not read: what else it has sent waits, and its replies are held. False: no room for them."""
         self._stopped = True
+        return self._account_replies(unread_bytes)
 
     def go_on(self, now: float) -> Turn:
         """It reads again."""
         turn = Turn()
         self._stopped = False
+        self._account_replies(0)
         if not self._over:
             self._read_on(turn, now)
         return turn
@@ -201,12 +224,17 @@ class Conversation:
         """The connection is no more: let go of all it held. Its running job's place is given back by who runs it."""
         self._over = True
         self._buffer.clear()
-        self._account_lines()
         for job in list(self._jobs):
             self._drop(job)
+        self._last = Said(NOBODY, 0, 0)
+        self._held_lines = self._held_replies = self._held_token = 0
+        self._let_go(self._held)
 
     def _read_on(self, turn: Turn, now: float) -> None:
         while self._running is None and not self._over and not self._stopped:
+            if len(turn.out) >= MOST_OUT_BYTES:
+                turn.more = True
+                break
             end = self._buffer.find(b"\n", self._searched)
             if end < 0:
                 self._no_whole_line(turn, now)
@@ -238,13 +266,39 @@ class Conversation:
 
     def _account_lines(self) -> bool:
         """Half a line is held memory, too."""
-        more = len(self._buffer) - self._held_lines
-        if more > 0 and not self._gate.hold(more, self._held_lines + self._held_payloads):
-            return False
-        if more < 0:
-            self._gate.let_go(-more)
-        self._held_lines = len(self._buffer)
+        held = self._rehold(self._held_lines, len(self._buffer))
+        if held:
+            self._held_lines = len(self._buffer)
+        return held
+
+    def _account_replies(self, unread_bytes: int) -> bool:
+        held = self._rehold(self._held_replies, unread_bytes)
+        if held:
+            self._held_replies = unread_bytes
+        return held
+
+    def _account_token(self, token_bytes: int) -> bool:
+        held = self._rehold(self._held_token, token_bytes)
+        if held:
+            self._held_token = token_bytes
+        return held
+
+    def _rehold(self, before: int, after: int) -> bool:
+        """Hold `after` bytes in the place of `before`; False, and nothing has changed, where there is no room."""
+        if after > before:
+            return self._hold(after - before)
+        self._let_go(before - after)
         return True
+
+    def _hold(self, more: int) -> bool:
+        if not self._gate.hold(more, self._held):
+            return False
+        self._held += more
+        return True
+
+    def _let_go(self, fewer: int) -> None:
+        self._held -= fewer
+        self._gate.let_go(fewer)
 
     def _line(self, turn: Turn, line: bytes, now: float) -> None:
         try:
@@ -255,9 +309,9 @@ class Conversation:
         if frame is None:
             return
         if not frame.sound:
-            self._say(turn, reply.ENVELOPE_BAD, frame)
+            self._say(turn, reply.ENVELOPE_BAD, frame if size(frame.job) <= MOST_NAME_BYTES else _unnamed(frame))
             return
-        self._last = frame
+        self._remember(frame)
         if frame.verb == "ping":
             self._say(turn, reply.OK_PING, frame)
         elif not self._known(frame):
@@ -269,21 +323,39 @@ class Conversation:
         tokens, given = self._gate.tokens, frame.auth.encode()
         return not tokens or any(hmac.compare_digest(token.encode(), given) for token in tokens)
 
+    def _remember(self, frame: Frame) -> None:
+        """For the replies to lines that have no envelope. Its name is dropped where there is no room for it."""
+        before = 0 if self._last.job is NOBODY else size(self._last.job)
+        held = self._rehold(before, size(frame.job))
+        if not held:
+            self._let_go(before)
+        self._last = Said(frame.job if held else NOBODY, frame.seq, frame.ttl_ms)
+
     def _of_a_job(self, turn: Turn, frame: Frame, now: float) -> None:
-        if frame.job in self._told:
-            self._back(frame.job)
-        job = self._jobs.get(frame.job)
+        job = self._jobs.get(frame.job) or self._begun(turn, frame)
         if job is None:
-            if len(self._jobs) >= self._bounds.jobs:
-                self._close(turn, reply.TOO_MANY_JOBS, frame)
-                return
-            job = self._jobs[frame.job] = _Job()
+            return
+        self._back(job)
         if frame.payload_manifest is not None:
             self._manifest(turn, frame, job, frame.payload_manifest, now)
         elif frame.payload_chunk is not None:
             self._chunk(turn, frame, job, frame.payload_chunk, now)
         else:
             self._say(turn, reply.NO_PAYLOAD, frame, bytes_in=self._bytes_in(frame.job))
+
+    def _begun(self, turn: Turn, frame: Frame) -> _Job | None:
+        """A new job; or None, and the client has been told that there is no room for one."""
+        if len(self._jobs) >= self._bounds.jobs:
+            self._close(turn, reply.TOO_MANY_JOBS, frame)
+            return None
+        if not self._hold(size(frame.job)):
+            if frame.payload_manifest is None:
+                self._close(turn, reply.TOO_MANY_BYTES, frame)
+            else:
+                self._say(turn, reply.EARLY_YIELD, frame, hint_ms=self._gate.hint_ms())
+            return None
+        job = self._jobs[frame.job] = _Job(frame.job)
+        return job
 
     def _manifest(self, turn: Turn, frame: Frame, job: _Job, manifest: Manifest, now: float) -> None:
         most = declared_bytes(manifest)
@@ -292,11 +364,11 @@ class Conversation:
             return
         self._forget(job)
         job.deadline = _deadline(frame, now)
-        if self._gate.saturated or not self._gate.hold(most, self._held_lines + self._held_payloads):
-            self._yield(turn, reply.EARLY_YIELD, frame)
+        upload = Upload(manifest, most)
+        if self._gate.saturated or not self._hold(upload.held_bytes):
+            self._yield(turn, reply.EARLY_YIELD, frame, job)
             return
-        self._held_payloads += most
-        job.upload = Upload(manifest, most)
+        job.upload = upload
         self._say(turn, reply.OK, frame)
 
     def _chunk(self, turn: Turn, frame: Frame, job: _Job, chunk: Chunk, now: float) -> None:
@@ -320,35 +392,38 @@ class Conversation:
 
     def _run(self, turn: Turn, frame: Frame, job: _Job, upload: Upload) -> None:
         """Admission: a slot now, or come back."""
-        place = self._gate.try_take()
+        place = self._gate.try_take() if self._account_token(size(frame.auth)) else None
         if place is None:
-            self._yield(turn, reply.YIELDED, frame, bytes_in=upload.bytes_in)
+            self._account_token(0)
+            self._yield(turn, reply.YIELDED, frame, job, bytes_in=upload.bytes_in)
             return
-        self._running = frame
-        turn.work = Work(frame.job, upload.payload, upload.content_type, job.deadline, place, frame.auth)
+        self._running = Said(job.name, frame.seq, frame.ttl_ms)
+        turn.work = Work(job.name, upload.payload, upload.content_type, job.deadline, place, frame.auth)
 
-    def _yield(self, turn: Turn, say: Say, frame: Frame, *, bytes_in: int = 0, at_least_s: float = 0.0) -> None:
-        self._told.add(frame.job)
+    def _yield(
+        self, turn: Turn, say: Say, frame: Frame | Said, job: _Job, *, bytes_in: int = 0, at_least_s: float = 0.0
+    ) -> None:
+        job.told = True
         self._gate.waiting += 1
         self._say(turn, say, frame, bytes_in=bytes_in, hint_ms=self._gate.hint_ms(at_least_s))
 
-    def _back(self, job: str) -> None:
-        self._told.discard(job)
-        self._gate.waiting -= 1
+    def _back(self, job: _Job) -> None:
+        if job.told:
+            job.told = False
+            self._gate.waiting -= 1
 
     def _drop(self, name: str) -> None:
         """The job's name is free again."""
-        if name in self._told:
-            self._back(name)
         job = self._jobs.pop(name, None)
         if job is not None:
+            self._back(job)
             self._forget(job)
+            self._let_go(size(name))
 
     def _forget(self, job: _Job) -> None:
         """Its payload, as far as it had come."""
         if job.upload is not None:
-            self._gate.let_go(job.upload.reserved)
-            self._held_payloads -= job.upload.reserved
+            self._let_go(job.upload.held_bytes)
             job.upload = None
 
     def _bytes_in(self, name: str) -> int:
@@ -359,7 +434,7 @@ class Conversation:
         self,
         turn: Turn,
         say: Say,
-        frame: Frame,
+        frame: Frame | Said,
         *,
         bytes_in: int = 0,
         hint_ms: int = 0,
@@ -377,6 +452,14 @@ class Conversation:
             self._say(turn, say, frame or self._last)
         turn.close = True
         self._over = True
+        self._buffer.clear()
+        self._searched = 0
+        self._account_lines()
+
+
+def _unnamed(frame: Frame) -> Said:
+    """A name that is too long is not repeated."""
+    return Said(NOBODY, frame.seq, frame.ttl_ms)
 
 
 def _deadline(frame: Frame, now: float) -> float | None:

@@ -71,6 +71,12 @@ class Standing(NamedTuple):
     cap: int
     executed_total: int
     yielded_total: int
+    leaving: bool = False
+
+    @property
+    def health(self) -> int:
+        """1 where a job is welcome: a slot is free, and the governor is not about to leave."""
+        return int(self.inflight < self.cap and not self.leaving)
 
 
 _PLAIN = re.compile(r"[A-Za-z0-9_.:/ -]*", re.ASCII)
@@ -109,7 +115,7 @@ def line(
     if say.error:
         parts.append(f',"error_code":"{say.error}"')
     parts.append(
-        f',"receipts":[{{"kind":"server.health","value_u64":{int(standing.inflight < standing.cap)}}},'
+        f',"receipts":[{{"kind":"server.health","value_u64":{standing.health}}},'
         f'{{"kind":"backend.inflight","value_u64":{standing.inflight}}},'
         f'{{"kind":"backend.cap","value_u64":{standing.cap}}},'
         f'{{"kind":"server.executed_total","value_u64":{standing.executed_total}}},'

@@ -3,7 +3,8 @@
 One buffer serves all connections, since what was read is handed over before anything else is read: an idle connection
 costs its objects and no more. A turn reads no more than that buffer holds, so that nobody who pipelines keeps the loop.
 
-What a peer can do to the rest is bounded. One that does not read is not read from, and is cut off after `write_s`.
+What a peer can do to the rest is bounded. Replies wait in the kernel's send buffer alone: a peer that leaves more
+unread is not read from and its replies are held in the gate, and it is cut off after `write_s`.
 One that hangs up while its job runs has its job cancelled: the end of its sending may be only that, so it is sent a
 word, to which a peer that is really gone answers with a reset. Only writing again shows it: so a second word follows
 soon, and others later and later. One connection too many is told so; descriptors
@@ -25,7 +26,6 @@ from services.runtime.drain import let_end
 from services.runtime.log import Log
 
 READ_BYTES = 65_536
-UNREAD_BYTES = 65_536  # of replies that wait in this process for a peer to read
 BACKLOG = 2048
 MOST_WORDS = 50  # that a job is not forgotten: as many as the original's client reads over
 ASK_AGAIN_S = 0.25  # after the end of a peer's sending: a reset has come by then; doubled each time
@@ -59,6 +59,10 @@ class Server:
         loop = asyncio.get_running_loop()
         self._server = await loop.create_server(lambda: _Connection(self), sock=sock, backlog=BACKLOG)
 
+    def announce(self) -> None:
+        """Go on serving; what asks whether a job is welcome is told that it is not."""
+        self.gate.leaving = True
+
     async def close(self, grace_s: float) -> None:
         """Accept no more; tell who only waits; let what runs end within the grace, and cancel the rest."""
         self.gate.draining = True
@@ -90,7 +94,7 @@ class _Connection(asyncio.BufferedProtocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)  # uvloop's does not inherit from it
-        self._transport.set_write_buffer_limits(high=UNREAD_BYTES)
+        self._transport.set_write_buffer_limits(high=0)  # so `pause_writing` tells of every byte that waits here
         server = self._server
         if len(server.connections) >= server.patience.connections:
             server.metrics.refused_connections.inc()
@@ -124,8 +128,8 @@ class _Connection(asyncio.BufferedProtocol):
                 timer.cancel()
 
     def pause_writing(self) -> None:
-        self._conversation.stop()
         self._stalled = self._loop.call_later(self._server.patience.write_s, self._give_up)
+        self._hold_unread()
         self._read_or_not()
 
     def resume_writing(self) -> None:
@@ -135,6 +139,16 @@ class _Connection(asyncio.BufferedProtocol):
             self._stalled.cancel()
             self._stalled = None
         self._carry_out(self._conversation.go_on(self._loop.time()))
+
+    def _hold_unread(self) -> None:
+        """Replies that wait here are held memory; where there is no room for them, the connection ends."""
+        if self._transport is not None and not self._conversation.stop(self._transport.get_write_buffer_size()):
+            self._give_up()
+
+    def _look_on(self) -> None:
+        """At the lines that were left when the replies of one turn became many."""
+        if self._stalled is None and not self._lost and self._transport is not None:
+            self._carry_out(self._conversation.go_on(self._loop.time()))
 
     def drain(self) -> None:
         """Leave, unless a job runs."""
@@ -153,7 +167,9 @@ class _Connection(asyncio.BufferedProtocol):
         transport = self._transport
         assert transport is not None
         if turn.out:
-            transport.write(bytes(turn.out))
+            self._write(bytes(turn.out))
+        if turn.more:
+            self._loop.call_soon(self._look_on)
         if turn.work is not None:
             self._begin(turn.work)
         if turn.close:
@@ -161,6 +177,12 @@ class _Connection(asyncio.BufferedProtocol):
             self._stalled = self._stalled or self._loop.call_later(self._server.patience.write_s, self._give_up)
         else:
             self._read_or_not()
+
+    def _write(self, data: bytes) -> None:
+        if self._transport is not None:
+            self._transport.write(data)
+            if self._stalled is not None:
+                self._hold_unread()
 
     def _read_or_not(self) -> None:
         """Whoever does not read, or has sent more than can be looked at now, is not read from."""
@@ -213,7 +235,7 @@ class _Connection(asyncio.BufferedProtocol):
         if self._transport is None or not self._conversation.running or self._words >= MOST_WORDS:
             return
         self._words += 1
-        self._transport.write(self._conversation.still_running())
+        self._write(self._conversation.still_running())
         if self._word is not None:
             self._word.cancel()
         every_s = self._server.patience.word_every_s

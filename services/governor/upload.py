@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from services.governor.frame import Chunk, Manifest
 
 MOST_PAYLOAD_BYTES = 52_428_800
+DIGEST_BYTES = 64  # of the last chunk's, in hexadecimal
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +48,7 @@ def declared_bytes(manifest: Manifest) -> int | None:
 class Upload:
     """One attempt at a payload. `reserved` bytes are set aside for it while it lives."""
 
-    __slots__ = ("_data", "_digest", "_last", "_manifest", "_next", "reserved")
+    __slots__ = ("_data", "_digest", "_last", "_manifest", "_next", "_payload", "reserved")
 
     def __init__(self, manifest: Manifest, reserved: int) -> None:
         self._manifest = manifest
@@ -55,11 +56,17 @@ class Upload:
         self._digest = hashlib.sha256()
         self._next = 0
         self._last = ""  # the digest of the chunk that came last
+        self._payload = b""  # once it is whole: then `_data` is empty, so that a payload is never held twice
         self.reserved = reserved
 
     @property
+    def held_bytes(self) -> int:
+        """What it may ever keep: the payload, what its manifest says, and a digest."""
+        return self.reserved + self._manifest.bytes + DIGEST_BYTES
+
+    @property
     def bytes_in(self) -> int:
-        return len(self._data)
+        return len(self._data) + len(self._payload)
 
     @property
     def whole(self) -> bool:
@@ -67,9 +74,9 @@ class Upload:
         return self._next == self._manifest.chunks
 
     @property
-    def payload(self) -> bytearray:
-        """What has come; not a copy."""
-        return self._data
+    def payload(self) -> bytes:
+        """All of it, once it is whole; not a copy."""
+        return self._payload
 
     @property
     def content_type(self) -> str:
@@ -98,7 +105,14 @@ class Upload:
         self._digest.update(data)
         self._next += 1
         self._last = digest
-        return self._wrong_in_the_whole() if self.whole else None
+        return self._complete() if self.whole else None
+
+    def _complete(self) -> Wrong | None:
+        wrong = self._wrong_in_the_whole()
+        if wrong is None:
+            self._payload = bytes(self._data)
+            self._data = bytearray()
+        return wrong
 
     def _wrong_in_the_whole(self) -> Wrong | None:
         manifest = self._manifest

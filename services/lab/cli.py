@@ -44,7 +44,7 @@ def down() -> None:
     from services.lab.lease import stop_running
 
     settings = _settings()
-    pid = stop_running(settings.folder, within_s=3 * settings.drain_timeout_s + 15)
+    pid = stop_running(settings.folder, within_s=3 * settings.leave_s + 15)
     _console().print(f"Stopped (pid {pid})." if pid else f"Nothing runs in {settings.folder}.", highlight=False)
 
 

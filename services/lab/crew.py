@@ -31,7 +31,7 @@ EXIT_FAILED = 1
 READY_WITHIN_S = 60.0  # beside what a part asks for itself, such as the time to load a model
 PROBE_EVERY_S = 0.05
 SAY_EVERY_S = 15.0  # that it still loads
-SPARE_S = 2.0  # a service gets its drain timeout and this much more before SIGKILL
+SPARE_S = 2.0  # a service gets its drain delay, its drain timeout and this much more before SIGKILL
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,12 +45,12 @@ class Story:
 class Crew:
     """One object per run."""
 
-    def __init__(self, console: Console, names: Sequence[str], logs: Path, *, drain_timeout_s: float) -> None:
+    def __init__(self, console: Console, names: Sequence[str], logs: Path, *, leave_s: float) -> None:
         self.display = display_for(console, list(names))
         self.supervisor = Supervisor(on_lost=lambda why: self._mutter(why))
         self.logs = logs
         self._console = console
-        self._stop_within_s = drain_timeout_s + SPARE_S
+        self._stop_within_s = leave_s + SPARE_S
         self._environment = environment()
 
     async def play(self, story: Story) -> int:

@@ -52,7 +52,7 @@ class Replicas:
         self._prefix = prefix
         names = [parts.worker_name(index, prefix) for index in range(len(settings.worker_ports))]
         logs = settings.folder / "logs" / f"workers-{settings.worker_port}"
-        self._crew = Crew(console, names, logs, drain_timeout_s=settings.drain_timeout_s)
+        self._crew = Crew(console, names, logs, leave_s=settings.leave_s)
 
     async def run(self) -> int:
         return await self._crew.play(Story(self._start, self._ending))

@@ -77,7 +77,7 @@ class Stack:
         workers = [parts.worker_name(index) for index in range(len(settings.worker_ports))]
         storm = [STORM] if settings.tenants_file is None else []
         names = [POSTGRES, VALKEY, *workers, RETRIEVAL, ROUTER, GOVERNOR, *storm, CORPUS]
-        self._crew = Crew(console, names, settings.folder / "logs", drain_timeout_s=settings.drain_timeout_s)
+        self._crew = Crew(console, names, settings.folder / "logs", leave_s=settings.leave_s)
         self._display = self._crew.display
 
     async def run(self) -> int:

@@ -39,6 +39,11 @@ def _nobody_counts(refusal: WeirError, id: str) -> None:
     pass
 
 
+def last_on_its_connection(exchange: Exchange, body_bytes: int) -> None:
+    """A head check that refuses nothing: the answer to this request says `connection: close`."""
+    exchange.keep_alive = False
+
+
 @dataclass(slots=True)
 class Shared:
     """What all connections of one listener have in common."""
@@ -120,6 +125,13 @@ class Connection(asyncio.Protocol):
         self._writable.set()
         for exchange in unanswered:
             exchange.lost()
+
+    def last_requests(self, checks: tuple[HeadCheck, ...]) -> None:
+        """The service will leave: what is asked already is answered, and the next answer after it is the last."""
+        self._inbound.recheck(checks)
+        unanswered = self._unanswered()
+        if unanswered and not unanswered[-1].started:
+            unanswered[-1].keep_alive = False
 
     def leave(self) -> None:
         """The service drains: close, or say with the answers under way that they are the last."""

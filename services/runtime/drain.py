@@ -1,4 +1,12 @@
-"""Leaving without dropping anyone: unready, stop accepting, finish what runs, exit 0."""
+"""Leaving without losing a request, in two steps: first say it, then stop.
+
+    announce   /health/ready says 503 `draining`; everything is still served, each answer is its connection's last
+    begin      new requests are refused with `draining`, the listener closes, and what runs may finish
+
+Between the two lies the drain delay: a load balancer needs one or two of its health checks to notice, and until then
+it goes on sending. Refusing what it sends meanwhile would lose it, so the service keeps serving (as Envoy does while
+it drains, and as Kubernetes' guide to the end of pods asks for with a `preStop` delay).
+"""
 
 from __future__ import annotations
 
@@ -12,11 +20,12 @@ LAST_WORDS_S = 1.0  # for a request cut by the end of the grace to tell its clie
 class Drain:
     """Whether the process is leaving, and how many requests still run.
 
-    Draining begins once and never ends. A request that arrives after it began is refused with `draining`;
-    one that already ran is finished, within the grace.
+    `announced` means that the service is unready and still serves. `draining` means that a request that arrives is
+    refused, and one that already runs is finished, within the grace. Each begins once and never ends.
     """
 
     def __init__(self) -> None:
+        self.announced = False
         self.draining = False
         self.inflight = 0
         self._on_begin: list[Callable[[], None]] = []
@@ -25,16 +34,21 @@ class Drain:
         """Call this once, when draining begins: wake what waits, refuse what is queued."""
         self._on_begin.append(callback)
 
+    def announce(self) -> None:
+        """The service is not ready from here on, and still serves. A second call changes nothing."""
+        self.announced = True
+
     def begin(self) -> None:
         """Begin to drain. A second call changes nothing."""
         if self.draining:
             return
-        self.draining = True
+        self.announced = self.draining = True
         for callback in self._on_begin:
             callback()
 
     def __repr__(self) -> str:
-        return f"<Drain {'draining' if self.draining else 'open'}, {self.inflight} in flight>"
+        state = "draining" if self.draining else "announced" if self.announced else "open"
+        return f"<Drain {state}, {self.inflight} in flight>"
 
 
 async def let_end(tasks: Collection[asyncio.Task[Any]], grace_s: float) -> None:

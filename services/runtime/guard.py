@@ -120,6 +120,10 @@ class Inbound:
         """The leave has been given."""
         self._continue = False
 
+    def recheck(self, checks: tuple[HeadCheck, ...]) -> None:
+        """Judge by these from the next head on."""
+        self._checks = checks
+
     def stop(self) -> None:
         """The connection is lost. Lets go of the parser, which holds this in turn."""
         self.line.clear()

@@ -1,7 +1,8 @@
 """Run a service: sockets, guard, signals, drain.
 
-SIGTERM or SIGINT: the service turns unready, stops accepting, finishes what runs within `drain_timeout_s`, and exits
-with 0. A second signal leaves at once. The metrics listener answers until the very end.
+SIGTERM or SIGINT: the service turns unready and goes on serving for `drain_delay_s`; then it stops accepting, finishes
+what runs within `drain_timeout_s`, and exits with 0. A second signal leaves at once. The metrics listener answers until
+the very end. A process whose event loop stands still for `watchdog_s` is ended (`watchdog`).
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from typing import Protocol
 import uvloop
 from prometheus_client import CollectorRegistry
 
-from services.runtime.connection import Connection, Shared
+from services.runtime.connection import Connection, Shared, last_on_its_connection
 from services.runtime.drain import Drain, let_end
 from services.runtime.framing import block
 from services.runtime.front import Front, LostLines
@@ -34,10 +35,12 @@ from services.runtime.service import Service
 from services.runtime.settings import ServiceSettings
 from services.runtime.starting import CannotStart, PortTaken
 from services.runtime.tracing import Tracer, tracer_of
+from services.runtime.watchdog import watched
 
 BACKLOG = 2048  # connections that wait to be accepted: a stall of a second must not turn anyone away
 SEND_BUFFER_BYTES = 65_536  # what a client that does not read can make the kernel hold for it
 METRICS_CONNECTIONS = 128  # scrapers, operators, and with a tenants file 64 viewers of the console
+LAST_TURNS = 2  # of the loop: what the kernel holds when the listener closes is accepted and read before it
 LAST_SPANS_S = 2.0  # for what is still to be exported when a service leaves
 
 
@@ -50,6 +53,10 @@ class Listener(Protocol):
 
     async def open(self, sock: socket.socket) -> None:
         """Begin to accept."""
+        ...
+
+    def announce(self) -> None:
+        """Go on serving, and let each connection know that its next answer is its last."""
         ...
 
     async def close(self, grace_s: float) -> None:
@@ -72,6 +79,8 @@ class Process:
     metrics_port: int
     metrics_checks: tuple[HeadCheck, ...] = ()
     drain_timeout_s: float = 10.0
+    drain_delay_s: float = 0.0
+    watchdog_s: float = 0.0
     start: Callable[[], Awaitable[None]] = _nothing
     stop: Callable[[], Awaitable[None]] = _nothing
     reload: Callable[[], None] | None = None  # on SIGHUP; without it that signal ends the process, as usual
@@ -121,6 +130,8 @@ def from_settings(
         metrics_port=settings.metrics_port,
         metrics_checks=metrics_checks,
         drain_timeout_s=settings.drain_timeout_s,
+        drain_delay_s=settings.drain_delay_s,
+        watchdog_s=settings.watchdog_s,
         start=start,
         stop=stop,
         reload=reload,
@@ -160,9 +171,18 @@ class HttpListener:
             self._shared.date_line = block([(b"date", formatdate(usegmt=True).encode("ascii"))])
             await asyncio.sleep(1.0)
 
+    def announce(self) -> None:
+        """Go on serving; each answer from here on says `connection: close` (RFC 9112 section 9.6)."""
+        shared = self._shared
+        shared.checks = (last_on_its_connection, *shared.checks)
+        for connection in list(shared.connections):
+            connection.last_requests(shared.checks)
+
     async def close(self, grace_s: float) -> None:
         """Stop accepting, let what runs finish within the grace, cancel the rest and let it say so."""
         shared = self._shared
+        for _ in range(LAST_TURNS):
+            await asyncio.sleep(0)
         if self._server is not None:
             self._server.close()
         for connection in list(shared.connections):
@@ -211,10 +231,12 @@ async def running(process: Process, leaving: asyncio.Event | None = None) -> Asy
     await public.open(public_socket)
     await metrics.open(metrics_socket)
     try:
-        await _started(process, leaving)
+        ready = await _started(process, leaving)
         where = {"port": process.bound_port, "metrics_port": process.bound_metrics_port, "host": process.host}
         process.log.info("listening", **where)
         yield process
+        if ready:
+            await _announced(process)
     finally:
         process.drain.begin()
         await public.close(process.drain_timeout_s)
@@ -225,13 +247,25 @@ async def running(process: Process, leaving: asyncio.Event | None = None) -> Asy
         process.log.info("stopped")
 
 
-async def _started(process: Process, leaving: asyncio.Event | None) -> None:
+async def _announced(process: Process) -> None:
+    """Say that the service leaves, and serve on until the balancers before it have noticed."""
+    if process.drain_delay_s > 0:
+        process.drain.announce()
+        process.listener.announce()
+        process.log.info("leaving", drain_delay_s=process.drain_delay_s)
+        await asyncio.sleep(process.drain_delay_s)
+
+
+async def _started(process: Process, leaving: asyncio.Event | None) -> bool:
+    """Whether it has started; False where it was told to leave before. Raises what the start raises."""
     starting = asyncio.ensure_future(process.start())
     told = asyncio.ensure_future((leaving or asyncio.Event()).wait())
     try:
         await asyncio.wait([starting, told], return_when=asyncio.FIRST_COMPLETED)
         if starting.done():
             starting.result()
+            return True
+        return False
     finally:
         ended = [starting, told]
         for task in ended:
@@ -266,8 +300,9 @@ async def _run(build: Callable[[], Process | Awaitable[Process]]) -> int:
     _on_signals(leaving, process.reload)
     process.log.capture_stdlib("asyncio")
     try:
-        async with running(process, leaving):
-            await leaving.wait()
+        with watched(process.watchdog_s, process.log):
+            async with running(process, leaving):
+                await leaving.wait()
     except CannotStart as error:
         sys.stderr.write(f"{process.name}: {error}\n")
         return error.exit_status

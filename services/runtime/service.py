@@ -40,7 +40,7 @@ class Service:
     `headers` stand on every answer; `always`, the block made of them, may be replaced while the service runs.
     The handlers of `eager` paths start without a task, and call `become_task`
     themselves before they wait. /health answers while the loop turns; /health/ready is 200 or 503 by `ready`,
-    and 503 while draining.
+    and 503 from the moment the service says that it will leave.
     """
 
     def __init__(
@@ -169,8 +169,8 @@ class Service:
 
     async def _readiness(self, exchange: Exchange) -> None:
         ready = self._ready()
-        ok = ready.ok and not self.drain.draining
-        state = "ready" if ok else "draining" if self.drain.draining else "not ready"
+        ok = ready.ok and not self.drain.announced
+        state = "ready" if ok else "draining" if self.drain.announced else "not ready"
         await exchange.reply(
             200 if ok else 503, msgspec.json.encode({"status": state, "service": self.name, **ready.detail})
         )

@@ -41,6 +41,12 @@ class ServiceSettings(BaseSettings):
     drain_timeout_s: float = Field(
         10.0, ge=0, le=600, description="seconds running requests may take to finish after SIGTERM"
     )
+    drain_delay_s: float = Field(
+        0.0, ge=0, le=600, description="seconds to go on serving, unready, after SIGTERM: what a load balancer needs"
+    )
+    watchdog_s: float = Field(
+        60.0, ge=0, le=3600, description="seconds the event loop may stand still before the process ends; 0: for ever"
+    )
     max_body_bytes: int = Field(1_048_576, ge=1024, le=268_435_456, description="largest request body accepted, bytes")
     max_connections: int = Field(4096, ge=1, le=100_000, description="client connections held open at once")
     client_timeout_s: float = Field(
@@ -65,6 +71,11 @@ class ServiceSettings(BaseSettings):
     otel_traces_sampler_arg: float = Field(
         1.0, ge=0, le=1, description="share of requests that the samplers by ratio trace"
     )
+
+    @property
+    def leave_s(self) -> float:
+        """Seconds that the service may take to leave once it is told to."""
+        return self.drain_delay_s + self.drain_timeout_s
 
     @property
     def otlp_headers(self) -> dict[str, str]:

@@ -53,8 +53,10 @@ class Api:
         model: str,
         infer_deadline_s: float,
         faults: Faults,
+        leaving: Callable[[], bool] = lambda: False,
     ) -> None:
         self._loop = loop
+        self._leaving = leaving  # it still serves, and wants no new requests
         self._faults = faults
         self._metrics = metrics
         self._worker_name = worker_name
@@ -108,7 +110,8 @@ class Api:
         expected, step_s, kv_tokens = host.expected, loop.pace.step_s, host.kv_tokens
         reply = WorkerStatus(
             name=self._worker_name, engine=host.name, models=[self._model], slots=host.slots,
-            queue_size=loop.queue_size, running=loop.running, waiting=loop.waiting, draining=loop.draining,
+            queue_size=loop.queue_size, running=loop.running, waiting=loop.waiting,
+            draining=loop.draining or self._leaving(),
             step_ms=round(expected.step_ms if step_s is None else step_s * 1000, 3),
             prefill_ms_per_token=round(expected.prefill_ms_per_token, 6),
             kv_tokens=kv_tokens,

@@ -54,6 +54,7 @@ def build(
         model=settings.announced_model,
         infer_deadline_s=settings.http_timeout_s,
         faults=faults,
+        leaving=lambda: drain.announced,
     )
     routes = {**api.routes(), **(also(loop) if also is not None else {})}
     service = Service(settings.worker_name, routes, ready=api.ready, log=log, drain=drain)

@@ -98,6 +98,9 @@ class Peer:
         return self._heard(turn)
 
     def _heard(self, turn: Turn) -> list[dict[str, Any]]:
+        if turn.more:
+            now, turn.more = turn, False
+            return self._heard(now) + self._heard(self.conversation.go_on(self.rig.now))
         if turn.work is not None:
             assert self.work is None
             self.work = turn.work

@@ -68,8 +68,8 @@ def test_words_stand_with_commas_between(given: str, tokens: set[str]) -> None:
     assert settings(governor_tokens=given).tokens == tokens
 
 
-def test_a_connection_must_be_able_to_send_one_whole_payload_and_a_line(told: Any) -> None:
-    least = 52_428_800 + 262_144
+def test_a_connection_must_be_able_to_send_one_whole_payload_and_a_line_and_all_its_names(told: Any) -> None:
+    least = 52_428_800 + 262_144 + 7 * 256 + 4096
     assert settings(governor_connection_bytes=least).governor_connection_bytes == least
     assert f"{least:,}" in told(GOVERNOR_CONNECTION_BYTES=str(least - 1))
 

@@ -15,6 +15,7 @@ from tests.governor.talk import Rig, chunk, frame, kinds, manifest, ping, receip
 
 DATA = b"hello world!"
 LIMIT = 512
+TEXT_BYTES = sum(len(said) for said in manifest(DATA).values() if isinstance(said, str)) + 64  # of a chunk's digest
 
 
 def padded(length: int) -> bytes:
@@ -94,7 +95,7 @@ def test_jobs_may_be_interleaved_and_one_connection_holds_one_slot() -> None:
     assert [reply["status"] for reply in peer.finish()] == ["done"]
     assert bytes(peer.work.payload) == b"abcdefghij"
     assert [reply["status"] for reply in peer.finish()] == ["done", "ok"]
-    assert peer.rig.gate.held_bytes == 0
+    assert peer.rig.gate.held_bytes == len("J_ping"), "the name in the last frame"
 
 
 def test_a_manifest_in_the_middle_of_an_upload_begins_it_again() -> None:
@@ -149,7 +150,8 @@ def test_a_manifest_is_told_to_come_back_while_no_slot_is_free() -> None:
     busy.say(*upload(DATA))
     reply = late.one(upload(DATA)[0])
     assert short(reply) == ("clarify", "yield", "server_busy", "busy", 2)
-    assert (rig.gate.held_bytes, reply["retry_hint_ms"]) == (len(DATA), 500)
+    names = 4 * len("J_a")  # of a job and of a last frame, for two
+    assert (rig.gate.held_bytes, reply["retry_hint_ms"]) == (len(DATA) + TEXT_BYTES + names, 500)
     assert late.one(upload(DATA)[1])["need_code"] == "manifest_missing"
     busy.finish()
     late.say(*upload(DATA))
@@ -209,15 +211,17 @@ def test_a_hint_is_never_sooner_nor_later_than_it_may_be(
 
 
 def test_what_a_connection_may_reserve_is_bounded_and_so_is_what_all_may() -> None:
-    rig = Rig(cap=64, connection_bytes=100, total_bytes=150)
+    names = len("A") + len("A")  # of the job, and of the last frame
+    more = TEXT_BYTES + names
+    rig = Rig(cap=64, connection_bytes=80 + 30 + 2 * TEXT_BYTES + names, total_bytes=150 + 2 * more + len("B"))
     one, other = rig.connect(), rig.connect()
     assert one.one(upload(b"x" * 80, job="A")[0])["status"] == "ok"
     assert one.one(upload(b"x" * 30, job="B")[0])["status"] == "yield"
     assert other.one(upload(b"x" * 80, job="A")[0])["status"] == "yield"
     assert other.one(upload(b"x" * 70, job="A")[0])["status"] == "ok"
-    assert rig.gate.held_bytes == 150
+    assert rig.gate.held_bytes == 150 + 2 * more + len("B")
     one.conversation.lost()
-    assert rig.gate.held_bytes == 70
+    assert rig.gate.held_bytes == 70 + more
 
 
 def test_half_lines_are_held_bytes_too() -> None:
@@ -240,7 +244,7 @@ def test_a_deadline_counts_from_the_manifest_and_a_later_one_does_not_extend_it(
     rig.now += 0.1
     reply = peer.one(frame(verb="share", job="J_a", seq=3, ttl_ms=5000, payload_chunk=chunk(DATA[8:], 1)))
     assert short(reply) == ("confirm", "abort", "deadline", "deadline", 4)
-    assert (rig.gate.held_bytes, peer.closed) == (0, False)
+    assert (rig.gate.held_bytes, peer.closed) == (len("J_a"), False), "the name in the last frame"
     assert peer.say(*upload(DATA))[-1]["status"] == "ok"
 
 
@@ -320,7 +324,7 @@ def test_what_waits_for_a_job_to_end_is_bounded() -> None:
 
 def test_whoever_does_not_read_is_not_served_on() -> None:
     peer = Rig().connect()
-    peer.conversation.stop()
+    assert peer.conversation.stop(0)
     assert (peer.say(ping(), *upload(DATA)), peer.work) == ([], None)
     assert [reply["status"] for reply in peer.told(peer.conversation.go_on(100.0))] == ["ok"] * 3
     assert peer.work is not None

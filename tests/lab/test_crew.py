@@ -62,7 +62,7 @@ def play(folder: Path, start: Callable[[Crew], Coroutine[Any, Any, None]]) -> tu
     out = io.StringIO()
 
     async def run() -> int:
-        played = Crew(Console(file=out, width=160), ["worker-0"], folder, drain_timeout_s=1)
+        played = Crew(Console(file=out, width=160), ["worker-0"], folder, leave_s=1)
 
         def ending() -> Text:
             for watched in played.supervisor.children:

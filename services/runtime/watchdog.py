@@ -1,0 +1,99 @@
+"""A process whose event loop no longer turns is ended, so that a supervisor can start it again.
+
+A loop that stands still answers nothing, not even its health check, and nothing restarts a process that still runs.
+Two watches share one limit, because no single one sees every kind of standstill:
+
+    the loop waits                   a thread counts the seconds without a turn: a lock, a slow file, `time.sleep`
+    the loop computes in C code      a timer of the process's own processor time (`ITIMER_PROF`), which every beat sets
+                                     back: a regular expression keeps the interpreter, and then no thread runs
+
+Neither counts time in which the process did not run. The processor's timer stands while the process is stopped
+(SIGSTOP, a paused container), and the thread counts no more of a long sleep of its own than it asked for. Both end the
+process by SIGPROF (status 155 in a shell or a container): first `faulthandler` writes the stacks of all threads to
+standard error, from C and without the interpreter, then the signal's own action ends the process. What process 1 of a
+container gets has no such action, so a container needs an init, as docker-compose.yml has it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import faulthandler
+import os
+import signal
+import threading
+import time
+from collections.abc import Iterator
+
+from services.runtime.log import Log
+
+LOOKS = 8  # of the thread in the limit
+LONGEST_SLEEP_S = 1.0  # between two of them, and between two beats of the loop
+ENDED_BY = signal.SIGPROF
+
+
+class Standstill:
+    """How long a loop has not turned, as somebody saw who looked every `every_s` seconds. It keeps no clock."""
+
+    def __init__(self, limit_s: float, every_s: float, now: float) -> None:
+        self._limit_s = limit_s
+        self._most_s = 2 * every_s  # of one sleep: what is beyond was not only the loop's standstill
+        self._looked_at = now
+        self._turns = -1
+        self.seconds = 0.0
+
+    def look(self, now: float, turns: int) -> bool:
+        """Whether the limit is reached. `turns`: any number that changes when the loop turns."""
+        slept_s, self._looked_at = now - self._looked_at, now
+        if turns != self._turns:
+            self._turns, self.seconds = turns, 0.0
+        else:
+            self.seconds += min(slept_s, self._most_s)
+        return self.seconds >= self._limit_s
+
+
+@contextlib.contextmanager
+def watched(limit_s: float, log: Log) -> Iterator[None]:
+    """Watch the running loop for as long as the block lasts; 0 watches nothing. For the main thread only."""
+    if limit_s <= 0:
+        yield
+        return
+    watch = _Watch(limit_s, log)
+    try:
+        yield
+    finally:
+        watch.stop()
+
+
+class _Watch:
+    def __init__(self, limit_s: float, log: Log) -> None:
+        self._limit_s = limit_s
+        self._every_s = min(limit_s / LOOKS, LONGEST_SLEEP_S)
+        self._log = log
+        self._turns = 0
+        self._stopped = threading.Event()
+        faulthandler.register(ENDED_BY, all_threads=True, chain=True)
+        self._beat()
+        threading.Thread(target=self._look, name="watchdog", daemon=True).start()
+
+    def stop(self) -> None:
+        self._stopped.set()
+        self._timer.cancel()
+        signal.setitimer(signal.ITIMER_PROF, 0.0)
+        faulthandler.unregister(ENDED_BY)
+
+    def _beat(self) -> None:
+        """The loop turns."""
+        self._turns += 1
+        signal.setitimer(signal.ITIMER_PROF, self._limit_s)
+        self._timer = asyncio.get_running_loop().call_later(self._every_s, self._beat)
+
+    def _look(self) -> None:
+        standstill = Standstill(self._limit_s, self._every_s, time.monotonic())
+        while not self._stopped.wait(self._every_s):
+            if standstill.look(time.monotonic(), self._turns):
+                self._log.error(
+                    "the event loop stands still: the process ends itself", watchdog_s=self._limit_s, pid=os.getpid()
+                )
+                self._log.close()
+                signal.raise_signal(ENDED_BY)
