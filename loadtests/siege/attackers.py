@@ -17,15 +17,15 @@ import socket
 import sys
 import time
 from collections import deque
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from itertools import count
 
 from loadtests.siege.attacks import BY_NAME, Attack, Opening
 
 TARGET = "127.0.0.1"
 TICK_S = 0.01
-LEAST_TICKS = 10  # however slow the machine is: enough to connect
-FIRST_OPENS_PER_S = 1000.0
+LEAST_TICKS = 100  # however slow the machine is: enough for ten to connect
+OPEN_WITHIN_S = 10.0  # all of them: how fast connections may come is not what is measured
 REOPENS_PER_S = 50.0
 CHUNK_BYTES = 262_144  # about as much as one read of the server's may take
 SPARE_DESCRIPTORS = 64
@@ -78,8 +78,6 @@ class Attackers:
     attack: Attack
     port: int
     counts: Counts
-    fresh: Allowance = field(default_factory=lambda: Allowance(FIRST_OPENS_PER_S))
-    again: Allowance = field(default_factory=lambda: Allowance(REOPENS_PER_S))
     stopped: bool = False
 
     def __post_init__(self) -> None:
@@ -88,6 +86,8 @@ class Attackers:
         self._unopened = deque(range(self.counts.wanted))
         self._ended: deque[int] = deque()
         self._drips: deque[tuple[float, Peer]] = deque()  # when each is due, the soonest first
+        self._fresh = Allowance(max(REOPENS_PER_S, self.counts.wanted / OPEN_WITHIN_S))
+        self._again = Allowance(REOPENS_PER_S)
         self._bytes = Allowance(self.attack.bytes_per_s)
 
     def run(self, seconds: float) -> None:
@@ -115,9 +115,9 @@ class Attackers:
         sys.stdout.flush()
 
     def _tick(self, now: float, passed_s: float) -> None:
-        for allowance in (self.fresh, self.again, self._bytes):
+        for allowance in (self._fresh, self._again, self._bytes):
             allowance.refill(passed_s)
-        for waiting, allowance in ((self._unopened, self.fresh), (self._ended, self.again)):
+        for waiting, allowance in ((self._unopened, self._fresh), (self._ended, self._again)):
             while waiting and allowance.left >= 1:
                 allowance.left -= 1
                 self._open(waiting.popleft())

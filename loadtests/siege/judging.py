@@ -21,7 +21,10 @@ MOST_LATE = 0.05
 
 @dataclass
 class Row:
-    """What was measured. `memory_mb` and `descriptors` are the router's, during the attack; `fault`: it went wrong."""
+    """What was measured. `memory_mb` and `descriptors` are the router's, during the attack; `fault`: it went wrong.
+
+    `late` is the share of the requests that left the client late, of those that count.
+    """
 
     attack: Attack | None
     measured: Figures | None = None
@@ -29,6 +32,7 @@ class Row:
     descriptors: list[int] = field(default_factory=list)
     counts: Counts = field(default_factory=Counts)
     router_cpu: float = 0.0
+    late: float = 0.0
     fault: str = ""
 
     @property
@@ -83,7 +87,7 @@ def _figures(row: Row, calm: Row) -> Iterator[Figure]:
     yield Figure("refused", row.counts.refused)
     yield Figure("descriptors", max(row.descriptors, default=0))
     yield Figure("router's core", row.router_cpu, "%")
-    yield at_most("late", row.measured.generator_late, MOST_LATE, "%")
+    yield at_most("late", row.late, MOST_LATE, "%")
 
 
 def _client(kind: str, tenant: str, found: Figures, calm: Figures, judged: bool) -> Iterator[Figure]:

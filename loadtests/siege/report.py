@@ -7,7 +7,7 @@ from dataclasses import asdict
 from typing import Any
 
 from loadtests.fire.figure import Figure
-from loadtests.siege.attackers import REOPENS_PER_S
+from loadtests.siege.attackers import OPEN_WITHIN_S, REOPENS_PER_S
 from loadtests.siege.judging import MOST_LATE, Result, baseline_mb, judge
 from loadtests.siege.run import CONNECTIONS, DEADLINE_MS, LOAD, NEWCOMERS, SHAPE
 
@@ -22,8 +22,8 @@ Real processes on loopback: {shape} (capacity {per_s:.0f} answers/s), one router
 tenants file, and an open-loop client that asks for {load:.0%} of the capacity with a deadline of {deadline_ms:g} ms. Of
 its requests {newcomers:.0%} open a connection each (*new*), and the others use at most {connections} connections that
 were open before the attack (*pooled*). Each row lasts {seconds:g} s and has a router of its own. The attackers of a row
-come from 8 addresses (`idle_spread`: 254). When the router closes a connection they open another, {reopens:g} a second
-in all.
+come from 8 addresses (`idle_spread`: 254) and are all there after {within:g} s. When the router closes a connection,
+they open another, {reopens:g} a second in all.
 """
 OUTRO = """
 - *Memory*: the most that the router's resident memory (VmRSS, looked at four times a second) was above the median of
@@ -49,7 +49,7 @@ def page(result: Result, *, command: str, machine: str) -> str:
     intro = INTRO.format(
         command=command, machine=machine, verdict=verdict(result), shape=SHAPE, per_s=result.per_s, load=LOAD,
         deadline_ms=DEADLINE_MS, newcomers=NEWCOMERS, connections=CONNECTIONS, seconds=result.seconds,
-        reopens=REOPENS_PER_S,
+        reopens=REOPENS_PER_S, within=OPEN_WITHIN_S,
     )  # fmt: skip
     outro = OUTRO.format(baseline=baseline_mb(result.rows[0]), late=MOST_LATE)
     return "\n".join([intro, *_table(result), outro, "## The rows", "", *_abouts(result), ""])

@@ -118,7 +118,7 @@ async def play_row(row: Row, made: Stand, load: Plan, wanted: Wanted, say: Say) 
 
             ledger = await client.run(tell)
             made.check()
-            row.measured = figures(load, ledger)
+            row.measured, row.late = figures(load, ledger), late(load, ledger)
             row.router_cpu = (cpu.read(made) - before).router
             if attackers is not None:
                 await _ended(attackers)
@@ -127,6 +127,12 @@ async def play_row(row: Row, made: Stand, load: Plan, wanted: Wanted, say: Say) 
                     raise StandError(f"no attacker could connect: {attackers.last_words()}")
     except (OSError, RuntimeError, ExceptionGroup) as error:
         row.fault = why(error)
+
+
+def late(load: Plan, ledger: Ledger) -> float:
+    """Share of the requests after the settling, in whose first second many wait for one of the pool's connections."""
+    counted = [row.late_s * 1000 > load.late_ms for row in ledger.rows if row.intended_s >= load.warmup_s]
+    return sum(counted) / max(1, len(counted))
 
 
 async def _ended(attackers: Process) -> None:

@@ -15,7 +15,7 @@ from loadtests.siege import report
 from loadtests.siege.attackers import Allowance, Counts, latest
 from loadtests.siege.attacks import ATTACKS, BY_NAME, FEW_SOURCES
 from loadtests.siege.judging import CLIENTS, NEWCOMER, POOLED, Result, Row, judge
-from loadtests.siege.run import SETTLE_S, SHAPE, TENANTS, Wanted, plan, play_row
+from loadtests.siege.run import SETTLE_S, SHAPE, TENANTS, Wanted, late, plan, play_row
 
 MANY = 1000
 
@@ -68,6 +68,16 @@ def test_a_row_that_could_not_be_played_is_no_row_that_held() -> None:
     assert "flood could not be played: StandError: router has ended." in page
     assert report.data(result)["rows"][1]["fault"].startswith("StandError")
     assert any("could not be played" in line for line in report.lines(result))
+
+
+def test_a_client_that_waits_for_its_pool_before_the_attack_is_not_late() -> None:
+    wanted, ledger = plan(per_s=100, seconds=10), Ledger()
+    for intended_s, sent_s in ((0.5, 1.0), (SETTLE_S, SETTLE_S + 0.1), (SETTLE_S + 1, SETTLE_S + 1)):
+        row = Asked(0, POOLED, intended_s, 1000)
+        row.sent_s = sent_s
+        ledger.enter(row)
+    assert late(wanted, ledger) == 0.5
+    assert missed("idle", late=0.5) == ["late"]
 
 
 def test_the_page_marks_what_was_missed() -> None:
