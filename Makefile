@@ -93,7 +93,7 @@ soak: MINUTES ?= 10
 soak: $(VENV)/.run ## load the whole stack for long, and see what grows: make soak MINUTES=60
 	@exec $(BIN)/python -m loadtests.soak --minutes $(MINUTES) $(ARGS)
 
-siege: $(VENV)/.run ## an honest tenant beside slow readers, slowloris, idle connections, floods (nine minutes): ARGS="--only idle"
+siege: $(VENV)/.run ## an honest tenant beside slow readers, slowloris, idle connections, floods (ten minutes): ARGS="--only idle"
 	@exec $(BIN)/python -m loadtests.siege $(ARGS)
 
 bench-peers: $(VENV)/.run ## Weir beside HAProxy, LiteLLM, vllm-router, sglang-router: 20 minutes, resumable; ARGS=--list
