@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Coroutine, Iterator, Mapping
+import json
+from collections.abc import Callable, Coroutine, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
@@ -44,9 +45,19 @@ def typed(verb: str, given: Mapping[str, object], usual: Mapping[str, object]) -
 
 
 def judged(
-    playing: Coroutine[Any, Any, Some], report: Report[Some], *, name: str, command: str, out: Path | None, whole: bool
+    playing: Coroutine[Any, Any, Some],
+    report: Report[Some],
+    *,
+    name: str,
+    command: str,
+    out: Path | None,
+    whole: bool,
+    data: Callable[[Some], Mapping[str, Any]] | None = None,
 ) -> int:
-    """The exit status. NAME.md goes into `out`, and among the results where none is named and the run was whole."""
+    """The exit status. NAME.md goes into `out`, and among the results where none is named and the run was whole.
+
+    NAME.json is written beside it if `data` says what it contains.
+    """
     on = machine.describe()
     try:
         result = run(playing)
@@ -58,5 +69,8 @@ def judged(
     if folder is not None:
         folder.mkdir(parents=True, exist_ok=True)
         (folder / f"{name}.md").write_text(report.page(result, command=command, machine=on), encoding="utf-8")
+        if data is not None:
+            told = json.dumps({"machine": on, **data(result)}, indent=1)
+            (folder / f"{name}.json").write_text(told + "\n", encoding="utf-8")
         say(f"Written to {folder}/{name}.md.")
     return 0 if result.held else NOT_HELD

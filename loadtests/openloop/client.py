@@ -45,7 +45,8 @@ class Client:
     """One run of one plan against one address.
 
     `requests` for other questions than the usual ones; `answer` makes what reads each answer, and `listen` is told of
-    every try that has ended.
+    every try that has ended. `rest_s`: after how many seconds of rest a connection is left for a new one
+    (5 by default).
     """
 
     def __init__(
@@ -57,6 +58,7 @@ class Client:
         requests: Requests | None = None,
         answer: Callable[[], Answer] = Answer,
         listen: Listen | None = None,
+        rest_s: float | None = None,
     ) -> None:
         parts = urlsplit(url)
         if parts.scheme != "http" or not parts.hostname:
@@ -68,7 +70,7 @@ class Client:
         self._listen = listen
         self._source = numbered(asks(plan) if source is None else source)
         host, port = parts.hostname, parts.port or 80
-        self._pools = {tenant.name: Pool(host, port, tenant.connections) for tenant in plan.tenants}
+        self._pools = {tenant.name: Pool(host, port, tenant.connections, rest_s) for tenant in plan.tenants}
         self._next: tuple[int, Ask] | None = None
         self._sent = 0
         self._began_at = 0.0

@@ -102,7 +102,7 @@ class Connection(asyncio.Protocol):
     def usable(self) -> bool:
         """Whether it may take another exchange, after its rest."""
         open_still = self._transport is not None and not self._transport.is_closing()
-        return open_still and perf_counter() - self._rests_since < MOST_REST_S
+        return open_still and perf_counter() - self._rests_since < self._pool.rest_s
 
     def rest(self) -> None:
         """Nothing is to be sent for now."""
@@ -195,7 +195,8 @@ class Connection(asyncio.Protocol):
 class Pool:
     """The connections of one tenant, at most `most`; who finds none waits for one, and is late by that."""
 
-    def __init__(self, host: str, port: int, most: int) -> None:
+    def __init__(self, host: str, port: int, most: int, rest_s: float | None = None) -> None:
+        self.rest_s = MOST_REST_S if rest_s is None else rest_s
         self.unasked = 0  # answers that came when nobody was waiting for one
         self._host = host
         self._port = port

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -67,6 +68,14 @@ def test_a_folder_that_is_named_is_where_it_goes(results: Path, tmp_path: Path, 
     assert status(made(True), tmp_path / "a" / "b", whole=whole) == 0
     assert (tmp_path / "a" / "b" / "trial.md").exists()
     assert not results.exists()
+
+
+def test_data_goes_beside_the_page_with_the_machine_it_was_measured_on(results: Path, tmp_path: Path) -> None:
+    judged(
+        made(True), Report(), name="trial", command="make trial", out=tmp_path, whole=False,
+        data=lambda result: {"held": result.held},
+    )  # fmt: skip
+    assert json.loads((tmp_path / "trial.json").read_text(encoding="utf-8")) == {"machine": "a machine", "held": True}
 
 
 @pytest.mark.parametrize("error", [OSError("no port"), ExceptionGroup("", [OSError("no port")])])

@@ -175,6 +175,12 @@ def test_a_connection_that_has_rested_for_long_is_left_for_a_new_one(monkeypatch
     assert server.connections == 5
 
 
+def test_a_client_may_say_for_how_long_its_connections_rest(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connection, "MOST_REST_S", 0.0)
+    assert connection.Pool("127.0.0.1", 1, most=1).rest_s == 0.0
+    assert connection.Pool("127.0.0.1", 1, most=1, rest_s=60.0).rest_s == 60.0
+
+
 def test_nothing_is_sent_on_a_connection_that_the_server_has_closed() -> None:
     async def main() -> None:
         pool = connection.Pool("127.0.0.1", 1, most=1)
