@@ -6,7 +6,7 @@ content words it shares with the question, rare words more (inverse sentence fre
 the best with their passage's number. It is a function of the prompt and the seed, and knows nothing else.
 
 A prompt has the router's form: `<passage id="1" doc="docs/x.md">text</passage>` blocks, then `Question: ...`. Without
-a `Question:` the last message is the question. Everything scans the text in linear time: a hostile prompt costs no more.
+a `Question:` the last message is the question. Everything takes linear time: a hostile prompt costs no more.
 """
 
 from __future__ import annotations
