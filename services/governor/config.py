@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from typing import Literal
 
 from pydantic import Field, SecretStr, field_validator, model_validator
@@ -58,7 +57,7 @@ class GovernorSettings(ServiceSettings):
     @field_validator("governor_tokens")
     @classmethod
     def _tokens_are_long(cls, tokens: SecretStr) -> SecretStr:
-        words = [word for word in re.split(r"\s*,\s*", tokens.get_secret_value().strip()) if word]
+        words = [word for part in tokens.get_secret_value().split(",") if (word := part.strip())]
         if any(len(word) < LEAST_TOKEN for word in words):
             raise ValueError(f"each has at least {LEAST_TOKEN} characters")
         return tokens

@@ -1,6 +1,9 @@
 """`weir ask`: one question, its answer as it is written, and where it came from.
 
 A refusal is printed as what it is: a sentence, and when to come back.
+
+The server's words are data: they are printed as `Text`, so that rich finds no markup in them, and without the control
+characters by which a terminal takes commands (`plain`).
 """
 
 from __future__ import annotations
@@ -20,8 +23,15 @@ from rich.text import Text
 from services.contracts.answer import AskReply, AskRequest, Citation
 from services.contracts.problem import ErrorBody, Problem
 from services.lab.errors import LabError
+from services.runtime.cut import Cut
 
 EXIT_REFUSED = 1
+_NO_COMMANDS = dict.fromkeys(
+    [
+        *(code for code in (*range(0x20), *range(0x7F, 0xA0)) if chr(code) not in "\n\t"),  # C0 with ESC, DEL, C1
+        *range(0x202A, 0x202F), *range(0x2066, 0x206A),  # marks that turn the direction of text
+    ]
+)  # fmt: skip
 ANSWER_WITHIN_S = 180.0
 CONNECT_WITHIN_S = 3.0
 
@@ -42,6 +52,19 @@ class Event(NamedTuple):
 
 class TokenData(msgspec.Struct):
     text: str
+
+
+def plain(text: str) -> str:
+    """The server's text without what a terminal would take for a command (ECMA-48: C0, C1, ESC), or turn around.
+
+    Line ends and tabs stay.
+    """
+    return text.translate(_NO_COMMANDS)
+
+
+def one_line(text: str) -> str:
+    """The same, for a name: all white space is one space."""
+    return " ".join(plain(text).split())
 
 
 def ask(question: Question, router_url: str, console: Console) -> int:
@@ -73,18 +96,16 @@ def ask(question: Question, router_url: str, console: Console) -> int:
             f"Nothing answers at {router_url}: `weir up` starts the stack, --router names another."
         ) from error
     except httpx2.HTTPError as error:
-        raise LabError(f"{router_url} was lost while it answered: {error}.") from error
+        raise LabError(f"{router_url} was lost while it answered: {plain(str(error))}.") from error
     except msgspec.DecodeError as error:
-        raise LabError(f"What answers at {router_url} is no Weir router: {error}.") from error
+        raise LabError(f"What answers at {router_url} is no Weir router: {plain(str(error))}.") from error
 
 
 def events(pieces: Iterator[bytes]) -> Iterator[Event]:
     """Server-sent events, however the network has cut them."""
-    waiting = b""
+    cut = Cut(b"\n\n")
     for piece in pieces:
-        waiting += piece
-        *whole, waiting = waiting.split(b"\n\n")
-        for block in whole:
+        for block in cut.take(piece).split(b"\n\n"):
             fields = dict(line.split(b": ", 1) for line in block.splitlines() if b": " in line and line[:1] != b":")
             if b"data" in fields:
                 yield Event(fields.get(b"event", b"").decode(), fields[b"data"])
@@ -96,7 +117,7 @@ def follow(console: Console, stream: Iterator[Event]) -> int:
     with Live(Padding(said, (1, 2)), console=console, refresh_per_second=15, vertical_overflow="visible") as live:
         for event in stream:
             if event.name == "token":
-                said.append(msgspec.json.decode(event.data, type=TokenData).text)
+                said.append(plain(msgspec.json.decode(event.data, type=TokenData).text))
                 live.update(Padding(said, (1, 2)))
             elif event.name == "error":
                 live.stop()
@@ -109,7 +130,8 @@ def follow(console: Console, stream: Iterator[Event]) -> int:
 
 
 def show(console: Console, reply: AskReply) -> int:
-    console.print(Padding(Text(reply.text), (1, 2)) if console.is_terminal else Text(reply.text), soft_wrap=True)
+    text = Text(plain(reply.text))
+    console.print(Padding(text, (1, 2)) if console.is_terminal else text, soft_wrap=True)
     console.print(sources(reply))
     return 0
 
@@ -126,10 +148,10 @@ def sources(reply: AskReply) -> RenderableType:
     for index, (doc_id, found) in enumerate(nearest.items()):
         passages = f", {len(found)} passages" if len(found) > 1 else ""
         distance = min(citation.distance for citation in found)
-        grid.add_row("" if index else "sources", doc_id, f"distance {distance:.2f}{passages}")
+        grid.add_row("" if index else "sources", Text(one_line(doc_id)), f"distance {distance:.2f}{passages}")
     if not nearest:
-        grid.add_row("sources", "none", f"retrieval: {reply.retrieval_source}")
-    return Group(grid, "", Text(f"  {story(reply)}", style="dim"))
+        grid.add_row("sources", "none", Text(f"retrieval: {one_line(reply.retrieval_source)}"))
+    return Group(grid, "", Text(f"  {one_line(story(reply))}", style="dim"))
 
 
 def story(reply: AskReply) -> str:
@@ -146,9 +168,9 @@ def refused(console: Console, status: int, body: bytes) -> int:
         error = msgspec.json.decode(body, type=Problem).error
     except msgspec.DecodeError as fault:
         raise LabError(f"The router answered with status {status} and no reason.") from fault
-    console.print(Text.assemble(("✗ ", "bold red"), (error.message, "bold")), soft_wrap=True)
+    console.print(Text.assemble(("✗ ", "bold red"), (plain(error.message), "bold")), soft_wrap=True)
     for line in hints(error, status):
-        console.print(Text(f"    {line}", style="dim"), soft_wrap=True)
+        console.print(Text(f"    {one_line(line)}", style="dim"), soft_wrap=True)
     return EXIT_REFUSED
 
 

@@ -39,7 +39,11 @@ class Section:
 
 @dataclass(frozen=True, slots=True)
 class _Unit:
-    """A word, or a piece of a very long one: where it stands in its section's text, and how good a cut after it is."""
+    """A word, or a piece of a very long one: where it stands in its section's text, and how good a cut after it is.
+
+    It counts as one token at least. A tokenizer may make none of a word (of invisible characters, say), and with such
+    words a chunk and its overlap could be of any length, so that all chunks together grew with the square of the text.
+    """
 
     start: int
     end: int
@@ -119,7 +123,7 @@ def _units(text: str, size: CountTokens, room: int) -> list[_Unit]:
             end = min(start + step, word.end())
             whole = step == len(word.group())
             rank = NOWHERE if end < word.end() else _rank(text, word)
-            units.append(_Unit(start, end, tokens if whole else size(text[start:end]), rank))
+            units.append(_Unit(start, end, max(1, tokens if whole else size(text[start:end])), rank))
     return units
 
 

@@ -183,7 +183,7 @@ def _walk_restructured(node: docutils.nodes.Element, level: int, outline: _Outli
 
 def _separator(node: docutils.nodes.Element) -> str:
     """Items and cells are lines of one block; paragraphs are blocks."""
-    if isinstance(node.parent, docutils.nodes.list_item) and node.parent.index(node) == 0:
+    if isinstance(node.parent, docutils.nodes.list_item) and node.parent[0] is node:
         return "\n- "
     return "\n" if isinstance(node.parent, docutils.nodes.entry) else "\n\n"
 

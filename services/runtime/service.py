@@ -19,7 +19,7 @@ from services.runtime.http import Exchange, Handler, become_task
 from services.runtime.log import Log
 from services.runtime.tracing import Tracer, end_of_request, place
 
-_REQUEST_ID = re.compile(rb"^[A-Za-z0-9._:-]{1,128}$")
+_REQUEST_ID = re.compile(rb"[A-Za-z0-9._:-]{1,128}")
 HEALTH_ROUTES = ("/health", "/health/ready")
 MOST_ASKED = 256
 
@@ -92,7 +92,7 @@ class Service:
 
     def _id_for(self, given: bytes | None) -> str:
         """The client's own, if it can stand in a log and a header."""
-        if given is not None and _REQUEST_ID.match(given):
+        if given is not None and _REQUEST_ID.fullmatch(given):
             return given.decode("ascii")
         return f"{self._id_prefix}-{next(self._id_numbers):x}"
 

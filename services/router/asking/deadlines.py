@@ -2,6 +2,9 @@
 
 Only relative times are trusted, since clocks differ. Where several headers name a duration the least one counts, and
 none may exceed the platform's maximum. The aliases are what llm-d, Envoy and gRPC send.
+
+Each reader tries one anchored pattern once, on a value of bounded length. Go's durations are those that
+`time.ParseDuration` reads, without signs, and with at most 8 parts.
 """
 
 from __future__ import annotations
@@ -16,7 +19,10 @@ Header = tuple[bytes, bytes]
 Reader = Callable[[bytes], float | None]
 
 _NUMBER = re.compile(rb"[0-9]{1,15}(\.[0-9]{1,9})?([eE][+-]?[0-9]{1,2})?")
-_GO_PART = re.compile(r"([0-9]+(?:\.[0-9]+)?)(ms|us|µs|ns|s|m|h)")
+_GO_PART = r"([0-9]{1,15}(?:\.[0-9]{1,9})?)(ms|us|µs|ns|s|m|h)"
+_GO_PARTS = re.compile(_GO_PART)
+_GO_DURATION = re.compile(f"(?:{_GO_PART}){{1,8}}")
+_LONGEST_GO_BYTES = 64
 _GRPC = re.compile(r"([0-9]{1,8})([HMSmun])")
 _GO_MS = {"h": 3_600_000.0, "m": 60_000.0, "s": 1000.0, "ms": 1.0, "us": 1e-3, "µs": 1e-3, "ns": 1e-6}
 _GRPC_MS = {"H": 3_600_000.0, "M": 60_000.0, "S": 1000.0, "m": 1.0, "u": 1e-3, "n": 1e-6}
@@ -28,11 +34,12 @@ def milliseconds(value: bytes) -> float | None:
 
 
 def _go_duration(value: bytes) -> float | None:
-    text = value.decode("utf-8", "replace")
-    parts = _GO_PART.findall(text)
-    if not parts or "".join(number + unit for number, unit in parts) != text:
+    if len(value) > _LONGEST_GO_BYTES:
         return None
-    return sum(float(number) * _GO_MS[unit] for number, unit in parts)
+    text = value.decode("utf-8", "replace")
+    if _GO_DURATION.fullmatch(text) is None:
+        return None
+    return sum(float(number) * _GO_MS[unit] for number, unit in _GO_PARTS.findall(text))
 
 
 def _grpc_timeout(value: bytes) -> float | None:

@@ -18,6 +18,7 @@ import re
 from services.router.asking.asked import Format
 from services.router.upstreams.call import Call, Delta, End
 from services.router.upstreams.openaianswer import Answer, answer_of, end_of
+from services.runtime.cut import Cut
 from services.runtime.keepalive import Reply
 from services.runtime.upstream import AnswerTooLarge, Truncated, UpstreamError
 
@@ -38,8 +39,8 @@ class OpenAIStream:
         self.end: End | None = None
         self.tail: list[bytes] = []
         self._reply = reply
-        self._partial = bytearray()
-        self._carriage = b""  # a carriage return at the end of a piece, until it is known what follows
+        self._cut = Cut(b"\n\n")
+        self._return = b""  # the first half of a line end that a piece was cut in
         self._raw = call.asked.format is not Format.ASK
         self._wants_usage = call.asked.include_usage
         self._began = False
@@ -60,38 +61,30 @@ class OpenAIStream:
 
     def _ended(self) -> Delta | None:
         """The body is over. What came without a blank line after it counts as well."""
-        rest, self._partial = bytes(self._partial) + self._carriage, bytearray()
+        rest = self._cut.rest() + self._return
         delta = self._read(rest) if rest.strip() else None
         if self.end is None:
             self._done()
         return delta
 
     def _take(self, piece: bytes) -> Delta | None:
-        block = self._block(piece)
+        if self._return or b"\r" in piece:
+            piece = self._with_line_feeds(piece)
+        block = self._cut.take(piece)
+        if self._cut.waiting > MAX_EVENT_BYTES:
+            raise AnswerTooLarge(f"an event exceeds {MAX_EVENT_BYTES} bytes")
         if not block:
             return None
         if self._began and self._raw and self._finish_reason is None and _may_pass(block):
             return Delta(raw=block)
         return self._read(block)
 
-    def _block(self, piece: bytes) -> bytes:
-        """The events that are whole by now. What has no end yet is kept, and looked at once only."""
-        if self._carriage or b"\r" in piece:
-            piece = self._carriage + piece
-            self._carriage = b"\r" if piece.endswith(b"\r") else b""
-            piece = piece.removesuffix(b"\r").replace(b"\r\n", b"\n")
-        kept, cut = self._partial, piece.rfind(b"\n\n") + 2
-        if cut == 1:  # none in the piece; perhaps where it meets what was kept
-            cut = 1 if piece.startswith(b"\n") and kept.endswith(b"\n") else 0
-        block = b""
-        if cut:
-            block = bytes(kept) + piece[:cut] if kept else piece[:cut]
-            self._partial = bytearray(piece[cut:])
-        else:
-            kept += piece
-        if len(self._partial) > MAX_EVENT_BYTES:
-            raise AnswerTooLarge(f"an event exceeds {MAX_EVENT_BYTES} bytes")
-        return block
+    def _with_line_feeds(self, piece: bytes) -> bytes:
+        """The piece with LF for CR LF, also where a piece ends between the two."""
+        piece, self._return = self._return + piece, b""
+        if piece.endswith(b"\r"):
+            piece, self._return = piece[:-1], b"\r"
+        return piece.replace(b"\r\n", b"\n")
 
     def _read(self, block: bytes) -> Delta | None:
         texts: list[str] = []

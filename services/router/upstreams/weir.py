@@ -8,6 +8,7 @@ from services.contracts.generate import Done, Event, Failed, GenerateRequest, To
 from services.contracts.problem import Problem
 from services.router.upstreams.call import Attempt, Busy, Call, Delta, End, Probe, Whole, WorkerFailed
 from services.router.upstreams.refusals import ENDS, UNREADABLE, meaning
+from services.runtime.cut import Cut
 from services.runtime.keepalive import Pool, Reply
 from services.runtime.upstream import AnswerTooLarge, Truncated, UpstreamError
 
@@ -143,7 +144,7 @@ class WeirStream:
         self.end: End | None = None
         self.tail: list[bytes] = []
         self._reply = reply
-        self._partial = bytearray()
+        self._cut = Cut(b"\n")
         self._over = self._told = False
         self._most_tokens = most_tokens
 
@@ -155,20 +156,13 @@ class WeirStream:
             piece = await self._reply.next_piece()
             if piece is None:
                 raise Truncated("the worker's stream ended without its last event")
-            for line in self._lines(piece):
-                self._take(_decoded(line), texts)
+            lines = self._cut.take(piece)
+            if self._cut.waiting > MAX_LINE_BYTES:
+                raise AnswerTooLarge(f"an event exceeds {MAX_LINE_BYTES} bytes")
+            if lines:
+                for line in lines[:-1].split(b"\n"):
+                    self._take(_decoded(line), texts)
         return Delta("".join(texts)) if texts else None
-
-    def _lines(self, piece: bytes) -> list[bytes]:
-        """The lines that end in this piece. What has no end yet is kept, and looked at once only."""
-        *lines, rest = piece.split(b"\n")
-        if lines and self._partial:
-            lines[0] = bytes(self._partial) + lines[0]
-            self._partial.clear()
-        self._partial += rest
-        if len(self._partial) > MAX_LINE_BYTES:
-            raise AnswerTooLarge(f"an event exceeds {MAX_LINE_BYTES} bytes")
-        return lines
 
     def _take(self, event: Event, texts: list[str]) -> None:
         if self._over:

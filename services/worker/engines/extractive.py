@@ -6,7 +6,7 @@ content words it shares with the question, rare words more (inverse sentence fre
 the best with their passage's number. It is a function of the prompt and the seed, and knows nothing else.
 
 A prompt has the router's form: `<passage id="1" doc="docs/x.md">text</passage>` blocks, then `Question: ...`. Without
-a `Question:` the last message is the question. Everything scans the text once: a hostile prompt costs no more.
+a `Question:` the last message is the question. Everything takes linear time: a hostile prompt costs no more.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ _BLOCK = re.compile(r"\n[ \t]*\n\s*|\n(?=[ \t]*(?:[-*+#|>]|\d{1,3}[.)])\s?)")
 _MARKER = re.compile(r"^(?:[-*+#>]+|\d{1,3}[.)])\s+")
 _LINK = re.compile(r"\[([^\[\]\n]{1,300})\]\([^()\n]{0,300}\)")
 _SENTENCE = re.compile(r"(?<=[.!?])\s+(?=[\w\"'“(])")
-_HEADINGS = re.compile(r"\A\s*([^\n]{1,1000})\n[ \t]*\n")  # a chunk begins with them: services/retrieval/chunks.py
-_FENCE = re.compile(r"^[ \t]*(?:```|~~~)[ \t]*(\w*)[^\n`]*$", re.MULTILINE)
+_HEADINGS = re.compile(r"\A\s*+([^\n]{1,1000}+)\n[ \t]*+\n")  # a chunk begins with them: services/retrieval/chunks.py
+_FENCE = re.compile(r"^[ \t]*+(?:```|~~~)[ \t]*+(\w*+)[^\n`]*+$", re.MULTILINE)
 _CODE = re.compile(  # a line that is a command, JSON, HTTP or a statement
     r"^[ \t]*(?:\$ |[{}]|\[[{\"\]]|HTTP/\d|-[dH] '|(?:from [\w.]+ )?import [\w.]+(?:,|$)|[\w.]+(?:\[.*\])?:? ?=[ {])"
     r"|\"\w{1,64}\":|\\$"

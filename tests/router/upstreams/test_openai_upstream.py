@@ -257,10 +257,10 @@ def test_garbage_raises_and_is_never_an_answer(garbage: bytes, cut: bool) -> Non
 
 def test_an_event_that_comes_a_byte_at_a_time_is_copied_once_and_bounded() -> None:
     stream = OpenAIStream(FakeReply(), call())  # type: ignore[arg-type]  # a fake
-    kept = stream._partial
+    kept = stream._cut._buffer
     for _ in range(1000):
         assert stream._take(b"x") is None
-        assert stream._partial is kept, "what is kept was copied for a piece: a long event costs its square"
+        assert stream._cut._buffer is kept, "what is kept was copied for a piece: a long event costs its square"
     assert stream._take(b"x" * (MAX_EVENT_BYTES - 1000)) is None
     with pytest.raises(AnswerTooLarge):
         stream._take(b"x")

@@ -136,13 +136,9 @@ def test_an_answer_in_one_piece_is_not_taken_for_an_empty_stream() -> None:
         hear(lines({**DONE, "text": "A whole answer."}))
 
 
-def test_an_event_that_comes_a_byte_at_a_time_is_copied_once_and_bounded() -> None:
-    stream = WeirStream(FakeReply(), 40)  # type: ignore[arg-type]  # a fake
-    kept = stream._partial
-    for _ in range(1000):
-        assert stream._lines(b"x") == []
-        assert stream._partial is kept, "what is kept was copied for a piece: a long event costs its square"
-    assert stream._lines(b"y\nz") == [b"x" * 1000 + b"y"]
-    assert stream._lines(b"x" * (MAX_LINE_BYTES - 1)) == []
+def test_an_event_without_an_end_is_bounded_however_small_the_pieces_are() -> None:
+    assert hear(*[bytes([byte]) for byte in lines(*TOKENS, DONE)]) == ("A wéir.", End("stop", 4, 2, 1.0, 2.0))
+    with pytest.raises(Truncated):
+        hear(b"x" * (MAX_LINE_BYTES - 1000), *[b"x"] * 1000)
     with pytest.raises(AnswerTooLarge):
-        stream._lines(b"x")
+        hear(b"x" * (MAX_LINE_BYTES - 1000), *[b"x"] * 1001)
