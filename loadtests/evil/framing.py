@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gzip
 
-from loadtests.evil.row import CUT, REFUSED, WEIR, Row
+from loadtests.evil.row import CUT, WEIR, Row
 from loadtests.evil.talk import CHUNKED, LAST_CHUNK, STATUS, Talk, chunks, length
 from loadtests.evil.worker import Trick
 
@@ -180,7 +180,7 @@ FRAMING = (
     Row("headers of 200 kB", giant_headers),
     Row("headers without end", endless_headers),
     Row("a thousand 100 Continue, then the answer", informational_flood),
-    Row("100 Continue for ever", informational_for_ever, REFUSED, REFUSED, slow=True),
+    Row("100 Continue for ever", informational_for_ever),
     Row("103 Early Hints for ever", hints_for_ever, slow=True),
     Row("a compressed answer", compressed),
     Row("an answer said to be compressed that is not", said_to_be_compressed),
