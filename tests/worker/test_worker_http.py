@@ -55,7 +55,8 @@ def test_a_worker_that_will_leave_tells_its_router_and_serves_on() -> None:
     async def main() -> None:
         process = build(WorkerSettings(_env_file=None, worker_port=0, metrics_port=0, log_level="ERROR"))
         async with running(process):
-            async with httpx2.AsyncClient(base_url=f"http://127.0.0.1:{process.bound_port}") as client:
+            client = httpx2.AsyncClient(base_url=f"http://127.0.0.1:{process.bound_port}")
+            async with client:
                 assert (await client.get("/status")).json()["draining"] is False
                 process.drain.announce()
                 assert (await client.get("/status")).json()["draining"] is True
