@@ -175,18 +175,30 @@ def test_the_replies_that_are_not_read_are_held_and_no_more_are_made() -> None:
         async with governor(StubBackend(0.0), patience=Patience(write_s=600.0)) as stand:
             line = await stand.connect()
             line.writer.write(b"x\n" * 200_000)  # whose replies are 80 MB
-            await until(lambda: stand.gate.held_bytes > 0)
-            await until(lambda: not any(connection._reading for connection in stand.server.connections))
+            await until(lambda: any(connection._stalled for connection in stand.server.connections))
             (connection,) = stand.server.connections
             assert connection._transport is not None
             unread = connection._transport.get_write_buffer_size()
-            assert 0 < unread <= stand.gate.held_bytes
+            assert 0 < unread <= stand.gate.held_bytes - len(connection._conversation._buffer)
+            assert not connection._reading
             assert unread <= MOST_OUT_BYTES + 1000
             line.writer.transport.abort()
             await until(lambda: not stand.server.connections)
             assert stand.gate.held_bytes == 0
 
     asyncio.run(main())
+
+
+def test_unread_replies_are_held_until_they_are_read_and_no_longer() -> None:
+    rig = Rig(line_bytes=1000, connection_bytes=2000, total_bytes=2000)
+    peer = rig.connect()
+    assert peer.conversation.stop(1500)
+    assert peer.conversation.stop(1800), "the replies of a job that ends meanwhile come behind them"
+    assert rig.gate.held_bytes == 1800
+    assert not peer.conversation.stop(2001)
+    assert rig.gate.held_bytes == 1800
+    peer.told(peer.conversation.go_on(rig.now))
+    assert rig.gate.held_bytes == 0
 
 
 def test_a_client_whose_unread_replies_find_no_room_is_cut_off() -> None:

@@ -51,6 +51,23 @@ def served(scenario: Callable[[httpx2.AsyncClient, httpx2.AsyncClient], Awaitabl
     asyncio.run(main())
 
 
+def test_a_worker_that_will_leave_tells_its_router_and_serves_on() -> None:
+    async def main() -> None:
+        process = build(WorkerSettings(_env_file=None, worker_port=0, metrics_port=0, log_level="ERROR"))
+        async with running(process):
+            client = httpx2.AsyncClient(base_url=f"http://127.0.0.1:{process.bound_port}")
+            async with client:
+                assert (await client.get("/status")).json()["draining"] is False
+                process.drain.announce()
+                assert (await client.get("/status")).json()["draining"] is True
+                assert (await client.get("/health/ready")).status_code == 503
+                answered = await client.post("/generate", json=ask("a", max_tokens=2))
+                assert answered.status_code == 200
+        process.log.close()
+
+    asyncio.run(main())
+
+
 async def until(condition: Callable[[], Awaitable[bool]]) -> None:
     async with asyncio.timeout(20):
         while True:
