@@ -79,3 +79,9 @@ def test_the_matcher_finds_what_re_finds(found: Found) -> None:
         assert program.search(text) == (first.span() if first else None)
         if pattern.search("" if isinstance(text, str) else b"") is None:
             assert program.finditer(text) == spans(pattern, text)
+
+
+def test_a_request_id_is_matched_whole() -> None:
+    """`match` with `$` would take one with a line end behind it."""
+    (found,) = [found for found in FOUND if found.name == "_REQUEST_ID"]
+    assert found.uses == ("fullmatch",)
