@@ -70,7 +70,7 @@ def test_the_matcher_finds_what_re_finds(found: Found) -> None:
     """On the texts that are judged, cut short; of patterns that match nothing `finditer` goes another way on."""
     pattern, program = found.pattern, Program(found.pattern)
     texts = list(hostile(pattern))
-    for before, pump, after in texts[:: 1 + len(texts) // 60]:
+    for before, pump, after in texts[:: 1 + len(texts) // 24]:
         text: Any = before + pump * 3 + "".join(literals(pattern)[0][:2]) + after
         if program.is_bytes:
             text = text.encode("latin-1")
