@@ -5,11 +5,12 @@ from __future__ import annotations
 import io
 import json
 
+import msgspec
 import pytest
 from rich.console import Console
 
-from services.contracts.answer import AskReply, Usage
-from services.lab.ask import Question, ask, events, follow, refused, sources
+from services.contracts.answer import AskReply, Citation, Usage
+from services.lab.ask import Question, ask, events, follow, refused, show, sources
 from services.lab.errors import LabError
 from services.lab.ports import free_port
 
@@ -88,3 +89,30 @@ def test_no_router_there_is_one_sentence() -> None:
     console, _ = page()
     with pytest.raises(LabError, match="weir up"):
         ask(Question("Is anybody there?"), f"http://127.0.0.1:{free_port()}", console)
+
+
+ATTACK = "\x1b]0;owned\x07\x1b[2J\x9b31m\u202e[red]x[/blue]"
+HARMLESS = "]0;owned[2J31m[red]x[/blue]"
+
+
+def test_no_word_of_the_server_reaches_the_terminal_as_a_command_or_as_markup() -> None:
+    reply = AskReply(
+        text=ATTACK, source=ATTACK, retrieval_source=ATTACK, top_k_used=0, served_ms=1, retrieval_ms=1,
+        inference_served_ms=1, level=1, degraded=[ATTACK], citations=[Citation(f"doc [/red] {ATTACK}", "c", 0.1)],
+        usage=Usage(1, 1, 2),
+    )  # fmt: skip
+    console, out = page()
+    console.width = 2000
+    show(console, reply)
+    show(console, msgspec.structs.replace(reply, citations=[]))
+    details = {"status": "yield", "reason": ATTACK}
+    error = {"message": ATTACK, "type": "x", "code": ATTACK, "details": details}
+    refused(console, 429, json.dumps({"error": error}).encode())
+    token = b"event: token\ndata: " + json.dumps({"text": ATTACK}).encode() + b"\n\n"
+    known = msgspec.structs.replace(reply, source="tier1", retrieval_source="db")
+    final = b"event: answer\ndata: " + msgspec.json.encode(known) + b"\n\n"
+    follow(console, events(iter([token + final])))
+    said = out.getvalue()
+    assert not set("\x1b\x07\x9b\u202e").intersection(said)
+    assert said.count(HARMLESS) >= 10
+    assert f"doc [/red] {HARMLESS}" in said

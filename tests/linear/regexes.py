@@ -15,10 +15,10 @@ from tests.linear.backtracking import Program, literals
 
 ROOT = Path(__file__).parents[2]
 USES = ("match", "fullmatch", "search", "finditer", "findall", "split", "sub", "subn")
-SIZES = (48, 256, 1024)
+SIZES = (48, 192, 768)
 """A bound such as {1,64} looks like growth where the sizes are around it: then larger ones decide."""
 MOST_GROWTH = 2.2
-MOST_CHARS, MOST_RUNS = 9, 4
+MOST_CHARS, MOST_RUNS = 7, 3
 
 
 @dataclass(frozen=True)

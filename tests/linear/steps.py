@@ -51,7 +51,7 @@ class Weighed(bytes):
 
     def split(self, *args: Any) -> list[bytes]:
         self._over(len(self))
-        return [Weighed(part) for part in super().split(*args)]
+        return super().split(*args)
 
     def translate(self, *args: Any, **named: Any) -> Weighed:
         self._over(len(self))

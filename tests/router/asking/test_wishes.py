@@ -54,6 +54,9 @@ NO_DEADLINES = [
 ]  # fmt: skip
 NO_DURATIONS = [
     (b"x-llm-d-inference-ttl", b"2"),
+    (b"x-llm-d-inference-ttl", b"1ms" * 9),
+    (b"x-llm-d-inference-ttl", b"0" * 62 + b"1ms"),
+    (b"x-llm-d-inference-ttl", b"1" * 16_000),
     (b"x-llm-d-inference-ttl", b"-2s"),
     (b"x-llm-d-inference-ttl", b"2s!"),
     (b"x-llm-d-inference-ttl", b"s"),
