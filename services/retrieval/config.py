@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from pydantic import Field, SecretStr, field_validator, model_validator
+from collections.abc import Iterator
+
+from pydantic import Field, SecretStr, field_validator
 
 from services.runtime.settings import ServiceSettings
 
@@ -78,8 +80,9 @@ class RetrievalSettings(ServiceSettings):
             raise ValueError(f"a secret has at least {LEAST_SECRET} characters")
         return secret
 
-    @model_validator(mode="after")
-    def _chunks_advance(self) -> RetrievalSettings:
+    def contradictions(self) -> Iterator[str]:
+        """What is wrong with settings together."""
+        yield from super().contradictions()
         if self.chunk_overlap_tokens * 2 > self.chunk_tokens:
-            raise ValueError("CHUNK_OVERLAP_TOKENS may be at most half of CHUNK_TOKENS")
-        return self
+            yield "CHUNK_OVERLAP_TOKENS may be at most half of CHUNK_TOKENS"
+        yield from self.inner_faults("HOST", "METRICS_HOST")

@@ -17,7 +17,7 @@ from services.router.deciding.sizing import Sizes
 from services.router.observing.holdings import Holdings
 from services.router.observing.journal import Journal
 from services.router.observing.metrics import RouterMetrics
-from services.router.operating.admin import AdminApp
+from services.router.operating.admin import AdminApp, has_its_own_key
 from services.router.operating.adminkey import AdminKey
 from services.router.operating.policy import Switches
 from services.router.operating.reloading import Reloading
@@ -35,6 +35,8 @@ from services.router.workers.connect import connect
 from services.router.workers.fleet import Fleet
 from services.router.workers.prober import Prober
 from services.runtime.drain import Drain
+from services.runtime.hostcheck import HostCheck, origin_check
+from services.runtime.internal import inner_checks
 from services.runtime.log import Log
 from services.runtime.serve import Process, from_settings
 from services.runtime.service import Readiness, Service
@@ -46,16 +48,21 @@ EAGER = ("/ask", "/v1/chat/completions", "/v1/completions")  # refused, they end
 def build(settings: RouterSettings) -> Process:
     """A router that listens when the process is run."""
     log, drain, registry, rng = Log("router", settings.log_level), Drain(), new_registry(), Random()
+    shared_token = settings.shared_token
     tenants = tenants_of(settings)
     metrics = RouterMetrics(registry)
-    fleet = Fleet([connect(spec, settings.max_inflight) for spec in settings.worker_specs()], rng)
+    fleet = Fleet([connect(spec, settings.max_inflight, shared_token) for spec in settings.worker_specs()], rng)
     prober = Prober(fleet, settings.probe_interval_s, log, rng)
     dispatcher = Dispatcher(scheduler(settings, tenants, rng), fleet, InflightCap(settings.max_inflight), rng)
     dispatcher.configure(tenants.specs())
     registry.register(Holdings(dispatcher, lambda id: id if tenants.get(id) else OTHER))
     for tenant in (*tenants.ids(), OTHER):
         metrics.expect(tenant)
-    retrieval = RetrievalClient(settings.retrieval_url, max_connections=settings.max_queue_size + settings.max_inflight)
+    retrieval = RetrievalClient(
+        settings.retrieval_url,
+        max_connections=settings.max_queue_size + settings.max_inflight,
+        token=shared_token,
+    )
     watch = RetrievalWatch(retrieval)
     journal = Journal()
     orphans = Orphans(metrics, journal, hold_s=2 * settings.max_deadline_ms / 1000)
@@ -81,14 +88,15 @@ def build(settings: RouterSettings) -> Process:
         degraded = [f"worker {worker.name}" for worker in fleet.workers if worker.name not in up]
         return Readiness(bool(up), {"workers": up, "degraded": degraded + watch.lacking})
 
-    lab, token = settings.tenants_file is None, settings.admin_token.get_secret_value()
-    key = None if lab else AdminKey(settings.metrics_host, token)
+    lab = settings.tenants_file is None
+    admin_key = AdminKey(settings.metrics_host, settings.admin_token.get_secret_value().encode() or shared_token, log)
+    key = None if lab else admin_key
     more = storm_routes(settings)
     if lab:
         more["POST", POLICY] = answering(switches.turn)
     console = console_routes(pipeline, log, lab=lab, key=key, more=more)
     admin = AdminApp(
-        registry, dispatcher, tenants, drain, switches, log, host=settings.metrics_host, token=token,
+        registry, dispatcher, tenants, drain, switches, log, admin_key,
         console=None if lab else Service("console", console, ready=ready, log=log, drain=drain),
     )  # fmt: skip
 
@@ -120,6 +128,10 @@ def build(settings: RouterSettings) -> Process:
             eager=EAGER,
         ),
         metrics=admin,
+        checks=(HostCheck(settings.host, settings.allowed_hosts), origin_check) if lab else (),
+        metrics_checks=inner_checks(
+            settings.metrics_host, token=shared_token, allowed_hosts=settings.allowed_hosts, is_open=has_its_own_key
+        ),
         registry=registry,
         log=log,
         drain=drain,

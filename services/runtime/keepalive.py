@@ -21,6 +21,8 @@ from urllib.parse import urlsplit
 
 import httptools
 
+from services.runtime.framing import block
+from services.runtime.internaltoken import authorization
 from services.runtime.outbox import Outbox
 from services.runtime.upstream import ConnectionLost, PoolFull, Truncated, UpstreamError
 
@@ -273,9 +275,20 @@ class Reply:
 
 
 class Pool:
-    """Keep-alive connections to one server. `max_connections` bounds those in use; asking for more raises."""
+    """Keep-alive connections to one server. `max_connections` bounds those in use; asking for more raises.
 
-    def __init__(self, url: str, *, max_connections: int, connect_timeout_s: float = 1.0, max_idle: int = 64) -> None:
+    `token` is shown with every request: see `internaltoken`.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        max_connections: int,
+        connect_timeout_s: float = 1.0,
+        max_idle: int = 64,
+        token: bytes = b"",
+    ) -> None:
         parts = urlsplit(url)
         if parts.scheme not in ("http", "https") or not parts.hostname:
             raise ValueError(f"{url!r} is not an http:// or https:// address")
@@ -284,7 +297,7 @@ class Pool:
         self.port = parts.port or (443 if parts.scheme == "https" else 80)
         self.prefix = parts.path.rstrip("/").encode("ascii")
         self._tls = ssl.create_default_context() if parts.scheme == "https" else None
-        self._host_line = b"host: %s\r\n" % parts.netloc.rpartition("@")[2].encode("ascii")
+        self._host_line = block([(b"host", parts.netloc.rpartition("@")[2].encode("ascii")), *authorization(token)])
         self._max_connections = max_connections
         self._connect_timeout_s = connect_timeout_s
         self._max_idle = max_idle

@@ -30,7 +30,7 @@ def storm_routes(settings: RouterSettings) -> dict[tuple[str, str], Handler]:
     """(METHOD, path) -> handler; empty where there is no storm bench."""
     if not settings.storm_url or settings.tenants_file is not None:
         return {}
-    pool = Pool(settings.storm_url, max_connections=MOST_AT_ONCE, max_idle=4)
+    pool = Pool(settings.storm_url, max_connections=MOST_AT_ONCE, max_idle=4, token=settings.shared_token)
 
     async def forward(exchange: Exchange) -> None:
         await _forward(pool, exchange)
