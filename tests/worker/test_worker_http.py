@@ -167,7 +167,7 @@ def test_a_client_that_leaves_frees_its_slot(stream: bool):
     async def scenario(client, metrics):
         body = json.dumps({**endless("a"), "stream": stream}).encode()
         _, writer = await asyncio.open_connection("127.0.0.1", client.base_url.port)
-        writer.write(b"POST /generate HTTP/1.1\r\nhost: x\r\ncontent-length: %d\r\n\r\n%s" % (len(body), body))
+        writer.write(b"POST /generate HTTP/1.1\r\nhost: localhost\r\ncontent-length: %d\r\n\r\n%s" % (len(body), body))
         await until(lambda: holds(client, running=1))
         writer.transport.abort()
         await until(lambda: holds(client, running=0))
@@ -183,7 +183,9 @@ def test_a_client_that_never_reads_is_dropped_while_others_are_served():
         with socket.socket() as deaf:
             deaf.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
             deaf.connect(("127.0.0.1", client.base_url.port))
-            deaf.sendall(b"POST /generate HTTP/1.1\r\nhost: x\r\ncontent-length: %d\r\n\r\n%s" % (len(body), body))
+            deaf.sendall(
+                b"POST /generate HTTP/1.1\r\nhost: localhost\r\ncontent-length: %d\r\n\r\n%s" % (len(body), body)
+            )
             await until(lambda: holds(client, running=1))
             assert (await client.post("/generate", json=ask("b"))).status_code == 200
             await until(lambda: holds(client, running=0))

@@ -53,7 +53,8 @@ def fault(lab: Lab, file: TenantsFile | None) -> str | None:
     if lab.is_safe:
         return None
     if file is None:
-        return f"{lab.reached} is not loopback, and without TENANTS_FILE clients are believed by name: set it, {lab.ways}"
+        without = "without TENANTS_FILE clients are believed by name: set it"
+        return f"{lab.reached} is not loopback, and {without}, {lab.ways}"
     posed = file.with_example_keys
     if posed:
         return (
