@@ -139,7 +139,7 @@ def writers(settings: RetrievalSettings, *, may_connect: Callable[[], bool]) -> 
 
 async def _session(settings: RetrievalSettings, application: str) -> Session:
     timeout_s = settings.postgres_connect_timeout_s
-    connection = await connect(settings.postgres_url, timeout_s=timeout_s, application=application)
+    connection = await connect(settings.database_url, timeout_s=timeout_s, application=application)
     return Session(connection, pooled=True)
 
 

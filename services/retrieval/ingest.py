@@ -57,7 +57,7 @@ async def opened(settings: RetrievalSettings) -> AsyncIterator[tuple[MiniLM, Any
         shape_of(folder, chunk_tokens=settings.chunk_tokens)
         model = MiniLM(folder)
         timeout_s = settings.postgres_connect_timeout_s
-        connection = await connect(settings.postgres_url, timeout_s=timeout_s, application="weir-ingest")
+        connection = await connect(settings.database_url, timeout_s=timeout_s, application="weir-ingest")
     except ModelUnusable as error:
         raise IngestFailed(str(error)) from None
     except (OSError, asyncpg.PostgresError, asyncpg.InterfaceError, SchemaTooNew) as error:
