@@ -48,7 +48,7 @@ EAGER = ("/ask", "/v1/chat/completions", "/v1/completions")  # refused, they end
 def build(settings: RouterSettings) -> Process:
     """A router that listens when the process is run."""
     log, drain, registry, rng = Log("router", settings.log_level), Drain(), new_registry(), Random()
-    shared_token = settings.shared_token
+    shared_token, lab = settings.shared_token, settings.tenants_file is None
     tenants = tenants_of(settings)
     metrics = RouterMetrics(registry)
     fleet = Fleet([connect(spec, settings.max_inflight, shared_token) for spec in settings.worker_specs()], rng)
@@ -84,11 +84,8 @@ def build(settings: RouterSettings) -> Process:
     drain.on_begin(dispatcher.drain)
 
     def ready() -> Readiness:
-        up = [worker.name for worker in fleet.workers if worker.live]
-        degraded = [f"worker {worker.name}" for worker in fleet.workers if worker.name not in up]
-        return Readiness(bool(up), {"workers": up, "degraded": degraded + watch.lacking})
+        return readiness(fleet, watch.lacking, named=lab)
 
-    lab = settings.tenants_file is None
     admin_key = AdminKey(settings.metrics_host, settings.admin_token.get_secret_value().encode() or shared_token, log)
     key = None if lab else admin_key
     more = storm_routes(settings)
@@ -139,6 +136,16 @@ def build(settings: RouterSettings) -> Process:
         stop=stop,
         reload=Reloading(settings, tenants, dispatcher, prober, metrics, log).begin,
     )
+
+
+def readiness(fleet: Fleet, lacking: list[str], *, named: bool) -> Readiness:
+    """The body of /health/ready, which needs no key: workers by name in lab mode, and as counts otherwise."""
+    up = [worker.name for worker in fleet.workers if worker.live]
+    down = [f"worker {worker.name}" for worker in fleet.workers if worker.name not in up]
+    if not named:
+        told = [f"{len(down)} of {len(fleet.workers)} workers"] if down else []
+        return Readiness(bool(up), {"workers": len(up), "degraded": told + lacking})
+    return Readiness(bool(up), {"workers": up, "degraded": down + lacking})
 
 
 def tenants_of(settings: RouterSettings) -> Tenants:

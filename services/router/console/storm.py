@@ -22,7 +22,13 @@ MOST_AT_ONCE = 32
 WITHIN_S = 5.0
 HINT_MS = 2000.0
 PREFIX = "/console/storm"
-PASSED = (b"content-security-policy", b"content-disposition", b"cache-control", b"x-content-type-options")
+PASSED = (
+    b"content-security-policy",
+    b"content-disposition",
+    b"cache-control",
+    b"x-content-type-options",
+    b"referrer-policy",
+)
 GONE = "the storm bench does not answer; start it with `python -m services.lab.storm`, or `make up` anew"
 
 
