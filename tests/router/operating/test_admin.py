@@ -218,3 +218,24 @@ def test_a_web_page_in_a_browser_on_this_machine_gets_nothing() -> None:
             assert (await stand.chat()).status_code == 200
 
     run(main)
+
+
+def test_every_admin_request_is_a_line_in_the_log_and_a_flood_of_refused_ones_is_few(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    token = "s3cret-s3cret-s3cret"
+
+    async def main() -> None:
+        async with standing(FakeWorker(answer), admin_token=SecretStr(token), log_level="INFO") as stand:
+            shown = {"Authorization": f"Bearer {token}"}
+            for _ in range(3):
+                assert (await stand.metrics.get("/admin/state", headers=shown)).status_code == 200
+            for _ in range(200):
+                assert (await stand.metrics.get("/admin/state")).status_code == 401
+
+    run(main)
+    lines = [json.loads(line) for line in capfd.readouterr().out.splitlines() if '"admin request' in line]
+    told = [line["event"] for line in lines]
+    assert told.count("admin request") == 3
+    assert 10 <= told.count("admin request refused") <= 71  # 10 at once and one a second, of the 60 s at most
+    assert token not in str(lines)
