@@ -35,7 +35,7 @@ from services.router.workers.connect import connect
 from services.router.workers.fleet import Fleet
 from services.router.workers.prober import Prober
 from services.runtime.drain import Drain
-from services.runtime.hostcheck import HostCheck, origin_check
+from services.runtime.hostcheck import PageCheck
 from services.runtime.internal import inner_checks
 from services.runtime.log import Log
 from services.runtime.serve import Process, from_settings
@@ -125,7 +125,7 @@ def build(settings: RouterSettings) -> Process:
             eager=EAGER,
         ),
         metrics=admin,
-        checks=(HostCheck(settings.host, settings.allowed_hosts), origin_check) if lab else (),
+        checks=(PageCheck(settings.host, settings.allowed_hosts),) if lab else (),
         metrics_checks=inner_checks(
             settings.metrics_host, token=shared_token, allowed_hosts=settings.allowed_hosts, is_open=has_its_own_key
         ),

@@ -28,28 +28,48 @@ class HostCheck:
     always sends one.
     """
 
-    __slots__ = ("_any", "_known", "_named", "_own")
+    __slots__ = ("_any", "_named", "_own", "known")
 
     def __init__(self, host: str, allowed: str = "") -> None:
         self._own = names_loopback if is_loopback(host) else is_fixed
         self._named = allowed_hosts(allowed)
         self._any = ANY in self._named
-        self._known: set[bytes | None] = set()
+        self.known: set[bytes | None] = set()
 
     def __call__(self, exchange: Exchange, body_bytes: int) -> WeirError | None:
         """Judge the request by its Host."""
         host = exchange.header(b"host")
-        if host in self._known:
+        if host in self.known:
             return None
         if not self.takes(host):
             return misdirected(host)
-        if len(self._known) < MOST_KNOWN:
-            self._known.add(host)
+        if len(self.known) < MOST_KNOWN:
+            self.known.add(host)
         return None
 
     def takes(self, host: bytes | None) -> bool:
         """Whether a client may call this listener so."""
         return self._any or self._own(host) or (host is not None and name_of(host) in self._named)
+
+
+class PageCheck:
+    """A `HeadCheck`: what may come from a page of another site is refused, by its Host or by its Origin.
+
+    Both checks in one, because every request of a lab's router is judged by it: a Host that was taken before and no
+    Origin are two look-ups.
+    """
+
+    __slots__ = ("_host", "_known")
+
+    def __init__(self, host: str, allowed: str = "") -> None:
+        self._host = HostCheck(host, allowed)
+        self._known = self._host.known
+
+    def __call__(self, exchange: Exchange, body_bytes: int) -> WeirError | None:
+        """Judge the request by its Host and its Origin."""
+        if exchange.header(b"host") in self._known and exchange.header(b"origin") is None:
+            return None
+        return self._host(exchange, body_bytes) or origin_check(exchange, body_bytes)
 
 
 def allowed_hosts(text: str) -> frozenset[str]:

@@ -14,7 +14,7 @@ import hmac
 from collections.abc import Callable
 
 from services.runtime.errors import Unauthorized, WeirError
-from services.runtime.hostcheck import HostCheck, origin_check
+from services.runtime.hostcheck import PageCheck
 from services.runtime.http import Exchange, HeadCheck
 from services.runtime.service import HEALTH_ROUTES
 
@@ -75,5 +75,5 @@ def inner_checks(
     host: str, *, token: bytes, allowed_hosts: str = "", is_open: Callable[[str], bool] = nothing
 ) -> tuple[HeadCheck, ...]:
     """The checks of a listener for Weir's own services, on this address."""
-    strangers: tuple[HeadCheck, ...] = (HostCheck(host, allowed_hosts), origin_check)
+    strangers: tuple[HeadCheck, ...] = (PageCheck(host, allowed_hosts),)
     return (TokenCheck(token, is_open, strangers),) if token else strangers

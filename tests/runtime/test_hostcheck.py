@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from services.runtime.hostcheck import MOST_KNOWN, HostCheck, origin_check
+from services.runtime.hostcheck import MOST_KNOWN, HostCheck, PageCheck, origin_check
 from services.runtime.http import Exchange
 from tests.console.rig import FakeWire
 
@@ -70,7 +70,7 @@ def test_what_is_remembered_of_hosts_has_a_bound_and_changes_no_verdict() -> Non
     for port in range(3 * MOST_KNOWN):
         assert status(check, f"127.0.0.1:{port}") == 200
         assert status(check, f"{port}.evil.example") == 421
-    assert len(check._known) == MOST_KNOWN
+    assert len(check.known) == MOST_KNOWN
     assert status(check, "127.0.0.1:60000") == 200
 
 
@@ -91,3 +91,17 @@ def test_programs_and_our_own_page_write(origin: str | None) -> None:
 
 def test_a_page_without_a_host_is_not_ours() -> None:
     assert origin_check(asked("POST", origin="http://"), 0) is not None
+
+
+def test_both_checks_in_one_say_what_each_says_whatever_came_before() -> None:
+    both = PageCheck("127.0.0.1")
+    for host, origin, expected in (
+        ("127.0.0.1:8000", None, 200),
+        ("127.0.0.1:8000", "http://evil.example", 403),  # by a Host that is known by now
+        ("127.0.0.1:8000", "http://127.0.0.1:8000", 200),
+        ("evil.example", None, 421),
+        ("evil.example", "http://evil.example", 421),
+        ("127.0.0.1:8000", None, 200),
+    ):
+        refusal = both(asked("POST", host=host, origin=origin), 0)
+        assert (200 if refusal is None else refusal.status) == expected
