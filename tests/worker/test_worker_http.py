@@ -276,9 +276,12 @@ def test_faults_that_make_no_sense_are_refused_and_named(body, named):
 
 def test_faults_are_not_for_web_pages_nor_for_names_from_outside():
     async def scenario(public, metrics):
-        for headers in ({"origin": "http://evil.example"}, {"host": "evil.example"}):
+        for headers, expected in (
+            ({"origin": "http://evil.example"}, (403, "forbidden")),
+            ({"host": "evil.example"}, (421, "misdirected_request")),
+        ):
             reply = await metrics.put("/faults", json={"slow_factor": 9}, headers=headers)
-            assert (reply.status_code, reply.json()["error"]["code"]) == (403, "forbidden")
+            assert (reply.status_code, reply.json()["error"]["code"]) == expected
         assert (await metrics.get("/faults")).json()["slow_factor"] == 1
 
     served(scenario)
