@@ -9,6 +9,8 @@ import json
 from http.client import HTTPConnection, HTTPException
 from urllib.parse import urlsplit
 
+from loadtests.internal import headers
+
 
 class NoFault(OSError):
     """A worker did not do it; the message says why."""
@@ -35,11 +37,14 @@ def _ask(method: str, url: str, within_s: float, body: object = None) -> None:
     connection = HTTPConnection(parts.hostname or "", parts.port or 80, timeout=within_s)
     try:
         data = None if body is None else json.dumps(body)
-        connection.request(method, "/faults", data, {"content-type": "application/json"} if data else {})
+        said = {"content-type": "application/json"} if data else {}
+        connection.request(method, "/faults", data, {**said, **headers()})
         status = connection.getresponse().status
     except (OSError, HTTPException) as error:
         raise NoFault(f"{url}/faults does not answer ({error or type(error).__name__})") from error
     finally:
         connection.close()
+    if status == 401:
+        raise NoFault(f"{url}/faults asks for the token: set DATA_DIR to the stack's folder, or INTERNAL_TOKEN")
     if status != 200:
         raise NoFault(f"{url}/faults answers with status {status}: is it a simulated worker, in a lab?")

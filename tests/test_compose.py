@@ -41,15 +41,43 @@ FROM_THE_IMAGE = {
     "worker-1",
     *MODEL_WORKERS,
 }  # their health check is in it
-LEAVES = {"seed", "model"}
+LEAVES = {"seed", "model", "secrets"}
 WITHOUT_HEALTH = LEAVES | {"locust"}
 
 every_service = pytest.mark.parametrize("name", sorted(SERVICES))
+every_service_of_ours = pytest.mark.parametrize("name", sorted(SETTINGS))
+INNER_TOKEN = "internal:/run/weir/internal:ro"
+PASSWORD = "database:/run/weir/database:ro"
+IN_THE_IMAGE = {"EMBED_MODEL_PATH"}
+FROM_A_FILE = {"INTERNAL_TOKEN"}  # INTERNAL_TOKEN_FILE has it, whoever made it
+OWN_SECRETS = {
+    "router": {"ADMIN_TOKEN"},
+    "governor": {"GOVERNOR_TOKENS", "GOVERNOR_UPSTREAM_KEY"},
+    "retrieval": {"CACHE_KEY_SECRET"},
+    "seed": {"CACHE_KEY_SECRET"},
+    "model": {"HF_TOKEN"},
+    "secrets": {"INTERNAL_TOKEN", "POSTGRES_PASSWORD", "GRAFANA_PASSWORD"},
+}
+SECRET = re.compile(r"KEY|TOKEN|SECRET|PASSWORD")
+
+
+def networks(service: dict[str, Any]) -> list[str]:
+    """None for what has no network at all."""
+    assert service.get("network_mode", "none") == "none"
+    return [] if "network_mode" in service else service["networks"]
 
 
 @every_service
 def test_only_loopback_ports_are_published(name):
-    assert all(port.startswith("127.0.0.1:") for port in SERVICES[name].get("ports", []))
+    """The router's moves with a variable that tells the router so."""
+    published = "${ROUTER_ADDRESS:-127.0.0.1}:" if name == "router" else "127.0.0.1:"
+    assert all(port.startswith(published) for port in SERVICES[name].get("ports", []))
+
+
+def test_the_router_judges_lab_mode_by_the_address_at_which_its_port_is_published():
+    environment = SERVICES["router"]["environment"]
+    assert environment["PUBLISHED_ADDRESS"] == "${ROUTER_ADDRESS:-127.0.0.1}"
+    assert environment["LAB_NETWORK"] == "false"
 
 
 @every_service
@@ -83,6 +111,104 @@ def test_every_variable_given_is_a_setting(name):
     assert SERVICES[name]["environment"].keys() - known == set()
 
 
+@every_service_of_ours
+def test_every_setting_of_a_service_reaches_its_container(name):
+    settings = {field.upper() for field in SETTINGS[name].model_fields}
+    assert settings - SERVICES[name]["environment"].keys() == (settings & (IN_THE_IMAGE | FROM_A_FILE))
+
+
+@every_service
+def test_no_container_holds_a_secret_of_another(name):
+    """No `env_file` of everything, and by name its own ones alone; what ends in _FILE says where, not what."""
+    service = SERVICES[name]
+    files = [file["path"] for file in service.get("env_file", [])]
+    assert files == (["${UPSTREAM_KEYS_FILE:-.env.upstreams}"] if name == "router" else [])
+    held = {each for each in service.get("environment", {}) if SECRET.search(each) and not each.endswith("_FILE")}
+    settings_of_size = {each for each in held if each.endswith("_TOKENS") and each != "GOVERNOR_TOKENS"}
+    per_token = {"SIM_PREFILL_MS_PER_TOKEN"}
+    assert held - settings_of_size - per_token == OWN_SECRETS.get(name, set())
+
+
+def test_each_secret_is_mounted_where_it_is_needed_alone():
+    def mounted(volume: str) -> set[str]:
+        return {name for name, each in SERVICES.items() if volume in map(str, each.get("volumes", []))}
+
+    assert mounted(INNER_TOKEN) == {*SETTINGS, "prometheus", "locust"}
+    assert mounted(PASSWORD) == {"postgres", "retrieval", "seed"}
+    assert mounted("grafana-password:/run/weir/grafana:ro") == {"grafana"}
+    for name in SETTINGS:
+        assert SERVICES[name]["environment"]["INTERNAL_TOKEN_FILE"] == "/run/weir/internal/token"
+
+
+def test_every_part_that_needs_a_secret_waits_until_it_is_made():
+    def waits(name: str) -> bool:
+        waited = SERVICES[name].get("depends_on", {})
+        return "secrets" in waited or any(waits(each) for each in waited)
+
+    needing = {name for name, each in SERVICES.items() if "/run/weir/" in str(each.get("volumes", ""))} - {"secrets"}
+    assert {name for name in needing if not waits(name)} == set()
+
+
+def test_what_makes_the_secrets_reaches_no_network_and_no_power():
+    service = SERVICES["secrets"]
+    assert service["network_mode"] == "none"
+    assert service["cap_drop"] == ["ALL"]
+    assert "cap_add" not in service
+
+
+def make_secrets(folder: Path, **given: str) -> dict[str, str]:
+    """The command itself, in this folder: what it leaves there."""
+    names = {"internal": "token", "database": "password", "grafana": "password"}
+    for name in names:
+        (folder / name).mkdir(exist_ok=True)
+    none = {"INTERNAL_TOKEN": "", "POSTGRES_PASSWORD": "", "GRAFANA_PASSWORD": ""}
+    script = SERVICES["secrets"]["command"][0].replace("$$", "$")
+    env = {"PATH": "/usr/bin:/bin", "FOLDER": str(folder), **none, **given}
+    subprocess.run([*SERVICES["secrets"]["entrypoint"], script], env=env, check=True)
+    assert {path.name for path in folder.rglob("*") if path.is_file()} == {"token", "password"}
+    assert all((folder / name / file).stat().st_mode & 0o777 == 0o644 for name, file in names.items())
+    return {name: (folder / name / file).read_text() for name, file in names.items()}
+
+
+def test_secrets_are_made_once_each_another_and_kept(tmp_path):
+    made = make_secrets(tmp_path)
+    assert all(re.fullmatch(r"[0-9a-f]{48}", secret) for secret in made.values())
+    assert len(set(made.values())) == 3
+    assert make_secrets(tmp_path) == made
+    (tmp_path / "other").mkdir()
+    assert not set(make_secrets(tmp_path / "other").values()) & set(made.values())
+
+
+def test_a_secret_that_is_set_is_the_one_that_counts(tmp_path):
+    made = make_secrets(tmp_path)
+    given = make_secrets(tmp_path, POSTGRES_PASSWORD="mine, and 'odd'", INTERNAL_TOKEN="t0ken-of-sixteen-characters")
+    assert given == {**made, "database": "mine, and 'odd'", "internal": "t0ken-of-sixteen-characters"}
+
+
+def test_there_is_no_default_password():
+    assert "POSTGRES_PASSWORD" not in SERVICES["postgres"]["environment"]
+    assert "GF_SECURITY_ADMIN_PASSWORD" not in SERVICES["grafana"]["environment"]
+    assert SERVICES["postgres"]["environment"]["POSTGRES_PASSWORD_FILE"] == "/run/weir/database/password"
+    assert SERVICES["grafana"]["environment"]["GF_SECURITY_ADMIN_PASSWORD__FILE"] == "/run/weir/grafana/password"
+
+
+def test_grafana_answers_by_one_name_so_that_no_page_is_rebound_to_it():
+    environment = SERVICES["grafana"]["environment"]
+    assert (environment["GF_SERVER_ENFORCE_DOMAIN"], environment["GF_SERVER_DOMAIN"]) == ("true", "127.0.0.1")
+    assert environment["GF_SERVER_ROOT_URL"].startswith("http://127.0.0.1:")
+
+
+@pytest.mark.parametrize("config", ["prometheus.yml", "prometheus.embedded.yml"])
+def test_prometheus_shows_the_token_to_every_part_of_ours(config):
+    jobs = yaml.safe_load((ROOT / "grafana" / config).read_text(encoding="utf-8"))["scrape_configs"]
+    files = {job["job_name"]: job.get("authorization", {}).get("credentials_file") for job in jobs}
+    expected = "/run/weir/internal/token" if config == "prometheus.yml" else "../.weir/internal-token"
+    assert {job: file for job, file in files.items() if job != "prometheus"} == dict.fromkeys(
+        ("router", "retrieval", "governor", "worker"), expected
+    )
+    assert files["prometheus"] is None
+
+
 @pytest.mark.parametrize("name", sorted(SETTINGS))
 def test_the_grace_exceeds_the_drain(name):
     grace = SERVICES[name]["stop_grace_period"].removeprefix("${STOP_GRACE_PERIOD:-").removesuffix("s}")
@@ -105,14 +231,14 @@ def test_a_stop_reaches_what_it_is_meant_for(name):
 
 def test_the_stores_are_reached_by_retrieval_alone_and_by_the_storm_bench_that_silences_one():
     assert COMPOSE["networks"]["store"]["internal"]
-    assert {name for name, service in SERVICES.items() if "store" in service["networks"]} == {
+    assert {name for name, service in SERVICES.items() if "store" in networks(service)} == {
         "postgres", "redis", "retrieval", "seed", "storm",
     }  # fmt: skip
 
 
 def test_only_those_with_a_page_or_an_api_reach_outside():
     inside = {name for name, network in COMPOSE["networks"].items() if (network or {}).get("internal")}
-    outside = {name for name, service in SERVICES.items() if set(service["networks"]) - inside}
+    outside = {name for name, service in SERVICES.items() if set(networks(service)) - inside}
     assert outside == {name for name, service in SERVICES.items() if "ports" in service} | {"model"}
 
 
@@ -153,9 +279,11 @@ def test_the_storm_bench_reaches_nothing_outside_and_is_reached_by_the_router_al
 
 
 def test_only_what_publishes_no_port_takes_faults_from_its_network():
-    trusting = {name for name, service in SERVICES.items() if service.get("environment", {}).get("LAB_NETWORK")}
-    assert trusting - {"router"} == {"worker-0", "worker-1", *MODEL_WORKERS, "model"}
-    assert not any("ports" in SERVICES[name] for name in trusting - {"router"})
+    trusting = {
+        name for name, service in SERVICES.items() if service.get("environment", {}).get("LAB_NETWORK") == "true"
+    }
+    assert trusting == {"worker-0", "worker-1", *MODEL_WORKERS}
+    assert not any("ports" in SERVICES[name] for name in trusting)
 
 
 def test_nothing_of_torch_is_built_or_started_without_a_profile():
@@ -174,8 +302,10 @@ def test_a_worker_with_a_model_does_not_fetch_it():
     """Weights come from outside, and what computes with them reaches nobody but the router."""
     for name in MODEL_WORKERS:
         assert SERVICES[name]["networks"] == ["fleet"]
-        assert SERVICES[name]["depends_on"] == {"model": {"condition": "service_completed_successfully"}}
-        assert SERVICES[name]["volumes"] == SERVICES["model"]["volumes"] == ["models:/models"]
+        done = {"condition": "service_completed_successfully"}
+        assert SERVICES[name]["depends_on"] == {"model": done, "secrets": done}
+        assert SERVICES["model"]["volumes"] == ["models:/models"]
+        assert SERVICES[name]["volumes"] == ["models:/models", INNER_TOKEN]
 
 
 def test_a_gpu_is_asked_for_by_the_profile_gpu_alone():

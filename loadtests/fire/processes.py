@@ -20,6 +20,8 @@ from typing import Any, TypeVar
 
 import uvloop
 
+from loadtests.internal import headers
+
 PR_SET_PDEATHSIG = 1
 READY_WITHIN_S = 60.0
 STOP_WITHIN_S = 5.0
@@ -166,7 +168,7 @@ async def until_ready(process: Process, url: str, within_s: float = READY_WITHIN
 
 
 def get(url: str) -> bytes:
-    """The body of a 200. Raises OSError for anything else."""
-    with urllib.request.urlopen(url, timeout=5) as answer:
+    """The body of a 200, with the token of the stack that runs, if there is one. Raises OSError for anything else."""
+    with urllib.request.urlopen(urllib.request.Request(url, headers=headers()), timeout=5) as answer:
         body: Any = answer.read()
         return bytes(body)

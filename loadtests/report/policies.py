@@ -18,6 +18,7 @@ from urllib.parse import urlsplit
 
 from loadtests.fire.processes import get
 from loadtests.fire.stand import Stand
+from loadtests.internal import headers
 from loadtests.peers.gateways import GATEWAYS, Deadlines, haproxy
 
 MECHANISMS = ("admission", "fairness", "cancellation")
@@ -94,7 +95,7 @@ def switch(stand: Stand, off: Sequence[str]) -> None:
     """These mechanisms off, the others on. Raises OSError where the router does not do it."""
     body = json.dumps({name: name not in off for name in MECHANISMS}).encode()
     request = urllib.request.Request(
-        f"{admin_url(stand)}/admin/policy", body, {"content-type": "application/json"}, method="POST"
+        f"{admin_url(stand)}/admin/policy", body, {"content-type": "application/json", **headers()}, method="POST"
     )
     with urllib.request.urlopen(request, timeout=WITHIN_S) as answer:
         answer.read()

@@ -88,6 +88,7 @@ def settings(folder: Path, ports: Mapping[str, int]) -> dict[str, str]:
         "DATA_DIR": str(folder / "data"),
         "TENANTS_FILE": str(tenants),
         "SEED_CORPUS": "none",
+        "INTERNAL_TOKEN": "none",  # HAProxy's clients ask the workers directly, and a stand is for this machine alone
         "WORKERS_COUNT": str(SHAPE.workers),
         "MAX_BATCH_SIZE": str(SHAPE.slots),
         "SIM_STEP_MS": f"{SHAPE.step_ms:g}",

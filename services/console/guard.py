@@ -8,10 +8,9 @@ can have pointed here (DNS rebinding): an address, `localhost`, or a name withou
 
 from __future__ import annotations
 
-from ipaddress import ip_address
-
-from services.runtime.addresses import names_loopback
+from services.runtime.addresses import is_fixed
 from services.runtime.errors import BadInput
+from services.runtime.hostcheck import is_own_origin
 from services.runtime.http import Exchange, Handler
 
 HEADER = b"x-weir-console"
@@ -32,28 +31,10 @@ def check_write(exchange: Exchange) -> None:
     host, origin = exchange.header(b"host"), exchange.header(b"origin")
     if exchange.header(HEADER) != b"1":
         raise _forbidden("what changes something needs the header `x-weir-console: 1`")
-    if origin is not None and origin.lower() not in _origins(host):
+    if origin is not None and not is_own_origin(origin, host):
         raise _forbidden("another site's page may not do this")
-    if host is not None and not _is_fixed(host):
+    if not is_fixed(host):
         raise _forbidden("what changes something is taken at an address or localhost only, not under this name")
-
-
-def _origins(host: bytes | None) -> tuple[bytes, ...]:
-    name = (host or b"").lower()
-    return (b"http://" + name, b"https://" + name) if name else ()
-
-
-def _is_fixed(host: bytes) -> bool:
-    """Whether this name can only mean this machine, or one of its own network."""
-    if names_loopback(host):
-        return True
-    name = host.decode("latin-1")
-    name = name if name.endswith("]") else name.rpartition(":")[0] or name
-    try:
-        ip_address(name.strip("[]"))
-    except ValueError:
-        return "." not in name
-    return True
 
 
 def _forbidden(message: str) -> BadInput:

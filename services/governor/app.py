@@ -13,6 +13,7 @@ from services.governor.metrics import GovernorMetrics
 from services.governor.server import Patience, Server
 from services.runtime.drain import Drain
 from services.runtime.front import LostLines
+from services.runtime.internal import inner_checks
 from services.runtime.keepalive import Pool
 from services.runtime.log import Log
 from services.runtime.serve import Process
@@ -53,6 +54,9 @@ def build(settings: GovernorSettings) -> Process:
         port=settings.governor_port,
         metrics_host=settings.metrics_host,
         metrics_port=settings.metrics_port,
+        metrics_checks=inner_checks(
+            settings.metrics_host, token=settings.shared_token, allowed_hosts=settings.allowed_hosts
+        ),
         drain_timeout_s=settings.drain_timeout_s,
         drain_delay_s=settings.drain_delay_s,
         watchdog_s=settings.watchdog_s,

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Literal
 
-from pydantic import Field, SecretStr, field_validator, model_validator
+from pydantic import Field, SecretStr, field_validator
 
 from services.governor.protocol import OTHERS_BYTES
 from services.governor.upload import MOST_PAYLOAD_BYTES
+from services.runtime.addresses import is_loopback
 from services.runtime.settings import ServiceSettings
 
 LEAST_TOKEN = 16
@@ -62,14 +64,20 @@ class GovernorSettings(ServiceSettings):
             raise ValueError(f"each has at least {LEAST_TOKEN} characters")
         return tokens
 
-    @model_validator(mode="after")
-    def _payloads_fit(self) -> GovernorSettings:
+    def contradictions(self) -> Iterator[str]:
+        """What is wrong with settings together."""
+        yield from super().contradictions()
         least = MOST_PAYLOAD_BYTES + self.governor_line_bytes + OTHERS_BYTES
         if self.governor_connection_bytes < least:
-            raise ValueError(
+            yield (
                 f"GOVERNOR_CONNECTION_BYTES must hold a payload of {MOST_PAYLOAD_BYTES:,} bytes, a line, and "
                 f"{OTHERS_BYTES:,} bytes of names: at least {least:,}"
             )
         if self.governor_total_bytes < self.governor_connection_bytes:
-            raise ValueError("GOVERNOR_TOTAL_BYTES must be at least GOVERNOR_CONNECTION_BYTES")
-        return self
+            yield "GOVERNOR_TOTAL_BYTES must be at least GOVERNOR_CONNECTION_BYTES"
+        if not (is_loopback(self.host) or self.tokens or self.inner_network):
+            yield (
+                f"HOST={self.host} is not loopback, and whoever reaches it may post jobs with this governor's key: "
+                "set GOVERNOR_TOKENS, or HOST=127.0.0.1, or INNER_NETWORK=true where only clients of yours reach it"
+            )
+        yield from self.inner_faults("METRICS_HOST")

@@ -20,6 +20,7 @@ from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
 from services.lab.governor import answers
+from services.lab.internal import shown
 from services.lab.ports import Port, holder
 
 LEAST_PYTHON = (3, 11)
@@ -245,12 +246,15 @@ def governor(address: str, *, expected: bool) -> Finding:
     return Finding("governor", Level.FAIL, f"{address}: no answer", "see its log; `weir down`, then `weir up`")
 
 
-async def worker(client: httpx2.AsyncClient, name: str, url: str, usual: Usual, *, expected: bool) -> Finding:
+async def worker(
+    client: httpx2.AsyncClient, name: str, url: str, usual: Usual, *, expected: bool, token: str = ""
+) -> Finding:
+    """`token`: what it asks of those who want its /status."""
     ready = await service(client, name, url, expected=expected)
     if ready.level is not Level.OK:
         return ready
     try:
-        told = (await client.get(f"{url}/status")).json()
+        told = (await client.get(f"{url}/status", headers=shown(token))).json()
         seen = f"{url}, {told['engine']}, {told['running']} of {told['slots']} slots busy, {told['waiting']} waiting"
         answer_s = usual.tokens * told.get("step_ms", 0.0) / 1000
     except (httpx2.HTTPError, ValueError, KeyError, TypeError, AttributeError):

@@ -146,6 +146,7 @@ def storm(
     list_them: Annotated[bool, typer.Option("--list", help="List the scenarios and their sliders.")] = False,
 ) -> None:
     """Start real load through the router of the stack that runs here, and watch it. Ctrl-C stops it."""
+    from services.lab.internal import token_of
     from services.lab.lease import running_stack
     from services.lab.storm import command
 
@@ -153,9 +154,9 @@ def storm(
     stack = running_stack(settings.folder)
     address = bench or (stack.storm_url if stack else "") or settings.storm_url
     if list_them or not scenario:
-        raise typer.Exit(command.list_scenarios(address, _console()))
+        raise typer.Exit(command.list_scenarios(address, _console(), token_of(settings)))
     wanted = command.Wanted(scenario, command.parse_sets(change or ()), report, beside)
-    raise typer.Exit(command.storm(wanted, address, _console()))
+    raise typer.Exit(command.storm(wanted, address, _console(), token_of(settings)))
 
 
 @keys.command()

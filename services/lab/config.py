@@ -5,8 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Literal
 
-from pydantic import Field
+from pydantic import Field, SecretStr
 
+from services.runtime.addresses import is_loopback
 from services.runtime.settings import ServiceSettings
 
 METRICS_OFFSET = 1000  # a part's metrics listen this far above its own port: 8000 and 9000, 8010 and 9010
@@ -14,6 +15,8 @@ GOVERNOR_METRICS_OFFSET = 1230  # but the governor's: 7777 and 9007
 STORM_METRICS_OFFSET = 918  # and the storm bench's: 8090 and 9008
 HIGHEST_PORT = 65535 - METRICS_OFFSET
 EVERYWHERE = ("0.0.0.0", "::")
+LOOPBACK = "127.0.0.1"
+TOKEN_FILE = "internal-token"
 
 
 class LabSettings(ServiceSettings):
@@ -26,6 +29,9 @@ class LabSettings(ServiceSettings):
     )
     storm_port: int = Field(
         8090, ge=1, le=65535 - STORM_METRICS_OFFSET, description="port of the storm bench; its metrics 918 above"
+    )
+    governor_tokens: SecretStr = Field(
+        SecretStr(""), description="tokens of the governor's clients; with them it listens on HOST, as the router does"
     )
     governor_upstream_url: str = Field("", description="where its payloads are posted; empty for this stack's router")
     worker_port: int = Field(8010, ge=1, le=HIGHEST_PORT, description="port of the first worker; the others follow")
@@ -72,17 +78,27 @@ class LabSettings(ServiceSettings):
 
     @property
     def worker_urls(self) -> list[str]:
-        return [f"http://{self.reach}:{port}" for port in self.worker_ports]
+        return [f"http://{reached_at(self.inner_host)}:{port}" for port in self.worker_ports]
+
+    @property
+    def inner_host(self) -> str:
+        """Where the parts listen that are for this stack alone: HOST, if only this machine reaches it."""
+        return self.host if is_loopback(self.host) else LOOPBACK
+
+    @property
+    def governor_host(self) -> str:
+        """HOST with GOVERNOR_TOKENS: its clients have a token to show then."""
+        return self.host if self.governor_tokens.get_secret_value() else self.inner_host
 
     @property
     def reach(self) -> str:
         """Where we find what listens on `host`."""
-        return _reach(self.host)
+        return reached_at(self.host)
 
     @property
     def metrics_reach(self) -> str:
         """The same for `metrics_host`."""
-        return _reach(self.metrics_host)
+        return reached_at(self.metrics_host)
 
     @property
     def router_url(self) -> str:
@@ -90,18 +106,24 @@ class LabSettings(ServiceSettings):
 
     @property
     def retrieval_url(self) -> str:
-        return f"http://{self.reach}:{self.retrieval_port}"
+        return f"http://{reached_at(self.inner_host)}:{self.retrieval_port}"
 
     @property
     def storm_url(self) -> str:
-        return f"http://{self.reach}:{self.storm_port}"
+        return f"http://{reached_at(self.inner_host)}:{self.storm_port}"
 
     @property
     def governor_address(self) -> str:
         """No URL: its protocol is not HTTP."""
-        return f"{self.reach}:{self.governor_port}"
+        return f"{reached_at(self.governor_host)}:{self.governor_port}"
+
+    @property
+    def token_file(self) -> Path:
+        """Where `weir up` writes INTERNAL_TOKEN, for tools of the same user."""
+        return self.folder / TOKEN_FILE
 
 
-def _reach(host: str) -> str:
+def reached_at(host: str) -> str:
+    """Where we find what listens on this address."""
     reached = "127.0.0.1" if host in EVERYWHERE else host
     return f"[{reached}]" if ":" in reached else reached

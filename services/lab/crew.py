@@ -23,6 +23,7 @@ from rich.text import Text
 from services.lab.child import Child
 from services.lab.display import display_for
 from services.lab.errors import LabError, complain
+from services.lab.internal import shown
 from services.lab.parts import Part
 from services.lab.supervisor import Supervisor, raise_if_dead
 from services.runtime.settings import environment
@@ -91,7 +92,7 @@ class Crew:
         async with httpx2.AsyncClient(timeout=2.0, trust_env=False) as client:
             while (now := loop.time()) < began_s + within_s:
                 raise_if_dead(child)
-                ready, said = await _look(client, part.ready_url, said)
+                ready, said = await _look(client, part, said)
                 if ready:
                     return
                 if now - said_at >= SAY_EVERY_S:
@@ -140,10 +141,10 @@ class Crew:
             asyncio.get_running_loop().add_signal_handler(number, received)
 
 
-async def _look(client: httpx2.AsyncClient, url: str, said: str) -> tuple[bool, str]:
+async def _look(client: httpx2.AsyncClient, part: Part, said: str) -> tuple[bool, str]:
     """Whether it is ready, and what it said last."""
     try:
-        reply = await client.get(url)
+        reply = await client.get(part.ready_url, headers=shown(part.env.get("INTERNAL_TOKEN", "")))
     except httpx2.HTTPError:
         return False, said
     return reply.status_code == 200, reply.text[:200]

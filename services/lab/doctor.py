@@ -17,6 +17,7 @@ from services.lab import checks, devices, parts, postgres, valkey
 from services.lab.checks import Finding, Level, Usual
 from services.lab.config import LabSettings
 from services.lab.errors import LabError
+from services.lab.internal import token_of
 from services.lab.lease import running_stack
 from services.lab.ports import taken
 
@@ -80,12 +81,12 @@ async def stores(settings: LabSettings) -> list[Finding]:
 
 
 async def services(settings: LabSettings) -> list[Finding]:
-    expected = running_stack(settings.folder) is not None
+    expected, token = running_stack(settings.folder) is not None, token_of(settings)
     usual = Usual(settings.default_max_tokens, settings.admission_safety_margin * settings.default_slo_ms / 1000)
     async with httpx2.AsyncClient(timeout=10.0, trust_env=False) as client:
         found = await asyncio.gather(
             *(
-                checks.worker(client, f"worker-{index}", url, usual, expected=expected)
+                checks.worker(client, f"worker-{index}", url, usual, expected=expected, token=token)
                 for index, url in enumerate(settings.worker_urls)
             ),
             checks.service(client, "retrieval", settings.retrieval_url, expected=expected),

@@ -131,7 +131,7 @@ def clear(folder: Path) -> list[str]:
     removed = [name for name in KEPT_FOLDERS if (folder / name).exists()]
     for name in removed:
         shutil.rmtree(folder / name)
-    for name in ("weir.pid", "stack.json"):
+    for name in ("weir.pid", "stack.json", "internal-token"):
         (folder / name).unlink(missing_ok=True)
     with contextlib.suppress(OSError):
         folder.rmdir()

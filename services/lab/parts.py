@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from services.lab.config import GOVERNOR_METRICS_OFFSET, METRICS_OFFSET, STORM_METRICS_OFFSET, LabSettings
+from services.lab.config import GOVERNOR_METRICS_OFFSET, METRICS_OFFSET, STORM_METRICS_OFFSET, LabSettings, reached_at
 from services.lab.ports import Port
 
 
@@ -33,16 +33,20 @@ def worker_name(index: int, prefix: str = "worker") -> str:
     return f"{prefix}-{index}"
 
 
-def workers(settings: LabSettings, placed: Sequence[str] = (), *, prefix: str = "worker") -> list[Part]:
-    """The workers of this machine. `placed`: the device of each, where they load a model."""
+def workers(settings: LabSettings, placed: Sequence[str] = (), *, prefix: str = "worker", host: str = "") -> list[Part]:
+    """The workers of this machine. `placed`: the device of each, where they load a model.
+
+    `host`: the address on which they listen, where that is not this stack's own.
+    """
+    listens = host or settings.inner_host
     return [
-        worker(settings, worker_name(index, prefix), port, placed[index] if placed else "")
+        worker(settings, worker_name(index, prefix), port, placed[index] if placed else "", listens)
         for index, port in enumerate(settings.worker_ports)
     ]
 
 
-def worker(settings: LabSettings, name: str, port: int, device: str) -> Part:
-    part = _part(settings, name, "services.worker", "WORKER_PORT", port, WORKER_NAME=name)
+def worker(settings: LabSettings, name: str, port: int, device: str, host: str) -> Part:
+    part = _part(settings, name, "services.worker", "WORKER_PORT", port, host, WORKER_NAME=name)
     if not settings.loads_a_model:
         return part
     env = {**part.env, "ENGINE": settings.engine, "DEVICE": device, "MODEL_CACHE_DIR": str(settings.models)}
@@ -51,7 +55,8 @@ def worker(settings: LabSettings, name: str, port: int, device: str) -> Part:
 
 def retrieval(settings: LabSettings, postgres_url: str, redis_url: str) -> Part:
     stores = {"POSTGRES_URL": postgres_url, "REDIS_URL": redis_url}
-    return _part(settings, "retrieval", "services.retrieval", "RETRIEVAL_PORT", settings.retrieval_port, **stores)
+    port, host = settings.retrieval_port, settings.inner_host
+    return _part(settings, "retrieval", "services.retrieval", "RETRIEVAL_PORT", port, host, **stores)
 
 
 def router(settings: LabSettings) -> Part:
@@ -60,14 +65,14 @@ def router(settings: LabSettings) -> Part:
         peers["STORM_URL"] = settings.storm_url
     if settings.own_workers:
         peers["WORKERS"] = ",".join(settings.worker_urls)
-    return _part(settings, "router", "services.router", "ROUTER_PORT", settings.router_port, **peers)
+    return _part(settings, "router", "services.router", "ROUTER_PORT", settings.router_port, settings.host, **peers)
 
 
 def governor(settings: LabSettings, router_url: str) -> Part:
     """Before this router, if nothing else is set. Its port speaks no HTTP, and its metrics answer once it listens."""
-    variable, port = "GOVERNOR_PORT", settings.governor_port
+    variable, port, host = "GOVERNOR_PORT", settings.governor_port, settings.governor_host
     upstream = settings.governor_upstream_url or f"{router_url}/v1/completions"
-    part = _part(settings, "governor", "services.governor", variable, port, GOVERNOR_UPSTREAM_URL=upstream)
+    part = _part(settings, "governor", "services.governor", variable, port, host, GOVERNOR_UPSTREAM_URL=upstream)
     return replace(part, look_at=f"http://{settings.metrics_reach}:{port + metrics_offset(variable)}/metrics")
 
 
@@ -83,7 +88,8 @@ def storm(settings: LabSettings, redis_url: str) -> Part:
     }
     if settings.own_workers:
         env["WORKERS"] = ",".join(settings.worker_urls)
-    return _part(settings, "storm", "services.lab.storm", "STORM_PORT", settings.storm_port, **env)
+    port, host = settings.storm_port, settings.inner_host
+    return _part(settings, "storm", "services.lab.storm", "STORM_PORT", port, host, **env)
 
 
 def metrics_offset(variable: str) -> int:
@@ -91,9 +97,21 @@ def metrics_offset(variable: str) -> int:
     return {"GOVERNOR_PORT": GOVERNOR_METRICS_OFFSET, "STORM_PORT": STORM_METRICS_OFFSET}.get(variable, METRICS_OFFSET)
 
 
-def _part(settings: LabSettings, name: str, module: str, variable: str, port: int, **env: str) -> Part:
-    own = {variable: str(port), "METRICS_PORT": str(port + metrics_offset(variable))}
-    return Part(name, module, settings.reach, port, {**env, **own})
+def _part(settings: LabSettings, name: str, module: str, variable: str, port: int, host: str, **env: str) -> Part:
+    own = {
+        "HOST": host,
+        variable: str(port),
+        "METRICS_HOST": settings.metrics_host,
+        "METRICS_PORT": str(port + metrics_offset(variable)),
+        **internal_token(settings),
+    }
+    return Part(name, module, reached_at(host), port, {**env, **own})
+
+
+def internal_token(settings: LabSettings) -> dict[str, str]:
+    """INTERNAL_TOKEN for a child process; nothing where none is asked for."""
+    token = settings.shared_token.decode("ascii")
+    return {"INTERNAL_TOKEN": token} if token else {}
 
 
 def ports(settings: LabSettings) -> Iterator[Port]:
@@ -102,25 +120,27 @@ def ports(settings: LabSettings) -> Iterator[Port]:
         yield Port("PostgreSQL", "EMBEDDED_POSTGRES_PORT", "127.0.0.1", settings.embedded_postgres_port)
     if not settings.redis_url:
         yield Port("Valkey", "EMBEDDED_REDIS_PORT", "127.0.0.1", settings.embedded_redis_port)
+    inner = settings.inner_host
     services = [
-        ("retrieval", "RETRIEVAL_PORT", settings.retrieval_port),
-        ("router", "ROUTER_PORT", settings.router_port),
-        ("governor", "GOVERNOR_PORT", settings.governor_port),
+        ("retrieval", "RETRIEVAL_PORT", settings.retrieval_port, inner),
+        ("router", "ROUTER_PORT", settings.router_port, settings.host),
+        ("governor", "GOVERNOR_PORT", settings.governor_port, settings.governor_host),
     ]
     if settings.tenants_file is None:
-        services.append(("storm", "STORM_PORT", settings.storm_port))
-    yield from worker_ports(settings)
-    for name, variable, number in services:
-        yield from _own_and_metrics(settings, name, variable, number)
+        services.append(("storm", "STORM_PORT", settings.storm_port, inner))
+    yield from worker_ports(settings, inner)
+    for name, variable, number, host in services:
+        yield from _own_and_metrics(settings, name, variable, number, host)
 
 
-def worker_ports(settings: LabSettings) -> Iterator[Port]:
+def worker_ports(settings: LabSettings, host: str) -> Iterator[Port]:
+    """Those of the workers, which listen on this address."""
     for index, number in enumerate(settings.worker_ports):
-        yield from _own_and_metrics(settings, worker_name(index), "WORKER_PORT", number)
+        yield from _own_and_metrics(settings, worker_name(index), "WORKER_PORT", number, host)
 
 
-def _own_and_metrics(settings: LabSettings, name: str, variable: str, number: int) -> Iterator[Port]:
-    yield Port(name, variable, settings.host, number)
+def _own_and_metrics(settings: LabSettings, name: str, variable: str, number: int, host: str) -> Iterator[Port]:
+    yield Port(name, variable, host, number)
     yield Port(f"{name}'s metrics", variable, settings.metrics_host, number + metrics_offset(variable))
 
 

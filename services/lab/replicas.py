@@ -32,8 +32,10 @@ def run(settings: LabSettings, console: Console, *, prefix: str) -> int:
     last = settings.worker_ports[-1]
     if last > HIGHEST_PORT:
         raise LabError(f"The last worker would listen on {last}, and its metrics above 65535: choose a lower --port.")
+    if faults := list(settings.inner_faults("HOST", "METRICS_HOST")):
+        raise LabError("The workers would be open to whoever reaches them.", notes=tuple(faults))
     devices.refuse(settings)
-    refuse_taken(parts.worker_ports(settings), lambda conflicts: another_way(settings, conflicts))
+    refuse_taken(parts.worker_ports(settings, settings.host), lambda conflicts: another_way(settings, conflicts))
     return asyncio.run(Replicas(settings, console, prefix).run())
 
 
@@ -59,13 +61,14 @@ class Replicas:
 
     async def _start(self) -> None:
         placed = await devices.placed(self._settings)
-        workers = parts.workers(self._settings, placed, prefix=self._prefix)
+        workers = parts.workers(self._settings, placed, prefix=self._prefix, host=self._settings.host)
         await together(*(self._crew.serve(worker, ALL) for worker in workers))
 
     def _ending(self) -> RenderableType:
         """The line that a router needs, whole, so that it can be copied."""
         settings = self._settings
-        lines = [Text(f"WORKERS={','.join(settings.worker_urls)}", style="cyan", overflow="fold")]
+        urls = ",".join(f"http://{settings.reach}:{port}" for port in settings.worker_ports)
+        lines = [Text(f"WORKERS={urls}", style="cyan", overflow="fold")]
         if settings.host in EVERYWHERE:
             lines.append(Text("For a router elsewhere: this machine's address in place of 127.0.0.1.", style="dim"))
         lines.append(Text(f"logs: {self._crew.logs}   Ctrl-C finishes what runs, and stops.", style="dim"))

@@ -24,6 +24,7 @@ from services.lab import devices, parts, seed
 from services.lab.config import LabSettings
 from services.lab.crew import Crew, Story
 from services.lab.errors import LabError
+from services.lab.internal import kept, with_token
 from services.lab.lease import Lease, StackNote
 from services.lab.ports import Port, refuse_taken
 from services.lab.postgres import EmbeddedPostgres
@@ -44,7 +45,9 @@ def up(settings: LabSettings, console: Console) -> int:
         refuse_taken_ports(settings)
         if settings.own_workers:
             devices.refuse(settings)
-        return asyncio.run(Stack(settings, lease, console).run())
+        settings = with_token(settings)
+        with kept(settings):
+            return asyncio.run(Stack(settings, lease, console).run())
 
 
 def refuse_taken_ports(settings: LabSettings) -> None:

@@ -31,7 +31,7 @@ def addresses(settings: LabSettings) -> RenderableType:
         ("openai", f"{url}/v1", "base_url of any OpenAI client; any key will do, without TENANTS_FILE"),
         ("API", f"{url}/docs", "every route"),
         ("governor", settings.governor_address, "a hard cap over TCP: weir governor send FILE"),
-        ("metrics", metrics, "Prometheus text"),
+        ("metrics", metrics, f"Prometheus text, for {_asked(settings)}"),
         ("logs", str(_short(settings.folder / "logs")), "one file per part"),
     )
 
@@ -62,6 +62,11 @@ def _lines(*rows: tuple[str, str, str]) -> RenderableType:
     for row in rows:
         grid.add_row(*row)
     return grid
+
+
+def _asked(settings: LabSettings) -> str:
+    """Whom the listeners behind the router answer."""
+    return f"the token in {_short(settings.token_file)}" if settings.shared_token else "this machine"
 
 
 def _short(path: Path) -> Path:

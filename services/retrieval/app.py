@@ -26,6 +26,7 @@ from services.retrieval.semantic import Semantic
 from services.retrieval.store import Store
 from services.retrieval.warming import Warming
 from services.runtime.drain import Drain
+from services.runtime.internal import inner_checks, is_health
 from services.runtime.log import Log
 from services.runtime.serve import Process, from_settings
 from services.runtime.service import Service
@@ -96,6 +97,7 @@ def build(settings: RetrievalSettings, model: Path, *, embeds: Model | None = No
         library.stop()
         await store.stop()
 
+    token = settings.shared_token
     return from_settings(
         settings,
         name=NAME,
@@ -106,6 +108,8 @@ def build(settings: RetrievalSettings, model: Path, *, embeds: Model | None = No
         registry=registry,
         log=log,
         drain=drain,
+        checks=inner_checks(settings.host, token=token, allowed_hosts=settings.allowed_hosts, is_open=is_health),
+        metrics_checks=inner_checks(settings.metrics_host, token=token, allowed_hosts=settings.allowed_hosts),
         start=start,
         stop=stop,
     )
@@ -135,7 +139,7 @@ def writers(settings: RetrievalSettings, *, may_connect: Callable[[], bool]) -> 
 
 async def _session(settings: RetrievalSettings, application: str) -> Session:
     timeout_s = settings.postgres_connect_timeout_s
-    connection = await connect(settings.postgres_url, timeout_s=timeout_s, application=application)
+    connection = await connect(settings.database_url, timeout_s=timeout_s, application=application)
     return Session(connection, pooled=True)
 
 

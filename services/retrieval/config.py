@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from pydantic import Field, SecretStr, field_validator, model_validator
+from collections.abc import Iterator
+from pathlib import Path
+from urllib.parse import quote, urlsplit, urlunsplit
+
+from pydantic import Field, SecretStr, field_validator
 
 from services.runtime.settings import ServiceSettings
 
@@ -20,6 +24,7 @@ class RetrievalSettings(ServiceSettings):
         pattern=r"^postgres(ql)?://",
         description="PostgreSQL with pgvector, the store of documents",
     )
+    postgres_password_file: Path | None = Field(None, description="file with the password, where POSTGRES_URL has none")
     redis_url: str = Field(
         "redis://127.0.0.1:6379/0", pattern=r"^(rediss?|unix)://", description="Redis or Valkey, the cache"
     )
@@ -78,8 +83,30 @@ class RetrievalSettings(ServiceSettings):
             raise ValueError(f"a secret has at least {LEAST_SECRET} characters")
         return secret
 
-    @model_validator(mode="after")
-    def _chunks_advance(self) -> RetrievalSettings:
+    @property
+    def database_url(self) -> str:
+        """POSTGRES_URL with the password of POSTGRES_PASSWORD_FILE. Raises ValueError."""
+        return self.postgres_url if self.postgres_password_file is None else self._with_password()
+
+    def _with_password(self) -> str:
+        file, parts = self.postgres_password_file, urlsplit(self.postgres_url)
+        assert file is not None
+        if parts.password:
+            raise ValueError("POSTGRES_PASSWORD_FILE: POSTGRES_URL has a password, too: take one of them")
+        try:
+            password = quote(file.read_text(encoding="utf-8").strip(), safe="")
+        except (OSError, UnicodeDecodeError) as error:
+            raise ValueError(f"POSTGRES_PASSWORD_FILE: {file} cannot be read: {error}") from None
+        user, _, address = parts.netloc.rpartition("@")
+        return urlunsplit(parts._replace(netloc=f"{user or 'weir'}:{password}@{address}"))
+
+    def contradictions(self) -> Iterator[str]:
+        """What is wrong with settings together."""
+        yield from super().contradictions()
+        try:
+            _ = self.database_url
+        except ValueError as fault:
+            yield str(fault)
         if self.chunk_overlap_tokens * 2 > self.chunk_tokens:
-            raise ValueError("CHUNK_OVERLAP_TOKENS may be at most half of CHUNK_TOKENS")
-        return self
+            yield "CHUNK_OVERLAP_TOKENS may be at most half of CHUNK_TOKENS"
+        yield from self.inner_faults("HOST", "METRICS_HOST")

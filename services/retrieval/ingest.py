@@ -36,7 +36,7 @@ from services.retrieval.progress import Reembedded, Reporter, Shown, Summary, re
 from services.retrieval.reembed import Completing, forget_others, reembed
 from services.retrieval.vectors import COLUMN_DIMENSIONS, Vectors, unfit
 from services.retrieval.writing import Corpus
-from services.runtime.settings import load
+from services.runtime.settings import NO_LISTENER, load
 
 EXIT_FAILED = 1
 EXIT_SKIPPED_SOME = 3
@@ -57,7 +57,7 @@ async def opened(settings: RetrievalSettings) -> AsyncIterator[tuple[MiniLM, Any
         shape_of(folder, chunk_tokens=settings.chunk_tokens)
         model = MiniLM(folder)
         timeout_s = settings.postgres_connect_timeout_s
-        connection = await connect(settings.postgres_url, timeout_s=timeout_s, application="weir-ingest")
+        connection = await connect(settings.database_url, timeout_s=timeout_s, application="weir-ingest")
     except ModelUnusable as error:
         raise IngestFailed(str(error)) from None
     except (OSError, asyncpg.PostgresError, asyncpg.InterfaceError, SchemaTooNew) as error:
@@ -138,7 +138,7 @@ def command(
         raise typer.BadParameter("first --reembed, then, when every service has the model, --forget-others")
     if (reembed or forget_others) == bool(paths):
         raise typer.BadParameter("either paths, or --reembed, or --forget-others", param_hint="PATHS")
-    settings = load(RetrievalSettings)
+    settings = load(RetrievalSettings, **NO_LISTENER)
     report = reporter(progress)
     logging.getLogger("pypdf").setLevel(logging.CRITICAL)  # it talks about damage that it repairs
     if paths:

@@ -17,7 +17,7 @@ from services.router.deciding.sizing import Sizes
 from services.router.observing.holdings import Holdings
 from services.router.observing.journal import Journal
 from services.router.observing.metrics import RouterMetrics
-from services.router.operating.admin import AdminApp
+from services.router.operating.admin import AdminApp, has_its_own_key
 from services.router.operating.adminkey import AdminKey
 from services.router.operating.policy import Switches
 from services.router.operating.reloading import Reloading
@@ -35,6 +35,8 @@ from services.router.workers.connect import connect
 from services.router.workers.fleet import Fleet
 from services.router.workers.prober import Prober
 from services.runtime.drain import Drain
+from services.runtime.hostcheck import PageCheck
+from services.runtime.internal import inner_checks
 from services.runtime.log import Log
 from services.runtime.serve import Process, from_settings
 from services.runtime.service import Readiness, Service
@@ -46,16 +48,21 @@ EAGER = ("/ask", "/v1/chat/completions", "/v1/completions")  # refused, they end
 def build(settings: RouterSettings) -> Process:
     """A router that listens when the process is run."""
     log, drain, registry, rng = Log("router", settings.log_level), Drain(), new_registry(), Random()
+    shared_token, lab = settings.shared_token, settings.tenants_file is None
     tenants = tenants_of(settings)
     metrics = RouterMetrics(registry)
-    fleet = Fleet([connect(spec, settings.max_inflight) for spec in settings.worker_specs()], rng)
+    fleet = Fleet([connect(spec, settings.max_inflight, shared_token) for spec in settings.worker_specs()], rng)
     prober = Prober(fleet, settings.probe_interval_s, log, rng)
     dispatcher = Dispatcher(scheduler(settings, tenants, rng), fleet, InflightCap(settings.max_inflight), rng)
     dispatcher.configure(tenants.specs())
     registry.register(Holdings(dispatcher, lambda id: id if tenants.get(id) else OTHER))
     for tenant in (*tenants.ids(), OTHER):
         metrics.expect(tenant)
-    retrieval = RetrievalClient(settings.retrieval_url, max_connections=settings.max_queue_size + settings.max_inflight)
+    retrieval = RetrievalClient(
+        settings.retrieval_url,
+        max_connections=settings.max_queue_size + settings.max_inflight,
+        token=shared_token,
+    )
     watch = RetrievalWatch(retrieval)
     journal = Journal()
     orphans = Orphans(metrics, journal, hold_s=2 * settings.max_deadline_ms / 1000)
@@ -77,18 +84,16 @@ def build(settings: RouterSettings) -> Process:
     drain.on_begin(dispatcher.drain)
 
     def ready() -> Readiness:
-        up = [worker.name for worker in fleet.workers if worker.live]
-        degraded = [f"worker {worker.name}" for worker in fleet.workers if worker.name not in up]
-        return Readiness(bool(up), {"workers": up, "degraded": degraded + watch.lacking})
+        return readiness(fleet, watch.lacking, named=lab)
 
-    lab, token = settings.tenants_file is None, settings.admin_token.get_secret_value()
-    key = None if lab else AdminKey(settings.metrics_host, token)
+    admin_key = AdminKey(settings.metrics_host, settings.admin_token.get_secret_value().encode() or shared_token, log)
+    key = None if lab else admin_key
     more = storm_routes(settings)
     if lab:
         more["POST", POLICY] = answering(switches.turn)
     console = console_routes(pipeline, log, lab=lab, key=key, more=more)
     admin = AdminApp(
-        registry, dispatcher, tenants, drain, switches, log, host=settings.metrics_host, token=token,
+        registry, dispatcher, tenants, drain, switches, log, admin_key,
         console=None if lab else Service("console", console, ready=ready, log=log, drain=drain),
     )  # fmt: skip
 
@@ -120,6 +125,10 @@ def build(settings: RouterSettings) -> Process:
             eager=EAGER,
         ),
         metrics=admin,
+        checks=(PageCheck(settings.host, settings.allowed_hosts),) if lab else (),
+        metrics_checks=inner_checks(
+            settings.metrics_host, token=shared_token, allowed_hosts=settings.allowed_hosts, is_open=has_its_own_key
+        ),
         registry=registry,
         log=log,
         drain=drain,
@@ -127,6 +136,16 @@ def build(settings: RouterSettings) -> Process:
         stop=stop,
         reload=Reloading(settings, tenants, dispatcher, prober, metrics, log).begin,
     )
+
+
+def readiness(fleet: Fleet, lacking: list[str], *, named: bool) -> Readiness:
+    """The body of /health/ready, which needs no key: workers by name in lab mode, and as counts otherwise."""
+    up = [worker.name for worker in fleet.workers if worker.live]
+    down = [f"worker {worker.name}" for worker in fleet.workers if worker.name not in up]
+    if not named:
+        told = [f"{len(down)} of {len(fleet.workers)} workers"] if down else []
+        return Readiness(bool(up), {"workers": len(up), "degraded": told + lacking})
+    return Readiness(bool(up), {"workers": up, "degraded": down + lacking})
 
 
 def tenants_of(settings: RouterSettings) -> Tenants:

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Self
 
-from pydantic import Field, SecretStr, model_validator
+from pydantic import Field, SecretStr, field_validator
 
 from services.core.policies import Policies
 from services.router.tenancy import exposure, tenantsfile
 from services.router.workers import workersfile
 from services.router.workers.workersfile import WorkerSpec
+from services.runtime.internaltoken import LEAST_CHARS
 from services.runtime.settings import ServiceSettings
 
 
@@ -28,6 +28,9 @@ class RouterSettings(ServiceSettings):
     tenants_file: Path | None = Field(None, description="YAML list of tenants and their keys; without it: lab mode")
     lab_network: bool = Field(
         False, description="nobody but this machine reaches HOST, whatever it is: lab mode and example keys are allowed"
+    )
+    published_address: str = Field(
+        "", description="address at which a container's port is published: it counts instead of HOST for lab mode"
     )
     retrieval_url: str = Field("http://127.0.0.1:8001", description="address of the retrieval service")
     storm_url: str = Field(
@@ -73,25 +76,33 @@ class RouterSettings(ServiceSettings):
         SecretStr(""), description="bearer token of /admin; required where METRICS_HOST is not loopback"
     )
 
-    @model_validator(mode="after")
-    def _agrees(self) -> Self:
-        faults = [text for wrong, text in self._contradictions() if wrong]
+    def contradictions(self) -> Iterator[str]:
+        """What is wrong with settings together."""
+        yield from super().contradictions()
+        if self.default_slo_ms > self.max_deadline_ms:
+            yield "DEFAULT_SLO_MS exceeds MAX_DEADLINE_MS"
+        if self.tenant_queue_size > self.max_queue_size:
+            yield "TENANT_QUEUE_SIZE exceeds MAX_QUEUE_SIZE"
         looks: list[Callable[[], object]] = [self.worker_specs, self._exposure, lambda: self.policies]
-        faults += [str(fault) for look in looks if (fault := self._fault_of(look))]
-        if faults:
-            raise ValueError("\n  ".join(faults))
-        return self
+        yield from (str(fault) for look in looks if (fault := self._fault_of(look)))
+        yield from self.inner_faults("METRICS_HOST")
 
-    def _contradictions(self) -> list[tuple[bool, str]]:
-        return [
-            (self.default_slo_ms > self.max_deadline_ms, "DEFAULT_SLO_MS exceeds MAX_DEADLINE_MS"),
-            (self.tenant_queue_size > self.max_queue_size, "TENANT_QUEUE_SIZE exceeds MAX_QUEUE_SIZE"),
-        ]
+    @property
+    def lab(self) -> exposure.Lab:
+        """Where this router listens, as far as lab mode and example keys are concerned."""
+        return exposure.Lab(self.host, self.published_address, self.lab_network)
+
+    @field_validator("admin_token")
+    @classmethod
+    def _token_is_not_guessed(cls, token: SecretStr) -> SecretStr:
+        if 0 < len(token.get_secret_value()) < LEAST_CHARS:
+            raise ValueError(f"a token has at least {LEAST_CHARS} characters")
+        return token
 
     def _exposure(self) -> None:
         """What the tenants file says, and whom this address lets in. Raises ValueError."""
         listed = None if self.tenants_file is None else tenantsfile.read(self.tenants_file, self.max_deadline_ms)
-        fault = exposure.fault(self.host, self.lab_network, listed)
+        fault = exposure.fault(self.lab, listed)
         if fault is not None:
             raise ValueError(fault)
 

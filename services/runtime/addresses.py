@@ -1,4 +1,4 @@
-"""Which addresses only this machine reaches."""
+"""Which addresses only this machine reaches, and which names cannot be pointed here from outside."""
 
 from __future__ import annotations
 
@@ -15,12 +15,32 @@ def is_loopback(host: str) -> bool:
     return (mapped or address).is_loopback
 
 
-def names_loopback(host: bytes | None) -> bool:
-    """Whether the client knows us by a name that cannot have been pointed here from outside (DNS rebinding)."""
-    if host is None:
-        return True
-    name = host.decode("latin-1")
+def name_of(host: bytes) -> str:
+    """The name in a Host header: without port, brackets and the final dot, in lower case."""
+    name = host.decode("latin-1").lower()
     if not name.endswith("]"):
         head, colon, port = name.rpartition(":")
         name = head if colon and port.isdigit() else name
-    return is_loopback(name)
+    if name.startswith("[") and name.endswith("]"):
+        return name[1:-1]
+    return name.removesuffix(".")
+
+
+def names_loopback(host: bytes | None) -> bool:
+    """Whether the client knows us by a name that cannot have been pointed here from outside (DNS rebinding)."""
+    return host is None or is_loopback(name_of(host))
+
+
+def is_fixed(host: bytes | None) -> bool:
+    """Whether this Host can mean this machine or its own network only: an address, localhost, a name without a dot.
+
+    DNS rebinding needs a name in a zone that the attacker serves; the names of containers have no dot.
+    """
+    if host is None:
+        return True
+    name = name_of(host)
+    try:
+        ip_address(name)
+    except ValueError:
+        return bool(name) and "." not in name
+    return True

@@ -32,6 +32,8 @@ from urllib.parse import urlsplit
 
 import httptools
 
+from services.runtime.framing import block
+from services.runtime.internaltoken import authorization
 from services.runtime.outbox import Outbox
 from services.runtime.upstream import AnswerTooLarge, ConnectionLost, NoDescriptors, PoolFull, Truncated, UpstreamError
 
@@ -326,13 +328,19 @@ class Reply:
 class Pool:
     """Keep-alive connections to one server. `max_connections` bounds those in use; asking for more raises.
 
-    At most `max_idle` are kept, each for `idle_s` seconds.
+    At most `max_idle` are kept, each for `idle_s` seconds. `token` is shown with every request: see `internaltoken`.
     """
 
     def __init__(
-        self, url: str, *, max_connections: int, connect_timeout_s: float = 1.0, max_idle: int = 64,
+        self,
+        url: str,
+        *,
+        max_connections: int,
+        connect_timeout_s: float = 1.0,
+        max_idle: int = 64,
         idle_s: float = IDLE_S,
-    ) -> None:  # fmt: skip
+        token: bytes = b"",
+    ) -> None:
         parts = urlsplit(url)
         if parts.scheme not in ("http", "https") or not parts.hostname:
             raise ValueError(f"{url!r} is not an http:// or https:// address")
@@ -341,7 +349,7 @@ class Pool:
         self.port = parts.port or (443 if parts.scheme == "https" else 80)
         self.prefix = parts.path.rstrip("/").encode("ascii")
         self._tls = ssl.create_default_context() if parts.scheme == "https" else None
-        self._host_line = b"host: %s\r\n" % parts.netloc.rpartition("@")[2].encode("ascii")
+        self._host_line = block([(b"host", parts.netloc.rpartition("@")[2].encode("ascii")), *authorization(token)])
         self._max_connections = max_connections
         self._connect_timeout_s = connect_timeout_s
         self._max_idle = max_idle

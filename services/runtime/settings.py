@@ -8,15 +8,19 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Mapping
-from typing import Any, Literal, TypeVar
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, Literal, Self, TypeVar
 
-from pydantic import Field, SecretStr, ValidationError, field_validator
+from pydantic import Field, SecretStr, ValidationError, field_validator, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
+from services.runtime.internaltoken import NONE, address_faults, read_token, token_fault
 from services.runtime.tracing import Sampling, installed
 
 EXIT_BAD_SETTINGS = 2
+NO_LISTENER = {"host": "127.0.0.1", "metrics_host": "127.0.0.1"}
+"""Settings of a command that reads a service's settings and listens on nothing."""
 
 
 class ServiceSettings(BaseSettings):
@@ -31,6 +35,16 @@ class ServiceSettings(BaseSettings):
         "127.0.0.1", min_length=1, description="address the metrics and admin listener listens on"
     )
     metrics_port: int = Field(0, ge=0, le=65535, description="port of the metrics and admin listener")
+    allowed_hosts: str = Field(
+        "", description="names, comma-separated, that clients may call a listener by beside its own; * for any"
+    )
+    internal_token: SecretStr = Field(
+        SecretStr(""), description="token that Weir's own services show one another; `none`: none, and none is made"
+    )
+    internal_token_file: Path | None = Field(None, description="file that holds it, where INTERNAL_TOKEN is empty")
+    inner_network: bool = Field(
+        False, description="only Weir's own services reach HOST and METRICS_HOST: no token is needed there"
+    )
     log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = Field("INFO", description="least level logged")
     http_timeout_s: float = Field(
         30.0,
@@ -82,6 +96,46 @@ class ServiceSettings(BaseSettings):
         """For whoever receives traces."""
         pairs = [pair.partition("=") for pair in self.otel_exporter_otlp_headers.get_secret_value().split(",")]
         return {name.strip().lower(): value.strip() for name, _, value in pairs if name.strip()}
+
+    @property
+    def shared_token(self) -> bytes:
+        """The token that Weir's own services show one another; empty for none. Raises ValueError (a file that left)."""
+        text = self.internal_token.get_secret_value()
+        if not text and self.internal_token_file is not None:
+            text = read_token(self.internal_token_file)
+        return b"" if text == NONE else text.encode("ascii")
+
+    def contradictions(self) -> Iterator[str]:
+        """What is wrong with settings together. Each service adds its own."""
+        if self.internal_token_file is not None and not self.internal_token.get_secret_value():
+            try:
+                read_token(self.internal_token_file)
+            except ValueError as fault:
+                yield f"INTERNAL_TOKEN_FILE: {fault}"
+
+    def inner_faults(self, *settings: str) -> Iterator[str]:
+        """What is wrong with the addresses, named by their settings, of listeners for Weir's own services."""
+        try:
+            token = self.shared_token
+        except ValueError:
+            return  # `contradictions` has told
+        addresses = {"HOST": self.host, "METRICS_HOST": self.metrics_host}
+        yield from address_faults(token, self.inner_network, **{name: addresses[name] for name in settings})
+
+    @model_validator(mode="after")
+    def _agree(self) -> Self:
+        faults = list(self.contradictions())
+        if faults:
+            raise ValueError("\n  ".join(faults))
+        return self
+
+    @field_validator("internal_token")
+    @classmethod
+    def _token_is_long(cls, token: SecretStr) -> SecretStr:
+        fault = token_fault(token.get_secret_value())
+        if fault is not None:
+            raise ValueError(fault)
+        return token
 
     @field_validator("otel_traces_exporter")
     @classmethod

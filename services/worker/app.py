@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from services.core.batcher import BatchFormer, Batching
 from services.runtime.drain import Drain
 from services.runtime.http import Handler
+from services.runtime.internal import inner_checks, is_health
 from services.runtime.log import Log
 from services.runtime.serve import Process, from_settings
 from services.runtime.service import Service
@@ -59,6 +60,7 @@ def build(
     routes = {**api.routes(), **(also(loop) if also is not None else {})}
     service = Service(settings.worker_name, routes, ready=api.ready, log=log, drain=drain)
     drain.on_begin(lambda: loop.drain(settings.drain_timeout_s * RUNNING_SHARE_OF_GRACE))
+    token = settings.shared_token
     return from_settings(
         settings,
         name=settings.worker_name,
@@ -74,6 +76,8 @@ def build(
         registry=registry,
         log=log,
         drain=drain,
+        checks=inner_checks(settings.host, token=token, allowed_hosts=settings.allowed_hosts, is_open=is_health),
+        metrics_checks=inner_checks(settings.metrics_host, token=token, allowed_hosts=settings.allowed_hosts),
         start=loop.start,
         stop=loop.stop,
     )

@@ -24,7 +24,7 @@ from pathlib import Path
 
 from services.contracts.generate import GenerateRequest
 from services.runtime.errors import BadInput
-from services.runtime.settings import load
+from services.runtime.settings import NO_LISTENER, load
 from services.runtime.starting import CannotStart
 from services.worker.app import engine as engine_of
 from services.worker.config import WorkerSettings
@@ -180,7 +180,7 @@ def write(path: Path, text: str) -> None:
 def main(words: Sequence[str] | None = None) -> int:
     """Settings from the environment, as the worker's."""
     arguments = _arguments(words)
-    settings = load(WorkerSettings)
+    settings = load(WorkerSettings, **NO_LISTENER)
     try:
         engine = engine_of(for_measurement(settings))
         try:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 import re
-from typing import Literal, Self
+from collections.abc import Iterator
+from typing import Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
 from services.runtime.settings import ServiceSettings
 
@@ -102,28 +103,24 @@ class WorkerSettings(ServiceSettings):
         """Of all sequences of the simulated engine."""
         return self.kv_tokens or SIMULATED_KV_TOKENS
 
-    @model_validator(mode="after")
-    def _can_work(self) -> Self:
-        faults = list(self._faults())
-        if faults:
-            raise ValueError("; ".join(faults))
-        return self
-
-    def _faults(self) -> list[str]:
-        faults = []
+    def contradictions(self) -> Iterator[str]:
+        """What is wrong with settings together."""
+        yield from super().contradictions()
+        yield from self.inner_faults("HOST", "METRICS_HOST")
         for name, tokens in (("KV_TOKENS", self.kv_tokens), ("MAX_CONTEXT_TOKENS", self.max_context_tokens)):
             if 0 < tokens < MIN_CONTEXT_TOKENS:
-                faults.append(f"{name}={tokens} could not hold a question: at least {MIN_CONTEXT_TOKENS}, or 0")
-        if self.engine != "simulated":
-            return faults
+                yield f"{name}={tokens} could not hold a question: at least {MIN_CONTEXT_TOKENS}, or 0"
+        if self.engine == "simulated":
+            yield from self._sim_faults()
+
+    def _sim_faults(self) -> Iterator[str]:
         if self.sim_step_ms + self.sim_step_per_sequence_ms <= 0:
-            faults.append("SIM_STEP_MS and SIM_STEP_PER_SEQUENCE_MS are both 0: a step must take some time")
+            yield "SIM_STEP_MS and SIM_STEP_PER_SEQUENCE_MS are both 0: a step must take some time"
         elif self._longest_sim_step_s() >= self.engine_stall_s:
-            faults.append(
+            yield (
                 f"a simulated step may take {math.ceil(self._longest_sim_step_s())} s and "
                 f"ENGINE_STALL_S={self.engine_stall_s:g}: the engine would be replaced for being slow"
             )
-        return faults
 
     def _longest_sim_step_s(self) -> float:
         decode_ms = self.sim_step_ms + self.sim_step_per_sequence_ms * self.max_batch_size

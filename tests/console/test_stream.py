@@ -18,7 +18,7 @@ from tests.runtime.rig import serving, tight, until
 pytestmark = pytest.mark.stack
 
 LARGE = b"x" * 50_000
-ASK = b"GET /console/events HTTP/1.1\r\nhost: test\r\n\r\n"
+ASK = b"GET /console/events HTTP/1.1\r\nhost: localhost\r\n\r\n"
 
 
 @asynccontextmanager

@@ -126,7 +126,7 @@ async def until(condition: Callable[[], bool]) -> None:
 async def scraped(stand: Stand) -> dict[str, float]:
     """Every sample without labels on the metrics listener."""
     reader, writer = await asyncio.open_connection("127.0.0.1", stand.process.bound_metrics_port)
-    writer.write(b"GET /metrics HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n")
+    writer.write(b"GET /metrics HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n")
     text = (await reader.read()).split(b"\r\n\r\n", 1)[1].decode()
     writer.close()
     found = (sample for family in text_string_to_metric_families(text) for sample in family.samples)

@@ -69,7 +69,7 @@ def test_jobs_of_invented_names_add_no_series() -> None:
 async def page(stand: Stand) -> set[bytes]:
     """The series on the metrics listener."""
     reader, writer = await asyncio.open_connection("127.0.0.1", stand.process.bound_metrics_port)
-    writer.write(b"GET /metrics HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n")
+    writer.write(b"GET /metrics HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n")
     text = (await reader.read()).split(b"\r\n\r\n", 1)[1]
     writer.close()
     return {line.rpartition(b" ")[0] for line in text.splitlines() if not line.startswith(b"#")}

@@ -29,6 +29,7 @@ PORTS = (
     "router_port", "retrieval_port", "governor_port", "storm_port", "worker_port", "embedded_postgres_port",
     "embedded_redis_port",
 )  # fmt: skip
+LOOPBACK = {"HOST": "127.0.0.1", "METRICS_HOST": "127.0.0.1"}
 
 
 def settings(tmp_path: Path, **chosen: Any) -> LabSettings:
@@ -76,8 +77,8 @@ def test_a_store_or_worker_of_ones_own_is_used_and_none_is_started(tmp_path: Pat
 def test_each_part_learns_its_port_its_metrics_port_and_its_peers_from_its_environment(tmp_path: Path) -> None:
     chosen = settings(tmp_path, worker_port=8110, workers_count=2, retrieval_port=8101)
     assert [part.env for part in parts.workers(chosen)] == [
-        {"WORKER_NAME": "worker-0", "WORKER_PORT": "8110", "METRICS_PORT": "9110"},
-        {"WORKER_NAME": "worker-1", "WORKER_PORT": "8111", "METRICS_PORT": "9111"},
+        {"WORKER_NAME": "worker-0", "WORKER_PORT": "8110", "METRICS_PORT": "9110", **LOOPBACK},
+        {"WORKER_NAME": "worker-1", "WORKER_PORT": "8111", "METRICS_PORT": "9111", **LOOPBACK},
     ]
     router = parts.router(chosen).env
     assert router["WORKERS"] == "http://127.0.0.1:8110,http://127.0.0.1:8111"
@@ -91,6 +92,7 @@ def test_the_governor_stands_before_this_router_until_somebody_says_otherwise(tm
         "GOVERNOR_PORT": "7877",
         "METRICS_PORT": "9107",
         "GOVERNOR_UPSTREAM_URL": "http://127.0.0.1:8100/v1/completions",
+        **LOOPBACK,
     }
     assert part.ready_url == "http://127.0.0.1:9107/metrics"
     elsewhere = settings(tmp_path, governor_upstream_url="http://gpu:9/infer", metrics_host="::")
@@ -110,6 +112,7 @@ def test_the_storm_bench_is_told_of_this_stack_and_is_not_there_with_tenants(tmp
         "STORM_FAULT_URLS": "http://127.0.0.1:9110,http://127.0.0.1:9111",
         "WORKERS": "http://127.0.0.1:8110,http://127.0.0.1:8111",
         "REDIS_URL": "redis://:secret@127.0.0.1:8379/0",
+        **LOOPBACK,
     }
     assert parts.router(chosen).env["STORM_URL"] == "http://127.0.0.1:8190"
     with_tenants = settings(tmp_path, tenants_file=tmp_path / "tenants.yaml")

@@ -96,7 +96,7 @@ class House:
     ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         reader, writer = await asyncio.open_connection("127.0.0.1", self._port)
         body = json.dumps({"query": query, "tenant": "demo", "budget_ms": budget_ms}).encode()
-        writer.write(b"POST /retrieve HTTP/1.1\r\nhost: test\r\ncontent-length: %d\r\n\r\n" % len(body) + body)
+        writer.write(b"POST /retrieve HTTP/1.1\r\nhost: localhost\r\ncontent-length: %d\r\n\r\n" % len(body) + body)
         self._writers.append(writer)
         return reader, writer
 

@@ -74,7 +74,7 @@ def asking(id: str, *, ask: bool = False, stream: bool = False, tenant: str = "d
     )
     body = json.dumps({**question, "stream": stream}).encode()
     lines = [
-        f"POST {'/ask' if ask else '/v1/chat/completions'} HTTP/1.1", "host: test", f"x-request-id: {id}",
+        f"POST {'/ask' if ask else '/v1/chat/completions'} HTTP/1.1", "host: localhost", f"x-request-id: {id}",
         f"x-tenant: {tenant}", f"content-length: {len(body)}",
         *(f"{name.replace('_', '-')}: {value}" for name, value in headers.items()),
     ]  # fmt: skip

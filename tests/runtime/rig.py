@@ -110,7 +110,7 @@ async def ask(port: int, data: bytes) -> tuple[int, bytes, bytes]:
 
 
 def post(path: str, body: bytes, *headers: str) -> bytes:
-    lines = [f"POST {path} HTTP/1.1", "host: test", "connection: close", f"content-length: {len(body)}", *headers]
+    lines = [f"POST {path} HTTP/1.1", "host: localhost", "connection: close", f"content-length: {len(body)}", *headers]
     return "\r\n".join(lines).encode("latin-1") + b"\r\n\r\n" + body
 
 

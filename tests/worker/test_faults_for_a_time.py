@@ -113,7 +113,7 @@ def test_beyond_loopback_faults_are_taken_in_a_lab_network_only(lab_network: boo
             page = {"host": "worker-0:9010", "origin": "http://evil.example"}
             assert (await metrics.put("/faults", json={"slow_factor": 9}, headers=page)).status_code == 403
 
-    served(scenario, metrics_host="0.0.0.0", lab_network=lab_network)
+    served(scenario, metrics_host="0.0.0.0", inner_network=True, lab_network=lab_network)
 
 
 @pytest.mark.stack

@@ -184,7 +184,7 @@ def test_a_client_that_leaves_frees_its_slot(stream: bool):
     async def scenario(client, metrics):
         body = json.dumps({**endless("a"), "stream": stream}).encode()
         _, writer = await asyncio.open_connection("127.0.0.1", client.base_url.port)
-        writer.write(b"POST /generate HTTP/1.1\r\nhost: x\r\ncontent-length: %d\r\n\r\n%s" % (len(body), body))
+        writer.write(b"POST /generate HTTP/1.1\r\nhost: localhost\r\ncontent-length: %d\r\n\r\n%s" % (len(body), body))
         await until(lambda: holds(client, running=1))
         writer.transport.abort()
         await until(lambda: holds(client, running=0))
@@ -200,7 +200,9 @@ def test_a_client_that_never_reads_is_dropped_while_others_are_served():
         with socket.socket() as deaf:
             deaf.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
             deaf.connect(("127.0.0.1", client.base_url.port))
-            deaf.sendall(b"POST /generate HTTP/1.1\r\nhost: x\r\ncontent-length: %d\r\n\r\n%s" % (len(body), body))
+            deaf.sendall(
+                b"POST /generate HTTP/1.1\r\nhost: localhost\r\ncontent-length: %d\r\n\r\n%s" % (len(body), body)
+            )
             await until(lambda: holds(client, running=1))
             assert (await client.post("/generate", json=ask("b"))).status_code == 200
             await until(lambda: holds(client, running=0))
@@ -291,9 +293,12 @@ def test_faults_that_make_no_sense_are_refused_and_named(body, named):
 
 def test_faults_are_not_for_web_pages_nor_for_names_from_outside():
     async def scenario(public, metrics):
-        for headers in ({"origin": "http://evil.example"}, {"host": "evil.example"}):
+        for headers, expected in (
+            ({"origin": "http://evil.example"}, (403, "forbidden")),
+            ({"host": "evil.example"}, (421, "misdirected_request")),
+        ):
             reply = await metrics.put("/faults", json={"slow_factor": 9}, headers=headers)
-            assert (reply.status_code, reply.json()["error"]["code"]) == (403, "forbidden")
+            assert (reply.status_code, reply.json()["error"]["code"]) == expected
         assert (await metrics.get("/faults")).json()["slow_factor"] == 1
 
     served(scenario)

@@ -23,7 +23,16 @@ from services.runtime.query import parameters
 from services.runtime.strictjson import decode
 
 HTML = b"text/html; charset=utf-8"
-CSP = (b"content-security-policy", b"default-src 'none'; style-src 'unsafe-inline'; img-src data:")
+PAGE_HEADERS = (
+    (
+        b"content-security-policy",
+        b"default-src 'none'; style-src 'unsafe-inline'; img-src data:; base-uri 'none'; form-action 'none'; "
+        b"frame-ancestors 'none'",
+    ),
+    (b"x-content-type-options", b"nosniff"),
+    (b"referrer-policy", b"no-referrer"),
+    (b"cache-control", b"no-store"),
+)
 _encode = msgspec.json.Encoder().encode
 
 
@@ -52,7 +61,7 @@ def storm_routes(bench: StormBench) -> dict[tuple[str, str], Handler]:
         second = bench.kept(asked["with"]) if asked.get("with") else None
         if second is not None and (second is first or second.scenario != first.scenario):
             raise BadInput("with: two runs of one scenario can be compared", "with")
-        headers = [CSP, (b"x-content-type-options", b"nosniff"), (b"cache-control", b"no-store")]
+        headers = list(PAGE_HEADERS)
         if asked.get("save") == "1":
             name = f"weir-storm-{first.scenario}-{first.run}.html"
             headers.append((b"content-disposition", b'attachment; filename="%b"' % name.encode("ascii")))

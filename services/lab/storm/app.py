@@ -6,6 +6,7 @@ from services.lab.storm.api import storm_routes
 from services.lab.storm.bench import StormBench
 from services.lab.storm.config import StormSettings
 from services.runtime.drain import Drain
+from services.runtime.internal import inner_checks, is_health
 from services.runtime.log import Log
 from services.runtime.serve import Process, from_settings
 from services.runtime.service import Readiness, Service
@@ -20,6 +21,7 @@ def build(settings: StormSettings) -> Process:
     registry = new_registry()
     bench = StormBench(settings, log)
     service = Service(NAME, storm_routes(bench), ready=lambda: Readiness(True), log=log, drain=drain)
+    token = settings.shared_token
     return from_settings(
         settings,
         name=NAME,
@@ -30,6 +32,8 @@ def build(settings: StormSettings) -> Process:
         registry=registry,
         log=log,
         drain=drain,
+        checks=inner_checks(settings.host, token=token, allowed_hosts=settings.allowed_hosts, is_open=is_health),
+        metrics_checks=inner_checks(settings.metrics_host, token=token, allowed_hosts=settings.allowed_hosts),
         start=bench.begin,
         stop=bench.end,
     )

@@ -34,9 +34,9 @@ class Capacity:
     slots: int = 0
 
 
-async def announced(urls: Sequence[str], question: Question) -> Capacity:
+async def announced(urls: Sequence[str], question: Question, token: bytes = b"") -> Capacity:
     """By the workers' own word. Raises NoCapacity."""
-    told = await asyncio.gather(*map(_ask, urls))
+    told = await asyncio.gather(*(_ask(url, token) for url in urls))
     workers = [status for status in told if status is not None and not status.draining]
     per_s = sum(answers_per_s(status, question) for status in workers)
     if per_s <= 0:
@@ -51,8 +51,8 @@ def answers_per_s(status: WorkerStatus, question: Question) -> float:
     return 1000 / answer_ms if step_ms > 0 else 0.0
 
 
-async def _ask(url: str) -> WorkerStatus | None:
-    body = await page_of(url, b"/status", within_s=WITHIN_S, most_bytes=MOST_BYTES)
+async def _ask(url: str, token: bytes) -> WorkerStatus | None:
+    body = await page_of(url, b"/status", within_s=WITHIN_S, most_bytes=MOST_BYTES, token=token)
     try:
         return None if body is None else _status(body)
     except msgspec.MsgspecError:

@@ -19,6 +19,7 @@ from rich.text import Text
 from services.contracts.problem import Problem
 from services.contracts.storm import Run, Running, Started, State
 from services.lab.errors import LabError
+from services.lab.internal import shown
 from services.lab.storm.report_words import milliseconds, percent, policy_words
 
 HEADERS = {"x-weir-console": "1"}
@@ -55,9 +56,10 @@ def parse_sets(sets: Sequence[str]) -> dict[str, float]:
 class Bench:
     """The bench's process, as this command speaks to it."""
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, token: str = "") -> None:
         self._url = url
-        self._client = httpx2.Client(base_url=url, timeout=WITHIN_S, trust_env=False, headers=HEADERS)
+        headers = {**HEADERS, **shown(token)}
+        self._client = httpx2.Client(base_url=url, timeout=WITHIN_S, trust_env=False, headers=headers)
 
     def state(self) -> State:
         """What goes on there."""
@@ -98,9 +100,9 @@ def _why(body: bytes) -> str:
         return "something that is no storm bench's word"
 
 
-def storm(wanted: Wanted, url: str, console: Console) -> int:
+def storm(wanted: Wanted, url: str, console: Console, token: str = "") -> int:
     """Run it, show it, and save its report. 0 if it ran to its end."""
-    bench, leaving = Bench(url), Event()
+    bench, leaving = Bench(url, token), Event()
     with _interrupts_to(leaving):
         id = bench.start(wanted)
         for running in _followed(bench, id, leaving):
@@ -161,10 +163,10 @@ def show(run: Run, console: Console) -> None:
     console.print(grid)
 
 
-def list_scenarios(url: str, console: Console) -> int:
+def list_scenarios(url: str, console: Console, token: str = "") -> int:
     """What may be run, and what may be set."""
     grid = Table.grid(padding=(0, 2, 0, 0))
-    for scenario in Bench(url).state().scenarios:
+    for scenario in Bench(url, token).state().scenarios:
         sliders = ", ".join(f"{one.name} {one.min:g}..{one.max:g} ({one.default:g})" for one in scenario.sliders)
         grid.add_row(Text(scenario.name, style="cyan"), f"{scenario.caption}\n{scenario.why_not}".strip())
         grid.add_row("", Text(sliders, style="dim"))

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Self
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
 from services.lab.storm.capacity import addresses
 from services.lab.storm.plan import MOST_CONNECTIONS, MOST_RATE_PER_S
@@ -46,9 +46,10 @@ class StormSettings(ServiceSettings):
     def fault_urls(self) -> tuple[str, ...]:
         return () if self.storm_fault_urls == "none" else addresses(self.storm_fault_urls)
 
-    @model_validator(mode="after")
-    def _addresses_are_some(self) -> Self:
+    def contradictions(self) -> Iterator[str]:
+        """What is wrong with settings together."""
+        yield from super().contradictions()
         for name, urls in (("WORKERS", self.worker_urls), ("STORM_FAULT_URLS", self.fault_urls)):
             if any(not url.startswith(("http://", "https://")) for url in urls):
-                raise ValueError(f"{name}: every address begins with http:// or https://")
-        return self
+                yield f"{name}: every address begins with http:// or https://"
+        yield from self.inner_faults("HOST", "METRICS_HOST")

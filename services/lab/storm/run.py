@@ -60,6 +60,7 @@ class Run:
         self.ledger = Ledger()
         self.phase: Phase = "preparing"
         self._settings = settings
+        self._token = settings.shared_token
         self._log = log
         self._capacity: Capacity | None = None
         self._scale = Scale(0.0)
@@ -93,13 +94,13 @@ class Run:
             with contextlib.suppress(asyncio.CancelledError):
                 await watching
             await asyncio.sleep(COUNTED_AFTER_S)
-            self._after = await counters(self._settings.storm_metrics_url, COUNTED_WITHIN_S)
+            self._after = await counters(self._settings.storm_metrics_url, COUNTED_WITHIN_S, self._token)
 
     async def _play(self) -> None:
         settings = self._settings
         self._capacity = await self._measured()
         await self._rest()
-        self._before = await counters(settings.storm_metrics_url)
+        self._before = await counters(settings.storm_metrics_url, token=self._token)
         self._scale = scale(self.plan, self._capacity.per_s, settings.storm_max_rps)
         bounds = Bounds(settings.storm_max_rps, settings.storm_connections)
         door = HttpDoor(settings.storm_router_url, self.plan.question, bounds.connections)
@@ -140,7 +141,7 @@ class Run:
     async def _measured(self) -> Capacity:
         given_per_s = self._settings.storm_capacity_rps
         try:
-            told = await announced(self._settings.worker_urls, self.plan.question)
+            told = await announced(self._settings.worker_urls, self.plan.question, self._token)
         except NoCapacity:
             if not given_per_s:
                 raise

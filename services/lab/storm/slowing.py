@@ -27,8 +27,8 @@ class Unbroken(Exception):
 class SlowWorkers:
     """The workers behind these metrics listeners."""
 
-    def __init__(self, urls: Sequence[str], factor: float) -> None:
-        self._pools = [Pool(url, max_connections=4) for url in urls]
+    def __init__(self, urls: Sequence[str], factor: float, token: bytes = b"") -> None:
+        self._pools = [Pool(url, max_connections=4, token=token) for url in urls]
         self._factor = factor
 
     async def hold(self, seconds: float) -> None:
@@ -71,9 +71,9 @@ async def _ask(pool: Pool, method: bytes, body: bytes) -> None:
         raise Unbroken(f"{pool.url}/faults answers with status {reply.status}: is it a simulated worker, in a lab?")
 
 
-async def takes_faults(urls: Sequence[str]) -> str:
+async def takes_faults(urls: Sequence[str], token: bytes = b"") -> str:
     """Empty where every worker does; else what is missing."""
-    pools = [Pool(url, max_connections=1) for url in urls]
+    pools = [Pool(url, max_connections=1, token=token) for url in urls]
     try:
         await asyncio.gather(*(_ask(pool, b"GET", b"") for pool in pools))
     except Unbroken as error:

@@ -24,7 +24,7 @@ async def _hold(trouble: Trouble, settings: StormSettings) -> None:
         await SilentCache(settings.redis_url).hold(seconds)
         return
     urls = settings.fault_urls if trouble.kind == "all_workers" else settings.fault_urls[:1]
-    await SlowWorkers(urls, trouble.factor).hold(seconds)
+    await SlowWorkers(urls, trouble.factor, settings.shared_token).hold(seconds)
 
 
 async def missing(need: Need | None, settings: StormSettings) -> str:
@@ -32,7 +32,7 @@ async def missing(need: Need | None, settings: StormSettings) -> str:
     if need == "faults":
         if not settings.fault_urls:
             return "no simulated worker can be slowed here (STORM_FAULT_URLS)"
-        return await takes_faults(settings.fault_urls)
+        return await takes_faults(settings.fault_urls, settings.shared_token)
     if need == "redis":
         if not settings.redis_url:
             return "no cache is known here: REDIS_URL is empty"

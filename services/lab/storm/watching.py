@@ -92,9 +92,10 @@ class Watching:
                 self._heard(_frame(newest.partition(b"\ndata: ")[2]))
 
 
-async def counters(metrics_url: str, within_s: float = WITHIN_S) -> Counters | None:
+async def counters(metrics_url: str, within_s: float = WITHIN_S, token: bytes = b"") -> Counters | None:
     """What /metrics says now; None where it says nothing in time."""
-    body = await page_of(metrics_url, b"/metrics", within_s=within_s, most_bytes=MOST_METRICS_BYTES)
+    most = MOST_METRICS_BYTES
+    body = await page_of(metrics_url, b"/metrics", within_s=within_s, most_bytes=most, token=token)
     try:
         return None if body is None else _counters(body.decode())
     except ValueError:

@@ -22,7 +22,13 @@ MOST_AT_ONCE = 32
 WITHIN_S = 5.0
 HINT_MS = 2000.0
 PREFIX = "/console/storm"
-PASSED = (b"content-security-policy", b"content-disposition", b"cache-control", b"x-content-type-options")
+PASSED = (
+    b"content-security-policy",
+    b"content-disposition",
+    b"cache-control",
+    b"x-content-type-options",
+    b"referrer-policy",
+)
 GONE = "the storm bench does not answer; start it with `python -m services.lab.storm`, or `make up` anew"
 
 
@@ -30,7 +36,7 @@ def storm_routes(settings: RouterSettings) -> dict[tuple[str, str], Handler]:
     """(METHOD, path) -> handler; empty where there is no storm bench."""
     if not settings.storm_url or settings.tenants_file is not None:
         return {}
-    pool = Pool(settings.storm_url, max_connections=MOST_AT_ONCE, max_idle=4)
+    pool = Pool(settings.storm_url, max_connections=MOST_AT_ONCE, max_idle=4, token=settings.shared_token)
 
     async def forward(exchange: Exchange) -> None:
         await _forward(pool, exchange)

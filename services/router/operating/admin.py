@@ -8,8 +8,9 @@
     POST /admin/drain    {"worker": "gpu-0", "drain": true}    nothing new for a worker; with false it goes on
     POST /admin/drain    {}                                    the router itself refuses from now on, for good
 
-The listener is for loopback or an inner network. Where it is anything but loopback these routes need ADMIN_TOKEN, and
-without one they are off: what they show is every tenant's, and what they do concerns everyone.
+The listener is for loopback or an inner network. Who may use these routes is `adminkey`'s to say: what they show is
+every tenant's, and what they do concerns everyone. Each request to them is a line in the log; of those that are refused
+`REFUSED_LINES` at once and one a second, with the count of the others.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ import msgspec
 from msgspec import Meta
 from prometheus_client import CollectorRegistry
 
+from services.core.bucket import Bucket
 from services.core.ladder import LADDER
 from services.router.deciding.dispatcher import Dispatcher
 from services.router.operating.adminkey import AdminKey
@@ -57,6 +59,14 @@ class SetDrain(msgspec.Struct, frozen=True):
     drain: bool = True
 
 
+REFUSED_LINES = 10
+
+
+def has_its_own_key(path: str) -> bool:
+    """What this listener keeps with `AdminKey`; the console's page has to be here to ask for that key."""
+    return path.startswith(("/admin/", "/console/")) or path == "/console"
+
+
 class AdminApp:
     """What answers on the metrics listener: /metrics for all, /admin for whoever may, and the console if it is here."""
 
@@ -70,9 +80,8 @@ class AdminApp:
         drain: Drain,
         switches: Switches,
         log: Log,
+        key: AdminKey,
         *,
-        host: str,
-        token: str,
         console: App | None = None,
     ) -> None:
         self._metrics = MetricsApp(registry)
@@ -80,7 +89,9 @@ class AdminApp:
         self._tenants = tenants
         self._drain = drain
         self._log = log
-        self._key = AdminKey(host, token)
+        self._key = key
+        self._refused_lines = Bucket(1.0, REFUSED_LINES)
+        self._untold = 0
         self._console = console
         self._routes: dict[tuple[str, str], Callable[[Exchange], Any]] = {
             ("GET", "/admin/state"): self._state,
@@ -103,9 +114,19 @@ class AdminApp:
             self._check_key(exchange)
             answer = self._route(exchange)(exchange)
         except WeirError as error:
+            self._log_refusal(exchange, error)
             await exchange.refuse(error)
             return
+        self._log.info("admin request", method=exchange.method, path=exchange.path, status=200)
         exchange.reply_now(200, msgspec.json.encode(answer))
+
+    def _log_refusal(self, exchange: Exchange, error: WeirError) -> None:
+        if not self._refused_lines.try_take(asyncio.get_running_loop().time()):
+            self._untold += 1
+            return
+        asked = {"method": exchange.method, "path": exchange.path[:200]}
+        self._log.warning("admin request refused", **asked, status=error.status, code=error.code, untold=self._untold)
+        self._untold = 0
 
     def _check_key(self, exchange: Exchange) -> None:
         """Who may come. A page in a browser on this machine reaches loopback, and may not: it names its origin."""

@@ -31,6 +31,7 @@ class Reloading:
         log: Log,
     ) -> None:
         self._settings = settings
+        self._token = settings.shared_token
         self._tenants = tenants
         self._dispatcher = dispatcher
         self._prober = prober
@@ -60,7 +61,7 @@ class Reloading:
         except tenantsfile.Faulty as error:
             self._log.error("TENANTS_FILE was not taken over", faults=list(error.faults))
             return
-        fault = exposure.fault(self._settings.host, self._settings.lab_network, reading.file)
+        fault = exposure.fault(self._settings.lab, reading.file)
         if fault is None:
             fault = self._reclass(reading)
         if fault is not None:
@@ -91,5 +92,5 @@ class Reloading:
         except ValueError as error:
             self._log.error("WORKERS_FILE was not taken over", faults=str(error))
             return
-        self._prober.reload(specs, lambda spec: connect(spec, settings.max_inflight))
+        self._prober.reload(specs, lambda spec: connect(spec, settings.max_inflight, self._token))
         self._log.info("workers reloaded", workers=len(specs))

@@ -49,8 +49,8 @@ class Found(msgspec.Struct, frozen=True):
 class RetrievalClient:
     """Speaks to the retrieval service. Its failure costs context, never the answer."""
 
-    def __init__(self, url: str, max_connections: int) -> None:
-        self._pool = Pool(url, max_connections=max_connections)
+    def __init__(self, url: str, max_connections: int, token: bytes = b"") -> None:
+        self._pool = Pool(url, max_connections=max_connections, token=token)
         self._answers = True
 
     async def retrieve(

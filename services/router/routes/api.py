@@ -9,7 +9,7 @@ import msgspec
 from services.router.asking.parsers import Parser, chat_parser, completion_parser, parse_ask
 from services.router.routes.documents import document_routes
 from services.router.routes.embeddings import embed
-from services.router.routes.openapi import document, page
+from services.router.routes.openapi import HEADERS, document, page
 from services.router.serving.pipeline import Pipeline
 from services.runtime.clock import unix_seconds
 from services.runtime.http import Exchange, Handler
@@ -26,7 +26,7 @@ def routes(pipeline: Pipeline) -> dict[tuple[str, str], Handler]:
         return lambda exchange: pipeline.answer(exchange, parse)
 
     def fixed(body: bytes, content_type: bytes) -> Callable[[Exchange], Awaitable[None]]:
-        return lambda exchange: exchange.reply(200, body, content_type=content_type)
+        return lambda exchange: exchange.reply(200, body, content_type=content_type, headers=HEADERS)
 
     return {
         ("POST", "/ask"): answering(parse_ask),

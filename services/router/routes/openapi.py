@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import html
 from typing import Any
 
@@ -108,10 +110,25 @@ def page(document: dict[str, Any]) -> bytes:
     return _PAGE.replace("ROWS", rows).encode("utf-8")
 
 
-_PAGE = """<!doctype html><html lang="en"><meta charset="utf-8"><meta name="viewport" content="width=device-width">
-<title>Weir</title><style>
+_STYLE = """
 :root{color-scheme:light dark;font:16px/1.5 system-ui,sans-serif}body{max-width:46rem;margin:3rem auto;padding:0 1rem}
 td{padding:.35rem .8rem .35rem 0;vertical-align:top;border-top:1px solid #8884}code{font-size:.95em}
-</style><h1>Weir</h1><p>A weir holds a river at its level; what the turbines cannot take goes over the edge,
+"""
+_PAGE = f"""<!doctype html><html lang="en"><meta charset="utf-8"><meta name="viewport" content="width=device-width">
+<title>Weir</title><style>{_STYLE}</style>
+<h1>Weir</h1><p>A weir holds a river at its level; what the turbines cannot take goes over the edge,
 in plain sight. This is the router's public port.</p><table>ROWS</table>
 <p>Machine-readable: <a href="/openapi.json">openapi.json</a>.</p></html>"""
+
+_STYLE_HASH = base64.b64encode(hashlib.sha256(_STYLE.encode("utf-8")).digest())
+HEADERS = (
+    (
+        b"content-security-policy",
+        b"default-src 'none'; style-src 'sha256-%b'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+        % _STYLE_HASH,
+    ),
+    (b"x-content-type-options", b"nosniff"),
+    (b"referrer-policy", b"no-referrer"),
+    (b"cross-origin-resource-policy", b"same-origin"),
+)
+"""Of the page and of openapi.json: no script runs, nothing is loaded, and no other page shows it in a frame."""

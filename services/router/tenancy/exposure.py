@@ -2,11 +2,17 @@
 
 Two things are safe only where nobody gains by lying: lab mode, which believes the name that a client gives, and the
 example keys, which everybody has read. Both are for this machine alone, or for a network that only this machine
-reaches, such as compose's, whose one published port is on loopback. A process cannot see that of its network, so a
+reaches. In a container HOST says nothing, since every container listens on all of its addresses: there the address at
+which the port is published counts (PUBLISHED_ADDRESS, which compose sets from ROUTER_ADDRESS). For any other network a
 person says it: LAB_NETWORK=true. Anywhere else the router does not start.
+
+The router sees what it is told, not what is so: a port that an override file publishes, or a proxy on this machine
+that passes requests on to loopback, makes lab mode public.
 """
 
 from __future__ import annotations
+
+from typing import NamedTuple
 
 from services.router.tenancy.tenantsfile import TenantsFile
 from services.runtime.addresses import is_loopback
@@ -17,22 +23,42 @@ LAB_MODE_WARNING = (
 )
 
 
-def lab_is_safe(host: str, lab_network: bool) -> bool:
-    """Whether lab mode and example keys may be used here."""
-    return lab_network or is_loopback(host)
+class Lab(NamedTuple):
+    """The settings that decide: HOST, PUBLISHED_ADDRESS and LAB_NETWORK."""
+
+    host: str
+    published_address: str = ""
+    network: bool = False
+
+    @property
+    def reached(self) -> str:
+        """The setting and the address at which clients reach the router."""
+        published = self.published_address
+        return f"PUBLISHED_ADDRESS={published}" if published else f"HOST={self.host}"
+
+    @property
+    def is_safe(self) -> bool:
+        """Whether lab mode and example keys may be used here."""
+        return self.network or is_loopback(self.published_address or self.host)
+
+    @property
+    def ways(self) -> str:
+        """What else may be done."""
+        kept = "ROUTER_ADDRESS=127.0.0.1" if self.published_address else "HOST=127.0.0.1"
+        return f"or {kept}, or LAB_NETWORK=true where nobody but this machine reaches the port"
 
 
-def fault(host: str, lab_network: bool, file: TenantsFile | None) -> str | None:
+def fault(lab: Lab, file: TenantsFile | None) -> str | None:
     """Why the router must not start like this, and what to do; None where it may."""
-    if lab_is_safe(host, lab_network):
+    if lab.is_safe:
         return None
-    ways = "or HOST=127.0.0.1, or LAB_NETWORK=true where nobody but this machine reaches the port"
     if file is None:
-        return f"HOST={host} is not loopback, and without TENANTS_FILE clients are believed by name: set it, {ways}"
+        without = "without TENANTS_FILE clients are believed by name: set it"
+        return f"{lab.reached} is not loopback, and {without}, {lab.ways}"
     posed = file.with_example_keys
     if posed:
         return (
-            f"HOST={host} is not loopback, and {', '.join(posed[:5])} in TENANTS_FILE still have the example keys: "
-            f"make new ones with `weir keys new`, {ways}"
+            f"{lab.reached} is not loopback, and {', '.join(posed[:5])} in TENANTS_FILE still have the example keys: "
+            f"make new ones with `weir keys new`, {lab.ways}"
         )
     return None

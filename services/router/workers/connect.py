@@ -13,11 +13,14 @@ SPARE_CONNECTIONS = 8
 """For probes and cancels, beside one for each request that may be dispatched."""
 
 
-def connect(spec: WorkerSpec, max_inflight: int) -> Worker:
-    """A worker from its entry. `max_inflight` bounds what the router dispatches in all, so what it sends here."""
-    return Worker(
-        spec, _upstream(spec, Pool(spec.url, max_connections=max_inflight + SPARE_CONNECTIONS)), most=max_inflight
-    )
+def connect(spec: WorkerSpec, max_inflight: int, token: bytes = b"") -> Worker:
+    """A worker from its entry. `max_inflight` bounds what the router dispatches in all, so what it sends here.
+
+    `token` is shown to Weir's own workers, and to no other server: it would learn it.
+    """
+    shown = token if spec.kind == "weir" else b""
+    pool = Pool(spec.url, max_connections=max_inflight + SPARE_CONNECTIONS, token=shown)
+    return Worker(spec, _upstream(spec, pool), most=max_inflight)
 
 
 def _upstream(spec: WorkerSpec, pool: Pool) -> Upstream:

@@ -296,9 +296,13 @@ def test_the_policy_is_switched_by_the_page_and_by_no_other_sites() -> None:
     async def main() -> None:
         async with standing(FakeWorker(answer)) as stand:
             body = json.dumps({"fairness": False}).encode()
-            for headers in ({}, {**OURS, "origin": "http://evil.example"}, {**OURS, "host": "evil.example"}):
+            for headers, expected in (
+                ({}, (403, "forbidden")),
+                ({**OURS, "origin": "http://evil.example"}, (403, "forbidden")),
+                ({**OURS, "host": "evil.example"}, (421, "misdirected_request")),
+            ):
                 reply = await stand.client.post("/console/policy", content=body, headers=headers)
-                assert (reply.status_code, error_of(reply)["code"]) == (403, "forbidden")
+                assert (reply.status_code, error_of(reply)["code"]) == expected
             assert (await frame(stand.client)).policy.fairness is True
             reply = await stand.client.post("/console/policy", content=body, headers=OURS)
             assert reply.json() == {"admission": True, "fairness": False, "cancellation": True}
@@ -330,13 +334,13 @@ def test_with_a_tenants_file_the_public_port_has_nothing_of_the_console(tmp_path
 def test_beside_the_metrics_the_page_is_for_all_and_what_it_shows_for_the_token_only(tmp_path: Path) -> None:
     async def main() -> None:
         file = listed(tmp_path, entry("a"))
-        async with standing(FakeWorker(answer), tenants_file=file, admin_token=SecretStr("t0ken")) as stand:
+        async with standing(FakeWorker(answer), tenants_file=file, admin_token=SecretStr("t0ken-t0ken-t0ken")) as stand:
             assert (await stand.metrics.get("/console")).status_code == 200
             for path in ("/console/events", "/console/requests/r"):
                 for headers in ({}, {"authorization": "Bearer wrong"}):
                     reply = await stand.metrics.get(path, headers=headers)
                     assert (reply.status_code, error_of(reply)["code"]) == (401, "invalid_api_key")
-            assert (await frame(stand.metrics, authorization="Bearer t0ken")).seq == 1
+            assert (await frame(stand.metrics, authorization="Bearer t0ken-t0ken-t0ken")).seq == 1
 
     run(main)
 

@@ -40,7 +40,7 @@ class Counted(Tape):
 
 def asked(method: str, target: str, body: Any = None, **headers: str) -> bytes:
     content = b"" if body is None else json.dumps(body).encode()
-    lines = [f"{method} {target} HTTP/1.1", "host: x", f"content-length: {len(content)}"]
+    lines = [f"{method} {target} HTTP/1.1", "host: localhost", f"content-length: {len(content)}"]
     lines += [f"{name.replace('_', '-')}: {value}" for name, value in headers.items()]
     return "\r\n".join(lines).encode("latin-1") + b"\r\n\r\n" + content
 

@@ -194,14 +194,14 @@ def test_the_admin_routes_are_not_on_the_public_port_and_need_their_method() -> 
 
 def test_a_token_once_set_is_asked_for_and_beyond_loopback_the_routes_are_off_without_one() -> None:
     async def main() -> None:
-        async with standing(FakeWorker(answer), admin_token=SecretStr("s3cret")) as stand:
-            for key in (None, "Bearer wrong", "Basic s3cret"):
+        async with standing(FakeWorker(answer), admin_token=SecretStr("s3cret-s3cret-s3cret")) as stand:
+            for key in (None, "Bearer wrong", "Basic s3cret-s3cret-s3cret"):
                 headers = {"Authorization": key} if key else {}
                 assert (await stand.metrics.get("/admin/state", headers=headers)).status_code == 401
-            shown = await stand.metrics.get("/admin/state", headers={"Authorization": "Bearer s3cret"})
+            shown = await stand.metrics.get("/admin/state", headers={"Authorization": "Bearer s3cret-s3cret-s3cret"})
             assert shown.status_code == 200
             assert (await stand.metrics.get("/metrics")).status_code == 200
-        async with standing(FakeWorker(answer), metrics_host="0.0.0.0") as stand:
+        async with standing(FakeWorker(answer), metrics_host="0.0.0.0", inner_network=True) as stand:
             assert (await stand.metrics.get("/admin/state")).status_code == 403
             assert (await stand.metrics.get("/metrics")).status_code == 200
 
@@ -211,10 +211,31 @@ def test_a_token_once_set_is_asked_for_and_beyond_loopback_the_routes_are_off_wi
 def test_a_web_page_in_a_browser_on_this_machine_gets_nothing() -> None:
     async def main() -> None:
         async with standing(FakeWorker(answer)) as stand:
-            for name, value in (("Origin", "http://evil.example"), ("Host", "evil.example:9000")):
+            for name, value, status in (("Origin", "http://evil.example", 403), ("Host", "evil.example:9000", 421)):
                 for method, path in ROUTES:
                     refused = await stand.metrics.request(method, path, headers={name: value}, content=b"{}")
-                    assert refused.status_code == 403, (name, path)
+                    assert refused.status_code == status, (name, path)
             assert (await stand.chat()).status_code == 200
 
     run(main)
+
+
+def test_every_admin_request_is_a_line_in_the_log_and_a_flood_of_refused_ones_is_few(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    token = "s3cret-s3cret-s3cret"
+
+    async def main() -> None:
+        async with standing(FakeWorker(answer), admin_token=SecretStr(token), log_level="INFO") as stand:
+            shown = {"Authorization": f"Bearer {token}"}
+            for _ in range(3):
+                assert (await stand.metrics.get("/admin/state", headers=shown)).status_code == 200
+            for _ in range(200):
+                assert (await stand.metrics.get("/admin/state")).status_code == 401
+
+    run(main)
+    lines = [json.loads(line) for line in capfd.readouterr().out.splitlines() if '"admin request' in line]
+    told = [line["event"] for line in lines]
+    assert told.count("admin request") == 3
+    assert 10 <= told.count("admin request refused") <= 71  # 10 at once and one a second, of the 60 s at most
+    assert token not in str(lines)

@@ -76,13 +76,13 @@ def test_a_body_that_is_wrong_is_refused_by_the_name_of_its_field_and_switches_n
 @pytest.mark.stack
 def test_nobody_switches_from_a_web_page_nor_without_the_token_nor_on_the_public_port() -> None:
     async def main() -> None:
-        off, key = {"admission": False}, {"Authorization": "Bearer s3cret"}
-        async with standing(FakeWorker(answer), admin_token=SecretStr("s3cret")) as stand:
+        off, key = {"admission": False}, {"Authorization": "Bearer s3cret-s3cret-s3cret"}
+        async with standing(FakeWorker(answer), admin_token=SecretStr("s3cret-s3cret-s3cret")) as stand:
             assert (await post(stand, off)).status_code == 401
             assert (await post(stand, off, Origin="http://evil.example", **key)).status_code == 403
             assert (await stand.client.post("/admin/policy", content=b"{}")).status_code == 404
             assert (
-                await stand.metrics.put("/admin/policy", headers={"Authorization": "Bearer s3cret"})
+                await stand.metrics.put("/admin/policy", headers={"Authorization": "Bearer s3cret-s3cret-s3cret"})
             ).status_code == 405
             assert await gauge(stand) == ALL_ON
             assert (await post(stand, off, **key)).status_code == 200

@@ -333,7 +333,7 @@ def test_whoever_asked_for_vectors_may_leave_too(monkeypatch: pytest.MonkeyPatch
             clients = [await here.client(id, way) for id, way in zip(named(3), Way, strict=True)]
             body = json.dumps({"input": "a weir"})
             for client in clients:
-                head = f"POST /v1/embeddings HTTP/1.1\r\nhost: test\r\ncontent-length: {len(body)}\r\n\r\n"
+                head = f"POST /v1/embeddings HTTP/1.1\r\nhost: localhost\r\ncontent-length: {len(body)}\r\n\r\n"
                 await client.send((head + body).encode())
             await until(lambda: here.retrieval.embedding == 3, "all of them at the embedder")
             for client in clients:

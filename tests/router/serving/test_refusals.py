@@ -311,7 +311,8 @@ def test_a_deadline_that_is_no_duration_is_400_naming_the_header(value: str) -> 
         async with standing(FakeWorker(answer)) as stand:
             body = b'{"messages":[{"role":"user","content":"x"}]}'
             head = raw_post("/v1/chat/completions", body).decode("latin-1")
-            data = head.replace("host: test", f"host: test\r\nx-weir-deadline-ms: {value.encode().decode('latin-1')}")
+            named = f"host: localhost\r\nx-weir-deadline-ms: {value.encode().decode('latin-1')}"
+            data = head.replace("host: localhost", named)
             status, _, answered = await raw_ask(stand.router.bound_port, data.encode("latin-1"))
             assert (status, json.loads(answered)["error"]["param"]) == (400, "x-weir-deadline-ms")
 

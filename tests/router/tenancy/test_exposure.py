@@ -124,7 +124,36 @@ def test_the_example_shows_every_word_and_has_a_rate() -> None:
     assert any("rate" in entry for entry in shown)
 
 
-def test_compose_says_that_its_network_is_a_lab_and_publishes_on_loopback_alone() -> None:
+def compose(tmp_path: Path, **given: str) -> dict[str, Any]:
+    """HOST and what else decides, as compose gives it to the router's container with these variables set."""
     router = yaml.safe_load((ROOT / "docker-compose.yml").read_text(encoding="utf-8"))["services"]["router"]
-    assert router["environment"]["LAB_NETWORK"] == "true"
-    assert all(port.startswith("127.0.0.1:") for port in router["ports"])
+    (address,) = {port.split("}:")[0] + "}" for port in router["ports"]}
+    assert address == router["environment"]["PUBLISHED_ADDRESS"] == "${ROUTER_ADDRESS:-127.0.0.1}"
+    token = tmp_path / "token"
+    token.write_text("t0ken-of-sixteen-characters")
+    return {
+        "host": router["environment"]["HOST"],
+        "metrics_host": router["environment"]["METRICS_HOST"],
+        "lab_network": router["environment"]["LAB_NETWORK"],
+        "published_address": given.get("ROUTER_ADDRESS") or "127.0.0.1",
+        "internal_token_file": token,
+    }
+
+
+@pytest.mark.parametrize("address", ["", "127.0.0.1", "127.0.0.2", "[::1]", "localhost"])
+def test_in_compose_lab_mode_and_example_keys_are_for_a_port_on_loopback(tmp_path: Path, address: str) -> None:
+    given = compose(tmp_path, ROUTER_ADDRESS=address)
+    assert settings(**given).tenants_file is None
+    assert settings(**given, tenants_file=EXAMPLE).tenants_file == EXAMPLE
+
+
+@pytest.mark.parametrize("address", ["0.0.0.0", "[::]", "192.168.1.4", "box.example.org"])
+def test_in_compose_a_published_router_needs_keys_of_its_own(
+    tmp_path: Path, address: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    given = compose(tmp_path, ROUTER_ADDRESS=address)
+    for part in (f"PUBLISHED_ADDRESS={address} is not loopback", "TENANTS_FILE", "ROUTER_ADDRESS=127.0.0.1"):
+        assert part in refusal(capsys, **given)
+    assert "still have the example keys" in refusal(capsys, **given, tenants_file=EXAMPLE)
+    file = listed(tmp_path / "tenants.yaml", new_key()[1])
+    assert settings(**given, tenants_file=file).tenants_file == file

@@ -205,7 +205,7 @@ async def knock(port: int, count: int, name: str) -> dict[bytes, int]:
         for number in range(start, start + 10):
             who = f"{name}-{number}".encode()
             writer.write(
-                b"POST /v1/chat/completions HTTP/1.1\r\nhost: t\r\nauthorization: Bearer %b\r\nx-tenant: %b\r\n"
+                b"POST /v1/chat/completions HTTP/1.1\r\nhost: localhost\r\nauthorization: Bearer %b\r\nx-tenant: %b\r\n"
                 b"content-length: %d\r\n\r\n%b" % (who, who, len(body), body)
             )
         for _ in range(10):

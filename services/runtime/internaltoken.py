@@ -1,0 +1,54 @@
+"""INTERNAL_TOKEN, which Weir's own services show one another (`internal`): what it may be, and who needs one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from services.runtime.addresses import is_loopback
+
+NONE = "none"  # INTERNAL_TOKEN=none: `make up` makes none either
+LEAST_CHARS, MOST_CHARS = 16, 256
+
+HeaderPairs = tuple[tuple[bytes, bytes], ...]
+
+
+def address_faults(token: bytes, inner_network: bool, **listeners: str) -> Iterator[str]:
+    """What is wrong with the addresses of listeners for Weir's own services, given as HOST="0.0.0.0"."""
+    if token or inner_network:
+        return
+    for setting, host in listeners.items():
+        if not is_loopback(host):
+            yield (
+                f"{setting}={host} is not loopback, and whoever reaches it is believed: set INTERNAL_TOKEN "
+                f"(or INTERNAL_TOKEN_FILE) to the same value for all of Weir's services, or {setting}=127.0.0.1, or "
+                "INNER_NETWORK=true where only Weir's own services reach it"
+            )
+
+
+def token_fault(text: str) -> str | None:
+    """Why this cannot be the token; None where it can, and where there is none."""
+    if text in ("", NONE):
+        return None
+    if not LEAST_CHARS <= len(text) <= MOST_CHARS:
+        return f"a token has {LEAST_CHARS} to {MOST_CHARS} characters"
+    if not all("!" <= char <= "~" for char in text):
+        return "a token has printable ASCII characters only, and no spaces"
+    return None
+
+
+def read_token(file: Path) -> str:
+    """The token in this file. Raises ValueError."""
+    try:
+        text = file.read_text(encoding="latin-1").strip()
+    except OSError as error:
+        raise ValueError(f"{file} cannot be read: {error.strerror}") from None
+    fault = token_fault(text) if text else "the file is empty"
+    if fault is not None:
+        raise ValueError(f"{file}: {fault}")
+    return text
+
+
+def authorization(token: bytes) -> HeaderPairs:
+    """The header that shows the token; none without one."""
+    return ((b"authorization", b"Bearer " + token),) if token else ()
