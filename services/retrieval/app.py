@@ -12,6 +12,7 @@ from services.core.breaker import Breaker
 from services.retrieval.api import Api
 from services.retrieval.cache import Cache, redis_client
 from services.retrieval.config import RetrievalSettings
+from services.retrieval.confine import EVERYTHING
 from services.retrieval.database import Session, connect
 from services.retrieval.documentsapi import Bounds, DocumentsApi
 from services.retrieval.embedder import LinedEmbedder, Model
@@ -85,6 +86,9 @@ def build(settings: RetrievalSettings, model: Path, *, embeds: Model | None = No
         await store.start()
         await cache.start()
         await embedder.start()
+        if embedder.confined:  # by the same means as the process that parses documents
+            lacking = [name for name in EVERYTHING if name not in embedder.confined]
+            log.info("child processes are confined", held=list(embedder.confined), lacking=lacking)
         await fit.start()
         warming.start()
 
