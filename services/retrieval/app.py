@@ -26,6 +26,7 @@ from services.retrieval.search import Retrieval
 from services.retrieval.semantic import Semantic
 from services.retrieval.store import Store
 from services.retrieval.warming import Warming
+from services.retrieval.writing import Quota
 from services.runtime.drain import Drain
 from services.runtime.log import Log
 from services.runtime.serve import Process, from_settings
@@ -151,6 +152,7 @@ def document_bounds(settings: RetrievalSettings) -> Bounds:
         chunk_tokens=settings.chunk_tokens,
         overlap_tokens=settings.chunk_overlap_tokens,
         within_s=settings.http_timeout_s,
+        quota=Quota(settings.documents_per_tenant, settings.documents_per_tenant_bytes),
     )
 
 

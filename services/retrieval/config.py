@@ -61,6 +61,12 @@ class RetrievalSettings(ServiceSettings):
     document_max_chunks: int = Field(
         256, ge=1, le=100_000, description="most chunks of a document that a tenant puts over the API"
     )
+    documents_per_tenant: int = Field(
+        10_000, ge=0, le=2**53, description="documents that a tenant may keep, where the tenants file says nothing"
+    )
+    documents_per_tenant_bytes: int = Field(
+        268_435_456, ge=0, le=2**53, description="bytes of text that they may have in their chunks"
+    )
     chunk_tokens: int = Field(200, ge=32, le=254, description="most tokens in a chunk, its headings included")
     chunk_overlap_tokens: int = Field(30, ge=0, le=127, description="tokens a chunk repeats of the one before")
 
@@ -83,3 +89,13 @@ class RetrievalSettings(ServiceSettings):
         if self.chunk_overlap_tokens * 2 > self.chunk_tokens:
             raise ValueError("CHUNK_OVERLAP_TOKENS may be at most half of CHUNK_TOKENS")
         return self
+
+
+class MigrateSettings(RetrievalSettings):
+    """Settings of `python -m services.retrieval.migrate`, which alone reads the first of these."""
+
+    postgres_migrate_url: str = Field(
+        "",
+        pattern=r"^(postgres(ql)?://.*)?$",
+        description="PostgreSQL as the owner of the schema, for `services.retrieval.migrate` alone",
+    )

@@ -1,6 +1,6 @@
 """A child process with the least power: what starts one, and what the child does to itself before it reads anything.
 
-    python -I -B confine.py '{"module": "services.retrieval.parseprocess", ...}'
+    python -I -B confine.py services.retrieval.parseprocess '{"arguments": [...], ...}'
 
 The child gets an environment of two variables and the root folder as its working directory. It then gives up, in this
 order, what the kernel lets it give up, and only after that imports the module that does the work:
@@ -60,11 +60,11 @@ def command(module: str, arguments: Sequence[str], *, reads: Path, limits: Mappi
     `main(arguments, held)` does the work.
     """
     order = {
-        "module": module, "arguments": list(arguments), "reads": _with_links(reads), "limits": dict(limits),
+        "arguments": list(arguments), "reads": _with_links(reads), "limits": dict(limits),
         "parent": os.getpid(),
         "path": [str(ROOT), *(os.path.abspath(entry) for entry in sys.path if entry)],
     }  # fmt: skip
-    return [sys.executable, "-I", "-B", __file__, json.dumps(order)]
+    return [sys.executable, "-I", "-B", __file__, module, json.dumps(order)]
 
 
 def _with_links(folder: Path) -> list[str]:
@@ -162,16 +162,16 @@ def _own_files(path: Iterable[str]) -> list[str]:
     return [str(ROOT / "services"), sys.prefix, sys.base_prefix, *others, *SYSTEM]
 
 
-def main(order: str) -> None:
+def main(module: str, order: str) -> None:
     """The child: confined first, then at work."""
     told = json.loads(order)
     sys.path[:] = list(dict.fromkeys([*told["path"], *sys.path]))
     importlib.import_module("services")  # afterwards its folder's parent cannot be listed any more
     reads = [*_own_files(sys.path), *told["reads"]]
     held = confine(reads=reads, limits=told["limits"], parent=told["parent"])
-    work: Callable[[Sequence[str], Sequence[str]], None] = importlib.import_module(told["module"]).main
+    work: Callable[[Sequence[str], Sequence[str]], None] = importlib.import_module(module).main
     work(told["arguments"], held)
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    main(*sys.argv[1:])

@@ -98,8 +98,8 @@ def test_its_process_is_given_no_secret_no_descriptor_and_no_folder(
 
 
 def test_one_that_computes_for_too_long_is_killed_and_the_next_document_is_read(model: Path) -> None:
+    endless = ask("a.md", BREAD.encode() * 20_000)
     with pytest.raises(Unreadable, match="its parser failed"):
-        endless = ask("a.md", BREAD.encode() * 20_000)
         asyncio.run(prepare(model, endless, within_s=120.0, limits={**LIMITS, "CPU": 1}))
     assert prepared(model, ask("a.md", BREAD.encode())).texts
 
