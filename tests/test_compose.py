@@ -12,7 +12,7 @@ import yaml
 
 from services.governor.config import GovernorSettings
 from services.lab.storm.config import StormSettings
-from services.retrieval.config import RetrievalSettings
+from services.retrieval.config import MigrateSettings, RetrievalSettings
 from services.router.config import RouterSettings
 from services.runtime.settings import ServiceSettings
 from services.worker.config import WorkerSettings
@@ -26,6 +26,7 @@ SETTINGS: dict[str, type[ServiceSettings]] = {
     "governor": GovernorSettings,
     "storm": StormSettings,
     "seed": RetrievalSettings,
+    "migrate": MigrateSettings,
     "worker-0": WorkerSettings,
     "worker-1": WorkerSettings,
     "worker-gpu": WorkerSettings,
@@ -41,7 +42,7 @@ FROM_THE_IMAGE = {
     "worker-1",
     *MODEL_WORKERS,
 }  # their health check is in it
-LEAVES = {"seed", "model"}
+LEAVES = {"seed", "model", "migrate"}
 WITHOUT_HEALTH = LEAVES | {"locust"}
 
 every_service = pytest.mark.parametrize("name", sorted(SERVICES))
@@ -61,6 +62,25 @@ def test_a_container_is_confined(name):
     assert service["mem_limit"]
     assert service["pids_limit"]
     assert service["logging"]["options"]["max-size"]
+
+
+@every_service
+def test_what_can_be_written_cannot_be_executed(name):
+    """Volumes aside, whose folders are the servers' own."""
+    for folder in SERVICES[name]["tmpfs"]:
+        assert {"noexec", "nosuid", "nodev"} <= set(folder.partition(":")[2].split(","))
+        assert "size=" in folder
+
+
+def test_only_the_migration_knows_the_owner_of_the_database():
+    """What goes on running logs in as a user that owns nothing, and no part is given two passwords but the one."""
+    knows = {name for name, service in SERVICES.items() if "POSTGRES_PASSWORD" in str(service)}
+    assert knows == {"postgres", "migrate"}
+    for name in ("retrieval", "seed"):
+        assert SERVICES[name]["environment"]["POSTGRES_URL"].startswith("postgresql://weir_service:")
+    assert SERVICES["retrieval"]["depends_on"]["migrate"] == {"condition": "service_completed_successfully"}
+    assert "restart" in SERVICES["migrate"]
+    assert SERVICES["migrate"]["restart"] == "no"
 
 
 @every_service
@@ -99,7 +119,7 @@ def test_a_stop_reaches_what_it_is_meant_for(name):
 def test_the_stores_are_reached_by_retrieval_alone_and_by_the_storm_bench_that_silences_one():
     assert COMPOSE["networks"]["store"]["internal"]
     assert {name for name, service in SERVICES.items() if "store" in service["networks"]} == {
-        "postgres", "redis", "retrieval", "seed", "storm",
+        "postgres", "redis", "retrieval", "seed", "migrate", "storm",
     }  # fmt: skip
 
 

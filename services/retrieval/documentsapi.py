@@ -10,7 +10,8 @@ all tenants together at most `AT_ONCE`: writing is bulk work, and bulk work neve
 
 A tenant whose document took longer than `SLOW_S` to parse counts as slow for `SLOW_FOR_S`, and slow tenants together
 have at most `AT_ONCE` - 1 places. So tenants whose documents take long share a place with each other, and one place
-remains for those whose documents do not. What a tenant may keep is bounded by its quota: refused with 403, and nothing is lost.
+remains for those whose documents do not. What a tenant may keep is bounded by its quota: what would pass it is refused
+with 403, and what was there stays.
 """
 
 from __future__ import annotations
