@@ -13,7 +13,7 @@ from services.retrieval.api import Api
 from services.retrieval.cache import Cache, redis_client
 from services.retrieval.config import RetrievalSettings
 from services.retrieval.confine import EVERYTHING
-from services.retrieval.database import Session, connect
+from services.retrieval.database import Session, connect, powers
 from services.retrieval.documentsapi import Bounds, DocumentsApi
 from services.retrieval.embedder import LinedEmbedder, Model
 from services.retrieval.fit import Fit
@@ -48,9 +48,16 @@ def build(settings: RetrievalSettings, model: Path, *, embeds: Model | None = No
     embeds = embeds or ModelProcess(model, threads=settings.embed_threads)
     embedder = LinedEmbedder(embeds, queue_size=settings.embed_queue_size, metrics=metrics)
 
+    suspicions: list[str] = []
+
     async def warmed() -> Session:
         session = await _session(settings, "weir-retrieval")
         try:
+            if not suspicions:
+                suspicions.append(", ".join(await powers(session.connection)))
+                if suspicions[0]:
+                    mend = "python -m services.retrieval.migrate"
+                    log.warning("POSTGRES_URL names a user that may do too much", user=suspicions[0], mend=mend)
             await warming.warm(session)
         except BaseException:
             session.terminate()
