@@ -141,7 +141,9 @@ def test_a_log_can_be_read_by_its_owner_alone(tmp_path: Path) -> None:
         old.unlink()
         assert trim(talker.log, limit_bytes=100)
         assert old.stat().st_mode & 0o777 == 0o600
-        child(tmp_path / "new" / "logs", "pass").spawn()
+        other = child(tmp_path / "new" / "logs", "pass")
+        other.spawn()
+        assert other.wait() == 0
         assert (tmp_path / "new" / "logs").stat().st_mode & 0o777 == 0o700
     finally:
         os.umask(before)
