@@ -7,7 +7,7 @@ order, what the kernel lets it give up, and only after that imports the module t
 
     privileges   `no_new_privs`: no program that it starts can gain any (prctl(2))
     network      a network namespace of its own, without an interface (unshare(2)); where the kernel forbids that,
-                 Landlock refuses TCP and abstract Unix sockets
+                 Landlock refuses TCP and abstract Unix sockets (`tcp`), and UDP stays open
     files        Landlock (landlock(7)): it may read its own program and the folders that were named, write nothing,
                  start no program, and look into no process outside; `RLIMIT_FSIZE` where there is no Landlock
     limits       setrlimit(2): processor time, address space, size of files, descriptors, processes, core dumps
@@ -34,8 +34,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 ENVIRONMENT = {"PATH": os.defpath, "LC_ALL": "C.UTF-8"}
-NETWORK, FILES, LIMITS, ORPHAN, PRIVILEGES = "network", "files", "limits", "orphan", "privileges"
-EVERYTHING = (PRIVILEGES, NETWORK, FILES, LIMITS, ORPHAN)
+NETWORK, TCP_ONLY, FILES, LIMITS, ORPHAN, PRIVILEGES = "network", "tcp", "files", "limits", "orphan", "privileges"
+EVERYTHING = (PRIVILEGES, NETWORK, TCP_ONLY, FILES, LIMITS, ORPHAN)
 SYSTEM = (  # what the C library, the loader and BLAS read
     "/usr", "/lib", "/lib64", "/nix/store", "/etc/ld.so.cache", "/etc/localtime", "/etc/mime.types", "/dev/null",
     "/dev/urandom", "/proc/self", "/proc/cpuinfo", "/proc/meminfo", "/sys/devices/system/cpu", "/sys/fs/cgroup",
@@ -82,8 +82,8 @@ def confine(*, reads: Iterable[str], limits: Mapping[str, int], parent: int) -> 
         (LIMITS, lambda: _limit(limits)),
         (ORPHAN, lambda: _die_with(parent)),
     ) if give_up()]  # fmt: skip
-    if NETWORK not in held and FILES in held and _landlock_version() >= 4:
-        held.append(NETWORK)
+    if FILES in held and _landlock_version() >= 4:
+        held.append(TCP_ONLY)
     return [name for name in EVERYTHING if name in held]
 
 

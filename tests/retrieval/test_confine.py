@@ -16,7 +16,7 @@ import psutil
 import pytest
 
 from services.retrieval import parseprocess
-from services.retrieval.confine import ENVIRONMENT, FILES, NETWORK, ROOT, command
+from services.retrieval.confine import ENVIRONMENT, FILES, NETWORK, ROOT, TCP_ONLY, command
 
 pytestmark = pytest.mark.stack
 PROBES = Path(__file__).parent / "confined"
@@ -60,8 +60,18 @@ def test_it_reaches_no_server_of_this_machine(probe: Callable[..., Any]) -> None
     with socket.create_server(("127.0.0.1", 0)) as server:
         server.settimeout(5)
         answer = probe("connect", "127.0.0.1", str(server.getsockname()[1]))
-    needs(answer, NETWORK)
+    if NETWORK not in answer["held"]:
+        needs(answer, TCP_ONLY)
     assert answer["said"] in ("EACCES", "ENETUNREACH", "EPERM")
+
+
+def test_it_sends_no_datagram_either(probe: Callable[..., Any]) -> None:
+    """Which Landlock alone would let pass: only a network namespace keeps it in."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as server:
+        server.bind(("127.0.0.1", 0))
+        answer = probe("datagram", "127.0.0.1", str(server.getsockname()[1]))
+    needs(answer, NETWORK)
+    assert answer["said"] == "ENETUNREACH"
 
 
 def test_it_reads_nothing_but_its_program_and_its_model(probe: Callable[..., Any], tmp_path: Path) -> None:

@@ -31,6 +31,11 @@ def connect(host: str, port: str) -> None:
         pass
 
 
+def datagram(host: str, port: str) -> None:
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sender:
+        sender.sendto(b"x", (host, int(port)))
+
+
 def write(path: str) -> None:
     with open(path, "w", encoding="ascii") as file:
         file.write("x")
@@ -53,6 +58,7 @@ def limit(name: str) -> str:
 
 ATTEMPTS: dict[str, Callable[..., str | None]] = {
     "connect": connect,
+    "datagram": datagram,
     "write": write,
     "read": lambda path: str(len(Path(path).read_bytes())),
     "execute": lambda path: os.execv(path, [path]),
