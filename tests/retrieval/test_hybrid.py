@@ -307,6 +307,7 @@ def test_keys_that_a_tenant_can_compute_hide_no_word_of_another_tenant(postgres_
         )
         keys = await connection.fetchval(computed, ASKED)
         await connection.execute("UPDATE words SET keys = $1 WHERE tenant = 'ben' AND doc_id = 'b.md'", keys)
+        await connection.execute("UPDATE words SET keys = keys WHERE tenant = 'ada'")  # behind the others in the table
         assert await by_words(connection, ASKED) == before
         for role in (READER, WRITER):
             with pytest.raises(asyncpg.InsufficientPrivilegeError):
