@@ -12,7 +12,7 @@ import yaml
 
 from services.governor.config import GovernorSettings
 from services.lab.storm.config import StormSettings
-from services.retrieval.config import RetrievalSettings
+from services.retrieval.config import MigrateSettings, RetrievalSettings
 from services.router.config import RouterSettings
 from services.runtime.settings import ServiceSettings
 from services.worker.config import WorkerSettings
@@ -26,6 +26,7 @@ SETTINGS: dict[str, type[ServiceSettings]] = {
     "governor": GovernorSettings,
     "storm": StormSettings,
     "seed": RetrievalSettings,
+    "migrate": MigrateSettings,
     "worker-0": WorkerSettings,
     "worker-1": WorkerSettings,
     "worker-gpu": WorkerSettings,
@@ -41,13 +42,14 @@ FROM_THE_IMAGE = {
     "worker-1",
     *MODEL_WORKERS,
 }  # their health check is in it
-LEAVES = {"seed", "model", "secrets"}
+LEAVES = {"seed", "model", "secrets", "migrate"}
 WITHOUT_HEALTH = LEAVES | {"locust"}
 
 every_service = pytest.mark.parametrize("name", sorted(SERVICES))
 every_service_of_ours = pytest.mark.parametrize("name", sorted(SETTINGS))
 INNER_TOKEN = "internal:/run/weir/internal:ro"
-PASSWORD = "database:/run/weir/database:ro"
+OWNERS_PASSWORD = "database:/run/weir/database:ro"
+SERVICE_PASSWORD = "database-service:/run/weir/database-service:ro"
 IN_THE_IMAGE = {"EMBED_MODEL_PATH"}
 FROM_A_FILE = {"INTERNAL_TOKEN"}  # INTERNAL_TOKEN_FILE has it, whoever made it
 OWN_SECRETS = {
@@ -55,8 +57,9 @@ OWN_SECRETS = {
     "governor": {"GOVERNOR_TOKENS", "GOVERNOR_UPSTREAM_KEY"},
     "retrieval": {"CACHE_KEY_SECRET"},
     "seed": {"CACHE_KEY_SECRET"},
+    "migrate": {"CACHE_KEY_SECRET"},
     "model": {"HF_TOKEN"},
-    "secrets": {"INTERNAL_TOKEN", "POSTGRES_PASSWORD", "GRAFANA_PASSWORD"},
+    "secrets": {"INTERNAL_TOKEN", "POSTGRES_PASSWORD", "POSTGRES_SERVICE_PASSWORD", "GRAFANA_PASSWORD"},
 }
 SECRET = re.compile(r"KEY|TOKEN|SECRET|PASSWORD")
 
@@ -89,6 +92,27 @@ def test_a_container_is_confined(name):
     assert service["mem_limit"]
     assert service["pids_limit"]
     assert service["logging"]["options"]["max-size"]
+
+
+@every_service
+def test_what_can_be_written_cannot_be_executed(name):
+    """Volumes aside, whose folders are the servers' own."""
+    for folder in SERVICES[name]["tmpfs"]:
+        assert {"noexec", "nosuid", "nodev"} <= set(folder.partition(":")[2].split(","))
+        assert "size=" in folder
+
+
+def test_only_the_migration_knows_the_owner_of_the_database():
+    """What goes on running logs in as a user that owns nothing, with a password of its own."""
+    url, file = "postgresql://weir_service@postgres:5432/weir", "/run/weir/database-service/password"
+    for name in ("retrieval", "seed", "migrate"):
+        assert SERVICES[name]["environment"]["POSTGRES_URL"] == url
+        assert SERVICES[name]["environment"]["POSTGRES_PASSWORD_FILE"] == file
+    assert {name for name, each in SERVICES.items() if "POSTGRES_MIGRATE" in str(each)} == {"migrate"}
+    assert SERVICES["migrate"]["environment"]["POSTGRES_MIGRATE_PASSWORD_FILE"] == "/run/weir/database/password"
+    assert SERVICES["retrieval"]["depends_on"]["migrate"] == {"condition": "service_completed_successfully"}
+    assert "restart" in SERVICES["migrate"]
+    assert SERVICES["migrate"]["restart"] == "no"
 
 
 @every_service
@@ -134,7 +158,8 @@ def test_each_secret_is_mounted_where_it_is_needed_alone():
         return {name for name, each in SERVICES.items() if volume in map(str, each.get("volumes", []))}
 
     assert mounted(INNER_TOKEN) == {*SETTINGS, "prometheus", "locust"}
-    assert mounted(PASSWORD) == {"postgres", "retrieval", "seed"}
+    assert mounted(OWNERS_PASSWORD) == {"postgres", "migrate"}
+    assert mounted(SERVICE_PASSWORD) == {"retrieval", "seed", "migrate"}
     assert mounted("grafana-password:/run/weir/grafana:ro") == {"grafana"}
     for name in SETTINGS:
         assert SERVICES[name]["environment"]["INTERNAL_TOKEN_FILE"] == "/run/weir/internal/token"
@@ -158,10 +183,10 @@ def test_what_makes_the_secrets_reaches_no_network_and_no_power():
 
 def make_secrets(folder: Path, **given: str) -> dict[str, str]:
     """The command itself, in this folder: what it leaves there."""
-    names = {"internal": "token", "database": "password", "grafana": "password"}
+    names = {"internal": "token", "database": "password", "database-service": "password", "grafana": "password"}
     for name in names:
         (folder / name).mkdir(exist_ok=True)
-    none = {"INTERNAL_TOKEN": "", "POSTGRES_PASSWORD": "", "GRAFANA_PASSWORD": ""}
+    none = dict.fromkeys(OWN_SECRETS["secrets"], "")
     script = SERVICES["secrets"]["command"][0].replace("$$", "$")
     env = {"PATH": "/usr/bin:/bin", "FOLDER": str(folder), **none, **given}
     subprocess.run([*SERVICES["secrets"]["entrypoint"], script], env=env, check=True)
@@ -173,7 +198,7 @@ def make_secrets(folder: Path, **given: str) -> dict[str, str]:
 def test_secrets_are_made_once_each_another_and_kept(tmp_path):
     made = make_secrets(tmp_path)
     assert all(re.fullmatch(r"[0-9a-f]{48}", secret) for secret in made.values())
-    assert len(set(made.values())) == 3
+    assert len(set(made.values())) == 4
     assert make_secrets(tmp_path) == made
     (tmp_path / "other").mkdir()
     assert not set(make_secrets(tmp_path / "other").values()) & set(made.values())
@@ -232,7 +257,7 @@ def test_a_stop_reaches_what_it_is_meant_for(name):
 def test_the_stores_are_reached_by_retrieval_alone_and_by_the_storm_bench_that_silences_one():
     assert COMPOSE["networks"]["store"]["internal"]
     assert {name for name, service in SERVICES.items() if "store" in networks(service)} == {
-        "postgres", "redis", "retrieval", "seed", "storm",
+        "postgres", "redis", "retrieval", "seed", "migrate", "storm",
     }  # fmt: skip
 
 

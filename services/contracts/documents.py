@@ -13,6 +13,11 @@ State = Literal["added", "updated", "unchanged"]
 MAX_ID_BYTES = 1024
 MAX_PAGE = 500
 
+# Router -> retrieval, with a PUT: what the tenants file lets this tenant keep. Without them retrieval's settings hold.
+QUOTA_COUNT_HEADER = b"x-documents-count"
+QUOTA_BYTES_HEADER = b"x-documents-bytes"
+MOST_QUOTA = 2**53
+
 
 class PutDocument(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Either `text`, plain unless `media_type` says otherwise, or `content` in base64 with its `media_type`."""

@@ -148,6 +148,8 @@ async def database(url: str, model: str = "") -> list[Finding]:
             "SELECT default_version, installed_version FROM pg_available_extensions WHERE name = 'vector'"
         )
         tables = {row["tablename"] for row in await connection.fetch(TABLES)}
+        if await connection.fetchval(MAY_READ):  # the services' user may do that, and nothing without it
+            await connection.execute("SET ROLE weir_reader")
         found = [Finding("database", Level.OK, f"PostgreSQL {version}"), pgvector(extension)]
         return [*found, await corpus(connection, tables, model)]
     except (TimeoutError, asyncpg.PostgresError) as error:
@@ -156,6 +158,9 @@ async def database(url: str, model: str = "") -> list[Finding]:
         await connection.close(timeout=WITHIN_S)
 
 
+MAY_READ = """
+SELECT EXISTS (SELECT FROM pg_roles WHERE rolname = 'weir_reader' AND pg_has_role(current_user, oid, 'MEMBER'))
+"""
 TABLES = "SELECT tablename FROM pg_tables WHERE schemaname = 'public'"
 
 

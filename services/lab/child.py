@@ -30,6 +30,7 @@ from services.lab.errors import LabError
 PR_SET_PDEATHSIG = 1
 TAIL_BYTES = 16_384
 MAX_LOG_BYTES = 32 * 1024 * 1024
+PRIVATE_FILE, PRIVATE_FOLDER = 0o600, 0o700
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +59,7 @@ class Child:
         rotate(self.log)
         command = [*self.identity.prefix, *self.argv]
         try:
-            with self.log.open("ab") as output:
+            with open(self.log, "ab", opener=private) as output:
                 self.process = subprocess.Popen(
                     command,
                     stdin=subprocess.DEVNULL,
@@ -83,6 +84,10 @@ class Child:
     @property
     def running(self) -> bool:
         return self.process is not None and self.process.poll() is None
+
+    def wait(self) -> int:
+        """Its exit code, once it has ended."""
+        return self._started().wait()
 
     def stop(self, within_s: float) -> bool:
         """Ask, wait, then insist. True if it left by itself."""
@@ -146,10 +151,16 @@ def describe_exit(code: int) -> str:
         return f"killed by signal {-code}"
 
 
+def private(path: str, flags: int) -> int:
+    """An opener: what it makes, only this user can read. A log names tenants and requests."""
+    return os.open(path, flags, PRIVATE_FILE)
+
+
 def rotate(log: Path) -> None:
     """Begin a new log; keep the last one, since it may say why the last run ended."""
-    log.parent.mkdir(parents=True, exist_ok=True)
+    log.parent.mkdir(mode=PRIVATE_FOLDER, parents=True, exist_ok=True)
     if log.exists():
+        log.chmod(PRIVATE_FILE)  # an earlier version may have written it
         log.replace(log.with_name(log.name + ".1"))
 
 
@@ -163,7 +174,8 @@ def trim(log: Path, limit_bytes: int = MAX_LOG_BYTES) -> bool:
         return False
     with log.open("rb") as source:
         source.seek(size - limit_bytes // 2)
-        log.with_name(log.name + ".1").write_bytes(source.read(limit_bytes // 2))
+        with open(log.with_name(log.name + ".1"), "wb", opener=private) as kept:
+            kept.write(source.read(limit_bytes // 2))
     os.truncate(log, 0)
     return True
 

@@ -20,7 +20,7 @@ import httpx2
 from rich.console import Console, RenderableType
 from rich.text import Text
 
-from services.lab.child import Child
+from services.lab.child import PRIVATE_FOLDER, Child
 from services.lab.display import display_for
 from services.lab.errors import LabError, complain
 from services.lab.internal import shown
@@ -50,6 +50,8 @@ class Crew:
         self.display = display_for(console, list(names))
         self.supervisor = Supervisor(on_lost=lambda why: self._mutter(why))
         self.logs = logs
+        logs.mkdir(mode=PRIVATE_FOLDER, parents=True, exist_ok=True)
+        logs.chmod(PRIVATE_FOLDER)  # an earlier version made it for everybody
         self._console = console
         self._stop_within_s = leave_s + SPARE_S
         self._environment = environment()

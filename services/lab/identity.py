@@ -5,12 +5,15 @@ containers. Two ways out, tried in this order:
 
 1. **a user namespace** (`unshare --user`): the server sees itself as `nobody`, while outside every file stays ours.
    Nothing is copied, no permission is widened;
-2. **change to `nobody`** (root only): then `nobody` must be able to reach the data folder and to execute the
-   programs. A virtual environment in a private folder forbids the second, so the programs are copied beside the data.
+2. **change to another user** (root only): to `weir`, if the machine has a user of that name, else to `nobody`, which
+   other services of the machine may run as, too. That user must be able to reach the data folder, so DATA_DIR is opened
+   for passing through (0711), and to execute the programs. A virtual environment in a private folder forbids that, so
+   the programs are copied beside the data.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 import pwd
 import shutil
@@ -21,7 +24,8 @@ from pathlib import Path
 from services.lab.child import Identity
 from services.lab.errors import LabError
 
-STAND_IN = "nobody"
+STAND_INS = ("weir", "nobody")  # the first is PostgreSQL's alone: `useradd --system weir` makes it
+PASS_THROUGH = 0o011
 
 
 def choose(data: Path) -> Identity:
@@ -29,8 +33,8 @@ def choose(data: Path) -> Identity:
     euid = os.geteuid()
     if euid != 0 and _known(euid):
         return Identity()
-    nobody = pwd.getpwnam(STAND_IN)
-    prefix = ("unshare", "--user", f"--map-user={nobody.pw_uid}", f"--map-group={nobody.pw_gid}")
+    stand_in = _stand_in()
+    prefix = ("unshare", "--user", f"--map-user={stand_in.pw_uid}", f"--map-group={stand_in.pw_gid}")
     if _works(prefix):
         return Identity(prefix=prefix)
     if euid != 0:
@@ -38,13 +42,15 @@ def choose(data: Path) -> Identity:
             f"PostgreSQL needs a user with a name, user {euid} has none, and user namespaces are not allowed here: "
             "run as a named user, or set POSTGRES_URL to a server of your own."
         )
+    _open_for_passing(data.parent)
     closed = _first_closed(data.parent)
     if closed is not None:
         raise LabError(
-            f"PostgreSQL does not run as root, user namespaces are not allowed here, and `{STAND_IN}` cannot enter "
-            f"{closed}: set DATA_DIR to a folder that every user can reach, run as a normal user, or set POSTGRES_URL."
+            "PostgreSQL does not run as root, user namespaces are not allowed here, and the user "
+            f"`{stand_in.pw_name}` cannot enter {closed}: set DATA_DIR to a folder that every user can reach, run as a "
+            "normal user, or set POSTGRES_URL."
         )
-    return Identity(uid=nobody.pw_uid, gid=nobody.pw_gid)
+    return Identity(uid=stand_in.pw_uid, gid=stand_in.pw_gid)
 
 
 def own(folder: Path, identity: Identity) -> None:
@@ -74,6 +80,19 @@ def reachable_programs(programs: Path, stage: Path, identity: Identity) -> Path:
     for folder in (stage, copy, copy / package.name):
         folder.chmod(0o755)
     return copy / package.name / programs.name
+
+
+def _stand_in() -> pwd.struct_passwd:
+    for name in STAND_INS:
+        with contextlib.suppress(KeyError):
+            return pwd.getpwnam(name)
+    raise LabError(f"PostgreSQL does not run as root, and there is no user {' or '.join(STAND_INS)}: set POSTGRES_URL.")
+
+
+def _open_for_passing(folder: Path) -> None:
+    """Let another user through, not in: what lies there can be reached by its name, and has a mode of its own."""
+    if folder.exists() and folder.stat().st_uid == os.geteuid():
+        folder.chmod(stat.S_IMODE(folder.stat().st_mode) | PASS_THROUGH)
 
 
 def _known(uid: int) -> bool:

@@ -18,6 +18,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO, Self
 
+from services.lab.child import PRIVATE_FILE, PRIVATE_FOLDER
 from services.lab.errors import LabError
 
 POLL_S = 0.05
@@ -47,7 +48,7 @@ class Lease:
 
     def __enter__(self) -> Self:
         try:
-            self._folder.mkdir(parents=True, exist_ok=True)
+            self._folder.mkdir(mode=PRIVATE_FOLDER, parents=True, exist_ok=True)
             self._file = _open(self._folder)
         except OSError as error:
             raise LabError(
@@ -140,7 +141,7 @@ def clear(folder: Path) -> list[str]:
 
 def _open(folder: Path, *, create: bool = True) -> IO[str]:
     flags = os.O_RDWR | (os.O_CREAT if create else 0)
-    return os.fdopen(os.open(folder / "weir.pid", flags, 0o644), "r+", encoding="ascii")
+    return os.fdopen(os.open(folder / "weir.pid", flags, PRIVATE_FILE), "r+", encoding="ascii")
 
 
 def _lock_patiently(file: IO[str]) -> bool:

@@ -5,9 +5,10 @@ The programs come from a wheel; the supervision is ours. The order of a first st
     initdb into a temporary folder -> create the database -> rename into place -> postgres
 
 The rename makes the cluster all or nothing: a Ctrl-C in the middle leaves a folder that the next start throws away.
-The password is random, lives in a file of mode 0600 inside the cluster, and is asked for even on loopback, since
-"loopback" means every user of the machine. Readiness is read from `postmaster.pid` (its eighth line), as `pg_ctl`
-does: no connection is needed, and no other server on that port can be mistaken for ours.
+The passwords are random, live in files of mode 0600, and are asked for even on loopback, since "loopback" means every
+user of the machine. There are two: of the superuser, who owns the schema and is used to bring it up to date, and of the
+user as which the services log in, which `services.retrieval.migrate` makes. Readiness is read from `postmaster.pid`
+(its eighth line), as `pg_ctl` does: no connection is needed, and no other server on that port can be mistaken for ours.
 """
 
 from __future__ import annotations
@@ -25,11 +26,13 @@ from pathlib import Path
 import psutil
 
 from services.lab import identity
-from services.lab.child import Child, Identity, as_user, describe_exit, dies_with_parent
+from services.lab.child import Child, Identity, as_user, describe_exit, dies_with_parent, private
 from services.lab.errors import LabError
 
 USER = DATABASE = "weir"
 PASSWORD_FILE = "weir.password"
+SERVICE_USER = "weir_service"
+SERVICE_PASSWORD_FILE = "service.password"
 READY_WITHIN_S = 30.0
 STOP_WITHIN_S = 5.0
 POLL_S = 0.02
@@ -73,8 +76,17 @@ class EmbeddedPostgres:
 
     @property
     def url(self) -> str:
-        password = (self.data / PASSWORD_FILE).read_text(encoding="ascii").strip()
-        return f"postgresql://{USER}:{password}@127.0.0.1:{self.port}/{DATABASE}"
+        """As the superuser, who owns the schema."""
+        return self._url(USER, self.data / PASSWORD_FILE)
+
+    @property
+    def service_url(self) -> str:
+        """As the user of the services, whom a migration makes."""
+        return self._url(SERVICE_USER, self._stage / SERVICE_PASSWORD_FILE)
+
+    def _url(self, user: str, password_file: Path) -> str:
+        password = password_file.read_text(encoding="ascii").strip()
+        return f"postgresql://{user}:{password}@127.0.0.1:{self.port}/{DATABASE}"
 
     @property
     def pid(self) -> int:
@@ -110,6 +122,8 @@ class EmbeddedPostgres:
             raise LabError(
                 f"{self.data / PASSWORD_FILE} is gone, and with it the way in: `make clean-data` starts anew."
             )
+        if not (self._stage / SERVICE_PASSWORD_FILE).is_file():  # a cluster of an earlier version has none
+            _write_password(self._stage / SERVICE_PASSWORD_FILE)
         identity.own(self.data, self._identity)
         self._clear_stale_pid()
         self._deadline = time.monotonic() + READY_WITHIN_S
@@ -189,9 +203,7 @@ class EmbeddedPostgres:
         password_file.unlink(missing_ok=True)
         if self._identity.uid is not None:
             os.chown(self._stage, self._identity.uid, self._identity.gid or 0)
-        descriptor = os.open(password_file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-        with os.fdopen(descriptor, "w", encoding="ascii") as file:
-            file.write(secrets.token_hex(24))
+        _write_password(password_file)
         if self._identity.uid is not None:
             os.chown(password_file, self._identity.uid, self._identity.gid or 0)
         access = (f"--username={USER}", f"--pwfile={password_file}", "--auth=scram-sha-256")
@@ -232,6 +244,11 @@ class EmbeddedPostgres:
         if self._programs is None:
             raise RuntimeError("prepare() comes first")
         return str(self._programs / "bin" / name)
+
+
+def _write_password(file: Path) -> None:
+    with open(file, "x", encoding="ascii", opener=private) as output:
+        output.write(secrets.token_hex(24))
 
 
 def _serves(pid: int, data: Path) -> bool:

@@ -5,7 +5,8 @@ The story, in order:
 1. take the folder's lease (one stack per folder), refuse ports that are taken, all of them at once;
 2. start what depends on nothing: PostgreSQL, Valkey, the workers, the router (it waits for workers by itself), and the
    governor before it;
-3. start retrieval as soon as the database answers, and in lab mode the storm bench;
+3. bring the embedded database's schema up to date, as its owner, then start retrieval, whose user owns nothing; and in
+   lab mode the storm bench;
 4. ingest the first corpus, skipping what has not changed;
 5. say where everything is; then wait for Ctrl-C, SIGTERM, or a child that dies;
 6. stop in reverse order, within bounds.
@@ -21,6 +22,7 @@ from typing import Any
 from rich.console import Console, RenderableType
 
 from services.lab import devices, parts, seed
+from services.lab.child import describe_exit
 from services.lab.config import LabSettings
 from services.lab.crew import Crew, Story
 from services.lab.errors import LabError
@@ -37,6 +39,7 @@ GOVERNOR, STORM, CORPUS = "governor", "storm", "corpus"
 STORES, BEHIND, FRONT, BEFORE_IT = range(4)  # tiers: each leans on those before it
 STORE_STOP_S = 5.0
 ONCE_STOP_S = 2.0
+MIGRATE = "services.retrieval.migrate"
 
 
 def up(settings: LabSettings, console: Console) -> int:
@@ -127,8 +130,26 @@ class Stack:
             self._embed(POSTGRES, "POSTGRES_URL", database, "" if database.exists else "a new database"),
             self._embed(VALKEY, "REDIS_URL", cache),
         )
+        if not settings.postgres_url:
+            await self._migrate(database)
         retrieval = parts.retrieval(settings, self._urls[POSTGRES], self._urls[VALKEY])
         await together(self._crew.serve(retrieval, BEHIND), *self._storm())
+
+    async def _migrate(self, database: EmbeddedPostgres) -> None:
+        """As the owner, in a process that ends: nothing that goes on running knows the owner's password."""
+        urls = {"POSTGRES_MIGRATE_URL": database.url, "POSTGRES_URL": database.service_url}
+        child = self._crew.child("migrate", ["-m", MIGRATE], urls)
+        child.spawn()
+        try:
+            code = await asyncio.to_thread(child.wait)
+        finally:
+            child.stop(ONCE_STOP_S)
+        if code != 0:
+            raise LabError(
+                f"The database's schema could not be brought up to date ({describe_exit(code)}); see {child.log}.",
+                notes=child.tail(),
+            )
+        self._urls[POSTGRES] = database.service_url
 
     def _storm(self) -> list[Coroutine[Any, Any, None]]:
         """In lab mode, what can put all of this under load; it needs the others with its first run only."""

@@ -16,7 +16,7 @@ import socket
 import time
 from pathlib import Path
 
-from services.lab.child import Child, describe_exit
+from services.lab.child import PRIVATE_FOLDER, Child, describe_exit
 from services.lab.errors import LabError
 
 READY_WITHIN_S = 10.0
@@ -78,7 +78,7 @@ class EmbeddedValkey:
 
     def prepare(self) -> None:
         try:
-            self._folder.mkdir(parents=True, exist_ok=True)
+            self._folder.mkdir(mode=PRIVATE_FOLDER, parents=True, exist_ok=True)
         except OSError as error:
             raise LabError(
                 f"{error.filename or self._folder} cannot be made: {error.strerror}; set DATA_DIR."

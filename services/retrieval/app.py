@@ -12,7 +12,8 @@ from services.core.breaker import Breaker
 from services.retrieval.api import Api
 from services.retrieval.cache import Cache, redis_client
 from services.retrieval.config import RetrievalSettings
-from services.retrieval.database import Session, connect
+from services.retrieval.confine import EVERYTHING
+from services.retrieval.database import Session, connect, powers
 from services.retrieval.documentsapi import Bounds, DocumentsApi
 from services.retrieval.embedder import LinedEmbedder, Model
 from services.retrieval.fit import Fit
@@ -25,6 +26,7 @@ from services.retrieval.search import Retrieval
 from services.retrieval.semantic import Semantic
 from services.retrieval.store import Store
 from services.retrieval.warming import Warming
+from services.retrieval.writing import Quota
 from services.runtime.drain import Drain
 from services.runtime.internal import inner_checks, is_health
 from services.runtime.log import Log
@@ -47,9 +49,16 @@ def build(settings: RetrievalSettings, model: Path, *, embeds: Model | None = No
     embeds = embeds or ModelProcess(model, threads=settings.embed_threads)
     embedder = LinedEmbedder(embeds, queue_size=settings.embed_queue_size, metrics=metrics)
 
+    suspicions: list[str] = []
+
     async def warmed() -> Session:
         session = await _session(settings, "weir-retrieval")
         try:
+            if not suspicions:
+                suspicions.append(", ".join(await powers(session.connection)))
+                if suspicions[0]:
+                    mend = "python -m services.retrieval.migrate"
+                    log.warning("POSTGRES_URL names a user that may do too much", user=suspicions[0], mend=mend)
             await warming.warm(session)
         except BaseException:
             session.terminate()
@@ -86,6 +95,9 @@ def build(settings: RetrievalSettings, model: Path, *, embeds: Model | None = No
         await store.start()
         await cache.start()
         await embedder.start()
+        if embedder.confined:  # by the same means as the process that parses documents
+            lacking = [name for name in EVERYTHING if name not in embedder.confined]
+            log.info("child processes are confined", held=list(embedder.confined), lacking=lacking)
         await fit.start()
         warming.start()
 
@@ -151,6 +163,7 @@ def document_bounds(settings: RetrievalSettings) -> Bounds:
         chunk_tokens=settings.chunk_tokens,
         overlap_tokens=settings.chunk_overlap_tokens,
         within_s=settings.http_timeout_s,
+        quota=Quota(settings.documents_per_tenant, settings.documents_per_tenant_bytes),
     )
 
 

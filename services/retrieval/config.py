@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from urllib.parse import quote, urlsplit, urlunsplit
 
@@ -12,6 +12,28 @@ from services.runtime.settings import ServiceSettings
 
 LEAST_SECRET = 16
 LEAST_THRESHOLD = 0.99  # measured: docs/results/semantic.md
+
+
+def with_password(prefix: str, url: str, file: Path | None) -> str:
+    """The address with the password that the file holds. `prefix` names the settings. Raises ValueError."""
+    if file is None:
+        return url
+    parts = urlsplit(url)
+    if parts.password:
+        raise ValueError(f"{prefix}PASSWORD_FILE: {prefix}URL has a password, too: take one of them")
+    try:
+        password = quote(file.read_text(encoding="utf-8").strip(), safe="")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ValueError(f"{prefix}PASSWORD_FILE: {file} cannot be read: {error}") from None
+    user, _, address = parts.netloc.rpartition("@")
+    return urlunsplit(parts._replace(netloc=f"{user or 'weir'}:{password}@{address}"))
+
+
+def _faults(of: Callable[[], object]) -> Iterator[str]:
+    try:
+        of()
+    except ValueError as fault:
+        yield str(fault)
 
 
 class RetrievalSettings(ServiceSettings):
@@ -66,6 +88,12 @@ class RetrievalSettings(ServiceSettings):
     document_max_chunks: int = Field(
         256, ge=1, le=100_000, description="most chunks of a document that a tenant puts over the API"
     )
+    documents_per_tenant: int = Field(
+        10_000, ge=0, le=2**53, description="documents that a tenant may keep, where the tenants file says nothing"
+    )
+    documents_per_tenant_bytes: int = Field(
+        268_435_456, ge=0, le=2**53, description="bytes of text that they may have in their chunks"
+    )
     chunk_tokens: int = Field(200, ge=32, le=254, description="most tokens in a chunk, its headings included")
     chunk_overlap_tokens: int = Field(30, ge=0, le=127, description="tokens a chunk repeats of the one before")
 
@@ -86,27 +114,37 @@ class RetrievalSettings(ServiceSettings):
     @property
     def database_url(self) -> str:
         """POSTGRES_URL with the password of POSTGRES_PASSWORD_FILE. Raises ValueError."""
-        return self.postgres_url if self.postgres_password_file is None else self._with_password()
-
-    def _with_password(self) -> str:
-        file, parts = self.postgres_password_file, urlsplit(self.postgres_url)
-        assert file is not None
-        if parts.password:
-            raise ValueError("POSTGRES_PASSWORD_FILE: POSTGRES_URL has a password, too: take one of them")
-        try:
-            password = quote(file.read_text(encoding="utf-8").strip(), safe="")
-        except (OSError, UnicodeDecodeError) as error:
-            raise ValueError(f"POSTGRES_PASSWORD_FILE: {file} cannot be read: {error}") from None
-        user, _, address = parts.netloc.rpartition("@")
-        return urlunsplit(parts._replace(netloc=f"{user or 'weir'}:{password}@{address}"))
+        return with_password("POSTGRES_", self.postgres_url, self.postgres_password_file)
 
     def contradictions(self) -> Iterator[str]:
         """What is wrong with settings together."""
         yield from super().contradictions()
-        try:
-            _ = self.database_url
-        except ValueError as fault:
-            yield str(fault)
+        yield from _faults(lambda: self.database_url)
         if self.chunk_overlap_tokens * 2 > self.chunk_tokens:
             yield "CHUNK_OVERLAP_TOKENS may be at most half of CHUNK_TOKENS"
         yield from self.inner_faults("HOST", "METRICS_HOST")
+
+
+class MigrateSettings(RetrievalSettings):
+    """Settings of `python -m services.retrieval.migrate`, which alone reads the first two of these."""
+
+    postgres_migrate_url: str = Field(
+        "",
+        pattern=r"^(postgres(ql)?://.*)?$",
+        description="PostgreSQL as the owner of the schema, for `services.retrieval.migrate` alone",
+    )
+    postgres_migrate_password_file: Path | None = Field(
+        None, description="file with the password of POSTGRES_MIGRATE_URL, which then has none"
+    )
+
+    @property
+    def owner_url(self) -> str:
+        """POSTGRES_MIGRATE_URL, else POSTGRES_URL, each with the password of its file. Raises ValueError."""
+        if not self.postgres_migrate_url:
+            return self.database_url
+        return with_password("POSTGRES_MIGRATE_", self.postgres_migrate_url, self.postgres_migrate_password_file)
+
+    def contradictions(self) -> Iterator[str]:
+        """What is wrong with settings together."""
+        yield from super().contradictions()
+        yield from _faults(lambda: self.owner_url)

@@ -1,7 +1,9 @@
 """Connections to PostgreSQL: the schema they find, the vectors they speak, and the transaction that a query runs in.
 
-The schema is brought up to date by whoever connects first, under an advisory lock, in one transaction: two services and
-an ingest that start together do it once. A database that is newer than this program is left alone, with a clear word.
+The schema is brought up to date under an advisory lock, in one transaction: two programs that start together do it
+once. `services.retrieval.migrate` does it as the owner, before the services start, and they log in as a user that owns
+nothing. Where a service logs in as the owner, it does it itself. A database that is newer than this program is left
+alone, and the error says so.
 
 Every query runs in a transaction that has first become a role without rights of its own and named its tenant (see
 locks.sql). The opening is one message, so that a query costs three round trips: opening, query, end. Who searches waits
@@ -22,7 +24,7 @@ from pgvector.asyncpg import register_vector
 
 from services.retrieval.deadline import Late, by
 
-SCHEMA_VERSION = 4
+SCHEMA_VERSION = 5
 SCHEMA_FILES = ("schema.sql", "locks.sql", "embedded.sql", "words.sql")
 SCHEMA_LOCK = 0x57454952  # "WEIR": any number, as long as everyone takes the same
 MIGRATE_WITHIN_S = 900.0
@@ -35,6 +37,27 @@ NEEDS_ROLES = (
     "this user may not create the roles weir_reader and weir_writer: let an administrator create them, both NOLOGIN, "
     "and grant them to it"
 )
+
+NEEDS_MIGRATION = (
+    "the schema is of another version, and this user may not change it: run `python -m services.retrieval.migrate` "
+    "with POSTGRES_MIGRATE_URL, the URL of its owner"
+)
+
+# What a user of the services must not have, and how that is said of it.
+POWERS = {
+    "rolsuper": "is a superuser",
+    "rolbypassrls": "is not held by row-level security",
+    "rolcreaterole": "may create roles",
+    "rolcreatedb": "may create databases",
+    "rolreplication": "may copy the whole server",
+}
+OWNS = "SELECT count(*) FROM pg_class WHERE pg_get_userbyid(relowner) = $1"
+MAY_MIGRATE = """
+SELECT rolsuper
+    OR coalesce(pg_has_role(rolname, (SELECT relowner FROM pg_class WHERE oid = to_regclass('weir_schema')), 'USAGE'),
+                has_schema_privilege(rolname, current_schema(), 'CREATE'))
+FROM pg_roles WHERE rolname = current_user
+"""
 
 
 class SchemaTooNew(Exception):
@@ -174,9 +197,19 @@ async def migrate(connection: Any) -> None:
             raise SchemaTooNew(f"the schema is version {found}, this program knows {SCHEMA_VERSION}: upgrade it")
         if await _is_current(connection):
             return
+        if not await connection.fetchval(MAY_MIGRATE):
+            raise asyncpg.InsufficientPrivilegeError(NEEDS_MIGRATION)
         await _may_lock(connection)
         for name in SCHEMA_FILES:
             await connection.execute(resources.files(__package__).joinpath(name).read_text(encoding="utf-8"))
+
+
+async def powers(connection: Any, user: str | None = None) -> list[str]:
+    """What this user, or else the connection's own, may do that no service needs; empty for one with least power."""
+    user = user or await connection.fetchval("SELECT session_user")
+    role = await connection.fetchrow("SELECT * FROM pg_roles WHERE rolname = $1", user)
+    owns = await connection.fetchval(OWNS, user)
+    return [said for power, said in POWERS.items() if role[power]] + (["owns tables"] if owns else [])
 
 
 async def _is_current(connection: Any) -> bool:

@@ -6,7 +6,15 @@ import base64
 import binascii
 from unicodedata import category
 
-from services.contracts.documents import MAX_ID_BYTES, MAX_PAGE, PutDocument
+from services.contracts.documents import (
+    MAX_ID_BYTES,
+    MAX_PAGE,
+    MOST_QUOTA,
+    QUOTA_BYTES_HEADER,
+    QUOTA_COUNT_HEADER,
+    PutDocument,
+)
+from services.retrieval.writing import Quota
 from services.runtime.errors import BadInput
 from services.runtime.http import Exchange
 from services.runtime.query import parameters
@@ -27,6 +35,23 @@ def tenant_of(exchange: Exchange) -> str:
     if not tenant or len(tenant) > MAX_TENANT_CHARS:
         raise BadInput(f"X-Tenant: names the tenant, in 1 to {MAX_TENANT_CHARS} characters", "X-Tenant")
     return tenant
+
+
+def quota_of(exchange: Exchange, usual: Quota) -> Quota:
+    """What the tenant may keep: the router's word where it gives one. Raises BadInput."""
+    return Quota(
+        documents=_bound(exchange, QUOTA_COUNT_HEADER, usual.documents),
+        bytes=_bound(exchange, QUOTA_BYTES_HEADER, usual.bytes),
+    )
+
+
+def _bound(exchange: Exchange, name: bytes, usual: int) -> int:
+    said = exchange.header(name)
+    if said is None:
+        return usual
+    if not (said.isdigit() and len(said) <= len(str(MOST_QUOTA))):
+        raise BadInput(f"{name.decode()}: is a number from 0 to {MOST_QUOTA}", name.decode())
+    return int(said)
 
 
 def checked_id(doc_id: str) -> str:

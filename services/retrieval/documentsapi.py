@@ -5,8 +5,13 @@
     DELETE  one transaction, and the same for caches
     GET     a page, by id
 
-A PUT is known by a digest of what was sent, so the same one again costs a look-up. Nobody has two PUTs at once, and all
-together at most `AT_ONCE`: writing is bulk work, and bulk work never stands in a query's way.
+A PUT is known by a digest of what was sent, so the same one again costs a look-up. A tenant has one PUT at a time, and
+all tenants together at most `AT_ONCE`: writing is bulk work, and bulk work never stands in a query's way.
+
+A tenant whose document took longer than `SLOW_S` to parse counts as slow for `SLOW_FOR_S`, and slow tenants together
+have at most `AT_ONCE` - 1 places. So tenants whose documents take long share a place with each other, and one place
+remains for those whose documents do not. What a tenant may keep is bounded by its quota: what would pass it is refused
+with 403, and what was there stays.
 """
 
 from __future__ import annotations
@@ -29,7 +34,7 @@ from services.contracts.documents import (
 )
 from services.core.outcome import Outcome
 from services.retrieval.deadline import Late
-from services.retrieval.documentinput import checked_id, content_of, page_of, tenant_of
+from services.retrieval.documentinput import checked_id, content_of, page_of, quota_of, tenant_of
 from services.retrieval.documents import Unreadable
 from services.retrieval.embedder import EmbedderFailed, EmbedderFull, LinedEmbedder
 from services.retrieval.library import Held, Library, LibraryFailed
@@ -37,11 +42,15 @@ from services.retrieval.minilm import Floats
 from services.retrieval.parseprocess import Ask, prepare
 from services.retrieval.pool import Busy, Down
 from services.retrieval.preparing import Prepared, Preparer
+from services.retrieval.writing import Quota, QuotaExceeded, Used
 from services.runtime.errors import BadInput, Refused, TooLarge
 from services.runtime.http import Exchange, Handler
 from services.runtime.strictjson import decode
 
 AT_ONCE = 2
+SLOW_S = 3.0
+SLOW_FOR_S = 60.0
+MOST_SLOW = 1000  # tenants that are remembered as slow
 EMBED_AT_ONCE = 16  # texts in the embedder's line at a time, of one document: its queue stays open for others
 
 _encode = msgspec.json.Encoder().encode
@@ -56,6 +65,7 @@ class Bounds:
     chunk_tokens: int
     overlap_tokens: int
     within_s: float
+    quota: Quota
 
 
 class DocumentsApi:
@@ -76,6 +86,7 @@ class DocumentsApi:
         self._bounds = bounds
         self._learn = learn
         self._writing: set[str] = set()
+        self._slow: dict[str, float] = {}  # until when, in the order in which they became so
 
     def routes(self) -> Mapping[tuple[str, str], Handler]:
         return {
@@ -88,6 +99,7 @@ class DocumentsApi:
         """PUT /documents/{id}: 201 for a new one, else 200."""
         tenant, doc_id, until = tenant_of(exchange), checked_id(exchange.tail), self._begin(exchange)
         ask, title = self._ask(doc_id, decode(exchange.body, PutDocument))
+        quota = quota_of(exchange, self._bounds.quota)
         if not self._embedder.warm:
             raise Refused(Outcome.NO_CAPACITY, "the embedder is still being loaded", reason="warming")
         with self._place(tenant):
@@ -99,7 +111,7 @@ class DocumentsApi:
                     await self._complete(tenant, doc_id, until)
                 put = DocumentPut(doc_id, "unchanged", held.title, held.version, held.chunks)
             else:
-                put = await self._replace(tenant, doc_id, ask, title, digest, held, until)
+                put = await self._replace(tenant, doc_id, ask, title, digest, held, quota, until)
         exchange.log.update(tenant=tenant, state=put.state, chunks=put.chunks)
         await exchange.reply(201 if put.state == "added" else 200, _encode(put))
 
@@ -146,17 +158,35 @@ class DocumentsApi:
         return known_by.content_hash(ask.name, (title or "").encode() + b"\0" + ask.data)
 
     async def _replace(
-        self, tenant: str, doc_id: str, ask: Ask, title: str | None, digest: str, held: Held | None, until: float
+        self,
+        tenant: str,
+        doc_id: str,
+        ask: Ask,
+        title: str | None,
+        digest: str,
+        held: Held | None,
+        quota: Quota,
+        until: float,
     ) -> DocumentPut:
-        prepared = await self._prepared(ask)
+        if held is None:
+            await self._refuse_without_room(tenant, quota, until)
+        with self._watched(tenant):
+            prepared = await self._prepared(ask)
         prepared = replace(prepared, title=title or prepared.title, content_hash=digest)
         model = self._embedder.fingerprint
         vectors = await self._embedded(prepared.texts, until)
         async with _database():
-            version = await self._library.put(tenant, doc_id, prepared, vectors, model, until)
+            version = await self._library.put(tenant, doc_id, prepared, vectors, model, until, quota)
         self._learn(tenant, version)
         state: State = "added" if held is None else "updated"
         return DocumentPut(doc_id, state, prepared.title, version, len(prepared.texts))
+
+    async def _refuse_without_room(self, tenant: str, quota: Quota, until: float) -> None:
+        """Before it is parsed, where one more document cannot fit: the write itself decides, this spares the work."""
+        async with _database():
+            used = await self._library.used(tenant, until)
+        if fault := quota.fault(Used(used.documents + 1, used.bytes + 1)):
+            raise _over_quota(fault)
 
     async def _complete(self, tenant: str, doc_id: str, until: float) -> None:
         """It was put when the service had another model: embed its chunks as they are, and keep the other's vectors."""
@@ -204,7 +234,8 @@ class DocumentsApi:
         if tenant in self._writing:
             said = "another document of this tenant is being written"
             raise Refused(Outcome.YIELD, said, reason="documents_busy", scope="tenant", retry_hint_ms=500)
-        if len(self._writing) >= AT_ONCE:
+        loop = asyncio.get_running_loop()
+        if len(self._writing) >= AT_ONCE or not self._may_be_slow(tenant, loop.time()):
             raise Refused(
                 Outcome.YIELD, f"{AT_ONCE} documents are being written", reason="documents_busy", retry_hint_ms=1000
             )
@@ -214,16 +245,41 @@ class DocumentsApi:
         finally:
             self._writing.discard(tenant)
 
+    def _may_be_slow(self, tenant: str, now: float) -> bool:
+        """Whether it is not slow, or there is a place left for those who are."""
+        self._slow = {each: until for each, until in self._slow.items() if until > now}
+        return tenant not in self._slow or len(self._writing & self._slow.keys()) < AT_ONCE - 1
+
+    @contextmanager
+    def _watched(self, tenant: str) -> Iterator[None]:
+        """What takes longer than `SLOW_S` makes its tenant slow, however it ends."""
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        try:
+            yield
+        finally:
+            if loop.time() - began > SLOW_S:
+                self._slow.pop(tenant, None)
+                self._slow[tenant] = loop.time() + SLOW_FOR_S
+            if len(self._slow) > MOST_SLOW:
+                self._slow.pop(next(iter(self._slow)))
+
 
 @asynccontextmanager
 async def _database() -> AsyncIterator[None]:
     """Its failures as refusals."""
     try:
         yield
+    except QuotaExceeded as error:
+        raise _over_quota(str(error)) from None
     except (Down, LibraryFailed):
         raise Refused(Outcome.NO_CAPACITY, "the store of documents cannot be reached", reason="store_down") from None
     except (Busy, Late):
         raise Refused(Outcome.NO_CAPACITY, "the store of documents is too slow now", reason="store_busy") from None
+
+
+def _over_quota(fault: str) -> BadInput:
+    return BadInput(f"the quota is used up: {fault}; remove documents first", status=403, code="quota_exceeded")
 
 
 def _uncounted(_: str) -> int:

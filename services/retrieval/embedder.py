@@ -88,6 +88,7 @@ class LinedEmbedder:
     """An `Embedder` over a model that is loaded by `start`."""
 
     name = fingerprint = tokenizer = ""
+    confined: Sequence[str] = ()  # what its process could give up: confine.py
 
     def __init__(self, model: Model, *, queue_size: int, metrics: RetrievalMetrics) -> None:
         self.warm = False
@@ -112,6 +113,7 @@ class LinedEmbedder:
         """Load the model and run it: the first query must neither pay for cold pages nor find no pace measured."""
         hello = await self._model.load()
         self.name, self.fingerprint, self.tokenizer = hello.name, hello.fingerprint, hello.tokenizer
+        self.confined = hello.confined
         await self._model.embed([WARM_UP])
         self._pace.passed(tokens_of(WARM_UP), min([await self._measured(WARM_UP) for _ in range(WARM_PASSES)]))
         self._pump = asyncio.get_running_loop().create_task(self._run(), name="embedder")

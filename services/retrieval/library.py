@@ -26,7 +26,7 @@ from services.retrieval.deadline import Late, by
 from services.retrieval.minilm import Floats
 from services.retrieval.preparing import Prepared
 from services.retrieval.vectors import Texts, Vectors
-from services.retrieval.writing import Corpus
+from services.retrieval.writing import Corpus, Quota, QuotaExceeded, Used
 
 CHUNKS_AT_ONCE = 64
 ROOT = "api:"  # no folder's name: an ingest that finds files gone removes only what came from its folder
@@ -100,15 +100,24 @@ class Library:
         rows = await self._fetch(tenant, deadline, PAGE, tenant, after, limit)
         return [DocumentEntry(row["doc_id"], row["title"], row["version"], row["chunks"]) for row in rows]
 
+    async def used(self, tenant: str, deadline: float) -> Used:
+        """What the tenant keeps."""
+
+        async def read(connection: Any) -> Used:
+            async with locked(connection, WRITER, tenant):
+                return await Corpus(connection, tenant).used()
+
+        return await self._over(deadline, read)
+
     async def put(
-        self, tenant: str, doc_id: str, document: Prepared, vectors: Floats, model: str, deadline: float
+        self, tenant: str, doc_id: str, document: Prepared, vectors: Floats, model: str, deadline: float, quota: Quota
     ) -> int:
-        """Add or replace it, in one transaction. The corpus version that has it."""
+        """Add or replace it, in one transaction. The corpus version that has it. Raises QuotaExceeded."""
 
         async def write(connection: Any) -> int:
             await Corpus(connection, tenant).put(
                 doc_id, root=ROOT, title=document.title, content_hash=document.content_hash,
-                texts=document.texts, vectors=vectors, model=model,
+                texts=document.texts, vectors=vectors, model=model, quota=quota,
             )  # fmt: skip
             return await _version(connection, tenant)
 
@@ -159,6 +168,9 @@ class Library:
         except asyncpg.QueryCanceledError:
             self._pool.give_back(session)
             raise Late from None
+        except QuotaExceeded:
+            self._pool.give_back(session)
+            raise
         except asyncpg.PostgresError as error:
             self._pool.give_back(session)
             raise LibraryFailed(type(error).__name__) from None

@@ -1,4 +1,4 @@
-"""The model in a process of its own: `python -m services.retrieval.modelprocess FOLDER THREADS`.
+"""The model in a process of its own.
 
 In a thread of the service it would share an interpreter with the event loop. A pass takes that interpreter's lock some
 hundred times and, while the loop is busy, waits for it each time: under a flood of requests that are refused, passes
@@ -7,8 +7,10 @@ were measured to take three times as long and no answer came in time any more. P
     parent -> child   length, msgpack list of texts
     child -> parent   length, msgpack `Hello`, once; then for each list of texts a `Vectors` or, as a string, a fault
 
-The child ends when its standard input does, so it cannot outlive the service however that ends, and it is in a session
-of its own, so that Ctrl-C reaches only the service, which may have answers to finish.
+The child ends when its standard input does, and with the service however that ends. It is in a session of its own, so
+that Ctrl-C reaches only the service, which may have answers to finish. It is confined before it reads anything (see
+confine.py): it reads tenants' texts, and needs nothing but the model's folder. It has no limit on processor time or
+memory, for it lives as long as the service and a model may be large.
 """
 
 from __future__ import annotations
@@ -23,19 +25,25 @@ from typing import BinaryIO
 import msgspec
 import numpy as np
 
+from services.retrieval.confine import ENVIRONMENT, command
 from services.retrieval.minilm import DIMENSIONS, Floats, MiniLM, ModelUnusable
 
 LENGTH_BYTES = 4
 STOP_WITHIN_S = 1.0
+LIMITS = {"NOFILE": 256, "CORE": 0}  # files are forbidden otherwise: its standard error may be a log
 
 
 class Hello(msgspec.Struct, frozen=True, array_like=True):
-    """The model is loaded. `fault` says why not; `tokenizer` is the digest of its tokenizer."""
+    """The model is loaded. `fault` says why not; `tokenizer` is the digest of its tokenizer.
+
+    `confined` names what the process could give up: see confine.py.
+    """
 
     name: str = ""
     fingerprint: str = ""
     fault: str = ""
     tokenizer: str = ""
+    confined: list[str] = []
 
 
 class Vectors(msgspec.Struct, frozen=True, array_like=True):
@@ -53,14 +61,14 @@ class ModelProcess:
     """Speaks to the child, one list of texts at a time. A child that has died is started anew by the next call."""
 
     def __init__(self, folder: Path, *, threads: int) -> None:
-        self._words = ["-m", __name__, str(folder), str(threads)]
+        self._words = command(__name__, [str(folder.resolve()), str(threads)], reads=folder, limits=LIMITS)
         self._child: asyncio.subprocess.Process | None = None
 
     async def load(self) -> Hello:
         """Start it and wait until the model is there. Raises ModelUnusable."""
         self._child = await asyncio.create_subprocess_exec(
-            sys.executable, *self._words, stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE,
-            start_new_session=True,
+            *self._words, stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE,
+            env=ENVIRONMENT, cwd="/", start_new_session=True,
         )  # fmt: skip
         try:
             hello = msgspec.msgpack.decode(await self._read(), type=Hello)
@@ -119,8 +127,8 @@ def _frame(data: bytes) -> bytes:
     return len(data).to_bytes(LENGTH_BYTES, "big") + data
 
 
-def serve(folder: Path, threads: int, questions: BinaryIO, answers: BinaryIO) -> None:
-    """The child: load, then answer until there is nobody to ask."""
+def serve(folder: Path, threads: int, questions: BinaryIO, answers: BinaryIO, confined: Sequence[str] = ()) -> None:
+    """The child: load, then answer until its standard input ends."""
     from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]  # carries no types
 
     threadpool_limits(threads, user_api="blas")
@@ -129,7 +137,7 @@ def serve(folder: Path, threads: int, questions: BinaryIO, answers: BinaryIO) ->
     except (ModelUnusable, OSError, ValueError) as error:
         _write(answers, Hello(fault=str(error)))
         return
-    _write(answers, Hello(model.name, model.fingerprint, tokenizer=model.tokenizer))
+    _write(answers, Hello(model.name, model.fingerprint, tokenizer=model.tokenizer, confined=list(confined)))
     while question := _read_frame(questions):
         _write(answers, _answer(model, msgspec.msgpack.decode(question, type=list[str])))
 
@@ -153,6 +161,8 @@ def _write(stream: BinaryIO, answer: object) -> None:
     stream.flush()
 
 
-if __name__ == "__main__":
+def main(arguments: Sequence[str], confined: Sequence[str]) -> None:
+    """The child, once it is confined."""
+    folder, threads = arguments
     with contextlib.suppress(BrokenPipeError):
-        serve(Path(sys.argv[1]), int(sys.argv[2]), sys.stdin.buffer, sys.stdout.buffer)
+        serve(Path(folder), int(threads), sys.stdin.buffer, sys.stdout.buffer, confined)

@@ -1,8 +1,13 @@
-"""Somebody's document, parsed and chunked in a process of its own: `python -m services.retrieval.parseprocess FOLDER`.
+"""A tenant's document, parsed and chunked in a process of its own, which ends with it.
 
-A document that a tenant sends may be made to harm: a PDF that unfolds into gigabytes, markup that takes a parser hours.
-So it is read where that harms nobody: in a process with a bound on memory, at the lowest priority, that is killed when
-its time is up, and that has read nothing of another tenant's. It costs a part of a second for each document.
+A document may be made to harm: a PDF that unfolds into gigabytes, markup that takes a parser hours, bytes that use a
+fault of a parser written in C. So a process reads it that can do little harm: it is confined before it reads anything
+(see confine.py), it has no secret in its environment, and it sees no other tenant's document. What bounds it:
+
+    `within_s` seconds of time, `LIMITS["CPU"]` seconds of processor time, `LIMITS["AS"]` bytes of memory,
+    `MOST_ANSWER_BYTES` of answer, no file, no further process or thread, the lowest priority
+
+It costs a part of a second for each document.
 
     stdin: msgpack `Ask`    stdout: msgpack `Prepared`, or as a string why the document cannot be read
 """
@@ -12,17 +17,19 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-import resource
 import sys
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import msgspec
 
+from services.retrieval.confine import ENVIRONMENT, command
 from services.retrieval.documents import Unreadable
 from services.retrieval.preparing import Prepared, Preparer
 
 PARSE_WITHIN_S = 10.0
-MEMORY_BYTES = 1 << 30
+LIMITS = {"CPU": 12, "AS": 1 << 30, "FSIZE": 0, "NOFILE": 32, "NPROC": 1, "CORE": 0}  # see setrlimit(2)
+MOST_ANSWER_BYTES = 64 << 20
 NICENESS = 10
 
 
@@ -36,27 +43,59 @@ class Ask(msgspec.Struct, frozen=True, array_like=True):
     overlap_tokens: int
 
 
-async def prepare(model: Path, ask: Ask, *, within_s: float = PARSE_WITHIN_S) -> Prepared:
-    """What it becomes. Raises Unreadable, for what takes too long or too much memory as well."""
+async def prepare(
+    model: Path, ask: Ask, *, within_s: float = PARSE_WITHIN_S, limits: Mapping[str, int] = LIMITS
+) -> Prepared:
+    """What the document becomes. Raises Unreadable, also for one that goes over a limit of its process."""
     child = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", __name__, str(model),
-        stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, start_new_session=True,
+        *_words(model, limits),
+        stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.DEVNULL,
+        env=ENVIRONMENT, cwd="/", start_new_session=True,
     )  # fmt: skip
     try:
         async with asyncio.timeout(within_s):
-            answer, _ = await child.communicate(msgspec.msgpack.encode(ask))
+            said = await _exchange(child, msgspec.msgpack.encode(ask))
     except TimeoutError:
         raise Unreadable(f"cannot be parsed within {within_s:g} s") from None
     finally:
         with contextlib.suppress(ProcessLookupError):
             child.kill()
         await asyncio.shield(child.wait())
-    if not answer:
-        raise Unreadable("cannot be parsed: its parser failed")
-    prepared = msgspec.msgpack.decode(answer, type=Prepared | str)
+    try:
+        prepared = msgspec.msgpack.decode(said, type=Prepared | str)
+    except msgspec.DecodeError:  # nothing, or not all of it
+        raise Unreadable("cannot be parsed: its parser failed") from None
     if isinstance(prepared, str):
         raise Unreadable(prepared)
     return prepared
+
+
+def _words(model: Path, limits: Mapping[str, int]) -> list[str]:
+    return command(__name__, [str(model.resolve())], reads=model, limits=limits)
+
+
+async def _exchange(child: asyncio.subprocess.Process, question: bytes) -> bytes:
+    """What it answers, up to `MOST_ANSWER_BYTES`; empty where it says more. It may end before it has read all."""
+    assert child.stdin is not None
+    assert child.stdout is not None
+    answer = bytearray()
+    asking = asyncio.ensure_future(_put(child.stdin, question))
+    try:
+        while piece := await child.stdout.read(1 << 16):
+            answer += piece
+            if len(answer) > MOST_ANSWER_BYTES:
+                return b""
+    finally:
+        asking.cancel()
+        await asyncio.gather(asking, return_exceptions=True)
+    return bytes(answer)
+
+
+async def _put(stream: asyncio.StreamWriter, question: bytes) -> None:
+    with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+        stream.write(question)
+        await stream.drain()
+        stream.close()
 
 
 def answer(model: Path, question: bytes) -> Prepared | str:
@@ -78,13 +117,13 @@ def answer(model: Path, question: bytes) -> Prepared | str:
         return str(error)
 
 
-def main() -> None:
+def main(arguments: Sequence[str], _: Sequence[str]) -> None:
+    """The child, once it is confined."""
     os.nice(NICENESS)
-    resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES, MEMORY_BYTES))
-    said = answer(Path(sys.argv[1]), sys.stdin.buffer.read())
-    sys.stdout.buffer.write(msgspec.msgpack.encode(said))
-
-
-if __name__ == "__main__":
+    try:
+        said: Prepared | str = answer(Path(arguments[0]), sys.stdin.buffer.read())
+    except Exception as error:  # its words may quote the document, and its name says where to look
+        said = f"cannot be parsed: its parser failed ({type(error).__name__})"
     with contextlib.suppress(BrokenPipeError):
-        main()
+        sys.stdout.buffer.write(msgspec.msgpack.encode(said))
+        sys.stdout.buffer.flush()

@@ -17,8 +17,11 @@ CREATE TABLE IF NOT EXISTS corpora (
     version bigint NOT NULL
 );
 
--- How many chunks the tenant has: what a search of them costs is known before it is made. Kept by a trigger, below.
+-- How many chunks the tenant has: what a search of them costs is known before it is made. How many documents, and bytes
+-- of text in its chunks: what its quota bounds. All three are kept by triggers, below.
 ALTER TABLE corpora ADD COLUMN IF NOT EXISTS chunks bigint NOT NULL DEFAULT 0;
+ALTER TABLE corpora ADD COLUMN IF NOT EXISTS documents bigint NOT NULL DEFAULT 0;
+ALTER TABLE corpora ADD COLUMN IF NOT EXISTS bytes bigint NOT NULL DEFAULT 0;
 
 -- `doc_id` is the path below `root`, the ingested folder. `content_hash` covers the bytes and the chunking, so equal
 -- hashes mean equal chunks. `version` is the corpus version that brought this content.
@@ -83,12 +86,12 @@ CREATE INDEX IF NOT EXISTS vectors_by_distance ON vectors USING hnsw (embedding 
 CREATE OR REPLACE FUNCTION weir_count_chunks() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
     IF TG_OP = 'INSERT' THEN
-        UPDATE corpora SET chunks = corpora.chunks + changed.number
-        FROM (SELECT tenant, count(*) AS number FROM moved GROUP BY tenant) AS changed
+        UPDATE corpora SET chunks = corpora.chunks + changed.number, bytes = corpora.bytes + changed.bytes
+        FROM (SELECT tenant, count(*) AS number, sum(octet_length(text)) AS bytes FROM moved GROUP BY tenant) AS changed
         WHERE corpora.tenant = changed.tenant;
     ELSE
-        UPDATE corpora SET chunks = corpora.chunks - changed.number
-        FROM (SELECT tenant, count(*) AS number FROM moved GROUP BY tenant) AS changed
+        UPDATE corpora SET chunks = corpora.chunks - changed.number, bytes = corpora.bytes - changed.bytes
+        FROM (SELECT tenant, count(*) AS number, sum(octet_length(text)) AS bytes FROM moved GROUP BY tenant) AS changed
         WHERE corpora.tenant = changed.tenant;
     END IF;
     RETURN NULL;
@@ -99,8 +102,26 @@ CREATE OR REPLACE TRIGGER chunks_added AFTER INSERT ON chunks
 CREATE OR REPLACE TRIGGER chunks_removed AFTER DELETE ON chunks
     REFERENCING OLD TABLE AS moved FOR EACH STATEMENT EXECUTE FUNCTION weir_count_chunks();
 
--- For a database that had chunks before it counted them.
-ALTER TABLE corpora NO FORCE ROW LEVEL SECURITY;
-UPDATE corpora SET chunks = (SELECT count(*) FROM chunks WHERE chunks.tenant = corpora.tenant);
+CREATE OR REPLACE FUNCTION weir_count_documents() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+    UPDATE corpora SET documents = corpora.documents + changed.number
+    FROM (SELECT tenant, count(*) * CASE TG_OP WHEN 'INSERT' THEN 1 ELSE -1 END AS number
+          FROM moved GROUP BY tenant) AS changed
+    WHERE corpora.tenant = changed.tenant;
+    RETURN NULL;
+END
+$$;
+CREATE OR REPLACE TRIGGER documents_added AFTER INSERT ON documents
+    REFERENCING NEW TABLE AS moved FOR EACH STATEMENT EXECUTE FUNCTION weir_count_documents();
+CREATE OR REPLACE TRIGGER documents_removed AFTER DELETE ON documents
+    REFERENCING OLD TABLE AS moved FOR EACH STATEMENT EXECUTE FUNCTION weir_count_documents();
 
-INSERT INTO weir_schema (version) VALUES (4) ON CONFLICT (only_row) DO UPDATE SET version = excluded.version;
+-- For a database that had chunks and documents before it counted them.
+ALTER TABLE corpora NO FORCE ROW LEVEL SECURITY;
+ALTER TABLE documents NO FORCE ROW LEVEL SECURITY;
+UPDATE corpora SET
+    (chunks, bytes) = (SELECT count(*), coalesce(sum(octet_length(text)), 0)
+                       FROM chunks WHERE chunks.tenant = corpora.tenant),
+    documents = (SELECT count(*) FROM documents WHERE documents.tenant = corpora.tenant);
+
+INSERT INTO weir_schema (version) VALUES (5) ON CONFLICT (only_row) DO UPDATE SET version = excluded.version;

@@ -27,15 +27,33 @@ CREATE OR REPLACE FUNCTION weir_words(content text) RETURNS text[]
         || ARRAY(SELECT DISTINCT name[1] FROM regexp_matches(
             lower(content), '[[:alnum:]]+(?:[/_.-]+[[:alnum:]]+)+', 'g') AS name);
 
--- A word's key is a digest of the word and the tenant. So each tenant's words have lists of their own in the index: how
--- many chunks others have, and with which words, is no part of what a search costs.
-CREATE OR REPLACE FUNCTION weir_word_keys(tenant text, words text[]) RETURNS bigint[]
+-- A secret of this database, which only the owner can read. See weir_word_keys.
+CREATE TABLE IF NOT EXISTS weir_secret (
+    only_row  boolean PRIMARY KEY DEFAULT true CHECK (only_row),
+    word_seed bigint  NOT NULL
+);
+REVOKE ALL ON weir_secret FROM PUBLIC;
+DO $$
+BEGIN
+    IF NOT EXISTS (SELECT FROM weir_secret) THEN
+        INSERT INTO weir_secret (word_seed) VALUES (hashtextextended(gen_random_uuid()::text, 0));
+        DELETE FROM words;  -- their keys were made without it; all are made again below
+    END IF;
+END
+$$;
+
+-- A word's key is a digest of the word, the tenant and the database's secret. So each tenant's words have lists of their
+-- own in the index: how many chunks others have, and with which words, is no part of what a search costs. The digest is
+-- not cryptographic. But each tenant's words are digested under a seed of its own, and no tenant knows any seed or sees
+-- any key: no one can choose words whose keys are those of another tenant's word, and so hide it behind them.
+CREATE OR REPLACE FUNCTION weir_word_keys(tenant text, words text[], seed bigint) RETURNS bigint[]
     LANGUAGE sql IMMUTABLE STRICT PARALLEL SAFE
-    RETURN ARRAY(SELECT hashtextextended(word, hashtextextended(tenant, 0)) FROM unnest(words) AS word);
+    RETURN ARRAY(SELECT hashtextextended(word, hashtextextended(tenant, seed)) FROM unnest(words) AS word);
 
 CREATE OR REPLACE FUNCTION weir_add_words() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER AS $$
 BEGIN
-    INSERT INTO words SELECT tenant, doc_id, ordinal, weir_word_keys(tenant, weir_words(text)) FROM added;
+    INSERT INTO words SELECT tenant, doc_id, ordinal, weir_word_keys(tenant, weir_words(text), word_seed)
+    FROM added, weir_secret;
     RETURN NULL;
 END
 $$;
@@ -49,8 +67,11 @@ CREATE OR REPLACE TRIGGER chunks_have_words AFTER INSERT ON chunks
 
 -- For a database that had chunks before it knew their words. Its owner may see all rows for that moment: see locks.sql.
 ALTER TABLE chunks NO FORCE ROW LEVEL SECURITY;
-INSERT INTO words SELECT tenant, doc_id, ordinal, weir_word_keys(tenant, weir_words(text)) FROM chunks
-ON CONFLICT DO NOTHING;
+INSERT INTO words SELECT tenant, doc_id, ordinal, weir_word_keys(tenant, weir_words(text), word_seed)
+FROM chunks, weir_secret
+WHERE NOT EXISTS (
+    SELECT FROM words
+    WHERE words.tenant = chunks.tenant AND words.doc_id = chunks.doc_id AND words.ordinal = chunks.ordinal);
 ALTER TABLE chunks FORCE ROW LEVEL SECURITY;
 
 -- Without a list of pending entries, which each search would have to read until somebody tidies it up.
@@ -78,7 +99,7 @@ BEGIN ATOMIC
         SELECT word FROM unnest(weir_words(left(query, 2000))) AS word
         WHERE ts_lexize('pg_catalog.english_stem'::regdictionary, word) IS DISTINCT FROM '{}'
         ORDER BY length(word) DESC, word LIMIT 16
-    ))) AS asked (key)
+    ), (SELECT word_seed FROM weir_secret))) AS asked (key)
     CROSS JOIN LATERAL (
         SELECT few.doc_id, few.ordinal, count(*) OVER () AS number
         FROM (
@@ -93,3 +114,6 @@ BEGIN ATOMIC
 END;
 REVOKE ALL ON FUNCTION weir_search_words(text, bigint) FROM PUBLIC;
 GRANT EXECUTE ON FUNCTION weir_search_words(text, bigint) TO weir_reader;
+
+-- Until version 5 keys were made without a secret.
+DROP FUNCTION IF EXISTS weir_word_keys(text, text[]);

@@ -42,6 +42,7 @@ FROM documents LEFT JOIN (
 ) AS lacking USING (doc_id)
 WHERE documents.tenant = $1
 """
+USED = "SELECT documents, bytes FROM corpora WHERE tenant = $1"
 MOVE_DOCUMENT = "UPDATE documents SET root = $3 WHERE tenant = $1 AND doc_id = $2"
 REMOVE_CHUNKS = "DELETE FROM chunks WHERE tenant = $1 AND doc_id = $2"
 ADD_CHUNKS = """
@@ -67,6 +68,35 @@ class Stored:
     root: str
     content_hash: str
     unembedded: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Quota:
+    """What a tenant may keep: so many documents, and so many bytes of text in their chunks."""
+
+    documents: int
+    bytes: int
+
+    def fault(self, used: Used, before: Used | None = None) -> str:
+        """Which bound is passed, in words; empty for none. Whoever had more than that before may still have less."""
+        grown = before or Used(-1, -1)
+        if used.documents > self.documents and used.documents > grown.documents:
+            return f"a tenant may keep {self.documents:,} documents (documents.count)"
+        if used.bytes > self.bytes and used.bytes > grown.bytes:
+            return f"a tenant's documents may have {self.bytes:,} bytes of text in all (documents.bytes)"
+        return ""
+
+
+@dataclass(frozen=True, slots=True)
+class Used:
+    """What a tenant keeps, in the terms of its quota."""
+
+    documents: int
+    bytes: int
+
+
+class QuotaExceeded(Exception):
+    """The document was not written: the message names the bound."""
 
 
 class Corpus:
@@ -101,17 +131,30 @@ class Corpus:
         texts: Sequence[str],
         vectors: Floats,
         model: str,
+        quota: Quota | None = None,
     ) -> None:
-        """Add this document, or put it in the place of the one with its id; `model` is what made the vectors."""
+        """Add this document, or put it in the place of the one with its id; `model` is what made the vectors.
+
+        With a quota it is written only if the tenant has room for it: raises QuotaExceeded, and all is as it was. The
+        corpus's row is locked from the first statement on, so two writers cannot both take what room there is.
+        """
         if len(texts) != len(vectors):
             raise ValueError(f"{len(texts)} texts and {len(vectors)} vectors")
         async with self._locked():
             version = await self._connection.fetchval(NEXT_VERSION, self._tenant)
+            before = await self.used()
             await self._connection.execute(PUT_DOCUMENT, self._tenant, doc_id, root, title, content_hash, version)
             await self._connection.execute(REMOVE_CHUNKS, self._tenant, doc_id)
             await self._connection.execute(ADD_CHUNKS, self._tenant, doc_id, list(texts))
             made = [HalfVector(vector) for vector in vectors]
             await self._connection.execute(ADD_VECTORS, self._tenant, doc_id, model, made)
+            if quota is not None and (fault := quota.fault(await self.used(), before)):
+                raise QuotaExceeded(fault)
+
+    async def used(self) -> Used:
+        """What it keeps, in a transaction that stands already."""
+        row = await self._connection.fetchrow(USED, self._tenant)
+        return Used(row["documents"], row["bytes"]) if row else Used(0, 0)
 
     async def move(self, doc_id: str, root: str) -> None:
         """The same content, found below another folder: nothing that a reader sees has changed."""

@@ -12,6 +12,7 @@ YAML 1.1 has some in base 60), and directives, which libyaml compares with one a
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -35,9 +36,13 @@ def read_yaml(path: Path) -> Any:
     """What the file says: plain values, with text as every key. Raises Unreadable."""
     try:
         with path.open("rb") as file:
+            before = state(file.fileno())
             content = file.read(LARGEST_FILE_BYTES + 1)
+            after = state(file.fileno())
     except OSError as error:
         raise Unreadable(error.strerror or str(error)) from None
+    if before != after:  # the first half of a list is a shorter list, and as good YAML
+        raise Unreadable("was changed while it was read: read it again once it is written")
     if len(content) > LARGEST_FILE_BYTES:
         raise Unreadable(f"is larger than {LARGEST_FILE_BYTES} bytes")
     if content.startswith((b"\xff\xfe", b"\xfe\xff")):
@@ -50,6 +55,12 @@ def read_yaml(path: Path) -> Any:
         raise Unreadable(f"is not YAML: {error.problem or error.context}{_line(error.problem_mark)}") from None
     except yaml.YAMLError as error:
         raise Unreadable(f"is not YAML: {getattr(error, 'reason', 'it cannot be read')}") from None
+
+
+def state(file: int | Path) -> tuple[int, int, int]:
+    """What changes when this file does. Raises OSError."""
+    found = os.stat(file)
+    return found.st_ino, found.st_size, found.st_mtime_ns
 
 
 class _Document:

@@ -125,6 +125,30 @@ def test_a_new_run_keeps_the_last_log_and_a_long_log_is_cut(tmp_path: Path) -> N
     assert run.log.with_name("part.log.1").read_bytes() == b"y" * 500
 
 
+def test_a_log_can_be_read_by_its_owner_alone(tmp_path: Path) -> None:
+    """The one that is kept and the one that was cut as well, and those that an earlier version left."""
+    before = os.umask(0o022)
+    try:
+        talker = child(tmp_path / "logs", "print('tenant acme' * 100)")
+        talker.log.parent.mkdir()
+        talker.log.parent.chmod(0o755)
+        talker.log.write_text("of an earlier version", encoding="ascii")
+        talker.log.chmod(0o644)
+        talker.spawn()
+        assert talker.wait() == 0
+        old = talker.log.with_name("part.log.1")
+        assert {file.stat().st_mode & 0o777 for file in (talker.log, old)} == {0o600}
+        old.unlink()
+        assert trim(talker.log, limit_bytes=100)
+        assert old.stat().st_mode & 0o777 == 0o600
+        other = child(tmp_path / "new" / "logs", "pass")
+        other.spawn()
+        assert other.wait() == 0
+        assert (tmp_path / "new" / "logs").stat().st_mode & 0o777 == 0o700
+    finally:
+        os.umask(before)
+
+
 def test_an_exit_is_told_as_a_code_or_a_signal() -> None:
     assert describe_exit(3) == "exit code 3"
     assert describe_exit(-signal.SIGKILL) == "killed by SIGKILL"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import os
+import pwd
 import socket
 import stat
 import subprocess
@@ -15,9 +16,10 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from services.lab import parts
+from services.lab import identity, parts
 from services.lab.cli import main
 from services.lab.config import GOVERNOR_METRICS_OFFSET, LabSettings
+from services.lab.crew import Crew
 from services.lab.display import LiveDisplay, PlainDisplay, display_for
 from services.lab.errors import LabError, complain
 from services.lab.lease import Lease, StackNote, clear, running_pid, running_stack
@@ -188,6 +190,40 @@ def test_the_welcome_names_every_address_and_commands_that_can_be_copied(tmp_pat
     (curl,) = (line for line in text.splitlines() if "curl" in line)
     body = curl.split("-d ")[1].strip().strip("'")
     assert json.loads(body)["query"]
+
+
+def test_what_the_lab_makes_can_be_entered_by_its_owner_alone(tmp_path: Path) -> None:
+    before = os.umask(0o022)
+    try:
+        folder = tmp_path / "data"
+        with Lease(folder):
+            (folder / "logs").mkdir()
+            (folder / "logs").chmod(0o755)  # as an earlier version made it
+            Crew(Console(), [], folder / "logs", drain_timeout_s=1.0)
+            assert folder.stat().st_mode & 0o777 == 0o700
+            assert (folder / "logs").stat().st_mode & 0o777 == 0o700
+            assert (folder / "weir.pid").stat().st_mode & 0o777 == 0o600
+    finally:
+        os.umask(before)
+
+
+def test_a_folder_of_roots_is_opened_for_passing_through_only_where_another_user_must(tmp_path: Path) -> None:
+    folder = tmp_path / "data"
+    folder.mkdir(mode=0o700)
+    identity._open_for_passing(folder)
+    assert folder.stat().st_mode & 0o777 == 0o711
+
+
+def test_postgres_has_a_user_of_its_own_where_the_machine_has_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    users = {"nobody": 65534}
+
+    def getpwnam(name: str) -> pwd.struct_passwd:
+        return pwd.struct_passwd((name, "x", users[name], users[name], "", "/", "/bin/false"))
+
+    monkeypatch.setattr(identity.pwd, "getpwnam", getpwnam)
+    assert identity._stand_in().pw_name == "nobody"
+    users["weir"] = 990
+    assert identity._stand_in().pw_name == "weir"
 
 
 def test_one_stack_per_folder_and_the_second_is_told_by_whom(tmp_path: Path) -> None:

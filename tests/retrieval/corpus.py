@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import TracebackType
+from urllib.parse import quote
 
 from services.retrieval.config import RetrievalSettings
 from services.retrieval.ingest import ingest, revise
+from services.retrieval.migrate import prepare
 from services.retrieval.progress import Reembedded, Summary
 
 RIVER = "# Weir\n\nA weir holds a river at its level.\n\n## Gates\n\nSluice gates open when the water rises.\n"
@@ -48,8 +51,23 @@ def write(folder: Path, **files: str | bytes) -> Path:
     return folder
 
 
+SERVICE_PASSWORD = "of a user that may do little"
+NOWHERE = "@127.0.0.1:1/"
+
+
+def as_service(owner_url: str, user: str = "weir_service") -> str:
+    """The same database for a user with the least power, as the services have it. Its schema is up to date then."""
+    password, place = quote(SERVICE_PASSWORD), owner_url.rpartition("@")[2]
+    url = f"postgresql://{user}:{password}@{place}"
+    with ThreadPoolExecutor(1) as thread:  # a loop may run in this one
+        thread.submit(lambda: asyncio.run(prepare(owner_url, url, timeout_s=20.0))).result()
+    return url
+
+
 def settings_for(postgres_url: str, redis_url: str = "redis://127.0.0.1:1/0", **changed: object) -> RetrievalSettings:
-    """Settings over these servers, on free ports."""
+    """Settings over these servers, on free ports, for a user with the least power."""
+    if NOWHERE not in postgres_url:
+        postgres_url = as_service(postgres_url)
     return RetrievalSettings(
         postgres_url=postgres_url, redis_url=redis_url, retrieval_port=0, metrics_port=0, log_level="ERROR", **changed
     )

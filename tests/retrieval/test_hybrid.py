@@ -294,3 +294,39 @@ def test_each_passage_is_looked_up_by_its_key_and_the_graph_serves_big_tenants(
             assert all("doc_id = best.doc_id" in line for line in by_key)
 
     run(postgres_url, scenario)
+
+
+def test_keys_that_a_tenant_can_compute_hide_no_word_of_another_tenant(postgres_url: str) -> None:
+    """What a tenant knows is the formula, the words and the names of tenants: it does not know the secret."""
+
+    async def scenario(connection: Any) -> None:
+        before = await by_words(connection, ASKED)
+        await put(connection, "ben", ["nothing of the kind"] * 120, "b.md")
+        computed = (
+            "SELECT array_agg(hashtextextended(word, hashtextextended('ada', 0))) FROM unnest(weir_words($1)) word"
+        )
+        keys = await connection.fetchval(computed, ASKED)
+        await connection.execute("UPDATE words SET keys = $1 WHERE tenant = 'ben' AND doc_id = 'b.md'", keys)
+        await connection.execute("UPDATE words SET keys = keys WHERE tenant = 'ada'")  # behind the others in the table
+        assert await by_words(connection, ASKED) == before
+        for role in (READER, WRITER):
+            with pytest.raises(asyncpg.InsufficientPrivilegeError):
+                async with locked(connection, role, "ada"):
+                    await connection.execute("SELECT word_seed FROM weir_secret")
+
+    run(postgres_url, scenario)
+
+
+def test_a_database_keeps_its_secret_and_one_without_gets_it_with_new_keys(postgres_url: str) -> None:
+    async def scenario(connection: Any) -> None:
+        secret, before = "SELECT word_seed FROM weir_secret", await by_words(connection, ASKED)
+        first = await connection.fetchval(secret)
+        await connection.execute("UPDATE weir_schema SET version = 4")
+        await migrate(connection)
+        assert await connection.fetchval(secret) == first
+        await connection.execute("DELETE FROM weir_secret; UPDATE weir_schema SET version = 4")
+        await migrate(connection)
+        assert await connection.fetchval(secret) != first
+        assert await by_words(connection, ASKED) == before
+
+    run(postgres_url, scenario)

@@ -18,11 +18,13 @@ from services.retrieval.deadline import Late
 from services.retrieval.library import Library
 from services.retrieval.minilm import DIMENSIONS
 from services.retrieval.preparing import Prepared
+from services.retrieval.writing import Quota
 from tests.retrieval.corpus import settings_for
 
 pytestmark = pytest.mark.stack
 
 MODEL = "a model"
+ROOM = Quota(100, 10_000)
 WAITING = """
 SELECT count(*) FROM pg_stat_activity
 WHERE application_name = 'weir-documents' AND datname = current_database() AND wait_event_type = 'Lock'
@@ -40,7 +42,7 @@ class Rig:
     async def put(self, within_s: float = 60.0, doc_id: str = "a") -> int:
         document = Prepared("A title", "a digest", ["What it says."])
         vectors = np.ones((1, DIMENSIONS), dtype=np.float32)
-        return await self.library.put("acme", doc_id, document, vectors, MODEL, self.soon(within_s))
+        return await self.library.put("acme", doc_id, document, vectors, MODEL, self.soon(within_s), ROOM)
 
     @staticmethod
     def soon(seconds: float) -> float:
@@ -63,7 +65,9 @@ async def rig(url: str) -> AsyncIterator[Rig]:
     port = urlsplit(url).port
     assert port is not None
     async with FaultProxy(HOST, port) as proxy:
-        settings = settings_for(url.replace(f":{port}/", f":{proxy.port}/"), postgres_connect_timeout_s=30)
+        direct = settings_for(url, postgres_connect_timeout_s=30)
+        by_way = direct.postgres_url.replace(f":{port}/", f":{proxy.port}/")
+        settings = direct.model_copy(update={"postgres_url": by_way})
         library = Library(writers(settings, may_connect=lambda: True))
         other = await asyncpg.connect(url)
         try:

@@ -8,11 +8,14 @@ from pathlib import Path
 import psutil
 import pytest
 
+from services.retrieval import parseprocess
+from services.retrieval.confine import ENVIRONMENT
 from services.retrieval.documents import Unreadable
 from services.retrieval.minilm import MiniLM
-from services.retrieval.parseprocess import Ask, prepare
+from services.retrieval.parseprocess import LIMITS, Ask, prepare
 from services.retrieval.preparing import Prepared, Preparer
 from tests.retrieval.corpus import BREAD, RIVER
+from tests.retrieval.test_documents import pdf
 
 pytestmark = pytest.mark.stack
 
@@ -71,3 +74,48 @@ def test_a_caller_that_leaves_takes_its_process_along(model: Path) -> None:
         assert not child.is_running()
 
     asyncio.run(main())
+
+
+def test_its_process_is_given_no_secret_no_descriptor_and_no_folder(
+    model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("POSTGRES_URL", "postgresql://weir:secret@127.0.0.1/weir")
+
+    async def main() -> None:
+        async with asyncio.timeout(20):
+            others = psutil.Process().children()
+            task = asyncio.create_task(prepare(model, ask("a.md", BREAD.encode())))
+            child = await newborn(others)
+            while not any(word.endswith("confine.py") for word in child.cmdline()):
+                await asyncio.sleep(0.001)
+            child.suspend()
+            assert child.environ() == ENVIRONMENT
+            assert child.cwd() == "/"
+            child.resume()
+            await task
+
+    asyncio.run(main())
+
+
+def test_one_that_computes_for_too_long_is_killed_and_the_next_document_is_read(model: Path) -> None:
+    endless = ask("a.md", BREAD.encode() * 20_000)
+    with pytest.raises(Unreadable, match="its parser failed"):
+        asyncio.run(prepare(model, endless, within_s=120.0, limits={**LIMITS, "CPU": 1}))
+    assert prepared(model, ask("a.md", BREAD.encode())).texts
+
+
+def test_an_answer_without_an_end_is_not_kept(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(parseprocess, "MOST_ANSWER_BYTES", 10)
+    with pytest.raises(Unreadable, match="its parser failed"):
+        prepared(model, ask("a.md", BREAD.encode()))
+
+
+@pytest.mark.parametrize("name", ["a.md", "a.txt", "a.rst", "a.html", "a.pdf"])
+def test_every_kind_of_document_is_read_by_a_confined_process(model: Path, name: str) -> None:
+    data = pdf("Weir holds a river") if name == "a.pdf" else b"Weir holds a river"
+    assert "Weir holds a river" in prepared(model, ask(name, data)).texts[0]
+
+
+def test_a_fault_of_a_parser_is_told_by_its_name(model: Path) -> None:
+    with pytest.raises(Unreadable, match=r"its parser failed \(Exception\)"):
+        asyncio.run(prepare(model.parent, ask("a.md", b"text")))  # it has no tokenizer there

@@ -137,7 +137,7 @@ def test_with_every_connection_of_the_server_taken_there_is_no_search_until_one_
     async def scenario(stand: FaultStand) -> None:
         await stand.database.become(REFUSE)
         await stand.until(stand.has_left_postgres)
-        async with taking_every_connection(postgres.url) as hogs:
+        async with taking_every_connection(settings.postgres_url) as hogs:
             await stand.database.become(HEALTHY)
             for _ in range(3):
                 await falls_back(stand)
@@ -154,7 +154,7 @@ def test_documents_take_no_connection_from_the_server_before_searches_have_all_o
         assert await stand.documents() == (200, None)
         await stand.database.become(REFUSE)
         await stand.until(stand.has_left_postgres)
-        async with taking_every_connection(postgres.url) as hogs:
+        async with taking_every_connection(settings.postgres_url) as hogs:
             await stand.database.become(HEALTHY)
             for _ in range(settings.postgres_pool_size - 1):
                 await hogs.pop().close()
@@ -200,7 +200,7 @@ def test_the_connections_that_are_left_serve_when_no_more_can_be_had(
     patient = settings.model_copy(update={"retrieval_budget_ms": 20_000.0})
 
     async def scenario(stand: FaultStand) -> None:
-        async with taking_every_connection(postgres.url):
+        async with taking_every_connection(settings.postgres_url):
             for _ in range(3):
                 assert {answer["source"] for answer in await stand.ask_anew(12)} == {"db"}
 

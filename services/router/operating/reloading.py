@@ -2,11 +2,16 @@
 
 Nobody is dropped: who waits and runs goes on as it was admitted. A file with a fault changes nothing, and every fault
 is in the log. The tenants file is read in a thread, since ten thousand tenants take a while to judge.
+
+A file may be read while it is being written, and the first half of a list of tenants is a shorter list. So both are
+read once neither has changed for `SETTLED_S` seconds. One that does not come to rest is read after `TRIES` looks all
+the same; what changes in the very moment of the reading is refused by `read_yaml`, and the old one stays in force.
 """
 
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
 
 from services.router.config import RouterSettings
 from services.router.deciding.dispatcher import Dispatcher
@@ -15,7 +20,11 @@ from services.router.tenancy import exposure, tenantsfile
 from services.router.tenancy.tenants import FileTenants, Reading, Tenants
 from services.router.workers.connect import connect
 from services.router.workers.prober import Prober
+from services.router.yamlfile import state
 from services.runtime.log import Log
+
+SETTLED_S = 0.1
+TRIES = 20
 
 
 class Reloading:
@@ -49,8 +58,22 @@ class Reloading:
     async def _run(self) -> None:
         while self._again:
             self._again = False
+            await self._until_settled()
             await self._read_tenants()
             self._read_workers()
+
+    async def _until_settled(self) -> None:
+        """Until nobody writes into either file."""
+        seen = self._states()
+        for _ in range(TRIES):
+            await asyncio.sleep(SETTLED_S)
+            before, seen = seen, self._states()
+            if before == seen:
+                return
+
+    def _states(self) -> list[object]:
+        files = (self._settings.tenants_file, self._settings.workers_file)
+        return [_state(file) for file in files if file is not None]
 
     async def _read_tenants(self) -> None:
         tenants = self._tenants
@@ -94,3 +117,10 @@ class Reloading:
             return
         self._prober.reload(specs, lambda spec: connect(spec, settings.max_inflight, self._token))
         self._log.info("workers reloaded", workers=len(specs))
+
+
+def _state(file: Path) -> object:
+    try:
+        return state(file)
+    except OSError:  # told when it is read
+        return None

@@ -86,10 +86,10 @@ class RetrievalClient:
             raise UpstreamFailed("the embedder cannot be reached", why=str(error)) from None
 
     async def documents(
-        self, method: bytes, target: bytes, tenant: str, body: bytes = b"", trace: Headers = ()
+        self, method: bytes, target: bytes, tenant: str, body: bytes = b"", more: Headers = ()
     ) -> tuple[int, bytes]:
         """Status and body of an answer of `/documents`; the caller bounds the time. Raises as `embed` does."""
-        headers = (*_HEADERS, (b"x-tenant", tenant.encode()), *trace)
+        headers = (*_HEADERS, (b"x-tenant", tenant.encode()), *more)
         try:
             return await self._call(method, target, body, headers)
         except (UpstreamError, msgspec.MsgspecError) as error:

@@ -45,7 +45,7 @@ async def _pass_on(pipeline: Pipeline, exchange: Exchange, life: Life) -> Refuse
         trace, _ = calling(exchange.trace, "documents", asyncio.get_running_loop().time())
         try:
             status, body = await pipeline.retrieval.documents(
-                exchange.method.encode("ascii"), _target(exchange), tenant.id, _body(exchange), trace
+                exchange.method.encode("ascii"), _target(exchange), tenant.id, _body(exchange), (*tenant.quota, *trace)
             )
         except Refused:  # by retrieval: it has used no rate
             if tenant.rate is not None:

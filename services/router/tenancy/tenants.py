@@ -19,6 +19,7 @@ from dataclasses import dataclass, replace
 from math import inf
 from pathlib import Path
 
+from services.contracts.documents import QUOTA_BYTES_HEADER, QUOTA_COUNT_HEADER
 from services.core.account import Bounds, ClassSpec, TenantSpec
 from services.router.tenancy import tenantsfile
 from services.router.tenancy.keys import KeyRing, bearer
@@ -48,6 +49,8 @@ class Tenant:
     rate: Rate | None = None
     paused: bool = False
     """Held back by an operator."""
+    quota: tuple[tuple[bytes, bytes], ...] = ()
+    """What it may keep of documents, as headers for retrieval, which counts them."""
 
     def allows(self, model: str) -> bool:
         """Whether it may use this model."""
@@ -242,7 +245,13 @@ def _tenant(file: TenantsFile, entry: TenantEntry) -> Tenant:
         degrade=entry.degrade,
         models=entry.allowed_models,
         rate=None if entry.rate is None else Rate(entry.rate.requests_per_s, entry.rate.tokens_per_s),
+        quota=_quota(entry),
     )
+
+
+def _quota(entry: TenantEntry) -> tuple[tuple[bytes, bytes], ...]:
+    bounds = ((QUOTA_COUNT_HEADER, entry.documents.count), (QUOTA_BYTES_HEADER, entry.documents.bytes))
+    return tuple((name, str(bound).encode("ascii")) for name, bound in bounds if bound is not None)
 
 
 def _taken_over(tenant: Tenant, before: Tenant | None, same_rate: bool) -> Tenant:

@@ -9,6 +9,7 @@
         slo_ms: 2000                                            # its deadline where a request names none
         rate: {requests_per_s: 50, tokens_per_s: 20000}         # either or both; without: no limit
         queue: {requests: 64, cost_tokens: 200000}              # what may wait; TENANT_QUEUE_SIZE, no limit
+        documents: {count: 1000, bytes: 50000000}               # what it may keep; retrieval's settings
         degrade: true                                           # whether answers may be cut under load; false
         models: ["*"]                                           # which it may use; all
 
@@ -29,6 +30,7 @@ from typing import Annotated, Any, TypeVar
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError, field_validator, model_validator
 from pydantic_core import ErrorDetails
 
+from services.contracts.documents import MOST_QUOTA
 from services.router.tenancy.keys import EXAMPLE_KEYS
 from services.router.yamlfile import Unreadable, read_yaml
 from services.runtime import apikey
@@ -80,6 +82,13 @@ class QueueEntry(_Section):
     cost_tokens: Positive | None = None
 
 
+class DocumentsEntry(_Section):
+    """How many documents it may keep, and how many bytes of their text. 0 for none."""
+
+    count: Annotated[int, Field(ge=0, le=MOST_QUOTA)] | None = None
+    bytes: Annotated[int, Field(ge=0, le=MOST_QUOTA)] | None = None
+
+
 class TenantEntry(_Section):
     """One tenant, as it is written."""
 
@@ -90,6 +99,7 @@ class TenantEntry(_Section):
     slo_ms: Positive | None = None
     rate: RateEntry | None = None
     queue: QueueEntry = QueueEntry()
+    documents: DocumentsEntry = DocumentsEntry()
     degrade: bool = False
     models: list[str] = Field(["*"], min_length=1, max_length=1000)
 

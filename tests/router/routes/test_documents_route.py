@@ -26,6 +26,7 @@ class FakeLibrary(FakeRetrieval):
     calls: list[tuple[str, str, str, str, Any]] = field(default_factory=list)
     refusal: WeirError | None = None
     gone: int = 0
+    quotas: list[tuple[bytes | None, bytes | None]] = field(default_factory=list)
 
     def routes(self) -> dict[tuple[str, str], Handler]:
         paths = {("GET", "/documents"), ("PUT", "/documents/**"), ("DELETE", "/documents/**")}
@@ -35,6 +36,7 @@ class FakeLibrary(FakeRetrieval):
         tenant = (exchange.header(b"x-tenant") or b"").decode()
         body = json.loads(exchange.body) if exchange.body else None
         self.calls.append((exchange.method, exchange.tail, exchange.query.decode(), tenant, body))
+        self.quotas.append((exchange.header(b"x-documents-count"), exchange.header(b"x-documents-bytes")))
         exchange.on_gone(self._left)
         if self.stall:
             await asyncio.Event().wait()
@@ -68,6 +70,18 @@ def test_what_is_asked_reaches_retrieval_as_the_keys_owner_and_its_answer_comes_
                 ("DELETE", "a", "", "a", None),
             ]
             assert await stand.counted() == {"served": 3}
+
+    run(main)
+
+
+def test_what_a_tenant_may_keep_is_the_files_word_and_never_the_clients(tmp_path: Path) -> None:
+    async def main() -> None:
+        library = FakeLibrary()
+        file = listed(tmp_path, entry("a", documents={"count": 3, "bytes": 500}), entry("b", documents={"bytes": 0}))
+        async with standing(FakeWorker(answer), retrieval=library, tenants_file=file) as stand:
+            for tenant in ("a", "b"):
+                await put(stand, "x", {"text": "hi"}, **as_tenant(tenant, **{"x-documents-count": "999"}))
+            assert library.quotas == [(b"3", b"500"), (None, b"0")]
 
     run(main)
 

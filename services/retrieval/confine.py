@@ -1,0 +1,177 @@
+"""A child process with the least power: what starts one, and what the child does to itself before it reads anything.
+
+    python -I -B confine.py services.retrieval.parseprocess '{"arguments": [...], ...}'
+
+The child gets an environment of two variables and the root folder as its working directory. It then gives up, in this
+order, what the kernel lets it give up, and only after that imports the module that does the work:
+
+    privileges   `no_new_privs`: no program that it starts can gain any (prctl(2))
+    network      a network namespace of its own, without an interface (unshare(2)); where the kernel forbids that,
+                 Landlock refuses TCP and abstract Unix sockets (`tcp`), and UDP stays open
+    files        Landlock (landlock(7)): it may read its own program and the folders that were named, write nothing,
+                 start no program, and look into no process outside; `RLIMIT_FSIZE` where there is no Landlock
+    limits       setrlimit(2): processor time, address space, size of files, descriptors, processes, core dumps
+    orphan       `PR_SET_PDEATHSIG`: the kernel kills it when the service dies, kill -9 included
+
+Root is not held to a number of processes. What a kernel does not know or forbids is left out, and the child is told
+which of these hold. The limits and the signal at the parent's death hold on every Linux. This happens in the child's
+own code, not in a `preexec_fn`: Python code between fork and exec can deadlock in a process with threads.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import importlib
+import json
+import os
+import resource
+import signal
+import struct
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+ENVIRONMENT = {"PATH": os.defpath, "LC_ALL": "C.UTF-8"}
+NETWORK, TCP_ONLY, FILES, LIMITS, ORPHAN, PRIVILEGES = "network", "tcp", "files", "limits", "orphan", "privileges"
+EVERYTHING = (PRIVILEGES, NETWORK, TCP_ONLY, FILES, LIMITS, ORPHAN)
+SYSTEM = (  # what the C library, the loader and BLAS read
+    "/usr", "/lib", "/lib64", "/nix/store", "/etc/ld.so.cache", "/etc/localtime", "/etc/mime.types", "/dev/null",
+    "/dev/urandom", "/proc/self", "/proc/cpuinfo", "/proc/meminfo", "/sys/devices/system/cpu", "/sys/fs/cgroup",
+)  # fmt: skip
+
+PR_SET_PDEATHSIG, PR_SET_NO_NEW_PRIVS = 1, 38
+CLONE_NEWUSER, CLONE_NEWNET = 0x1000_0000, 0x4000_0000
+LANDLOCK_CREATE, LANDLOCK_ADD, LANDLOCK_RESTRICT = 444, 445, 446  # the same numbers on every architecture
+LANDLOCK_VERSION = 1
+RULE_PATH_BENEATH = 1
+READ_FILE, READ_DIR = 1 << 2, 1 << 3
+FILE_RIGHTS = {1: 13, 2: 14, 3: 15, 4: 15}  # how many kinds of access each version knows; later ones: 16
+TCP = 0b11  # bind and connect; from version 4 on
+SCOPES = 0b11  # abstract Unix sockets, and signals; from version 6 on
+
+
+def command(module: str, arguments: Sequence[str], *, reads: Path, limits: Mapping[str, int]) -> list[str]:
+    """The words that start `module` confined, as a child of the calling process.
+
+    `reads`: the folder that it may read besides its program, with what its links lead to. `limits`: names of `resource`
+    without RLIMIT_, and their values in that limit's unit (CPU: seconds; AS, FSIZE: bytes). The module's
+    `main(arguments, held)` does the work.
+    """
+    order = {
+        "arguments": list(arguments), "reads": _with_links(reads), "limits": dict(limits),
+        "parent": os.getpid(),
+        "path": [str(ROOT), *(os.path.abspath(entry) for entry in sys.path if entry)],
+    }  # fmt: skip
+    return [sys.executable, "-I", "-B", __file__, module, json.dumps(order)]
+
+
+def _with_links(folder: Path) -> list[str]:
+    """A model's folder may hold links to files elsewhere: a hub's cache is made of them."""
+    files = list(folder.iterdir()) if folder.is_dir() else []
+    return [str(folder.resolve()), *(str(file.resolve()) for file in files if file.is_symlink())]
+
+
+def confine(*, reads: Iterable[str], limits: Mapping[str, int], parent: int) -> list[str]:
+    """Give up everything but this. What holds, by name. The process ends where the parent is gone already."""
+    held = [name for name, give_up in (
+        (PRIVILEGES, _no_new_privileges),
+        (NETWORK, _no_network),
+        (FILES, lambda: _landlock(reads)),
+        (LIMITS, lambda: _limit(limits)),
+        (ORPHAN, lambda: _die_with(parent)),
+    ) if give_up()]  # fmt: skip
+    if FILES in held and _landlock_version() >= 4:
+        held.append(TCP_ONLY)
+    return [name for name in EVERYTHING if name in held]
+
+
+def _libc() -> ctypes.CDLL:
+    return ctypes.CDLL(None, use_errno=True)
+
+
+def _no_new_privileges() -> bool:
+    return sys.platform == "linux" and bool(_libc().prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0)
+
+
+def _no_network() -> bool:
+    """Alone in a new network. The user namespace is what allows that to a user without privileges."""
+    if sys.platform != "linux":
+        return False
+    libc = _libc()
+    return any(libc.unshare(spaces) == 0 for spaces in (CLONE_NEWUSER | CLONE_NEWNET, CLONE_NEWNET))
+
+
+def _landlock_version() -> int:
+    """0 where the kernel has none, or does not allow it."""
+    if sys.platform != "linux":
+        return 0
+    return max(0, int(_libc().syscall(LANDLOCK_CREATE, None, 0, LANDLOCK_VERSION)))
+
+
+def _landlock(reads: Iterable[str]) -> bool:
+    """No file but these can be opened from now on, none for writing, and no program be started."""
+    version = _landlock_version()
+    if version == 0:
+        return False
+    libc = _libc()
+    rights = (1 << FILE_RIGHTS.get(version, 16)) - 1
+    attributes = struct.pack("QQQ", rights, TCP, SCOPES)[: 8 if version < 4 else 16 if version < 6 else 24]
+    rules = libc.syscall(LANDLOCK_CREATE, attributes, ctypes.c_size_t(len(attributes)), 0)
+    if rules < 0:
+        return False
+    try:
+        for path in reads:
+            _allow(libc, rules, path)
+        return bool(libc.syscall(LANDLOCK_RESTRICT, rules, 0) == 0)
+    finally:
+        os.close(rules)
+
+
+def _allow(libc: ctypes.CDLL, rules: int, path: str) -> None:
+    with suppress(OSError):  # what is not there needs no leave
+        descriptor = os.open(path, os.O_PATH | os.O_CLOEXEC)
+        try:
+            allowed = READ_FILE | READ_DIR if os.path.isdir(path) else READ_FILE
+            libc.syscall(LANDLOCK_ADD, rules, RULE_PATH_BENEATH, struct.pack("=Qi", allowed, descriptor), 0)
+        finally:
+            os.close(descriptor)
+
+
+def _limit(limits: Mapping[str, int]) -> bool:
+    for name, value in limits.items():
+        kind = getattr(resource, f"RLIMIT_{name}")
+        _, most = resource.getrlimit(kind)
+        value = value if most == resource.RLIM_INFINITY else min(value, most)
+        resource.setrlimit(kind, (value, value))
+    return True
+
+
+def _die_with(parent: int) -> bool:
+    """Last, since a new user namespace clears it. A parent that died before it was set would never be noticed."""
+    held = sys.platform == "linux" and bool(_libc().prctl(PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0) == 0)
+    if os.getppid() != parent:
+        os._exit(1)
+    return held
+
+
+def _own_files(path: Iterable[str]) -> list[str]:
+    """This program, without what lies beside it: the folder that holds `services` may hold a `.env`, too."""
+    others = [entry for entry in path if Path(entry) != ROOT and not ROOT.is_relative_to(entry)]
+    return [str(ROOT / "services"), sys.prefix, sys.base_prefix, *others, *SYSTEM]
+
+
+def main(module: str, order: str) -> None:
+    """The child: confined first, then at work."""
+    told = json.loads(order)
+    sys.path[:] = list(dict.fromkeys([*told["path"], *sys.path]))
+    importlib.import_module("services")  # afterwards its folder's parent cannot be listed any more
+    reads = [*_own_files(sys.path), *told["reads"]]
+    held = confine(reads=reads, limits=told["limits"], parent=told["parent"])
+    work: Callable[[Sequence[str], Sequence[str]], None] = importlib.import_module(module).main
+    work(told["arguments"], held)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

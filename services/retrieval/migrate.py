@@ -1,0 +1,126 @@
+"""`python -m services.retrieval.migrate`: the schema brought up to date, and a role for the services that owns nothing.
+
+    POSTGRES_MIGRATE_URL   who owns the schema and may make roles: used here, once, before the services start
+    POSTGRES_URL           how the services log in: its user is made here, with its password, where it is missing
+
+The password of either may stand in a file: POSTGRES_MIGRATE_PASSWORD_FILE, POSTGRES_PASSWORD_FILE.
+
+The user of POSTGRES_URL can become `weir_reader` and `weir_writer` in a transaction (locks.sql), inherits nothing of
+them, and can read which version the schema has. It is no superuser, is held by row-level security, creates neither
+roles nor databases, and owns nothing. A second run finds that all is there, and changes nothing but a changed password.
+
+Without POSTGRES_MIGRATE_URL the schema is brought up to date as the user of POSTGRES_URL, who then owns it.
+
+Exit status: 0 done; 1 it could not be done, with the reason; 2 wrong settings.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import hashlib
+import hmac
+import secrets
+import sys
+from typing import Any
+from urllib.parse import unquote, urlsplit
+
+import asyncpg
+
+from services.retrieval.config import MigrateSettings
+from services.retrieval.database import MIGRATE_WITHIN_S, READER, WRITER, SchemaTooNew, migrate, powers
+from services.retrieval.pool import describe
+from services.runtime.settings import NO_LISTENER, load
+
+EXIT_FAILED = 1
+SCRAM_ITERATIONS = 4096  # PostgreSQL's own default
+LOGIN = "LOGIN NOINHERIT"  # whoever makes it may leave out the powers; a role that has any is refused below
+
+# The names of roles and passwords cannot be parameters of such statements: PostgreSQL quotes them itself.
+CREATE = f"SELECT format('CREATE ROLE %I {LOGIN} PASSWORD %L', $1::text, $2::text)"
+ALTER = f"SELECT format('ALTER ROLE %I {LOGIN} PASSWORD %L', $1::text, $2::text)"
+GRANT = f"SELECT format('GRANT {READER}, {WRITER} TO %I', $1::text)"
+GRANT_FROM_16 = f"SELECT format('GRANT {READER}, {WRITER} TO %I WITH INHERIT FALSE, SET TRUE', $1::text)"
+GRANT_VERSION = "SELECT format('GRANT SELECT ON weir_schema TO %I', $1::text)"
+
+
+class MigrationFailed(Exception):
+    """The message says why, and what to do."""
+
+
+async def prepare(owner_url: str, service_url: str, *, timeout_s: float) -> None:
+    """Bring the schema up to date as the owner, and let the service's user in. Raises MigrationFailed."""
+    try:
+        connection = await asyncpg.connect(owner_url, timeout=timeout_s)
+    except (OSError, TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError) as error:
+        raise MigrationFailed(f"POSTGRES_MIGRATE_URL: the database cannot be reached: {describe(error)}") from None
+    try:
+        async with asyncio.timeout(MIGRATE_WITHIN_S):
+            await migrate(connection)
+            await _let_in(connection, owner_url, service_url, timeout_s)
+    except (OSError, TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError, SchemaTooNew) as error:
+        raise MigrationFailed(f"the database cannot be brought up to date: {describe(error)}") from None
+    finally:
+        connection.terminate()
+
+
+async def _let_in(connection: Any, owner_url: str, service_url: str, timeout_s: float) -> None:
+    """The service's user, where it is not the owner."""
+    user, password = _credentials(service_url)
+    if user == _credentials(owner_url)[0]:
+        return
+    exists = await connection.fetchval("SELECT count(*) FROM pg_roles WHERE rolname = $1", user)
+    if not exists or not await _can_log_in(service_url, timeout_s):
+        await _execute(connection, ALTER if exists else CREATE, user, scram(password))
+    modern = await connection.fetchval("SELECT current_setting('server_version_num')::integer >= 160000")
+    await _execute(connection, GRANT_FROM_16 if modern else GRANT, user)
+    await _execute(connection, GRANT_VERSION, user)
+    if found := await powers(connection, user):
+        raise MigrationFailed(f"POSTGRES_URL: its user {user} {', '.join(found)}: name a user that may do less")
+
+
+async def _can_log_in(url: str, timeout_s: float) -> bool:
+    try:
+        connection = await asyncpg.connect(url, timeout=timeout_s)
+    except asyncpg.PostgresError:
+        return False
+    connection.terminate()
+    return True
+
+
+async def _execute(connection: Any, formatted: str, *arguments: str) -> None:
+    await connection.execute(await connection.fetchval(formatted, *arguments))
+
+
+def _credentials(url: str) -> tuple[str, str]:
+    parts = urlsplit(url)
+    return unquote(parts.username or ""), unquote(parts.password or "")
+
+
+def scram(password: str) -> str:
+    """What PostgreSQL keeps of a password (RFC 5802), made here so that no log of the server can hold the password.
+
+    Raises MigrationFailed for one that is empty or not ASCII, which would have to be normalised first (RFC 4013).
+    """
+    if not password or not (password.isascii() and password.isprintable()):
+        raise MigrationFailed("POSTGRES_URL: give its user a password of printable ASCII characters")
+    salt = secrets.token_bytes(16)
+    salted = hashlib.pbkdf2_hmac("sha256", password.encode("ascii"), salt, SCRAM_ITERATIONS)
+    stored = hashlib.sha256(hmac.digest(salted, b"Client Key", "sha256")).digest()
+    server = hmac.digest(salted, b"Server Key", "sha256")
+    salt_, stored_, server_ = (base64.b64encode(each).decode("ascii") for each in (salt, stored, server))
+    return f"SCRAM-SHA-256${SCRAM_ITERATIONS}:{salt_}${stored_}:{server_}"
+
+
+def main() -> int:
+    settings = load(MigrateSettings, **NO_LISTENER)
+    try:
+        asyncio.run(prepare(settings.owner_url, settings.database_url, timeout_s=settings.postgres_connect_timeout_s))
+    except MigrationFailed as error:
+        sys.stderr.write(f"migrate: {error}\n")
+        return EXIT_FAILED
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,217 @@
+"""What a tenant may keep, and how the places of those who write are shared."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from services.retrieval import documentsapi
+from services.retrieval.database import connect
+from services.retrieval.documentsapi import SLOW_FOR_S, SLOW_S, Bounds, DocumentsApi
+from services.retrieval.preparing import Prepared
+from services.retrieval.writing import Corpus, Quota, QuotaExceeded, Used
+from services.runtime.errors import BadInput, Refused
+from tests.retrieval.corpus import as_service
+from tests.virtual_time import run
+
+LIMIT_S = 20.0
+VECTOR = np.full(384, 0.05, np.float32)
+ROOM = Quota(1000, 1_000_000)
+NOTHING = Used(0, 0)
+
+
+@dataclass
+class Given:
+    """A PUT, as far as the API looks at it."""
+
+    tail: str
+    headers: dict[bytes, bytes]
+    body: bytes = b'{"text": "x"}'
+    log: dict[str, object] = field(default_factory=dict)
+    status: int = 0
+    task: asyncio.Task[Any] | None = None
+
+    def header(self, name: bytes) -> bytes | None:
+        return self.headers.get(name)
+
+    def on_gone(self, callback: Callable[[], object]) -> None:
+        pass
+
+    async def reply(self, status: int, body: bytes) -> None:
+        self.status = status
+
+
+class Embedder:
+    """Is warm, and embeds at once."""
+
+    warm, fingerprint, tokenizer = True, "model", "tokenizer"
+
+    async def embed(self, texts: list[str]) -> Any:
+        return type("Embedded", (), {"vectors": np.stack([VECTOR] * len(texts))})
+
+
+class Shelf:
+    """A library that holds nothing, and counts what is written."""
+
+    def __init__(self, used: Used) -> None:
+        self.kept = used
+        self.written: list[str] = []
+
+    async def held(self, *_: object) -> None:
+        return None
+
+    async def used(self, *_: object) -> Used:
+        return self.kept
+
+    async def put(self, tenant: str, doc_id: str, *_: object) -> int:
+        self.written.append(doc_id)
+        return 1
+
+
+class Desk:
+    """The API over fakes, with a parser that takes as long as the document's id says, in seconds."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, used: Used = NOTHING, quota: Quota = ROOM) -> None:
+        self.shelf, self.parsed = Shelf(used), 0
+
+        async def prepare(_: Path, ask: Any) -> Prepared:
+            self.parsed += 1
+            await asyncio.sleep(float(Path(ask.name).stem))
+            return Prepared("t", "h", ["x"])
+
+        monkeypatch.setattr(documentsapi, "prepare", prepare)
+        bounds = Bounds(10_000, 4, 200, 30, 60.0, quota)
+        self.api = DocumentsApi(self.shelf, Embedder(), Path(), bounds, learn=lambda *_: None)  # type: ignore[arg-type]
+
+    async def put(self, tenant: str, seconds: float, **headers: bytes) -> int:
+        """Its status, or that of its refusal."""
+        more = {name.replace("_", "-").encode(): value for name, value in headers.items()}
+        given = Given(f"{seconds}.txt", {b"x-tenant": tenant.encode(), **more}, task=asyncio.current_task())
+        try:
+            await self.api.put(given)  # type: ignore[arg-type]
+        except (Refused, BadInput) as refusal:
+            return refusal.status
+        return given.status
+
+
+def test_tenants_whose_documents_take_long_leave_a_place_to_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def main() -> None:
+        desk = Desk(monkeypatch)
+        for tenant in ("slow", "slower"):
+            assert await desk.put(tenant, SLOW_S + 7) == 201
+        first = asyncio.ensure_future(desk.put("slow", 10))
+        await asyncio.sleep(1)
+        assert await desk.put("slower", 10) == 429
+        for quick in ("a", "b", "c"):
+            assert await desk.put(quick, 0.5) == 201
+        assert await first == 201
+        await asyncio.sleep(SLOW_FOR_S + 1)
+        both = await asyncio.gather(desk.put("slow", 1), desk.put("slower", 1))
+        assert both == [201, 201]
+
+    run(main())
+
+
+def test_a_tenant_without_room_for_one_more_is_refused_before_its_document_is_parsed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def main() -> None:
+        for used in (Used(1000, 0), Used(0, 1_000_000)):
+            desk = Desk(monkeypatch, used)
+            assert await desk.put("a", 0) == 403
+            assert (desk.parsed, desk.shelf.written) == (0, [])
+
+    run(main())
+
+
+def test_the_routers_word_stands_above_the_usual_quota_and_must_be_a_number(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def main() -> None:
+        desk = Desk(monkeypatch, Used(10, 100))
+        assert await desk.put("a", 0, x_documents_count=b"10") == 403
+        assert await desk.put("a", 0, x_documents_bytes=b"100") == 403
+        assert await desk.put("a", 0, x_documents_count=b"11", x_documents_bytes=b"101") == 201
+        for wrong in (b"", b"-1", b"1e9", b"9" * 20):
+            assert await desk.put("a", 0, x_documents_count=wrong) == 400
+
+    run(main())
+
+
+def on_two(url: str, scenario: Callable[[Any, Any], Awaitable[None]]) -> None:
+    """The scenario over two connections of the services' user."""
+    service_url = as_service(url)
+
+    async def main() -> None:
+        both = [await connect(service_url, timeout_s=LIMIT_S, application="test") for _ in range(2)]
+        try:
+            await scenario(*both)
+        finally:
+            for connection in both:
+                await connection.close()
+
+    asyncio.run(main())
+
+
+async def put(connection: Any, tenant: str, doc_id: str, texts: list[str], quota: Quota | None) -> None:
+    await Corpus(connection, tenant).put(
+        doc_id, root="r", title="t", content_hash="h", texts=texts, vectors=np.stack([VECTOR] * len(texts)),
+        model="m", quota=quota,
+    )  # fmt: skip
+
+
+async def kept(connection: Any, tenant: str) -> Used:
+    await connection.execute("SET ROLE weir_writer")
+    async with connection.transaction():
+        await connection.execute("SELECT set_config('weir.tenant', $1, true)", tenant)
+        used = await Corpus(connection, tenant).used()
+    await connection.execute("RESET ROLE")
+    return used
+
+
+@pytest.mark.stack
+def test_a_quota_bounds_documents_and_bytes_and_what_would_pass_it_changes_nothing(postgres_url: str) -> None:
+    async def scenario(connection: Any, _: Any) -> None:
+        quota = Quota(2, 100)
+        await put(connection, "ada", "a", ["x" * 30], quota)
+        await put(connection, "ada", "b", ["x" * 30, "y" * 10], quota)
+        with pytest.raises(QuotaExceeded, match=r"2 documents \(documents.count\)"):
+            await put(connection, "ada", "c", ["x"], quota)
+        with pytest.raises(QuotaExceeded, match=r"100 bytes of text in all \(documents.bytes\)"):
+            await put(connection, "ada", "a", ["\N{EURO SIGN}" * 21], quota)
+        assert await kept(connection, "ada") == Used(2, 70)
+        await put(connection, "ben", "a", ["x" * 100], quota)  # each has its own
+        await put(connection, "ada", "a", ["x" * 60], quota)
+        await Corpus(connection, "ada").remove(["b"])
+        await put(connection, "ada", "c", ["x" * 40], quota)
+        assert await kept(connection, "ada") == Used(2, 100)
+
+    on_two(postgres_url, scenario)
+
+
+@pytest.mark.stack
+def test_a_tenant_above_a_lower_quota_may_still_have_less(postgres_url: str) -> None:
+    async def scenario(connection: Any, _: Any) -> None:
+        for doc_id in ("a", "b", "c"):
+            await put(connection, "ada", doc_id, ["x" * 50], None)
+        await put(connection, "ada", "a", ["x" * 40], Quota(1, 10))
+        with pytest.raises(QuotaExceeded):
+            await put(connection, "ada", "a", ["x" * 41], Quota(1, 10))
+        assert await kept(connection, "ada") == Used(3, 140)
+
+    on_two(postgres_url, scenario)
+
+
+@pytest.mark.stack
+def test_two_writers_at_once_cannot_both_take_the_last_room(postgres_url: str) -> None:
+    async def scenario(one: Any, other: Any) -> None:
+        writes = (put(one, "ada", "a", ["x"], Quota(1, 100)), put(other, "ada", "b", ["x"], Quota(1, 100)))
+        ended = await asyncio.gather(*writes, return_exceptions=True)
+        assert sorted(type(each).__name__ for each in ended) == ["NoneType", "QuotaExceeded"]
+        assert (await kept(one, "ada")).documents == 1
+
+    on_two(postgres_url, scenario)
