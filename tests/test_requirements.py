@@ -113,3 +113,12 @@ def test_no_installed_package_runs_code_in_every_python_process() -> None:
     """A line of a .pth file that begins with `import` is run whenever the interpreter starts."""
     found = {path.name for folder in site.getsitepackages() for path in Path(folder).glob("*.pth")}
     assert {name for name in found if not KNOWN_PTH.fullmatch(name)} == set()
+
+
+def test_every_direct_dependency_is_told_with_who_keeps_it_and_why() -> None:
+    page = (ROOT / "docs" / "architecture" / "technology.md").read_text(encoding="utf-8")
+    table = page.partition("## Every direct dependency")[2].partition("\n## ")[0]
+    rows = [line.split("|") for line in table.splitlines() if line.startswith("| `")]
+    told = {canonical(name) for row in rows for name in re.findall(r"`([^`]+)`", row[1])}
+    assert told == {canonical(each) for lists in DIRECT.values() for each in lists} | set(ONE_PACKAGE.values())
+    assert all(len(row) == 7 and all(cell.strip() for cell in row[1:6]) for row in rows)
