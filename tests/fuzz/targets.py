@@ -55,12 +55,24 @@ def guard(data: bytes) -> None:
     assert _requests([whole]) == _requests(pieces)
 
 
+def _give(inbound: Any, piece: bytes) -> None:
+    """All of a piece: at once, or, where the guard takes a part at a time, part by part."""
+    if hasattr(inbound, "feed"):
+        inbound.feed(piece)
+        return
+    at = 0
+    while at < len(piece):
+        after = inbound.take(piece, at)
+        assert after > at, "it stands still"
+        at = after
+
+
 def _requests(pieces: Sequence[bytes]) -> tuple[list[tuple[Any, ...]], bool]:
     inbound = Inbound(GuardLimits(), None)  # type: ignore[arg-type]  # nothing is answered, so no wire is needed
     refused = False
     for piece in pieces:
         try:
-            inbound.feed(piece)
+            _give(inbound, piece)
         except WeirError as error:
             refused = 400 <= error.status < 600
             break
