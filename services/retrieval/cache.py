@@ -262,7 +262,7 @@ class Cache:
             return None
         try:
             entry = self._decode(data)
-        except msgspec.DecodeError:
+        except (msgspec.DecodeError, UnicodeDecodeError):  # the latter for a string that is not UTF-8
             return None
         age_s = entry.life_s - left_ms / 1000
         if entry.key != digest or entry.tenant != tenant or not 0 < entry.effort <= 1:

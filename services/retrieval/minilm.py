@@ -25,6 +25,7 @@ from pathlib import Path
 import numpy as np
 from tokenizers import Tokenizer
 
+from services.retrieval import bundled
 from services.retrieval.modelfolder import (
     DIMENSIONS,
     MAX_TOKENS,
@@ -60,7 +61,8 @@ class MiniLM:
     """The model: texts in, unit vectors out. Not for two threads at once."""
 
     def __init__(self, folder: Path) -> None:
-        """Raises ModelUnusable."""
+        """Raises ModelUnusable, for a bundled model that is not as published as well."""
+        bundled.check(folder)
         self._shape = shape_of(folder)
         self.name = name_of(folder)
         self._epsilon = np.float32(self._shape.epsilon)
