@@ -28,10 +28,11 @@ from services.router.serving.context import Context
 from services.router.serving.orphans import Orphans
 from services.router.serving.pipeline import Pipeline
 from services.router.tenancy.exposure import LAB_MODE_WARNING
+from services.router.tenancy.keycheck import key_before_body
 from services.router.tenancy.tenants import OTHER, FileTenants, LabTenants, Tenants
 from services.router.workers.announced import begin_with
 from services.router.workers.cancels import Cancels
-from services.router.workers.connect import connect
+from services.router.workers.connect import SPARE_CONNECTIONS, connect
 from services.router.workers.fleet import Fleet
 from services.router.workers.prober import Prober
 from services.runtime.drain import Drain
@@ -125,8 +126,16 @@ def build(settings: RouterSettings) -> Process:
         drain=drain,
         start=start,
         stop=stop,
+        checks=(key_before_body(tenants),) if isinstance(tenants, FileTenants) else (),
+        upstream_connections=upstream_connections(settings),
         reload=Reloading(settings, tenants, dispatcher, prober, metrics, log).begin,
     )
+
+
+def upstream_connections(settings: RouterSettings) -> int:
+    """Most connections to workers and to retrieval that are in use at once."""
+    to_workers = settings.max_inflight + len(settings.worker_specs()) * SPARE_CONNECTIONS
+    return to_workers + settings.max_queue_size + settings.max_inflight
 
 
 def tenants_of(settings: RouterSettings) -> Tenants:

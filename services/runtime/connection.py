@@ -213,8 +213,12 @@ class Connection(asyncio.Protocol):
             self._stall_timer = self._loop.call_later(self._shared.limits.write_stall_s, self._transport.abort)
 
     def _let_go(self) -> None:
-        """Nothing more is answered: drop what waits, and give back what was counted for it."""
+        """Nothing more is answered."""
         self._deaf = self._over = True
+        self._drop()
+
+    def _drop(self) -> None:
+        """Drop what waits for its turn, and give back what was counted for it."""
         self._unparsed, self._parsed = b"", 0
         self._inbound.stop()
         if self._held:
@@ -227,40 +231,57 @@ class Connection(asyncio.Protocol):
         if self._deaf:
             return
         inbound = self._inbound
-        self._unparsed = self._unparsed[self._parsed :] + data if self._unparsed else data
-        self._parsed = 0
-        self._parse()
+        try:
+            at = 0 if self._unparsed else inbound.take(data)
+        except WeirError as refusal:
+            at = self._refuse_from_here(refusal, data)
+        if at < len(data):
+            self._unparsed, self._parsed = self._unparsed[self._parsed :] + data, at
+            self._parse()
+        elif self._part_timer is not None:
+            self._end_part()
         if inbound.part or self._unparsed or self._answering is not None:
             self._count()
         if self._answering is None:
             self._turn()
-        if inbound.line and (self._answering is not None or inbound.line[0].whole):
-            self._behind_bytes += len(data)
-        if self._unparsed or self._behind_bytes > MAX_BEHIND_BYTES or len(inbound.line) > MAX_BEHIND:
-            self._hold_back()
+        if inbound.line or self._unparsed:
+            self._hold_back(len(data))
+
+    def _refuse_from_here(self, refusal: WeirError, data: bytes) -> int:
+        """Nothing behind this is looked at. The refusal is told in its turn."""
+        self._deaf = True
+        self._refusal = refusal
+        return len(data)
 
     def _parse(self) -> None:
         """Parse what was read, piece by piece, until more requests wait than should, or for as long as a turn may be.
 
-        The rest stays as bytes and is never copied: reading is paused while there is one, so no more bytes come.
+        The rest stays as bytes and is not copied again: while there is one, reading is paused.
         """
-        inbound, data, at, pieces = self._inbound, self._unparsed, self._parsed, PIECES_A_TURN
+        inbound, data, at = self._inbound, self._unparsed, self._parsed
         size, room = len(data), ANSWERS_A_TURN if self._answering is None else MAX_BEHIND + 1
         try:
-            while at < size and pieces and len(inbound.line) < room:
+            for _ in range(PIECES_A_TURN):
+                if at == size or len(inbound.line) >= room:
+                    break
                 at = inbound.take(data, at)
-                pieces -= 1
         except WeirError as refusal:
-            self._deaf = True
-            self._refusal = refusal
-            at = size
+            at = self._refuse_from_here(refusal, data)
         self._unparsed, self._parsed = (data, at) if at < size else (b"", 0)
-        if self._part_timer is not None and self._timed != (inbound.part, inbound.completed):
+        if self._part_timer is not None:
+            self._end_part()
+
+    def _end_part(self) -> None:
+        """Stop the timer of a part that is complete."""
+        if self._part_timer is not None and self._timed != (self._inbound.part, self._inbound.completed):
             self._part_timer.cancel()
             self._part_timer = None
 
     def _count(self) -> None:
-        """Count what this connection holds for requests that no handler has; refuse what is too much."""
+        """Count what this connection holds for requests that no handler has; refuse and drop what is too much.
+
+        The refusal stands in the place of the first request that is dropped.
+        """
         held = self._inbound.held + len(self._unparsed)
         if held <= self._held:
             self._shared.incoming.release(self._source, self._held - held)
@@ -271,14 +292,17 @@ class Connection(asyncio.Protocol):
             self._held = held
             return
         self._deaf = True
-        self._unparsed, self._parsed = b"", 0
+        self._drop()
         whose, reason = _named(bound, "incoming_bytes")
         message = f"too many bytes of requests are on their way in{whose}"
         self._refusal = Refused(Outcome.NO_CAPACITY, message, reason=reason)
 
-    def _hold_back(self) -> None:
+    def _hold_back(self, size: int) -> None:
         """More came than is being answered. Reading goes on for a while: only who reads notices a client's leaving."""
-        if self._reading and not self._over:
+        line = self._inbound.line
+        if line and (self._answering is not None or line[0].whole):
+            self._behind_bytes += size
+        if self._unparsed or self._behind_bytes > MAX_BEHIND_BYTES or len(line) > MAX_BEHIND:
             self._reading = False
             self._transport.pause_reading()
 

@@ -26,6 +26,10 @@ def raise_limit(wanted: int) -> int:
 
 
 def connections_allowed(asked: int, beside: int) -> int:
-    """As many connections as are asked for, or as the descriptors allow beside `beside` and SPARE; at least one."""
+    """As many connections as are asked for, or as the descriptors allow beside `beside` and SPARE; at least one.
+
+    `beside` is what the process opens itself. Where descriptors are few it gets half of them at most, so that a service
+    with a low limit still has clients.
+    """
     limit = raise_limit(asked + beside + SPARE)
-    return max(1, min(asked, limit - beside - SPARE))
+    return max(1, min(asked, limit - min(beside, limit // 2) - SPARE))

@@ -24,6 +24,7 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import Any
 from urllib.parse import unquote
 
 import httptools
@@ -95,6 +96,7 @@ class Inbound:
         "_id",
         "_in_trace",
         "_limits",
+        "_parse",
         "_parser",
         "_protocol",
         "_refusal",
@@ -122,42 +124,50 @@ class Inbound:
         self._refusal: WeirError | None = None
         self.on_message_begin()
         self.part = NOTHING
-        self._parser: httptools.HttpRequestParser | None = httptools.HttpRequestParser(self)
+        parser = httptools.HttpRequestParser(self)
+        self._parser: Any = parser
+        self._parse: Any = parser.feed_data
         # What stands behind a request that closes is ignored; by default it would be an error.
-        self._parser.set_dangerous_leniencies(lenient_data_after_close=True)
+        parser.set_dangerous_leniencies(lenient_data_after_close=True)
 
     def take(self, data: bytes, at: int = 0) -> int:
-        """Parse one piece of what a socket brought, from `at` on. Returns where the next piece begins.
+        """Parse one piece of what a socket brought, from `at` on, and a declared body with its head.
 
-        Raises WeirError, after which this connection can ask nothing more.
+        Returns where the next piece begins. Raises WeirError, after which this connection can ask nothing more.
         """
         if self.part:
             end = self._end_of_piece(data, at)
         else:
             self.part = HEAD
-            self._tail = self._protocol = b""
-            end = data.find(EMPTY_LINE, at)
-            first = data.find(b"\r\n", at)
+            end, first = data.find(EMPTY_LINE, at), data.find(b"\r\n", at)
             if end < 0 or first == at:
-                self._url = b""
+                self._url = self._tail = self._protocol = b""
                 end = self._end_of_piece(data, at)
             else:
                 self._protocol = data[first - 9 : first]
                 end += 4
         self._bytes += end - at
-        assert self._parser is not None
+        parse = self._parse
         try:
-            self._parser.feed_data(data[at:end])
+            parse(data[at:end])
+            if end < len(data) and self.part is BODY and self._declared:
+                at, end = end, min(end + self._declared, len(data))
+                parse(data[at:end])
         except httptools.HttpParserUpgrade:
             self.line[-1].keep_alive = False  # declined, as RFC 9110 section 7.8 allows: HTTP/1.1, then closed
             return len(data)
         except httptools.HttpParserError:
             raise self._refusal or BadInput("this is not a valid HTTP/1.1 request") from None
+        if self.part:
+            self._bound()
+        return end
+
+    def _bound(self) -> None:
+        """Raise for a part that is not complete and has more bytes than such a part may have."""
         if self.part is HEAD and self._bytes > self._limits.header_bytes:
             raise self._too_long_a_head()
         if self.part is BODY and self._bytes > self._limits.raw_body_bytes:
             raise TooLarge(f"the body's chunks and trailers exceed {self._limits.raw_body_bytes} bytes")
-        return end
 
     def _end_of_piece(self, data: bytes, at: int) -> int:
         """How far the part under way goes at most: not beyond its end, wherever the reads were cut."""
@@ -215,8 +225,9 @@ class Inbound:
         """Nothing more is answered: let go of what waits, and of the parser, which holds this in turn."""
         self.line.clear()
         self.part = NOTHING
-        self._parser = self._arriving = None
+        self._arriving = None
         self._body = bytearray()
+        self._parser = self._parse = None
 
     # What the parser finds
 
@@ -248,19 +259,18 @@ class Inbound:
 
     def on_headers_complete(self) -> None:
         headers, parser = self._headers, self._parser
-        assert parser is not None
         if len(headers) > self._limits.header_count:
             message = f"more than {self._limits.header_count} headers"
             self._fail(BadInput(message, status=431, code="headers_too_large"))
         if self._bytes > self._limits.header_bytes:
             self._fail(self._too_long_a_head())
         try:
-            path, authority = target_of(self._url)
+            path, query, authority = target_of(self._url)
         except ValueError:
             self._fail(BadInput("the request target is not a valid URL"))
         exchange = Exchange(self._wire, parser.get_method().decode("ascii"), path, headers, self._id)
         exchange.in_trace = self._in_trace
-        exchange.query = self._url.partition(b"?")[2]
+        exchange.query = query
         if not parser.should_keep_alive():
             exchange.keep_alive = False
         if self._protocol != HTTP_1_1:
@@ -388,8 +398,8 @@ def is_host(value: bytes) -> bool:
 
 
 @lru_cache(maxsize=256)
-def target_of(target: bytes) -> tuple[str, bytes | None]:
-    """The path of a request target, unescaped, and the authority where it names one. Raises ValueError.
+def target_of(target: bytes) -> tuple[str, bytes, bytes | None]:
+    """The path of a request target, unescaped; its query; the authority where it names one. Raises ValueError.
 
     The authority takes the place of Host (RFC 9112 section 3.2.2), and an empty path means `/`. Nearly every request
     asks for one of a few.
@@ -404,4 +414,4 @@ def target_of(target: bytes) -> tuple[str, bytes | None]:
         if url.schema.lower() not in (b"http", b"https") or not is_host(authority):
             raise ValueError("this is no address of a web server")
     path = (url.path or b"/").decode("ascii")
-    return (unquote(path) if "%" in path else path), authority
+    return (unquote(path) if "%" in path else path), target.partition(b"?")[2], authority

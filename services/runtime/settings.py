@@ -9,9 +9,9 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Mapping
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, Self, TypeVar
 
-from pydantic import Field, SecretStr, ValidationError, field_validator
+from pydantic import Field, SecretStr, ValidationError, field_validator, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from services.runtime.tracing import Sampling, installed
@@ -77,6 +77,15 @@ class ServiceSettings(BaseSettings):
     otel_traces_sampler_arg: float = Field(
         1.0, ge=0, le=1, description="share of requests that the samplers by ratio trace"
     )
+
+    @model_validator(mode="after")
+    def _one_body_fits(self) -> Self:
+        if self.max_incoming_bytes < self.max_body_bytes:
+            raise ValueError(
+                f"MAX_INCOMING_BYTES={self.max_incoming_bytes}: must be at least MAX_BODY_BYTES "
+                f"({self.max_body_bytes}), or the largest body would never be taken"
+            )
+        return self
 
     @property
     def otlp_headers(self) -> dict[str, str]:
