@@ -174,7 +174,9 @@ REFUSED = {
     "chunked on two lines": Case(
         get(b"/echo", b"transfer-encoding: chunked", b"transfer-encoding: chunked", method=b"POST") + LAST, [400], False
     ),
-    "chunked with a parameter": Case(get(b"/echo", b"transfer-encoding: chunked;q=1", method=b"POST") + LAST, [400], False),
+    "chunked with a parameter": Case(
+        get(b"/echo", b"transfer-encoding: chunked;q=1", method=b"POST") + LAST, [400], False
+    ),
     "a coding alone": Case(get(b"/echo", b"transfer-encoding: gzip", method=b"POST") + b"hi", [400], False),
     "a coding that is not the last": Case(
         get(b"/echo", b"transfer-encoding: chunked, gzip", method=b"POST") + LAST, [400], False

@@ -169,7 +169,8 @@ DATA = [
     get(b"/now"), get(b"/big"), get(b"/later"), get(b"/pieces"), get(b"/cut"), get(b"/given-up"),
     get(b"/now", b"connection: close"), get(b"/big", b"connection: close"), get(b"/big") * 5,
     get(b"/now") * 80, get(b"/later") * 40, post(b"x" * 20_000, path=b"/now"), post(b"x" * 99_000, path=b"/now") * 4,
-    post(b"x" * 99_000, path=b"/now")[:-500], b"x" * 500, b"GET /no", b"\r\n", b"\x00", b"w HTTP/1.1\r\nhost: t\r\n\r\n",
+    post(b"x" * 99_000, path=b"/now")[:-500], b"x" * 500, b"GET /no", b"\r\n", b"\x00",
+    b"w HTTP/1.1\r\nhost: t\r\n\r\n",
     get(b"/now", b"transfer-encoding: chunked", method=b"POST") + b"5\r\nhello\r\n", b"0\r\n\r\n",
     get(b"/now", b"content-length: 200000", method=b"POST"),
 ]  # fmt: skip
