@@ -47,6 +47,7 @@ PIECES_A_TURN = 64  # nor must a read that is parsed in very small pieces
 MAX_BEHIND = 16  # requests that wait behind an answer, and their bytes, until reading stops; one read more may come
 MAX_BEHIND_BYTES = 65_536
 MAX_UNREAD_BYTES = 16_384  # of answers, in this process, until a handler has to wait; the kernel holds as much again
+LOOKED_AT = 8  # connections, for one that can give way to a newcomer
 MAX_REFUSED = 16  # connections too many that may stand while they are told so; the next is dropped without a word
 
 
@@ -64,7 +65,7 @@ class Shared:
     refused: Callable[[WeirError, str], None] = _nobody_counts
     checks: tuple[HeadCheck, ...] = ()
     outbox: Outbox = field(default_factory=Outbox)
-    connections: set[Connection] = field(default_factory=set)
+    connections: dict[Connection, None] = field(default_factory=dict)
     tasks: set[asyncio.Task[None]] = field(default_factory=set)
     date_line: bytes = b""
     places: Budget = field(init=False)
@@ -74,6 +75,30 @@ class Shared:
         limits = self.limits
         self.places = Budget(limits.connections, limits.connections_per_source)
         self.incoming = Budget(limits.incoming_bytes, limits.incoming_bytes_per_source)
+
+    def place(self, newcomer: Connection, source: bytes | None) -> str | None:
+        """Take a place for a connection. Returns None, or whose bound is met."""
+        bound = self.places.reserve(source, 1)
+        if bound is EVERYBODY and source is not None and self._make_room(source):
+            bound = self.places.reserve(source, 1)
+        self.connections[newcomer] = None
+        return bound
+
+    def _make_room(self, source: bytes) -> bool:
+        """End an idle connection of a source that holds at least two more than this one does.
+
+        So many addresses together cannot keep out another one. A few connections are looked at, the oldest first, and
+        those that stay go to the end of the line.
+        """
+        fewer = self.places.held_by(source) + 1
+        for _ in range(min(LOOKED_AT, len(self.connections))):
+            connection = next(iter(self.connections))
+            del self.connections[connection]
+            self.connections[connection] = None
+            if connection.idle and self.places.held_by(connection.source) > fewer:
+                connection.give_way()
+                return True
+        return False
 
 
 class Connection(asyncio.Protocol):
@@ -145,9 +170,8 @@ class Connection(asyncio.Protocol):
         self._transport = transport
         transport.set_write_buffer_limits(high=MAX_UNREAD_BYTES)
         shared = self._shared
-        shared.connections.add(self)
         self._source = source_of(transport.get_extra_info("peername"))
-        bound = shared.places.reserve(self._source, 1)
+        bound = shared.place(self, self._source)
         if bound is not None:
             self._turn_away(bound)
             return
@@ -179,10 +203,8 @@ class Connection(asyncio.Protocol):
         answering, self._answering = self._answering, None
         self._let_go()
         shared = self._shared
-        shared.connections.discard(self)
-        if self._placed:
-            self._placed = False
-            shared.places.release(self._source, 1)
+        shared.connections.pop(self, None)
+        self._leave_place()
         for timer in (self._part_timer, self._rest_timer, self._stall_timer):
             if timer is not None:
                 timer.cancel()
@@ -191,6 +213,27 @@ class Connection(asyncio.Protocol):
             self._writable.set()
         if answering is not None:
             answering.lost()
+
+    @property
+    def source(self) -> bytes:
+        """Where it comes from; nothing for a Unix socket."""
+        return self._source or b""
+
+    @property
+    def idle(self) -> bool:
+        """Whether it asks nothing, or has not even sent the head of what it asks."""
+        return self._placed and self._answering is None and not self._inbound.line and not self._unparsed
+
+    def give_way(self) -> None:
+        """End at once, for another connection."""
+        self._leave_place()
+        self._let_go()
+        self._transport.abort()
+
+    def _leave_place(self) -> None:
+        if self._placed:
+            self._placed = False
+            self._shared.places.release(self._source, 1)
 
     def leave(self) -> None:
         """The service drains: close, or say with the answers under way that they are the last."""

@@ -268,6 +268,40 @@ def test_one_source_leaves_connections_to_the_others_and_gets_its_own_back() -> 
     asyncio.run(main())
 
 
+def test_a_newcomer_takes_the_place_of_an_idle_connection_of_a_source_that_holds_more() -> None:
+    async def main() -> None:
+        async with standing(GuardLimits(connections=8, source_share=0.5)) as stand:
+            crowd = [stand.connect(f"192.0.2.{n}") for n in (1, 1, 1, 1, 2, 2, 2, 2)]
+            for _, connection in crowd[:7]:
+                connection.data_received(SMALLEST)
+            crowd[7][1].data_received(b"GET /wait HT")  # it has asked nothing yet
+            tape, connection = stand.connect("192.0.2.3")
+            assert not tape.closed
+            connection.data_received(get())
+            await settled()
+            assert status(tape) == 200
+            assert [one.aborted for one, _ in crowd] == [False] * 7 + [True]
+            assert stand.shared.places.taken == 8
+
+    asyncio.run(main())
+
+
+def test_nobody_gives_way_to_a_source_that_holds_as_much() -> None:
+    async def main() -> None:
+        async with standing(GuardLimits(connections=8, source_share=0.5)) as stand:
+            crowd = [stand.connect(f"192.0.2.{n % 4}") for n in range(8)]
+            for n in range(4):
+                tape, _ = stand.connect(f"192.0.2.{n}")
+                assert (status(tape), reason(tape)) == (429, "connections")
+            tape, _ = stand.connect("192.0.2.9")
+            assert not tape.closed
+            tape, _ = stand.connect("192.0.2.9")
+            assert status(tape) == 429
+            assert sum(one.aborted for one, _ in crowd) == 1
+
+    asyncio.run(main())
+
+
 def test_too_many_connections_at_once_are_dropped_without_a_word() -> None:
     async def main() -> None:
         async with standing(GuardLimits(connections=2)) as stand:
