@@ -345,7 +345,7 @@ class Inbound:
     def _check_transfer(self, value: bytes) -> None:
         """`chunked`, once: any other coding would hide where the body ends, or what it says (RFC 9112 section 6)."""
         codings = [coding.strip() for coding in value.lower().split(b",")]
-        if self._transfer or codings[-1] != b"chunked" or codings.count(b"chunked") > 1:
+        if codings[-1] != b"chunked" or codings.count(b"chunked") > 1:
             self._fail(BadInput("Transfer-Encoding must be `chunked`, once"))
         if len(codings) > 1:
             message = "the only transfer coding known here is `chunked`"

@@ -252,6 +252,24 @@ def test_a_client_that_keeps_an_answer_unread_is_cut_off_after_its_idle_time() -
     virtual_time.run(main())
 
 
+def test_a_client_that_reads_all_but_the_end_of_a_last_answer_is_cut_off() -> None:
+    """Reading stops the stall timer of an answer under way. A connection that is to be closed needs it to the end."""
+
+    async def main() -> None:
+        stand = Stand()
+        stand.peer.reads = False
+        stand.happens(("data", get(b"/big", b"connection: close")))
+        await stand.settled()
+        stand.peer.read(stand.peer.unread - 1_000)
+        assert stand.peer.closed
+        assert not stand.peer.lost
+        await asyncio.sleep(LIMITS.write_stall_s + 0.1)
+        assert stand.peer.lost
+        await stand.ends()
+
+    virtual_time.run(main())
+
+
 def test_one_connection_too_many_that_never_reads_is_cut_off() -> None:
     async def main() -> None:
         stand = Stand()

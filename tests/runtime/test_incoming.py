@@ -101,9 +101,18 @@ def test_a_read_full_of_requests_becomes_no_more_of_them_than_may_wait() -> None
             assert sum(isinstance(each, Exchange) for each in gc.get_objects()) <= ANSWERS_A_TURN
             assert not tape.reading
             assert stand.shared.incoming.taken <= len(flood) + ANSWERS_A_TURN * REQUEST_BYTES
+
+    asyncio.run(main())
+
+
+def test_what_stays_as_bytes_is_answered_in_the_end() -> None:
+    async def main() -> None:
+        async with standing() as stand:
+            tape, connection = stand.connect()
+            connection.data_received(SMALLEST * 500)
             stand.release.set()
-            await settled(40 * len(flood) // len(SMALLEST))
-            assert tape.written.count(b"HTTP/1.1 200 ") == len(flood) // len(SMALLEST)
+            await settled(500 * 10)
+            assert tape.written.count(b"HTTP/1.1 200 ") == 500
             assert tape.reading
             assert stand.shared.incoming.taken == 0
 
