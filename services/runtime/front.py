@@ -38,7 +38,7 @@ class Front:
         by_source = Counter(
             "weir_front_source_refusals",
             "What was refused because one source held as much as one may.",
-            ["reason"],
+            ["bound"],
             registry=registry,
         )
         self._by_source = {reason: by_source.labels(reason) for reason in SOURCE_REASONS}
