@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import resource
 from urllib.parse import urlsplit
 
 from services.governor.backends import Backend, HttpBackend, StubBackend
@@ -11,6 +10,7 @@ from services.governor.config import GovernorSettings
 from services.governor.gate import Bounds, Gate
 from services.governor.metrics import GovernorMetrics
 from services.governor.server import Patience, Server
+from services.runtime.descriptors import connections_allowed
 from services.runtime.drain import Drain
 from services.runtime.front import LostLines
 from services.runtime.internal import inner_checks
@@ -21,7 +21,6 @@ from services.runtime.telemetry import metrics_app, new_registry
 from services.runtime.tracing import Tracer, tracer_of
 
 NAME = "governor"
-SPARE_DESCRIPTORS = 24  # for the log, the loop, the listeners, scrapes, and telling one connection too many so
 
 
 def build(settings: GovernorSettings) -> Process:
@@ -88,7 +87,4 @@ def bounds(settings: GovernorSettings) -> Bounds:
 
 def most_connections(settings: GovernorSettings) -> int:
     """As many as are asked for, or as the descriptors of this process allow beside its slots' own."""
-    allowed, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if allowed == resource.RLIM_INFINITY:
-        return settings.max_connections
-    return max(1, min(settings.max_connections, allowed - SPARE_DESCRIPTORS - min(settings.governor_max_inflight, 8)))
+    return connections_allowed(settings.max_connections, min(settings.governor_max_inflight, 8))

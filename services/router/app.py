@@ -28,14 +28,16 @@ from services.router.serving.context import Context
 from services.router.serving.orphans import Orphans
 from services.router.serving.pipeline import Pipeline
 from services.router.tenancy.exposure import LAB_MODE_WARNING
+from services.router.tenancy.keycheck import key_before_body
 from services.router.tenancy.tenants import OTHER, FileTenants, LabTenants, Tenants
 from services.router.workers.announced import begin_with
 from services.router.workers.cancels import Cancels
-from services.router.workers.connect import connect
+from services.router.workers.connect import SPARE_CONNECTIONS, connect
 from services.router.workers.fleet import Fleet
 from services.router.workers.prober import Prober
 from services.runtime.drain import Drain
 from services.runtime.hostcheck import PageCheck
+from services.runtime.http import HeadCheck
 from services.runtime.internal import inner_checks
 from services.runtime.log import Log
 from services.runtime.serve import Process, from_settings
@@ -125,7 +127,7 @@ def build(settings: RouterSettings) -> Process:
             eager=EAGER,
         ),
         metrics=admin,
-        checks=(PageCheck(settings.host, settings.allowed_hosts),) if lab else (),
+        checks=(checks_of(settings, tenants),),
         metrics_checks=inner_checks(
             settings.metrics_host, token=shared_token, allowed_hosts=settings.allowed_hosts, is_open=has_its_own_key
         ),
@@ -134,6 +136,7 @@ def build(settings: RouterSettings) -> Process:
         drain=drain,
         start=start,
         stop=stop,
+        upstream_connections=upstream_connections(settings),
         reload=Reloading(settings, tenants, dispatcher, prober, metrics, log).begin,
     )
 
@@ -146,6 +149,19 @@ def readiness(fleet: Fleet, lacking: list[str], *, named: bool) -> Readiness:
         told = [f"{len(down)} of {len(fleet.workers)} workers"] if down else []
         return Readiness(bool(up), {"workers": len(up), "degraded": told + lacking})
     return Readiness(bool(up), {"workers": up, "degraded": down + lacking})
+
+
+def checks_of(settings: RouterSettings, tenants: Tenants) -> HeadCheck:
+    """With keys, none is needed of a page's host, but a key before a large body; in lab mode the other way round."""
+    if isinstance(tenants, FileTenants):
+        return key_before_body(tenants)
+    return PageCheck(settings.host, settings.allowed_hosts)
+
+
+def upstream_connections(settings: RouterSettings) -> int:
+    """Most connections to workers and to retrieval that are in use at once."""
+    to_workers = settings.max_inflight + len(settings.worker_specs()) * SPARE_CONNECTIONS
+    return to_workers + settings.max_queue_size + settings.max_inflight
 
 
 def tenants_of(settings: RouterSettings) -> Tenants:

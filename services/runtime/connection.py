@@ -3,11 +3,22 @@
     time to send the headers, then the body              408 and close
     time without a request on an open connection         close
     time a client may refuse to read                     abort
-    connections                                          429 and close
+    connections, in all and of one source                429 and close
+    bytes of requests that no handler has yet            503 and close, before the body is read
+
+**Every connection has a timer, unless it answers a request.** While it waits for a request, or for the rest of one, it
+has the timer of that part. While it rests it has the idle timer. While more is written than the client reads, and from
+the moment on which the connection is to be closed, it has the stall timer: `transport.close()` waits for the client to
+read what was written, and that may be for ever. A handler has its own deadlines.
 
 Requests are answered in the order in which they came (RFC 9112 section 9.3.2), and a refusal by the guard waits for
 its turn as well. While an answer is under way nothing is timed, since the client may be waiting for it. Timers are
-armed only for a request that did not arrive whole, so the common request pays for none of this.
+armed only for a request that did not arrive whole, so the common request pays for none of this. What came with a read
+and is more than MAX_BEHIND requests stays as bytes, and is parsed when those before it have been answered.
+
+A request's bytes are counted (`Shared.incoming`) from its first one until its handler starts, a body by its declared
+length as soon as its head is here. From there on the service's own bounds hold it: in the router MAX_QUEUE_BYTES and
+MAX_INFLIGHT. A request that came whole in one read and starts at once is not counted at all.
 
 A handler starts in the turn of the loop in which its request arrives, as Python 3.12's eager tasks do: one that never
 waits, such as a refusal, never needs a task. A client that leaves is reported at once to whoever asked, for streamed
@@ -23,6 +34,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from services.core.outcome import Outcome
+from services.runtime.budget import EVERYBODY, Budget, source_of
 from services.runtime.errors import BadInput, Refused, WeirError
 from services.runtime.framing import CONTINUE
 from services.runtime.guard import HEAD, GuardLimits, Inbound
@@ -31,8 +43,12 @@ from services.runtime.outbox import Outbox
 
 LINGER_S = 1.0  # for a client to read why it was refused while it still sends
 ANSWERS_A_TURN = 32  # a long pipeline must not keep the other connections waiting
+PIECES_A_TURN = 64  # nor must a read that is parsed in very small pieces
 MAX_BEHIND = 16  # requests that wait behind an answer, and their bytes, until reading stops; one read more may come
 MAX_BEHIND_BYTES = 65_536
+MAX_UNREAD_BYTES = 16_384  # of answers, in this process, until a handler has to wait; the kernel holds as much again
+LOOKED_AT = 8  # connections, for one that can give way to a newcomer
+MAX_REFUSED = 16  # connections too many that may stand while they are told so; the next is dropped without a word
 
 
 def _nobody_counts(refusal: WeirError, id: str) -> None:
@@ -54,9 +70,40 @@ class Shared:
     refused: Callable[[WeirError, str], None] = _nobody_counts
     checks: tuple[HeadCheck, ...] = ()
     outbox: Outbox = field(default_factory=Outbox)
-    connections: set[Connection] = field(default_factory=set)
+    connections: dict[Connection, None] = field(default_factory=dict)
     tasks: set[asyncio.Task[None]] = field(default_factory=set)
     date_line: bytes = b""
+    places: Budget = field(init=False)
+    incoming: Budget = field(init=False)
+
+    def __post_init__(self) -> None:
+        limits = self.limits
+        self.places = Budget(limits.connections, limits.connections_per_source)
+        self.incoming = Budget(limits.incoming_bytes, limits.incoming_bytes_per_source)
+
+    def place(self, newcomer: Connection, source: bytes | None) -> str | None:
+        """Take a place for a connection. Returns None, or whose bound is met."""
+        bound = self.places.reserve(source, 1)
+        if bound is EVERYBODY and source is not None and self._make_room(source):
+            bound = self.places.reserve(source, 1)
+        self.connections[newcomer] = None
+        return bound
+
+    def _make_room(self, source: bytes) -> bool:
+        """End an idle connection of a source that holds at least two more than this one does.
+
+        So many addresses together cannot keep out another one. A few connections are looked at, the oldest first, and
+        those that stay go to the end of the line.
+        """
+        fewer = self.places.held_by(source) + 1
+        for _ in range(min(LOOKED_AT, len(self.connections))):
+            connection = next(iter(self.connections))
+            del self.connections[connection]
+            self.connections[connection] = None
+            if connection.idle and self.places.held_by(connection.source) > fewer:
+                connection.give_way()
+                return True
+        return False
 
 
 class Connection(asyncio.Protocol):
@@ -66,12 +113,43 @@ class Connection(asyncio.Protocol):
     is complete, and then no longer concerns the connection.
     """
 
+    __slots__ = (
+        "_answering",
+        "_behind_bytes",
+        "_deaf",
+        "_held",
+        "_inbound",
+        "_loop",
+        "_outbox",
+        "_over",
+        "_parsed",
+        "_part_timer",
+        "_placed",
+        "_reading",
+        "_refusal",
+        "_rest_timer",
+        "_resting_since",
+        "_shared",
+        "_source",
+        "_stall_timer",
+        "_timed",
+        "_transport",
+        "_turning",
+        "_unparsed",
+        "_writable",
+        "behind",
+    )
+
     def __init__(self, shared: Shared) -> None:
         self.behind = False
         self._shared = shared
         self._outbox = shared.outbox
         self._loop = asyncio.get_running_loop()
         self._inbound = Inbound(shared.limits, self, shared.checks)
+        self._source: bytes | None = None
+        self._placed = False  # it is one of the connections that are counted
+        self._held = 0  # bytes that are counted
+        self._unparsed, self._parsed = b"", 0  # what was read, and how far it has been parsed
         self._answering: Exchange | None = None
         self._refusal: WeirError | None = None  # told when what came before it is answered
         self._deaf = False  # what still comes is not looked at
@@ -79,7 +157,7 @@ class Connection(asyncio.Protocol):
         self._turning = False
         self._reading = True
         self._behind_bytes = 0
-        self._writable = asyncio.Event()
+        self._writable: asyncio.Event | None = None
         self._resting_since = 0.0
         self._timed = ("", 0)
         self._part_timer: asyncio.TimerHandle | None = None
@@ -95,42 +173,78 @@ class Connection(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # TCP is both ways
         self._transport = transport
-        self._shared.connections.add(self)
-        if len(self._shared.connections) > self._shared.limits.connections:
-            self._tell(Refused(Outcome.YIELD, "too many open connections", reason="connections"))
-            self.close()  # there is no room to linger
+        transport.set_write_buffer_limits(high=MAX_UNREAD_BYTES)
+        shared = self._shared
+        self._source = source_of(transport.get_extra_info("peername"))
+        bound = shared.place(self, self._source)
+        if bound is not None:
+            self._turn_away(bound)
             return
-        self._part_timer = self._loop.call_later(self._shared.limits.headers_s, self._too_slow)
+        self._placed = True
+        self._part_timer = self._loop.call_later(shared.limits.headers_s, self._too_slow)
+
+    def _turn_away(self, bound: str) -> None:
+        """One connection too many: say so and close, with no time to linger; drop it where many are being told."""
+        shared = self._shared
+        if len(shared.connections) > shared.places.taken + MAX_REFUSED:
+            self._deaf = self._over = True
+            self._transport.abort()
+            return
+        whose, reason = _named(bound, "connections")
+        self._tell(Refused(Outcome.YIELD, f"too many open connections{whose}", reason=reason))
+        self.close()
 
     def eof_received(self) -> None:
         """The client has closed, or its half: the two look the same, and whoever works for it is told now.
 
-        It still gets what has been sent, however slowly it reads that.
+        It still gets what has been sent, if it reads it in `write_stall_s`.
         """
-        self._deaf = self._over = True
-        self._outbox.flush()
-        for exchange in self._unanswered():
-            exchange.lost()
+        answering = self._answering
+        self._finish()
+        if answering is not None:
+            answering.lost()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._deaf = self._over = True
-        self._shared.connections.discard(self)
+        answering, self._answering = self._answering, None
+        self._let_go()
+        shared = self._shared
+        shared.connections.pop(self, None)
+        self._leave_place()
         for timer in (self._part_timer, self._rest_timer, self._stall_timer):
             if timer is not None:
                 timer.cancel()
-        unanswered = self._unanswered()
-        self._answering = None
-        self._inbound.stop()
         self.behind = False
-        self._writable.set()
-        for exchange in unanswered:
-            exchange.lost()
+        if self._writable is not None:
+            self._writable.set()
+        if answering is not None:
+            answering.lost()
+
+    @property
+    def source(self) -> bytes:
+        """Where it comes from; nothing for a Unix socket."""
+        return self._source or b""
+
+    @property
+    def idle(self) -> bool:
+        """Whether it asks nothing, or has not even sent the head of what it asks."""
+        return self._placed and self._answering is None and not self._inbound.line and not self._unparsed
+
+    def give_way(self) -> None:
+        """End at once, for another connection."""
+        self._leave_place()
+        self._let_go()
+        self._transport.abort()
+
+    def _leave_place(self) -> None:
+        if self._placed:
+            self._placed = False
+            self._shared.places.release(self._source, 1)
 
     def last_requests(self, checks: tuple[HeadCheck, ...]) -> None:
         """The service will leave: what is asked already is answered, and the next answer after it is the last."""
         self._inbound.recheck(checks)
         unanswered = self._unanswered()
-        if unanswered and not unanswered[-1].started:
+        if unanswered and not self._unparsed and not unanswered[-1].started:
             unanswered[-1].keep_alive = False
 
     def leave(self) -> None:
@@ -141,15 +255,34 @@ class Connection(asyncio.Protocol):
         if not unanswered:
             self.close()
 
-    def close(self) -> None:
-        """Close, after what has been written."""
-        self._deaf = self._over = True
-        self._outbox.flush()
-        self._transport.close()
-
     def _unanswered(self) -> list[Exchange]:
         current = self._answering
         return [*([] if current is None else [current]), *self._inbound.line]
+
+    def close(self) -> None:
+        """Close, after what has been written."""
+        self._finish()
+        self._transport.close()
+
+    def _finish(self) -> None:
+        """Nothing more is answered. What has been written must be read in `write_stall_s`."""
+        self._let_go()
+        self._outbox.flush()
+        if self._stall_timer is None:
+            self._stall_timer = self._loop.call_later(self._shared.limits.write_stall_s, self._transport.abort)
+
+    def _let_go(self) -> None:
+        """Nothing more is answered."""
+        self._deaf = self._over = True
+        self._drop()
+
+    def _drop(self) -> None:
+        """Drop what waits for its turn, and give back what was counted for it."""
+        self._unparsed, self._parsed = b"", 0
+        self._inbound.stop()
+        if self._held:
+            self._shared.incoming.release(self._source, self._held)
+            self._held = 0
 
     # The way in
 
@@ -158,22 +291,77 @@ class Connection(asyncio.Protocol):
             return
         inbound = self._inbound
         try:
-            inbound.feed(data)
+            at = 0 if self._unparsed else inbound.take(data)
         except WeirError as refusal:
-            self._deaf = True
-            self._refusal = refusal
-        if self._part_timer is not None and self._timed != (inbound.part, inbound.completed):
-            self._part_timer.cancel()
-            self._part_timer = None
+            at = self._refuse_from_here(refusal, data)
+        if at < len(data):
+            self._unparsed, self._parsed = self._unparsed[self._parsed :] + data, at
+            self._parse()
+        elif self._part_timer is not None:
+            self._end_part()
+        if inbound.part or self._unparsed or self._answering is not None:
+            self._count()
         if self._answering is None:
             self._turn()
-        if inbound.line and (self._answering is not None or inbound.line[0].whole):
+        if inbound.line or self._unparsed:
             self._hold_back(len(data))
+
+    def _refuse_from_here(self, refusal: WeirError, data: bytes) -> int:
+        """Nothing behind this is looked at. The refusal is told in its turn."""
+        self._deaf = True
+        self._refusal = refusal
+        return len(data)
+
+    def _parse(self) -> None:
+        """Parse what was read, piece by piece, until more requests wait than should, or for as long as a turn may be.
+
+        The rest stays as bytes and is not copied again: while there is one, reading is paused.
+        """
+        inbound, data, at = self._inbound, self._unparsed, self._parsed
+        size, room = len(data), ANSWERS_A_TURN if self._answering is None else MAX_BEHIND + 1
+        try:
+            for _ in range(PIECES_A_TURN):
+                if at == size or len(inbound.line) >= room:
+                    break
+                at = inbound.take(data, at)
+        except WeirError as refusal:
+            at = self._refuse_from_here(refusal, data)
+        self._unparsed, self._parsed = (data, at) if at < size else (b"", 0)
+        if self._part_timer is not None:
+            self._end_part()
+
+    def _end_part(self) -> None:
+        """Stop the timer of a part that is complete."""
+        if self._part_timer is not None and self._timed != (self._inbound.part, self._inbound.completed):
+            self._part_timer.cancel()
+            self._part_timer = None
+
+    def _count(self) -> None:
+        """Count what this connection holds for requests that no handler has; refuse and drop what is too much.
+
+        The refusal stands in the place of the first request that is dropped.
+        """
+        held = self._inbound.held + len(self._unparsed)
+        if held <= self._held:
+            self._shared.incoming.release(self._source, self._held - held)
+            self._held = held
+            return
+        bound = self._shared.incoming.reserve(self._source, held - self._held)
+        if bound is None:
+            self._held = held
+            return
+        self._deaf = True
+        self._drop()
+        whose, reason = _named(bound, "incoming_bytes")
+        message = f"too many bytes of requests are on their way in{whose}"
+        self._refusal = Refused(Outcome.NO_CAPACITY, message, reason=reason)
 
     def _hold_back(self, size: int) -> None:
         """More came than is being answered. Reading goes on for a while: only who reads notices a client's leaving."""
-        self._behind_bytes += size
-        if self._behind_bytes > MAX_BEHIND_BYTES or len(self._inbound.line) > MAX_BEHIND:
+        line = self._inbound.line
+        if line and (self._answering is not None or line[0].whole):
+            self._behind_bytes += size
+        if self._unparsed or self._behind_bytes > MAX_BEHIND_BYTES or len(line) > MAX_BEHIND:
             self._reading = False
             self._transport.pause_reading()
 
@@ -186,8 +374,12 @@ class Connection(asyncio.Protocol):
                 break
             self._start(line.popleft())
         else:
+            self._turning = False
             self._loop.call_soon(self._turn)
+            return
         self._turning = False
+        if (line or self._held) and not self._over:
+            self._count()
         if self._answering is None and not self._over and not (line and line[0].whole):
             self._wait_for_more()
 
@@ -209,9 +401,13 @@ class Connection(asyncio.Protocol):
         self._shared.tasks.add(task)
 
     def _wait_for_more(self) -> None:
-        """Everything that is here has been answered."""
+        """Everything that is here and parsed has been answered."""
         if self._refusal is not None:
             self._tell(self._refusal)
+            return
+        if self._unparsed:
+            self._parse()
+            self._loop.call_soon(self._turn)
             return
         self._behind_bytes = 0
         if not self._reading:
@@ -265,7 +461,7 @@ class Connection(asyncio.Protocol):
 
     async def until_read(self) -> None:
         await become_task()
-        while self.behind:
+        while self.behind and self._writable is not None:
             await self._writable.wait()
 
     def answered(self, exchange: Exchange) -> None:
@@ -276,33 +472,37 @@ class Connection(asyncio.Protocol):
         self._resting_since = self._loop.time()
         if self._rest_timer is None:
             self._rest_timer = self._loop.call_later(self._shared.idle_timeout_s, self._rested)
-        if not self._turning and (self._behind_bytes or self._inbound.part or self._refusal):
+        if not self._turning and (self._behind_bytes or self._unparsed or self._inbound.part or self._refusal):
             self._loop.call_soon(self._turn)
 
     def ended(self, exchange: Exchange) -> None:
         if exchange.task is not None:
             self._shared.tasks.discard(exchange.task)
             exchange.task = None
-        if not exchange.complete and not exchange.gone:
+        if self._answering is exchange:
             self.close()  # an answer without its end must not be taken for whole
 
     def pause_writing(self) -> None:
         self.behind = True
-        self._writable.clear()
-        self._stall_timer = self._loop.call_later(self._shared.limits.write_stall_s, self._transport.abort)
+        self._writable = asyncio.Event()
+        if self._stall_timer is None:
+            self._stall_timer = self._loop.call_later(self._shared.limits.write_stall_s, self._transport.abort)
 
     def resume_writing(self) -> None:
+        """The client has read. A connection that is to be closed has its time anew, for what is left."""
         self.behind = False
-        self._writable.set()
+        if self._writable is not None:
+            self._writable.set()
         if self._stall_timer is not None:
             self._stall_timer.cancel()
             self._stall_timer = None
+        if self._over:
+            self._finish()
 
     def _tell(self, refusal: WeirError) -> None:
         """Refuse from here, and close."""
-        self._deaf = self._over = True
+        self._let_go()
         self._refusal = refusal
-        self._inbound.line.clear()
         exchange = Exchange(self, "", "", [])
         exchange.id, exchange.always, exchange.keep_alive = secrets.token_hex(8), self._shared.app.always, False
         exchange.refuse_now(refusal)
@@ -319,7 +519,16 @@ class Connection(asyncio.Protocol):
 
     def _linger(self) -> None:
         """Close so that the refusal arrives: what the client is still sending would make the kernel reset it away."""
-        self._deaf = self._over = True
-        self._outbox.flush()
+        self._finish()
         self._transport.write_eof()
+        if not self._reading:
+            self._reading = True
+            self._transport.resume_reading()
+        if self._part_timer is not None:
+            self._part_timer.cancel()
         self._part_timer = self._loop.call_later(LINGER_S, self._transport.close)
+
+
+def _named(bound: str, what: str) -> tuple[str, str]:
+    """How a message and a reason name a bound that was met."""
+    return ("", what) if bound is EVERYBODY else (" from this address", f"source_{what}")

@@ -18,9 +18,13 @@ from services.runtime.tally import Counter
 
 CODES = (
     "invalid_request", "headers_too_large", "url_too_long", "request_too_large", "unsupported_encoding",
-    "request_timeout", "yield",
+    "request_timeout", "yield", "no_capacity", "unsupported_transfer_encoding", "invalid_api_key", "misdirected_request",
+    "forbidden",
 )  # fmt: skip
-"""Of the guard and of connections: all that they can say. `yield` is one connection too many."""
+"""Of the guard, of connections and of head checks. `yield` is one connection too many, `no_capacity` is more bytes on
+their way in than may be, `invalid_api_key` a large body without a known key or a missing internal token, `misdirected_request` a foreign Host,
+and `forbidden` a foreign Origin."""
+SOURCE_REASONS = ("source_connections", "source_incoming_bytes")
 
 
 class Front:
@@ -33,17 +37,29 @@ class Front:
             "weir_front_refusals", "What was refused before it was a request.", ["code"], registry=registry
         )
         self._refusals = {code: refusals.labels(code) for code in CODES}
+        by_source = Counter(
+            "weir_front_source_refusals",
+            "What was refused because one source held as much as one may.",
+            ["bound"],
+            registry=registry,
+        )
+        self._by_source = {reason: by_source.labels(reason) for reason in SOURCE_REASONS}
 
     def refused(self, error: WeirError, id: str) -> None:
         """`id` is the one that the client was told."""
         code = error.code if error.code in self._refusals else "invalid_request"
         self._refusals[code].inc()
+        of_source = self._by_source.get(error.details.reason or "")
+        if of_source is not None:
+            of_source.inc()
         self._log.info("refused at the front", id=id, status=error.status, code=error.code, why=error.message)
 
-    def watch(self, connections: Callable[[], float]) -> None:
-        """How many are connected is read when Prometheus asks."""
+    def watch(self, connections: Callable[[], float], incoming_bytes: Callable[[], float]) -> None:
+        """How many are connected, and what is counted of their requests, is read when Prometheus asks."""
         gauge = Gauge("weir_front_connections", "Client connections that are held.", registry=self._registry)
         gauge.set_function(connections)
+        held = Gauge("weir_front_incoming_bytes", "Bytes of requests that no handler has yet.", registry=self._registry)
+        held.set_function(incoming_bytes)
 
 
 class LostLines(Collector):

@@ -25,6 +25,7 @@ import uvloop
 from prometheus_client import CollectorRegistry
 
 from services.runtime.connection import Connection, Shared, last_on_its_connection
+from services.runtime.descriptors import SPARE, connections_allowed
 from services.runtime.drain import Drain, let_end
 from services.runtime.framing import block
 from services.runtime.front import Front, LostLines
@@ -40,6 +41,8 @@ from services.runtime.watchdog import watched
 BACKLOG = 2048  # connections that wait to be accepted: a stall of a second must not turn anyone away
 SEND_BUFFER_BYTES = 65_536  # what a client that does not read can make the kernel hold for it
 METRICS_CONNECTIONS = 128  # scrapers, operators, and with a tenants file 64 viewers of the console
+METRICS_INCOMING_BYTES = 8_388_608
+FILES = 32  # descriptors for what a service opens beside connections: model files, a child's pipes, DNS
 LAST_TURNS = 2  # of the loop: what the kernel holds when the listener closes is accepted and read before it
 LAST_SPANS_S = 2.0  # for what is still to be exported when a service leaves
 
@@ -106,8 +109,13 @@ def from_settings(
     reload: Callable[[], None] | None = None,
     checks: tuple[HeadCheck, ...] = (),
     metrics_checks: tuple[HeadCheck, ...] = (),
+    upstream_connections: int = 0,
 ) -> Process:
-    """A service with the bounds and addresses that every service's settings have, counted and traced as every one."""
+    """A service with the bounds and addresses that every service's settings have, counted and traced as every one.
+
+    `upstream_connections` is how many connections the service itself may have open to others at once: as many
+    descriptors are kept from its clients.
+    """
     app.tracer = tracer_of(settings, port_variable.removesuffix("_PORT").lower(), name, registry, log)
     front = Front(registry, log)
     LostLines(registry, log)
@@ -116,7 +124,9 @@ def from_settings(
         headers_s=settings.client_timeout_s / 3,
         body_s=settings.client_timeout_s,
         write_stall_s=settings.write_stall_s,
-        connections=settings.max_connections,
+        connections=_connections(settings, log, upstream_connections + METRICS_CONNECTIONS + FILES),
+        incoming_bytes=settings.max_incoming_bytes,
+        source_share=settings.max_source_share,
     )
     return Process(
         name=name,
@@ -140,6 +150,19 @@ def from_settings(
     )
 
 
+def _connections(settings: ServiceSettings, log: Log, beside: int) -> int:
+    """As many client connections as are asked for and this process has descriptors for."""
+    allowed = connections_allowed(settings.max_connections, beside)
+    if allowed < settings.max_connections:
+        log.warning(
+            "MAX_CONNECTIONS is lowered to what the limit of open files allows: raise it (ulimit -n)",
+            asked=settings.max_connections,
+            allowed=allowed,
+            kept_for_other_use=beside + SPARE,
+        )
+    return allowed
+
+
 class HttpListener:
     """One listening socket and its connections, and how they leave: no polling, and nobody's signals."""
 
@@ -155,7 +178,7 @@ class HttpListener:
         self._shared = Shared(app, limits, idle_timeout_s, checks=checks)
         if front is not None:
             self._shared.refused = front.refused
-            front.watch(lambda: len(self._shared.connections))
+            front.watch(lambda: len(self._shared.connections), lambda: self._shared.incoming.taken)
         self._server: asyncio.Server | None = None
         self._dating: asyncio.Task[None] | None = None
 
@@ -226,7 +249,7 @@ async def running(process: Process, leaving: asyncio.Event | None = None) -> Asy
     process.bound_port = public_socket.getsockname()[1]
     process.bound_metrics_port = metrics_socket.getsockname()[1]
     public = process.listener
-    limits = GuardLimits(connections=METRICS_CONNECTIONS)
+    limits = GuardLimits(connections=METRICS_CONNECTIONS, incoming_bytes=METRICS_INCOMING_BYTES)
     metrics = HttpListener(process.metrics, limits, 30.0, checks=process.metrics_checks)
     await public.open(public_socket)
     await metrics.open(metrics_socket)

@@ -63,6 +63,18 @@ class ServiceSettings(BaseSettings):
     )
     max_body_bytes: int = Field(1_048_576, ge=1024, le=268_435_456, description="largest request body accepted, bytes")
     max_connections: int = Field(4096, ge=1, le=100_000, description="client connections held open at once")
+    max_source_share: float = Field(
+        0.25,
+        gt=0,
+        le=1,
+        description="share of MAX_CONNECTIONS and MAX_INCOMING_BYTES for one client address; 1 behind a proxy",
+    )
+    max_incoming_bytes: int = Field(
+        67_108_864,
+        ge=65_536,
+        le=68_719_476_736,
+        description="bytes of requests that no handler has yet, of all clients together; at least MAX_BODY_BYTES",
+    )
     client_timeout_s: float = Field(
         30.0,
         gt=0,
@@ -112,6 +124,11 @@ class ServiceSettings(BaseSettings):
                 read_token(self.internal_token_file)
             except ValueError as fault:
                 yield f"INTERNAL_TOKEN_FILE: {fault}"
+        if self.max_incoming_bytes < self.max_body_bytes:
+            yield (
+                f"MAX_INCOMING_BYTES={self.max_incoming_bytes}: must be at least MAX_BODY_BYTES "
+                f"({self.max_body_bytes}), or the largest body would never be taken"
+            )
 
     def inner_faults(self, *settings: str) -> Iterator[str]:
         """What is wrong with the addresses, named by their settings, of listeners for Weir's own services."""

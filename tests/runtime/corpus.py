@@ -50,6 +50,17 @@ VALID = {
     "a path that leads nowhere": Case(get(b"/nowhere"), [404], True),
     "a method that is not for it": Case(get(b"/echo", method=b"DELETE"), [405], True),
     "a query and escapes": Case(get(b"/%65cho?a=b%20c"), [200], True, [b""]),
+    "an absolute target without a path": Case(get(b"http://elsewhere"), [404], True),
+    "an absolute target with a query alone": Case(get(b"http://elsewhere?a=/echo"), [404], True),
+    "a Host with a port": Case(b"GET /echo HTTP/1.1\r\nHost: [::1]:8000\r\n\r\n", [200], True),
+    "a Host in capitals, with spaces": Case(b"GET /echo HTTP/1.1\r\nHOST: \t A.Example:80 \r\n\r\n", [200], True),
+    "HTTP/1.0 without a Host": Case(b"GET /echo HTTP/1.0\r\n\r\n", [200], False),
+    "a body that speaks of RTSP": Case(post(b"GET / RTSP/1.0\r\nhost: t\r\n\r\n"), [200], True),
+    "chunks that hold empty lines": Case(chunked(b"A\r\n\r\n\r\n\r\n\r\n\r\n\r\n", LAST) + get(), [200, 200], True),
+    "line ends between two": Case(post(b"one") + b"\r\n" + get(), [200, 200], True, [b"one", b""]),
+    "chunked in capitals": Case(
+        get(b"/echo", b"Transfer-Encoding: Chunked", method=b"POST") + b"2\r\nhi\r\n" + LAST, [200], True, [b"hi"]
+    ),
     "an absolute target": Case(get(b"http://elsewhere/echo"), [200], True, [b""]),
     "HEAD has a head only": Case(get(b"/echo", method=b"HEAD") + get(), [200, 200], True, [b"", b""], (0,)),
     "HEAD of chunks has a head only": Case(get(b"/stream", method=b"HEAD") + get(), [200, 200], True, [b"", b""], (0,)),
@@ -125,6 +136,48 @@ REFUSED = {
     "a length below nothing": Case(get(b"/echo", b"content-length: -5", method=b"POST"), [400], False),
     "a length with a sign": Case(get(b"/echo", b"content-length: +5", method=b"POST") + b"hello", [400], False),
     "a list of lengths": Case(get(b"/echo", b"content-length: 5, 5", method=b"POST") + b"hello", [400], False),
+    "no Host": Case(b"GET /echo HTTP/1.1\r\n\r\n", [400], False),
+    "no Host, but headers": Case(b"GET /echo HTTP/1.1\r\nx: y\r\n\r\n", [400], False),
+    "no Host behind a good one": Case(get() + b"GET /echo HTTP/1.1\r\nx: y\r\n\r\n", [200, 400], False),
+    "a Host of nothing": Case(b"GET /echo HTTP/1.1\r\nhost:\r\n\r\n", [400], False),
+    "two Hosts": Case(get(b"/echo", b"Host: other"), [400], False),
+    "two Hosts that agree": Case(get(b"/echo", b"host: t"), [400], False),
+    "two Hosts in one": Case(b"GET /echo HTTP/1.1\r\nhost: a, b\r\n\r\n", [400], False),
+    "a Host with a user": Case(b"GET /echo HTTP/1.1\r\nhost: a@b\r\n\r\n", [400], False),
+    "a Host with a path": Case(b"GET /echo HTTP/1.1\r\nhost: a/b\r\n\r\n", [400], False),
+    "a Host with a port of letters": Case(b"GET /echo HTTP/1.1\r\nhost: a:b\r\n\r\n", [400], False),
+    "an absolute target and no Host": Case(b"GET http://a/echo HTTP/1.1\r\n\r\n", [400], False),
+    "an absolute target with a user": Case(get(b"http://user@t/echo"), [400], False),
+    "an absolute target of another scheme": Case(get(b"ftp://t/echo"), [400], False),
+    "RTSP": Case(b"GET /echo RTSP/1.0\r\nhost: t\r\n\r\n", [400], False),
+    "RTSP of the newest version": Case(b"POST /echo RTSP/1.1\r\nhost: t\r\n\r\n", [400], False),
+    "RTSP behind a body": Case(post(b"one") + b"GET /echo RTSP/1.0\r\nhost: t\r\n\r\n", [200, 400], False, [b"one"]),
+    "RTSP behind chunks": Case(
+        chunked(b"2\r\nhi\r\n", LAST) + b"GET /echo RTSP/1.0\r\nhost: t\r\n\r\n", [200, 400], False, [b"hi"]
+    ),
+    "RTSP behind a body that reads like HTTP": Case(
+        post(b"GET / HTTP/1.1\r\n") + b"GET /echo RTSP/1.0\r\nhost: t\r\n\r\n", [200, 400], False
+    ),
+    "RTSP behind line ends": Case(b"\r\n\r\nGET /echo RTSP/1.0\r\nhost: t\r\n\r\n", [400], False),
+    "ICE": Case(b"SOURCE /echo ICE/1.0\r\nhost: t\r\n\r\n", [400], False),
+    "HTTP/1.0 with chunks": Case(
+        get(b"/echo", b"transfer-encoding: chunked", method=b"POST", version=b"1.0") + LAST, [400], False
+    ),
+    "a coding before chunked": Case(
+        get(b"/echo", b"transfer-encoding: gzip, chunked", method=b"POST") + LAST, [501], False
+    ),
+    "identity before chunked": Case(
+        get(b"/echo", b"transfer-encoding: identity", b"transfer-encoding: chunked", method=b"POST") + LAST,
+        [400], False,
+    ),
+    "chunked twice": Case(get(b"/echo", b"transfer-encoding: chunked, chunked", method=b"POST") + LAST, [400], False),
+    "chunked on two lines": Case(
+        get(b"/echo", b"transfer-encoding: chunked", b"transfer-encoding: chunked", method=b"POST") + LAST, [400], False
+    ),
+    "chunked with a parameter": Case(
+        get(b"/echo", b"transfer-encoding: chunked;q=1", method=b"POST") + LAST, [400], False
+    ),
+    "a coding alone": Case(get(b"/echo", b"transfer-encoding: gzip", method=b"POST") + b"hi", [400], False),
     "a coding that is not the last": Case(
         get(b"/echo", b"transfer-encoding: chunked, gzip", method=b"POST") + LAST, [400], False
     ),

@@ -81,6 +81,9 @@ class Tape(asyncio.Transport):
     def is_closing(self) -> bool:
         return self.closed
 
+    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
+        """It is read at once, unless a test says otherwise."""
+
     def pause_reading(self) -> None:
         self.reading = False
 

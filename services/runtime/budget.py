@@ -1,0 +1,68 @@
+"""How much of one thing may be taken: by everybody together, and by one source.
+
+A source is the address that a connection comes from. For IPv6 it is the network of 64 bits, because one customer is
+given at least that many addresses (RFC 6177). A Unix socket has no source, and is held to the whole alone.
+
+Behind a proxy all clients share the proxy's address, so an operator sets the share of one source to 1 there.
+"""
+
+from __future__ import annotations
+
+import socket
+from collections import Counter
+
+EVERYBODY, SOURCE = "everybody", "source"
+IPV4_IN_IPV6 = bytes(10) + b"\xff\xff"
+
+
+class Budget:
+    """An amount that is taken and given back: bytes, or connections. Sources that hold nothing are not remembered."""
+
+    __slots__ = ("_by_source", "most", "most_per_source", "taken")
+
+    def __init__(self, most: int, most_per_source: int | None = None) -> None:
+        self.most = most
+        self.most_per_source = most if most_per_source is None else min(most, most_per_source)
+        self.taken = 0
+        self._by_source: Counter[bytes] = Counter()
+
+    def reserve(self, source: bytes | None, amount: int) -> str | None:
+        """Take this much. Returns None, or whose bound it would exceed (EVERYBODY, SOURCE): then nothing is taken."""
+        if self.taken + amount > self.most:
+            return EVERYBODY
+        if source is not None:
+            held = self._by_source[source] + amount
+            if held > self.most_per_source:
+                return SOURCE
+            self._by_source[source] = held
+        self.taken += amount
+        return None
+
+    def release(self, source: bytes | None, amount: int) -> None:
+        """Give back what this source took."""
+        self.taken -= amount
+        if source is not None:
+            self._by_source[source] -= amount
+            if not self._by_source[source]:
+                del self._by_source[source]
+
+    def held_by(self, source: bytes) -> int:
+        """What this source has taken."""
+        return self._by_source[source]
+
+    def __repr__(self) -> str:
+        return f"<Budget {self.taken} of {self.most}, {len(self._by_source)} sources>"
+
+
+def source_of(peer: object) -> bytes | None:
+    """The source of a connection, from its `peername`. None for a Unix socket, and for what is no address."""
+    if not isinstance(peer, tuple) or len(peer) < 2:
+        return None
+    address = str(peer[0])
+    try:
+        if ":" not in address:
+            return socket.inet_pton(socket.AF_INET, address)
+        packed = socket.inet_pton(socket.AF_INET6, address.partition("%")[0])
+    except OSError:
+        return None
+    return packed[12:] if packed.startswith(IPV4_IN_IPV6) else packed[:8]
