@@ -18,12 +18,12 @@ from services.runtime.tally import Counter
 
 CODES = (
     "invalid_request", "headers_too_large", "url_too_long", "request_too_large", "unsupported_encoding",
-    "request_timeout", "yield", "no_capacity", "unsupported_transfer_encoding", "invalid_api_key", "misdirected_request",
-    "forbidden",
+    "request_timeout", "yield", "no_capacity", "unsupported_transfer_encoding", "invalid_api_key",
+    "misdirected_request", "forbidden",
 )  # fmt: skip
 """Of the guard, of connections and of head checks. `yield` is one connection too many, `no_capacity` is more bytes on
-their way in than may be, `invalid_api_key` a large body without a known key or a missing internal token, `misdirected_request` a foreign Host,
-and `forbidden` a foreign Origin."""
+their way in than may be, `invalid_api_key` a large body without a known key or a missing internal token,
+`misdirected_request` a foreign Host, and `forbidden` a foreign Origin."""
 SOURCE_REASONS = ("source_connections", "source_incoming_bytes")
 
 
