@@ -40,6 +40,7 @@ def build(settings: GovernorSettings) -> Process:
         write_s=settings.write_stall_s,
         word_every_s=settings.governor_word_every_s,
         connections=most_connections(settings),
+        source_share=settings.max_source_share,
     )
     server = Server(gate, backend(settings, tracer), patience=patience, metrics=metrics, log=log)
     metrics.watch(gate, lambda: len(server.connections))

@@ -22,6 +22,7 @@ from services.governor.backends import Backend
 from services.governor.gate import Gate
 from services.governor.metrics import GovernorMetrics
 from services.governor.protocol import Conversation, Ended, Result, Turn, Work
+from services.runtime.budget import Budget, source_of
 from services.runtime.drain import let_end
 from services.runtime.log import Log
 
@@ -38,6 +39,7 @@ class Patience:
     write_s: float = 10.0
     word_every_s: float = 10.0
     connections: int = 1024
+    source_share: float = 1.0  # of the connections, for one address
 
 
 class Server:
@@ -50,6 +52,7 @@ class Server:
         self.metrics = metrics
         self.log = log
         self.connections: set[_Connection] = set()
+        self.places = Budget(patience.connections, max(1, int(patience.connections * patience.source_share)))
         self.tasks: set[asyncio.Task[None]] = set()
         self.read_buffer = bytearray(READ_BYTES)
         self._server: asyncio.Server | None = None
@@ -91,15 +94,19 @@ class _Connection(asyncio.BufferedProtocol):
         self._reading = True
         self._ended = False  # its peer sends nothing more
         self._lost = False
+        self._placed = False  # it is one of the connections that are counted
+        self._source: bytes | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)  # uvloop's does not inherit from it
         self._transport.set_write_buffer_limits(high=0)  # so `pause_writing` tells of every byte that waits here
         server = self._server
-        if len(server.connections) >= server.patience.connections:
+        self._source = source_of(transport.get_extra_info("peername"))
+        if server.places.reserve(self._source, 1) is not None:
             server.metrics.refused_connections.inc()
             self._carry_out(self._conversation.refuse())
             return
+        self._placed = True
         server.connections.add(self)
         self._look_for_idleness()
 
@@ -119,6 +126,9 @@ class _Connection(asyncio.BufferedProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._server.connections.discard(self)
+        if self._placed:
+            self._placed = False
+            self._server.places.release(self._source, 1)
         self._lost = True
         self._conversation.lost()
         if self._task is not None:

@@ -48,6 +48,7 @@ MAX_BEHIND = 16  # requests that wait behind an answer, and their bytes, until r
 MAX_BEHIND_BYTES = 65_536
 MAX_UNREAD_BYTES = 16_384  # of answers, in this process, until a handler has to wait; the kernel holds as much again
 LOOKED_AT = 8  # connections, for one that can give way to a newcomer
+IDLE_FOR_LONG_S = 2.0  # and may then give way
 MAX_REFUSED = 16  # connections too many that may stand while they are told so; the next is dropped without a word
 
 
@@ -81,29 +82,32 @@ class Shared:
         self.places = Budget(limits.connections, limits.connections_per_source)
         self.incoming = Budget(limits.incoming_bytes, limits.incoming_bytes_per_source)
 
-    def place(self, newcomer: Connection, source: bytes | None) -> str | None:
+    def place(self, newcomer: Connection, source: bytes | None, now: float) -> str | None:
         """Take a place for a connection. Returns None, or whose bound is met."""
         bound = self.places.reserve(source, 1)
-        if bound is EVERYBODY and source is not None and self._make_room(source):
+        if bound is EVERYBODY and self._make_room(now):
             bound = self.places.reserve(source, 1)
         self.connections[newcomer] = None
         return bound
 
-    def _make_room(self, source: bytes) -> bool:
-        """End an idle connection of a source that holds at least two more than this one does.
+    def _make_room(self, now: float) -> bool:
+        """End a connection that has been idle for long, so that many addresses together cannot keep out another one.
 
-        So many addresses together cannot keep out another one. A few connections are looked at, the oldest first, and
-        those that stay go to the end of the line.
+        A few connections are looked at in turn, and the longest idle of them is taken: nearly the longest of all, at no
+        cost for a request (Redis evicts keys like this). One that has only just come, or just been answered, is never
+        taken. So a client that opens connections ever faster does not push out those that are in use.
         """
-        fewer = self.places.held_by(source) + 1
+        longest: Connection | None = None
         for _ in range(min(LOOKED_AT, len(self.connections))):
             connection = next(iter(self.connections))
             del self.connections[connection]
             self.connections[connection] = None
-            if connection.idle and self.places.held_by(connection.source) > fewer:
-                connection.give_way()
-                return True
-        return False
+            if connection.idle and (longest is None or connection.idle_since < longest.idle_since):
+                longest = connection
+        if longest is None or now - longest.idle_since < IDLE_FOR_LONG_S:
+            return False
+        longest.give_way()
+        return True
 
 
 class Connection(asyncio.Protocol):
@@ -176,7 +180,8 @@ class Connection(asyncio.Protocol):
         transport.set_write_buffer_limits(high=MAX_UNREAD_BYTES)
         shared = self._shared
         self._source = source_of(transport.get_extra_info("peername"))
-        bound = shared.place(self, self._source)
+        self._resting_since = self._loop.time()
+        bound = shared.place(self, self._source, self._resting_since)
         if bound is not None:
             self._turn_away(bound)
             return
@@ -220,14 +225,14 @@ class Connection(asyncio.Protocol):
             answering.lost()
 
     @property
-    def source(self) -> bytes:
-        """Where it comes from; nothing for a Unix socket."""
-        return self._source or b""
-
-    @property
     def idle(self) -> bool:
         """Whether it asks nothing, or has not even sent the head of what it asks."""
         return self._placed and self._answering is None and not self._inbound.line and not self._unparsed
+
+    @property
+    def idle_since(self) -> float:
+        """When it was made or last answered, in the loop's time."""
+        return self._resting_since
 
     def give_way(self) -> None:
         """End at once, for another connection."""

@@ -264,6 +264,24 @@ def test_a_backend_that_is_full_itself_has_its_client_come_back_when_it_said() -
     asyncio.run(main())
 
 
+def test_one_address_leaves_connections_to_the_others_and_gets_its_own_back() -> None:
+    async def main() -> None:
+        async with governor(StubBackend(0.0), patience=Patience(connections=4, source_share=0.5)) as stand:
+            lines = [await stand.connect() for _ in range(2)]
+            for line in lines:
+                assert (await line.ask(ping()))["status"] == "ok"
+            told = await (await stand.connect()).hear()
+            assert told is not None
+            assert told["need_code"] == "too_many_connections"
+            other = await stand.connect(local_addr=("127.0.0.2", 0))
+            assert (await other.ask(ping()))["status"] == "ok"
+            await lines[0].close()
+            await until(lambda: len(stand.server.connections) == 2)
+            assert (await (await stand.connect()).ask(ping()))["status"] == "ok"
+
+    asyncio.run(main())
+
+
 def test_one_connection_too_many_is_told_so_and_the_others_stay() -> None:
     async def main() -> None:
         async with governor(StubBackend(0.0), patience=Patience(connections=3)) as stand:

@@ -11,13 +11,21 @@ from contextlib import asynccontextmanager
 import pytest
 
 from services.runtime import guard
-from services.runtime.connection import ANSWERS_A_TURN, MAX_BEHIND, MAX_REFUSED, Connection, Shared
+from services.runtime.connection import (
+    ANSWERS_A_TURN,
+    IDLE_FOR_LONG_S,
+    MAX_BEHIND,
+    MAX_REFUSED,
+    Connection,
+    Shared,
+)  # fmt: skip
 from services.runtime.guard import REQUEST_BYTES, GuardLimits, Inbound
 from services.runtime.http import Exchange
 from services.runtime.serve import HttpListener
 from tests.runtime.corpus import get, post
 from tests.runtime.rig import Tape, ask, build, send, serving
 from tests.runtime.rig import post as post_text
+from tests.virtual_time import run
 
 A_READ = 262_144  # bytes; what an event loop reads at once
 SMALLEST = b"GET /wait HTTP/1.1\r\nhost:a\r\n\r\n"
@@ -278,38 +286,40 @@ def test_one_source_leaves_connections_to_the_others_and_gets_its_own_back() -> 
     asyncio.run(main())
 
 
-def test_a_newcomer_takes_the_place_of_an_idle_connection_of_a_source_that_holds_more() -> None:
+def test_a_newcomer_takes_the_place_of_the_connection_that_has_been_idle_the_longest() -> None:
     async def main() -> None:
         async with standing(GuardLimits(connections=8, source_share=0.5)) as stand:
-            crowd = [stand.connect(f"192.0.2.{n}") for n in (1, 1, 1, 1, 2, 2, 2, 2)]
-            for _, connection in crowd[:7]:
-                connection.data_received(SMALLEST)
-            crowd[7][1].data_received(b"GET /wait HT")  # it has asked nothing yet
+            crowd = []
+            for n in (1, 1, 1, 1, 2, 2, 2, 2):
+                crowd.append(stand.connect(f"192.0.2.{n}"))
+                await asyncio.sleep(0.5)
+            for _, connection in crowd[:3]:
+                connection.data_received(SMALLEST)  # a handler answers it
+            crowd[3][1].data_received(get(b"/echo"))  # it has just been answered
+            crowd[4][1].data_received(b"GET /wait HT")  # it has asked nothing yet
             tape, connection = stand.connect("192.0.2.3")
             assert not tape.closed
             connection.data_received(get())
             await settled()
             assert status(tape) == 200
-            assert [one.aborted for one, _ in crowd] == [False] * 7 + [True]
+            assert [one.aborted for one, _ in crowd] == [n == 4 for n in range(8)]
             assert stand.shared.places.taken == 8
 
-    asyncio.run(main())
+    run(main())
 
 
-def test_nobody_gives_way_to_a_source_that_holds_as_much() -> None:
+def test_a_connection_that_has_only_just_come_or_been_answered_gives_way_to_nobody() -> None:
     async def main() -> None:
         async with standing(GuardLimits(connections=8, source_share=0.5)) as stand:
             crowd = [stand.connect(f"192.0.2.{n % 4}") for n in range(8)]
-            for n in range(4):
-                tape, _ = stand.connect(f"192.0.2.{n}")
-                assert (status(tape), reason(tape)) == (429, "connections")
+            await asyncio.sleep(IDLE_FOR_LONG_S - 0.1)
             tape, _ = stand.connect("192.0.2.9")
-            assert not tape.closed
-            tape, _ = stand.connect("192.0.2.9")
-            assert status(tape) == 429
+            assert (status(tape), reason(tape)) == (429, "connections")
+            await asyncio.sleep(0.2)
+            assert not stand.connect("192.0.2.9")[0].closed
             assert sum(one.aborted for one, _ in crowd) == 1
 
-    asyncio.run(main())
+    run(main())
 
 
 def test_too_many_connections_at_once_are_dropped_without_a_word() -> None:
