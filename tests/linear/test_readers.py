@@ -30,7 +30,7 @@ from services.runtime import cut as cut_module
 from services.runtime import guard, tracing
 from services.runtime.cut import Cut
 from services.runtime.query import parameters
-from services.runtime.strictjson import JsonLimits, convert, loads
+from services.runtime.strictjson import JsonLimits, _first_repeated, convert, loads
 from services.worker.engine_wire import Frames
 from services.worker.engines import extractive, tokenizer
 from services.worker.stops import StopFilter
@@ -92,6 +92,25 @@ def test_a_body_of_json(make: Make) -> None:
 def test_a_body_of_json_with_many_members(make: Make) -> None:
     assert_linear(loads, make, LINES)
     assert_linear(lambda body: loads(body, STRICT), make, LINES)
+
+
+def test_a_key_that_stands_twice_is_found_with_few_comparisons() -> None:
+    """What `steps` does not see: a search through a list compares in C. So the names count it themselves."""
+    compared = 0
+
+    class Name(str):
+        __slots__ = ()
+
+        def __eq__(self, other: object) -> bool:
+            nonlocal compared
+            compared += 1
+            return str.__eq__(self, other)  # type: ignore[arg-type]
+
+        __hash__ = str.__hash__
+
+    names = [Name(f"key {number}") for number in range(9_991)]
+    assert _first_repeated([*names, Name("key 9990")]) == "key 9990"
+    assert compared < 10 * len(names)
 
 
 def test_a_field_whose_name_looks_like_a_path() -> None:
