@@ -74,6 +74,7 @@ class Shared:
     connections: dict[Connection, None] = field(default_factory=dict)
     tasks: set[asyncio.Task[None]] = field(default_factory=set)
     date_line: bytes = b""
+    closed: bool = False  # the listener is; a connection that was accepted before may only come after it
     places: Budget = field(init=False)
     incoming: Budget = field(init=False)
 
@@ -186,6 +187,9 @@ class Connection(asyncio.Protocol):
             self._turn_away(bound)
             return
         self._placed = True
+        if shared.closed:
+            self.close()
+            return
         self._part_timer = self._loop.call_later(shared.limits.headers_s, self._too_slow)
 
     def _turn_away(self, bound: str) -> None:

@@ -43,7 +43,7 @@ SEND_BUFFER_BYTES = 65_536  # what a client that does not read can make the kern
 METRICS_CONNECTIONS = 128  # scrapers, operators, and with a tenants file 64 viewers of the console
 METRICS_INCOMING_BYTES = 8_388_608
 FILES = 32  # descriptors for what a service opens beside connections: model files, a child's pipes, DNS
-LAST_TURNS = 2  # of the loop: what the kernel holds when the listener closes is accepted and read before it
+LAST_TURNS = 4  # of the loop: what the kernel holds when the listener closes is accepted and read before it
 LAST_SPANS_S = 2.0  # for what is still to be exported when a service leaves
 
 
@@ -208,6 +208,7 @@ class HttpListener:
             await asyncio.sleep(0)
         if self._server is not None:
             self._server.close()
+        shared.closed = True
         for connection in list(shared.connections):
             connection.leave()
         await let_end(shared.tasks, grace_s)

@@ -109,6 +109,8 @@ def test_a_worker_that_loads_a_model_learns_its_device_its_folder_and_gets_its_t
         "WORKER_NAME": "worker-0",
         "WORKER_PORT": "8110",
         "METRICS_PORT": "9110",
+        "HOST": "127.0.0.1",
+        "METRICS_HOST": "127.0.0.1",
         "ENGINE": "torch",
         "DEVICE": "cuda:0",
         "MODEL_CACHE_DIR": str(tmp_path / "models"),

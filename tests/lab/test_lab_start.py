@@ -199,7 +199,7 @@ def test_what_the_lab_makes_can_be_entered_by_its_owner_alone(tmp_path: Path) ->
         with Lease(folder):
             (folder / "logs").mkdir()
             (folder / "logs").chmod(0o755)  # as an earlier version made it
-            Crew(Console(), [], folder / "logs", drain_timeout_s=1.0)
+            Crew(Console(), [], folder / "logs", leave_s=1.0)
             assert folder.stat().st_mode & 0o777 == 0o700
             assert (folder / "logs").stat().st_mode & 0o777 == 0o700
             assert (folder / "weir.pid").stat().st_mode & 0o777 == 0o600

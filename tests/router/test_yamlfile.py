@@ -41,7 +41,7 @@ class Reader(Reloading):
     """Notes what it would have read, and when."""
 
     def __init__(self, file: Path) -> None:
-        settings: Any = type("Settings", (), {"tenants_file": file, "workers_file": None})
+        settings: Any = type("Settings", (), {"tenants_file": file, "workers_file": None, "shared_token": b""})
         nothing: Any = None
         super().__init__(settings, nothing, nothing, nothing, nothing, nothing)
         self.file = file

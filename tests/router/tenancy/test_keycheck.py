@@ -48,7 +48,7 @@ def test_a_large_body_without_a_known_key_is_refused_at_its_head(key: list[str],
             assert b"www-authenticate: Bearer" in top
             assert json.loads(body)["error"]["code"] == "invalid_api_key"
             metrics = await send(
-                process.bound_metrics_port, b"GET /metrics HTTP/1.1\r\nhost: t\r\nconnection: close\r\n\r\n"
+                process.bound_metrics_port, b"GET /metrics HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n"
             )
             assert b'weir_front_refusals_total{code="invalid_api_key"} 1.0' in metrics
             small = await send(process.bound_port, head("content-length: 2", "connection: close", *key) + b"{}")
