@@ -47,8 +47,8 @@ PIECES_A_TURN = 64  # nor must a read that is parsed in very small pieces
 MAX_BEHIND = 16  # requests that wait behind an answer, and their bytes, until reading stops; one read more may come
 MAX_BEHIND_BYTES = 65_536
 MAX_UNREAD_BYTES = 16_384  # of answers, in this process, until a handler has to wait; the kernel holds as much again
-LOOKED_AT = 8  # connections, for one that can give way to a newcomer
-IDLE_FOR_LONG_S = 2.0  # and may then give way
+LOOKED_AT = 16  # connections, for one that can give way to a newcomer
+IDLE_FOR_LONG_S = 1.0  # and may then give way
 MAX_REFUSED = 16  # connections too many that may stand while they are told so; the next is dropped without a word
 
 
