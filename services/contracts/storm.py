@@ -18,7 +18,7 @@ from msgspec import Meta
 MAX_SLIDERS = 16
 MAX_KEPT_RUNS = 20
 
-RunId = Annotated[str, Meta(pattern=r"^[a-z0-9]{1,32}$")]
+RunId = Annotated[str, Meta(pattern=r"^[a-z0-9]{1,32}\Z")]
 Name = Annotated[str, Meta(min_length=1, max_length=64)]
 Phase = Literal["preparing", "storming", "settling"]
 Ended = Literal["done", "stopped", "failed"]

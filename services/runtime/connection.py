@@ -29,6 +29,7 @@ from __future__ import annotations
 
 import asyncio
 import secrets
+from collections import OrderedDict
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
 from typing import Any
@@ -71,7 +72,7 @@ class Shared:
     refused: Callable[[WeirError, str], None] = _nobody_counts
     checks: tuple[HeadCheck, ...] = ()
     outbox: Outbox = field(default_factory=Outbox)
-    connections: dict[Connection, None] = field(default_factory=dict)
+    connections: OrderedDict[Connection, None] = field(default_factory=OrderedDict)
     tasks: set[asyncio.Task[None]] = field(default_factory=set)
     date_line: bytes = b""
     closed: bool = False  # the listener is; a connection that was accepted before may only come after it
@@ -92,23 +93,23 @@ class Shared:
         return bound
 
     def _make_room(self, now: float) -> bool:
-        """End a connection that has been idle for long, so that many addresses together cannot keep out another one.
+        """End the connection that has been idle the longest, so that many addresses cannot keep out another one.
 
-        A few connections are looked at in turn, and the longest idle of them is taken: nearly the longest of all, at no
-        cost for a request (Redis evicts keys like this). One that has only just come, or just been answered, is never
-        taken. So a client that opens connections ever faster does not push out those that are in use.
+        `connections` is in the order in which they came or were last answered. Those at its beginning that answer a
+        request go to its end; a few are looked at for each newcomer. A connection that has only just come, or just been
+        answered, is never taken. So a client that opens connections ever faster does not push out those in use.
         """
-        longest: Connection | None = None
-        for _ in range(min(LOOKED_AT, len(self.connections))):
-            connection = next(iter(self.connections))
-            del self.connections[connection]
-            self.connections[connection] = None
-            if connection.idle and (longest is None or connection.idle_since < longest.idle_since):
-                longest = connection
-        if longest is None or now - longest.idle_since < IDLE_FOR_LONG_S:
-            return False
-        longest.give_way()
-        return True
+        connections = self.connections
+        for _ in range(min(LOOKED_AT, len(connections))):
+            connection = next(iter(connections))
+            if connection.idle:
+                if now - connection.idle_since < IDLE_FOR_LONG_S:
+                    return False
+                connection.give_way()
+                connections.move_to_end(connection)
+                return True
+            connections.move_to_end(connection)
+        return False
 
 
 class Connection(asyncio.Protocol):
@@ -479,6 +480,7 @@ class Connection(asyncio.Protocol):
             self._linger() if self._refusal is not None else self.close()
             return
         self._resting_since = self._loop.time()
+        self._shared.connections.move_to_end(self)
         if self._rest_timer is None:
             self._rest_timer = self._loop.call_later(self._shared.idle_timeout_s, self._rested)
         if not self._turning and (self._behind_bytes or self._unparsed or self._inbound.part or self._refusal):
