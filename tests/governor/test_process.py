@@ -79,7 +79,7 @@ async def _connections(child: Child) -> float:
 
 def test_with_sixty_four_descriptors_it_survives_more_connections_than_that_and_says_so() -> None:
     async def main() -> None:
-        async with governor_process(descriptors=DESCRIPTORS) as child:
+        async with governor_process(descriptors=DESCRIPTORS, MAX_SOURCE_SHARE="1") as child:
             lines = [await child.connect() for _ in range(DESCRIPTORS + 20)]
             hearing = [asyncio.create_task(line.hear()) for line in lines]
             async with asyncio.timeout(60):  # a ping that meets a goodbye on the way resets it away
@@ -105,7 +105,7 @@ def test_with_sixty_four_descriptors_it_survives_more_connections_than_that_and_
 
 def test_it_survives_more_connections_at_one_instant_than_it_has_descriptors() -> None:
     async def main() -> None:
-        async with governor_process(descriptors=DESCRIPTORS) as child:
+        async with governor_process(descriptors=DESCRIPTORS, MAX_SOURCE_SHARE="1") as child:
             child.process.send_signal(signal.SIGSTOP)
             lines = [await child.connect() for _ in range(3 * DESCRIPTORS)]
             for line in lines:

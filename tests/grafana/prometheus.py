@@ -26,13 +26,15 @@ SCRAPES_EVERY_S = 0.5
 WINDOW = "4s"  # Grafana's $__rate_interval is at least four scrapes; these come late at times
 
 
-def configuration(addresses: dict[str, str]) -> dict[str, Any]:
-    """grafana/prometheus.embedded.yml, quicker, at these addresses; `addresses` is by instance."""
+def configuration(addresses: dict[str, str], token: Path) -> dict[str, Any]:
+    """grafana/prometheus.embedded.yml, quicker, at these addresses (by instance), with the token of this file."""
     content: dict[str, Any] = yaml.safe_load((ROOT / "grafana/prometheus.embedded.yml").read_text(encoding="utf-8"))
     every = f"{SCRAPES_EVERY_S * 1000:.0f}ms"
     content["global"] = {"scrape_interval": every, "scrape_timeout": every, "evaluation_interval": every}
     content["rule_files"] = [str(ROOT / "grafana" / pattern) for pattern in content["rule_files"]]
     jobs = [job for job in content["scrape_configs"] if job["job_name"] != "prometheus"]
+    for job in jobs:
+        job["authorization"]["credentials_file"] = str(token)
     for group in (group for job in jobs for group in job["static_configs"]):
         group["targets"] = [addresses[group["labels"]["instance"]]]
     content["scrape_configs"] = jobs
@@ -79,8 +81,9 @@ class Prometheus:
 @contextlib.contextmanager
 def running(folder: Path, addresses: dict[str, str]) -> Iterator[Prometheus]:
     """Started, ready, and gone afterwards."""
-    file, port = folder / "prometheus.yml", free_port()
-    file.write_text(yaml.safe_dump(configuration(addresses)), encoding="utf-8")
+    file, token, port = folder / "prometheus.yml", folder / "token", free_port()
+    token.write_text("a stack on loopback without a token asks for none", encoding="ascii")
+    file.write_text(yaml.safe_dump(configuration(addresses, token)), encoding="utf-8")
     with (folder / "prometheus.log").open("wb") as log, httpx2.Client(timeout=10, trust_env=False) as http:
         process = subprocess.Popen(
             [
