@@ -156,7 +156,7 @@ class Network:
         self.short_reads = 0.0
         """The share of reads that return only a part of what has come, cut at a random byte."""
         self.opaque_ports: frozenset[int] = frozenset()
-        """Ports whose bytes are not digested and never cut: a scrape tells of this machine's own memory and processor."""
+        """Ports whose bytes are not digested and never cut: a scrape tells of this machine's own memory."""
         self.connections: dict[SimTransport, None] = {}
         self._hosts: dict[str, Host] = {}
         self._links: dict[tuple[str, str], Link] = {}

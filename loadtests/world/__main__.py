@@ -1,4 +1,4 @@
-"""`python -m loadtests.world --seeds 100`: play seeds and judge them. `--seed 7 --trace`: one, and tell what happens."""
+"""`python -m loadtests.world --seeds 100`: play seeds and judge them. `--seed 7 --trace`: one, told event by event."""
 
 from __future__ import annotations
 
