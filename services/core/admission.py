@@ -53,6 +53,7 @@ refuses before prefill; QLM (2024) estimates waits from queued tokens. None of t
 
 from __future__ import annotations
 
+from math import inf
 from typing import NamedTuple
 
 from services.core.estimator import PROBABLE, Estimator
@@ -62,6 +63,10 @@ from services.core.request import Request
 
 CAUTIOUS = 0.99
 """The quantile of prefill and time per token that the clamp counts with: whoever is cut must be in time."""
+
+
+DUST_S = 1e-3
+"""A wait that is so little below zero is rounding: sums of floats drift."""
 
 
 class Outlook(NamedTuple):
@@ -103,7 +108,9 @@ def outlook(
             until_turn = pool.turn_work(flow, standing, line) / of_class
             if until_turn > ahead:
                 ahead = until_turn
-    return Outlook(share, ahead / rate + estimator.residual_s(now), False, new)
+    wait_s = ahead / rate + estimator.residual_s(now)
+    assert -DUST_S < wait_s < inf, f"a wait of {wait_s} s: {ahead} tokens before {flow!r} at {rate} a second"
+    return Outlook(share, wait_s, False, new)
 
 
 def outlook_in_line(now: float, pool: Pool, estimator: Estimator) -> Outlook:
