@@ -144,7 +144,9 @@ def test_a_handler_that_meets_one_answers_500_and_the_log_has_its_place_and_its_
         async with serving({("GET", "/"): faulty, ("GET", "/well"): waits}, stream=stream) as process:
             status, _, body = await ask(process.bound_port, get(b"/", b"connection: close"))
             assert (status, b"Budget" in body) == (500, False), "the values are for the log alone"
-            assert (await ask(process.bound_port, get(b"/well", b"connection: close")))[0] == 200, "and for that request alone"
+            assert (await ask(process.bound_port, get(b"/well", b"connection: close")))[0] == 200, (
+                "and for that request alone"
+            )
 
     asyncio.run(main())
     (line,) = [json.loads(line) for line in stream.getvalue().splitlines() if b"a handler failed" in line]
