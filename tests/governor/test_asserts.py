@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
-from contextlib import suppress
+import io
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, suppress
 from typing import Any
 
 import pytest
 
-from services.governor.backends import StubBackend
+from loadtests.cluster.loop import SimLoop
+from services.governor.backends import Backend, StubBackend
+from services.governor.gate import Bounds, Gate
+from services.governor.metrics import GovernorMetrics
 from services.governor.protocol import Conversation
-from services.governor.server import Patience, _Connection
-from services.runtime.serve import FineClockLoop
-from tests.governor.stand import Held, governor, until
+from services.governor.server import Patience, Server, _Connection
+from services.runtime.log import Log
+from services.runtime.telemetry import new_registry
+from tests.governor.stand import Held
 from tests.governor.talk import Rig, ping, upload
 
 DATA = b"hello world!"
@@ -97,67 +102,69 @@ BREAKS = {
 }
 
 
-@pytest.fixture(params=[asyncio.new_event_loop, FineClockLoop], ids=["asyncio", "uvloop"])
-def make(request: pytest.FixtureRequest) -> Callable[[], asyncio.AbstractEventLoop]:
-    """Both loops: the second is what a service runs on."""
-    found: Callable[[], asyncio.AbstractEventLoop] = request.param
-    return found
+@asynccontextmanager
+async def governed(backend: Backend) -> AsyncIterator[tuple[Server, Any, io.BytesIO]]:
+    """A governor in the loop's own network: its server, a connection's reader and writer, and its log."""
+    stream = io.BytesIO()
+    log = Log("test", stream=stream)
+    gate = Gate(cap=1, bounds=Bounds(idle_s=0.1), random=lambda: 0.0)
+    server = Server(gate, backend, patience=Patience(), metrics=GovernorMetrics(new_registry()), log=log)
+    listener = await asyncio.get_running_loop().create_server(lambda: _Connection(server), "127.0.0.1", 7777)
+    reader, writer = await asyncio.open_connection("127.0.0.1", 7777)
+    try:
+        yield server, (reader, writer), stream
+    finally:
+        writer.close()
+        listener.close()
+        log.close()
 
 
-@pytest.mark.stack
+async def ended(reader: asyncio.StreamReader) -> None:
+    with suppress(ConnectionResetError):
+        async with asyncio.timeout(5.0):
+            await reader.read()
+
+
 @pytest.mark.parametrize("broken", BREAKS)
 def test_one_that_fires_in_a_callback_of_the_loop_is_told_and_closes_the_connection(
-    broken: str, make: Callable[[], asyncio.AbstractEventLoop], monkeypatch: pytest.MonkeyPatch
+    broken: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     caught: list[Any] = []
 
     async def main() -> None:
         asyncio.get_running_loop().set_exception_handler(lambda _, context: caught.append(context["exception"]))
-        async with governor(StubBackend(0.0), patience=Patience(), idle_s=0.1) as stand:
-            line = await stand.connect()
-            await until(lambda: len(stand.server.connections) == 1)
+        async with governed(StubBackend(0.0)) as (server, (reader, writer), _):
+            await asyncio.sleep(0.01)
             monkeypatch.setattr(*BREAKS[broken], fails)
             if broken == "the end of a client's sending":
-                line.writer.write_eof()
+                writer.write_eof()
             elif broken != "a look for idleness":
-                await line.say(*upload(DATA))
-            async with asyncio.timeout(5.0):
-                await ended(line.reader)
-            await until(lambda: not stand.server.connections)
+                writer.write(b"".join(upload(DATA)))
+            await ended(reader)
+            await asyncio.sleep(0.01)
             monkeypatch.undo()
-            assert stand.gate.held_bytes == 0, "what it held is given back"
+            assert (len(server.connections), server.gate.held_bytes) == (0, 0), "what it held is given back"
 
-    with asyncio.Runner(loop_factory=make) as runner:
+    with asyncio.Runner(loop_factory=SimLoop) as runner:
         runner.run(main())
     assert [str(error) for error in caught] == ["-1 of 3"]
 
 
-async def ended(reader: asyncio.StreamReader) -> None:
-    with suppress(ConnectionResetError):
-        await reader.read()
-
-
-@pytest.mark.stack
-def test_a_job_whose_end_could_not_be_told_leaves_nobody_waiting(
-    make: Callable[[], asyncio.AbstractEventLoop], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async def main() -> None:
+def test_a_job_whose_end_could_not_be_told_leaves_nobody_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def main() -> io.BytesIO:
         backend = Held()
-        async with governor(backend) as stand:
-            line = await stand.connect()
-            await line.say(*upload(DATA))
-            await until(lambda: backend.running == 1)
+        async with governed(backend) as (server, (reader, writer), stream):
+            writer.write(b"".join(upload(DATA)))
+            await asyncio.sleep(0.05)
+            assert backend.running == 1
             monkeypatch.setattr(Conversation, "ended", fails)
             backend.let_go.release()
-            async with asyncio.timeout(5.0):
-                await ended(line.reader)
+            await ended(reader)
             monkeypatch.undo()
-            await until(lambda: not stand.server.connections)
-            assert not stand.server.tasks
-            assert not stand.gate.saturated, "its slot is free"
-            log = stand.process.log
-            log.close()
-            assert "a job's end could not be told" in log._stream.getvalue().decode()  # type: ignore[attr-defined]
+            await asyncio.sleep(0.01)
+            assert (len(server.connections), len(server.tasks)) == (0, 0)
+            assert not server.gate.saturated, "its slot is free"
+        return stream
 
-    with asyncio.Runner(loop_factory=make) as runner:
-        runner.run(main())
+    with asyncio.Runner(loop_factory=SimLoop) as runner:
+        assert b"a job's end could not be told" in runner.run(main()).getvalue()

@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 import io
 import json
-from collections.abc import Callable, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import asynccontextmanager, suppress
 from typing import Any
 
 import pytest
 
+from loadtests.cluster.loop import SimLoop
 from services.runtime.budget import Budget
 from services.runtime.connection import Connection, Shared
 from services.runtime.errors import place_of
@@ -18,7 +20,7 @@ from services.runtime.http import Exchange
 from services.runtime.keepalive import Pool
 from services.runtime.serve import FineClockLoop
 from tests.runtime.corpus import get
-from tests.runtime.rig import Tape, ask, build, serving
+from tests.runtime.rig import Tape, build
 from tests.runtime.wires import turns, wired
 from tests.virtual_time import run
 
@@ -133,22 +135,44 @@ async def faulty(exchange: Exchange) -> None:
     taken.release(None, 7)
 
 
-async def waits(exchange: Exchange) -> None:
+async def answers(exchange: Exchange) -> None:
     await exchange.reply(200, b"")
+
+
+@asynccontextmanager
+async def listening(limits: GuardLimits, port: int = 8000, **process: Any) -> AsyncIterator[Any]:
+    """A service in the loop's own network; its connections rest for 0.05 s. How to connect to it."""
+    built = build({("GET", "/"): faulty, ("GET", "/well"): answers}, **process)
+    shared = Shared(built.listener.app, limits, idle_timeout_s=0.05)
+    server = await asyncio.get_running_loop().create_server(lambda: Connection(shared), "127.0.0.1", port)
+
+    async def connect() -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        return await asyncio.open_connection(*server.sockets[0].getsockname())
+
+    try:
+        yield connect
+    finally:
+        server.close()
+        built.log.close()
 
 
 def test_a_handler_that_meets_one_answers_500_and_the_log_has_its_place_and_its_values() -> None:
     stream = io.BytesIO()
 
     async def main() -> None:
-        async with serving({("GET", "/"): faulty, ("GET", "/well"): waits}, stream=stream) as process:
-            status, _, body = await ask(process.bound_port, get(b"/", b"connection: close"))
-            assert (status, b"Budget" in body) == (500, False), "the values are for the log alone"
-            assert (await ask(process.bound_port, get(b"/well", b"connection: close")))[0] == 200, (
-                "and for that request alone"
-            )
+        async with listening(GuardLimits(), stream=stream) as connect:
+            reader, writer = await connect()
+            writer.write(get(b"/"))
+            head = await reader.readuntil(b"\r\n\r\n")
+            body = await reader.readexactly(int(head.partition(b"content-length: ")[2].split()[0]))
+            assert head.startswith(b"HTTP/1.1 500 ")
+            assert b"Budget" not in body, "the values are for the log alone"
+            writer.write(get(b"/well"))
+            assert (await reader.readline()).startswith(b"HTTP/1.1 200 "), "and the connection goes on"
+            writer.close()
 
-    asyncio.run(main())
+    with asyncio.Runner(loop_factory=SimLoop) as runner:
+        runner.run(main())
     (line,) = [json.loads(line) for line in stream.getvalue().splitlines() if b"a handler failed" in line]
     assert line["traceback"].startswith("AssertionError in release (budget.py:")
     assert line["traceback"].endswith(": 7 were given back twice: <Budget -7 of 3, 0 sources>")
@@ -186,32 +210,43 @@ BREAKS: dict[str, Callable[[type[Connection], pytest.MonkeyPatch], None]] = {
 }
 
 
-@pytest.mark.stack
-@pytest.mark.parametrize("make", [asyncio.new_event_loop, FineClockLoop], ids=["asyncio", "uvloop"])
-@pytest.mark.parametrize("broken", BREAKS)
-def test_one_that_fires_in_a_callback_of_the_loop_is_told_and_closes_the_connection(
-    broken: str, make: Callable[[], asyncio.AbstractEventLoop], monkeypatch: pytest.MonkeyPatch
+def play(
+    broken: str, make: Callable[[], asyncio.AbstractEventLoop], patch: pytest.MonkeyPatch, port: int = 8000
 ) -> None:
+    """Break a step of a connection: its client sees the end, and the loop is told why, once."""
     caught: list[Any] = []
 
     async def main() -> None:
         asyncio.get_running_loop().set_exception_handler(lambda _, context: caught.append(context["exception"]))
-        limits = GuardLimits(headers_s=0.05 if broken == "a client too slow" else 10.0)
-        async with serving({("GET", "/"): waits}, limits=limits, idle_timeout_s=0.05) as process:
-            BREAKS[broken](Connection, monkeypatch)
-            reader, writer = await asyncio.open_connection("127.0.0.1", process.bound_port)
+        async with listening(GuardLimits(headers_s=0.05 if broken == "a client too slow" else 10.0), port) as connect:
+            BREAKS[broken](Connection, patch)
+            reader, writer = await connect()
             if broken in ("a read", "a rest"):
-                writer.write(get(b"/"))
+                writer.write(get(b"/well"))
             if broken == "the end of a client's sending":
                 writer.write_eof()
-            try:
+            with suppress(ConnectionResetError):
                 async with asyncio.timeout(5.0):
                     await reader.read()
-            except ConnectionResetError:
-                pass
             writer.close()
-            monkeypatch.undo()
+            patch.undo()
 
     with asyncio.Runner(loop_factory=make) as runner:
         runner.run(main())
     assert [str(error) for error in caught] == ["-1 of 3"]
+
+
+@pytest.mark.parametrize("broken", BREAKS)
+def test_one_that_fires_in_a_callback_of_the_loop_is_told_and_closes_the_connection(
+    broken: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    play(broken, SimLoop, monkeypatch)
+
+
+@pytest.mark.sockets
+@pytest.mark.parametrize("make", [asyncio.new_event_loop, FineClockLoop], ids=["asyncio", "uvloop"])
+@pytest.mark.parametrize("broken", ["a read", "the end of a client's sending"])
+def test_the_loops_themselves_close_a_connection_whose_read_fails(
+    broken: str, make: Callable[[], asyncio.AbstractEventLoop], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    play(broken, make, monkeypatch, port=0)

@@ -14,7 +14,6 @@ from services.runtime.errors import Refused
 from services.worker.roster import Roster
 from services.worker.stream import Dropped, Stream
 from tests.virtual_time import run
-from tests.worker.process_rig import asking as asking_process
 from tests.worker.rig import CountingEngine, asking, read, turning
 
 OVER = Dropped(Outcome.CLIENT_GONE, "gone")
@@ -34,7 +33,7 @@ async def a_second_end() -> None:
 
 async def memory_of_a_process_given_back_twice() -> None:
     roster = Roster()
-    sequence = roster.add(1, asking_process("a", 4), 3, 3)
+    sequence = roster.add(1, asking("a", 4), 3, 3)
     roster.admit(sequence, slots=2, kv_tokens=100)
     roster._reserved_tokens = 0
     roster.drop(sequence)
