@@ -102,6 +102,8 @@ class _Connection(asyncio.Protocol):
             self.parser.feed_data(data)
         except httptools.HttpParserCallbackError as error:
             told = error.__context__
+            if isinstance(told, AssertionError):
+                raise told from None  # ours, in a callback: no fault of the server's
             self.fail(told if isinstance(told, UpstreamError) else UpstreamError(f"the answer is refused: {told}"))
         except (httptools.HttpParserUpgrade, httptools.HttpParserError) as error:
             self.fail(UpstreamError(f"the answer is not valid HTTP/1.1: {error}"))

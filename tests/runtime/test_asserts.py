@@ -197,6 +197,20 @@ def test_one_that_fires_in_the_parser_is_no_fault_of_the_clients() -> None:
         inbound.take(get(b"/", b"connection: close"))
 
 
+def test_one_that_fires_in_the_parser_is_no_fault_of_the_servers() -> None:
+    async def main() -> None:
+        async with wired() as (pool, wires):
+            asking = asyncio.create_task(pool.request(b"GET", b"/"))
+            await turns()
+            wires[-1].protocol._wake = fails
+            with pytest.raises(AssertionError, match="-1 of 3"):
+                wires[-1].feed(ANSWER)
+            wires[-1].end(ConnectionResetError())
+            asking.cancel()
+
+    run(main())
+
+
 def fails(*_: Any) -> None:
     raise AssertionError("-1 of 3")
 
