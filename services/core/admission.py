@@ -65,10 +65,6 @@ CAUTIOUS = 0.99
 """The quantile of prefill and time per token that the clamp counts with: whoever is cut must be in time."""
 
 
-DUST_S = 1e-3
-"""A wait that is so little below zero is rounding: sums of floats drift."""
-
-
 class Outlook(NamedTuple):
     """What a newcomer has before it: its share of the pool, and the wait to expect (not q95)."""
 
@@ -108,8 +104,10 @@ def outlook(
             until_turn = pool.turn_work(flow, standing, line) / of_class
             if until_turn > ahead:
                 ahead = until_turn
+    if ahead < 0.0:  # sums of floats drift
+        ahead = 0.0
     wait_s = ahead / rate + estimator.residual_s(now)
-    assert -DUST_S < wait_s < inf, f"a wait of {wait_s} s: {ahead} tokens before {flow!r} at {rate} a second"
+    assert 0.0 <= wait_s < inf, f"a wait of {wait_s} s: {ahead} tokens before {flow!r} at {rate} a second"
     return Outlook(share, wait_s, False, new)
 
 
@@ -118,7 +116,7 @@ def outlook_in_line(now: float, pool: Pool, estimator: Estimator) -> Outlook:
     if pool.requests < estimator.slots - estimator.busy and not pool.classes.backlog:
         return EMPTY_HOUSE
     rate = estimator.rate
-    return Outlook(1.0, pool.work / rate + estimator.residual_s(now) if rate else 0.0, False, False)
+    return Outlook(1.0, max(0.0, pool.work) / rate + estimator.residual_s(now) if rate else 0.0, False, False)
 
 
 def grant(
