@@ -12,9 +12,9 @@ import pytest
 
 from loadtests.cluster.loop import SimLoop
 from services.governor.backends import Backend, StubBackend
-from services.governor.gate import Bounds, Gate
+from services.governor.gate import Bounds, Gate, Place
 from services.governor.metrics import GovernorMetrics
-from services.governor.protocol import Conversation
+from services.governor.protocol import Conversation, Work
 from services.governor.server import Patience, Server, _Connection
 from services.runtime.log import Log
 from services.runtime.telemetry import new_registry
@@ -148,6 +148,21 @@ def test_one_that_fires_in_a_callback_of_the_loop_is_told_and_closes_the_connect
     with asyncio.Runner(loop_factory=SimLoop) as runner:
         runner.run(main())
     assert [str(error) for error in caught] == ["-1 of 3"]
+
+
+def test_a_second_job_on_one_connection_is_a_fault() -> None:
+    async def main() -> None:
+        backend = Held()
+        async with governed(backend) as (server, (_, writer), _):
+            writer.write(b"".join(upload(DATA)))
+            await asyncio.sleep(0.05)
+            (connection,) = server.connections
+            with pytest.raises(AssertionError, match=r"a second job on one connection: 'J_b', <Gate <InflightCap 1/1"):
+                connection._begin(Work("J_b", b"", "", None, Place(server.gate)))
+            backend.let_go.release()
+
+    with asyncio.Runner(loop_factory=SimLoop) as runner:
+        runner.run(main())
 
 
 def test_a_job_whose_end_could_not_be_told_leaves_nobody_waiting(monkeypatch: pytest.MonkeyPatch) -> None:

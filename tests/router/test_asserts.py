@@ -53,7 +53,7 @@ async def memory_given_back_twice() -> None:
 
 
 async def somebody_is_left_of_nobody() -> None:
-    one, (first, _) = ledger()
+    one, (first, _) = ledger(kv_tokens=0)
     one.inflight = 1
     one.let_go(first, None, overloaded=False)
 

@@ -68,6 +68,14 @@ async def a_place_that_is_none() -> None:
             await loop.submit(asking("a"))
 
 
+async def started_without_a_slot() -> None:
+    async with turning() as loop:
+        job = await loop.submit(asking("a"))
+        loop._former.discard(job.id)
+        loop._former.slots = 0
+        loop._start_batch([job])
+
+
 async def memory_reserved_by_nobody() -> None:
     async with turning() as loop:
         job = await loop.submit(asking("a"))
@@ -84,6 +92,7 @@ FAULTS: list[tuple[Callable[[], Any], str]] = [
     (more_reserved_than_there_is, "more is held than was reserved: <SimulatedEngine 1/2 slots"),
     (more_given_back_than_held, "a held more than it had: <SimulatedEngine"),
     (a_place_that_is_none, "there was a place for a, and is none: <EngineLoop"),
+    (started_without_a_slot, "a has no slot: <EngineLoop alive, 1/0 running"),
     (memory_reserved_by_nobody, "7 tokens are reserved after a: <EngineLoop"),
 ]
 
