@@ -22,11 +22,10 @@ from bench.observing.stand import questions
 from bench.router import CONNECTIONS, chat, forget
 from bench.steps.counted import FULL, STATUS, Steps
 from bench.stub import Stub
+from loadtests.cluster.loop import run
 from services.router import app
 from services.router.config import RouterSettings
-from services.runtime.serve import running
-from tests.oracles.memory import Address
-from tests.oracles.within import run
+from tests.oracles.within import given, within
 
 STUB_PORT = 7000
 REQUESTS = 160
@@ -45,7 +44,7 @@ class Worker(Stub):
 
 async def counted(kind: str, folder: Path) -> Counter[str]:
     """Steps of `REQUESTS` requests, by file."""
-    await asyncio.get_running_loop().create_server(Worker, sock=Address("127.0.0.1", STUB_PORT))  # type: ignore[call-overload]
+    await asyncio.get_running_loop().create_server(Worker, "127.0.0.1", STUB_PORT)
     workers = folder / "workers.yaml"
     url = f"http://127.0.0.1:{STUB_PORT}/v1"
     workers.write_text(f"workers: [{{name: stub, kind: openai, url: '{url}', slots: 1000, models: [fast, hang]}}]")
@@ -54,7 +53,7 @@ async def counted(kind: str, folder: Path) -> Counter[str]:
         _env_file=None, router_port=0, metrics_port=0, workers_file=workers, retrieval_url="http://127.0.0.1:1",
         probe_interval_s=60, drain_timeout_s=0.1, **full,
     )  # fmt: skip
-    async with running(app.build(settings)) as process:
+    async with within(app.build(settings, **given("router", "INFO"))) as process:
         return await _count(process.bound_port, kind)
 
 
@@ -85,13 +84,14 @@ async def _ask(clients: list[Connection], asked: Any, requests: int) -> None:
         await asyncio.sleep(WORK_S / 10)
 
 
-def main() -> None:
-    """Count both kinds."""
+def steps_a_request() -> dict[str, dict[str, float]]:
+    """Of each kind of request: the steps that one takes, by file below services/."""
     with tempfile.TemporaryDirectory() as folder:
         found = {kind: run(counted(kind, Path(folder))) for kind in STATUS}
-    each = {kind: {file: count / REQUESTS for file, count in of_file.items()} for kind, of_file in found.items()}
-    print(json.dumps(each, sort_keys=True))
+    return {
+        kind: {file: count / REQUESTS for file, count in sorted(of_file.items())} for kind, of_file in found.items()
+    }
 
 
 if __name__ == "__main__":
-    main()
+    print(json.dumps(steps_a_request()))

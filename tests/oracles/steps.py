@@ -7,7 +7,6 @@ higher count takes a reason (`--raise`), which the file keeps beside the figures
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -15,13 +14,12 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from tests.oracles.counting import steps_a_request
 from tests.oracles.oracle import PINNED
 
-ROOT = Path(__file__).parents[2]
 FILE = PINNED / "steps" / "steps.json"
 PYTHON = f"{sys.version_info.major}.{sys.version_info.minor}"
 MOST_FILES = 12
-COUNT_WITHIN_S = 300
 
 Counts = Mapping[str, Mapping[str, float]]
 """Of each kind of request: steps a request, by file below services/."""
@@ -29,13 +27,8 @@ Counts = Mapping[str, Mapping[str, float]]
 
 @cache
 def counts() -> Counts:
-    """Counted in a process of its own, where no test has filled a cache. Takes some seconds."""
-    done = subprocess.run(
-        [sys.executable, "-m", "tests.oracles.counting"],
-        cwd=ROOT, stdout=subprocess.PIPE, text=True, check=True, timeout=COUNT_WITHIN_S,
-    )  # fmt: skip
-    found: Counts = json.loads(done.stdout)
-    return found
+    """Counted once in a process. Takes some seconds."""
+    return steps_a_request()
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,69 +1,40 @@
-"""Services inside of one event loop: listeners in memory, a clock that jumps, and chance that is the same each time."""
+"""Services inside of one simulated process: listeners in memory, a clock that jumps, and chance from a seed.
+
+Two runs of the same code say the same, to the byte: `loadtests.cluster.loop` has the loop, and every service takes its
+chance, its log and its listening sockets from whoever starts it.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import io
-import itertools
-import random
-from collections.abc import Coroutine, Iterator
-from contextlib import ExitStack, contextmanager
-from email.utils import formatdate
-from types import SimpleNamespace
-from typing import Any, TypeVar
-from unittest import mock
+from contextlib import AbstractAsyncContextManager
+from random import Random
+from typing import Any
 
-from services.governor import app as governor
-from services.retrieval import app as retrieval
-from services.router import app as router
-from services.runtime import clock, connection, log, serve, service
-from tests.oracles.memory import Address, MemoryLoop
-
-T = TypeVar("T")
-FIRST_PORT = 8000
-BEGAN_S = 1_750_000_000.0
-"""The wall clock at the loop's second 0: 15 June 2025, 15:06:40 UTC."""
+from loadtests.cluster.loop import SimLoop
+from services.runtime.log import Log
+from services.runtime.serve import Process, running
 
 
-def run(main: Coroutine[Any, Any, T]) -> T:
-    """To its end, in memory and in virtual time, with the same chance each time."""
-    with _always_the_same(), asyncio.Runner(loop_factory=MemoryLoop) as runner:
-        return runner.run(main)
+def sim_loop() -> SimLoop:
+    """The running one."""
+    loop = asyncio.get_running_loop()
+    assert isinstance(loop, SimLoop)
+    return loop
 
 
-@contextmanager
-def _always_the_same() -> Iterator[None]:
-    """What services take from the system, given: ports, chance, ids, the wall clock, and where logs go."""
-    ports = itertools.count(FIRST_PORT)
-    token_hex = SimpleNamespace(token_hex=lambda size: "0" * 2 * size)
-    wall = SimpleNamespace(time=_wall_s, time_ns=lambda: int(_wall_s() * 1e9))
-
-    def bind(host: str, port: int, variable: str) -> Address:
-        return Address(host, port or next(ports))
-
-    with ExitStack() as stack:
-        for module, name, given in (
-            (serve, "_bind", bind),
-            (serve, "formatdate", lambda usegmt: formatdate(_wall_s(), usegmt=usegmt)),
-            (service, "secrets", token_hex),
-            (connection, "secrets", token_hex),
-            (clock, "time", wall),
-            (log, "time", wall),
-            (log, "sys", SimpleNamespace(stdout=SimpleNamespace(buffer=io.BytesIO()), stderr=io.StringIO())),
-            (router, "Random", _seeded),
-            *((module, "random", SimpleNamespace(Random=_seeded)) for module in (governor, retrieval)),
-        ):
-            stack.enter_context(mock.patch.object(module, name, given))
-        yield
+def given(name: str, level: str = "ERROR") -> dict[str, Any]:
+    """What `app.build` of a service takes beside its settings: chance that is the same each time, and a quiet log."""
+    return {"rng": Random(1), "log": quiet(name, level)}
 
 
-def _seeded(*_: object) -> random.Random:
-    return random.Random(1)
+def quiet(name: str, level: str = "ERROR") -> Log:
+    """A log that nobody reads, and that needs no thread."""
+    return Log(name, level, stream=io.BytesIO(), clock=sim_loop().unix_time, threaded=False)
 
 
-def _wall_s() -> float:
-    """The wall clock goes as the loop does; where none runs it stands."""
-    try:
-        return BEGAN_S + asyncio.get_running_loop().time()
-    except RuntimeError:
-        return BEGAN_S
+def within(process: Process) -> AbstractAsyncContextManager[Process]:
+    """Run it here."""
+    loop = sim_loop()
+    return running(process, bind=lambda host, port, variable: loop.network.bind(loop, host, port, variable))  # type: ignore[arg-type, return-value]  # all that is asked of a socket

@@ -7,7 +7,7 @@ import asyncio
 from services.core.outcome import Outcome
 from services.runtime.errors import Refused
 from services.runtime.http import Exchange
-from services.runtime.serve import running
+from tests.oracles.within import within
 from tests.oracles.wire.transcript import Transcript, connect
 from tests.runtime.corpus import CASES, LIMITS, get, post
 from tests.runtime.rig import build, tight
@@ -53,7 +53,7 @@ ROUTES = {
 async def corpus() -> str:
     """Requests as bytes: valid, doubtful and hostile, each on a connection of its own."""
     told = Transcript("The edge: valid, doubtful and hostile requests")
-    async with running(build(ROUTES, limits=LIMITS, eager=["/echo", "/full"])) as process:
+    async with within(build(ROUTES, limits=LIMITS, eager=["/echo", "/full"])) as process:
         for name, case in CASES.items():
             await told.say(name, process.bound_port, case.data, within_s=0.09)
         await told.say("a handler that fails", process.bound_port, get(b"/broken"))
@@ -65,7 +65,7 @@ async def bounds() -> str:
     """Too slow, too many, too much."""
     told = Transcript("The edge: timers and bounds")
     limits = tight(headers_s=10.0, body_s=30.0, write_stall_s=10.0, connections=4, incoming_bytes=4096, body_bytes=4000)
-    async with running(build(ROUTES, limits=limits, idle_timeout_s=75.0)) as process:
+    async with within(build(ROUTES, limits=limits, idle_timeout_s=75.0)) as process:
         port = process.bound_port
         await told.say("a connection that says nothing", port, within_s=20.0)
         await told.say("headers that stop", port, get(b"/echo")[:-2], within_s=20.0)

@@ -15,7 +15,8 @@ from services.router.config import RouterSettings
 from services.router.deciding.dispatcher import Dispatcher
 from services.runtime.errors import BadInput
 from services.runtime.http import Exchange, Handler
-from services.runtime.serve import Process, running
+from services.runtime.serve import Process
+from tests.oracles.within import given, within
 from tests.oracles.wire.transcript import Transcript, post
 from tests.router.rig import FakeRetrieval, FakeWorker
 from tests.runtime.rig import build
@@ -94,17 +95,16 @@ async def standing(
     async with AsyncExitStack() as stack:
         for part in [*workers, *([retrieval] if retrieval else [])]:
             process = build(part.routes(), drain_timeout_s=0.2)
-            await stack.enter_async_context(running(process))
+            await stack.enter_async_context(within(process))
             part.port = process.bound_port
         chosen = {
             "workers": ",".join(f"http://127.0.0.1:{worker.port}" for worker in workers) or "http://127.0.0.1:1",
             "retrieval_url": f"http://127.0.0.1:{retrieval.port if retrieval else 1}",
-            "log_level": "ERROR",
             "drain_timeout_s": 0.5,
             **settings,
         }
         router, dispatcher = _built(RouterSettings(_env_file=None, router_port=0, metrics_port=0, **chosen))
-        await stack.enter_async_context(running(router))
+        await stack.enter_async_context(within(router))
         yield Stand(told, router, dispatcher, list(workers))
 
 
@@ -118,4 +118,4 @@ def _built(settings: RouterSettings) -> tuple[Process, Dispatcher]:
         return made[0]
 
     with mock.patch.object(app, "Dispatcher", kept):
-        return app.build(settings), made[0]
+        return app.build(settings, **given("router")), made[0]

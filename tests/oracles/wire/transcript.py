@@ -25,11 +25,11 @@ from dataclasses import dataclass, field
 from email.utils import formatdate
 from typing import Any
 
-from tests.oracles.within import BEGAN_S
+from loadtests.cluster.loop import EPOCH_S
 
 LONG_BYTES = 3000
 REPEATED = re.compile(r"(.)\1{40,}")
-IDS = re.compile(rb"\b0{12}-[0-9a-f]{1,4}\b|\b0{16}\b")
+ID = re.compile(rb"\r\nx-request-id: ([0-9a-f]{12}-[0-9a-f]{1,4}|[0-9a-f]{16})\r\n")
 LINES = re.compile(rb"[^\n]*\n|[^\n]+\Z")
 WITHIN_S = 2.0
 """How long an answer is waited for, in virtual seconds, where nothing else is said."""
@@ -99,7 +99,7 @@ class Transcript:
             if at - began - told_s >= 0.1:
                 told_s = at - began
                 self.lines.append(f"(after {told_s:.1f} s)")
-            self.lines += [f"< {line}".rstrip(" ") for line in written(masked(data, at))]
+            self.lines += [f"< {line}".rstrip(" ") for line in written(masked(data, int(EPOCH_S + at)))]
         if client.closed_at is not None:
             late_s = client.closed_at - began
             self.lines.append(f"(closed after {late_s:.1f} s)" if late_s - told_s >= 0.1 else "(closed)")
@@ -121,13 +121,15 @@ def _joined(heard: list[tuple[float, bytes]]) -> Iterator[tuple[float, bytes]]:
         yield at, together
 
 
-def masked(data: bytes, now: float) -> bytes:
-    """Without what depends on how many exchanges were made before, and when. `now`: the loop's time."""
-    for second in range(int(BEGAN_S + now) - 1, int(BEGAN_S + now) + 1):
+def masked(data: bytes, now: int) -> bytes:
+    """Without what depends on how many exchanges were made before, and when. `now`: seconds since the epoch."""
+    for second in (now - 1, now):
         date = formatdate(second, usegmt=True).encode()
         data = data.replace(b"\r\ndate: %b\r\n" % date, b"\r\ndate: <date>\r\n")
         data = data.replace(b'"created":%d' % second, b'"created":<created>')
-    return IDS.sub(b"<id>", data)
+    for id in ID.findall(data):
+        data = data.replace(id, b"<id>")
+    return data
 
 
 def written(data: bytes) -> list[str]:
