@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -50,7 +51,7 @@ async def admission() -> str:
         await stand.on_every_route("the rate is used up", headers=CALLER)
     async with standing(told, FakeWorker(hang, **one)) as stand, _occupied(stand):
         await stand.on_every_route("no slot, and no wait", headers={**CALLER, "prefer": "wait=0"})
-        await stand.on_every_route("no slot in the wait that was asked for", headers={**CALLER, "prefer": "wait=1"})
+        await stand.on_every_route("no slot in the wait that was asked for", headers={**CALLER, "prefer": "wait=1"}, within_s=2)
     slow = FakeWorker(hang, slots=1, step_ms=100, prefill_ms_per_token=1)
     async with standing(told, slow) as stand, _occupied(stand, max_tokens=256):
         tight = {**CALLER, "x_weir_deadline_ms": "2000"}
@@ -64,7 +65,7 @@ async def admission() -> str:
         await stand.on_every_route("the tenant's queue stands", headers=CALLER)
     async with standing(told, FakeWorker(hang, **one)) as stand, _occupied(stand, max_tokens=1):
         few, tight = {"max_tokens": 1}, {**CALLER, "x_weir_deadline_ms": "200"}
-        await stand.on_every_route("the deadline passes in line", headers=tight, fields=few)
+        await stand.on_every_route("the deadline passes in line", headers=tight, fields=few, within_s=1)
         soon = post(CHAT, {**TEXTS[CHAT], "stream": True}, x_weir_ttft_ms="100", x_tenant="impatient")
         await stand.say("the time of the first token passes in line", soon)
     return told.text
@@ -77,7 +78,7 @@ async def working() -> str:
         await stand.on_every_route("no worker is alive", headers=CALLER)
     many = {"slots": 8}
     async with standing(told, FakeWorker(hang, **many)) as stand:
-        await stand.on_every_route("the deadline passes", headers={**CALLER, "x_weir_deadline_ms": "150"})
+        await stand.on_every_route("the deadline passes", headers={**CALLER, "x_weir_deadline_ms": "150"}, within_s=1)
         for route, body in TEXTS.items():
             soon = post(route, {**body, "stream": True}, x_weir_ttft_ms="100")
             await stand.say(f"the first token does not come: {route}, streamed", soon)
@@ -169,12 +170,9 @@ async def wrong() -> str:
             {"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": "x"}]}]},
             {"n": 2}, {"temperature": 3}, {"top_p": 0}, {"stop": ["a"] * 5}, {"logprobs": True}, {"tools": []},
         ):  # fmt: skip
-            (name,) = fields
-            await stand.say(f"a chat with a wrong {name}", post(CHAT, {**TEXTS[CHAT], **fields}))
+            await stand.say(f"a chat with {json.dumps(fields)}", post(CHAT, {**TEXTS[CHAT], **fields}))
         for fields in ({"prompt": ""}, {"prompt": ["a", "b"]}, {"prompt": 3}, {"echo": True}, {"best_of": 2}):
-            (name,) = fields
-            await stand.say(f"a text with a wrong {name}", post("/v1/completions", {"prompt": "hi", **fields}))
+            await stand.say(f"a text with {json.dumps(fields)}", post("/v1/completions", {"prompt": "hi", **fields}))
         for fields in ({"query": " "}, {"query": ""}, {"top_k": 0}, {"top_k": 21}, {"cache_ttl_s": -1}):
-            (name,) = fields
-            await stand.say(f"a question with a wrong {name}", post("/ask", {"query": "hi", **fields}))
+            await stand.say(f"a question with {json.dumps(fields)}", post("/ask", {"query": "hi", **fields}))
     return told.text

@@ -63,15 +63,15 @@ class Stand:
     def port(self) -> int:
         return self.process.bound_port
 
-    async def say(self, name: str, *pieces: bytes | float, within_s: float = 2.0) -> bytes:
+    async def say(self, name: str, *pieces: bytes | float, within_s: float = 2.0, page: bool = False) -> bytes:
         """On its public port."""
-        return await self.told.say(name, self.port, *pieces, within_s=within_s)
+        return await self.told.say(name, self.port, *pieces, within_s=within_s, page=page)
 
-    async def admin(self, name: str, *pieces: bytes | float) -> bytes:
+    async def admin(self, name: str, *pieces: bytes | float, within_s: float = 2.0, page: bool = False) -> bytes:
         """On its other one."""
-        return await self.told.say(name, self.process.bound_metrics_port, *pieces)
+        return await self.told.say(name, self.process.bound_metrics_port, *pieces, within_s=within_s, page=page)
 
-    async def on_every_route(self, name: str, *, within_s: float = 2.0, headers: dict[str, str] | None = None,
+    async def on_every_route(self, name: str, *, within_s: float = 0.05, headers: dict[str, str] | None = None,
                              fields: dict[str, Any] | None = None) -> None:  # fmt: skip
         """The same wish for text, on each route that makes text, plain and streamed."""
         for route, body in TEXTS.items():

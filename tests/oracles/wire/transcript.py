@@ -27,7 +27,8 @@ from typing import Any
 
 from loadtests.cluster.loop import EPOCH_S
 
-LONG_BYTES = 3000
+LONG_BYTES = 8000
+TAG = re.compile(rb"(if-none-match: )\"[0-9a-f]{20}")
 REPEATED = re.compile(r"(.)\1{40,}")
 ID = re.compile(rb"\r\nx-request-id: ([0-9a-f]{12}-[0-9a-f]{1,4}|[0-9a-f]{16})\r\n")
 LINES = re.compile(rb"[^\n]*\n|[^\n]+\Z")
@@ -70,13 +71,18 @@ class Transcript:
     def text(self) -> str:
         return "\n".join([f"# {self.title}", *self.lines]) + "\n"
 
-    async def say(self, name: str, port: int, *pieces: bytes | float, within_s: float = WITHIN_S) -> bytes:
-        """Send these over a connection of its own, in order; a number is a pause in seconds. Returns what came."""
+    async def say(
+        self, name: str, port: int, *pieces: bytes | float, within_s: float = WITHIN_S, page: bool = False
+    ) -> bytes:
+        """Send these over a connection of its own, in order; a number is a pause in seconds. Returns what came.
+
+        `page`: what comes is a page or a file, whose text is not what this is about.
+        """
         self.lines += ["", f"=== {name}"]
         client = await connect(port)
         for piece in pieces:
             await self._next(client, piece)
-        await self.listen(client, within_s)
+        await self.listen(client, within_s, page=page)
         client.transport.abort()
         return b"".join(data for _, data in client.heard)
 
@@ -85,11 +91,11 @@ class Transcript:
             self.lines.append(f"(a pause of {piece:g} s)")
             await asyncio.sleep(piece)
             return
-        self.lines += [f"> {line}".rstrip(" ") for line in written(piece)]
+        self.lines += [f"> {line}".rstrip(" ") for line in written(TAG.sub(rb"\1<of the page>", piece))]
         client.transport.write(piece)
         await asyncio.sleep(0)
 
-    async def listen(self, client: Client, within_s: float = WITHIN_S) -> None:
+    async def listen(self, client: Client, within_s: float = WITHIN_S, *, page: bool = False) -> None:
         """Write down what comes in so many seconds."""
         now = asyncio.get_running_loop().time
         began, had = now(), len(client.heard)
@@ -99,7 +105,8 @@ class Transcript:
             if at - began - told_s >= 0.1:
                 told_s = at - began
                 self.lines.append(f"(after {told_s:.1f} s)")
-            self.lines += [f"< {line}".rstrip(" ") for line in written(masked(data, int(EPOCH_S + at)))]
+            shown = masked(data, int(EPOCH_S + at))
+            self.lines += [f"< {line}".rstrip(" ") for line in written(without_text(shown) if page else shown)]
         if client.closed_at is not None:
             late_s = client.closed_at - began
             self.lines.append(f"(closed after {late_s:.1f} s)" if late_s - told_s >= 0.1 else "(closed)")
@@ -130,6 +137,14 @@ def masked(data: bytes, now: int) -> bytes:
     for id in ID.findall(data):
         data = data.replace(id, b"<id>")
     return data
+
+
+def without_text(data: bytes) -> bytes:
+    """Without a page's body, and what is derived from it."""
+    head, end, body = data.partition(b"\r\n\r\n")
+    for header in (rb"(\r\ncontent-length: )\d+", rb"(\r\netag: )\"[0-9a-f]{20}", rb"(sha256-)[A-Za-z0-9+/=]+"):
+        head = re.sub(header, rb"\1<of the page>", head)
+    return head + end + (b"<the page>" if body else b"")
 
 
 def written(data: bytes) -> list[str]:
