@@ -1,8 +1,8 @@
 """A router, its worker and its clients in one loop in memory, and the router's bytecodes counted, to the last one.
 
 As `bench.steps.counted`, but on a virtual clock and without sockets: no read is cut, no second passes by chance, and
-all that the router takes from the system is given. So two counts of the same code are equal. They are a little below
-those of bench.steps: no timer of the router's own falls among the requests.
+all that the router takes from the system is given. So two counts of the same code are equal, on every machine with the
+same Python.
 
 Run: python -m tests.oracles.counting      prints the steps a request of each kind takes, by file, as JSON
 """
@@ -10,11 +10,13 @@ Run: python -m tests.oracles.counting      prints the steps a request of each ki
 from __future__ import annotations
 
 import asyncio
+import io
 import json
 import sys
 import tempfile
 from collections import Counter
 from pathlib import Path
+from random import Random
 from typing import Any
 
 from bench.client import Connection, Tally, connect, post
@@ -25,7 +27,8 @@ from bench.stub import Stub
 from loadtests.cluster.loop import run
 from services.router import app
 from services.router.config import RouterSettings
-from tests.oracles.within import given, within
+from services.runtime.log import Log
+from tests.oracles.within import sim_loop, within
 
 STUB_PORT = 7000
 REQUESTS = 160
@@ -53,7 +56,8 @@ async def counted(kind: str, folder: Path) -> Counter[str]:
         _env_file=None, router_port=0, metrics_port=0, workers_file=workers, retrieval_url="http://127.0.0.1:1",
         probe_interval_s=60, drain_timeout_s=0.1, **full,
     )  # fmt: skip
-    async with within(app.build(settings, **given("router", "INFO"))) as process:
+    log = Log("router", stream=io.BytesIO(), clock=sim_loop().unix_time)  # with its thread, as in production
+    async with within(app.build(settings, rng=Random(1), log=log)) as process:
         return await _count(process.bound_port, kind)
 
 

@@ -66,11 +66,12 @@ class Short:
 
     rates: Mapping[str, float]
     sets: tuple[str, ...] = ()
+    offers: int = OFFERS
 
 
 SHORTENED: dict[str, Short] = {
     **{name: Short(rates, FOUR_SLOTS) for name, rates in STEADY.items()},
-    **{name: Short(rates) for name, rates in STEPPED.items()},
+    **{name: Short(rates, offers=OFFERS // 2) for name, rates in STEPPED.items()},
     "burst": Short(
         {"tenant": 37.5}, (*FOUR_SLOTS, "tenants.tenant.arrivals.phases=[{from_s: 2, until_s: 3, times: 13.3333}]")
     ),
@@ -138,4 +139,4 @@ def plays(name: str) -> Iterator[Play]:
 def _offers(name: str, policy: str, seed: int) -> int:
     if not policy.startswith("weir") or seed != SEEDS[0]:
         return OFFERS_OF_OTHERS
-    return OFFERS_OF_A_MINUTE if name.endswith(FOR_A_MINUTE) else OFFERS
+    return OFFERS_OF_A_MINUTE if name.endswith(FOR_A_MINUTE) else SHORTENED[name].offers

@@ -24,14 +24,14 @@ def sim_loop() -> SimLoop:
     return loop
 
 
-def given(name: str, level: str = "ERROR") -> dict[str, Any]:
+def given(name: str) -> dict[str, Any]:
     """What `app.build` of a service takes beside its settings: chance that is the same each time, and a quiet log."""
-    return {"rng": Random(1), "log": quiet(name, level)}
+    return {"rng": Random(1), "log": quiet(name)}
 
 
-def quiet(name: str, level: str = "ERROR") -> Log:
+def quiet(name: str) -> Log:
     """A log that nobody reads, and that needs no thread."""
-    return Log(name, level, stream=io.BytesIO(), clock=sim_loop().unix_time, threaded=False)
+    return Log(name, "ERROR", stream=io.BytesIO(), clock=sim_loop().unix_time, threaded=False)
 
 
 def within(process: Process) -> AbstractAsyncContextManager[Process]:

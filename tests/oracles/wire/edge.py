@@ -7,8 +7,8 @@ import asyncio
 from services.core.outcome import Outcome
 from services.runtime.errors import Refused
 from services.runtime.http import Exchange
-from tests.oracles.within import within
 from tests.oracles.wire.transcript import Transcript, connect
+from tests.oracles.within import within
 from tests.runtime.corpus import CASES, LIMITS, get, post
 from tests.runtime.rig import build, tight
 

@@ -104,4 +104,7 @@ async def operator() -> str:
         await stand.say("after the drain", post(CHAT, TEXTS[CHAT], **_key("nightly")))
         for guess in range(11):
             await say(f"guess {guess + 2}", get("/admin/state", authorization=f"Bearer wrong-{guess}"), within_s=0.01)
+    anywhere = {"metrics_host": "0.0.0.0", "inner_network": True}
+    async with standing(told, FakeWorker(answer), **anywhere) as stand:
+        await stand.admin("beyond loopback, without a token", get("/admin/state", host="router"))
     return told.text

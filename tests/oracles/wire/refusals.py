@@ -46,12 +46,18 @@ async def admission() -> str:
     small = standing(told, FakeWorker(hang, **one), max_queue_bytes=1024)
     async with small as stand, _occupied(stand):
         await stand.on_every_route("the tenant's bytes are used up", headers=CALLER, fields={"user": "x" * 300})
+    async with standing(told, FakeWorker(hang, **one), max_queue_bytes=1024) as stand, _occupied(stand):
+        for tenant in ("one", "two", "three", "four"):
+            await _hold(stand, tenant, user="x" * 180)
+        await stand.on_every_route("the router's bytes are used up", headers=CALLER)
     async with standing(told, FakeWorker(answer), lab_tenant_rps=0.2) as stand:
         await stand.say("the one that the rate allows", post(CHAT, TEXTS[CHAT], **CALLER))
         await stand.on_every_route("the rate is used up", headers=CALLER)
     async with standing(told, FakeWorker(hang, **one)) as stand, _occupied(stand):
         await stand.on_every_route("no slot, and no wait", headers={**CALLER, "prefer": "wait=0"})
-        await stand.on_every_route("no slot in the wait that was asked for", headers={**CALLER, "prefer": "wait=1"}, within_s=2)
+        await stand.on_every_route(
+            "no slot in the wait that was asked for", headers={**CALLER, "prefer": "wait=1"}, within_s=2
+        )
     slow = FakeWorker(hang, slots=1, step_ms=100, prefill_ms_per_token=1)
     async with standing(told, slow) as stand, _occupied(stand, max_tokens=256):
         tight = {**CALLER, "x_weir_deadline_ms": "2000"}
@@ -87,11 +93,15 @@ async def working() -> str:
     for route, body in TEXTS.items():
         for stream in (False, True):
             async with standing(told, *(FakeWorker(refuse, **many) for _ in range(2))) as stand:
-                await stand.say(f"workers refuse: {route}{', streamed' * stream}", post(route, {**body, "stream": stream}))
+                await stand.say(
+                    f"workers refuse: {route}{', streamed' * stream}", post(route, {**body, "stream": stream})
+                )
     for route, body in TEXTS.items():
         for stream in (False, True):
             async with standing(told, FakeWorker(cut_after(0)), FakeWorker(cut_after(0))) as stand:
-                await stand.say(f"two workers die of it: {route}{', streamed' * stream}", post(route, {**body, "stream": stream}))
+                await stand.say(
+                    f"two workers die of it: {route}{', streamed' * stream}", post(route, {**body, "stream": stream})
+                )
     async with standing(told, FakeWorker(then(cut_after(2), answer)), FakeWorker(answer)) as stand:
         for route, body in TEXTS.items():
             stand.workers[0].script = stand.workers[1].script = cut_after(2)
@@ -133,6 +143,11 @@ BAD_BODIES: dict[str, bytes] = {
     "a key twice": b'{"messages":[],"messages":[]}',
     "too deep": b"[" * 2000,
     "a number without end": b'{"max_tokens":' + b"9" * 400 + b"}",
+    "no number": b'{"temperature":NaN}',
+    "a number beyond all": b'{"temperature":1e999}',
+    "a byte-order mark": b"\xef\xbb\xbf{}",
+    "half a character": b'{"model":"\\ud800"}',
+    "half a character in a key": b'{"\\ud800":1}',
 }
 BAD_FIELDS: dict[str, dict[str, Any]] = {
     "no such model": {"model": "gpt-9"},

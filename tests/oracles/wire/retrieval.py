@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from contextlib import ExitStack, asynccontextmanager
 from dataclasses import dataclass, field
@@ -21,11 +22,12 @@ from services.retrieval.pool import Busy, Down
 from services.retrieval.preparing import Prepared
 from services.retrieval.writing import Quota, QuotaExceeded, Used
 from services.runtime.serve import Process
+from tests.oracles.wire.transcript import Transcript, connect, get, post, request
 from tests.oracles.within import given, within
-from tests.oracles.wire.transcript import Transcript, get, post, request
 from tests.retrieval.fakes import FakeCache, FakeEmbedder, FakeStore
 
 OURS = {"x_tenant": "demo"}
+SLOW_S = 20.0
 
 
 @dataclass
@@ -119,6 +121,8 @@ async def _nothing() -> None:
 
 
 async def _prepared(model: Path, ask: Ask) -> Prepared:
+    if ask.data == b"slow":
+        await asyncio.sleep(SLOW_S)
     if b"%PDF" in ask.data:
         raise Unreadable("is no PDF that can be read")
     return Prepared("Weir", "", ask.data.decode().split("\n\n"))
@@ -210,6 +214,18 @@ async def documents() -> str:
         await say("without a tenant", get("/documents"))
         await say("a page of nothing", get("/documents?limit=0", **OURS))
         await say("a page by nonsense", get("/documents?limt=1", **OURS))
+        await say("a parameter twice", get("/documents?limit=1&limit=2", **OURS))
+        await say("a query that is none", get("/documents?after=%ff", **OURS))
+        await say("a query with NUL", get("/documents?after=%00", **OURS))
+        await put("an id that is too long", "x" * 1025, {"text": "a"})
+        await put("a text of another kind", "c", {"text": "a", "media_type": "application/pdf"})
+        slow = [await connect(parts.process.bound_port) for _ in range(2)]
+        for client, tenant in zip(slow, ("demo", "acme"), strict=True):
+            client.transport.write(request("PUT", "/documents/slow", {"text": "slow"}, x_tenant=tenant))
+        await asyncio.sleep(0.01)
+        await put("another while one is written", "c", {"text": "a"})
+        await put("another while two are written", "c", {"text": "a"}, x_tenant="third")
+        await asyncio.sleep(SLOW_S)
         await say("one is removed", request("DELETE", "/documents/b", **OURS))
         await say("one that is not there", request("DELETE", "/documents/b", **OURS))
         await put("neither text nor content", "c", {})

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
+
 from tests.oracles.wire.stand import TEXTS, Library, standing
-from tests.oracles.wire.transcript import Transcript, get, post, request
+from tests.oracles.wire.transcript import Transcript, connect, get, post, request
 from tests.router.rig import FakeWorker, answer, passage
 
 
@@ -20,8 +22,12 @@ async def answers() -> str:
         await stand.say("a text, streamed, with its usage", post(text[0], {**text[1], **usage}))
         await stand.say("a chat by the model's name", post(chat[0], {**chat[1], "model": "fake"}))
         await stand.say("a chat with every field", post(chat[0], {
-            "messages": [{"role": "system", "content": "short"}, {"role": "user", "content": [{"type": "text", "text": "hi"}]}],
-            "max_completion_tokens": 5, "temperature": 0.5, "top_p": 0.9, "n": 1, "stop": ["."], "seed": 7, "tenant": "acme",
+            "messages": [
+                {"role": "system", "content": "short"},
+                {"role": "user", "content": [{"type": "text", "text": "hi"}]},
+            ],
+            "max_completion_tokens": 5, "temperature": 0.5, "top_p": 0.9, "n": 1, "stop": ["."], "seed": 7,
+            "tenant": "acme",
         }))  # fmt: skip
         wishes = {"x_weir_deadline_ms": "5000", "x_weir_ttft_ms": "900", "prefer": "wait=2", "x_tenant": "acme"}
         await stand.say("a chat with wishes", post(chat[0], chat[1], **wishes))
@@ -110,6 +116,12 @@ async def console() -> str:
         await say("the policy, changed by another site", post(
             "/console/policy", {}, x_weir_console="1", origin="http://evil.example"))  # fmt: skip
         await say("a storm where there is no bench", get("/console/storm"))
+        viewers = [await connect(stand.port) for _ in range(65)]
+        for viewer in viewers:
+            viewer.transport.write(get("/console/events"))
+        await asyncio.sleep(0.01)
+        told.lines += ["", "=== one viewer too many"]
+        await told.listen(viewers[-1], 0.01)
     async with standing(told, FakeWorker(answer), storm_url="http://127.0.0.1:1") as stand:
         await stand.say("a storm whose bench is gone", get("/console/storm"))
     return told.text

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +14,8 @@ from services.lab.storm.config import StormSettings
 from services.worker import app as worker
 from services.worker.config import WorkerSettings
 from tests.governor.talk import chunk, frame, manifest, ping, upload
-from tests.oracles.within import given, within
 from tests.oracles.wire.transcript import Transcript, connect, get, post, request
+from tests.oracles.within import given, within
 
 BARE: dict[str, Any] = {"_env_file": None, "log_level": "ERROR", "metrics_port": 0}
 ASKED = {"id": "r-1", "tenant": "demo", "deadline_ms": 5000, "max_tokens": 4, "prompt": "one two three"}
@@ -52,6 +53,7 @@ async def worker_routes() -> str:
         runs = await _begin(port, {**ASKED, "id": "runs", "max_tokens": 500, "deadline_ms": 60_000, "ignore_eos": True})
         waits = await _begin(port, {**ASKED, "id": "waits", "max_tokens": 500, "deadline_ms": 60_000})
         await say("one too many", post("/generate", {**ASKED, "id": "third"}), within_s=0.05)
+        await say("an id that is here already", post("/generate", {**ASKED, "id": "runs"}), within_s=0.05)
         await say("one that waits is cancelled", post("/cancel/waits", b""), within_s=0.05)
         await _heard(told, "what it was told", waits)
         await say("one that runs is cancelled", post("/cancel/runs", b""), within_s=0.05)
@@ -129,7 +131,8 @@ async def governor_lines() -> str:
         await asyncio.sleep(1)
         for name, line in {
             "no JSON": b"hello\n", "no object": b"[]\n", "an empty line": b"\n", "no version": b'{"verb":"ping"}\n',
-            "another version": frame(verb="ping", job="J", seq=1, v=1), "another verb": frame(verb="sing", job="J", seq=1),
+            "another version": frame(verb="ping", job="J", seq=1, v=1),
+            "another verb": frame(verb="sing", job="J", seq=1),
             "no job": frame(verb="ping", seq=1), "nothing shared": frame(verb="share", job="J", seq=1),
             "a manifest that is none": frame(verb="share", job="J", seq=1, payload_manifest={"payload_id": "P"}),
             "a digest that is none": frame(verb="share", job="J", seq=1, payload_manifest=manifest(b"hi", sha256="x")),
@@ -140,8 +143,10 @@ async def governor_lines() -> str:
         told_in = frame(verb="share", job="J", seq=1, payload_manifest=manifest(b"hello", chunk_bytes=8))
         await say("a chunk with another digest", told_in, frame(
             verb="share", job="J", seq=2, payload_chunk=chunk(b"hallo", 0, sha256="0" * 64)))  # fmt: skip
-        await say("jobs too many", *[frame(
-            verb="share", job=f"J_{number}", seq=1, payload_manifest=manifest(b"hello")) for number in range(6)])  # fmt: skip
+        many = [
+            frame(verb="share", job=f"J_{number}", seq=1, payload_manifest=manifest(b"hello")) for number in range(6)
+        ]
+        await say("jobs too many", *many)
         await say("a client that says nothing", within_s=20.0)
         for path in sorted(CORPUS.glob("*.bin")):
             await say(f"the corpus: {path.stem}", path.read_bytes(), within_s=0.3)
@@ -149,6 +154,52 @@ async def governor_lines() -> str:
         await told.say("nothing", process.bound_metrics_port, get("/nothing"))
         process.listener.announce()
         await say("a ping before it leaves", ping())
+        runs = await connect(port)
+        runs.transport.write(b"".join(upload(b"last")))
+        half = await connect(port)
+        half.transport.write(upload(b"half of it")[0])
+        await asyncio.sleep(0.01)
+        process.drain.begin()
+        closing = asyncio.ensure_future(process.listener.close(1.0))
+        for name, client in {"one that waits when it leaves": half, "one that runs when it leaves": runs}.items():
+            told.lines += ["", f"=== {name}"]
+            await told.listen(client, 0.5)
+        await closing
+    return told.text
+
+
+async def governor_bounds() -> str:
+    """Tokens, a backend that fails, bytes and connections too many, and a client that sends no more."""
+    told = Transcript("The governor: tokens and bounds")
+    settings = GovernorSettings(
+        **BARE, governor_port=0, governor_upstream_url="http://127.0.0.1:1/v1/completions", max_connections=2,
+        max_source_share=1, governor_tokens="a-token-of-the-oracle", governor_connection_bytes=70_000_000,
+        governor_total_bytes=70_000_000,
+    )  # fmt: skip
+    token = {"auth": "a-token-of-the-oracle"}
+
+    def shown(*frames: bytes) -> bytes:
+        return b"".join(json.dumps({**json.loads(each), **token}).encode() + b"\n" for each in frames)
+
+    async with within(governor.build(settings, **given("governor"))) as process:
+        port = process.bound_port
+        await told.say("no token", port, *upload(b"hello"))
+        await told.say("a wrong token", port, frame(verb="ping", job="J", seq=1, auth="wrong"))
+        await told.say("the token", port, shown(ping()))
+        await told.say("the backend is gone", port, shown(*upload(b"hello")))
+        large = [frame(verb="share", job=f"J_{number}", seq=1, payload_manifest=manifest(
+            b"", total_bytes=60_000_000, chunk_bytes=60_000_000, chunks=1)) for number in range(2)]  # fmt: skip
+        await told.say("more bytes than may be held", port, shown(*large))
+        half, name = shown(*upload(b"hello")), "a client that sends no more, while its job runs"
+        told.lines += ["", f"=== {name}"]
+        client = await connect(port)
+        client.transport.write(half)
+        client.transport.write_eof()
+        await told.listen(client, 1.0)
+        others = [await connect(port) for _ in range(2)]
+        await told.say("one connection too many", port)
+        for other in others:
+            other.transport.abort()
     return told.text
 
 

@@ -16,11 +16,10 @@ from services.router.deciding.dispatcher import Dispatcher
 from services.runtime.errors import BadInput
 from services.runtime.http import Exchange, Handler
 from services.runtime.serve import Process
-from tests.oracles.within import given, within
 from tests.oracles.wire.transcript import Transcript, post
+from tests.oracles.within import given, within
 from tests.router.rig import FakeRetrieval, FakeWorker
 from tests.runtime.rig import build
-
 
 
 @dataclass

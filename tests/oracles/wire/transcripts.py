@@ -31,6 +31,7 @@ MADE_BY: Mapping[str, Callable[[], Coroutine[Any, Any, str]]] = {
     "retrieval.txt": retrieval.searching,
     "retrieval-documents.txt": retrieval.documents,
     "governor.txt": services.governor_lines,
+    "governor-bounds.txt": services.governor_bounds,
     "storm-bench.txt": services.storm_bench,
 }
 OPENAPI = "openapi.json"

@@ -39,8 +39,9 @@ def _chunk(**fields: Any) -> bytes:
 
 
 USAGE = {"prompt_tokens": 4, "completion_tokens": 2, "total_tokens": 6}
+SAID = {"role": "assistant", "content": "A weir."}
 WHOLE = {"id": "up", "object": "chat.completion", "created": 1, "model": "m", "choices": [
-    {"index": 0, "message": {"role": "assistant", "content": "A weir."}, "finish_reason": "stop"}], "usage": USAGE}  # fmt: skip
+    {"index": 0, "message": SAID, "finish_reason": "stop"}], "usage": USAGE}  # fmt: skip
 OF_TEXT = {"id": "up", "object": "text_completion", "created": 1, "model": "m", "choices": [
     {"index": 0, "text": "A weir.", "finish_reason": "stop"}], "usage": USAGE}  # fmt: skip
 WORDS = (_chunk(delta={"role": "assistant", "content": "A "}), _chunk(delta={"content": "weir."}))
@@ -91,7 +92,9 @@ class _Connection(asyncio.Protocol):
             self._transport.write(self._server.look)
             return
         server = self._server
-        server.said += [f"~> {line}".rstrip(" ") for line in written(asked)] + [f"~< {line}".rstrip(" ") for line in written(server.script)]
+        server.said += [f"~> {line}".rstrip(" ") for line in written(asked)] + [
+            f"~< {line}".rstrip(" ") for line in written(server.script)
+        ]
         self._transport.write(server.script)
         if server.cut:
             self._transport.close()
@@ -130,7 +133,9 @@ async def openai() -> str:
     await loop.create_server(server.connected, "127.0.0.1", PORT)
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "workers.yaml"
-        file.write_text(f"workers: [{{name: up, kind: openai, url: 'http://127.0.0.1:{PORT}/v1', slots: 4, models: [m]}}]")
+        file.write_text(
+            f"workers: [{{name: up, kind: openai, url: 'http://127.0.0.1:{PORT}/v1', slots: 4, models: [m]}}]"
+        )
         for name, (route, fields, script) in OPENAI.items():
             async with standing(told, workers_file=file, default_ttft_ms=1000) as stand:
                 server.script, server.said, server.cut = script, [], "cut" in name
