@@ -93,5 +93,6 @@ def told(name: str, found: list[str], rewrite: str) -> str:
     if not found:
         return ""
     more = [f"... and {len(found) - MOST_FILES} files more"] if len(found) > MOST_FILES else []
-    told = f"{name}: {len(found)} differ from what is pinned. If this is meant: {rewrite}"
+    files = "1 file differs" if len(found) == 1 else f"{len(found)} files differ"
+    told = f"{name}: {files} from what is pinned. If this is meant: {rewrite}"
     return "\n\n".join([*found[:MOST_FILES], *more, told])

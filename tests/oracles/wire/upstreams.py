@@ -67,6 +67,8 @@ class Scripted:
     look: bytes
     script: bytes = b""
     cut: bool = False
+    names: bool = False
+    """Whether an answer names its request, as a worker of Weir's own does."""
     said: list[str] = field(default_factory=list)
 
     def connected(self) -> asyncio.Protocol:
@@ -92,10 +94,12 @@ class _Connection(asyncio.Protocol):
             self._transport.write(self._server.look)
             return
         server = self._server
-        server.said += [f"~> {line}".rstrip(" ") for line in written(asked)] + [
-            f"~< {line}".rstrip(" ") for line in written(server.script)
-        ]
-        self._transport.write(server.script)
+        answer = server.script
+        if server.names and b"\r\nx-request-id: " not in answer:
+            answer = answer.replace(b"\r\n", b"\r\nx-request-id: mine\r\n", 1)
+        server.said += [f"~> {line}".rstrip(" ") for line in written(asked)]
+        server.said += [f"~< {line}".rstrip(" ") for line in written(answer)]
+        self._transport.write(answer)
         if server.cut:
             self._transport.close()
 
@@ -161,7 +165,7 @@ async def weir() -> str:
     """A worker of Weir's own."""
     told = Transcript("The router before a worker of Weir's own")
     loop = asyncio.get_running_loop()
-    server = Scripted(STATUS)
+    server = Scripted(STATUS, names=True)
     await loop.create_server(server.connected, "127.0.0.1", PORT)
     for name, (route, fields, script) in WEIR.items():
         ours = standing(told, workers=f"http://127.0.0.1:{PORT}", internal_token="a-token-of-our-own-services")
@@ -180,7 +184,10 @@ async def retrieval() -> str:
     """Retrieval, as the router asks it; and the prompt that comes of what it finds."""
     told = Transcript("The router before retrieval")
     loop = asyncio.get_running_loop()
-    store, worker = Scripted(_json({"degraded": []}), RETRIEVED), Scripted(STATUS, _fixed(DONE % b'"A weir."'))
+    store, worker = (
+        Scripted(_json({"degraded": []}), RETRIEVED),
+        Scripted(STATUS, _fixed(DONE % b'"A weir."'), names=True),
+    )
     await loop.create_server(store.connected, "127.0.0.1", PORT)
     await loop.create_server(worker.connected, "127.0.0.1", PORT + 1)
     where = {"workers": f"http://127.0.0.1:{PORT + 1}", "retrieval_url": f"http://127.0.0.1:{PORT}"}
@@ -199,6 +206,8 @@ async def retrieval() -> str:
         store.script = _json({"model": "e", "dimensions": 2, "vectors": [[1.0, 0.0]], "tokens": 1})
         await say("vectors", post("/v1/embeddings", {"input": "one"}, x_request_id="mine"))
         store.script = _json({"id": "a/b", "state": "added", "title": "A", "version": 1, "chunks": 1}, "201 Created")
-        await say("a document", request("PUT", "/documents/a%2Fb c", {"text": "A"}, x_request_id="mine"))
+        await say(
+            "a document with a space in its id", request("PUT", "/documents/a%20b", {"text": "A"}, x_request_id="mine")
+        )
         await say("a document by its path", request("PUT", "/documents/a%2Fb", {"text": "A"}, x_request_id="mine"))
     return told.text
