@@ -6,10 +6,11 @@ so without a sample: `tests/stack/test_metrics.py` compares what a working stack
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from prometheus_client import CollectorRegistry
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
@@ -23,6 +24,7 @@ from services.retrieval import app as retrieval
 from services.retrieval.config import RetrievalSettings
 from services.router import app as router
 from services.router.config import RouterSettings
+from services.runtime.otel import Exporting
 from services.runtime.serve import Process
 from services.worker import app as worker
 from services.worker.config import WorkerSettings
@@ -43,12 +45,21 @@ BUILT: Mapping[str, Callable[[], Process]] = {
 
 def texts() -> dict[str, str]:
     """The one file."""
-    return {"metrics.txt": "\n".join(line for name, build in BUILT.items() for line in _service(name, build())) + "\n"}
+    collectors = {name: _collectors(build()) for name, build in BUILT.items()}
+    collectors["every service, with traces"] = _of_traces()
+    return {"metrics.txt": "\n".join(line for name, found in collectors.items() for line in _told(name, found)) + "\n"}
 
 
-def _service(name: str, process: Process) -> Iterator[str]:
+def _of_traces() -> list[Collector]:
+    """What the exporter of traces adds."""
+    exporting = Exporting(InMemorySpanExporter(), {})
+    exporting.close(1.0)
+    return [exporting]
+
+
+def _told(name: str, collectors: Sequence[Collector]) -> Iterator[str]:
     yield f"== {name}"
-    found = {family: text for collector in _collectors(process) for family, text in _families(collector)}
+    found = {family: text for collector in collectors for family, text in _families(collector)}
     for family in sorted(found):
         if not family.startswith(OF_THE_PROCESS):
             yield found[family]
