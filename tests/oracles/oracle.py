@@ -92,7 +92,7 @@ def told(name: str, found: list[str], rewrite: str) -> str:
     """Differences for a reader, and how they are accepted: the first few, and how many more there are."""
     if not found:
         return ""
-    more = [f"... and {len(found) - MOST_FILES} files more"] if len(found) > MOST_FILES else []
-    files = "1 file differs" if len(found) == 1 else f"{len(found)} files differ"
-    told = f"{name}: {files} from what is pinned. If this is meant: {rewrite}"
+    more = [f"... and {len(found) - MOST_FILES} more"] if len(found) > MOST_FILES else []
+    count = "1 difference" if len(found) == 1 else f"{len(found)} differences"
+    told = f"{name}: {count} from what is pinned. If this is meant: {rewrite}"
     return "\n\n".join([*found[:MOST_FILES], *more, told])

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import tempfile
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
 from tests.oracles.wire.stand import TEXTS, Library, Stand, standing
-from tests.oracles.wire.transcript import Transcript, get, post, request
-from tests.router.rig import FakeWorker, answer
+from tests.oracles.wire.transcript import Transcript, connect, get, post, request
+from tests.router.rig import FakeWorker, answer, hang
 
 TENANTS = Path(__file__).parents[3] / "tenants.example.yaml"
 CHAT = "/v1/chat/completions"
@@ -65,6 +66,24 @@ async def tenants() -> str:
         await say("readiness", get("/health/ready"))
         await say("the console is not here", get("/console"))
         await say("any host", get("/v1/models", **{**_key("demo"), "host": "weir.example"}))
+    return told.text
+
+
+async def costs() -> str:
+    """A tenant whose waiting work is bounded by its cost."""
+    told = Transcript("The router with a tenants file: a bound of cost")
+    text = TENANTS.read_text(encoding="utf-8").replace("cost_tokens: 200000", "cost_tokens: 300")
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "tenants.yaml"
+        file.write_text(text, encoding="utf-8")
+        async with standing(told, FakeWorker(hang, slots=1), tenants_file=file, admin_token="x" * 16) as stand:
+            for tenant in ("demo", "acme"):
+                client = await connect(stand.port)
+                client.transport.write(post(CHAT, {**TEXTS[CHAT], "max_tokens": 200}, **_key(tenant)))
+                await asyncio.sleep(0.01)
+            for route, body in TEXTS.items():
+                asked = post(route, {**body, "max_tokens": 200}, **_key("acme"), x_weir_deadline_ms="60000")
+                await stand.say(f"the tenant's cost is used up: {route}", asked, within_s=0.05)
     return told.text
 
 

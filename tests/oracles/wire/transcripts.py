@@ -22,6 +22,7 @@ MADE_BY: Mapping[str, Callable[[], Coroutine[Any, Any, str]]] = {
     "router-draining.txt": refusals.leaving,
     "router-wrong-requests.txt": refusals.wrong,
     "router-with-keys.txt": keyed.tenants,
+    "router-bound-of-cost.txt": keyed.costs,
     "router-admin.txt": keyed.operator,
     "router-to-openai-worker.txt": upstreams.openai,
     "router-to-weir-worker.txt": upstreams.weir,

@@ -6,14 +6,16 @@ Lines that begin with `~>` are what the router sent to them, and `~<` is what it
 from __future__ import annotations
 
 import asyncio
+import errno
 import json
 import tempfile
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 from tests.oracles.wire.stand import TEXTS, standing
-from tests.oracles.wire.transcript import Transcript, post, request, written
+from tests.oracles.wire.transcript import Transcript, connect, post, request, written
 
 CHAT, TEXT, ASK = TEXTS
 PORT = 7001
@@ -173,7 +175,18 @@ async def weir() -> str:
             server.script, server.said = script, []
             await stand.say(name, post(route, {**TEXTS[route], "max_tokens": 8, **fields}, x_request_id="mine"))
             told.lines += server.said
+    async with standing(told, workers=f"http://127.0.0.1:{PORT}", probe_interval_s=60) as stand:
+        await asyncio.sleep(30)  # until the connection of the first look is closed
+        client = await connect(stand.port)
+        with mock.patch.object(loop, "create_connection", _no_socket):
+            told.lines += ["", "=== the system gives the router no socket"]
+            client.transport.write(post(CHAT, TEXTS[CHAT]))
+            await told.listen(client)
     return told.text
+
+
+async def _no_socket(*_: Any, **__: Any) -> Any:
+    raise OSError(errno.EMFILE, "Too many open files")
 
 
 RETRIEVED = _json({"source": "db", "results": [
