@@ -14,7 +14,7 @@ from services.lab.checks import Finding, Level
 from services.retrieval.database import READER, connect
 from services.retrieval.writing import Corpus
 
-pytestmark = pytest.mark.stack
+pytestmark = pytest.mark.sockets
 VECTOR = np.full(384, 0.05, np.float32)
 
 

@@ -20,6 +20,8 @@ from services.lab.status import readiness, services
 from tests.governor.stand import Held, governor, until
 from tests.governor.talk import upload
 
+pytestmark = pytest.mark.sockets
+
 ROOT = Path(__file__).parents[2]
 
 

@@ -44,6 +44,8 @@ from tests.loadtests.openloop.scripted import (
     until_closed,
 )
 
+pytestmark = pytest.mark.sockets
+
 UNHURRIED = {"deadline_ms": 20_000.0}
 HURRIED = {"deadline_ms": 100.0}
 IMPATIENT = {"deadline_ms": 100.0, "patience_ms": 150.0}

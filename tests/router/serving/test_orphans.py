@@ -22,7 +22,7 @@ from tests.router.rig import run as run_bounded
 from tests.router.stepping import Stage
 from tests.runtime.rig import until
 
-pytestmark = pytest.mark.stack
+pytestmark = pytest.mark.sockets
 
 MANY, AT_ONCE = 200, 16
 WAYS = (Way.FIN, Way.RST, Way.HALF)
