@@ -21,9 +21,7 @@ from services.lab.config import METRICS_OFFSET, LabSettings
 from services.lab.ports import Port, free_port, is_free
 from services.lab.replicas import another_way
 
-pytestmark = pytest.mark.sockets
-
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 WITHIN_S = 60.0
 WaitUntil = Callable[..., None]
 
