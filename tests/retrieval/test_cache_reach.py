@@ -16,8 +16,6 @@ from tests.retrieval.cacherig import KEY, SECRET, Rig, rigged, with_redis
 from tests.retrieval.fakes import passage
 from tests.retrieval.modelcache import ModelCache
 
-pytestmark = pytest.mark.stack
-
 FULL, LESS, LEAST = Reach(1.0, 5), Reach(0.5, 5), Reach(0.25, 5)
 
 

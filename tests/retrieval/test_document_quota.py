@@ -173,7 +173,6 @@ async def kept(connection: Any, tenant: str) -> Used:
     return used
 
 
-@pytest.mark.stack
 def test_a_tenant_above_a_lower_quota_may_still_have_less(postgres_url: str) -> None:
     async def scenario(connection: Any, _: Any) -> None:
         for doc_id in ("a", "b", "c"):
@@ -186,7 +185,6 @@ def test_a_tenant_above_a_lower_quota_may_still_have_less(postgres_url: str) -> 
     on_two(postgres_url, scenario)
 
 
-@pytest.mark.stack
 def test_two_writers_at_once_cannot_both_take_the_last_room(postgres_url: str) -> None:
     async def scenario(one: Any, other: Any) -> None:
         writes = (put(one, "ada", "a", ["x"], Quota(1, 100)), put(other, "ada", "b", ["x"], Quota(1, 100)))

@@ -34,7 +34,6 @@ def corpus_version(url: str, tenant: str = "demo") -> int:
     return int(version)
 
 
-@pytest.mark.stack
 def test_a_second_run_embeds_nothing_and_leaves_the_version_alone(postgres_url: str, tmp_path: Path) -> None:
     settings, folder = settings_for(postgres_url), write(tmp_path, guide_md=RIVER, sub__bread_txt=BREAD)
     first = ingested(settings, folder)
@@ -51,7 +50,6 @@ def test_a_second_run_embeds_nothing_and_leaves_the_version_alone(postgres_url: 
     ]
 
 
-@pytest.mark.stack
 def test_what_changed_is_replaced_whole_what_has_gone_is_removed_and_the_version_grows(
     postgres_url: str, tmp_path: Path
 ) -> None:
@@ -67,7 +65,6 @@ def test_what_changed_is_replaced_whole_what_has_gone_is_removed_and_the_version
     assert corpus_version(postgres_url) > before
 
 
-@pytest.mark.stack
 def test_without_prune_what_has_gone_stays(postgres_url: str, tmp_path: Path) -> None:
     settings, folder = settings_for(postgres_url), write(tmp_path, a_md=RIVER, b_md=BREAD)
     ingested(settings, folder)
@@ -75,7 +72,6 @@ def test_without_prune_what_has_gone_stays(postgres_url: str, tmp_path: Path) ->
     assert outcome(ingested(settings, folder, prune=False)) == (0, 0, 1, 0)
 
 
-@pytest.mark.stack
 def test_only_documents_of_the_folder_that_was_named_are_removed(postgres_url: str, tmp_path: Path) -> None:
     settings = settings_for(postgres_url)
     one, two = write(tmp_path / "one", a_md=RIVER), write(tmp_path / "two", b_md=BREAD)
@@ -85,7 +81,6 @@ def test_only_documents_of_the_folder_that_was_named_are_removed(postgres_url: s
     assert query(postgres_url, "SELECT doc_id FROM documents ORDER BY 1") == [("a.md",), ("b.md",)]
 
 
-@pytest.mark.stack
 def test_a_folder_that_is_suddenly_empty_removes_nothing(postgres_url: str, tmp_path: Path) -> None:
     settings, folder = settings_for(postgres_url), write(tmp_path, a_md=RIVER)
     ingested(settings, folder)
@@ -96,7 +91,6 @@ def test_a_folder_that_is_suddenly_empty_removes_nothing(postgres_url: str, tmp_
     assert query(postgres_url, "SELECT count(*) FROM documents") == [(1,)]
 
 
-@pytest.mark.stack
 def test_a_folder_that_has_moved_is_recognised_and_not_embedded_again(postgres_url: str, tmp_path: Path) -> None:
     settings, folder = settings_for(postgres_url), write(tmp_path / "old", a_md=RIVER)
     ingested(settings, folder)
@@ -106,7 +100,6 @@ def test_a_folder_that_has_moved_is_recognised_and_not_embedded_again(postgres_u
     assert query(postgres_url, "SELECT root FROM documents") == [(str(moved),)]
 
 
-@pytest.mark.stack
 def test_bad_files_are_named_skipped_and_do_not_take_the_good_ones_along(postgres_url: str, tmp_path: Path) -> None:
     settings = settings_for(postgres_url, ingest_max_file_bytes=1024)
     folder = write(
@@ -130,7 +123,6 @@ def test_bad_files_are_named_skipped_and_do_not_take_the_good_ones_along(postgre
     }
 
 
-@pytest.mark.stack
 def test_a_document_whose_file_has_become_bad_stays_as_it_was(postgres_url: str, tmp_path: Path) -> None:
     settings, folder = settings_for(postgres_url), write(tmp_path, a_md=RIVER, b_md=BREAD)
     ingested(settings, folder)
@@ -140,7 +132,6 @@ def test_a_document_whose_file_has_become_bad_stays_as_it_was(postgres_url: str,
     assert query(postgres_url, "SELECT count(*) FROM documents") == [(2,)]
 
 
-@pytest.mark.stack
 def test_tenants_have_documents_and_versions_of_their_own(postgres_url: str, tmp_path: Path) -> None:
     settings, folder = settings_for(postgres_url), write(tmp_path, a_md=RIVER)
     ingested(settings, folder, tenant="acme")
@@ -149,14 +140,12 @@ def test_tenants_have_documents_and_versions_of_their_own(postgres_url: str, tmp
     assert corpus_version(postgres_url, "acme") == version
 
 
-@pytest.mark.stack
 def test_other_chunk_sizes_embed_everything_anew(postgres_url: str, tmp_path: Path) -> None:
     folder = write(tmp_path, a_md=RIVER)
     ingested(settings_for(postgres_url), folder)
     assert outcome(ingested(settings_for(postgres_url, chunk_tokens=100), folder)) == (0, 1, 0, 0)
 
 
-@pytest.mark.stack
 def test_a_dry_run_names_what_would_change_and_writes_nothing(postgres_url: str, tmp_path: Path) -> None:
     settings, folder = settings_for(postgres_url), write(tmp_path, a_md=RIVER, b_md=BREAD, c_md=BREAD)
     ingested(settings, folder)
@@ -176,7 +165,6 @@ async def _schema(url: str) -> None:
     (await connect(url, timeout_s=20, application="test")).terminate()
 
 
-@pytest.mark.stack
 def test_vectors_that_do_not_fit_into_the_schema_are_told_before_anything_is_embedded(
     postgres_url: str, tmp_path: Path
 ) -> None:
@@ -190,7 +178,6 @@ def test_vectors_that_do_not_fit_into_the_schema_are_told_before_anything_is_emb
     assert recorder.steps == []
 
 
-@pytest.mark.stack
 def test_progress_only_grows_and_ends_at_its_total(postgres_url: str, tmp_path: Path) -> None:
     recorder = Recorder()
     folder = write(tmp_path, a_md=RIVER, b_txt="\n\n".join([BREAD * 10] * 5), c_md=BREAD)
@@ -202,7 +189,6 @@ def test_progress_only_grows_and_ends_at_its_total(postgres_url: str, tmp_path: 
     assert len(recorder.summaries) == 1
 
 
-@pytest.mark.stack
 def test_two_ingests_of_one_tenant_at_once_are_refused_and_of_two_are_not(postgres_url: str, tmp_path: Path) -> None:
     settings, folder = settings_for(postgres_url), write(tmp_path, a_md=RIVER)
 
@@ -217,7 +203,6 @@ def test_two_ingests_of_one_tenant_at_once_are_refused_and_of_two_are_not(postgr
     asyncio.run(scenario())
 
 
-@pytest.mark.stack
 def test_services_that_start_together_make_one_schema(postgres_url: str) -> None:
     async def scenario() -> None:
         connecting = (connect(postgres_url, timeout_s=20, application="test") for _ in range(5))
@@ -228,7 +213,6 @@ def test_services_that_start_together_make_one_schema(postgres_url: str) -> None
     asyncio.run(scenario())
 
 
-@pytest.mark.stack
 def test_a_database_of_a_later_version_is_left_alone(postgres_url: str, tmp_path: Path) -> None:
     settings, folder = settings_for(postgres_url), write(tmp_path, a_md=RIVER)
     ingested(settings, folder)

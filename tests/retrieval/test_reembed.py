@@ -101,7 +101,6 @@ async def counted(connection: Any) -> list[tuple[Any, ...]]:
     return [tuple(row) for row in kept]
 
 
-@pytest.mark.stack
 def test_a_plain_ingest_embeds_what_lacks_this_models_vectors_and_cuts_nothing_anew(
     postgres_url: str, model: Path, tmp_path: Path
 ) -> None:
@@ -138,7 +137,6 @@ def test_a_plain_ingest_embeds_what_lacks_this_models_vectors_and_cuts_nothing_a
         assert (outcome(again), again.embedded) == ((0, 0, 2, 0), 0)
 
 
-@pytest.mark.stack
 def test_it_goes_on_where_it_was_and_never_holds_more_than_a_page(postgres_url: str) -> None:
     async def scenario(connection: Any) -> None:
         await put(connection, "ada", "big.md", 2 * CHUNKS_AT_ONCE + 5)
@@ -161,7 +159,6 @@ def test_it_goes_on_where_it_was_and_never_holds_more_than_a_page(postgres_url: 
     run(postgres_url, scenario)
 
 
-@pytest.mark.stack
 def test_vectors_are_never_those_of_a_text_that_was_replaced_meanwhile(postgres_url: str) -> None:
     async def scenario(connection: Any) -> None:
         await put(connection, "ada", "a.md", 2)
@@ -179,7 +176,6 @@ def test_vectors_are_never_those_of_a_text_that_was_replaced_meanwhile(postgres_
     run(postgres_url, scenario)
 
 
-@pytest.mark.stack
 def test_a_dry_run_names_tenants_and_numbers_and_writes_nothing(postgres_url: str) -> None:
     async def scenario(connection: Any) -> None:
         await put(connection, "ada", "a.md", 2)
@@ -197,7 +193,6 @@ def test_a_dry_run_names_tenants_and_numbers_and_writes_nothing(postgres_url: st
     run(postgres_url, scenario)
 
 
-@pytest.mark.stack
 def test_only_the_tenant_that_was_named_is_embedded_and_forgotten_for(postgres_url: str) -> None:
     async def scenario(connection: Any) -> None:
         for tenant in ("ada", "ben", "o'neil"):
@@ -212,7 +207,6 @@ def test_only_the_tenant_that_was_named_is_embedded_and_forgotten_for(postgres_u
     run(postgres_url, scenario)
 
 
-@pytest.mark.stack
 def test_forgetting_leaves_no_chunk_without_a_vector(postgres_url: str) -> None:
     async def scenario(connection: Any) -> None:
         await put(connection, "ada", "a.md", 2)
@@ -226,7 +220,6 @@ def test_forgetting_leaves_no_chunk_without_a_vector(postgres_url: str) -> None:
     run(postgres_url, scenario)
 
 
-@pytest.mark.stack
 def test_a_tenant_whose_ingest_runs_is_left_to_the_next_run_and_the_others_are_done(postgres_url: str) -> None:
     async def scenario(connection: Any) -> None:
         for tenant in ("ada", "ben"):
@@ -242,7 +235,6 @@ def test_a_tenant_whose_ingest_runs_is_left_to_the_next_run_and_the_others_are_d
     run(postgres_url, scenario)
 
 
-@pytest.mark.stack
 def test_the_counts_of_vectors_are_true_whatever_comes_and_goes(postgres_url: str) -> None:
     async def scenario(connection: Any) -> None:
         await put(connection, "ada", "a.md", 3)

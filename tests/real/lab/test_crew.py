@@ -74,7 +74,6 @@ def play(folder: Path, start: Callable[[Crew], Coroutine[Any, Any, None]]) -> tu
     return asyncio.run(run()), out.getvalue()
 
 
-@pytest.mark.sockets
 def test_a_part_that_loads_says_so_now_and_then_until_it_is_ready(
     part: Part, loading: Loading, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -99,7 +98,6 @@ def test_a_part_that_loads_says_so_now_and_then_until_it_is_ready(
     assert "all is there" in said
 
 
-@pytest.mark.sockets
 def test_a_part_that_is_never_ready_is_given_up_with_what_it_said(
     part: Part, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
