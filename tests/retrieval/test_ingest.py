@@ -223,6 +223,7 @@ def test_a_database_of_a_later_version_is_left_alone(postgres_url: str, tmp_path
         ingested(settings, folder)
 
 
+@pytest.mark.sockets
 def test_an_unreachable_database_is_one_clear_sentence(tmp_path: Path) -> None:
     with pytest.raises(IngestFailed, match="POSTGRES_URL: the database cannot be used: ConnectionRefusedError"):
         ingested(settings_for("postgresql://weir:secret@127.0.0.1:1/weir"), write(tmp_path, a_md=RIVER))

@@ -288,6 +288,7 @@ def test_nothing_is_stored_without_a_time_to_live_or_without_results() -> None:
     with_redis("redis://127.0.0.1:1/0", scenario)
 
 
+@pytest.mark.sockets
 def test_a_server_that_is_not_there_is_a_miss_and_after_three_is_not_asked() -> None:
     async def scenario(rig: Rig) -> None:
         for _ in range(10):
