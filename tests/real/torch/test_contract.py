@@ -12,10 +12,10 @@ __all__ = ["examples", "make", "name", "watch"]
 pytest.importorskip("torch", reason="the extra `torch` is not installed: make torch")
 
 for module in (test_answers, test_any_schedule, test_drop, test_memory, test_steps):
-    for title, test in vars(module).items():
+    for title, kept in vars(module).items():
         if title.startswith("test_"):
             assert title not in globals(), f"two tests of the contract are called {title}"
-            globals()[title] = test
+            globals()[title] = kept
 
 
 @pytest.fixture(scope="session")
