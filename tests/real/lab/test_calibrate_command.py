@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 CLOCK = {"SIM_STEP_MS": "12", "SIM_STEP_PER_SEQUENCE_MS": "0.75", "SIM_PREFILL_MS_PER_TOKEN": "0.25"}
 
 

@@ -21,7 +21,7 @@ from services.lab.config import METRICS_OFFSET, LabSettings
 from services.lab.ports import Port, free_port, is_free
 from services.lab.replicas import another_way
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 WITHIN_S = 60.0
 WaitUntil = Callable[..., None]
 
@@ -86,7 +86,6 @@ def start(tmp_path: Path) -> Iterator[Callable[..., Run]]:
         run.close()
 
 
-@pytest.mark.stack
 def test_three_replicas_answer_on_three_ports_and_ctrl_c_lets_them_finish(
     start: Callable[..., Run], wait_until: WaitUntil
 ) -> None:
@@ -109,7 +108,6 @@ def test_three_replicas_answer_on_three_ports_and_ctrl_c_lets_them_finish(
     wait_until(lambda: not any(member.is_running() for member in members))
 
 
-@pytest.mark.stack
 def test_a_replica_that_dies_is_named_and_the_others_are_stopped(
     start: Callable[..., Run], wait_until: WaitUntil
 ) -> None:

@@ -20,7 +20,7 @@ from services.lab.status import readiness, services
 from tests.governor.stand import Held, governor, until
 from tests.governor.talk import upload
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 
 
 def words(*said: str) -> list[str]:

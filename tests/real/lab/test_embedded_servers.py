@@ -21,8 +21,6 @@ from services.lab.ports import free_port, is_free
 from services.lab.postgres import PASSWORD_FILE, EmbeddedPostgres
 from services.lab.valkey import EmbeddedValkey
 
-pytestmark = pytest.mark.stack
-
 
 def query(url: str, *statements: str) -> list[list[asyncpg.Record]]:
     async def run() -> list[list[asyncpg.Record]]:
