@@ -5,8 +5,8 @@ library, its pool, its parser and `services.retrieval.cache` run as they are. It
 bounded as a real server's is (`keyspace.py`).
 
 What it knows: HELLO, PING, CLIENT, SELECT 0, GET, MGET, SET (EX, PX, NX, XX), PTTL, PEXPIRE, EXISTS, DEL, LPUSH, EVAL,
-EVALSHA and SCRIPT LOAD (of the one script that the cache runs), FLUSHALL, DBSIZE and CONFIG GET and SET of its two
-bounds. Anything else is an unknown command. tests/contract holds it and a real server to the same sentences.
+EVALSHA and SCRIPT LOAD (of the one script that the cache runs), FLUSHALL, DBSIZE, INFO (the memory that is used) and
+CONFIG GET and SET of its two bounds. Anything else is an unknown command. tests/contract holds it and a real server to the same sentences.
 
 What it does not cover: passwords, other databases, MULTI, subscriptions, replication, Lua as a language, the order in
 which a real server evicts (it draws samples; this one takes the least recently used), and a server's own slowness with
@@ -161,13 +161,9 @@ class _Connection(asyncio.Protocol):
     def pause_writing(self) -> None:
         """It does not read its answers: it gets no more of them until it does."""
         self._slow_client = True
-        if self._transport is not None:
-            self._transport.pause_reading()
 
     def resume_writing(self) -> None:
         self._slow_client = False
-        if self._transport is not None:
-            self._transport.resume_reading()
         self.go_on()
 
     def go_on(self) -> None:
@@ -179,6 +175,11 @@ class _Connection(asyncio.Protocol):
             if command:
                 self._server.commands += 1
                 self._say(self._carried_out(command))
+        if self._transport is not None and not self._transport.is_closing():
+            if self._server.frozen or self._slow_client:
+                self._transport.pause_reading()  # what comes meanwhile waits at the client
+            else:
+                self._transport.resume_reading()
 
     def abort(self) -> None:
         if self._transport is not None:
@@ -315,6 +316,9 @@ class _Connection(asyncio.Protocol):
     def dbsize(self) -> Answer:
         return len(self._server.keys)
 
+    def info(self, *sections: bytes) -> Answer:
+        return f"# Memory\r\nused_memory:{self._server.keys.used}\r\n"
+
     def config(self, verb: bytes, name: bytes, *value: bytes) -> Answer:
         keys, setting = self._server.keys, name.decode(errors="replace").lower()
         known: dict[str, Answer] = {"maxmemory": str(keys.most_bytes), "maxmemory-policy": keys.policy}
@@ -358,6 +362,7 @@ COMMANDS: dict[bytes, tuple[Callable[..., Answer | _Raw], int, int, bool]] = {
     b"EVAL": (_Connection.eval, 2, ANY, True),
     b"FLUSHALL": (_Connection.flushall, 0, 1, True),
     b"DBSIZE": (_Connection.dbsize, 0, 0, False),
+    b"INFO": (_Connection.info, 0, 1, False),
     b"CONFIG": (_Connection.config, 2, 3, False),
 }
 
