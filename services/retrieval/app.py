@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import random
 from collections.abc import Awaitable, Callable
 from functools import partial
 from pathlib import Path
+from random import Random
 from typing import Any, Protocol
 
 from services.core.breaker import Breaker
@@ -48,13 +48,20 @@ class Connects(Protocol):
 
 
 def build(
-    settings: RetrievalSettings, model: Path, *, embeds: Model | None = None, connect: Connects = connect
+    settings: RetrievalSettings,
+    model: Path,
+    *,
+    embeds: Model | None = None,
+    connect: Connects = connect,
+    rng: Random | None = None,
+    log: Log | None = None,
 ) -> Process:
     """The service over the model in that folder, ready to be run.
 
-    `embeds` computes instead of a process of its own; `connect` makes the connections to PostgreSQL.
+    `embeds` computes instead of a process of its own; `connect` makes the connections to PostgreSQL. `rng`: all its
+    chance; by default a generator that the operating system seeds, and ids that the latter makes itself.
     """
-    log = Log(NAME, settings.log_level)
+    log, chance = log or Log(NAME, settings.log_level), Random() if rng is None else rng
     drain = Drain()
     registry = new_registry()
     metrics = RetrievalMetrics(registry)
@@ -77,9 +84,9 @@ def build(
             raise
         return session
 
-    pool = connection_pool(settings, warmed, log)
+    pool = connection_pool(settings, warmed, log, chance)
     store = Store(pool, log=log, exact_up_to=settings.exact_search_chunks)
-    cache = exact_cache(settings, metrics, log)
+    cache = exact_cache(settings, metrics, log, chance)
     retrieval = Retrieval(
         embedder=embedder,
         store=store,
@@ -101,7 +108,7 @@ def build(
     api = Api(retrieval, embedder, store, cache, warming)
     library = Library(writers(settings, may_connect=lambda: pool.open >= settings.postgres_pool_size, connect=connect))
     documents = DocumentsApi(library, embedder, model, document_bounds(settings), learn=store.learn)
-    service = Service(NAME, {**api.routes(), **documents.routes()}, ready=api.ready, log=log, drain=drain)
+    service = Service(NAME, {**api.routes(), **documents.routes()}, ready=api.ready, log=log, drain=drain, rng=rng)
 
     async def start() -> None:
         await store.start()
@@ -136,10 +143,13 @@ def build(
         metrics_checks=inner_checks(settings.metrics_host, token=token, allowed_hosts=settings.allowed_hosts),
         start=start,
         stop=stop,
+        rng=rng,
     )
 
 
-def connection_pool(settings: RetrievalSettings, session: Callable[[], Awaitable[Session]], log: Log) -> Pool[Session]:
+def connection_pool(
+    settings: RetrievalSettings, session: Callable[[], Awaitable[Session]], log: Log, chance: Random
+) -> Pool[Session]:
     """The sessions in which searches run, which connect by themselves."""
     size = settings.postgres_pool_size
     return Pool(
@@ -147,7 +157,7 @@ def connection_pool(settings: RetrievalSettings, session: Callable[[], Awaitable
         size=size,
         max_waiting=size * WAITING_PER_CONNECTION,
         log=log,
-        chance=random.Random(),
+        chance=chance,
     )
 
 
@@ -181,7 +191,9 @@ def document_bounds(settings: RetrievalSettings) -> Bounds:
     )
 
 
-def exact_cache(settings: RetrievalSettings, metrics: RetrievalMetrics, log: Log) -> Cache:
+def exact_cache(
+    settings: RetrievalSettings, metrics: RetrievalMetrics, log: Log, chance: Random | None = None
+) -> Cache:
     """The cache over its Redis client and its breaker."""
     timeout_s = settings.redis_timeout_ms / 1000
     client = redis_client(settings.redis_url, timeout_s=timeout_s, connections=settings.redis_pool_size)
@@ -193,7 +205,7 @@ def exact_cache(settings: RetrievalSettings, metrics: RetrievalMetrics, log: Log
         metrics=metrics,
         log=log,
         secret=settings.cache_key_secret.get_secret_value().encode(),
-        chance=random.Random(),
+        chance=chance,
     )
 
 

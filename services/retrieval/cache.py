@@ -47,6 +47,7 @@ from services.retrieval.metrics import RetrievalMetrics
 from services.retrieval.reach import Reach
 from services.retrieval.reads import Reads
 from services.runtime.log import Log
+from services.runtime.ordered import OrderedSet
 
 PREFIX = "weir:retrieval:3:"
 MAX_ENTRY_BYTES = 262_144
@@ -169,7 +170,7 @@ class Cache:
         self._log = log
         self._encode = msgspec.msgpack.Encoder().encode
         self._decode = msgspec.msgpack.Decoder(Entry).decode
-        self._writes: set[asyncio.Task[None]] = set()
+        self._writes: OrderedSet[asyncio.Task[None]] = OrderedSet()
         self._watcher: asyncio.Task[None] | None = None
         self._doubt = asyncio.Event()
 

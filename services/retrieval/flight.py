@@ -23,6 +23,7 @@ from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
 from services.retrieval.deadline import Late
+from services.runtime.ordered import OrderedSet
 
 T = TypeVar("T")
 
@@ -42,7 +43,7 @@ class _Flight(Generic[T]):
     task: asyncio.Task[T]
     worth: Any
     of: object
-    seats: set[asyncio.Future[None]] = field(default_factory=set)
+    seats: OrderedSet[asyncio.Future[None]] = field(default_factory=OrderedSet)
 
 
 class Flights(Generic[T]):

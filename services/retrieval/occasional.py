@@ -17,6 +17,7 @@ from typing import Any, Generic, Protocol, TypeVar
 
 from services.retrieval.deadline import Late, leave_at
 from services.retrieval.pool import Busy, Down, describe
+from services.runtime.ordered import OrderedSet
 
 IDLE_S = 10.0
 PATIENCE_S = 1.0
@@ -53,7 +54,7 @@ class Occasional(Generic[C]):
         self._may_connect = may_connect
         self._idle_s = idle_s
         self._idle: deque[tuple[C, asyncio.TimerHandle]] = deque()
-        self._lent: set[C] = set()
+        self._lent: OrderedSet[C] = OrderedSet()
 
     @property
     def open(self) -> int:
@@ -138,7 +139,7 @@ class Occasional(Generic[C]):
         """False for one that had been returned before."""
         if connection not in self._lent:
             return False
-        self._lent.remove(connection)
+        self._lent.discard(connection)
         self._places.release()
         return True
 

@@ -26,6 +26,7 @@ from typing import Generic, Protocol, TypeVar
 
 from services.retrieval.deadline import by
 from services.runtime.log import Log
+from services.runtime.ordered import OrderedSet
 
 PAUSE_S = 0.1
 PAUSE_AT_MOST_S = 2.0
@@ -69,10 +70,10 @@ class Pool(Generic[C]):
         self._max_waiting = max_waiting
         self._log = log
         self._chance = chance
-        self._open: set[C] = set()
+        self._open: OrderedSet[C] = OrderedSet()
         self._idle: deque[C] = deque()
         self._waiting: deque[tuple[asyncio.Future[C], float]] = deque()  # and when it has to begin
-        self._settling: set[asyncio.Task[None]] = set()
+        self._settling: OrderedSet[asyncio.Task[None]] = OrderedSet()
         self._wanted = asyncio.Event()
         self._failures = 0
         self._was_up: bool | None = None

@@ -14,6 +14,8 @@ from typing import Any
 from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
+from services.runtime.ordered import OrderedSet
+
 MOST_KEYS = 64
 
 Read = tuple[Any, Any]  # what is kept under the key, and the milliseconds that are left of its life
@@ -27,7 +29,7 @@ class Reads:
         self._client = client
         self._free = exchanges
         self._waiting: deque[tuple[str, asyncio.Future[Read]]] = deque()
-        self._running: set[asyncio.Task[None]] = set()
+        self._running: OrderedSet[asyncio.Task[None]] = OrderedSet()
 
     async def read(self, key: str) -> Read:
         """The value and what is left of its life. Raises what Redis says of this key, or what became of the exchange.

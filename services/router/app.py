@@ -47,15 +47,19 @@ from services.runtime.telemetry import new_registry
 EAGER = ("/ask", "/v1/chat/completions", "/v1/completions")  # refused, they end where they began
 
 
-def build(settings: RouterSettings) -> Process:
-    """A router that listens when the process is run."""
-    log, drain, registry, rng = Log("router", settings.log_level), Drain(), new_registry(), Random()
+def build(settings: RouterSettings, *, rng: Random | None = None, log: Log | None = None) -> Process:
+    """A router that listens when the process is run.
+
+    `rng`: all its chance; by default a generator that the operating system seeds, and ids that the latter makes itself.
+    """
+    log, drain, registry = log or Log("router", settings.log_level), Drain(), new_registry()
+    chance = Random() if rng is None else rng
     shared_token, lab = settings.shared_token, settings.tenants_file is None
     tenants = tenants_of(settings)
     metrics = RouterMetrics(registry)
-    fleet = Fleet([connect(spec, settings.max_inflight, shared_token) for spec in settings.worker_specs()], rng)
-    prober = Prober(fleet, settings.probe_interval_s, log, rng)
-    dispatcher = Dispatcher(scheduler(settings, tenants, rng), fleet, InflightCap(settings.max_inflight), rng)
+    fleet = Fleet([connect(spec, settings.max_inflight, shared_token) for spec in settings.worker_specs()], chance)
+    prober = Prober(fleet, settings.probe_interval_s, log, chance)
+    dispatcher = Dispatcher(scheduler(settings, tenants, chance), fleet, InflightCap(settings.max_inflight), chance)
     dispatcher.configure(tenants.specs())
     registry.register(Holdings(dispatcher, lambda id: id if tenants.get(id) else OTHER))
     for tenant in (*tenants.ids(), OTHER):
@@ -81,7 +85,7 @@ def build(settings: RouterSettings) -> Process:
         metrics=metrics,
         journal=journal,
         drain=drain,
-        random=rng.random,
+        random=chance.random,
     )
     drain.on_begin(dispatcher.drain)
 
@@ -96,7 +100,7 @@ def build(settings: RouterSettings) -> Process:
     console = console_routes(pipeline, log, lab=lab, key=key, more=more)
     admin = AdminApp(
         registry, dispatcher, tenants, drain, switches, log, admin_key,
-        console=None if lab else Service("console", console, ready=ready, log=log, drain=drain),
+        console=None if lab else Service("console", console, ready=ready, log=log, drain=drain, rng=rng),
     )  # fmt: skip
 
     async def start() -> None:
@@ -125,6 +129,7 @@ def build(settings: RouterSettings) -> Process:
             drain=drain,
             headers=[(b"x-weir-level", b"0")],
             eager=EAGER,
+            rng=rng,
         ),
         metrics=admin,
         checks=(checks_of(settings, tenants),),
@@ -138,6 +143,7 @@ def build(settings: RouterSettings) -> Process:
         stop=stop,
         upstream_connections=upstream_connections(settings),
         reload=Reloading(settings, tenants, dispatcher, prober, metrics, log).begin,
+        rng=rng,
     )
 
 

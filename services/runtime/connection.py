@@ -28,7 +28,6 @@ and plain answers alike.
 from __future__ import annotations
 
 import asyncio
-import secrets
 from collections import OrderedDict
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
@@ -40,6 +39,7 @@ from services.runtime.errors import BadInput, Refused, WeirError
 from services.runtime.framing import CONTINUE
 from services.runtime.guard import HEAD, GuardLimits, Inbound
 from services.runtime.http import App, Exchange, HeadCheck, become_task
+from services.runtime.ids import NewId, ids_of
 from services.runtime.outbox import Outbox
 
 LINGER_S = 1.0  # for a client to read why it was refused while it still sends
@@ -73,7 +73,8 @@ class Shared:
     checks: tuple[HeadCheck, ...] = ()
     outbox: Outbox = field(default_factory=Outbox)
     connections: OrderedDict[Connection, None] = field(default_factory=OrderedDict)
-    tasks: set[asyncio.Task[None]] = field(default_factory=set)
+    tasks: dict[asyncio.Task[None], None] = field(default_factory=dict)  # in the order in which they began
+    new_id: NewId = field(default_factory=lambda: ids_of(None))
     date_line: bytes = b""
     closed: bool = False  # the listener is; a connection that was accepted before may only come after it
     places: Budget = field(init=False)
@@ -408,7 +409,7 @@ class Connection(asyncio.Protocol):
         except StopIteration:
             return
         exchange.task = task = self._loop.create_task(handler)
-        self._shared.tasks.add(task)
+        self._shared.tasks[task] = None
 
     def _wait_for_more(self) -> None:
         """Everything that is here and parsed has been answered."""
@@ -488,7 +489,7 @@ class Connection(asyncio.Protocol):
 
     def ended(self, exchange: Exchange) -> None:
         if exchange.task is not None:
-            self._shared.tasks.discard(exchange.task)
+            self._shared.tasks.pop(exchange.task, None)
             exchange.task = None
         if self._answering is exchange:
             self.close()  # an answer without its end must not be taken for whole
@@ -515,13 +516,14 @@ class Connection(asyncio.Protocol):
         self._let_go()
         self._refusal = refusal
         exchange = Exchange(self, "", "", [])
-        exchange.id, exchange.always, exchange.keep_alive = secrets.token_hex(8), self._shared.app.always, False
+        shared = self._shared
+        exchange.id, exchange.always, exchange.keep_alive = shared.new_id(8), shared.app.always, False
         exchange.refuse_now(refusal)
         self._shared.refused(refusal, exchange.id)
 
     async def _refuse_in_turn(self, exchange: Exchange, refusal: WeirError) -> None:
         """Answer in the place of the app what a head check refused; the connection goes on."""
-        exchange.id, exchange.always = secrets.token_hex(8), self._shared.app.always
+        exchange.id, exchange.always = self._shared.new_id(8), self._shared.app.always
         try:
             await exchange.refuse(refusal)
         finally:

@@ -52,10 +52,12 @@ class Drain:
 
 
 async def let_end(tasks: Collection[asyncio.Task[Any]], grace_s: float) -> None:
-    """Wait for what runs within the grace; cancel the rest, and let it say so."""
+    """Wait for what runs within the grace; cancel the rest, in their order here, and let it say so."""
     if not tasks:
         return
-    _, late = await asyncio.wait(set(tasks), timeout=grace_s)
+    running = list(tasks)
+    _, pending = await asyncio.wait(running, timeout=grace_s)
+    late = [task for task in running if task in pending]
     for task in late:
         task.cancel()
     if late:

@@ -356,7 +356,7 @@ class Pool:
         self._idle_s = idle_s
         self._idle: list[_Connection] = []  # the longest idle first
         self._sweep: asyncio.TimerHandle | None = None
-        self._working: set[_Connection] = set()
+        self._working: dict[_Connection, None] = {}  # in the order in which they were lent
         self.in_use = self.lingering = 0
         self.outbox = Outbox()
 
@@ -382,25 +382,25 @@ class Pool:
         connection: _Connection | None = None
         try:
             connection = (self._reusable() if self._idle else None) or await self._connect()
-            self._working.add(connection)
+            self._working[connection] = None
             try:
                 await connection.exchange(request)
             except _ClosedBeforeReply as closed:
                 if connection.uses == 1 or (closed.sent and method not in REPEATABLE):
                     raise
-                self._working.discard(connection)
+                self._working.pop(connection, None)
                 try:
                     connection = await self._connect()
                 except PoolFull:
                     raise
                 except UpstreamError:
                     raise closed from None  # it was not idle: it has died, and perhaps of this request
-                self._working.add(connection)
+                self._working[connection] = None
                 await connection.exchange(request)
         except BaseException:
             self.in_use -= 1
             if connection is not None:
-                self._working.discard(connection)
+                self._working.pop(connection, None)
                 connection.busy = False
                 connection.abort()
             raise
@@ -454,7 +454,7 @@ class Pool:
         connection.lingering = connection.loop.call_later(seconds, connection.abort)
 
     def _park(self, connection: _Connection) -> None:
-        self._working.discard(connection)
+        self._working.pop(connection, None)
         connection.busy = False
         reusable = connection.complete and connection.keep_alive and connection.error is None
         if reusable and len(self._idle) < self._max_idle and not connection.pieces:

@@ -1,6 +1,7 @@
 """Logs: one JSON object per line on stdout, and the event loop never waits for them.
 
-A line is encoded where it happens (about 2 us) and handed, in batches, to a writer thread. What cannot be written is
+A line is encoded where it happens (about 2 us) and handed, in batches, to a writer thread. Without that thread (a loop
+whose time is virtual would leave it behind) each line is written where it happens. What cannot be written is
 dropped and counted, so that a full disk or a stalled pipe costs lines, not requests. A prompt, an answer or a key is
 never a field: callers log names, counts and times.
 """
@@ -12,6 +13,7 @@ import sys
 import threading
 import time
 from collections import deque
+from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import BinaryIO
 
@@ -25,23 +27,37 @@ MILLISECONDS = tuple(b".%03dZ" % millisecond for millisecond in range(1000))
 
 
 class Log:
-    """A service's log. Safe to call from any thread."""
+    """A service's log. Safe to call from any thread, unless it is not `threaded`.
 
-    def __init__(self, service: str, level: str = "INFO", stream: BinaryIO | None = None) -> None:
+    `clock`: seconds since the epoch. Not `threaded`: no thread is started, and each line is written at once.
+    """
+
+    def __init__(
+        self,
+        service: str,
+        level: str = "INFO",
+        stream: BinaryIO | None = None,
+        *,
+        clock: Callable[[], float] = time.time,
+        threaded: bool = True,
+    ) -> None:
         self.service = service
         self.dropped_lines = 0
         self._threshold = LEVELS[level]
         self._stream = stream if stream is not None else sys.stdout.buffer
         self._encode = msgspec.json.Encoder(enc_hook=str).encode
+        self._clock = clock
         self._pending: deque[bytes] = deque()
+        self._put = self._pending.append if threaded else self._write_one
         self._wake = threading.Event()
         self._closing = False
         self._service = self._encode(service)
         self._middles: dict[tuple[str, str], bytes] = {}  # of lines: what stands between their times and their fields
         self._second = -1
         self._second_text = b""
-        self._writer = threading.Thread(target=self._write_out, name="log-writer", daemon=True)
-        self._writer.start()
+        self._writer = threading.Thread(target=self._write_out, name="log-writer", daemon=True) if threaded else None
+        if self._writer is not None:
+            self._writer.start()
 
     def debug(self, event: str, **fields: object) -> None:
         """Detail for whoever is looking for a fault."""
@@ -67,7 +83,7 @@ class Log:
             self.dropped_lines += 1
             return
         try:
-            self._pending.append(self._line(level, event, fields, begun))
+            self._put(self._line(level, event, fields, begun))
         except (TypeError, ValueError, UnicodeEncodeError):
             self.dropped_lines += 1
         if level != "INFO":
@@ -91,7 +107,7 @@ class Log:
 
     def _now(self) -> bytes:
         """UTC to the millisecond; the text of the second is kept, since many lines share it."""
-        now = time.time()
+        now = self._clock()
         second = int(now)
         if second != self._second:
             text = datetime.fromtimestamp(second, UTC).strftime("%Y-%m-%dT%H:%M:%S")
@@ -109,17 +125,24 @@ class Log:
         batch = [self._pending.popleft() for _ in range(len(self._pending))]
         if not batch:
             return
+        self._write_lines(batch)
+
+    def _write_one(self, line: bytes) -> None:
+        self._write_lines([line])
+
+    def _write_lines(self, lines: list[bytes]) -> None:
         try:
-            self._stream.write(b"\n".join(batch) + b"\n")
+            self._stream.write(b"\n".join(lines) + b"\n")
             self._stream.flush()
         except (OSError, ValueError):
-            self.dropped_lines += len(batch)
+            self.dropped_lines += len(lines)
 
     def close(self) -> None:
         """Write what is pending and stop the writer; waits at most a second for a stalled stream."""
         self._closing = True
         self._wake.set()
-        self._writer.join(timeout=1.0)
+        if self._writer is not None:
+            self._writer.join(timeout=1.0)
 
     def capture_stdlib(self, *loggers: str) -> None:
         """Send these standard library loggers here, warnings and worse only."""

@@ -17,13 +17,15 @@ import socket
 import sys
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from email.utils import formatdate
+from random import Random
 from typing import Protocol
 
 import uvloop
 from prometheus_client import CollectorRegistry
 
+from services.runtime.clock import wall_clock
 from services.runtime.connection import Connection, Shared, last_on_its_connection
 from services.runtime.descriptors import SPARE, connections_allowed
 from services.runtime.drain import Drain, let_end
@@ -31,6 +33,7 @@ from services.runtime.framing import block
 from services.runtime.front import Front, LostLines
 from services.runtime.guard import GuardLimits
 from services.runtime.http import App, HeadCheck
+from services.runtime.ids import NewId, ids_of
 from services.runtime.log import Log
 from services.runtime.service import Service
 from services.runtime.settings import ServiceSettings
@@ -45,6 +48,9 @@ METRICS_INCOMING_BYTES = 8_388_608
 FILES = 32  # descriptors for what a service opens beside connections: model files, a child's pipes, DNS
 LAST_TURNS = 4  # of the loop: what the kernel holds when the listener closes is accepted and read before it
 LAST_SPANS_S = 2.0  # for what is still to be exported when a service leaves
+
+Bind = Callable[[str, int, str], socket.socket]
+"""Listens at a host and a port; raises PortTaken, which names the variable of the settings that holds the port."""
 
 
 async def _nothing() -> None:
@@ -91,6 +97,7 @@ class Process:
     tracer: Tracer | None = None
     bound_port: int = 0
     bound_metrics_port: int = 0
+    new_id: NewId = field(default_factory=lambda: ids_of(None))  # of what the metrics listener refuses
 
 
 def from_settings(
@@ -110,14 +117,15 @@ def from_settings(
     checks: tuple[HeadCheck, ...] = (),
     metrics_checks: tuple[HeadCheck, ...] = (),
     upstream_connections: int = 0,
+    rng: Random | None = None,
 ) -> Process:
     """A service with the bounds and addresses that every service's settings have, counted and traced as every one.
 
     `upstream_connections` is how many connections the service itself may have open to others at once: as many
-    descriptors are kept from its clients.
+    descriptors are kept from its clients. `rng` makes ids; by default they are the operating system's.
     """
-    app.tracer = tracer_of(settings, port_variable.removesuffix("_PORT").lower(), name, registry, log)
-    front = Front(registry, log)
+    app.tracer = tracer_of(settings, port_variable.removesuffix("_PORT").lower(), name, registry, log, rng)
+    front, new_id = Front(registry, log), ids_of(rng)
     LostLines(registry, log)
     limits = GuardLimits(
         body_bytes=settings.max_body_bytes,
@@ -130,7 +138,7 @@ def from_settings(
     )
     return Process(
         name=name,
-        listener=HttpListener(app, limits, settings.idle_timeout_s, front, checks),
+        listener=HttpListener(app, limits, settings.idle_timeout_s, front, checks, new_id),
         metrics=metrics,
         log=log,
         drain=drain,
@@ -147,6 +155,7 @@ def from_settings(
         reload=reload,
         port_variable=port_variable,
         tracer=app.tracer,
+        new_id=new_id,
     )
 
 
@@ -173,9 +182,10 @@ class HttpListener:
         idle_timeout_s: float,
         front: Front | None = None,
         checks: tuple[HeadCheck, ...] = (),
+        new_id: NewId | None = None,
     ) -> None:
         self.app = app
-        self._shared = Shared(app, limits, idle_timeout_s, checks=checks)
+        self._shared = Shared(app, limits, idle_timeout_s, checks=checks, new_id=new_id or ids_of(None))
         if front is not None:
             self._shared.refused = front.refused
             front.watch(lambda: len(self._shared.connections), lambda: self._shared.incoming.taken)
@@ -191,7 +201,7 @@ class HttpListener:
 
     async def _keep_the_date(self) -> None:
         while True:
-            self._shared.date_line = block([(b"date", formatdate(usegmt=True).encode("ascii"))])
+            self._shared.date_line = block([(b"date", formatdate(wall_clock()(), usegmt=True).encode("ascii"))])
             await asyncio.sleep(1.0)
 
     def announce(self) -> None:
@@ -218,7 +228,8 @@ class HttpListener:
             self._dating.cancel()
 
 
-def _bind(host: str, port: int, variable: str) -> socket.socket:
+def listening_socket(host: str, port: int, variable: str) -> socket.socket:
+    """A socket that listens there. Raises PortTaken, which names the variable of the settings that holds the port."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     sock = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)  # named, or asyncio leaves Nagle's delay on
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -235,15 +246,19 @@ def _bind(host: str, port: int, variable: str) -> socket.socket:
 
 
 @contextlib.asynccontextmanager
-async def running(process: Process, leaving: asyncio.Event | None = None) -> AsyncIterator[Process]:
+async def running(
+    process: Process, leaving: asyncio.Event | None = None, *, bind: Bind = listening_socket
+) -> AsyncIterator[Process]:
     """Serve for as long as the block lasts, then drain. Raises CannotStart, PortTaken before anything has started.
 
     `leaving` cuts a start short that may take minutes, such as loading a model; the block is then entered all the same.
+    `bind` makes the sockets on which the service listens. Nothing is asked of them but `getsockname` and `close`; they
+    are handed to the loop's `create_server`.
     """
     variable = process.port_variable or f"{process.name.upper()}_PORT"
-    public_socket = _bind(process.host, process.port, variable)
+    public_socket = bind(process.host, process.port, variable)
     try:
-        metrics_socket = _bind(process.metrics_host, process.metrics_port, "METRICS_PORT")
+        metrics_socket = bind(process.metrics_host, process.metrics_port, "METRICS_PORT")
     except PortTaken:
         public_socket.close()
         raise
@@ -251,7 +266,7 @@ async def running(process: Process, leaving: asyncio.Event | None = None) -> Asy
     process.bound_metrics_port = metrics_socket.getsockname()[1]
     public = process.listener
     limits = GuardLimits(connections=METRICS_CONNECTIONS, incoming_bytes=METRICS_INCOMING_BYTES)
-    metrics = HttpListener(process.metrics, limits, 30.0, checks=process.metrics_checks)
+    metrics = HttpListener(process.metrics, limits, 30.0, checks=process.metrics_checks, new_id=process.new_id)
     await public.open(public_socket)
     await metrics.open(metrics_socket)
     try:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import re
-import secrets
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from itertools import count
+from random import Random
 
 import msgspec
 
@@ -16,6 +16,7 @@ from services.runtime.drain import Drain
 from services.runtime.errors import BadInput, Refused, WeirError, place_of
 from services.runtime.framing import Headers, block
 from services.runtime.http import Exchange, Handler, become_task
+from services.runtime.ids import ids_of
 from services.runtime.log import Log
 from services.runtime.tracing import Tracer, end_of_request, place
 
@@ -40,7 +41,8 @@ class Service:
     `headers` stand on every answer; `always`, the block made of them, may be replaced while the service runs.
     The handlers of `eager` paths start without a task, and call `become_task`
     themselves before they wait. /health answers while the loop turns; /health/ready is 200 or 503 by `ready`,
-    and 503 from the moment the service says that it will leave.
+    and 503 from the moment the service says that it will leave. `rng` makes the ids of requests; by default they are
+    the operating system's.
     """
 
     def __init__(
@@ -53,6 +55,7 @@ class Service:
         drain: Drain,
         headers: Headers = (),
         eager: Collection[str] = (),
+        rng: Random | None = None,
     ) -> None:
         self.name = name
         self.log = log
@@ -66,9 +69,9 @@ class Service:
             ("GET", "/health/ready"): self._readiness,
         }
         self._routes = {**own, **routes}
-        self._paths = {path for _, path in self._routes}
+        self._paths = dict.fromkeys(path for _, path in self._routes)
         self._trees = sorted((path for path in self._paths if path.endswith("/**")), key=len, reverse=True)
-        self._id_prefix = secrets.token_hex(6)
+        self._id_prefix = ids_of(rng)(6)
         self._id_numbers = count(1)
         self._asked: dict[tuple[str, str, int], bytes] = {}
 

@@ -19,15 +19,15 @@ context is recorded if its flag says so. A GET begins no trace of its own: it is
 from __future__ import annotations
 
 import importlib.util
-import random
 import re
-import time
 from collections.abc import Callable, Mapping, Sequence
+from random import Random
 from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol
 
 import msgspec
 
 from services.core.outcome import Ending, Outcome
+from services.runtime.clock import unix_nanoseconds
 
 if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry
@@ -108,7 +108,7 @@ class Trace:
         self.spans: list[Span] = []
         self.attributes: dict[str, Attribute] = {}  # of the request's own span, beside those of its log line
         self._began_at = at
-        self._began_ns = time.time_ns() if sink is not None else 0
+        self._began_ns = unix_nanoseconds() if sink is not None else 0
         self._sink = sink
         self._new_id = new_id
 
@@ -166,12 +166,18 @@ class Sink(Protocol):
 class Tracer:
     """What a service begins its traces with; None stands for tracing that is off."""
 
-    def __init__(self, sink: Sink, sampling: Sampling = "parentbased_always_on", share: float = 1.0) -> None:
+    def __init__(
+        self,
+        sink: Sink,
+        sampling: Sampling = "parentbased_always_on",
+        share: float = 1.0,
+        rng: Random | None = None,
+    ) -> None:
         self.sink = sink
         self._by_parent = sampling.startswith("parentbased_")
         kind = sampling.removeprefix("parentbased_")
         self._below = 2**64 * {"always_on": 1.0, "always_off": 0.0}.get(kind, share)
-        self._random = random.Random()
+        self._random = Random() if rng is None else rng
 
     def begin(self, given: Given | None, at: float) -> Trace:
         """A request's place in its caller's trace, or in one of its own."""
@@ -228,7 +234,12 @@ def installed() -> bool:
 
 
 def tracer_of(
-    settings: ServiceSettings, service: str, instance: str, registry: CollectorRegistry, log: Log
+    settings: ServiceSettings,
+    service: str,
+    instance: str,
+    registry: CollectorRegistry,
+    log: Log,
+    rng: Random | None = None,
 ) -> Tracer | None:
     """The tracer that the settings ask for; None, and nothing imported, where they ask for none."""
     if settings.otel_traces_exporter == "none":
@@ -243,4 +254,4 @@ def tracer_of(
         registry=registry,
         log=log,
     )
-    return Tracer(sink, settings.otel_traces_sampler, settings.otel_traces_sampler_arg)
+    return Tracer(sink, settings.otel_traces_sampler, settings.otel_traces_sampler_arg, rng)

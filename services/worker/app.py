@@ -31,14 +31,21 @@ RUNNING_SHARE_OF_GRACE = 0.9  # the rest is for sending the last events
 
 
 def build(
-    settings: WorkerSettings, also: Callable[[EngineLoop], Mapping[tuple[str, str], Handler]] | None = None
+    settings: WorkerSettings,
+    also: Callable[[EngineLoop], Mapping[tuple[str, str], Handler]] | None = None,
+    *,
+    rng: random.Random | None = None,
+    log: Log | None = None,
 ) -> Process:
-    """A worker, ready to be run; `also` gives it more routes than its own, before the same engine."""
-    log = Log(settings.worker_name, settings.log_level)
+    """A worker, ready to be run; `also` gives it more routes than its own, before the same engine.
+
+    `rng`: all its chance; by default a generator seeded by SIM_SEED, and ids that the operating system makes.
+    """
+    log = log or Log(settings.worker_name, settings.log_level)
     drain = Drain()
     registry = new_registry()
     metrics = WorkerMetrics(registry)
-    chance = own_chance(settings)
+    chance = own_chance(settings) if rng is None else rng
     faults = sim_faults(settings, chance)
     loop = engine_loop(settings, make_host(settings, chance, faults), metrics, log, chance)
     metrics.watch(
@@ -58,7 +65,7 @@ def build(
         leaving=lambda: drain.announced,
     )
     routes = {**api.routes(), **(also(loop) if also is not None else {})}
-    service = Service(settings.worker_name, routes, ready=api.ready, log=log, drain=drain)
+    service = Service(settings.worker_name, routes, ready=api.ready, log=log, drain=drain, rng=rng)
     drain.on_begin(lambda: loop.drain(settings.drain_timeout_s * RUNNING_SHARE_OF_GRACE))
     token = settings.shared_token
     return from_settings(
@@ -80,6 +87,7 @@ def build(
         metrics_checks=inner_checks(settings.metrics_host, token=token, allowed_hosts=settings.allowed_hosts),
         start=loop.start,
         stop=loop.stop,
+        rng=rng,
     )
 
 

@@ -7,8 +7,8 @@ from typing import Any
 import msgspec
 
 from services.contracts.console import Frame, Hello, RequestLife
-from tests.console.browser.pictures import HELLO, frame, life
-from tests.console.browser.world import World
+from tests.console.pictures import HELLO, frame, life
+from tests.console.world import World
 
 
 def whole(value: Any) -> Any:

@@ -8,7 +8,6 @@ import os
 import pwd
 import socket
 import stat
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -284,10 +283,3 @@ def test_the_command_line_says_what_is_wrong_without_a_traceback(
         main()
     assert left.value.code == 1
     assert "weir up" in capsys.readouterr().err.replace("\n", " ")
-
-
-def test_help_does_not_import_what_it_does_not_need() -> None:
-    heavy = ("asyncpg", "httpx2", "psutil", "pydantic")
-    script = f"import sys, services.lab.cli; print([name for name in {heavy} if name in sys.modules])"
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "[]"

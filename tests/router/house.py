@@ -135,7 +135,7 @@ class House:
         """Everyone has ended, and nothing is held."""
         await asyncio.gather(*self.rides.values(), return_exceptions=True)
         self.check()
-        assert (self.cap.inflight, self.weir.drr.usage.requests, self.dispatcher.waiting) == (0, 0, set())
+        assert (self.cap.inflight, self.weir.drr.usage.requests, self.dispatcher.waiting) == (0, 0, {})
         assert not any(of.inflight or of.work_tokens or of.kv_held_tokens for of in self.workers)
         assert not any(of_pool.estimator.busy for of_pool in self.weir.learned.values())
         assert set(self.ends.values()) <= {1}

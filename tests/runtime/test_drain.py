@@ -5,11 +5,7 @@ from __future__ import annotations
 import asyncio
 import io
 import json
-import os
-import signal
 import socket
-import subprocess
-import sys
 
 import pytest
 
@@ -21,7 +17,6 @@ from services.runtime.log import Log
 from services.runtime.serve import HttpListener, running
 from services.runtime.service import Readiness, Service
 from tests.runtime.rig import Tape, ask, build, until
-from tests.runtime.test_watchdog import CHILD, ROOT
 from tests.virtual_time import run as run_in_virtual_time
 
 DELAY_S = 3600.0  # far more than a test takes: only the test itself ends it
@@ -208,23 +203,3 @@ def test_a_stream_that_has_begun_does_not_end_in_a_close_that_it_never_announced
         connection.connection_lost(None)
 
     asyncio.run(main())
-
-
-def test_a_second_signal_during_the_delay_leaves_at_once() -> None:
-    script = CHILD.replace("watchdog_s=float(sys.argv[1]),", "drain_delay_s=float(sys.argv[1]),")
-    child = subprocess.Popen(
-        [sys.executable, "-c", script, str(600)],
-        cwd=ROOT, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-    )  # fmt: skip
-    assert child.stdout is not None
-    try:
-        told = iter(child.stdout.readline, b"")
-        assert any(b'"listening"' in line for line in told)
-        os.kill(child.pid, signal.SIGTERM)
-        assert any(b'"leaving"' in line for line in told)
-        assert child.poll() is None
-        os.kill(child.pid, signal.SIGTERM)
-        assert child.wait(60) == 1
-    finally:
-        child.kill()
-        child.communicate()

@@ -5,8 +5,6 @@ from __future__ import annotations
 import asyncio
 import math
 import random
-import subprocess
-import sys
 
 import pytest
 from hypothesis import given
@@ -14,7 +12,7 @@ from hypothesis import strategies as st
 
 from services.contracts.generate import GenerateRequest
 from services.worker.engine import Step
-from services.worker.engines.faults import DEATH_STATUS, FaultPlan, Faults
+from services.worker.engines.faults import FaultPlan, Faults
 from services.worker.engines.simulated import LatencyModel, SimulatedEngine
 
 STEP_S = 0.02
@@ -169,19 +167,6 @@ def test_a_hang_comes_exactly_as_often_as_planned(hang_after: int, tokens: int):
     admit(sim, max_tokens=tokens)
     hung = sum(math.isinf(step.duration_s) for step in run_out(sim))
     assert hung == (tokens - 1) // hang_after
-
-
-def test_death_is_the_end_of_the_process_without_a_word():
-    said = subprocess.run(
-        [
-            sys.executable,
-            "-c",
-            "import atexit, services.worker.engines.faults as f; atexit.register(print, 'bye'); f.hard_exit()",
-        ],
-        capture_output=True,
-        check=False,
-    )
-    assert (said.returncode, said.stdout, said.stderr) == (DEATH_STATUS, b"", b"")
 
 
 def test_repr_tells_the_plan_and_how_far_it_has_come():

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from services.contracts.generate import GenerateRequest
 from services.worker.engine_wire import State, Turned
 from services.worker.roster import Roster
-from tests.worker.process_rig import asking
 
 ROOM = {"slots": 2, "kv_tokens": 100}
 
@@ -14,6 +14,12 @@ ROOM = {"slots": 2, "kv_tokens": 100}
 def turned(**came: list) -> Turned:
     lists = {"tokens": [], "reading": [], "finished": [], "lost": []} | came
     return Turned(number=1, duration_s=0.5, batch_size=2, prefill_tokens=3, state=State(0, 0.0, 2, 100), **lists)
+
+
+def asking(id: str, tokens: int) -> GenerateRequest:
+    return GenerateRequest(
+        id=id, tenant="t", deadline_ms=60_000, max_tokens=tokens, prompt="one two three", stream=False
+    )
 
 
 def added(roster: Roster, handle: int, tokens: int = 4):

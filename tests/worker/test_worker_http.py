@@ -4,17 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
-import signal
 import socket
-import sys
 from collections.abc import Awaitable, Callable
 from typing import Any
 
 import httpx2
 import pytest
 
-from services.lab.ports import free_port
 from services.runtime.serve import running
 from services.worker.app import build
 from services.worker.config import WorkerSettings
@@ -228,41 +224,6 @@ def test_the_metrics_are_the_names_that_gateways_read():
         assert (await client.get("/metrics")).status_code == 404
 
     served(scenario)
-
-
-def test_sigterm_finishes_what_runs_refuses_what_waits_and_exits_with_0():
-    async def main() -> None:
-        port, metrics_port = free_port(), free_port()
-        chosen = {"WORKER_PORT": port, "METRICS_PORT": metrics_port, "MAX_BATCH_SIZE": 1, "SIM_TIME_SCALE": 0.5}
-        worker = await asyncio.create_subprocess_exec(
-            sys.executable, "-m", "services.worker", env={**os.environ, **{k: str(v) for k, v in chosen.items()}},
-            stdout=asyncio.subprocess.DEVNULL,
-        )  # fmt: skip
-        try:
-            async with httpx2.AsyncClient(base_url=f"http://127.0.0.1:{port}", timeout=30) as client:
-                await until(lambda: is_up(client))
-                runs = asyncio.create_task(client.post("/generate", json=ask("a", max_tokens=256, ignore_eos=True)))
-                await until(lambda: holds(client, running=1))
-                waits = asyncio.create_task(client.post("/generate", json=ask("b")))
-                await until(lambda: holds(client, waiting=1))
-                worker.send_signal(signal.SIGTERM)
-                refused, answered = await waits, await runs
-            assert (refused.status_code, refused.json()["error"]["code"]) == (503, "draining")
-            assert json.loads(answered.text.splitlines()[-1])["usage"]["completion_tokens"] == 256
-            assert await asyncio.wait_for(worker.wait(), 20) == 0
-        finally:
-            if worker.returncode is None:
-                worker.kill()
-                await worker.wait()
-
-    asyncio.run(main())
-
-
-async def is_up(client: httpx2.AsyncClient) -> bool:
-    try:
-        return (await client.get("/health/ready")).status_code == 200
-    except httpx2.TransportError:
-        return False
 
 
 def test_faults_of_a_simulated_worker_are_set_while_it_runs():

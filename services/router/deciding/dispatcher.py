@@ -49,7 +49,7 @@ class Dispatcher:
         self.cap = cap
         self.refusing = Refusing(rng.random)
         self.draining = False
-        self.waiting: set[Turn] = set()
+        self.waiting: dict[Turn, None] = {}  # in the order in which they came
         self._second: deque[Turn] = deque()
         self._dead_since: dict[str, float] = {}
         self._timer: asyncio.TimerHandle | None = None
@@ -126,7 +126,7 @@ class Dispatcher:
         if turn.worker is None:
             if turn.refusal is not None:
                 return turn.refusal
-            self.waiting.add(turn)
+            self.waiting[turn] = None
             self._set_timer(now)
         return None
 
@@ -192,7 +192,7 @@ class Dispatcher:
     ) -> None:  # fmt: skip
         """It has ended. Out of the line, or off its worker with what it used; then the next may start. Once."""
         if turn.stage is Stage.WAITING:
-            self.waiting.discard(turn)
+            self.waiting.pop(turn, None)
             self.weir.leave(now, turn)
             self._pump_all(now)  # whom it stood before may fit where it did not
         elif turn.stage is Stage.RUNNING:
@@ -231,7 +231,7 @@ class Dispatcher:
             cap.try_take()
             turn.worker = fleet.take(turn)
             assert turn.worker is not None, f"{turn!r} fitted, and found no place"
-            self.waiting.discard(turn)
+            self.waiting.pop(turn, None)
             turn.wake()
         return self.cap.taken_total > before
 
@@ -248,7 +248,7 @@ class Dispatcher:
         return self.refusing.evicted(now, request, hint_s)
 
     def _turn_away(self, turn: Turn, refusal: Refused) -> None:
-        self.waiting.discard(turn)
+        self.waiting.pop(turn, None)
         turn.refusal = refusal
         turn.wake()
 

@@ -24,6 +24,7 @@ from services.router.observing.metrics import RouterMetrics
 from services.router.serving.telling import tell_failure_now
 from services.runtime.errors import Refused
 from services.runtime.http import Exchange
+from services.runtime.ordered import OrderedSet
 
 LONGEST_S = 600.0
 """What a worker may be told to take at most."""
@@ -36,7 +37,7 @@ class Orphans:
         self._metrics = metrics
         self._journal = journal
         self._hold_s = min(hold_s, LONGEST_S)
-        self._works: set[asyncio.Task[None]] = set()
+        self._works: OrderedSet[asyncio.Task[None]] = OrderedSet()
         self.cancels = True
 
     def __len__(self) -> int:

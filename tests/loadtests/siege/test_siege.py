@@ -1,13 +1,11 @@
-"""A siege: what the attackers send, what is judged, and one short siege of real processes."""
+"""A siege: what the attackers send, and what is judged."""
 
 from __future__ import annotations
 
-import asyncio
 from dataclasses import replace
 
 import pytest
 
-from loadtests.fire.stand import stand
 from loadtests.openloop.figures import Figures, figures
 from loadtests.openloop.ledger import ON_TIME, Ledger
 from loadtests.openloop.ledger import Row as Asked
@@ -15,7 +13,7 @@ from loadtests.siege import report
 from loadtests.siege.attackers import Allowance, Counts, latest
 from loadtests.siege.attacks import ATTACKS, BY_NAME, FEW_SOURCES
 from loadtests.siege.judging import CLIENTS, NEWCOMER, POOLED, Result, Row, judge
-from loadtests.siege.run import SETTLE_S, SHAPE, TENANTS, Wanted, late, plan, play_row
+from loadtests.siege.run import SETTLE_S, late, plan
 
 MANY = 1000
 
@@ -118,26 +116,3 @@ def test_an_allowance_is_no_more_than_a_fifth_of_a_second() -> None:
     assert allowance.left == 5
     allowance.refill(60)
     assert allowance.left == 10
-
-
-@pytest.mark.stack
-@pytest.mark.alone
-def test_every_kind_of_attacker_reaches_a_real_router_and_it_goes_on_answering() -> None:
-    """Ten of each for a second, one kind after the other. No latency is judged: the machine may be slow."""
-    wanted = Wanted(seconds=1, most=10, settle_s=0.1)
-    rows = [Row(attack) for attack in ATTACKS if not attack.exhausts]
-
-    async def played() -> None:
-        async with stand(SHAPE, TENANTS) as made:
-            for row in rows:
-                await play_row(row, made, plan(20, 1, wanted.settle_s), wanted, say=lambda text: None)
-            made.check()
-
-    asyncio.run(played())
-    for row in rows:
-        assert row.fault == "", row
-        assert row.measured is not None
-        assert all(ending.startswith(("served", "refused")) for ending in row.measured.all.endings), row
-        assert row.memory_mb, row
-        assert row.counts.wanted == 10, row
-        assert row.counts.opened + row.counts.refused >= 10, row

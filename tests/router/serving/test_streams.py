@@ -307,25 +307,6 @@ async def text_of(client: openai.AsyncOpenAI) -> str:
     return said
 
 
-@pytest.mark.usefixtures("soon_awake")
-def test_the_openai_package_reads_comments_streams_and_failures() -> None:
-    async def main() -> None:
-        gate = Gate()
-        async with standing(FakeWorker(gate)) as stand, package(stand) as client:
-            asking = asyncio.create_task(text_of(client))
-            await until(lambda: stand.workers[0].running == 1)
-            await asyncio.sleep(0.1)
-            gate.opened.set()
-            assert await asking == "A weir holds."
-            stand.workers[0].script = cut_after(2)
-            with pytest.raises(openai.APIError) as cut:
-                await text_of(client)
-            assert (cut.value.code, cut.value.type) == ("upstream_failed", "upstream_error")
-            assert not isinstance(cut.value, openai.APIConnectionError)
-
-    run(main)
-
-
 def test_the_openai_package_raises_what_its_users_expect_and_comes_back_when_it_is_told() -> None:
     async def main() -> None:
         one = standing(FakeWorker(words(0.02, count=20), slots=1))

@@ -7,7 +7,7 @@ full queue blocks the caller. None of that is used. Here the machinery below it 
     _generation_step(model)   one forward pass over the tokens of all, packed into one row
     update_batch()            note each new token, free those that are done
 
-It is private, so the version is pinned, and `tests/worker/torch/test_paged.py` names what is needed:
+It is private, so the version is pinned, and `tests/real/torch/test_paged.py` names what is needed:
 `ContinuousBatchingManager._create_batch_processor`, its `logit_processor` and `output_router`; of the processor the
 three calls above, `scheduler`, `offloading_manager.scheduler`, `cache`, and of `inputs_and_outputs` the stream and the
 `requests_in_batch`; of the scheduler `active_requests`, `finish_request` and `_process_candidates`; of a request's

@@ -1,0 +1,404 @@
+"""Event loops on a virtual clock: one for each simulated process, all of them driven by one `Simulation`.
+
+    with asyncio.Runner(loop_factory=SimLoop) as runner:      # one process, for a test: or `run(main())`
+        runner.run(main())
+
+    simulation = Simulation(seed=7)                           # several, for a cluster
+    router = simulation.new_loop("router", "10.0.0.1")
+    simulation.new_loop("lab", "10.0.0.100").run_until_complete(main())
+
+A loop is what a process sees of the world: its clock, its timers, its sockets (see `network`). The code that runs on it
+is not told: it asks `asyncio.get_running_loop()`, as ever. Computing takes no time. When nothing is ready the clock
+moves to the next event, so an hour of traffic takes what its callbacks take.
+
+The order of events is decided by the seed alone. Loops that are ready at the same instant run in a random order that is
+drawn from the seed. What happens is digested (`Simulation.digest`), so two runs can be compared by one line.
+
+A loop can be frozen (SIGSTOP, a stalled host), killed (SIGKILL: nothing of it runs again, no `finally`, and the kernel
+closes its sockets), and its clock can jump. This follows FoundationDB's simulation and TigerBeetle's VOPR.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import contextvars
+import gc
+import heapq
+import sys
+import threading
+from asyncio import events
+from collections.abc import Callable, Coroutine
+from concurrent.futures import Executor
+from hashlib import blake2b
+from random import Random
+from typing import Any, TypeVar
+
+from loadtests.cluster.network import Address, Listening, Network, SimServer
+
+T = TypeVar("T")
+
+EPOCH_S = 1_700_000_000.0
+"""The wall clock when a simulation begins, in seconds: the same in every run."""
+BEGINS_S = 1000.0
+"""What a monotonic clock says when a simulation begins: no process ever sees a clock at 0."""
+RESOLUTION_S = 1e-9
+MOST_CANCELLED = 100  # timers that were cancelled and still lie in the heap, before it is cleared of them
+
+
+class Deadlock(RuntimeError):
+    """Every task waits and no timer is set: nothing can ever happen again."""
+
+
+class Simulation:
+    """The clock, the events to come, and the loops. `rng` decides whatever is left to chance."""
+
+    def __init__(self, seed: int | str = 0) -> None:
+        self.rng = Random(f"simulation {seed}")
+        self.now = BEGINS_S
+        self.loops: list[SimLoop] = []
+        self.network = Network(self)
+        self.watch: Callable[[str, str, str], None] | None = None  # is told (who, what, detail) of each event
+        self._events: list[tuple[float, int, Callable[..., None], tuple[Any, ...]]] = []
+        self._count = 0
+        self._runnable: list[SimLoop] = []
+        self._digest = blake2b(digest_size=16)
+
+    def new_loop(self, name: str, address: str) -> SimLoop:
+        """A process: its name in traces, and its address in the network."""
+        return SimLoop(self, name, address)
+
+    def at(self, when: float, action: Callable[..., None], *arguments: Any) -> None:
+        """Call `action` at that time (seconds of the simulation), in no loop's context."""
+        self._count += 1
+        heapq.heappush(self._events, (when, self._count, action, arguments))
+
+    def note(self, who: str, what: str, detail: str = "", data: bytes = b"") -> None:
+        """Something happened: it becomes part of the digest, and of the trace if one is written."""
+        self._digest.update(b"%r %b %b %b" % (self.now, who.encode(), what.encode(), detail.encode()))
+        if data:
+            self._digest.update(data)
+        if self.watch is not None:
+            self.watch(who, what, detail)
+
+    @property
+    def digest(self) -> str:
+        """Of all that has happened so far: hexadecimal, 128 bits."""
+        return self._digest.hexdigest()
+
+    def turn(self) -> None:
+        """Let one loop run what is ready, or move the clock to the next event. Raises Deadlock."""
+        runnable = self._runnable
+        if runnable:
+            count = len(runnable)
+            loop = runnable.pop(self.rng.randrange(count) if count > 1 else 0)
+            loop.run_turn()
+            return
+        if not self._events:
+            raise Deadlock("every task waits and no timer is set: this would wait for ever")
+        when, _, action, arguments = heapq.heappop(self._events)
+        if when > self.now:
+            self.now = when
+        action(*arguments)
+
+    def runnable(self, loop: SimLoop) -> None:
+        """That loop has something to run."""
+        self._runnable.append(loop)
+
+    def forget(self, loop: SimLoop) -> None:
+        """That loop does not run for now, whatever is ready in it."""
+        if loop in self._runnable:
+            self._runnable.remove(loop)
+
+    def close(self) -> None:
+        """Free everything; what still waits in a loop is thrown away."""
+        for loop in list(self.loops):
+            loop.kill()
+        self._events.clear()
+
+
+class SimLoop(asyncio.BaseEventLoop):
+    """The event loop of one simulated process. Without arguments, of the only one."""
+
+    def __init__(self, simulation: Simulation | None = None, name: str = "process", address: str = "127.0.0.1") -> None:
+        super().__init__()
+        self._clock_resolution = RESOLUTION_S
+        self.simulation = simulation or Simulation()
+        self.name = name
+        self.network = self.simulation.network
+        self.host = self.network.host(address, name)
+        self.ahead_s = 0.0  # what this process's clocks say beyond the simulation's
+        self.wall_ahead_s = 0.0  # and its wall clock alone
+        self.frozen = False
+        self.killed = False
+        self._marked = False
+        self._in_turn = False
+        self._wakes_at = float("inf")
+        self.simulation.loops.append(self)
+
+    # Clocks
+
+    def time(self) -> float:
+        """Seconds, monotonic, of this process."""
+        return self.simulation.now + self.ahead_s
+
+    def unix_time(self) -> float:
+        """Seconds since the epoch, as this process's wall clock has them."""
+        return EPOCH_S + self.simulation.now + self.ahead_s + self.wall_ahead_s
+
+    def jump(self, seconds: float) -> None:
+        """Put this process's clock forward, as after a suspended machine: whatever was due meanwhile is late."""
+        assert seconds >= 0, f"a monotonic clock does not go back: {seconds}"
+        self.ahead_s += seconds
+        self._look_at_timers()
+
+    # Turns
+
+    def call_soon(
+        self, callback: Callable[..., Any], *args: Any, context: contextvars.Context | None = None
+    ) -> asyncio.Handle:
+        handle = asyncio.Handle(callback, args, self, context)
+        if self._closed:
+            if self.killed:
+                return handle  # of a process that is no more
+            self._check_closed()
+        self._ready.append(handle)
+        if not self._marked:
+            self._mark()
+        return handle
+
+    call_soon_threadsafe = call_soon
+
+    def call_at(
+        self, when: float, callback: Callable[..., Any], *args: Any, context: contextvars.Context | None = None
+    ) -> asyncio.TimerHandle:
+        timer = asyncio.TimerHandle(when, callback, args, self, context)
+        if self._closed:
+            if self.killed:
+                return timer
+            self._check_closed()
+        heapq.heappush(self._scheduled, timer)
+        timer._scheduled = True
+        if not self._in_turn and when - self.ahead_s < self._wakes_at:
+            self._look_at_timers()
+        return timer
+
+    def call_later(
+        self, delay: float, callback: Callable[..., Any], *args: Any, context: contextvars.Context | None = None
+    ) -> asyncio.TimerHandle:
+        return self.call_at(self.simulation.now + self.ahead_s + delay, callback, *args, context=context)
+
+    def _mark(self) -> None:
+        self._marked = True
+        if not self.frozen and not self._in_turn:
+            self.simulation.runnable(self)
+
+    def run_turn(self) -> None:
+        """Run what is ready now, and not what that makes ready. Then say when the next timer is due."""
+        outer = events._get_running_loop()
+        events._set_running_loop(self)
+        self._in_turn = True
+        ready = self._ready
+        try:
+            self._collect_timers()
+            for _ in range(len(ready)):
+                handle = ready.popleft()
+                if not handle._cancelled:
+                    handle._run()
+                if self._closed or self.frozen:
+                    break
+        finally:
+            self._in_turn = self._marked = False
+            events._set_running_loop(outer)
+        if self._closed:
+            return
+        if ready:
+            self._mark()
+        else:
+            self._look_at_timers()
+
+    def _collect_timers(self) -> None:
+        """Move what is due to what is ready."""
+        scheduled = self._scheduled
+        until = self.simulation.now + self.ahead_s + RESOLUTION_S
+        if self._timer_cancelled_count > MOST_CANCELLED and self._timer_cancelled_count * 2 > len(scheduled):
+            for timer in scheduled:
+                timer._scheduled = not timer._cancelled
+            scheduled[:] = [timer for timer in scheduled if not timer._cancelled]
+            heapq.heapify(scheduled)
+            self._timer_cancelled_count = 0
+        while scheduled and (scheduled[0]._cancelled or scheduled[0]._when < until):
+            timer = heapq.heappop(scheduled)
+            timer._scheduled = False
+            if timer._cancelled:
+                self._timer_cancelled_count -= 1
+            else:
+                self._ready.append(timer)
+
+    def _look_at_timers(self) -> None:
+        """Be woken when the first timer is due."""
+        scheduled = self._scheduled
+        while scheduled and scheduled[0]._cancelled:
+            self._timer_cancelled_count -= 1
+            heapq.heappop(scheduled)._scheduled = False
+        if not scheduled:
+            return
+        due = max(scheduled[0]._when - self.ahead_s, self.simulation.now)
+        if due < self._wakes_at or self._wakes_at <= self.simulation.now:
+            self._wakes_at = due
+            self.simulation.at(due, self._woken, due)
+
+    def _woken(self, due: float) -> None:
+        if due == self._wakes_at:
+            self._wakes_at = float("inf")
+        if not self._closed and not self._marked:
+            self._mark()
+
+    # What can happen to a process
+
+    def freeze(self) -> None:
+        """Run nothing from now on (SIGSTOP). The kernel goes on accepting connections and taking bytes for it."""
+        if not self.frozen:
+            self.frozen = True
+            self.simulation.forget(self)
+
+    def thaw(self) -> None:
+        """Run again; whatever was due meanwhile is late."""
+        if self.frozen and not self.killed:
+            self.frozen = False
+            self._marked = True
+            self.simulation.runnable(self)
+
+    def kill(self) -> None:
+        """End it as SIGKILL does: nothing of it runs again, and the kernel closes its sockets."""
+        if self._closed:
+            return
+        self.killed = self._closed = True
+        self.simulation.forget(self)
+        self.simulation.loops.remove(self)
+        self.network.close_all(self)
+        self._bury()
+
+    def _bury(self) -> None:
+        """Free the memory. Coroutines are closed: whatever their `finally` blocks do reaches nothing any more."""
+        outer = events._get_running_loop()
+        events._set_running_loop(self)
+        try:
+            for task in sorted(asyncio.all_tasks(self), key=id):
+                task._log_destroy_pending = False  # type: ignore[attr-defined]
+                coroutine = task.get_coro()
+                if coroutine is not None:
+                    with contextlib.suppress(BaseException):
+                        coroutine.close()
+            self._ready.clear()
+            self._scheduled.clear()
+        finally:
+            events._set_running_loop(outer)
+
+    # Running
+
+    def run_forever(self) -> None:
+        """Drive the whole simulation until this loop is stopped."""
+        self._check_closed()
+        self._check_running()
+        hooks = sys.get_asyncgen_hooks()
+        simulation = self.simulation
+        try:
+            self._thread_id = threading.get_ident()
+            sys.set_asyncgen_hooks(firstiter=self._asyncgen_firstiter_hook, finalizer=self._asyncgen_finalizer_hook)
+            if self._ready and not self._marked:
+                self._mark()
+            while not self._stopping:
+                simulation.turn()
+        finally:
+            self._stopping = False
+            self._thread_id = None
+            sys.set_asyncgen_hooks(*hooks)
+
+    def close(self) -> None:
+        if self.is_running():
+            raise RuntimeError("Cannot close a running event loop")
+        if self._closed:
+            return
+        self.simulation.forget(self)
+        if self in self.simulation.loops:
+            self.simulation.loops.remove(self)
+        self.network.close_all(self)
+        super().close()
+
+    def run_in_executor(self, executor: Executor | None, func: Callable[..., T], *args: Any) -> asyncio.Future[T]:
+        """Threads are another clock: the function is called in the next turn of this loop instead."""
+        future: asyncio.Future[T] = self.create_future()
+
+        def call() -> None:
+            if future.cancelled():
+                return
+            try:
+                future.set_result(func(*args))
+            except BaseException as error:
+                future.set_exception(error)
+
+        self.call_soon(call)
+        return future
+
+    # Sockets
+
+    async def create_connection(
+        self,
+        protocol_factory: Callable[[], asyncio.BaseProtocol],
+        host: str | None = None,
+        port: int | None = None,
+        *,
+        ssl: Any = None,
+        **options: Any,
+    ) -> tuple[Any, Any]:
+        """As asyncio's. Raises ConnectionRefusedError, socket.gaierror; TLS and given sockets are not simulated."""
+        if ssl is not None or options.get("sock") is not None or host is None or port is None:
+            raise NotImplementedError("the simulated network joins by host and port, without TLS")
+        return await self.network.connect(self, protocol_factory, host, port)
+
+    async def create_server(  # type: ignore[override]  # the Server is ours
+        self,
+        protocol_factory: Callable[[], asyncio.BaseProtocol],
+        host: str | None = None,
+        port: int | None = None,
+        *,
+        sock: Any = None,
+        backlog: int = 100,
+        start_serving: bool = True,
+        **options: Any,
+    ) -> SimServer:
+        """As asyncio's; `sock` is what `bind` returned."""
+        if sock is None:
+            sock = self.bind(host or "0.0.0.0", port or 0)
+        if not isinstance(sock, Listening):
+            raise TypeError(f"{sock!r} is a socket of the kernel: bind with the loop's own `bind`")
+        return sock.serve(self, protocol_factory, backlog)
+
+    def bind(self, host: str, port: int, variable: str = "a port") -> Listening:
+        """A listening socket in this network; what `services.runtime.serve.running` takes as `bind`."""
+        return self.network.bind(self, host, port, variable)
+
+    async def getaddrinfo(self, host: Any, port: Any, **options: Any) -> list[Any]:  # type: ignore[override]
+        return self.network.addresses(self, host, port)
+
+    async def getnameinfo(self, sockaddr: Address, flags: int = 0) -> tuple[str, str]:  # type: ignore[override]
+        return sockaddr[0], str(sockaddr[1])
+
+    def _write_to_self(self) -> None:
+        """There is no other thread to be woken by."""
+
+    def __repr__(self) -> str:
+        state = "killed" if self.killed else "frozen" if self.frozen else "open"
+        return f"<SimLoop {self.name} {state} at {self.time():.6f}>"
+
+
+def run(main: Coroutine[Any, Any, T], seed: int | str = 0) -> T:
+    """Run a coroutine to its end in virtual time, in a simulation of one process."""
+    with asyncio.Runner(loop_factory=lambda: SimLoop(Simulation(seed))) as runner:
+        return runner.run(main)
+
+
+def collect_now() -> None:
+    """Collect cycles, so that what a simulation leaves does not speak up in the next one."""
+    gc.collect()

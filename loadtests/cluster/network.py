@@ -1,0 +1,325 @@
+"""A network in memory: TCP as a process sees it, on the simulation's clock.
+
+Hosts have addresses, and a link for each direction between two of them: latency, jitter, and whether it is cut. A
+connection is two transports (`transport.SimTransport`). Bytes arrive in order after the link's latency.
+
+What is kept of TCP: the handshake (a host without a listener refuses, a cut link loses the SYN, which is sent again
+after 1, 3 and 7 s), the backlog, a window, end of stream in each direction, resets, and that the kernel accepts and
+buffers for a process that does not run. What a cut link holds back arrives after it has healed, as retransmitted
+segments do. What is not kept: congestion, reordering (TCP hides it), lost segments as such, TLS.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import socket
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from loadtests.cluster.transport import ACK, Packet, SimTransport
+
+if TYPE_CHECKING:
+    from loadtests.cluster.loop import SimLoop, Simulation
+
+LATENCY_S = 0.000_02
+"""One way, within a machine."""
+SYN_AGAIN_S = (1.0, 2.0, 4.0, 8.0, 16.0, 32.0)
+"""Between the tries of a handshake, as Linux has it: 1, 3, 7, ... seconds after the first."""
+RETRANSMIT_S = 0.2
+"""After a link has healed: at most so long until what was held back is sent again."""
+LOOPBACK = ("127.0.0.1", "localhost", "::1")
+ANY = ("0.0.0.0", "::", "")
+FIRST_PORT = 40_000
+
+Address = tuple[str, int]
+
+
+@dataclass(slots=True)
+class Link:
+    """One direction between two hosts. Latency and jitter in seconds: a packet takes latency + jitter x [0, 1)."""
+
+    latency_s: float = LATENCY_S
+    jitter_s: float = 0.0
+    cut: bool = False
+    held: list[tuple[SimTransport, Packet, bytes]] = field(default_factory=list)
+
+
+class Host:
+    """A machine: its address, its name in traces, and its ports."""
+
+    def __init__(self, address: str, name: str) -> None:
+        self.address = address
+        self.name = name
+        self.listeners: dict[int, Listening] = {}
+        self._port = FIRST_PORT
+
+    def free_port(self) -> int:
+        """One that nothing listens on; never the same twice."""
+        self._port += 1
+        while self._port in self.listeners:
+            self._port += 1
+        return self._port
+
+    def __repr__(self) -> str:
+        return f"<Host {self.name} {self.address}>"
+
+
+class Listening:
+    """A bound socket, as `bind` returns it and `create_server` takes it."""
+
+    family = socket.AF_INET
+
+    def __init__(self, host: Host, shown: str, port: int) -> None:
+        self.host = host
+        self.port = port
+        self.loop: SimLoop | None = None
+        self.backlog = 0
+        self.waiting = 0  # handshakes that are done, and connections that the process has not taken yet
+        self._shown = shown
+        self._factory: Callable[[], asyncio.BaseProtocol] | None = None
+        host.listeners[port] = self
+
+    def serve(self, loop: SimLoop, factory: Callable[[], asyncio.BaseProtocol], backlog: int) -> SimServer:
+        """Begin to accept, in that loop."""
+        self.loop, self._factory, self.backlog = loop, factory, backlog
+        return SimServer(self)
+
+    @property
+    def serving(self) -> bool:
+        return self.loop is not None and not self.loop.is_closed()
+
+    def accept(self, transport: SimTransport) -> None:
+        """In the process: make a protocol for a connection that the kernel has accepted."""
+        self.waiting -= 1
+        assert self._factory is not None
+        if self.host.listeners.get(self.port) is not self:
+            transport.kernel_abort()  # it waited for a listener that has closed
+            return
+        transport.begin(self._factory())
+
+    def getsockname(self) -> Address:
+        return (self._shown, self.port)
+
+    def fileno(self) -> int:
+        return -1
+
+    def close(self) -> None:
+        """Accept nothing more."""
+        if self.host.listeners.get(self.port) is self:
+            del self.host.listeners[self.port]
+
+
+class SimServer(asyncio.AbstractServer):
+    """What `create_server` returns."""
+
+    def __init__(self, listening: Listening) -> None:
+        self._listening = listening
+        self._open = True
+
+    @property
+    def sockets(self) -> tuple[Listening, ...]:
+        return (self._listening,) if self._open else ()
+
+    def is_serving(self) -> bool:
+        return self._open
+
+    def get_loop(self) -> asyncio.AbstractEventLoop:
+        assert self._listening.loop is not None
+        return self._listening.loop
+
+    async def start_serving(self) -> None:
+        """It serves already."""
+
+    async def serve_forever(self) -> None:
+        try:
+            await asyncio.get_running_loop().create_future()
+        finally:
+            self.close()
+
+    def close(self) -> None:
+        self._open = False
+        self._listening.close()
+
+    async def wait_closed(self) -> None:
+        """Nothing is waited for, as with Python 3.11."""
+
+
+class Network:
+    """Hosts, links and connections. Faults are methods: `cut`, `heal`, and what `connections` offer."""
+
+    def __init__(self, simulation: Simulation) -> None:
+        self.simulation = simulation
+        self.latency_s = LATENCY_S
+        self.jitter_s = 0.0
+        self.short_reads = 0.0
+        """The share of reads that return only a part of what has come, cut at a random byte."""
+        self.connections: dict[SimTransport, None] = {}
+        self._hosts: dict[str, Host] = {}
+        self._links: dict[tuple[str, str], Link] = {}
+        self._numbers = 0
+
+    # Hosts and links
+
+    def host(self, address: str, name: str) -> Host:
+        """The machine at that address; processes that share one share its ports."""
+        return self._hosts.setdefault(address, Host(address, name))
+
+    def link(self, source: Host, target: Host) -> Link:
+        """From the one to the other; made on first use."""
+        key = (source.address, target.address)
+        found = self._links.get(key)
+        if found is None:
+            near = source is target
+            found = Link(LATENCY_S if near else self.latency_s, 0.0 if near else self.jitter_s)
+            self._links[key] = found
+        return found
+
+    def cut(self, one: Host, other: Host) -> None:
+        """Let nothing through from the one to the other (one way; call it twice for both)."""
+        self.link(one, other).cut = True
+
+    def heal(self, one: Host, other: Host) -> None:
+        """Let everything through again; what was held back comes soon."""
+        link = self.link(one, other)
+        link.cut = False
+        held, link.held = link.held, []
+        delay_s = self.simulation.rng.random() * RETRANSMIT_S
+        for transport, kind, data in held:
+            self.send(transport, kind, data, delay_s)
+
+    def resolve(self, loop: SimLoop, name: str) -> Host:
+        """A machine by its address, by a process's name, or the caller's own. Raises socket.gaierror."""
+        if name in LOOPBACK or name in ANY:
+            return loop.host
+        found = self._hosts.get(name) or next((host for host in self._hosts.values() if host.name == name), None)
+        if found is None:
+            raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+        return found
+
+    def addresses(self, loop: SimLoop, name: Any, port: Any) -> list[Any]:
+        """What getaddrinfo answers."""
+        name = name.decode() if isinstance(name, bytes) else name
+        shown = "127.0.0.1" if name in LOOPBACK else self.resolve(loop, name).address
+        return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (shown, int(port or 0)))]
+
+    # Connections
+
+    def bind(self, loop: SimLoop, host: str, port: int, variable: str) -> Listening:
+        """A listening socket. Raises OSError where the port is taken."""
+        port = port or loop.host.free_port()
+        if port in loop.host.listeners:
+            raise OSError(errno.EADDRINUSE, f"cannot listen on {host}:{port}: choose another with {variable}")
+        return Listening(loop.host, host, port)
+
+    async def connect(
+        self, loop: SimLoop, factory: Callable[[], asyncio.BaseProtocol], name: str, port: int
+    ) -> tuple[SimTransport, asyncio.BaseProtocol]:
+        """Shake hands and join the two. Raises ConnectionRefusedError, TimeoutError, socket.gaierror."""
+        target = self.resolve(loop, name)
+        shown = name if name in LOOPBACK else target.address
+        done: asyncio.Future[SimTransport] = loop.create_future()
+        self._syn(loop, target, (shown, port), done, 0)
+        try:
+            transport = await done
+        except asyncio.CancelledError:
+            if done.done() and not done.cancelled() and done.exception() is None:
+                done.result().kernel_abort()
+            raise
+        protocol = factory()
+        made: asyncio.Future[None] = loop.create_future()
+        transport.begin(protocol, made)
+        try:
+            await made
+        except asyncio.CancelledError:
+            transport.close()
+            raise
+        return transport, protocol
+
+    def _syn(self, loop: SimLoop, target: Host, to: Address, done: asyncio.Future[SimTransport], tries: int) -> None:
+        """Send the first segment, and again if it is lost."""
+        if loop.is_closed() or done.done():
+            return
+        listening = target.listeners.get(to[1])
+        lost = self.link(loop.host, target).cut or self.link(target, loop.host).cut
+        full = listening is not None and listening.waiting > listening.backlog
+        if not lost and not full:
+            self.simulation.at(self._arrival(loop.host, target), self._handshake, loop, target, to, done)
+        elif tries < len(SYN_AGAIN_S):
+            again_at = self.simulation.now + SYN_AGAIN_S[tries]
+            self.simulation.at(again_at, self._syn, loop, target, to, done, tries + 1)
+        else:
+            _fail(done, TimeoutError(errno.ETIMEDOUT, "Connect call failed"))
+
+    def _handshake(self, loop: SimLoop, target: Host, to: Address, done: asyncio.Future[SimTransport]) -> None:
+        """The segment has arrived: the kernel over there answers, whether the process runs or not."""
+        listening = target.listeners.get(to[1])
+        back_at = self._arrival(target, loop.host)
+        if loop.is_closed():
+            return
+        if listening is None or not listening.serving:
+            refused = ConnectionRefusedError(errno.ECONNREFUSED, f"Connect call failed {to}")
+            self.simulation.at(back_at, _fail, done, refused)
+            return
+        assert listening.loop is not None
+        from_address = (loop.host.address, loop.host.free_port())
+        self._numbers += 1
+        near = SimTransport(loop, self, self._numbers, loop.host, to, from_address)
+        far = SimTransport(listening.loop, self, self._numbers, target, from_address, to)
+        near.join(far)
+        for transport in (near, far):
+            self.connections[transport] = None
+        listening.waiting += 1
+        self.simulation.note(target.name, "accepts", f"#{self._numbers} from {loop.host.name} at port {to[1]}")
+        listening.loop.call_soon(listening.accept, far)
+        self.simulation.at(back_at, self._joined, near, done)
+
+    def _joined(self, near: SimTransport, done: asyncio.Future[SimTransport]) -> None:
+        if near.loop.is_closed():
+            return
+        if done.done():
+            near.kernel_abort()  # the caller did not wait
+        else:
+            done.set_result(near)
+
+    def _arrival(self, source: Host, target: Host) -> float:
+        link = self.link(source, target)
+        jitter_s = link.jitter_s * self.simulation.rng.random() if link.jitter_s else 0.0
+        return self.simulation.now + link.latency_s + jitter_s
+
+    def send(self, transport: SimTransport, kind: Packet, data: bytes = b"", delay_s: float = 0.0) -> None:
+        """Carry one packet to the other end; the packets of one direction stay in order."""
+        peer = transport.peer
+        link = self.link(transport.host, peer.host)
+        if transport.silent or peer.silent:
+            return
+        if link.cut:
+            link.held.append((transport, kind, data))
+            return
+        jitter_s = link.jitter_s * self.simulation.rng.random() if link.jitter_s else 0.0
+        at = self.simulation.now + link.latency_s + jitter_s + delay_s
+        if at < transport.last_arrival:
+            at = transport.last_arrival
+        transport.last_arrival = at
+        if kind != ACK:
+            self.simulation.note(
+                transport.host.name, kind, f"#{transport.number} {len(data)} to {peer.host.name}", data
+            )
+        self.simulation.at(at, peer.arrive, kind, data)
+
+    def close_all(self, loop: SimLoop) -> None:
+        """The kernel closes what a process that ended had open."""
+        for listening in [each for each in loop.host.listeners.values() if each.loop is loop]:
+            listening.close()
+        for transport in [each for each in self.connections if each.loop is loop]:
+            transport.kernel_close()
+
+    def between(self, one: Host, other: Host) -> list[SimTransport]:
+        """The connections that the one has with the other: the one's ends."""
+        return [each for each in self.connections if each.host is one and each.peer.host is other]
+
+
+def _fail(done: asyncio.Future[SimTransport], error: OSError) -> None:
+    if not done.done() and not done.get_loop().is_closed():
+        done.set_exception(error)

@@ -1,0 +1,107 @@
+"""Prometheus looks where the services are, in containers and embedded, and calls them the same in both."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from services.governor.config import GovernorSettings
+from services.retrieval.config import RetrievalSettings
+from services.router.config import RouterSettings
+from services.worker.config import WorkerSettings
+
+ROOT = Path(__file__).parents[3]
+CONFIGS = ("prometheus.yml", "prometheus.embedded.yml")
+PROMTOOL = shutil.which("promtool")
+PORTS = {
+    "router": RouterSettings.model_fields["metrics_port"].default,
+    "retrieval": RetrievalSettings.model_fields["metrics_port"].default,
+    "worker": WorkerSettings.model_fields["metrics_port"].default,
+    "governor": GovernorSettings.model_fields["metrics_port"].default,
+}
+
+
+def read(path: str) -> dict[str, Any]:
+    content: dict[str, Any] = yaml.safe_load((ROOT / path).read_text(encoding="utf-8"))
+    return content
+
+
+def targets(config: str) -> dict[tuple[str, str], str]:
+    """(job, instance) -> address."""
+    return {
+        (job["job_name"], group["labels"]["instance"]): address
+        for job in read(f"grafana/{config}")["scrape_configs"]
+        for group in job["static_configs"]
+        for address in group["targets"]
+    }
+
+
+def test_both_configurations_know_the_same_instances():
+    assert targets(CONFIGS[0]).keys() == targets(CONFIGS[1]).keys()
+
+
+def test_in_containers_each_instance_is_a_service_at_its_metrics_port():
+    services = read("docker-compose.yml")["services"]
+    scraped = {key: address for key, address in targets("prometheus.yml").items() if key[0] != "prometheus"}
+    assert {instance: address for (_, instance), address in scraped.items()} == {
+        instance: f"{instance}:{services[instance]['environment']['METRICS_PORT']}" for _, instance in scraped
+    }
+
+
+def test_workers_that_come_with_a_profile_are_looked_for_by_name():
+    services = read("docker-compose.yml")["services"]
+    (looked_for,) = (
+        discovery
+        for job in read("grafana/prometheus.yml")["scrape_configs"]
+        for discovery in job.get("dns_sd_configs", [])
+    )
+    optional = {name for name, service in services.items() if "WORKER_NAME" in service.get("environment", {})} - {
+        instance for _, instance in targets("prometheus.yml")
+    }
+    assert set(looked_for["names"]) == optional
+    assert {services[name]["environment"]["METRICS_PORT"] for name in optional} == {looked_for["port"]}
+
+
+def test_embedded_each_instance_is_at_its_default_port():
+    found = targets("prometheus.embedded.yml")
+    assert found["router", "router"] == f"127.0.0.1:{PORTS['router']}"
+    assert found["retrieval", "retrieval"] == f"127.0.0.1:{PORTS['retrieval']}"
+    assert found["governor", "governor"] == f"127.0.0.1:{PORTS['governor']}"
+    assert found["worker", "worker-0"] == f"127.0.0.1:{PORTS['worker']}"
+    assert found["worker", "worker-1"] == f"127.0.0.1:{PORTS['worker'] + 1}"
+
+
+def test_both_configurations_load_the_rules_and_containers_find_them_there():
+    rules = sorted(path.name for path in (ROOT / "grafana" / "rules").glob("*.yml"))
+    assert rules == ["alerts.yml", "recording.yml"]
+    assert {tuple(read(f"grafana/{config}")["rule_files"]) for config in CONFIGS} == {("rules/*.yml",)}
+    mounts = [volume.split(":") for volume in read("docker-compose.yml")["services"]["prometheus"]["volumes"]]
+    places = {here: there for here, there, *_ in mounts}
+    assert places["./grafana/prometheus.yml"] == "/etc/prometheus/prometheus.yml"
+    assert places["./grafana/rules"] == "/etc/prometheus/rules"
+
+
+def test_the_provisioned_source_is_the_one_that_dashboards_name():
+    (source,) = read("grafana/provisioning/datasources/prometheus.yml")["datasources"]
+    assert (source["uid"], source["url"]) == ("prometheus", "http://prometheus:9090")
+
+
+@pytest.mark.skipif(PROMTOOL is None, reason="promtool is not installed (Debian: apt install prometheus)")
+@pytest.mark.parametrize("config", CONFIGS)
+def test_promtool_accepts_the_configuration(config, tmp_path):
+    """In a copy beside which the token stands, since promtool looks for that, too."""
+    folder, token = tmp_path / "grafana", tmp_path / ".weir" / "internal-token"
+    shutil.copytree(ROOT / "grafana", folder)
+    token.parent.mkdir()
+    token.write_text("a token of sixteen characters or more", encoding="ascii")
+    text = (folder / config).read_text(encoding="utf-8").replace("/run/weir/internal/token", str(token))
+    (folder / config).write_text(text, encoding="utf-8")
+    done = subprocess.run(
+        [str(PROMTOOL), "check", "config", config], cwd=folder, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr

@@ -1,0 +1,67 @@
+"""The package of OpenAI, as its users run it, against the router."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import openai
+import pytest
+
+from services.contracts.generate import GenerateRequest
+from services.router.serving import telling
+from services.runtime.http import Exchange
+from tests.router.rig import FakeWorker, Stand, answer, cut_after, run, standing
+from tests.runtime.rig import until
+
+
+class Gate:
+    """A script that lets the test say when the worker speaks, and with whose words."""
+
+    def __init__(self, script: Any = answer) -> None:
+        self.opened = asyncio.Event()
+        self.script = script
+
+    async def __call__(self, exchange: Exchange, request: GenerateRequest, worker: FakeWorker) -> None:
+        await self.opened.wait()
+        await self.script(exchange, request, worker)
+
+
+@pytest.fixture
+def soon_awake(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(telling, "AWAKE_S", 0.02)
+
+
+def package(stand: Stand, retries: int = 0) -> openai.AsyncOpenAI:
+    base = f"http://127.0.0.1:{stand.router.bound_port}/v1"
+    return openai.AsyncOpenAI(base_url=base, api_key="any", max_retries=retries, timeout=20)
+
+
+async def text_of(client: openai.AsyncOpenAI) -> str:
+    stream = await client.chat.completions.create(
+        model="fake", messages=[{"role": "user", "content": "hi"}], stream=True, stream_options={"include_usage": True}
+    )
+    said = ""
+    async for chunk in stream:
+        for choice in chunk.choices:
+            said += choice.delta.content or ""
+    return said
+
+
+@pytest.mark.usefixtures("soon_awake")
+def test_the_openai_package_reads_comments_streams_and_failures() -> None:
+    async def main() -> None:
+        gate = Gate()
+        async with standing(FakeWorker(gate)) as stand, package(stand) as client:
+            asking = asyncio.create_task(text_of(client))
+            await until(lambda: stand.workers[0].running == 1)
+            await asyncio.sleep(0.1)
+            gate.opened.set()
+            assert await asking == "A weir holds."
+            stand.workers[0].script = cut_after(2)
+            with pytest.raises(openai.APIError) as cut:
+                await text_of(client)
+            assert (cut.value.code, cut.value.type) == ("upstream_failed", "upstream_error")
+            assert not isinstance(cut.value, openai.APIConnectionError)
+
+    run(main)

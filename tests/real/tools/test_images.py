@@ -1,0 +1,63 @@
+"""What an image is given is enough to start its service: the Dockerfile's own commands, on this machine."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[3]
+DOCKERFILE = (ROOT / "services" / "Dockerfile").read_text(encoding="utf-8")
+STAGES = dict(re.findall(r"^FROM \S+ AS (\S+)\n(.*?)(?=^FROM |\Z)", DOCKERFILE, re.MULTILINE | re.DOTALL))
+MODULES = {
+    found[1]: found[2]
+    for stage in STAGES.values()
+    if (
+        found := re.search(
+            r'COPY --from=source /tree/(\w+) /app.*ENTRYPOINT \["python", "-m", "(\S+)"\]', stage, re.DOTALL
+        )
+    )
+}
+# An editable install would find in this checkout what the image lacks.
+ALONE = "import sys\nsys.meta_path = [one for one in sys.meta_path if 'editable' not in str(one).lower()]"
+OURS = "n.startswith('services.') and m.__file__"
+
+
+@pytest.fixture(scope="module")
+def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The trees as the stage `source` makes them, but for their bytecode."""
+    folder = tmp_path_factory.mktemp("images")
+    shutil.copytree(ROOT / "services", folder / "services", ignore=shutil.ignore_patterns("__pycache__"))
+    (run,) = re.findall(r"^RUN (.*?)(?=^\S|\Z)", STAGES["source"], re.MULTILINE | re.DOTALL)
+    script = run.replace("\\\n", " ").replace("/tree", str(folder / "tree")).partition("&& python -m compileall")[0]
+    subprocess.run(["sh", "-e", "-c", script], cwd=folder, check=True)
+    return folder / "tree"
+
+
+def test_every_service_has_an_image():
+    assert set(MODULES) == {"router", "retrieval", "worker", "governor", "storm"}
+
+
+@pytest.mark.parametrize("name", sorted(MODULES))
+def test_a_service_starts_from_its_own_tree_alone(name: str, tree: Path):
+    code = f"{ALONE}\nimport {MODULES[name]}.__main__\nprint(*(m.__file__ for n, m in sys.modules.items() if {OURS}))"
+    env = {"PATH": "/usr/bin:/bin", "PYTHONPATH": str(tree / name), "PYTHONDONTWRITEBYTECODE": "1"}
+    done = subprocess.run([sys.executable, "-c", code], cwd=tree, env=env, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    files = done.stdout.split()
+    assert files
+    assert all(file.startswith(str(tree / name)) for file in files)
+
+
+def test_the_router_is_given_the_page_that_it_serves(tree: Path):
+    static = tree / "router" / "services" / "console" / "static"
+    assert (static / "index.html").is_file()
+
+
+def test_the_storm_bench_is_given_nothing_that_starts_or_stops_a_stack(tree: Path):
+    lab = {path.name for path in (tree / "storm" / "services" / "lab").iterdir()}
+    assert lab == {"__init__.py", "storm"}
