@@ -75,8 +75,16 @@ class Exchange:
 class FakeConnection:
     """Made by `FakePostgres.connect`."""
 
-    def __init__(self, server: FakePostgres, application: str) -> None:
+    def __init__(
+        self,
+        server: FakePostgres,
+        loop: asyncio.AbstractEventLoop,
+        client: asyncio.AbstractEventLoop,
+        application: str,
+    ) -> None:
         self.application = application
+        self.client = client
+        self._loop = loop  # the server's
         self._server = server
         self._session = ServerSession(server.tables, server.released)
         self._exchange: Exchange | None = None
@@ -135,18 +143,16 @@ class FakeConnection:
         self._closed = True
         if self._exchange is not None and not self._exchange.answer.done():
             self._exchange.answer.set_exception(asyncpg.ConnectionDoesNotExistError(LOST))
-        loop = asyncio.get_running_loop()
         for listener in self._listeners:
-            loop.call_soon(listener, self)
+            self.client.call_soon(listener, self)
 
     async def _exchanged(self, sql: str, arguments: tuple[object, ...]) -> tuple[str, list[Row]]:
         if self._closed:
             raise asyncpg.InterfaceError("connection is closed")
         if self._exchange is not None:
             raise asyncpg.InterfaceError("cannot perform operation: another operation is in progress")
-        loop = asyncio.get_running_loop()
-        exchange = self._exchange = Exchange(loop.create_future(), sql, arguments)
-        loop.call_later(self._server.round_trip_s / 2, self._server.when_well, lambda: self._arrive(exchange), True)
+        exchange = self._exchange = Exchange(self.client.create_future(), sql, arguments)
+        self._later(self._server.round_trip_s / 2, lambda: self._arrive(exchange), True)
         try:
             return await exchange.answer
         except asyncio.CancelledError:
@@ -169,19 +175,17 @@ class FakeConnection:
     def _arrive(self, exchange: Exchange) -> None:
         if exchange.over:
             return
-        loop = asyncio.get_running_loop()
         self._server.statements += 1
         if exchange.statement is None:
             self._carry_out(exchange)
             return
         limit_s = self._session.limit_s
         if limit_s < math.inf:
-            up = lambda: self._time_is_up(exchange)  # noqa: E731
-            exchange.timer = loop.call_later(limit_s, self._server.when_well, up, False)
+            exchange.timer = self._later(limit_s, lambda: self._time_is_up(exchange), False)
         if self._server.query_s >= limit_s:
             return
         if self._server.query_s > 0:
-            loop.call_later(self._server.query_s, self._server.when_well, lambda: self._carry_out(exchange), False)
+            self._later(self._server.query_s, lambda: self._carry_out(exchange), False)
         else:
             self._carry_out(exchange)
 
@@ -194,8 +198,11 @@ class FakeConnection:
         if exchange.over:
             return
         statement = exchange.statement
+        if statement is not None and self._session.waits_for(statement) is not None:
+            self._server.bury_the_dead()
         if statement is not None and (tenant := self._session.waits_for(statement)) is not None:
-            self._server.waiting.setdefault(tenant, deque()).append(lambda: self._come_to_turn(exchange, tenant))
+            line = self._server.waiting.setdefault(tenant, deque())
+            line.append(lambda: self._loop.call_soon(self._come_to_turn, exchange, tenant))
             return
         try:
             answer = self._answer(exchange)
@@ -241,4 +248,8 @@ class FakeConnection:
             else:
                 exchange.answer.set_result(said)
 
-        asyncio.get_running_loop().call_later(self._server.round_trip_s / 2, self._server.when_well, told, True)
+        self._later(self._server.round_trip_s / 2, told, True)
+
+    def _later(self, delay_s: float, act: Callable[[], None], on_the_wire: bool) -> asyncio.TimerHandle:
+        """At the server, or on the way from it or to it."""
+        return self._loop.call_later(delay_s, self._server.when_well, act, on_the_wire)

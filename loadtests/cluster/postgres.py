@@ -54,9 +54,19 @@ class Lie(StrEnum):
 
 
 class FakePostgres:
-    """One server. What it holds outlives `stop`."""
+    """One server. What it holds outlives `stop`.
 
-    def __init__(self, *, round_trip_s: float = 0.001, query_s: float = 0.0, most_connections: int = 100) -> None:
+    It works on a loop of its own, or else on that of whoever connects: a client that is frozen is frozen alone.
+    """
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop | None = None,
+        *,
+        round_trip_s: float = 0.001,
+        query_s: float = 0.0,
+        most_connections: int = 100,
+    ) -> None:
         self.round_trip_s = round_trip_s
         self.query_s = query_s
         self.most_connections = most_connections
@@ -64,9 +74,10 @@ class FakePostgres:
         self.fails: type[asyncpg.PostgresError] | None = None
         self.lies: Lie | None = None
         self.connections: dict[FakeConnection, None] = {}  # in the order in which they were made
-        self.waiting: dict[str, deque[Callable[[], None]]] = {}  # for a tenant's writer to end
+        self.waiting: dict[str, deque[Callable[[], object]]] = {}  # for a tenant's writer to end
         self.tables = Tables(self._clock_ms, DIMENSIONS)
         self.statements = 0
+        self._loop = loop
         self._frozen = self._unreachable = False
         self._listening = True
         self._held: list[tuple[bool, Callable[[], None]]] = []
@@ -100,8 +111,10 @@ class FakePostgres:
 
     async def connect(self, url: str, *, timeout_s: float, application: str) -> Any:
         """A connection. Raises ConnectionRefusedError, TooManyConnectionsError, or TimeoutError after `timeout_s`."""
-        loop = asyncio.get_running_loop()
-        greeted: asyncio.Future[None] = loop.create_future()
+        client = asyncio.get_running_loop()
+        loop = self._loop or client
+        self.bury_the_dead()
+        greeted: asyncio.Future[None] = client.create_future()
 
         def greet() -> None:
             if not greeted.done():
@@ -117,7 +130,7 @@ class FakePostgres:
             raise ConnectionRefusedError("nobody listens there")
         if len(self.connections) >= self.most_connections:
             raise asyncpg.TooManyConnectionsError("sorry, too many clients already")
-        connection = FakeConnection(self, application)
+        connection = FakeConnection(self, loop, client, application)
         self.connections[connection] = None
         return connection
 
@@ -152,7 +165,12 @@ class FakePostgres:
     def released(self, tenant: str) -> None:
         """The next writer of this tenant may begin."""
         if waiting := self.waiting.get(tenant):
-            asyncio.get_running_loop().call_soon(waiting.popleft())
+            waiting.popleft()()
+
+    def bury_the_dead(self) -> None:
+        """A client whose process was killed has said nothing: its kernel has closed its connections."""
+        for connection in [each for each in self.connections if each.client.is_closed()]:
+            connection.terminate()
 
     def lied(self, statement: Statement, sql: str, rows: list[Row]) -> list[Row]:
         """The rows as they are said."""
@@ -177,4 +195,5 @@ class FakePostgres:
         return max(others, key=lambda name: (others[name], name), default=None)
 
     def _clock_ms(self) -> int:
-        return round((self.epoch_s + asyncio.get_running_loop().time()) * 1000)
+        loop = self._loop or asyncio.get_running_loop()
+        return round((self.epoch_s + loop.time()) * 1000)

@@ -6,7 +6,8 @@ bounded as a real server's is (`keyspace.py`).
 
 What it knows: HELLO, PING, CLIENT, SELECT 0, GET, MGET, SET (EX, PX, NX, XX), PTTL, PEXPIRE, EXISTS, DEL, LPUSH, EVAL,
 EVALSHA and SCRIPT LOAD (of the one script that the cache runs), FLUSHALL, DBSIZE, INFO (the memory that is used) and
-CONFIG GET and SET of its two bounds. Anything else is an unknown command. tests/contract holds it and a real server to the same sentences.
+CONFIG GET and SET of its two bounds. Anything else is an unknown command. tests/contract holds it and a real server to
+the same sentences.
 
 What it does not cover: passwords, other databases, MULTI, subscriptions, replication, Lua as a language, the order in
 which a real server evicts (it draws samples; this one takes the least recently used), and a server's own slowness with
@@ -66,7 +67,7 @@ class FakeValkey:
     ) -> None:
         self.host = host
         self.port = port
-        self.keys = Keyspace(_now, most_bytes=most_bytes)
+        self.keys = Keyspace(self._now, most_bytes=most_bytes)
         self.slow_s = 0.0
         self.refuses: Refusal | None = None
         self.lies: Lie | None = None
@@ -75,7 +76,8 @@ class FakeValkey:
         self.connections: set[_Connection] = set()
         self._rng = rng or random.Random(0)
         self._frozen = False
-        self._server: asyncio.Server | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None  # it may be asked and told things from outside of it
+        self._server: asyncio.AbstractServer | None = None
 
     @property
     def url(self) -> str:
@@ -95,7 +97,8 @@ class FakeValkey:
 
     async def start(self) -> None:
         """Listen, and hold nothing."""
-        server = await asyncio.get_running_loop().create_server(lambda: _Connection(self), self.host, self.port)
+        self._loop = asyncio.get_running_loop()
+        server = await self._loop.create_server(lambda: _Connection(self), self.host, self.port)
         self._server = server
         self.port = server.sockets[0].getsockname()[1] if self.port == 0 else self.port
 
@@ -120,6 +123,10 @@ class FakeValkey:
     def garbage(self) -> bytes:
         return self._rng.randbytes(GARBAGE_BYTES)
 
+    def _now(self) -> float:
+        assert self._loop is not None, "it has been started"
+        return self._loop.time()
+
 
 class _Connection(asyncio.Protocol):
     """One client. Commands are carried out as they come; their answers leave in the same order."""
@@ -130,14 +137,15 @@ class _Connection(asyncio.Protocol):
         self._reader = CommandReader()
         self._version = 2
         self._transport: asyncio.Transport | None = None
+        self._loop: asyncio.AbstractEventLoop
         self._unread: deque[Command] = deque()
-        self._unsaid: deque[bytes] = deque()
-        self._due = 0.0
+        self._unsaid: deque[tuple[float, bytes]] = deque()  # and when it is to be said
+        self._timer: asyncio.TimerHandle | None = None
         self._slow_client = False
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
+        self._transport, self._loop = transport, asyncio.get_running_loop()
         self._server.accepted += 1
         if len(self._server.connections) >= MOST_CONNECTIONS:
             transport.abort()
@@ -147,6 +155,9 @@ class _Connection(asyncio.Protocol):
     def connection_lost(self, error: Exception | None) -> None:
         self._server.connections.discard(self)
         self._transport = None
+        self._unsaid.clear()
+        if self._timer is not None:
+            self._timer.cancel()
 
     def data_received(self, data: bytes) -> None:
         try:
@@ -168,8 +179,7 @@ class _Connection(asyncio.Protocol):
 
     def go_on(self) -> None:
         """Say what was held back, and carry out what has come, unless the server is frozen."""
-        while self._unsaid and not self._server.frozen:
-            self._write(self._unsaid.popleft())
+        self._speak()
         while self._unread and not self._server.frozen and not self._slow_client and self._transport is not None:
             command = self._unread.popleft()
             if command:
@@ -187,18 +197,22 @@ class _Connection(asyncio.Protocol):
 
     def _say(self, answer: Answer | _Raw) -> None:
         data = answer if isinstance(answer, _Raw) else encoded(answer, self._version)
-        loop = asyncio.get_running_loop()
-        self._due = max(self._due, loop.time() + self._server.slow_s)
-        if self._due <= loop.time():
-            self._spoken(data)
-        else:
-            loop.call_at(self._due, self._spoken, data)
+        due = self._loop.time() + self._server.slow_s
+        if self._unsaid:
+            due = max(due, self._unsaid[-1][0])  # answers keep their order, whatever became of the slowness meanwhile
+        self._unsaid.append((due, data))
+        self._speak()
 
-    def _spoken(self, data: bytes) -> None:
-        if self._server.frozen:
-            self._unsaid.append(data)
-        else:
-            self._write(data)
+    def _speak(self) -> None:
+        """Whatever is due. Timers of one moment have no order among them, so there is one timer for all answers."""
+        while self._unsaid and not self._server.frozen and self._unsaid[0][0] <= self._loop.time():
+            self._write(self._unsaid.popleft()[1])
+        if self._unsaid and not self._server.frozen and self._timer is None:
+            self._timer = self._loop.call_at(self._unsaid[0][0], self._time_to_speak)
+
+    def _time_to_speak(self) -> None:
+        self._timer = None
+        self._speak()
 
     def _write(self, data: bytes) -> None:
         if self._transport is None or self._transport.is_closing():
@@ -365,7 +379,3 @@ COMMANDS: dict[bytes, tuple[Callable[..., Answer | _Raw], int, int, bool]] = {
     b"INFO": (_Connection.info, 0, 1, False),
     b"CONFIG": (_Connection.config, 2, 3, False),
 }
-
-
-def _now() -> float:
-    return asyncio.get_running_loop().time()
