@@ -142,6 +142,7 @@ class _Connection(asyncio.Protocol):
         self._unsaid: deque[tuple[float, bytes]] = deque()  # and when it is to be said
         self._timer: asyncio.TimerHandle | None = None
         self._slow_client = False
+        self._leaving = False  # as soon as all is said
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
@@ -160,12 +161,13 @@ class _Connection(asyncio.Protocol):
             self._timer.cancel()
 
     def data_received(self, data: bytes) -> None:
+        if self._leaving:
+            return
         try:
             self._unread += self._reader.feed(data)
         except BadCommand as fault:
+            self._leaving = True
             self._say(Failure(f"ERR Protocol error: {fault}"))
-            if self._transport is not None:
-                self._transport.close()
             return
         self.go_on()
 
@@ -207,6 +209,8 @@ class _Connection(asyncio.Protocol):
         """Whatever is due. Timers of one moment have no order among them, so there is one timer for all answers."""
         while self._unsaid and not self._server.frozen and self._unsaid[0][0] <= self._loop.time():
             self._write(self._unsaid.popleft()[1])
+        if self._leaving and not self._unsaid and self._transport is not None:
+            self._transport.close()
         if self._unsaid and not self._server.frozen and self._timer is None:
             self._timer = self._loop.call_at(self._unsaid[0][0], self._time_to_speak)
 
