@@ -144,6 +144,7 @@ def build(
         start=start,
         stop=stop,
         rng=rng,
+        inside=retrieval,
     )
 
 
