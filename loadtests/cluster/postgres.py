@@ -75,7 +75,7 @@ class FakePostgres:
         self.lies: Lie | None = None
         self.connections: dict[FakeConnection, None] = {}  # in the order in which they were made
         self.waiting: dict[str, deque[Callable[[], object]]] = {}  # for a tenant's writer to end
-        self.tables = Tables(self._clock_ms, DIMENSIONS)
+        self.tables = Tables(self.clock_ms, DIMENSIONS)
         self.statements = 0
         self._loop = loop
         self._frozen = self._unreachable = False
@@ -194,6 +194,7 @@ class FakePostgres:
         others = {name: corpus.chunks for name, corpus in self.corpora.items() if name != tenant}
         return max(others, key=lambda name: (others[name], name), default=None)
 
-    def _clock_ms(self) -> int:
+    def clock_ms(self) -> int:
+        """Its wall clock."""
         loop = self._loop or asyncio.get_running_loop()
         return round((self.epoch_s + loop.time()) * 1000)

@@ -58,7 +58,6 @@ def test_all_files_that_differ_are_named_at_once(copy: Path) -> None:
         bundled.check(copy)
 
 
-@pytest.mark.stack
 def test_the_services_child_refuses_it_too(copy: Path) -> None:
     """One flipped bit of the weights is enough, and nothing else of the file is wrong."""
     weights = copy / "model.safetensors"

@@ -38,7 +38,6 @@ def corpus_version(url: str, tenant: str = "demo") -> int:
     return int(version)
 
 
-@pytest.mark.stack
 def test_a_second_run_embeds_nothing_and_leaves_the_version_alone(postgres_url: str, tmp_path: Path) -> None:
     settings, folder = settings_for(postgres_url), write(tmp_path, guide_md=RIVER, sub__bread_txt=BREAD)
     first = ingested(settings, folder)
@@ -55,7 +54,6 @@ def test_a_second_run_embeds_nothing_and_leaves_the_version_alone(postgres_url: 
     ]
 
 
-@pytest.mark.stack
 def test_what_changed_is_replaced_whole_what_has_gone_is_removed_and_the_version_grows(
     postgres_url: str, tmp_path: Path
 ) -> None:
@@ -71,7 +69,6 @@ def test_what_changed_is_replaced_whole_what_has_gone_is_removed_and_the_version
     assert corpus_version(postgres_url) > before
 
 
-@pytest.mark.stack
 def test_without_prune_what_has_gone_stays(postgres_url: str, tmp_path: Path) -> None:
     settings, folder = settings_for(postgres_url), write(tmp_path, a_md=RIVER, b_md=BREAD)
     ingested(settings, folder)
@@ -79,7 +76,6 @@ def test_without_prune_what_has_gone_stays(postgres_url: str, tmp_path: Path) ->
     assert outcome(ingested(settings, folder, prune=False)) == (0, 0, 1, 0)
 
 
-@pytest.mark.stack
 def test_only_documents_of_the_folder_that_was_named_are_removed(postgres_url: str, tmp_path: Path) -> None:
     settings = settings_for(postgres_url)
     one, two = write(tmp_path / "one", a_md=RIVER), write(tmp_path / "two", b_md=BREAD)
@@ -89,7 +85,6 @@ def test_only_documents_of_the_folder_that_was_named_are_removed(postgres_url: s
     assert query(postgres_url, "SELECT doc_id FROM documents ORDER BY 1") == [("a.md",), ("b.md",)]
 
 
-@pytest.mark.stack
 def test_a_folder_that_is_suddenly_empty_removes_nothing(postgres_url: str, tmp_path: Path) -> None:
     settings, folder = settings_for(postgres_url), write(tmp_path, a_md=RIVER)
     ingested(settings, folder)
@@ -100,7 +95,6 @@ def test_a_folder_that_is_suddenly_empty_removes_nothing(postgres_url: str, tmp_
     assert query(postgres_url, "SELECT count(*) FROM documents") == [(1,)]
 
 
-@pytest.mark.stack
 def test_a_folder_that_has_moved_is_recognised_and_not_embedded_again(postgres_url: str, tmp_path: Path) -> None:
     settings, folder = settings_for(postgres_url), write(tmp_path / "old", a_md=RIVER)
     ingested(settings, folder)
@@ -110,7 +104,6 @@ def test_a_folder_that_has_moved_is_recognised_and_not_embedded_again(postgres_u
     assert query(postgres_url, "SELECT root FROM documents") == [(str(moved),)]
 
 
-@pytest.mark.stack
 def test_bad_files_are_named_skipped_and_do_not_take_the_good_ones_along(postgres_url: str, tmp_path: Path) -> None:
     settings = settings_for(postgres_url, ingest_max_file_bytes=1024)
     folder = write(
@@ -134,7 +127,6 @@ def test_bad_files_are_named_skipped_and_do_not_take_the_good_ones_along(postgre
     }
 
 
-@pytest.mark.stack
 def test_a_document_whose_file_has_become_bad_stays_as_it_was(postgres_url: str, tmp_path: Path) -> None:
     settings, folder = settings_for(postgres_url), write(tmp_path, a_md=RIVER, b_md=BREAD)
     ingested(settings, folder)
@@ -144,7 +136,6 @@ def test_a_document_whose_file_has_become_bad_stays_as_it_was(postgres_url: str,
     assert query(postgres_url, "SELECT count(*) FROM documents") == [(2,)]
 
 
-@pytest.mark.stack
 def test_tenants_have_documents_and_versions_of_their_own(postgres_url: str, tmp_path: Path) -> None:
     settings, folder = settings_for(postgres_url), write(tmp_path, a_md=RIVER)
     ingested(settings, folder, tenant="acme")
@@ -153,14 +144,12 @@ def test_tenants_have_documents_and_versions_of_their_own(postgres_url: str, tmp
     assert corpus_version(postgres_url, "acme") == version
 
 
-@pytest.mark.stack
 def test_other_chunk_sizes_embed_everything_anew(postgres_url: str, tmp_path: Path) -> None:
     folder = write(tmp_path, a_md=RIVER)
     ingested(settings_for(postgres_url), folder)
     assert outcome(ingested(settings_for(postgres_url, chunk_tokens=100), folder)) == (0, 1, 0, 0)
 
 
-@pytest.mark.stack
 def test_a_dry_run_names_what_would_change_and_writes_nothing(postgres_url: str, tmp_path: Path) -> None:
     settings, folder = settings_for(postgres_url), write(tmp_path, a_md=RIVER, b_md=BREAD, c_md=BREAD)
     ingested(settings, folder)
@@ -206,7 +195,6 @@ async def killed_at_the_fifth(url: str, folder: Path) -> None:
     await holder.close()
 
 
-@pytest.mark.stack
 def test_an_ingest_that_is_killed_goes_on_where_it_was_and_embeds_nothing_twice(
     postgres_url: str, tmp_path: Path
 ) -> None:
@@ -229,7 +217,6 @@ async def _schema(url: str) -> None:
     (await connect(url, timeout_s=20, application="test")).terminate()
 
 
-@pytest.mark.stack
 def test_vectors_that_do_not_fit_into_the_schema_are_told_before_anything_is_embedded(
     postgres_url: str, tmp_path: Path
 ) -> None:
@@ -243,7 +230,6 @@ def test_vectors_that_do_not_fit_into_the_schema_are_told_before_anything_is_emb
     assert recorder.steps == []
 
 
-@pytest.mark.stack
 def test_progress_only_grows_and_ends_at_its_total(postgres_url: str, tmp_path: Path) -> None:
     recorder = Recorder()
     folder = write(tmp_path, a_md=RIVER, b_txt="\n\n".join([BREAD * 10] * 5), c_md=BREAD)
@@ -255,7 +241,6 @@ def test_progress_only_grows_and_ends_at_its_total(postgres_url: str, tmp_path: 
     assert len(recorder.summaries) == 1
 
 
-@pytest.mark.stack
 def test_two_ingests_of_one_tenant_at_once_are_refused_and_of_two_are_not(postgres_url: str, tmp_path: Path) -> None:
     settings, folder = settings_for(postgres_url), write(tmp_path, a_md=RIVER)
 
@@ -270,7 +255,6 @@ def test_two_ingests_of_one_tenant_at_once_are_refused_and_of_two_are_not(postgr
     asyncio.run(scenario())
 
 
-@pytest.mark.stack
 def test_services_that_start_together_make_one_schema(postgres_url: str) -> None:
     async def scenario() -> None:
         connecting = (connect(postgres_url, timeout_s=20, application="test") for _ in range(5))
@@ -281,7 +265,6 @@ def test_services_that_start_together_make_one_schema(postgres_url: str) -> None
     asyncio.run(scenario())
 
 
-@pytest.mark.stack
 def test_a_database_of_a_later_version_is_left_alone(postgres_url: str, tmp_path: Path) -> None:
     settings, folder = settings_for(postgres_url), write(tmp_path, a_md=RIVER)
     ingested(settings, folder)
@@ -324,7 +307,6 @@ def test_the_exit_status_tells_all_some_and_nothing_apart(summary: Summary, stat
     assert exit_status(summary) == status
 
 
-@pytest.mark.stack
 def test_the_command_prints_json_lines_that_a_program_can_follow(postgres_url: str, tmp_path: Path) -> None:
     folder = write(tmp_path, a_md=RIVER, bad_txt=b"\0")
     ran = subprocess.run(

@@ -16,7 +16,6 @@ from services.retrieval.writing import Corpus
 from tests.retrieval.corpus import as_service
 from tests.retrieval.test_isolation import put
 
-pytestmark = pytest.mark.stack
 LIMIT_S = 20.0
 REFUSED = (
     "COPY chunks TO PROGRAM 'cat'",

@@ -25,9 +25,9 @@ from services.retrieval.progress import Reembedded
 from services.retrieval.reembed import ANOTHER_RUNS, CHUNKS_AT_ONCE, forget_others, reembed
 from services.retrieval.vectors import Vectors, embedded_by_others, unembedded
 from services.retrieval.writing import Corpus
+from tests.real.retrieval.test_retrieval_service import GENEROUS_MS, Client, serving
 from tests.retrieval.corpus import BREAD, RIVER, Recorder, ingested, outcome, settings_for, take_in, write
 from tests.retrieval.models import CLS, variant
-from tests.retrieval.test_retrieval_service import GENEROUS_MS, Client, serving
 
 LIMIT_S = 20.0
 OLD, NEW = "the old model", "the new model"
@@ -107,7 +107,6 @@ async def counted(connection: Any) -> list[tuple[Any, ...]]:
     return [tuple(row) for row in kept]
 
 
-@pytest.mark.stack
 def test_a_model_is_changed_while_services_answer_and_the_next_run_catches_what_was_put_meanwhile(
     postgres_url: str, redis_url: str, model: Path, tmp_path: Path
 ) -> None:
@@ -172,7 +171,6 @@ def test_a_model_is_changed_while_services_answer_and_the_next_run_catches_what_
     asyncio.run(main())
 
 
-@pytest.mark.stack
 def test_a_plain_ingest_embeds_what_lacks_this_models_vectors_and_cuts_nothing_anew(
     postgres_url: str, model: Path, tmp_path: Path
 ) -> None:
@@ -209,7 +207,6 @@ def test_a_plain_ingest_embeds_what_lacks_this_models_vectors_and_cuts_nothing_a
         assert (outcome(again), again.embedded) == ((0, 0, 2, 0), 0)
 
 
-@pytest.mark.stack
 def test_it_goes_on_where_it_was_and_never_holds_more_than_a_page(postgres_url: str) -> None:
     async def scenario(connection: Any) -> None:
         await put(connection, "ada", "big.md", 2 * CHUNKS_AT_ONCE + 5)
@@ -232,7 +229,6 @@ def test_it_goes_on_where_it_was_and_never_holds_more_than_a_page(postgres_url: 
     run(postgres_url, scenario)
 
 
-@pytest.mark.stack
 def test_vectors_are_never_those_of_a_text_that_was_replaced_meanwhile(postgres_url: str) -> None:
     async def scenario(connection: Any) -> None:
         await put(connection, "ada", "a.md", 2)
@@ -250,7 +246,6 @@ def test_vectors_are_never_those_of_a_text_that_was_replaced_meanwhile(postgres_
     run(postgres_url, scenario)
 
 
-@pytest.mark.stack
 def test_a_dry_run_names_tenants_and_numbers_and_writes_nothing(postgres_url: str) -> None:
     async def scenario(connection: Any) -> None:
         await put(connection, "ada", "a.md", 2)
@@ -268,7 +263,6 @@ def test_a_dry_run_names_tenants_and_numbers_and_writes_nothing(postgres_url: st
     run(postgres_url, scenario)
 
 
-@pytest.mark.stack
 def test_only_the_tenant_that_was_named_is_embedded_and_forgotten_for(postgres_url: str) -> None:
     async def scenario(connection: Any) -> None:
         for tenant in ("ada", "ben", "o'neil"):
@@ -283,7 +277,6 @@ def test_only_the_tenant_that_was_named_is_embedded_and_forgotten_for(postgres_u
     run(postgres_url, scenario)
 
 
-@pytest.mark.stack
 def test_forgetting_leaves_no_chunk_without_a_vector(postgres_url: str) -> None:
     async def scenario(connection: Any) -> None:
         await put(connection, "ada", "a.md", 2)
@@ -297,7 +290,6 @@ def test_forgetting_leaves_no_chunk_without_a_vector(postgres_url: str) -> None:
     run(postgres_url, scenario)
 
 
-@pytest.mark.stack
 def test_a_tenant_whose_ingest_runs_is_left_to_the_next_run_and_the_others_are_done(postgres_url: str) -> None:
     async def scenario(connection: Any) -> None:
         for tenant in ("ada", "ben"):
@@ -313,7 +305,6 @@ def test_a_tenant_whose_ingest_runs_is_left_to_the_next_run_and_the_others_are_d
     run(postgres_url, scenario)
 
 
-@pytest.mark.stack
 def test_the_counts_of_vectors_are_true_whatever_comes_and_goes(postgres_url: str) -> None:
     async def scenario(connection: Any) -> None:
         await put(connection, "ada", "a.md", 3)
@@ -333,7 +324,6 @@ def test_the_counts_of_vectors_are_true_whatever_comes_and_goes(postgres_url: st
     run(postgres_url, scenario)
 
 
-@pytest.mark.stack
 def test_the_command_says_what_it_would_do_as_lines_that_a_program_can_follow(postgres_url: str) -> None:
     async def scenario(connection: Any) -> None:
         await put(connection, "ada", "a.md", 2)

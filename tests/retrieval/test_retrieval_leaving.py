@@ -24,8 +24,6 @@ from services.runtime.http import Exchange
 from tests.retrieval.fakes import VECTOR, FakeCache, FakeStore, metrics
 from tests.runtime.rig import serving, until
 
-pytestmark = pytest.mark.stack
-
 MANY = 1000
 FILES_EACH = 2  # both ends of a connection are in this process
 

@@ -16,9 +16,9 @@ from services.retrieval.nearest import EXACTLY, Way
 from services.retrieval.pool import Down
 from services.retrieval.store import Asked, SearchFailed
 from services.retrieval.warming import MOST_ROUNDS, SESSION_S, TOP_K, Warming
+from tests.real.retrieval.test_retrieval_service import GENEROUS_MS, Client, serve
 from tests.retrieval.corpus import RIVER, settings_for, take_in, write
 from tests.retrieval.fakes import FakeEmbedder, FakeStore
-from tests.retrieval.test_retrieval_service import GENEROUS_MS, Client, serve
 from tests.virtual_time import run
 
 SESSIONS = 4
@@ -175,7 +175,6 @@ def test_a_session_that_does_not_answer_is_not_lent(session: NewSession, fault: 
     warmed(store, scenario)
 
 
-@pytest.mark.stack
 def test_sessions_that_replace_lost_ones_have_prepared_the_search_before_anyone_has_them(
     postgres_url: str, redis_url: str, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

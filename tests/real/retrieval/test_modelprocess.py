@@ -15,7 +15,6 @@ import pytest
 from services.retrieval.minilm import MiniLM, ModelUnusable, find_model
 from services.retrieval.modelprocess import ModelFailed, ModelProcess
 
-pytestmark = pytest.mark.stack
 TEXTS = ["A weir holds a river at its level.", "Bread needs salt."]
 
 

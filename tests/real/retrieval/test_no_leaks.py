@@ -33,7 +33,7 @@ PROBES = int(os.environ.get("LEAK_PROBES", "360"))
 AT_ONCE = 12
 WITHIN_S = 100 + PROBES / 10
 
-pytestmark = [pytest.mark.stack, pytest.mark.timeout(WITHIN_S + 30)]
+pytestmark = pytest.mark.timeout(WITHIN_S + 30)
 
 MARK = "QZXCANARY"
 OWNER, RIVAL = "canary", "rival"

@@ -17,8 +17,6 @@ from services.retrieval.preparing import Prepared, Preparer
 from tests.retrieval.corpus import BREAD, RIVER
 from tests.retrieval.test_documents import pdf
 
-pytestmark = pytest.mark.stack
-
 
 def ask(name: str, data: bytes) -> Ask:
     return Ask(name, data, "fingerprint", 40, 10)

@@ -13,10 +13,8 @@ import pytest
 
 from services.lab.postgres import EmbeddedPostgres
 from services.retrieval.config import RetrievalSettings
+from tests.real.retrieval.test_retrieval_service import GENEROUS_MS, Client, serve
 from tests.retrieval.corpus import BREAD, RIVER, settings_for, take_in, unhurried, write
-from tests.retrieval.test_retrieval_service import GENEROUS_MS, Client, serve
-
-pytestmark = pytest.mark.stack
 
 QUESTION = "How are gates opened at high water?"
 

@@ -24,8 +24,6 @@ from services.runtime.serve import running
 from tests.retrieval.corpus import BREAD, RIVER, settings_for, take_in, unhurried, write
 from tests.stopping import frozen
 
-pytestmark = pytest.mark.stack
-
 GENEROUS_MS = 20_000.0
 Scenario = Callable[["Client"], Awaitable[None]]
 

@@ -17,11 +17,9 @@ import pytest
 from loadtests.faultproxy.fault import FREEZE, HEALTHY, REFUSE, RESET, Fault
 from services.lab.postgres import EmbeddedPostgres
 from services.retrieval.config import RetrievalSettings
+from tests.real.retrieval.faultstand import KNOWN, FaultStand, stand_up
 from tests.retrieval.corpus import BREAD, RIVER, settings_for, take_in, unhurried, write
-from tests.retrieval.faultstand import KNOWN, FaultStand, stand_up
 from tests.stopping import frozen
-
-pytestmark = pytest.mark.stack
 
 HASTY_MS = 400.0
 REASONS = {"budget_spent", "postgres_busy", "postgres_down", "search_failed", "embedder_busy"}

@@ -18,7 +18,6 @@ import pytest
 from services.retrieval import parseprocess
 from services.retrieval.confine import ENVIRONMENT, FILES, NETWORK, ROOT, TCP_ONLY, command
 
-pytestmark = pytest.mark.stack
 PROBES = Path(__file__).parent / "confined"
 SUPERVISOR = """
 import subprocess, sys, time
