@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import os
 import signal
 import subprocess
@@ -195,24 +194,6 @@ async def killed_at_the_fifth(url: str, folder: Path) -> None:
     await holder.close()
 
 
-def test_an_ingest_that_is_killed_goes_on_where_it_was_and_embeds_nothing_twice(
-    postgres_url: str, tmp_path: Path
-) -> None:
-    folder = tmp_path / "docs"
-    folder.mkdir()
-    for number in range(10):
-        (folder / f"{number:02}.txt").write_text("\n\n".join([f"{number} {BREAD}" * 8] * 4))
-    asyncio.run(killed_at_the_fifth(postgres_url, folder))
-    per_document = "SELECT doc_id, version, (SELECT count(*) FROM chunks c WHERE c.doc_id = d.doc_id) FROM documents d"
-    before = {row[0]: row[1:] for row in query(postgres_url, per_document)}
-    assert set(before) == {"00.txt", "01.txt", "02.txt", "03.txt"}
-    summary = ingested(settings_for(postgres_url), folder)
-    after = {row[0]: row[1:] for row in query(postgres_url, per_document)}
-    assert outcome(summary) == (6, 0, 4, 0)
-    assert summary.embedded == sum(chunks for doc_id, (_, chunks) in after.items() if doc_id not in before) > 6
-    assert {doc_id: after[doc_id] for doc_id in before} == before
-
-
 async def _schema(url: str) -> None:
     (await connect(url, timeout_s=20, application="test")).terminate()
 
@@ -275,6 +256,7 @@ def test_a_database_of_a_later_version_is_left_alone(postgres_url: str, tmp_path
         ingested(settings, folder)
 
 
+@pytest.mark.sockets
 def test_an_unreachable_database_is_one_clear_sentence(tmp_path: Path) -> None:
     with pytest.raises(IngestFailed, match="POSTGRES_URL: the database cannot be used: ConnectionRefusedError"):
         ingested(settings_for("postgresql://weir:secret@127.0.0.1:1/weir"), write(tmp_path, a_md=RIVER))
@@ -305,17 +287,3 @@ def test_two_files_of_one_ingest_cannot_have_one_id(tmp_path: Path) -> None:
 )
 def test_the_exit_status_tells_all_some_and_nothing_apart(summary: Summary, status: int) -> None:
     assert exit_status(summary) == status
-
-
-def test_the_command_prints_json_lines_that_a_program_can_follow(postgres_url: str, tmp_path: Path) -> None:
-    folder = write(tmp_path, a_md=RIVER, bad_txt=b"\0")
-    ran = subprocess.run(
-        [sys.executable, "-m", "services.retrieval.ingest", str(folder), "--progress", "json", "--tenant", "acme"],
-        env={**os.environ, "POSTGRES_URL": postgres_url}, capture_output=True, text=True, check=False, timeout=60,
-    )  # fmt: skip
-    assert ran.returncode == 3, ran.stderr
-    lines = [json.loads(line) for line in ran.stdout.splitlines()]
-    assert lines[:2] == [{"step": "read", "done": 2, "total": 2}, {"step": "embed", "done": 1, "total": 1}]
-    assert lines[-1]["step"] == "finished"
-    assert lines[-1]["added"] == 1
-    assert [Path(fault["path"]).name for fault in lines[-1]["skipped"]] == ["bad.txt"]
