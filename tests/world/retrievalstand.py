@@ -124,10 +124,12 @@ class Stand:
         data = b"" if body is None else json.dumps(body).encode()
         reader, writer = await asyncio.open_connection(ADDRESS, PORT)
         head = f"{method} {path} HTTP/1.1\r\nhost: 127.0.0.1\r\nconnection: close\r\n{headers}"
-        writer.write(f"{head}content-length: {len(data)}\r\n\r\n".encode() + data)
-        async with asyncio.timeout(WITHIN_S):
-            answer = await reader.read()
-        writer.close()
+        try:
+            writer.write(f"{head}content-length: {len(data)}\r\n\r\n".encode() + data)
+            async with asyncio.timeout(WITHIN_S):
+                answer = await reader.read()
+        finally:
+            writer.close()
         first, _, rest = answer.partition(b"\r\n\r\n")
         return int(first.split()[1]), json.loads(rest)
 

@@ -55,6 +55,8 @@ FAULTS: dict[str, Callable[[Stand], None]] = {
     "gone": gone,
     "partitioned": become(unreachable=True),
     "a wire slower than any budget": become(round_trip_s=60.0),
+    "a wire a little slower than the budget": become(round_trip_s=0.5),
+    "a wire that leaves no time after the opening": become(round_trip_s=0.3),
     "queries slower than any budget": become(query_s=60.0),
     "errors": become(fails=asyncpg.InternalServerError),
     "a full disk": become(fails=asyncpg.DiskFullError),
