@@ -6,6 +6,7 @@ end, of what the clients, the router's log and metrics, and the workers say: the
 
 from __future__ import annotations
 
+import json
 from collections import Counter, defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -14,6 +15,7 @@ from typing import Any
 import msgspec
 
 from loadtests.nonces.judge import Heard, Verdict, judge
+from loadtests.nonces.prompt import right
 from loadtests.world.client import MAX_TOKENS, Try
 from loadtests.world.scenario import Fault, Scenario
 from services.router.serving.pipeline import Pipeline
@@ -136,7 +138,8 @@ class Judge:
         heard = Heard(
             attempt.status, b"".join(attempt.body), kind.startswith(b"text/event-stream"), ended=attempt.complete
         )
-        return judge(heard, attempt.nonce, MAX_TOKENS)
+        found = judge(heard, attempt.nonce, MAX_TOKENS)
+        return Verdict.RIGHT if found is Verdict.WRONG and _shortened(attempt) else found
 
     def _nothing_failed_inside(self) -> Iterator[str]:
         """No assertion, no exception that nobody catches, no 500, no error in a log."""
@@ -258,6 +261,34 @@ class Judge:
     def _nothing_is_left(self) -> Iterator[str]:
         """No task, timer, connection, place or entry of a ledger outlives what it was for."""
         yield from self._facts.left
+
+
+def _shortened(attempt: Try) -> bool:
+    """Whether an answer was cut to fewer tokens, as its header says, and is right as far as it goes."""
+    if b"max_tokens" not in attempt.headers.get(b"x-weir-degraded", b"") or not attempt.complete:
+        return False
+    body = b"".join(attempt.body).decode()
+    if not attempt.ask.stream:
+        said = json.loads(body)
+        text = said["text"] if "text" in said else _text(said)
+    else:
+        events = [line[6:] for line in body.split("\n") if line.startswith("data: {")]
+        if attempt.ask.kind == "ask":
+            text = json.loads(events[-1])["text"]
+        elif not body.endswith("data: [DONE]\n\n"):
+            return False
+        else:
+            text = "".join(_text(json.loads(event)) for event in events)
+    return bool(text) and right(attempt.nonce).startswith(text)
+
+
+def _text(said: dict[str, Any]) -> str:
+    """The text of an answer or a chunk in OpenAI's form."""
+    return "".join(
+        choice["text"] if "text" in choice else choice.get("message", choice.get("delta"))["content"] or ""
+        for choice in said["choices"]
+        if "text" in choice or "content" in choice.get("message", choice.get("delta"))
+    )
 
 
 HOLDING = {
