@@ -8,8 +8,15 @@ from pathlib import Path
 
 import pytest
 
-from services.retrieval.modelfolder import ModelUnusable
+from services.retrieval.modelfolder import BUNDLED, ModelUnusable
 from services.retrieval.modelprocess import ModelProcess
+from tests.retrieval.models import variant
+
+
+@pytest.fixture
+def copy(model: Path, tmp_path: Path) -> Path:
+    """The installed model's package as another release of it would be: its files may be exchanged."""
+    return variant(model, tmp_path / BUNDLED / "model", {})
 
 
 def test_the_services_child_refuses_it_too(copy: Path) -> None:
