@@ -6,18 +6,17 @@ import asyncio
 import gc
 import io
 import json
-import os
-import threading
 import types
 import weakref
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
 
+from loadtests.cluster.loop import SimLoop
 from services.core.outcome import Outcome
 from services.core.request import Stage as Standing
 from services.router import app
@@ -30,12 +29,10 @@ from services.router.workers.cancels import Cancels
 from services.router.workers.turn import Turn
 from services.runtime.keepalive import Pool
 from services.runtime.log import Log
-from services.runtime.serve import FineClockLoop
 from tests.router.leaver import Client, Way, answered_whole, asking
 from tests.router.rig import Stand, standing
 from tests.router.stepping import AT_A_WORKER, NOT_YET_ASKED, TOKENS_BEFORE, Stage, StalledRetrieval, SteppingWorker
 from tests.runtime.rig import until
-from tests.steady_time import SteadyLoop
 
 LIMITS = (
     "services.router.workers.prober.PROBE_TIMEOUT_S",
@@ -43,7 +40,7 @@ LIMITS = (
     "services.router.passages.retrieval.LOOK_WITHIN_S",
     "services.runtime.drain.LAST_WORDS_S",
 )
-"""What the router gives others a second for: this machine may stand still, or count objects, for longer."""
+"""What the router gives others a second for: a clock that leaps would pass it."""
 LOOP_TURNS = 12
 """Turns of the event loop in which the last event of an answer travels; its clients leave in all of them."""
 
@@ -191,7 +188,7 @@ class Scene:
         await until(lambda: not any(worker.running for worker in self.workers), "every worker idle")
         await until(lambda: not self.cancels._lines, "every worker told")
         if before is not None:
-            await until(lambda: self._open() <= before.open, "every descriptor closed, and every task ended")
+            await until(lambda: self._open() <= before.open, "every connection closed, and every task ended")
         for worker in self.workers:
             worker.asked.clear()
         if self.stand.retrieval is not None:
@@ -202,10 +199,10 @@ class Scene:
         return Left(self._open())
 
     def _open(self) -> tuple[int, int]:
-        """Descriptors and tasks, without idle connections. Probes come and go: wait for a number, do not compare."""
+        """Ends of connections, and tasks; none are idle. Probes come and go: wait for a number, do not compare."""
         for worker in self.dispatcher.fleet.workers:
             worker.upstream.close()
-        return len(os.listdir("/dev/fd")), len(asyncio.all_tasks())
+        return len(here().network.connections), len(asyncio.all_tasks())
 
     def _forget_spent_turns(self) -> None:
         """The core's heaps hold some that have ended, at most 64 or so each, until it looks at them again."""
@@ -279,7 +276,7 @@ async def scene(
     monkeypatch.setattr(app, "Log", lambda name, level: Log(name, "INFO", stream=log))
     monkeypatch.setattr(health, "FAILURES", 10**9)  # the retry is looked at, not who is ejected
     for limit in LIMITS:
-        monkeypatch.setattr(limit, 60.0)  # nor how fast this machine is, or how far a clock leaps
+        monkeypatch.setattr(limit, 60.0)  # nor how far a clock leaps
     monkeypatch.setitem(Pool.__init__.__kwdefaults__, "connect_timeout_s", 60.0)
     made_workers = [SteppingWorker(stage, places, go, failed) for _ in range(workers)]
     chosen = {
@@ -296,33 +293,13 @@ async def scene(
             client.close()
 
 
-class LeapingLoop(SteadyLoop):
-    """Its clock can be put forward: whatever was to happen by then happens now, and no test waits for it."""
-
-    ahead_s = 0.0
-
-    def time(self) -> float:
-        return super().time() + self.ahead_s
-
-
 def leap(seconds: float) -> None:
-    """Put the clock of the running loop forward."""
+    """Put the clock of the running loop forward: whatever was to happen by then is late, and happens now."""
+    here().jump(seconds)
+
+
+def here() -> SimLoop:
+    """The running loop."""
     loop = asyncio.get_running_loop()
-    assert isinstance(loop, LeapingLoop)
-    loop.ahead_s += seconds
-
-
-def run(main: Callable[[], Awaitable[None]], loop: Callable[[], asyncio.AbstractEventLoop] = FineClockLoop) -> None:
-    """On the event loop of production, or another. Fails rather than hangs; not by the clock of a loop that leaps."""
-
-    async def bounded() -> None:
-        task = asyncio.ensure_future(main())
-        watch = threading.Timer(60, lambda: runner.get_loop().call_soon_threadsafe(task.cancel))
-        watch.start()
-        try:
-            await task
-        finally:
-            watch.cancel()
-
-    with asyncio.Runner(loop_factory=loop) as runner:
-        runner.run(bounded())
+    assert isinstance(loop, SimLoop)
+    return loop

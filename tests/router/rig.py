@@ -1,4 +1,4 @@
-"""A router on real sockets before workers that do as the test says."""
+"""A router before workers that do as the test says, in virtual time: `tests.virtual`."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ from services.router.config import RouterSettings
 from services.router.deciding.dispatcher import Dispatcher
 from services.runtime.errors import Refused
 from services.runtime.http import Exchange, Handler
-from services.runtime.serve import Process, running
-from tests import steady_time
+from services.runtime.serve import Process
 from tests.runtime.rig import build as build_service
 from tests.runtime.rig import until
+from tests.virtual import chance_here, running_here
 
 USAGE, TIMINGS = Usage(7, 3), Timings(1.0, 2.0, 3.0)
 WORDS = ("A ", "weir ", "holds.")
@@ -250,7 +250,7 @@ def _built(settings: RouterSettings) -> tuple[Process, Dispatcher]:
         return made[0]
 
     with mock.patch.object(app, "Dispatcher", kept):
-        return app.build(settings), made[0]
+        return app.build(settings, rng=chance_here()), made[0]
 
 
 @asynccontextmanager
@@ -261,7 +261,7 @@ async def standing(
     async with AsyncExitStack() as stack:
         for part in [*workers, *([retrieval] if retrieval else [])]:
             process = build_service(part.routes(), drain_timeout_s=0.2)
-            await stack.enter_async_context(running(process))
+            await stack.enter_async_context(running_here(process))
             stack.callback(process.log.close)
             part.port = process.bound_port
         urls = ",".join(f"http://127.0.0.1:{worker.port}" for worker in workers)
@@ -276,7 +276,7 @@ async def standing(
             **settings,
         }
         router, dispatcher = _built(RouterSettings(_env_file=None, router_port=0, metrics_port=0, **chosen))
-        await stack.enter_async_context(running(router))
+        await stack.enter_async_context(running_here(router))
         stack.callback(router.log.close)
         client = httpx2.AsyncClient(base_url=f"http://127.0.0.1:{router.bound_port}", timeout=20)
         metrics = httpx2.AsyncClient(base_url=f"http://127.0.0.1:{router.bound_metrics_port}", timeout=20)
@@ -285,13 +285,3 @@ async def standing(
         stand = Stand(router, client, metrics, list(workers), retrieval, dispatcher)
         yield stand
         await stand.all_returned()
-
-
-def run(main: Callable[[], Awaitable[None]]) -> None:
-    """Fails rather than hangs. What the machine takes for itself is time for nobody: no budget runs out by it."""
-
-    async def bounded() -> None:
-        async with asyncio.timeout(60):
-            await main()
-
-    steady_time.run(bounded())

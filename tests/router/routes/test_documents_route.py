@@ -14,9 +14,10 @@ import pytest
 from services.core.outcome import Outcome
 from services.runtime.errors import BadInput, Refused, WeirError
 from services.runtime.http import Exchange, Handler
-from tests.router.rig import FakeRetrieval, FakeWorker, Stand, answer, error_of, run, standing
+from tests.router.rig import FakeRetrieval, FakeWorker, Stand, answer, error_of, standing
 from tests.router.tenancy.test_identity import as_tenant, entry, listed
 from tests.runtime.rig import until
+from tests.virtual import run
 
 
 @dataclass

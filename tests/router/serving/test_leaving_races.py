@@ -15,12 +15,11 @@ from services.router.serving.telling import AWAKE_S
 from services.runtime.connection import MAX_BEHIND
 from services.runtime.http import Exchange
 from tests.router.leaver import Client, Way, answered_whole, asking
-from tests.router.leaving import LOOP_TURNS, LeapingLoop, Scene, leap, run, scene
+from tests.router.leaving import LOOP_TURNS, Scene, leap, scene
 from tests.router.rig import FakeWorker
 from tests.router.stepping import Stage, last_of
 from tests.runtime.rig import until
-
-pytestmark = pytest.mark.stack
+from tests.virtual import run
 
 MANY = 48
 both = pytest.mark.parametrize("stream", [True, False], ids=["stream", "plain"])
@@ -179,7 +178,7 @@ def test_leaving_as_the_deadline_passes_ends_it_once(
             passed = Outcome.DEADLINE_EXPIRED if stage is Stage.QUEUED else Outcome.DEADLINE_EXCEEDED
             assert set(ends(here, clients)) <= {Outcome.CLIENT_GONE, passed}
 
-    run(main, LeapingLoop)
+    run(main)
 
 
 @both
@@ -239,7 +238,7 @@ def test_a_stream_is_left_while_its_line_is_only_kept_awake(monkeypatch: pytest.
             await all_gone(here, clients)
             assert ends(here, clients) == {Outcome.CLIENT_GONE: 3}
 
-    run(main, LeapingLoop)
+    run(main)
 
 
 @pytest.mark.parametrize("way", list(Way), ids=lambda way: way.value)
@@ -268,7 +267,7 @@ def test_a_client_that_does_not_read_holds_no_place_beyond_its_deadline(monkeypa
             client.leave()
             await here.at_rest()
 
-    run(main, LeapingLoop)
+    run(main)
 
 
 async def flooded(here: Scene, way: Way, **headers: str) -> Client:
@@ -324,7 +323,7 @@ def test_a_client_that_leaves_a_long_pipeline_behind_holds_its_place_no_longer_t
             assert here.dispatcher.outcomes["first"] == Outcome.DEADLINE_EXCEEDED
             await here.at_rest()
 
-    run(main, LeapingLoop)
+    run(main)
 
 
 def test_whoever_asked_for_vectors_may_leave_too(monkeypatch: pytest.MonkeyPatch) -> None:

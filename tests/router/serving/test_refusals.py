@@ -8,12 +8,12 @@ from unittest import mock
 
 import pytest
 
-from tests.router.rig import FakeWorker, answer, cut_after, error_of, failing, hang, refuse, run, standing, then
+from tests.router.rig import FakeWorker, answer, cut_after, error_of, failing, hang, refuse, standing, then
 from tests.runtime.rig import ask as raw_ask
 from tests.runtime.rig import post as raw_post
 from tests.runtime.rig import until
+from tests.virtual import run
 
-pytestmark = pytest.mark.stack
 AT_ONCE = {"Prefer": "wait=0"}
 
 

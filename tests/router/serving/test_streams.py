@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -17,11 +16,12 @@ import pytest
 from services.contracts.generate import Done, GenerateRequest, Token
 from services.router.serving import telling
 from services.runtime.http import Exchange
-from tests.router.rig import TIMINGS, USAGE, FakeWorker, Stand, answer, cut_after, failing, refuse, run, standing
+from tests.router.rig import TIMINGS, USAGE, FakeWorker, Stand, answer, cut_after, failing, refuse, standing
 from tests.runtime.rig import post as raw_post
 from tests.runtime.rig import until
+from tests.virtual import run
+from tests.wire import Wire
 
-pytestmark = pytest.mark.stack
 HI: dict[str, Any] = {"messages": [{"role": "user", "content": "hi"}], "stream": True}
 ROUTES: dict[str, tuple[str, dict[str, Any]]] = {
     "chat": ("/v1/chat/completions", HI),
@@ -223,23 +223,20 @@ def test_a_deadline_that_passes_in_the_middle_of_a_stream(route: str) -> None:
 
 
 @asynccontextmanager
-async def deaf(stand: Stand, route: str, *headers: str) -> AsyncIterator[socket.socket]:
+async def deaf(stand: Stand, route: str, *headers: str) -> AsyncIterator[Wire]:
     """A client that asks, has a small buffer, and reads nothing."""
     path, body = ROUTES[route]
-    loop = asyncio.get_running_loop()
-    with socket.socket() as client:
-        client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-        client.setblocking(False)
-        await loop.sock_connect(client, ("127.0.0.1", stand.router.bound_port))
-        await loop.sock_sendall(client, raw_post(path, json.dumps(body).encode(), *headers))
-        yield client
+    client = Wire()
+    await client.connect(stand.router.bound_port, receive_bytes=4096)
+    client.send(raw_post(path, json.dumps(body).encode(), *headers))
+    yield client
+    client.close()
 
 
-async def all_of(client: socket.socket) -> bytes:
+async def all_of(client: Wire) -> bytes:
     """It reads after all."""
-    client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 20)
-    loop, data = asyncio.get_running_loop(), b""
-    while piece := await loop.sock_recv(client, 1 << 20):
+    data = b""
+    while piece := await client.recv():
         data += piece
     return data
 
