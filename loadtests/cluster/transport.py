@@ -38,7 +38,7 @@ READ_BYTES = 262_144
 
 
 class SimSocket:
-    """What a transport tells of its socket. SO_LINGER of no time and SO_RCVBUF do what they do; other options nothing."""
+    """What a transport tells of its socket. SO_LINGER of no time and SO_RCVBUF count, other options do not."""
 
     family = socket.AF_INET
 

@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 
 from loadtests.cluster.loop import SimLoop
+from loadtests.cluster.network import LATENCY_S
 from services.core.outcome import Outcome
 from services.core.request import Stage as Standing
 from services.router import app
@@ -42,7 +43,9 @@ LIMITS = (
 )
 """What the router gives others a second for: a clock that leaps would pass it."""
 LOOP_TURNS = 12
-"""Turns of the event loop in which the last event of an answer travels; its clients leave in all of them."""
+"""Turns of the event loop in which clients leave, and in which a loop at rest lets go of what was closed."""
+STEP_S = LATENCY_S / 4
+"""Between two of them: together they take as long as an event from the worker over the router to its client."""
 
 
 class WatchedDispatcher(Dispatcher):
@@ -151,15 +154,16 @@ class Scene:
     # ---- going
 
     async def all_leave(self, clients: list[Client]) -> None:
-        """All in one turn of the loop; where the last event of the answers comes just then, in the turns around it."""
-        turns = 1
+        """All in one turn of the loop; where the last event of the answers comes just then, while it travels."""
         if self.stage is Stage.LAST_TOKEN:
+            early = len(clients) // 3
+            await leave_in_turns(clients[:early])
             self.go.set()
-            turns = LOOP_TURNS
-        for turn in range(turns):
-            for client in clients[turn::turns]:
-                client.leave()
-            await asyncio.sleep(0)
+            await leave_in_turns(clients[early:])
+            return
+        for client in clients:
+            client.leave()
+        await asyncio.sleep(0)
 
     async def all_gone(self, clients: list[Client]) -> None:
         """Every request has ended; whoever has closed its half only has seen the end of the connection."""
@@ -291,6 +295,19 @@ async def scene(
     finally:
         for client in clients:
             client.close()
+
+
+async def leave_in_turns(clients: list[Client]) -> None:
+    """They leave one after another, while something else travels from one end to the other."""
+    for turn in range(LOOP_TURNS):
+        for client in clients[turn::LOOP_TURNS]:
+            client.leave()
+        await asyncio.sleep(STEP_S if turn % 2 else 0)
+
+
+async def seen() -> None:
+    """What was sent has arrived: the router knows who has left."""
+    await asyncio.sleep(50 * LATENCY_S)
 
 
 def leap(seconds: float) -> None:

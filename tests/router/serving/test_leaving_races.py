@@ -15,7 +15,7 @@ from services.router.serving.telling import AWAKE_S
 from services.runtime.connection import MAX_BEHIND
 from services.runtime.http import Exchange
 from tests.router.leaver import Client, Way, answered_whole, asking
-from tests.router.leaving import LOOP_TURNS, Scene, leap, scene
+from tests.router.leaving import Scene, leap, leave_in_turns, scene, seen
 from tests.router.rig import FakeWorker
 from tests.router.stepping import Stage, last_of
 from tests.runtime.rig import until
@@ -152,13 +152,6 @@ def test_leaving_while_a_place_changes_hands_loses_no_place(stream: bool, monkey
     run(main)
 
 
-async def leave_in_turns(clients: list[Client]) -> None:
-    for turn in range(LOOP_TURNS):
-        for client in clients[turn::LOOP_TURNS]:
-            client.leave()
-        await asyncio.sleep(0)
-
-
 @both
 @pytest.mark.parametrize("stage", [Stage.QUEUED, Stage.DISPATCHED, Stage.MID_STREAM], ids=lambda stage: stage.value)
 def test_leaving_as_the_deadline_passes_ends_it_once(
@@ -168,8 +161,7 @@ def test_leaving_as_the_deadline_passes_ends_it_once(
         async with scene(stage, monkeypatch, stream=stream) as here:
             holder = await here.hold_the_slot() if stage is Stage.QUEUED else None
             clients = await here.arrive(named(MANY), x_weir_deadline_ms="4500")
-            for client in clients[::2]:
-                client.leave()
+            await leave_in_turns(clients[::2])
             leap(4.6)
             await leave_in_turns(clients[1::2])
             if holder is not None:
@@ -187,8 +179,7 @@ def test_leaving_as_the_drain_begins_ends_it_once(stream: bool, monkeypatch: pyt
         async with scene(Stage.QUEUED, monkeypatch, stream=stream) as here:
             holder = await here.hold_the_slot()
             clients = await here.arrive(named(MANY))
-            for client in clients[::2]:
-                client.leave()
+            await leave_in_turns(clients[::2])
             here.stand.router.drain.begin()
             await leave_in_turns(clients[1::2])
             holder.leave()
@@ -318,6 +309,7 @@ def test_a_client_that_leaves_a_long_pipeline_behind_holds_its_place_no_longer_t
             await client.send(asking("first", x_weir_deadline_ms="4500") + behind)
             await until(lambda: here.there() == 1, "the first at its worker")
             client.leave()
+            await seen()
             leap(4.6)
             await until(lambda: not here.still_held(), "its place is free")
             assert here.dispatcher.outcomes["first"] == Outcome.DEADLINE_EXCEEDED

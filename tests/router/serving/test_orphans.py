@@ -16,7 +16,7 @@ from services.core.outcome import Outcome
 from services.router.serving.orphans import Watch
 from services.runtime.http import Exchange
 from tests.router.leaver import Client, Way, answered_whole, asking
-from tests.router.leaving import Scene, leap, scene
+from tests.router.leaving import Scene, leap, scene, seen
 from tests.router.rig import TIMINGS, USAGE, WORDS, FakeWorker, Stand, answer, error_of, events_of, standing
 from tests.router.stepping import Stage
 from tests.runtime.rig import until
@@ -339,6 +339,7 @@ def test_a_worker_that_falls_silent_in_the_middle_of_a_stream_frees_its_place_wi
         async with scene(Stage.MID_STREAM, monkeypatch, stream=True, policy="fifo", stream_silence_s=5.0) as here:
             (client,) = await here.arrive(["silent"])
             client.leave()
+            await seen()
             leap(5.1)
             await until(lambda: not here.still_held(), "its place is free")
             assert await here.stand.counted() == {Outcome.CLIENT_GONE: 1}
