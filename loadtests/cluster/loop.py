@@ -131,6 +131,7 @@ class SimLoop(asyncio.BaseEventLoop):
         self.wall_ahead_s = 0.0  # and its wall clock alone
         self.frozen = False
         self.killed = False
+        self.after_turn: Callable[[], None] | None = None
         self._marked = False
         self._in_turn = False
         self._wakes_at = float("inf")
@@ -212,6 +213,8 @@ class SimLoop(asyncio.BaseEventLoop):
             events._set_running_loop(outer)
         if self._closed:
             return
+        if self.after_turn is not None:
+            self.after_turn()
         if ready:
             self._mark()
         else:
@@ -253,6 +256,10 @@ class SimLoop(asyncio.BaseEventLoop):
             self._wakes_at = float("inf")
         if not self._closed and not self._marked:
             self._mark()
+
+    def timers(self) -> list[asyncio.TimerHandle]:
+        """Those that are set."""
+        return [timer for timer in self._scheduled if not timer.cancelled()]
 
     # What can happen to a process
 

@@ -67,6 +67,7 @@ def build(settings: GovernorSettings, *, rng: Random | None = None, log: Log | N
         port_variable="GOVERNOR_PORT",
         tracer=tracer,
         new_id=ids_of(rng),
+        inside=server,
     )
 
 

@@ -135,6 +135,7 @@ def build(
         start=start,
         stop=stop,
         rng=rng,
+        inside=retrieval,
     )
 
 

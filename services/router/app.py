@@ -144,6 +144,7 @@ def build(settings: RouterSettings, *, rng: Random | None = None, log: Log | Non
         upstream_connections=upstream_connections(settings),
         reload=Reloading(settings, tenants, dispatcher, prober, metrics, log).begin,
         rng=rng,
+        inside=pipeline,
     )
 
 

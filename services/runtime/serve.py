@@ -98,6 +98,7 @@ class Process:
     bound_port: int = 0
     bound_metrics_port: int = 0
     new_id: NewId = field(default_factory=lambda: ids_of(None))  # of what the metrics listener refuses
+    inside: object = None  # the part that holds the requests: for a test bed and a debugger, never for another service
 
 
 def from_settings(
@@ -118,6 +119,7 @@ def from_settings(
     metrics_checks: tuple[HeadCheck, ...] = (),
     upstream_connections: int = 0,
     rng: Random | None = None,
+    inside: object = None,
 ) -> Process:
     """A service with the bounds and addresses that every service's settings have, counted and traced as every one.
 
@@ -156,6 +158,7 @@ def from_settings(
         port_variable=port_variable,
         tracer=app.tracer,
         new_id=new_id,
+        inside=inside,
     )
 
 

@@ -88,6 +88,7 @@ def build(
         start=loop.start,
         stop=loop.stop,
         rng=rng,
+        inside=loop,
     )
 
 

@@ -135,3 +135,19 @@ def test_a_picture_that_cannot_be_made_ends_the_streams_and_says_so_without_its_
         assert b"sekrit" not in said
 
     run(main())
+
+
+def test_those_who_look_are_told_of_the_end_in_the_order_in_which_they_came() -> None:
+    left: list[int] = []
+
+    async def main() -> None:
+        gallery = Gallery()
+        watchers = [gallery.watcher() for _ in range(64)]
+        for number, watcher in enumerate(watchers):
+            watcher.task.add_done_callback(lambda _, number=number: left.append(number))
+        await asyncio.sleep(0.05)
+        gallery.fanout.close()
+        await asyncio.sleep(0.05)
+
+    run(main())
+    assert left == list(range(64))

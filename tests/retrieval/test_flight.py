@@ -308,3 +308,24 @@ def test_whatever_the_order_of_coming_and_going_no_two_runs_of_a_key_serve_at_on
         assert all(answer is None or isinstance(answer, asyncio.CancelledError) for answer in answers)
 
     fly(scenario)
+
+
+def test_those_who_wait_are_told_in_the_order_in_which_they_came() -> None:
+    many = 200
+    told: list[int] = []
+
+    async def main() -> None:
+        flights: Flights[str] = Flights(most_shared=1)
+
+        async def work() -> str:
+            await asyncio.sleep(1.0)
+            return "done"
+
+        async def ask(number: int) -> None:
+            await flights.join("key", work)
+            told.append(number)
+
+        await asyncio.gather(*(ask(number) for number in range(many)))
+
+    run(main())
+    assert told == list(range(many))

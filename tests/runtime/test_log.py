@@ -6,6 +6,7 @@ import io
 import json
 import logging
 import re
+import threading
 from typing import Any
 
 import pytest
@@ -83,3 +84,26 @@ def test_the_standard_librarys_warnings_go_the_same_way() -> None:
     (line,) = lines_of(stream)
     assert (line["level"], line["event"], line["logger"]) == ("ERROR", "it broke", "tests.somebody")
     assert "RuntimeError: broken" in line["traceback"]
+
+
+def test_without_a_thread_each_line_is_written_where_it_happens_and_at_the_time_of_its_clock() -> None:
+    stream, threads = io.BytesIO(), threading.active_count()
+    now = [1_000_000_000.25]
+    log = Log("test", stream=stream, clock=lambda: now[0], threaded=False)
+    assert threading.active_count() == threads
+    log.info("first")
+    assert [line["time"] for line in lines_of(stream)] == ["2001-09-09T01:46:40.250Z"]
+    now[0] += 1.5
+    log.warning("second")
+    assert [line["time"] for line in lines_of(stream)][1:] == ["2001-09-09T01:46:41.750Z"]
+    log.close()
+    assert len(lines_of(stream)) == 2
+
+
+def test_without_a_thread_what_cannot_be_written_is_dropped_and_counted() -> None:
+    stream = io.BytesIO()
+    log = Log("test", stream=stream, threaded=False)
+    stream.close()
+    log.info("lost")
+    log.info("lost as well")
+    assert log.dropped_lines == 2

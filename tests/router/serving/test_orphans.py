@@ -13,7 +13,7 @@ import pytest
 
 from services.contracts.generate import Done, GenerateRequest, Token
 from services.core.outcome import Outcome
-from services.router.serving.orphans import Watch
+from services.router.serving.orphans import Orphans, Watch
 from services.runtime.http import Exchange
 from tests.router.leaver import Client, Way, answered_whole, asking
 from tests.router.leaving import Scene, leap, scene, seen
@@ -346,3 +346,26 @@ def test_a_worker_that_falls_silent_in_the_middle_of_a_stream_frees_its_place_wi
             here.clients.clear()
 
     run(main)
+
+
+def test_orphans_end_in_the_order_in_which_they_became_it() -> None:
+    ended: list[int] = []
+
+    async def work(number: int) -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            ended.append(number)
+
+    async def main() -> None:
+        nothing: Any = None
+        orphans = Orphans(nothing, nothing, hold_s=1.0)
+        works = [asyncio.create_task(work(number)) for number in range(MANY)]
+        for one in works:
+            orphans._works.add(one)
+        await asyncio.sleep(0)
+        assert orphans.switch(True) == MANY
+        await asyncio.wait(works)
+
+    run(main)
+    assert ended == list(range(MANY))
