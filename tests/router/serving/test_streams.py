@@ -10,7 +10,6 @@ from typing import Any
 
 import httpx2
 import msgspec
-import openai
 import pytest
 
 from services.contracts.generate import Done, GenerateRequest, Token
@@ -281,45 +280,5 @@ def test_after_done_there_is_no_error_however_late_the_client_reads() -> None:
             assert (b"[DONE]" in data) != (b"event: error" in data)
             (outcome,) = await stand.counted()
             assert outcome == ("served" if b"[DONE]" in data else "deadline_exceeded")
-
-    run(main)
-
-
-# ---- the openai package
-
-
-def package(stand: Stand, retries: int = 0) -> openai.AsyncOpenAI:
-    base = f"http://127.0.0.1:{stand.router.bound_port}/v1"
-    return openai.AsyncOpenAI(base_url=base, api_key="any", max_retries=retries, timeout=20)
-
-
-async def text_of(client: openai.AsyncOpenAI) -> str:
-    stream = await client.chat.completions.create(
-        model="fake", messages=[{"role": "user", "content": "hi"}], stream=True, stream_options={"include_usage": True}
-    )
-    said = ""
-    async for chunk in stream:
-        for choice in chunk.choices:
-            said += choice.delta.content or ""
-    return said
-
-
-def test_the_openai_package_raises_what_its_users_expect_and_comes_back_when_it_is_told() -> None:
-    async def main() -> None:
-        one = standing(FakeWorker(words(0.02, count=20), slots=1))
-        async with one as stand, package(stand) as client, package(stand, retries=5) as patient:
-            holding = asyncio.create_task(text_of(client))
-            await until(lambda: stand.workers[0].running == 1)
-            with pytest.raises(openai.RateLimitError) as refused:
-                await text_of(client.with_options(default_headers={"prefer": "wait=0"}))
-            assert refused.value.code == "yield"
-            asked = patient.with_options(default_headers={"prefer": "wait=0"})
-            assert await text_of(asked) == "xxxx" * 20
-            await holding
-            with pytest.raises(openai.NotFoundError):
-                await client.chat.completions.create(model="none", messages=[{"role": "user", "content": "hi"}])
-            counted = await stand.counted()
-            assert (counted["served"], counted["model_not_found"]) == (2, 1)
-            assert counted["yield"] >= 2
 
     run(main)
