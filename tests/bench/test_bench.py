@@ -91,6 +91,7 @@ def against_a_server(load):
     return asyncio.run(main())
 
 
+@pytest.mark.sockets
 def test_the_closed_loop_counts_answers_statuses_and_verdicts():
     def load(port):
         return closed_loop(port, post(port, "/retrieve", b"{}"), 3, 0.1, judge=source_of)
@@ -103,12 +104,14 @@ def test_the_closed_loop_counts_answers_statuses_and_verdicts():
     assert tally.rate_of("db") == pytest.approx(tally.per_second)
 
 
+@pytest.mark.sockets
 def test_the_closed_loop_asks_for_the_next_request_each_time():
     asked = iter(range(10**9))
     tally = against_a_server(lambda port: closed_loop(port, lambda: post(port, "/", b"%d" % next(asked)), 2, 0.05))
     assert next(asked) >= len(tally.seconds) > 0
 
 
+@pytest.mark.sockets
 def test_streams_are_counted_in_events_and_refusals_by_status():
     streamed = against_a_server(lambda port: closed_loop(port, post(port, "/", b"stream"), 1, 0.05))
     assert streamed.events == 2 * len(streamed.seconds) > 0
@@ -116,6 +119,7 @@ def test_streams_are_counted_in_events_and_refusals_by_status():
     assert set(refused.statuses) == {429}
 
 
+@pytest.mark.sockets
 def test_the_open_loop_sends_at_its_own_rate_and_counts_what_was_lost():
     tally = against_a_server(lambda port: open_loop(port, post(port, "/", b"{}"), rate=400, seconds=0.1))
     assert len(tally.seconds) == sum(tally.statuses.values()) > 0

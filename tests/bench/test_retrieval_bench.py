@@ -118,6 +118,7 @@ def asking(port: int) -> Questions:
     return Questions(port, ["a", "b"], (f"new {number}" for number in itertools.count()), 100)
 
 
+@pytest.mark.sockets
 def test_each_kind_of_question_is_asked_at_its_rate_and_its_source_is_counted():
     async def main() -> None:
         async with serving() as (service, port):
@@ -132,6 +133,7 @@ def test_each_kind_of_question_is_asked_at_its_rate_and_its_source_is_counted():
     asyncio.run(main())
 
 
+@pytest.mark.sockets
 def test_what_comes_after_the_strike_is_counted_and_what_is_not_answered_took_for_ever():
     async def main() -> None:
         async with serving() as (service, port):

@@ -20,6 +20,8 @@ from services.runtime.keepalive import Pool
 from services.runtime.serve import FineClockLoop
 from tests.governor.stand import until
 
+pytestmark = pytest.mark.sockets
+
 PAYLOAD = b'\x00{"not": even JSON\xff'
 
 

@@ -16,6 +16,8 @@ from services.governor.protocol import Ended, Result
 from services.governor.server import Patience
 from tests.governor.stand import Held, Stand, governor, until
 
+pytestmark = pytest.mark.sockets
+
 DATA = b"a payload of a few chunks"
 
 

@@ -170,6 +170,7 @@ def test_a_flood_of_short_lines_is_answered_in_slices() -> None:
     assert turns > 10
 
 
+@pytest.mark.sockets
 def test_the_replies_that_are_not_read_are_held_and_no_more_are_made() -> None:
     async def main() -> None:
         async with governor(StubBackend(0.0), patience=Patience(write_s=600.0)) as stand:
@@ -201,6 +202,7 @@ def test_unread_replies_are_held_until_they_are_read_and_no_longer() -> None:
     assert rig.gate.held_bytes == 0
 
 
+@pytest.mark.sockets
 def test_a_client_whose_unread_replies_find_no_room_is_cut_off() -> None:
     async def main() -> None:
         bounds = {"line_bytes": 1024, "connection_bytes": 70_000, "total_bytes": 70_000}

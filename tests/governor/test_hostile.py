@@ -19,6 +19,8 @@ from services.runtime.serve import FineClockLoop
 from tests.governor.stand import Held, Line, Stand, governor, until
 from tests.governor.talk import frame, manifest, ping, receipt, upload
 
+pytestmark = pytest.mark.sockets
+
 DATA = b"hello world!"
 
 

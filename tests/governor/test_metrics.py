@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
+import pytest
+
 from services.governor.backends import StubBackend
 from services.governor.gate import Bounds, Gate
 from services.governor.metrics import GovernorMetrics
@@ -44,6 +46,7 @@ def test_every_metric_stands_in_the_table() -> None:
     assert [name for name in sorted(series()) if f"`{name}`" not in page] == []
 
 
+@pytest.mark.sockets
 def test_jobs_of_invented_names_add_no_series() -> None:
     """A job, a payload and a client are whatever a client calls them: none of it is a label."""
 

@@ -16,6 +16,8 @@ from services.runtime.serve import FineClockLoop
 from tests.governor.stand import Held, governor, scraped, until
 from tests.governor.talk import ping, receipt, short, upload
 
+pytestmark = pytest.mark.sockets
+
 DATA = b"hello world!"
 
 

@@ -11,6 +11,8 @@ import pytest
 
 from loadtests import faults
 
+pytestmark = pytest.mark.sockets
+
 WITHIN_S = 20.0
 
 

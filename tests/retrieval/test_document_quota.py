@@ -173,27 +173,6 @@ async def kept(connection: Any, tenant: str) -> Used:
     return used
 
 
-@pytest.mark.stack
-def test_a_quota_bounds_documents_and_bytes_and_what_would_pass_it_changes_nothing(postgres_url: str) -> None:
-    async def scenario(connection: Any, _: Any) -> None:
-        quota = Quota(2, 100)
-        await put(connection, "ada", "a", ["x" * 30], quota)
-        await put(connection, "ada", "b", ["x" * 30, "y" * 10], quota)
-        with pytest.raises(QuotaExceeded, match=r"2 documents \(documents.count\)"):
-            await put(connection, "ada", "c", ["x"], quota)
-        with pytest.raises(QuotaExceeded, match=r"100 bytes of text in all \(documents.bytes\)"):
-            await put(connection, "ada", "a", ["\N{EURO SIGN}" * 21], quota)
-        assert await kept(connection, "ada") == Used(2, 70)
-        await put(connection, "ben", "a", ["x" * 100], quota)  # each has its own
-        await put(connection, "ada", "a", ["x" * 60], quota)
-        await Corpus(connection, "ada").remove(["b"])
-        await put(connection, "ada", "c", ["x" * 40], quota)
-        assert await kept(connection, "ada") == Used(2, 100)
-
-    on_two(postgres_url, scenario)
-
-
-@pytest.mark.stack
 def test_a_tenant_above_a_lower_quota_may_still_have_less(postgres_url: str) -> None:
     async def scenario(connection: Any, _: Any) -> None:
         for doc_id in ("a", "b", "c"):
@@ -206,7 +185,6 @@ def test_a_tenant_above_a_lower_quota_may_still_have_less(postgres_url: str) -> 
     on_two(postgres_url, scenario)
 
 
-@pytest.mark.stack
 def test_two_writers_at_once_cannot_both_take_the_last_room(postgres_url: str) -> None:
     async def scenario(one: Any, other: Any) -> None:
         writes = (put(one, "ada", "a", ["x"], Quota(1, 100)), put(other, "ada", "b", ["x"], Quota(1, 100)))

@@ -18,8 +18,6 @@ from services.retrieval.database import READER, SCHEMA_VERSION, WRITER, Session,
 from services.retrieval.minilm import MiniLM
 from services.retrieval.writing import Corpus
 
-pytestmark = pytest.mark.stack
-
 TENANTS = ("ada", "ben", "o'neil\\'; SET ROLE weir; --", "名前")
 LIMIT_S = 20.0
 MODEL = "a model"

@@ -47,7 +47,6 @@ def test_a_key_tells_nothing_of_the_query() -> None:
     assert KEY.digest(SECRET) != KEY.digest(b"another"), "and without the secret a guess at it cannot be tested"
 
 
-@pytest.mark.stack
 def test_what_was_put_in_comes_out_fresh(redis_url: str) -> None:
     async def scenario(rig: Rig) -> None:
         assert await rig.get() is None
@@ -61,7 +60,6 @@ def test_what_was_put_in_comes_out_fresh(redis_url: str) -> None:
     with_redis(redis_url, scenario)
 
 
-@pytest.mark.stack
 @pytest.mark.parametrize(
     "other",
     [
@@ -80,7 +78,6 @@ def test_another_tenant_query_model_or_kind_of_search_is_a_miss(redis_url: str, 
     with_redis(redis_url, scenario)
 
 
-@pytest.mark.stack
 def test_an_entry_of_another_corpus_version_or_past_its_time_is_stale_not_lost(redis_url: str) -> None:
     async def scenario(rig: Rig) -> None:
         await rig.put(version=7)
@@ -92,7 +89,6 @@ def test_an_entry_of_another_corpus_version_or_past_its_time_is_stale_not_lost(r
     with_redis(redis_url, scenario)
 
 
-@pytest.mark.stack
 def test_age_is_what_has_gone_of_the_keys_life(redis_url: str) -> None:
     async def scenario(rig: Rig) -> None:
         await rig.put(ttl_s=60.0)
@@ -125,7 +121,6 @@ def entry(**changed: object) -> bytes:
     return msgspec.msgpack.encode(Entry(**(sound | changed)))  # type: ignore[arg-type]
 
 
-@pytest.mark.stack
 @pytest.mark.parametrize(
     "junk",
     [
@@ -170,7 +165,6 @@ def test_what_we_did_not_store_ourselves_is_not_believed(redis_url: str, junk: b
     with_redis(redis_url, scenario)
 
 
-@pytest.mark.stack
 def test_an_entry_without_an_end_is_not_believed_since_its_age_is_unknown(redis_url: str) -> None:
     async def scenario(rig: Rig) -> None:
         await rig.client.set(KEY.digest(SECRET), entry())
@@ -179,7 +173,6 @@ def test_an_entry_without_an_end_is_not_believed_since_its_age_is_unknown(redis_
     with_redis(redis_url, scenario)
 
 
-@pytest.mark.stack
 def test_a_reader_is_told_to_refresh_what_was_dear_to_find_and_nobody_what_is_not_fresh(redis_url: str) -> None:
     async def scenario(rig: Rig) -> None:
         async def told(entry: bytes, version: int) -> set[bool]:
@@ -195,7 +188,6 @@ def test_a_reader_is_told_to_refresh_what_was_dear_to_find_and_nobody_what_is_no
     with_redis(redis_url, scenario)
 
 
-@pytest.mark.stack
 def test_keys_of_one_age_and_one_time_to_live_do_not_expire_together(redis_url: str) -> None:
     keys = sorted(
         (CacheKey("demo", f"query {number}", "model-1") for number in range(50)),
@@ -215,7 +207,6 @@ def test_keys_of_one_age_and_one_time_to_live_do_not_expire_together(redis_url: 
     with_redis(redis_url, scenario)
 
 
-@pytest.mark.stack
 def test_what_a_result_took_to_find_is_kept_with_it(redis_url: str) -> None:
     async def scenario(rig: Rig) -> None:
         rig.cache.put(KEY, RESULTS, reach=REACH, version=7, ttl_s=60.0, cost_s=0.25)
@@ -227,7 +218,6 @@ def test_what_a_result_took_to_find_is_kept_with_it(redis_url: str) -> None:
     with_redis(redis_url, scenario)
 
 
-@pytest.mark.stack
 def test_the_setting_is_the_secret_of_the_keys(redis_url: str) -> None:
     secret = "sixteen or more "
     chosen = load(RetrievalSettings, redis_url=redis_url, cache_key_secret=secret, redis_timeout_ms=1000)
@@ -254,7 +244,6 @@ def test_a_short_secret_is_refused_and_not_repeated(capsys: pytest.CaptureFixtur
     assert "too short" not in said
 
 
-@pytest.mark.stack
 def test_a_key_of_another_type_is_a_miss_and_no_reason_to_distrust_the_server(redis_url: str) -> None:
     async def scenario(rig: Rig) -> None:
         await rig.client.lpush(KEY.digest(SECRET), "x")
@@ -266,7 +255,6 @@ def test_a_key_of_another_type_is_a_miss_and_no_reason_to_distrust_the_server(re
     with_redis(redis_url, scenario)
 
 
-@pytest.mark.stack
 def test_a_full_server_still_answers_and_what_it_does_not_take_is_counted(
     redis: EmbeddedValkey, redis_url: str
 ) -> None:
@@ -300,6 +288,7 @@ def test_nothing_is_stored_without_a_time_to_live_or_without_results() -> None:
     with_redis("redis://127.0.0.1:1/0", scenario)
 
 
+@pytest.mark.sockets
 def test_a_server_that_is_not_there_is_a_miss_and_after_three_is_not_asked() -> None:
     async def scenario(rig: Rig) -> None:
         for _ in range(10):
@@ -311,7 +300,6 @@ def test_a_server_that_is_not_there_is_a_miss_and_after_three_is_not_asked() -> 
     with_redis("redis://127.0.0.1:1/0", scenario)
 
 
-@pytest.mark.stack
 def test_a_frozen_server_costs_three_short_waits_and_comes_back_by_itself(
     redis: EmbeddedValkey, redis_url: str
 ) -> None:
@@ -343,7 +331,6 @@ def test_a_frozen_server_costs_three_short_waits_and_comes_back_by_itself(
     with_redis(redis_url, scenario, timeout_s=TIMEOUT_S, open_for_s=0.2, open_at_most_s=0.4)
 
 
-@pytest.mark.stack
 def test_requests_that_are_cut_off_never_get_each_others_answers(redis_url: str) -> None:
     """A cancelled command leaves its answer on the wire; the connection must go with it (CVE-2023-28858)."""
 

@@ -20,6 +20,7 @@ def kernel_allows() -> int:
     return int(SOMAXCONN.read_text()) if SOMAXCONN.exists() else CROWD
 
 
+@pytest.mark.sockets
 @pytest.mark.skipif(kernel_allows() < CROWD, reason="net.core.somaxconn is smaller than the crowd")
 def test_a_crowd_that_connects_while_the_loop_is_busy_is_let_in() -> None:
     async def main() -> list[socket.socket]:

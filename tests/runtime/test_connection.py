@@ -15,7 +15,7 @@ from services.runtime.http import Exchange, Handler
 from tests.runtime.corpus import get
 from tests.runtime.rig import Tape, ask, build, post, send, serving, until
 
-pytestmark = pytest.mark.stack
+pytestmark = pytest.mark.sockets
 
 
 async def echo(exchange: Exchange) -> None:

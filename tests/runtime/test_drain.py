@@ -37,6 +37,7 @@ def service(drain: Drain) -> Service:
     return Service("test", ROUTES, ready=lambda: Readiness(True), log=Log("test", stream=io.BytesIO()), drain=drain)
 
 
+@pytest.mark.sockets
 def test_during_the_delay_the_service_says_that_it_leaves_and_serves_new_connections() -> None:
     async def main() -> None:
         process = build(ROUTES, drain_delay_s=DELAY_S)
@@ -107,14 +108,17 @@ def left_after(delay_s: float, *, told_before_the_start: bool = False) -> list[t
     return run_in_virtual_time(main())
 
 
+@pytest.mark.sockets
 def test_the_listener_closes_after_the_delay_and_requests_are_refused_from_then_on() -> None:
     assert left_after(5.0) == [("open", 0.0, False), ("announce", 100.0, False), ("close", 105.0, True)]
 
 
+@pytest.mark.sockets
 def test_without_a_delay_the_service_drains_at_once() -> None:
     assert left_after(0.0) == [("open", 0.0, False), ("close", 100.0, True)]
 
 
+@pytest.mark.sockets
 def test_a_service_that_never_was_ready_leaves_without_a_delay() -> None:
     assert left_after(5.0, told_before_the_start=True) == [("open", 0.0, False), ("close", 0.0, True)]
 

@@ -12,7 +12,7 @@ from services.runtime.guard import GuardLimits
 from services.runtime.http import Exchange
 from tests.runtime.rig import ask, post, send, serving, until
 
-pytestmark = pytest.mark.stack
+pytestmark = pytest.mark.sockets
 
 
 async def echo(exchange: Exchange) -> None:

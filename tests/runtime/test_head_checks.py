@@ -10,7 +10,7 @@ from services.runtime.errors import BadInput, WeirError
 from services.runtime.http import Exchange
 from tests.runtime.rig import ask, post, send, serving
 
-pytestmark = pytest.mark.stack
+pytestmark = pytest.mark.sockets
 
 
 async def echo(exchange: Exchange) -> None:

@@ -351,6 +351,7 @@ def test_a_unix_socket_and_a_proxy_have_all_connections() -> None:
 # What RFC 9112 asks for beside the cases of the corpus
 
 
+@pytest.mark.sockets
 def test_the_authority_of_an_absolute_target_takes_the_place_of_host() -> None:
     async def main() -> None:
         seen: list[tuple[str, bytes | None]] = []
@@ -369,6 +370,7 @@ def test_the_authority_of_an_absolute_target_takes_the_place_of_host() -> None:
     asyncio.run(main())
 
 
+@pytest.mark.sockets
 def test_a_transfer_coding_that_is_not_known_is_told_as_such() -> None:
     async def main() -> None:
         async with serving({}) as process:

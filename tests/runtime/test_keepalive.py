@@ -21,7 +21,7 @@ from services.runtime.keepalive import Pool, Reply
 from services.runtime.upstream import Truncated, UpstreamError
 from tests.runtime.rig import until
 
-pytestmark = pytest.mark.stack
+pytestmark = pytest.mark.sockets
 
 OK = b"HTTP/1.1 200 OK\r\n"
 

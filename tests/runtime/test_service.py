@@ -17,7 +17,7 @@ from services.runtime.serve import running
 from services.runtime.starting import CannotStart, PortTaken
 from tests.runtime.rig import ask, build, post, serving, until
 
-pytestmark = pytest.mark.stack
+pytestmark = pytest.mark.sockets
 
 
 async def hello(exchange: Exchange) -> None:

@@ -165,12 +165,14 @@ async def told_by(tracer: Tracer | None, *requests: bytes) -> list[dict[str, Any
     return [line for line in lines if line["event"] == "request"]
 
 
+@pytest.mark.sockets
 def test_the_log_has_the_trace_id_that_a_client_sent_and_none_where_there_is_none() -> None:
     traced = post("/x", b"", f"traceparent: {GOOD.decode()}")
     lines = asyncio.run(told_by(None, traced, post("/x", b""), post("/x", b"", "traceparent: nonsense")))
     assert [line.get("trace_id") for line in lines] == [TRACE, None, None]
 
 
+@pytest.mark.sockets
 def test_a_service_that_traces_tells_its_own_span_and_logs_its_trace() -> None:
     kept = Kept()
     (line, refused, stray) = asyncio.run(told_by(Tracer(kept), post("/x", b""), post("/no", b""), post("/a/b", b"")))
@@ -186,6 +188,7 @@ def test_a_service_that_traces_tells_its_own_span_and_logs_its_trace() -> None:
     assert "http.route" not in spans[2].attributes, "what a client invents is no route"
 
 
+@pytest.mark.sockets
 def test_a_request_that_is_not_sampled_has_its_trace_id_in_the_log_and_no_span() -> None:
     kept = Kept()
     (line,) = asyncio.run(told_by(Tracer(kept, "always_off"), post("/x", b"")))

@@ -15,7 +15,7 @@ from services.runtime.serve import running
 from services.worker.app import build
 from services.worker.config import WorkerSettings
 
-pytestmark = pytest.mark.stack
+pytestmark = pytest.mark.sockets
 
 QUESTION = (
     '<passage id="1" doc="docs/a.md">A weir holds a river at its level.</passage>\nQuestion: What does a weir hold?'

@@ -29,7 +29,7 @@ def test_every_trick_has_a_name_of_its_own() -> None:
     assert len({row.name for row in ROWS}) == len(ROWS) >= 40
 
 
-@pytest.mark.stack
+@pytest.mark.sockets
 def test_a_server_that_gives_everybody_the_same_answer_is_found_out() -> None:
     async def main() -> Tally:
         first: list[bytes] = []

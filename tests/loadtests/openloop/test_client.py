@@ -1,9 +1,8 @@
-"""The open loop against a scripted server on real sockets: what it does to the client must end up on the ledger."""
+"""The open loop against a scripted server, in memory: what it does to the client must end up on the ledger."""
 
 from __future__ import annotations
 
 import asyncio
-import socket
 import time
 from collections import Counter
 from dataclasses import replace
@@ -83,10 +82,7 @@ def test_whatever_a_server_does_each_request_has_one_ending(
 
 
 def test_no_connection_is_an_ending_of_its_own() -> None:
-    with socket.socket() as unheard:
-        unheard.bind(("127.0.0.1", 0))
-        url = f"http://127.0.0.1:{unheard.getsockname()[1]}"
-        ledger = steadily(Client(plan(3), url).run())
+    ledger = steadily(Client(plan(3), "http://127.0.0.1:9").run())
     assert endings(ledger) == {"failed:connect": 3}
 
 
@@ -302,6 +298,7 @@ def test_a_recorded_trace_can_stand_in_for_the_plans_own_arrivals() -> None:
     assert endings(ledger) == {ON_TIME: 3}
 
 
+@pytest.mark.sockets
 def test_a_client_that_was_away_knows_by_how_much() -> None:
     made = plan(1, deadline_ms=20_000)
 

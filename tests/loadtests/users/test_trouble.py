@@ -12,6 +12,8 @@ import pytest
 from loadtests.users.scenario import Stage
 from loadtests.users.trouble import LEASE_S, NoFaults, Trouble, urls_of
 
+pytestmark = pytest.mark.sockets
+
 WELL = Stage("well", 5, {"people": 1}, 1)
 ONE = Stage("one is slow", 5, {"people": 1}, 1, "one", 8)
 ALL = Stage("all are slow", 5, {"people": 1}, 1, "all", 50)
