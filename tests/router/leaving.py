@@ -244,12 +244,17 @@ class Left:
     def __init__(self, open: tuple[int, int]) -> None:
         gc.collect()
         self.open = open
-        self.objects = Counter(type(one) for one in gc.get_objects() if not _remembers_a_class(one))
+        objects = gc.get_objects()
+        self.objects = Counter(map(type, objects))
+        self.objects.subtract(type(one) for one in objects if type(one) in REMEMBERING and _remembers_a_class(one))
         self.of_requests = {kind: self.objects[kind] for kind in (Alarm, Life, Turn) if self.objects[kind]}
 
     def more(self, before: Left, at_least: float) -> dict[type, int]:
         """What has become more by so many."""
         return {kind: more for kind, more in (self.objects - before.objects).items() if more >= at_least}
+
+
+REMEMBERING = (weakref.ReferenceType, types.BuiltinFunctionType)
 
 
 def _remembers_a_class(one: object) -> bool:

@@ -1,4 +1,4 @@
-"""`/documents` at the router, over real sockets: whose they are, what they cost, and how a refusal is passed on."""
+"""`/documents` at the router, over a network: whose they are, what they cost, and how a refusal is passed on."""
 
 from __future__ import annotations
 
@@ -162,6 +162,7 @@ def test_retrievals_refusals_are_passed_on_by_the_refusal_table(
             assert error["details"].get("reason") == reason
 
     run(main)
+    refusal.__traceback__ = None  # it outlives the test, and its frames would keep the router
 
 
 def test_without_retrieval_it_is_502_and_over_the_bounds_413_and_504() -> None:
