@@ -20,6 +20,7 @@ from services.core.account import Usage as Waiting
 from services.core.hint import Appointments
 from services.core.limit import InflightCap
 from services.core.outcome import Outcome
+from services.core.pool import Pool
 from services.core.retries import RetryBudget
 from services.core.weir import Weir
 from services.router.asking.alarm import Alarm
@@ -65,11 +66,21 @@ def _slot_kept_on_cancel() -> Iterator[tuple[Any, str, Any]]:
 
 
 def _charge_settled_twice() -> Iterator[tuple[Any, str, Any]]:
+    settle = Pool.settle
+
+    def twice(self: Pool, *arguments: Any) -> None:
+        settle(self, *arguments)
+        settle(self, *arguments)
+
+    yield Pool, "settle", twice
+
+
+def _request_ended_twice() -> Iterator[tuple[Any, str, Any]]:
     finish = Weir.finish
 
-    def twice(self: Weir, *arguments: Any, **named: Any) -> Any:
-        finish(self, *arguments, **named)
-        return finish(self, *arguments, **named)
+    def twice(self: Weir, *arguments: Any) -> None:
+        finish(self, *arguments)
+        finish(self, *arguments)
 
     yield Weir, "finish", twice
 
@@ -209,6 +220,7 @@ def _part_of_a_body_lost() -> Iterator[tuple[Any, str, Any]]:
 BUGS = (
     Bug("a slot is not given back when the client leaves", _slot_kept_on_cancel),
     Bug("a charge is settled twice", _charge_settled_twice),
+    Bug("a request ends twice for the scheduler", _request_ended_twice),
     Bug("a wake-up is lost", _wake_up_lost),
     Bug("retries ask no budget", _retry_outside_the_budget),
     Bug("a request is tried a third time", _second_retry),

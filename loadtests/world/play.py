@@ -231,6 +231,7 @@ class Play:
             "bytes in the queue": usage.bytes,
             "requests that wait": len(dispatcher.waiting),
             "requests at work": pipeline.drain.inflight,
+            "requests that ended twice": dispatcher.weir.second_finishes,
         }
         held |= {f"places at {worker.name}": worker.inflight for worker in dispatcher.fleet.workers}
         for node in self.system.workers:

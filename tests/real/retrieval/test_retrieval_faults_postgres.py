@@ -1,5 +1,6 @@
 """What a failing PostgreSQL costs a retrieval: a fresh search, for as long as it lasts, and nothing else.
 
+The same in virtual time, and more faults: `tests/world/test_retrieval_without_its_database.py`.
 Each answer is asked for while the fault holds and comes while it still holds: so it did not wait for its end.
 """
 
@@ -23,7 +24,6 @@ from tests.stopping import frozen
 
 HASTY_MS = 400.0
 REASONS = {"budget_spent", "postgres_busy", "postgres_down", "search_failed", "embedder_busy"}
-DROWNED = Fault(latency_s=30.0)
 
 
 @pytest.fixture
@@ -50,7 +50,6 @@ WIRES = {
     "frozen": FREEZE,
     "gone": REFUSE,
     "resetting every connection": RESET,
-    "slower than any budget": DROWNED,
     "cut in every answer": Fault(cut_after_bytes=3),
     "narrow": Fault(rate_bytes_s=20.0),
 }
@@ -67,34 +66,6 @@ def test_while_the_wire_to_the_database_fails_answers_are_stale_or_none_and_then
         await stand.database.become(HEALTHY)
 
     stand_up(settings, model, scenario)
-
-
-def test_a_database_that_is_slow_but_within_the_budget_is_waited_for(settings: RetrievalSettings, model: Path) -> None:
-    patient = settings.model_copy(update={"retrieval_budget_ms": 20_000.0})
-
-    async def scenario(stand: FaultStand) -> None:
-        await stand.database.become(Fault(latency_s=0.1, jitter_s=0.02))
-        for _ in range(2):
-            answers = await stand.ask_anew(4)
-            assert [answer["source"] for answer in answers] == ["db"] * 4
-            assert all(answer["search_ms"] >= 150 for answer in answers)  # each way: so the proxy was in between
-        await stand.database.become(HEALTHY)
-
-    stand_up(patient, model, scenario)
-
-
-def test_a_database_that_is_slower_than_the_budget_costs_no_more_than_the_search(
-    settings: RetrievalSettings, model: Path
-) -> None:
-    hasty = settings.model_copy(update={"retrieval_budget_ms": 600.0})
-
-    async def scenario(stand: FaultStand) -> None:
-        await stand.database.become(Fault(latency_s=0.5))
-        for _ in range(2):
-            await falls_back(stand)
-        await stand.database.become(HEALTHY)
-
-    stand_up(hasty, model, scenario)
 
 
 def test_a_stopped_database_delays_no_answer(
@@ -170,7 +141,7 @@ def test_documents_take_no_connection_from_the_server_before_searches_have_all_o
     stand_up(settings, model, scenario)
 
 
-@pytest.mark.parametrize("name", ["frozen", "gone", "slower than any budget"])
+@pytest.mark.parametrize("name", ["frozen", "gone"])
 def test_while_the_wire_to_the_database_fails_documents_are_refused_and_delay_nobody_who_searches(
     settings: RetrievalSettings, model: Path, name: str
 ) -> None:
@@ -190,19 +161,6 @@ def test_while_the_wire_to_the_database_fails_documents_are_refused_and_delay_no
         await stand.until(are_listed)
 
     stand_up(impatient, model, scenario)
-
-
-def test_the_connections_that_are_left_serve_when_no_more_can_be_had(
-    settings: RetrievalSettings, model: Path, postgres: EmbeddedPostgres
-) -> None:
-    patient = settings.model_copy(update={"retrieval_budget_ms": 20_000.0})
-
-    async def scenario(stand: FaultStand) -> None:
-        async with taking_every_connection(settings.postgres_url):
-            for _ in range(3):
-                assert {answer["source"] for answer in await stand.ask_anew(12)} == {"db"}
-
-    stand_up(patient, model, scenario)
 
 
 @asynccontextmanager

@@ -1,4 +1,7 @@
-"""What a failing Redis costs a retrieval: the cache, for as long as it lasts, and never an answer."""
+"""What a failing Redis costs a retrieval, over a real one: the cache, for as long as it lasts, and never an answer.
+
+The same in virtual time, and more faults: `tests/world/test_retrieval_without_its_cache.py`.
+"""
 
 from __future__ import annotations
 
@@ -39,8 +42,6 @@ WIRES = {
     "frozen": FREEZE,
     "gone": REFUSE,
     "resetting every connection": RESET,
-    "slow": Fault(latency_s=0.1),  # each way: twice the allowance
-    "slower still": Fault(latency_s=2.0, jitter_s=1.0),
     "cut in every answer": Fault(cut_after_bytes=3),
     "narrow": Fault(rate_bytes_s=20.0),
 }
@@ -57,43 +58,6 @@ def test_while_the_wire_to_redis_fails_every_answer_comes_from_the_database_and_
         await stand.cache.become(HEALTHY)
 
     stand_up(settings, model, scenario)
-
-
-def test_a_frozen_redis_is_left_alone_and_said_to_be_missing(settings: RetrievalSettings, model: Path) -> None:
-    async def scenario(stand: FaultStand) -> None:
-        await stand.cache.become(FREEZE)
-        await stand.until_missing("redis")
-        errors = await stand.metric("weir_cache_total", result="error")
-        skipped = await stand.metric("weir_cache_total", result="skipped")
-        await answers_from_the_database(stand)
-        assert await stand.metric("weir_cache_total", result="error") == errors
-        assert await stand.metric("weir_cache_total", result="skipped") >= skipped + 15
-        await stand.cache.become(HEALTHY)
-
-    stand_up(settings, model, scenario)
-
-
-def test_a_redis_too_slow_for_reads_is_left_alone_for_as_long_as_it_is(
-    settings: RetrievalSettings, model: Path
-) -> None:
-    """It answers within the time that a write is given, and in no reader's."""
-    hasty = settings.model_copy(update={"redis_timeout_ms": 15.0})
-
-    async def scenario(stand: FaultStand) -> None:
-        await stand.cache.become(Fault(latency_s=0.05))
-        await stand.until_missing("redis")
-        errors, looks = await stand.metric("weir_cache_total", result="error"), stand.cache.accepted
-
-        async def was_looked_at_again() -> bool:
-            await answers_from_the_database(stand)
-            assert await stand.metric("weir_dependency_up", dependency="redis") == 0
-            return stand.cache.accepted >= looks + 3
-
-        await stand.until(was_looked_at_again)
-        assert await stand.metric("weir_cache_total", result="error") == errors
-        await stand.cache.become(HEALTHY)
-
-    stand_up(hasty, model, scenario)
 
 
 def test_a_stopped_redis_costs_no_answer(settings: RetrievalSettings, model: Path, redis: EmbeddedValkey) -> None:

@@ -1,4 +1,4 @@
-"""How far was looked, before a real Valkey: what serves whom, and what may replace what."""
+"""How far was looked: what of the cache serves whom, and what may replace what."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from services.retrieval.cache import CacheKey
 from services.retrieval.freshness import share_of_life
 from services.retrieval.reach import Reach
-from tests.retrieval.cacherig import KEY, SECRET, Rig, rigged, with_redis
+from tests.contract.stages import CacheStage, with_cache
+from tests.retrieval.cacherig import KEY, SECRET, Rig, rigged
 from tests.retrieval.fakes import passage
 from tests.retrieval.modelcache import ModelCache
 
@@ -31,27 +32,40 @@ async def put(rig: Rig, reach: Reach, *, version: int = 7, is_stored: bool = Tru
     assert rig.counted("not_stored") == (0 if is_stored else 1)
 
 
-def test_less_effort_does_not_replace_what_is_fresh_and_took_more(redis_url: str) -> None:
+def test_what_looked_as_far_serves_and_what_did_not_is_a_fallback(cache: CacheStage) -> None:
+    async def scenario(rig: Rig) -> None:
+        await put(rig, LESS)
+        for asked in (LESS, LEAST, Reach(0.5, 4)):
+            assert await has(rig, asked) == ("0.5", True)
+        for asked in (FULL, Reach(0.51, 5), Reach(0.5, 6)):
+            assert await has(rig, asked) == ("0.5", False)
+        await put(rig, FULL)
+        assert await has(rig, LEAST) == ("1.0", True)
+
+    with_cache(cache, scenario)
+
+
+def test_less_effort_does_not_replace_what_is_fresh_and_took_more(cache: CacheStage) -> None:
     async def scenario(rig: Rig) -> None:
         await put(rig, FULL)
         await put(rig, LESS, is_stored=False)
         assert await has(rig, FULL) == ("1.0", True)
 
-    with_redis(redis_url, scenario)
+    with_cache(cache, scenario)
 
 
-def test_it_replaces_what_is_of_an_older_corpus(redis_url: str) -> None:
+def test_it_replaces_what_is_of_an_older_corpus(cache: CacheStage) -> None:
     async def scenario(rig: Rig) -> None:
         await put(rig, FULL, version=6)
         await put(rig, LESS, version=7)
         assert await has(rig, LESS) == ("0.5", True)
 
-    with_redis(redis_url, scenario)
+    with_cache(cache, scenario)
 
 
 @pytest.mark.parametrize(("aged_s", "is_stored"), [(-2.0, False), (2.0, True)])
 def test_it_replaces_what_is_not_fresh_any_more_by_its_share_of_life(
-    redis_url: str, aged_s: float, is_stored: bool
+    cache: CacheStage, aged_s: float, is_stored: bool
 ) -> None:
     """Of 60 s to live and 100 s more as a fallback."""
     keys = [CacheKey("demo", f"query {number}", "model-1") for number in range(30)]
@@ -65,11 +79,11 @@ def test_it_replaces_what_is_not_fresh_any_more_by_its_share_of_life(
         await rig.try_put(key, reach=LESS)
         assert rig.counted("not_stored") == (0 if is_stored else 1)
 
-    with_redis(redis_url, scenario)
+    with_cache(cache, scenario)
 
 
 @pytest.mark.parametrize("junk", [b"", b"\xff\x00junk", b"\x93\x01\x02\x03", b"\x98" + b"\xa1x" * 8, None])
-def test_it_replaces_whatever_is_no_entry_of_ours(redis_url: str, junk: bytes | None) -> None:
+def test_it_replaces_whatever_is_no_entry_of_ours(cache: CacheStage, junk: bytes | None) -> None:
     async def scenario(rig: Rig) -> None:
         digest = KEY.digest(SECRET)
         if junk is None:
@@ -79,10 +93,10 @@ def test_it_replaces_whatever_is_no_entry_of_ours(redis_url: str, junk: bytes | 
         await put(rig, LESS)
         assert await has(rig, LESS) == ("0.5", True)
 
-    with_redis(redis_url, scenario)
+    with_cache(cache, scenario)
 
 
-def test_of_many_writes_at_once_the_one_with_most_effort_stays(redis_url: str) -> None:
+def test_of_many_writes_at_once_the_one_with_most_effort_stays(cache: CacheStage) -> None:
     async def scenario(rig: Rig) -> None:
         for round_ in range(20):
             key = CacheKey("demo", f"query {round_}", "model-1")
@@ -95,7 +109,7 @@ def test_of_many_writes_at_once_the_one_with_most_effort_stays(redis_url: str) -
             assert kept is not None
             assert kept.results[0].text == "1.0"
 
-    with_redis(redis_url, scenario)
+    with_cache(cache, scenario)
 
 
 NUMBERS = itertools.count()
@@ -106,13 +120,13 @@ STEPS = st.lists(st.tuples(st.booleans(), REACHES, st.integers(6, 8)), max_size=
 @settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(STEPS)
 def test_whatever_is_kept_and_asked_it_is_as_the_model_says(
-    redis_url: str, steps: list[tuple[bool, Reach, int]]
+    cache: CacheStage, steps: list[tuple[bool, Reach, int]]
 ) -> None:
     key = CacheKey("demo", f"example {next(NUMBERS)}", "model-1")
 
-    async def main() -> None:
+    async def main(url: str) -> None:
         model = ModelCache(secret=SECRET)
-        async with rigged(redis_url) as rig:
+        async with rigged(url) as rig:
             for number, (is_put, reach, version) in enumerate(steps):
                 results = [passage(f"result {number}")]
                 if is_put:
@@ -126,4 +140,4 @@ def test_whatever_is_kept_and_asked_it_is_as_the_model_says(
                         expected and (expected.results, expected.reach, expected.fresh)
                     )
 
-    asyncio.run(main())
+    cache.run(main)
