@@ -12,6 +12,7 @@ import asyncio
 import contextvars
 import errno
 import socket
+import struct
 from asyncio.transports import _FlowControlMixin  # type: ignore[attr-defined]
 from collections import deque
 from typing import TYPE_CHECKING, Any, Literal, cast
@@ -26,18 +27,23 @@ FIN: Packet = "fin"
 RST: Packet = "rst"
 ACK: Packet = "ack"
 
-WINDOW_BYTES = 196_608
+SEND_BYTES = 65_536
+LEAST_RECEIVE_BYTES = 1152  # half of what Linux makes of a smaller SO_RCVBUF
+WINDOW_BYTES = SEND_BYTES + 131_072
 """What the two kernels hold of one direction: 64 KiB to be sent and 128 KiB received, as Linux begins."""
+RESETS = struct.pack("ii", 1, 0)
+"""SO_LINGER: closing waits for no time, and says so by a reset."""
 READ_BYTES = 262_144
 """The most that one read returns, as uvloop and asyncio have it."""
 
 
 class SimSocket:
-    """What a transport tells of its socket. Options are accepted and change nothing."""
+    """What a transport tells of its socket. SO_LINGER of no time and SO_RCVBUF count, other options do not."""
 
     family = socket.AF_INET
 
-    def __init__(self, sockname: Address, peername: Address) -> None:
+    def __init__(self, transport: SimTransport, sockname: Address, peername: Address) -> None:
+        self._transport = transport
         self._sockname, self._peername = sockname, peername
 
     def getsockname(self) -> Address:
@@ -46,8 +52,12 @@ class SimSocket:
     def getpeername(self) -> Address:
         return self._peername
 
-    def setsockopt(self, *option: Any) -> None:
+    def setsockopt(self, level: int, option: int, value: Any) -> None:
         """Accepted."""
+        if level == socket.SOL_SOCKET and option == socket.SO_LINGER:
+            self._transport.resets = value == RESETS
+        elif level == socket.SOL_SOCKET and option == socket.SO_RCVBUF:
+            self._transport.peer.window = SEND_BYTES + max(int(value), LEAST_RECEIVE_BYTES)
 
     def fileno(self) -> int:
         return -1
@@ -59,7 +69,7 @@ class SimTransport(_FlowControlMixin):  # type: ignore[misc]
     def __init__(
         self, loop: SimLoop, network: Network, number: int, host: Host, peername: Address, sockname: Address
     ) -> None:
-        extra = {"peername": peername, "sockname": sockname, "socket": SimSocket(sockname, peername)}
+        extra = {"peername": peername, "sockname": sockname, "socket": SimSocket(self, sockname, peername)}
         super().__init__(extra, loop)
         self.loop = loop
         self.host = host
@@ -69,6 +79,7 @@ class SimTransport(_FlowControlMixin):  # type: ignore[misc]
         self.opaque = False  # its bytes are no part of the digest
         self.silent = False  # half-open: nothing gets through any more, and neither end is told
         self.window = WINDOW_BYTES
+        self.resets = False  # when it is closed, and in any case
         self._network = network
         self._context = contextvars.copy_context()
         self._protocol: Any = None
@@ -328,7 +339,7 @@ class SimTransport(_FlowControlMixin):  # type: ignore[misc]
         self._closed = True
         self._network.connections.pop(self, None)
         if self._error is None:
-            if self._unread:
+            if self._unread or self.resets:
                 self._network.send(self, RST)
             else:
                 self._send_fin()
