@@ -1,0 +1,39 @@
+"""The whole system, seed by seed: every promise holds, and a bug that is planted breaks one."""
+
+from __future__ import annotations
+
+import pytest
+
+from loadtests.world.play import play
+from loadtests.world.planted import BUGS, Bug
+
+SEEDS = range(1, 61)
+SIZE = 300
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_every_promise_holds_whatever_goes_wrong(seed: int) -> None:
+    """`make world SEED=... ARGS="--size 300" TRACE=1` tells what happens in one that fails."""
+    result = play(seed, size=SIZE)
+    assert result.violations == []
+
+
+def test_the_same_seed_is_the_same_run_to_the_last_byte() -> None:
+    first, second, other = play(7, size=SIZE), play(7, size=SIZE), play(8, size=SIZE)
+    assert first.digest == second.digest
+    assert first.counts == second.counts
+    assert first.digest != other.digest
+
+
+def test_most_seeds_have_faults_and_most_requests_are_judged_right_or_refused() -> None:
+    results = [play(seed, size=100) for seed in range(101, 113)]
+    assert sum(result.faults > 0 for result in results) >= len(results) / 2
+    assert all(result.counts["right"] > 0 for result in results)
+    assert sum(result.counts["refused"] for result in results) > 0
+
+
+@pytest.mark.parametrize("bug", BUGS, ids=[bug.name for bug in BUGS])
+def test_a_planted_bug_breaks_a_promise(bug: Bug) -> None:
+    """In the seed in which it was found first; without the bug, that seed is as good as any other."""
+    with bug.planted():
+        assert play(bug.seed, size=bug.size).violations
