@@ -206,21 +206,21 @@ class Network:
 
     # Connections
 
-    def bind(self, loop: SimLoop, host: str, port: int, variable: str) -> Listening:
+    def bind(self, loop: SimLoop, host: str, port: int) -> Listening:
         """A listening socket. Raises OSError where the port is taken."""
         port = port or loop.host.free_port()
         if port in loop.host.listeners:
-            raise OSError(errno.EADDRINUSE, f"cannot listen on {host}:{port}: choose another with {variable}")
+            raise OSError(errno.EADDRINUSE, "Address already in use")
         return Listening(loop.host, host, port)
 
     async def connect(
-        self, loop: SimLoop, factory: Callable[[], asyncio.BaseProtocol], name: str, port: int
+        self, loop: SimLoop, factory: Callable[[], asyncio.BaseProtocol], name: str, port: int, source: str
     ) -> tuple[SimTransport, asyncio.BaseProtocol]:
-        """Shake hands and join the two. Raises ConnectionRefusedError, TimeoutError, socket.gaierror."""
+        """Shake hands and join the two; `source` is the address the server sees. Raises ConnectionRefusedError, TimeoutError, socket.gaierror."""
         target = self.resolve(loop, name)
         shown = name if name in LOOPBACK else target.address
         done: asyncio.Future[SimTransport] = loop.create_future()
-        self._syn(loop, target, (shown, port), done, 0)
+        self._syn(loop, target, (source, loop.host.free_port()), (shown, port), done, 0)
         try:
             transport = await done
         except asyncio.CancelledError:

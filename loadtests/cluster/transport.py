@@ -12,6 +12,7 @@ import asyncio
 import contextvars
 import errno
 import socket
+import struct
 from asyncio.transports import _FlowControlMixin  # type: ignore[attr-defined]
 from collections import deque
 from typing import TYPE_CHECKING, Any, Literal, cast
@@ -32,13 +33,18 @@ READ_BYTES = 262_144
 """The most that one read returns, as uvloop and asyncio have it."""
 
 
+NO_LINGER = struct.pack("ii", 1, 0)
+"""The value of SO_LINGER with which a close is a reset."""
+
+
 class SimSocket:
-    """What a transport tells of its socket. Options are accepted and change nothing."""
+    """What a transport tells of its socket. Of its options SO_LINGER counts; the others are accepted only."""
 
     family = socket.AF_INET
 
     def __init__(self, sockname: Address, peername: Address) -> None:
         self._sockname, self._peername = sockname, peername
+        self.resets = False  # when it is closed
 
     def getsockname(self) -> Address:
         return self._sockname
@@ -46,8 +52,10 @@ class SimSocket:
     def getpeername(self) -> Address:
         return self._peername
 
-    def setsockopt(self, *option: Any) -> None:
+    def setsockopt(self, level: int, option: int, value: Any) -> None:
         """Accepted."""
+        if (level, option) == (socket.SOL_SOCKET, socket.SO_LINGER):
+            self.resets = value == NO_LINGER
 
     def fileno(self) -> int:
         return -1
@@ -59,7 +67,8 @@ class SimTransport(_FlowControlMixin):  # type: ignore[misc]
     def __init__(
         self, loop: SimLoop, network: Network, number: int, host: Host, peername: Address, sockname: Address
     ) -> None:
-        extra = {"peername": peername, "sockname": sockname, "socket": SimSocket(sockname, peername)}
+        self._socket = SimSocket(sockname, peername)
+        extra = {"peername": peername, "sockname": sockname, "socket": self._socket}
         super().__init__(extra, loop)
         self.loop = loop
         self.host = host
@@ -318,7 +327,7 @@ class SimTransport(_FlowControlMixin):  # type: ignore[misc]
         self._closed = True
         self._network.connections.pop(self, None)
         if self._error is None:
-            if self._unread:
+            if self._unread or self._socket.resets:
                 self._network.send(self, RST)
             else:
                 self._send_fin()

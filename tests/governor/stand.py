@@ -21,6 +21,7 @@ from services.runtime.drain import Drain
 from services.runtime.log import Log
 from services.runtime.serve import Process, running
 from services.runtime.telemetry import metrics_app, new_registry
+from tests.virtual_time import bind
 
 
 class Held(Backend):
@@ -107,7 +108,7 @@ async def governor(
     )  # fmt: skip
     try:
         stand = Stand(process, server, gate)
-        async with running(process):
+        async with running(process, bind=bind):
             yield stand
     finally:
         for line in stand.lines:

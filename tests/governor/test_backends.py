@@ -19,6 +19,7 @@ from services.governor.protocol import Ended, Result, Work
 from services.runtime.keepalive import Pool
 from services.runtime.serve import FineClockLoop
 from tests.governor.stand import until
+from tests.virtual_time import run
 
 PAYLOAD = b'\x00{"not": even JSON\xff'
 
@@ -119,7 +120,7 @@ def test_the_bytes_go_out_as_they_came_and_the_answer_comes_back_whole() -> None
         assert server.bodies == [PAYLOAD]
         assert server.heads[0].startswith(b"POST /v1/completions HTTP/1.1\r\n")
 
-    asyncio.run(main())
+    run(main())
 
 
 def test_what_follows_a_question_mark_in_the_address_is_posted_to_as_well() -> None:
@@ -131,7 +132,7 @@ def test_what_follows_a_question_mark_in_the_address_is_posted_to_as_well() -> N
             await posting.close()
         assert server.heads[0].startswith(b"POST /deployments/a/completions?api-version=1&x=%20 HTTP/1.1\r\n")
 
-    asyncio.run(main())
+    run(main())
 
 
 @pytest.mark.parametrize("status", [b"204 No Content", b"201 Created"])
@@ -140,7 +141,7 @@ def test_every_success_is_one(status: bytes) -> None:
         async with upstream(answer(status)) as server:
             assert (await run(server, work())).ended is Ended.DONE
 
-    asyncio.run(main())
+    run(main())
 
 
 @pytest.mark.parametrize("status", [b"400 Bad Request", b"401 Unauthorized", b"302 Found", b"500 Oh", b"504 Late"])
@@ -152,7 +153,7 @@ def test_every_other_answer_is_a_failure_and_is_shown(status: bytes) -> None:
         assert result.shown["status"] == int(status[:3])
         assert base64.b64decode(str(result.shown["body_b64"])) == b'{"error": {}}'
 
-    asyncio.run(main())
+    run(main())
 
 
 @pytest.mark.parametrize(
@@ -173,7 +174,7 @@ def test_a_server_that_is_full_wants_the_client_back_when_it_said(
         async with upstream(answer(status, b"{}", *headers)) as server:
             assert await run(server, work()) == Result(Ended.REFUSED, retry_s=retry_s)
 
-    asyncio.run(main())
+    run(main())
 
 
 def test_a_refusal_that_no_retry_can_help_is_a_failure() -> None:
@@ -182,7 +183,7 @@ def test_a_refusal_that_no_retry_can_help_is_a_failure() -> None:
             result = await run(server, work())
         assert (result.ended, result.shown["status"]) == (Ended.FAILED, 429)
 
-    asyncio.run(main())
+    run(main())
 
 
 def test_a_clients_time_that_has_passed_is_late_and_the_server_is_hung_up_on(
@@ -205,7 +206,7 @@ def test_our_own_patience_that_has_passed_is_a_failure() -> None:
                 assert result.ended is Ended.FAILED
                 assert result.shown == {"error": "no answer within 0.01 s"}
 
-    asyncio.run(main())
+    run(main())
 
 
 def test_a_job_that_is_cancelled_hangs_up_and_leaves_its_connection_to_others() -> None:
@@ -220,7 +221,7 @@ def test_a_job_that_is_cancelled_hangs_up_and_leaves_its_connection_to_others() 
             await until(lambda: server.hung_up == 1)
             assert posting._pool.in_use == 0
 
-    asyncio.run(main())
+    run(main())
 
 
 def test_nobody_there_is_a_failure_that_says_so() -> None:
@@ -232,7 +233,7 @@ def test_nobody_there_is_a_failure_that_says_so() -> None:
         assert "no connection" in str(result.shown["error"])
         assert "127.0.0.1" not in str(result.shown["error"])
 
-    asyncio.run(main())
+    run(main())
 
 
 @pytest.mark.parametrize("said", [b"SSH-2.0-OpenSSH\r\n", b"HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\nshort"])
@@ -242,7 +243,7 @@ def test_an_answer_that_is_none_or_is_cut_is_a_failure(said: bytes) -> None:
             result = await run(server, work())
         assert (result.ended, list(result.shown)) == (Ended.FAILED, ["error"])
 
-    asyncio.run(main())
+    run(main())
 
 
 @pytest.mark.parametrize(("more", "ended"), [(0, Ended.DONE), (1, Ended.FAILED)])
@@ -253,7 +254,7 @@ def test_an_answer_is_passed_back_up_to_its_bound(more: int, ended: Ended) -> No
         assert result.ended is ended
         assert ("error" in result.shown) == bool(more)
 
-    asyncio.run(main())
+    run(main())
 
 
 @pytest.mark.parametrize(
@@ -273,7 +274,7 @@ def test_who_is_asking_is_said_by_the_frame_or_else_for_all(auth: str, api_key: 
         assert server.header(b"authorization") == sent
         assert server.header(b"x-admin") is None
 
-    asyncio.run(main())
+    run(main())
 
 
 @pytest.mark.parametrize(
@@ -292,7 +293,7 @@ def test_what_it_is_is_said_as_the_manifest_did_if_a_header_can(said: str, sent:
         assert server.header(b"content-type") == sent
         assert server.header(b"x-admin") is None
 
-    asyncio.run(main())
+    run(main())
 
 
 def test_how_long_there_is_goes_along_and_is_the_shorter_of_ours_and_the_clients() -> None:
@@ -307,4 +308,4 @@ def test_how_long_there_is_goes_along_and_is_the_shorter_of_ours_and_the_clients
         assert sent[:2] == [30_000, 30_000]
         assert 0 < sent[2] <= 5000
 
-    asyncio.run(main())
+    run(main())

@@ -12,6 +12,7 @@ from services.governor.protocol import Ended
 from services.runtime.telemetry import new_registry
 from tests.governor.stand import Stand, governor, until
 from tests.governor.talk import short, upload
+from tests.virtual_time import run
 
 PAGE = Path(__file__).parents[2] / "docs" / "metrics.md"
 ORIGINAL = {
@@ -63,7 +64,7 @@ def test_jobs_of_invented_names_add_no_series() -> None:
                 pages.append(await page(stand))
             assert pages[0] == pages[1] == pages[2]
 
-    asyncio.run(main())
+    run(main())
 
 
 async def page(stand: Stand) -> set[bytes]:

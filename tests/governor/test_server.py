@@ -15,6 +15,7 @@ from services.governor.server import Patience
 from services.runtime.serve import FineClockLoop
 from tests.governor.stand import Held, governor, scraped, until
 from tests.governor.talk import ping, receipt, short, upload
+from tests.virtual_time import run
 
 DATA = b"hello world!"
 
@@ -43,7 +44,7 @@ def test_a_job_runs_is_confirmed_and_counted() -> None:
             assert counted["heptamini_backend_inflight"] == counted["heptamini_yielded_total"] == 0
             assert counted["heptamini_backend_cap"] == counted["weir_governor_connections"] == 1
 
-    asyncio.run(main())
+    run(main())
 
 
 def test_twenty_at_once_with_one_slot_are_one_that_runs_and_nineteen_yields_at_once() -> None:
@@ -67,7 +68,7 @@ def test_twenty_at_once_with_one_slot_are_one_that_runs_and_nineteen_yields_at_o
             assert sorted(reply["status"] for reply in last if reply) == ["done"] + ["yield"] * 19
             assert backend.most == 1
 
-    asyncio.run(main())
+    run(main())
 
 
 def test_whoever_resends_what_was_yielded_when_told_to_is_served_in_the_end() -> None:
@@ -96,7 +97,7 @@ def test_whoever_resends_what_was_yielded_when_told_to_is_served_in_the_end() ->
             names = sum(len(f"J_{number}") for number in range(20))  # in the last frames of the connections
             assert (stand.gate.waiting, stand.gate.held_bytes) == (0, names)
 
-    asyncio.run(main())
+    run(main())
 
 
 def test_a_client_that_hangs_up_frees_its_slot_and_its_job_is_cancelled() -> None:
@@ -112,7 +113,7 @@ def test_a_client_that_hangs_up_frees_its_slot_and_its_job_is_cancelled() -> Non
             assert stand.gate.held_bytes == 0
             assert (await (await stand.connect()).ask(ping()))["receipts"][0]["value_u64"] == 1
 
-    asyncio.run(main())
+    run(main())
 
 
 def test_a_client_that_is_gone_is_found_out_long_before_the_next_word_is_due() -> None:
@@ -130,7 +131,7 @@ def test_a_client_that_is_gone_is_found_out_long_before_the_next_word_is_due() -
             await until(lambda: stand.gate.standing.inflight == 0)
             assert (backend.running, backend.cancelled) == (0, 1)
 
-    asyncio.run(main())
+    run(main())
 
 
 def test_a_client_that_only_stops_sending_still_hears_what_came_of_its_job() -> None:
@@ -149,7 +150,7 @@ def test_a_client_that_only_stops_sending_still_hears_what_came_of_its_job() -> 
             assert (done["status"], backend.cancelled) == ("done", 0)
             assert await line.hear() is None
 
-    asyncio.run(main())
+    run(main())
 
 
 def test_a_last_line_without_an_end_is_a_line_and_a_peer_that_leaves_is_told_so() -> None:
@@ -164,7 +165,7 @@ def test_a_last_line_without_an_end_is_a_line_and_a_peer_that_leaves_is_told_so(
             assert (pong["seq"], short(gone)) == (8, ("confirm", "abort", "peer_gone", "conn_closed", 8))
             assert await line.hear() is None
 
-    asyncio.run(main())
+    run(main())
 
 
 def test_whoever_does_not_read_is_cut_off_and_holds_no_slot_meanwhile() -> None:
@@ -193,7 +194,7 @@ def test_whoever_does_not_read_is_cut_off_and_holds_no_slot_meanwhile() -> None:
             await until(lambda: stand.gate.standing.inflight == 0)
             flooding.cancel()
 
-    asyncio.run(main())
+    run(main())
 
 
 def test_leaving_lets_jobs_end_and_tells_those_who_only_wait() -> None:
@@ -214,7 +215,7 @@ def test_leaving_lets_jobs_end_and_tells_those_who_only_wait() -> None:
             assert [reply["status"] for reply in heard if reply] == ["ok", "ok", "done", "abort"]
             assert await working.hear() is None
 
-    asyncio.run(main())
+    run(main())
 
 
 def test_a_job_that_outlasts_the_grace_is_cancelled_and_its_client_is_told() -> None:
@@ -228,7 +229,7 @@ def test_a_job_that_outlasts_the_grace_is_cancelled_and_its_client_is_told() -> 
         assert [reply["need_code"] for reply in heard[2:] if reply] == ["backend_error", "server_draining"]
         assert (backend.cancelled, stand.gate.standing.inflight) == (1, 0)
 
-    asyncio.run(main())
+    run(main())
 
 
 def test_a_deadline_passes_while_the_job_runs() -> None:
@@ -243,7 +244,7 @@ def test_a_deadline_passes_while_the_job_runs() -> None:
             assert (backend.cancelled, stand.gate.standing.inflight) == (1, 0)
             assert (await line.ask(ping()))["status"] == "ok"
 
-    asyncio.run(main())
+    run(main())
 
 
 def test_a_backend_that_is_full_itself_has_its_client_come_back_when_it_said() -> None:
@@ -261,7 +262,7 @@ def test_a_backend_that_is_full_itself_has_its_client_come_back_when_it_said() -
             backend.let_go.release()
             assert (await line.ask(upload(DATA)[-1]))["status"] == "done"
 
-    asyncio.run(main())
+    run(main())
 
 
 def test_one_address_leaves_connections_to_the_others_and_gets_its_own_back() -> None:
@@ -279,7 +280,7 @@ def test_one_address_leaves_connections_to_the_others_and_gets_its_own_back() ->
             await until(lambda: len(stand.server.connections) == 2)
             assert (await (await stand.connect()).ask(ping()))["status"] == "ok"
 
-    asyncio.run(main())
+    run(main())
 
 
 def test_one_connection_too_many_is_told_so_and_the_others_stay() -> None:
@@ -298,7 +299,7 @@ def test_one_connection_too_many_is_told_so_and_the_others_stay() -> None:
             await until(lambda: len(stand.server.connections) == 2)
             assert (await (await stand.connect()).ask(ping()))["status"] == "ok"
 
-    asyncio.run(main())
+    run(main())
 
 
 def test_a_client_that_says_nothing_for_too_long_is_told_and_left() -> None:
@@ -313,7 +314,7 @@ def test_a_client_that_says_nothing_for_too_long_is_told_and_left() -> None:
                 assert await line.hear() is None
             assert stand.gate.held_bytes == 0
 
-    asyncio.run(main())
+    run(main())
 
 
 def test_a_job_that_takes_long_is_spoken_of_now_and_then() -> None:
@@ -330,4 +331,4 @@ def test_a_job_that_takes_long_is_spoken_of_now_and_then() -> None:
             assert reply is not None
             assert reply["status"] == "done"
 
-    asyncio.run(main())
+    run(main())

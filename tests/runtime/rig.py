@@ -15,6 +15,7 @@ from services.runtime.log import Log
 from services.runtime.serve import HttpListener, Process, running
 from services.runtime.service import Readiness, Service
 from services.runtime.telemetry import metrics_app, new_registry
+from tests.virtual_time import bind
 
 
 def build(
@@ -48,7 +49,7 @@ def build(
 async def serving(routes: Mapping[tuple[str, str], Handler], **process: Any) -> AsyncIterator[Process]:
     built = build(routes, **process)
     try:
-        async with running(built):
+        async with running(built, bind=bind):
             yield built
     finally:
         built.log.close()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import socket
 import threading
 from pathlib import Path
@@ -11,6 +10,7 @@ import pytest
 
 from services.runtime.serve import running
 from tests.runtime.rig import build
+from tests.virtual_time import bind, run
 
 CROWD = 300  # asyncio's own backlog is 100
 SOMAXCONN = Path("/proc/sys/net/core/somaxconn")
@@ -33,14 +33,14 @@ def test_a_crowd_that_connects_while_the_loop_is_busy_is_let_in() -> None:
                 except TimeoutError:
                     return
 
-        async with running(process):
+        async with running(process, bind=bind):
             thread = threading.Thread(target=crowd, args=(process.bound_port,))
             thread.start()
             thread.join()  # the loop stands still meanwhile
         process.log.close()
         return connected
 
-    connected = asyncio.run(main())
+    connected = run(main())
     for one in connected:
         one.close()
     assert len(connected) == CROWD

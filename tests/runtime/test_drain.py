@@ -17,6 +17,7 @@ from services.runtime.log import Log
 from services.runtime.serve import HttpListener, running
 from services.runtime.service import Readiness, Service
 from tests.runtime.rig import Tape, ask, build, until
+from tests.virtual_time import run
 from tests.virtual_time import run as run_in_virtual_time
 
 DELAY_S = 3600.0  # far more than a test takes: only the test itself ends it
@@ -63,7 +64,7 @@ def test_during_the_delay_the_service_says_that_it_leaves_and_serves_new_connect
         with pytest.raises(ConnectionRefusedError):
             await ask(process.bound_port, get("/hello"))
 
-    asyncio.run(main())
+    run(main())
 
 
 class Scribe:
@@ -152,7 +153,7 @@ def test_each_answer_after_the_announcement_is_the_last_on_its_connection() -> N
             assert b"connection: close\r\n" in tape.written
             connection.connection_lost(None)
 
-    asyncio.run(main())
+    run(main())
 
 
 def test_what_is_asked_when_the_service_is_told_to_leave_is_answered_and_only_the_last_closes() -> None:
@@ -176,7 +177,7 @@ def test_what_is_asked_when_the_service_is_told_to_leave_is_answered_and_only_th
         assert tape.written.count(b"connection: close\r\n") == 1
         connection.connection_lost(None)
 
-    asyncio.run(main())
+    run(main())
 
 
 def test_a_stream_that_has_begun_does_not_end_in_a_close_that_it_never_announced() -> None:
@@ -202,4 +203,4 @@ def test_a_stream_that_has_begun_does_not_end_in_a_close_that_it_never_announced
         assert not tape.closed
         connection.connection_lost(None)
 
-    asyncio.run(main())
+    run(main())

@@ -20,8 +20,7 @@ from hypothesis import strategies as st
 from services.runtime.keepalive import Pool, Reply
 from services.runtime.upstream import Truncated, UpstreamError
 from tests.runtime.rig import until
-
-pytestmark = pytest.mark.stack
+from tests.virtual_time import run
 
 OK = b"HTTP/1.1 200 OK\r\n"
 
@@ -123,7 +122,7 @@ def test_an_answer_is_read_as_aiohttp_reads_it(pieces: list[bytes], close: bool)
         async with playing(*pieces, close=close) as server:
             assert await ours(server.port) == await theirs(server.port)
 
-    asyncio.run(main())
+    run(main())
 
 
 BROKEN = {
@@ -154,7 +153,7 @@ def test_an_answer_that_is_cut_or_malformed_raises_as_with_aiohttp(
             with pytest.raises((aiohttp.ClientError, ConnectionError)):
                 await theirs(server.port)
 
-    asyncio.run(main())
+    run(main())
 
 
 @settings(max_examples=40, deadline=None)
@@ -172,7 +171,7 @@ def test_however_the_bytes_are_cut_the_body_is_the_same(chunks: list[bytes], cut
         async with playing(*pieces) as server:
             assert await ours(server.port) == (200, b"".join(chunks))
 
-    asyncio.run(main())
+    run(main())
 
 
 def using(scenario: Callable[[Server, Pool], Awaitable[None]], *pieces: bytes, close: bool = False) -> None:
@@ -180,7 +179,7 @@ def using(scenario: Callable[[Server, Pool], Awaitable[None]], *pieces: bytes, c
         async with playing(*pieces, close=close) as server, pool_to(server.port, max_connections=2) as pool:
             await scenario(server, pool)
 
-    asyncio.run(main())
+    run(main())
 
 
 async def whole(pool: Pool) -> bytes:
@@ -289,7 +288,7 @@ def test_nobody_listening_is_told_apart_from_a_failure_after_sending() -> None:
             assert not refused.value.sent
             assert not isinstance(refused.value, Truncated)
 
-    asyncio.run(main())
+    run(main())
 
 
 def test_an_address_that_is_none_is_refused_at_construction() -> None:

@@ -14,8 +14,7 @@ import pytest
 from services.runtime.serve import running
 from services.worker.app import build
 from services.worker.config import WorkerSettings
-
-pytestmark = pytest.mark.stack
+from tests.virtual_time import bind, run
 
 QUESTION = (
     '<passage id="1" doc="docs/a.md">A weir holds a river at its level.</passage>\nQuestion: What does a weir hold?'
@@ -37,20 +36,20 @@ def served(scenario: Callable[[httpx2.AsyncClient, httpx2.AsyncClient], Awaitabl
     async def main() -> None:
         chosen = {"sim_time_scale": 0.05, "log_level": "ERROR", "drain_timeout_s": 1.0, **settings}
         process = build(WorkerSettings(_env_file=None, worker_port=0, metrics_port=0, **chosen))
-        async with running(process):
+        async with running(process, bind=bind):
             public = httpx2.AsyncClient(base_url=f"http://127.0.0.1:{process.bound_port}")
             metrics = httpx2.AsyncClient(base_url=f"http://127.0.0.1:{process.bound_metrics_port}")
             async with public, metrics:
                 await scenario(public, metrics)
         process.log.close()
 
-    asyncio.run(main())
+    run(main())
 
 
 def test_a_worker_that_will_leave_tells_its_router_and_serves_on() -> None:
     async def main() -> None:
         process = build(WorkerSettings(_env_file=None, worker_port=0, metrics_port=0, log_level="ERROR"))
-        async with running(process):
+        async with running(process, bind=bind):
             client = httpx2.AsyncClient(base_url=f"http://127.0.0.1:{process.bound_port}")
             async with client:
                 assert (await client.get("/status")).json()["draining"] is False
@@ -61,7 +60,7 @@ def test_a_worker_that_will_leave_tells_its_router_and_serves_on() -> None:
                 assert answered.status_code == 200
         process.log.close()
 
-    asyncio.run(main())
+    run(main())
 
 
 async def until(condition: Callable[[], Awaitable[bool]]) -> None:
