@@ -22,7 +22,7 @@ ROUTER_PORT ?= 8000
 HOST_URL ?= http://127.0.0.1:$(ROUTER_PORT)
 QUESTION ?= How does Weir decide to refuse a request?
 
-.PHONY: help up down ask doctor simulate simulate-proof pictures test check bench fire nonces rolling chaos soak siege bench-peers report load docs diagrams fuzz lock audit venv otel torch clean clean-data clean-venv
+.PHONY: help up down ask doctor simulate simulate-proof pictures test check bench fire nonces rolling chaos soak siege world bench-peers report load docs diagrams fuzz lock audit venv otel torch clean clean-data clean-venv
 
 help: ## list the verbs
 	@if [ -t 1 ]; then on=$$(printf '\033[36m') off=$$(printf '\033[0m'); fi; \
@@ -99,6 +99,10 @@ chaos: $(VENV)/.run ## 20,000 requests among 60 faults of every part (about four
 soak: MINUTES ?= 10
 soak: $(VENV)/.run ## load the whole stack for long, and see what grows: make soak MINUTES=60
 	@exec $(BIN)/python -m loadtests.soak --minutes $(MINUTES) $(ARGS)
+
+world: SEEDS ?= 100
+world: $(VENV)/.run ## the whole system in virtual time, judged: make world SEEDS=1000, or SEED=123 TRACE=1 for one, told event by event
+	@exec $(BIN)/python -m loadtests.world $(if $(SEED),--seed $(SEED) $(if $(TRACE),--trace),--seeds $(SEEDS)) $(ARGS)
 
 siege: $(VENV)/.run ## an honest tenant beside slow readers, slowloris, idle connections, floods (ten minutes): ARGS="--only idle"
 	@exec $(BIN)/python -m loadtests.siege $(ARGS)

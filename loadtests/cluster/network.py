@@ -155,6 +155,8 @@ class Network:
         self.jitter_s = 0.0
         self.short_reads = 0.0
         """The share of reads that return only a part of what has come, cut at a random byte."""
+        self.opaque_ports: frozenset[int] = frozenset()
+        """Ports whose bytes are not digested and never cut: a scrape tells of this machine's own memory."""
         self.connections: dict[SimTransport, None] = {}
         self._hosts: dict[str, Host] = {}
         self._links: dict[tuple[str, str], Link] = {}
@@ -269,6 +271,7 @@ class Network:
         far = SimTransport(listening.loop, self, self._numbers, target, from_address, to)
         near.join(far)
         for transport in (near, far):
+            transport.opaque = to[1] in self.opaque_ports
             self.connections[transport] = None
         listening.waiting += 1
         self.simulation.note(target.name, "accepts", f"#{self._numbers} from {loop.host.name} at port {to[1]}")
@@ -303,9 +306,9 @@ class Network:
             at = transport.last_arrival
         transport.last_arrival = at
         if kind != ACK:
-            self.simulation.note(
-                transport.host.name, kind, f"#{transport.number} {len(data)} to {peer.host.name}", data
-            )
+            said = b"" if transport.opaque else data
+            detail = f"#{transport.number} {len(said)} to {peer.host.name}"
+            self.simulation.note(transport.host.name, kind, detail, said)
         self.simulation.at(at, peer.arrive, kind, data)
 
     def close_all(self, loop: SimLoop) -> None:

@@ -41,7 +41,10 @@ class Lines:
 
 
 class Node:
-    """A service by name. `on_line(name, start, line)` gets its log; `on_error(name, what)` gets what no task catches."""
+    """A service by name.
+
+    `on_line(name, start, line)` gets each line of its log, `on_error(name, what)` what no task catches.
+    """
 
     def __init__(
         self,
@@ -116,7 +119,8 @@ class Node:
         For the loop that drives the simulation. Raises TimeoutError where it does not end.
         """
         loop, task, leaving = self.loop, self._task, self._leaving
-        assert loop is not None and task is not None, f"{self.name} was never started"
+        assert loop is not None, f"{self.name} was never started"
+        assert task is not None, f"{self.name} was never started"
         if leaving is not None:
             loop.call_soon(leaving.set)
         until = self.simulation.now + within_s

@@ -75,6 +75,7 @@ class SimTransport(_FlowControlMixin):  # type: ignore[misc]
         self.number = number
         self.peer: SimTransport = self
         self.last_arrival = 0.0
+        self.opaque = False  # its bytes are no part of the digest
         self.silent = False  # half-open: nothing gets through any more, and neither end is told
         self.window = WINDOW_BYTES
         self._network = network
@@ -280,7 +281,7 @@ class SimTransport(_FlowControlMixin):  # type: ignore[misc]
         unread.clear()
         most = READ_BYTES
         chance = self._network.simulation.rng
-        if self._network.short_reads and chance.random() < self._network.short_reads:
+        if self._network.short_reads and not self.opaque and chance.random() < self._network.short_reads:
             most = chance.randint(1, len(data))
         if len(data) > most:
             unread.append(data[most:])

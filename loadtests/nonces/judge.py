@@ -70,7 +70,8 @@ def _whole(heard: Heard, texts: Sequence[str], max_tokens: int) -> Verdict:
     said = json.loads(heard.body)
     if "choices" in said:
         choice = said["choices"][0]
-        text, finish = choice["message"]["content"], choice["finish_reason"]
+        text = choice["message"]["content"] if "message" in choice else choice["text"]
+        finish = choice["finish_reason"]
     else:
         text, finish = said["text"], "stop"
     good = text in texts and finish == "stop" and _counted(said["usage"], max_tokens)
@@ -110,7 +111,7 @@ class _Said:
     def _chunk(self, said: dict[str, Any]) -> None:
         self.usage = said.get("usage") or self.usage
         for choice in said["choices"]:
-            self.text += choice["delta"].get("content") or ""
+            self.text += (choice["delta"].get("content") if "delta" in choice else choice["text"]) or ""
             self.finish = choice["finish_reason"] or self.finish if "finish_reason" in choice else self.finish
 
 

@@ -68,6 +68,7 @@ class EngineLoop:
         self._woken = asyncio.Event()
         host.on_death = self._woken.set  # one that dies while it rests is replaced before anybody asks
         self._task: asyncio.Task[None] | None = None
+        self._grace: asyncio.TimerHandle | None = None  # when a drain ends what still runs
 
     @property
     def running(self) -> int:
@@ -366,12 +367,15 @@ class EngineLoop:
         self.draining = True
         for waiting in self._former.flush():
             self._drop(waiting.item, Outcome.DRAINING, "this worker is shutting down; the request had not started")
-        asyncio.get_running_loop().call_later(grace_s, self._drop_all, "this worker shut down before the answer's end")
+        loop = asyncio.get_running_loop()
+        self._grace = loop.call_later(grace_s, self._drop_all, "this worker shut down before the answer's end")
 
     async def stop(self) -> None:
         """End whatever is left, the loop, and the engine."""
         self.draining = True
         self._drop_all("this worker has shut down")
+        if self._grace is not None:
+            self._grace.cancel()
         if self._task is not None:
             self._task.cancel()
             await asyncio.wait([self._task])

@@ -10,6 +10,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 FILES = sorted((ROOT / "loadtests").rglob("*.py"))
 A_WORKER = "peers/worker.py"  # no client, but the simulated worker itself with one more door
+IN_ONE_PROCESS = ("cluster", "world")  # they run the production compositions themselves
 
 
 def within(path: Path) -> str:
@@ -29,9 +30,16 @@ def imported(path: Path) -> Iterator[str]:
 def test_of_the_services_the_lab_alone_lends_its_tools() -> None:
     """Embedded stores, free ports, traces, pictures: nothing that answers a request."""
     for path in FILES:
-        if within(path) != A_WORKER:
+        if within(path) != A_WORKER and within(path).split("/")[0] not in IN_ONE_PROCESS:
             wrong = [name for name in imported(path) if name.startswith("services") and "services.lab." not in name]
             assert not wrong, f"{within(path)} imports {wrong}"
+
+
+def test_the_network_in_memory_knows_no_service() -> None:
+    """It stands in for asyncio and the kernel. What knows services is the node that starts one, and the world."""
+    for name in ("loop", "network", "transport"):
+        path = ROOT / "loadtests" / "cluster" / f"{name}.py"
+        assert not [wrong for wrong in imported(path) if wrong.startswith("services")], name
 
 
 def test_who_misbehaves_and_who_judges_takes_nothing_of_the_services_at_all() -> None:

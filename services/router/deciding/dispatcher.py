@@ -108,6 +108,9 @@ class Dispatcher:
         for turn in list(self.waiting):
             self.weir.leave(now, turn)
             self._turn_away(turn, self.refusing.leaving())
+        if self._timer is not None:  # nobody waits any more, and nobody will
+            self._timer.cancel()
+            self._timer, self._timer_at = None, inf
 
     # ---- the door
 

@@ -1,0 +1,202 @@
+"""What goes wrong, by name. A fault begins, and returns how it ends; its particulars are drawn from the seed.
+
+Every fault ends by itself: a connection that is reset is gone, a process that was killed is started again, a link that
+was cut heals. So a scenario can ask what is left when all faults are over.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from random import Random
+
+from loadtests.cluster.loop import SimLoop
+from loadtests.cluster.network import Host
+from loadtests.cluster.node import Node
+from loadtests.world.system import System
+from services.worker.engines.faults import Faults
+
+End = Callable[[], None]
+Begin = Callable[["Stage"], tuple[str, End]]
+
+
+class Stage:
+    """What a fault may touch. `stood_still` and `held` are noted per process: nothing that waits for it can be on time.
+
+    `lates`: (from, to) times for which a process did not run, its clock jumped, or a link held bytes back.
+    """
+
+    def __init__(self, system: System, clients: list[SimLoop], rng: Random) -> None:
+        self.system = system
+        self.clients = clients
+        self.rng = rng
+
+    @property
+    def router(self) -> Node:
+        return self.system.router
+
+    def worker(self) -> Node | None:
+        """One that runs, by chance."""
+        up = [node for node in self.system.workers if node.up]
+        return self.rng.choice(up) if up else None
+
+    def hosts(self) -> list[Host]:
+        """Of everything that runs, clients included."""
+        loops = [node.loop for node in self.system.nodes if node.loop is not None and node.up]
+        return [loop.host for loop in (*loops, *self.clients)]
+
+
+def _nothing() -> None:
+    return None
+
+
+def _latency(stage: Stage) -> tuple[str, End]:
+    """One direction between two hosts becomes slow and uneven."""
+    one, other = stage.rng.sample(stage.hosts(), 2)
+    link = stage.system.simulation.network.link(one, other)
+    before = link.latency_s, link.jitter_s
+    link.latency_s, link.jitter_s = stage.rng.uniform(0.005, 0.1), stage.rng.uniform(0.0, 0.1)
+
+    def end() -> None:
+        link.latency_s, link.jitter_s = before
+
+    return f"{one.name} to {other.name}: {link.latency_s * 1000:.0f} ms + {link.jitter_s * 1000:.0f} ms", end
+
+
+def _partition(stage: Stage) -> tuple[str, End]:
+    """Nothing gets through between two hosts, in one direction or in both."""
+    one, other = stage.rng.sample(stage.hosts(), 2)
+    network = stage.system.simulation.network
+    ways = [(one, other)] + ([(other, one)] if stage.rng.random() < 0.7 else [])
+    for way in ways:
+        network.cut(*way)
+
+    def end() -> None:
+        for way in ways:
+            network.heal(*way)
+
+    return f"{one.name} and {other.name}, {len(ways)} way(s)", end
+
+
+def _resets(stage: Stage) -> tuple[str, End]:
+    """Connections are reset, now: a tenth of all, at whatever byte they are."""
+    network = stage.system.simulation.network
+    chosen = [each for each in network.connections if stage.rng.random() < 0.1]
+    for connection in chosen:
+        connection.reset()
+    return f"{len(chosen)} ends of connections", _nothing
+
+
+def _half_open(stage: Stage) -> tuple[str, End]:
+    """Connections to workers go silent: nothing gets through, and neither end is told. They are reset at the end."""
+    node = stage.worker()
+    router = stage.router.loop
+    if node is None or node.loop is None or router is None:
+        return "nobody", _nothing
+    chosen = stage.system.simulation.network.between(router.host, node.loop.host)
+    for connection in chosen:
+        connection.silent = connection.peer.silent = True
+
+    def end() -> None:
+        for connection in chosen:
+            connection.silent = connection.peer.silent = False
+            connection.reset()
+
+    return f"{len(chosen)} connections of the router to {node.name}", end
+
+
+def _frozen(node: Node | None) -> tuple[str, End]:
+    if node is None or node.loop is None:
+        return "nobody", _nothing
+    loop = node.loop
+    loop.freeze()
+    return node.name, loop.thaw
+
+
+def _freeze_worker(stage: Stage) -> tuple[str, End]:
+    """A worker's process stands still."""
+    return _frozen(stage.worker())
+
+
+def _stall_router(stage: Stage) -> tuple[str, End]:
+    """The router's process stands still."""
+    return _frozen(stage.router if stage.router.up else None)
+
+
+def _stall_clients(stage: Stage) -> tuple[str, End]:
+    """A client machine stands still: it reads nothing."""
+    loop = stage.rng.choice(stage.clients)
+    loop.freeze()
+    return loop.name, loop.thaw
+
+
+def _killed(node: Node | None) -> tuple[str, End]:
+    if node is None:
+        return "nobody", _nothing
+    node.kill()
+
+    def end() -> None:
+        if not node.up:
+            node.start()
+
+    return node.name, end
+
+
+def _kill_worker(stage: Stage) -> tuple[str, End]:
+    """A worker is killed, and started again at the end."""
+    return _killed(stage.worker())
+
+
+def _kill_router(stage: Stage) -> tuple[str, End]:
+    """The router is killed, and started again at the end."""
+    return _killed(stage.router if stage.router.up else None)
+
+
+def _slow_worker(stage: Stage) -> tuple[str, End]:
+    """A worker computes several times more slowly."""
+    node = stage.worker()
+    if node is None or node.inside is None:
+        return "nobody", _nothing
+    faults: Faults = node.inside.host.engine.faults
+    factor = stage.rng.choice((2.0, 5.0, 20.0))
+    faults.replace(replace(faults.plan, slow_factor=factor))
+
+    def end() -> None:
+        faults.replace(replace(faults.plan, slow_factor=1.0))
+
+    return f"{node.name}, {factor:g} times", end
+
+
+def _jump(stage: Stage) -> tuple[str, End]:
+    """A process's clock jumps forward, as after a suspended machine."""
+    node = stage.rng.choice([node for node in (stage.router, *stage.system.workers) if node.up])
+    seconds = stage.rng.uniform(0.1, 3.0)
+    assert node.loop is not None
+    node.loop.jump(seconds)
+    return f"{node.name} by {seconds:.2f} s", _nothing
+
+
+def _wall_clock(stage: Stage) -> tuple[str, End]:
+    """A process's wall clock is set, back or forth; nothing may depend on it."""
+    node = stage.rng.choice([node for node in stage.system.nodes if node.up])
+    seconds = stage.rng.uniform(-10_000, 10_000)
+    assert node.loop is not None
+    node.loop.wall_ahead_s += seconds
+    return f"{node.name} by {seconds:.0f} s", _nothing
+
+
+FAULTS: dict[str, Begin] = {
+    "latency": _latency,
+    "partition": _partition,
+    "resets": _resets,
+    "half open": _half_open,
+    "frozen worker": _freeze_worker,
+    "stalled router": _stall_router,
+    "stalled clients": _stall_clients,
+    "killed worker": _kill_worker,
+    "killed router": _kill_router,
+    "slow worker": _slow_worker,
+    "jumping clock": _jump,
+    "set wall clock": _wall_clock,
+}
+KINDS = tuple(FAULTS)

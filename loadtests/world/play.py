@@ -1,0 +1,243 @@
+"""One seed, played from the start of the cluster to its end, and judged."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+from random import Random
+
+from loadtests.cluster.loop import SimLoop, Simulation
+from loadtests.world.client import Ask, Machine, Try
+from loadtests.world.faults import FAULTS, KINDS, Stage
+from loadtests.world.judge import Facts, Judge, Steps
+from loadtests.world.metrics import counted_outcomes
+from loadtests.world.scenario import Fault, Load, Scenario, scenario
+from loadtests.world.system import ROUTER, ROUTER_METRICS, System
+from services.runtime.serve import Process
+
+BEGINS_S = 1.5
+"""After the start of the nodes: the router has looked at its workers."""
+HINT_WAITS_S = 30.0
+NAIVE_RETRIES, HINT_RETRIES = 3, 2
+PATIENCE = 2.0
+"""After the last request: as many deadlines until every try must have ended."""
+
+Trace = Callable[[float, str, str, str], None]
+
+
+@dataclass(slots=True)
+class Result:
+    """What became of one seed. `violations` is empty where everything held; `digest` names the run."""
+
+    seed: int
+    requests: int
+    violations: list[str]
+    digest: str
+    virtual_s: float
+    faults: int
+    counts: Counter[str] = field(default_factory=Counter)
+
+
+class Play:
+    """A scenario under way."""
+
+    def __init__(self, made: Scenario, trace: Trace | None = None) -> None:
+        self.scenario = made
+        self.facts = Facts(made)
+        self.simulation = Simulation(made.seed)
+        self._trace = trace
+        if trace is not None:
+            self.simulation.watch = lambda who, what, detail: trace(self.simulation.now, who, what, detail)
+        network = self.simulation.network
+        network.opaque_ports = frozenset({ROUTER_METRICS[1]})
+        network.latency_s, network.jitter_s, network.short_reads = made.latency_s, made.jitter_s, made.short_reads
+        self.system = System(
+            self.simulation, made, on_line=self._line, on_error=self._error, executed=self._received
+        )  # fmt: skip
+        self._steps_found: list[str] = []
+        self._steps = Steps(made, self._steps_found)
+        self.system.router.on_turn = self._steps.look
+        self.system.router.on_built = self._router_built
+        self._rng = Random(f"clients {made.seed}")
+        self._lab = self.simulation.new_loop("lab", "10.0.9.1")
+        self._machines: list[Machine] = []
+        self._loops: list[SimLoop] = []
+        for number in range(made.machines):
+            loop = self.simulation.new_loop(f"clients-{number}", f"10.0.2.{number + 1}")
+            loop.set_exception_handler(lambda _, context: self._error("clients", repr(context)))
+            self._loops.append(loop)
+            self._machines.append(Machine(loop, ROUTER, self._ended))
+        self._began = 0.0
+        self._numbers = 0
+
+    def run(self) -> Result:
+        """Play it to the end. What it needed is freed."""
+        gc_was_on = gc.isenabled()
+        gc.disable()  # what a killed process leaves must not be collected at a moment that depends on this machine
+        try:
+            self._lab.run_until_complete(self._play())
+        except Exception as error:
+            self.facts.errors.append(f"the run ended early: {error!r}")
+        finally:
+            self.simulation.close()
+            if gc_was_on:
+                gc.enable()
+        self.facts.errors += self._steps_found
+        verdict = Judge(self.facts)
+        return Result(
+            seed=self.scenario.seed,
+            requests=len(self.facts.tries),
+            violations=verdict.verdicts(),
+            digest=self.simulation.digest,
+            virtual_s=self.simulation.now - self._began,
+            faults=len(self.scenario.faults),
+            counts=verdict.counts(),
+        )
+
+    async def _play(self) -> None:
+        self._began = self.simulation.now
+        self.system.start()
+        await asyncio.sleep(BEGINS_S)
+        zero = self.simulation.now
+        for fault in self.scenario.faults:
+            self.simulation.at(zero + fault.begins_s, self._begin, fault)
+        for load in self.scenario.loads:
+            self._arrivals(zero, load)
+        await asyncio.sleep(self.scenario.ends_s)
+        await asyncio.sleep(PATIENCE * self.scenario.deadline_s)
+        await self._settle()
+
+    # Clients
+
+    def _arrivals(self, zero: float, load: Load) -> None:
+        """The next arrival of that load, one after the other."""
+        rng = Random(f"arrivals {self.scenario.seed} {load.begins_s}")
+        until = zero + load.begins_s + load.lasts_s
+        of_tail = load.begins_s >= self.scenario.calm_from_s
+
+        def arrive() -> None:
+            ask = self._ask(rng, of_tail)
+            retries = {"hint": HINT_RETRIES, "naive": NAIVE_RETRIES}.get(ask.manner, 0)
+            self._send(rng.choice(self._machines), ask, retries, of_tail=of_tail)
+            next_arrival()
+
+        def next_arrival() -> None:
+            at = self.simulation.now + rng.expovariate(load.per_s)
+            if at < until:
+                self.simulation.at(at, arrive)
+
+        self.simulation.at(zero + load.begins_s, next_arrival)
+
+    def _ask(self, rng: Random, of_tail: bool) -> Ask:
+        made = self.scenario
+        stream = rng.random() < made.stream_share
+        kind = "ask" if rng.random() < made.ask_share else rng.choice(("chat", "chat", "completion"))
+        leaves = rng.random() < made.leaver_share
+        return Ask(
+            tenant=f"tenant-{rng.randrange(made.tenants)}",
+            kind=kind,
+            stream=stream,
+            deadline_s=made.deadline_s,
+            manner="none" if of_tail else made.manner,
+            leaves_after_s=rng.random() * made.deadline_s if leaves else None,
+            reads_slowly=rng.random() < made.slow_share,
+        )
+
+    def _send(self, machine: Machine, ask: Ask, retries_left: int, *, of_tail: bool = False) -> None:
+        self._numbers += 1
+        attempt = Try(self._numbers, ask, retries_left)
+        attempt.of_tail = of_tail
+        self.facts.tries.append(attempt)
+        machine.loop.call_soon(machine.send, attempt)
+
+    def _ended(self, attempt: Try) -> None:
+        """A try is over: its client may come back."""
+        detail = f"{attempt.status} {attempt.failure}".strip()
+        self.simulation.note("client", "ends", f"{attempt.id} {detail}")
+        if attempt.status in (200, 400, 422) or attempt.left or attempt.retries_left == 0 or attempt.of_tail:
+            return
+        machine = self._rng.choice(self._machines)
+        again = partial(self._send, machine, attempt.ask, attempt.retries_left - 1)
+        if attempt.ask.manner == "naive":
+            self.simulation.at(self.simulation.now, again)
+        elif attempt.invited and attempt.hint_ms is not None:
+            at = self.simulation.now + attempt.hint_ms / 1000
+            if at < self._began + BEGINS_S + self.scenario.calm_from_s - 2 * self.scenario.deadline_s:
+                self.simulation.at(at, again)
+
+    # Faults
+
+    def _begin(self, fault: Fault) -> None:
+        stage = Stage(self.system, self._loops, Random(f"fault {self.scenario.seed} {fault.begins_s}"))
+        detail, end = FAULTS[fault.kind](stage)
+        began = self.simulation.now
+        self.simulation.note("fault", fault.kind, detail)
+        self.facts.faults.append((began, began + fault.lasts_s, fault))
+
+        def over() -> None:
+            self.simulation.note("fault", f"{fault.kind} is over", detail)
+            end()
+
+        self.simulation.at(began + fault.lasts_s, over)
+
+    # What is seen
+
+    def _router_built(self, process: Process) -> None:
+        self._steps.pipeline = self.system.pipeline() or process.inside  # type: ignore[assignment]
+
+    def _line(self, name: str, start: int, line: bytes) -> None:
+        self.simulation.note(name, "logs", data=line)
+        if self._trace is not None:
+            self._trace(self.simulation.now, name, "logs", line.decode())
+        self.facts.line(name, start, line)
+
+    def _error(self, name: str, what: str) -> None:
+        self.facts.errors.append(f"{name}: {what}")
+
+    def _received(self, worker: str, nonce: str, what: str) -> None:
+        self.facts.received[nonce].append((self.simulation.now, worker))
+
+    # The end
+
+    async def _settle(self) -> None:
+        """Everything that waited has ended: what the router still holds, what it counted, and what is left of it."""
+        facts = self.facts
+        facts.garbage = sum(len(machine.garbage) for machine in self._machines)
+        for machine in self._machines:
+            machine.loop.call_soon(machine.close)
+        await asyncio.sleep(0.5)
+        facts.router_starts = self.system.router.starts
+        facts.counted = await counted_outcomes()
+        facts.left += self._held()
+        for node in self.system.nodes:
+            facts.left += [f"{node.name}: {what}" for what in await node.stop(3 * self.scenario.deadline_s + 5)]
+
+    def _held(self) -> list[str]:
+        """Places, bytes and entries that nobody holds any more, and that are not given back."""
+        pipeline = self.system.pipeline()
+        if pipeline is None:
+            return ["the router does not run at the end"]
+        dispatcher = pipeline.dispatcher
+        usage = dispatcher.weir.drr.usage
+        held = {
+            "places under the cap": dispatcher.cap.inflight,
+            "requests in the queue": usage.requests,
+            "bytes in the queue": usage.bytes,
+            "requests that wait": len(dispatcher.waiting),
+            "requests at work": pipeline.drain.inflight,
+        }
+        held |= {f"places at {worker.name}": worker.inflight for worker in dispatcher.fleet.workers}
+        for node in self.system.workers:
+            if node.inside is not None:
+                held[f"running at {node.name}"] = node.inside.running
+                held[f"waiting at {node.name}"] = node.inside.waiting
+        return [f"{count} {what}" for what, count in held.items() if count]
+
+
+def play(seed: int, trace: Trace | None = None, *, size: int = 1000, kinds: tuple[str, ...] = KINDS) -> Result:
+    """Play one seed and judge it."""
+    return Play(scenario(seed, kinds, size=size), trace).run()

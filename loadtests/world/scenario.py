@@ -1,0 +1,136 @@
+"""What one seed plays: how large the cluster is, who asks, how much, and what goes wrong when.
+
+A scenario has four parts on one time line. `warm`: light load, so that the router has learned something. `storm`: load
+from a tenth of the capacity to several times of it, with the faults. `settle`: twice the deadline, after the last fault
+has ended. `calm`: light load again, all of which must be served.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from random import Random
+
+TOKENS = 16
+"""About what an answer has; for the estimate of the capacity alone."""
+MANNERS = ("none", "hint", "hint", "naive")
+"""none: a refused client goes away. hint: it comes back when it was told to. naive: at once, up to three times."""
+
+
+@dataclass(slots=True, frozen=True)
+class WorkerSpec:
+    """A worker's size and speed. `evil`: it is the byzantine one, which answers by tricks."""
+
+    slots: int
+    step_ms: float
+    per_sequence_ms: float
+    queue: int
+    evil: bool = False
+
+    @property
+    def answers_per_s(self) -> float:
+        """About."""
+        return self.slots / (TOKENS * (self.step_ms + self.per_sequence_ms * self.slots) / 1000)
+
+
+@dataclass(slots=True, frozen=True)
+class Load:
+    """Arrivals from `begins_s` on for `lasts_s`, at a rate, as a Poisson process."""
+
+    begins_s: float
+    lasts_s: float
+    per_s: float
+
+
+@dataclass(slots=True, frozen=True)
+class Fault:
+    """What goes wrong. `kind` is a key of `faults.FAULTS`; `arguments` are drawn from the seed where it begins."""
+
+    kind: str
+    begins_s: float
+    lasts_s: float
+
+
+@dataclass(slots=True)
+class Scenario:
+    """Everything but what happens. Times in seconds from the moment when the cluster is up."""
+
+    seed: int
+    workers: list[WorkerSpec] = field(default_factory=list)
+    deadline_s: float = 2.0
+    tenants: int = 1
+    machines: int = 1
+    manner: str = "hint"
+    stream_share: float = 0.2
+    ask_share: float = 0.1
+    leaver_share: float = 0.0
+    slow_share: float = 0.0
+    loads: list[Load] = field(default_factory=list)
+    faults: list[Fault] = field(default_factory=list)
+    latency_s: float = 0.0002
+    jitter_s: float = 0.0
+    short_reads: float = 0.0
+    max_inflight: int = 64
+    max_queue: int = 64
+    tenant_queue: int = 32
+    calm_from_s: float = 0.0
+    ends_s: float = 0.0
+
+    @property
+    def capacity_per_s(self) -> float:
+        """Answers a second, about, of the honest workers."""
+        slots = sum(worker.slots for worker in self.workers if not worker.evil)
+        answers = sum(worker.answers_per_s for worker in self.workers if not worker.evil)
+        return answers * min(1.0, self.max_inflight / slots)
+
+
+def scenario(seed: int, kinds: tuple[str, ...], *, size: int = 1000) -> Scenario:
+    """The scenario of a seed: about `size` requests, and faults of these kinds in two thirds of all seeds."""
+    rng = Random(f"scenario {seed}")
+    count = rng.choice((1, 2, 2, 3, 3, 4, 4, 6, 8, 16))
+    made = Scenario(seed)
+    made.workers = [_worker(rng) for _ in range(count)]
+    if count > 1 and rng.random() < 0.15:
+        made.workers[-1] = WorkerSpec(made.workers[-1].slots, 5.0, 0.1, 0, evil=True)
+    slots = sum(worker.slots for worker in made.workers)
+    made.max_inflight = rng.choice((slots, slots, slots + 4, max(1, slots // 2), 64))
+    made.max_queue = rng.choice((8, 32, 64, 256))
+    made.tenant_queue = rng.choice((4, 16, 64))
+    made.deadline_s = rng.choice((1.0, 1.5, 2.0, 3.0, 5.0))
+    made.tenants = rng.randint(1, 6)
+    made.machines = rng.randint(1, 3)
+    made.manner = rng.choice(MANNERS)
+    made.stream_share = rng.choice((0.0, 0.1, 0.3))
+    made.ask_share = rng.choice((0.0, 0.1, 0.3))
+    made.leaver_share = rng.choice((0.0, 0.0, 0.02, 0.1))
+    made.slow_share = rng.choice((0.0, 0.0, 0.02))
+    made.latency_s = rng.choice((0.0001, 0.0005, 0.002))
+    made.jitter_s = made.latency_s * rng.choice((0.0, 0.5, 3.0))
+    made.short_reads = rng.choice((0.0, 0.0, 0.1, 0.5))
+    _time_line(made, rng, kinds, size)
+    return made
+
+
+def _worker(rng: Random) -> WorkerSpec:
+    slots = rng.choice((1, 2, 4, 4, 8))
+    return WorkerSpec(slots, rng.uniform(3.0, 12.0), rng.uniform(0.05, 0.5), rng.choice((0, 2, 8)) or 1)
+
+
+def _time_line(made: Scenario, rng: Random, kinds: tuple[str, ...], size: int) -> None:
+    capacity, deadline = made.capacity_per_s, made.deadline_s
+    light = capacity * 0.3
+    warm_s, settle_s, calm_s = deadline, 2 * deadline, deadline
+    times = rng.choice((0.3, 0.8, 1.5, 2.0, 3.0, 5.0))
+    in_storm = max(100.0, size - light * (warm_s + settle_s + calm_s))
+    storm_s = min(max(in_storm / (capacity * times), 1.5 * deadline), 30.0)
+    storm = Load(warm_s, storm_s, in_storm / storm_s)
+    ends_s = warm_s + storm_s
+    if rng.random() < 0.67:
+        for _ in range(rng.randint(1, 4)):
+            begins_s = warm_s + rng.random() * storm_s
+            lasts_s = rng.choice((0.05, 0.3, 1.0, 2.0)) * rng.uniform(0.5, 1.5)
+            made.faults.append(Fault(rng.choice(kinds), begins_s, lasts_s))
+            ends_s = max(ends_s, begins_s + lasts_s)
+    made.faults.sort(key=lambda fault: fault.begins_s)
+    made.calm_from_s = ends_s + settle_s
+    made.ends_s = made.calm_from_s + calm_s
+    made.loads = [Load(0.0, warm_s, light), storm, Load(ends_s, settle_s, light), Load(made.calm_from_s, calm_s, light)]

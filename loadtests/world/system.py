@@ -1,0 +1,187 @@
+"""The nodes of a scenario: router, workers, governor, and retrieval with its stores, on a network of their own."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from functools import cache, partial
+from random import Random
+from typing import Any
+
+from loadtests.cluster.loop import SimLoop, Simulation
+from loadtests.cluster.node import Node
+from loadtests.evil.row import BOTH
+from loadtests.evil.talk import Talk
+from loadtests.evil.tricks import ROWS
+from loadtests.evil.worker import EvilWorker, Trick, honest
+from loadtests.nonces.prompt import NONCE
+from loadtests.world.scenario import Scenario, WorkerSpec
+from services.contracts.generate import GenerateRequest
+from services.core.batcher import BatchFormer
+from services.governor import app as governor_app
+from services.governor.config import GovernorSettings
+from services.router import app as router_app
+from services.router.config import RouterSettings
+from services.router.serving.pipeline import Pipeline
+from services.runtime.log import Log
+from services.runtime.serve import Process
+from services.worker import app as worker_app
+from services.worker.config import WorkerSettings
+
+ROUTER = ("10.0.0.1", 8000)
+ROUTER_METRICS = ("10.0.0.1", 9000)
+GOVERNOR = ("10.0.0.2", 7777)
+WORKER_PORT = 8010
+TOKEN = "a-token-of-this-world-alone"
+MODEL = "weir-sim"
+WORD = re.compile(NONCE.pattern.decode())
+
+Executed = Callable[[str, str, str], None]
+"""(worker, nonce, what): a request was received, or its answer was finished, at a worker."""
+
+
+def worker_address(number: int) -> str:
+    """Of the worker with that number."""
+    return f"10.0.1.{number + 1}"
+
+
+@cache
+def isolated(kind: type[Any]) -> type[Any]:
+    """Those settings with values that are given, and defaults: nothing of this machine's environment or files."""
+
+    class Isolated(kind):  # type: ignore[misc]
+        @classmethod
+        def settings_customise_sources(cls, settings_cls: Any, init_settings: Any, **sources: Any) -> Any:
+            return (init_settings,)
+
+    return Isolated
+
+
+class EvilNode:
+    """The byzantine worker on a host of its own: an answer in three is right, the rest are tricks."""
+
+    def __init__(self, simulation: Simulation, name: str, address: str, spec: WorkerSpec, seed: int) -> None:
+        self.simulation, self.name, self.address = simulation, name, address
+        self.loop: SimLoop | None = None
+        self._spec = spec
+        self._rng = Random(f"evil {seed}")
+        self.worker = EvilWorker("weir", self._choose, model=MODEL, slots=spec.slots)
+
+    def start(self) -> None:
+        """Listen."""
+        self.loop = self.simulation.new_loop(self.name, self.address)
+        self.loop.set_exception_handler(lambda loop, context: None)  # its faults are its business
+        self.loop.create_task(self.worker.start(WORKER_PORT))
+
+    def _choose(self, talk: Talk) -> Trick:
+        return self._rng.choice(TRICKS) if self._rng.random() < 0.67 else honest
+
+
+TRICKS = tuple(row.act for row in ROWS if "weir" in row.kinds and "weir" in BOTH)
+
+
+class System:
+    """All nodes of a scenario. `on_line` and `on_error` as `Node` has them; `executed` is told by the workers."""
+
+    def __init__(
+        self,
+        simulation: Simulation,
+        scenario: Scenario,
+        *,
+        on_line: Callable[[str, int, bytes], None],
+        on_error: Callable[[str, str], None],
+        executed: Executed,
+    ) -> None:
+        self.simulation = simulation
+        self.scenario = scenario
+        self._executed = executed
+        node = partial(Node, simulation, seed=str(scenario.seed), on_line=on_line, on_error=on_error)
+        self.router = node("router", ROUTER[0], self._router)
+        self.governor = node("governor", GOVERNOR[0], self._governor)
+        self.workers: list[Node] = []
+        self.evil: list[EvilNode] = []
+        for number, spec in enumerate(scenario.workers):
+            name, address = f"worker-{number}", worker_address(number)
+            if spec.evil:
+                self.evil.append(EvilNode(simulation, name, address, spec, scenario.seed))
+            else:
+                self.workers.append(node(name, address, partial(self._worker, name, spec)))
+
+    @property
+    def nodes(self) -> list[Node]:
+        """Those that can be killed and started."""
+        return [self.router, self.governor, *self.workers]
+
+    def start(self) -> None:
+        """Start everything, workers first."""
+        for evil in self.evil:
+            evil.start()
+        for node in (*self.workers, self.governor, self.router):
+            node.start()
+
+    def pipeline(self) -> Pipeline | None:
+        """The router's, while it runs."""
+        found = self.router.inside
+        return found if isinstance(found, Pipeline) else None
+
+    def _router(self, *, rng: Random, log: Log) -> Process:
+        scenario = self.scenario
+        workers = [f"http://{worker_address(number)}:{WORKER_PORT}" for number in range(len(scenario.workers))]
+        settings = isolated(RouterSettings)(
+            host="0.0.0.0",
+            lab_network=True,
+            published_address="127.0.0.1",
+            metrics_host="0.0.0.0",
+            internal_token=TOKEN,
+            workers=",".join(workers),
+            retrieval_url="http://10.0.0.3:8001",
+            max_inflight=scenario.max_inflight,
+            max_queue_size=scenario.max_queue,
+            tenant_queue_size=min(scenario.tenant_queue, scenario.max_queue),
+            probe_interval_s=0.5,
+            max_source_share=1.0,
+            drain_timeout_s=2 * scenario.deadline_s,
+        )
+        return router_app.build(settings, rng=rng, log=log)
+
+    def _governor(self, *, rng: Random, log: Log) -> Process:
+        settings = isolated(GovernorSettings)(
+            host="0.0.0.0", governor_backend="stub", governor_stub_ms=50.0, internal_token=TOKEN,
+            governor_tokens=TOKEN,
+        )  # fmt: skip
+        return governor_app.build(settings, rng=rng, log=log)
+
+    def _worker(self, name: str, spec: WorkerSpec, *, rng: Random, log: Log) -> Process:
+        settings = isolated(WorkerSettings)(
+            host="0.0.0.0",
+            worker_name=name,
+            worker_port=WORKER_PORT,
+            internal_token=TOKEN,
+            max_batch_size=spec.slots,
+            worker_queue_size=spec.queue,
+            sim_step_ms=spec.step_ms,
+            sim_step_per_sequence_ms=spec.per_sequence_ms,
+            sim_jitter=0.1,
+            drain_timeout_s=self.scenario.deadline_s,
+        )
+        process = worker_app.build(settings, rng=rng, log=log)
+        self._listen_in(name, process)
+        return process
+
+    def _listen_in(self, name: str, process: Process) -> None:
+        """Note which questions this worker's engine gets."""
+        host: Any = process.inside.host  # type: ignore[attr-defined]
+        prepare = host.prepare
+
+        async def noted(request: GenerateRequest) -> Any:
+            found = WORD.search(request.prompt or request.messages[-1].content)  # type: ignore[index]
+            if found is not None:
+                self._executed(name, found[0], "received")
+            return await prepare(request)
+
+        host.prepare = noted
+
+
+def line_of(process: Process) -> BatchFormer[Any]:
+    """A worker's queue."""
+    return process.inside._former  # type: ignore[attr-defined, no-any-return]
