@@ -62,8 +62,11 @@ def test_a_listening_socket_is_in_memory_on_the_virtual_clock():
 
         listening = bind("127.0.0.1", 0)
         await asyncio.start_server(greet, sock=listening)
-        reader, _ = await asyncio.open_connection(*listening.getsockname())
-        return await reader.read()
+        reader, writer = await asyncio.open_connection(*listening.getsockname())
+        try:
+            return await reader.read()
+        finally:
+            writer.close()
 
     assert run(main()) == b"hello"
 

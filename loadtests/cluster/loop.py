@@ -385,12 +385,12 @@ class SimLoop(asyncio.BaseEventLoop):
         return sock.serve(self, protocol_factory, backlog)
 
     def bind(self, host: str, port: int, variable: str = "a port") -> Listening:
-        """A listening socket in this network; what `services.runtime.serve.running` takes as `bind`. Raises PortTaken."""
+        """A listening socket in this network, for `services.runtime.serve.running`. Raises PortTaken."""
         try:
             return self.network.bind(self, host, port)
         except OSError as error:
-            reason = f"{error.strerror}; choose another port with {variable}"
-            raise PortTaken(f"cannot listen on {host}:{port} ({reason})") from None
+            taken = f"cannot listen on {host}:{port} ({error.strerror})"
+            raise PortTaken(f"{taken}; choose another port with {variable}") from None
 
     async def getaddrinfo(self, host: Any, port: Any, **options: Any) -> list[Any]:  # type: ignore[override]
         return self.network.addresses(self, host, port)

@@ -27,8 +27,12 @@ FIN: Packet = "fin"
 RST: Packet = "rst"
 ACK: Packet = "ack"
 
-WINDOW_BYTES = 196_608
-"""What the two kernels hold of one direction: 64 KiB to be sent and 128 KiB received, as Linux begins."""
+SENT_BYTES = 65_536
+"""What a kernel holds of what its process has sent."""
+RECEIVED_BYTES = 131_072
+"""And of what it has received for its process, as Linux begins; SO_RCVBUF changes it."""
+WINDOW_BYTES = SENT_BYTES + RECEIVED_BYTES
+"""What the two kernels hold of one direction."""
 READ_BYTES = 262_144
 """The most that one read returns, as uvloop and asyncio have it."""
 
@@ -38,11 +42,12 @@ NO_LINGER = struct.pack("ii", 1, 0)
 
 
 class SimSocket:
-    """What a transport tells of its socket. Of its options SO_LINGER counts; the others are accepted only."""
+    """What a transport tells of its socket. Of its options SO_LINGER and SO_RCVBUF count; others are accepted only."""
 
     family = socket.AF_INET
 
-    def __init__(self, sockname: Address, peername: Address) -> None:
+    def __init__(self, transport: SimTransport, sockname: Address, peername: Address) -> None:
+        self._transport = transport
         self._sockname, self._peername = sockname, peername
         self.resets = False  # when it is closed
 
@@ -56,6 +61,8 @@ class SimSocket:
         """Accepted."""
         if (level, option) == (socket.SOL_SOCKET, socket.SO_LINGER):
             self.resets = value == NO_LINGER
+        elif (level, option) == (socket.SOL_SOCKET, socket.SO_RCVBUF):
+            self._transport.peer.window = SENT_BYTES + value
 
     def fileno(self) -> int:
         return -1
@@ -67,7 +74,7 @@ class SimTransport(_FlowControlMixin):  # type: ignore[misc]
     def __init__(
         self, loop: SimLoop, network: Network, number: int, host: Host, peername: Address, sockname: Address
     ) -> None:
-        self._socket = SimSocket(sockname, peername)
+        self._socket = SimSocket(self, sockname, peername)
         extra = {"peername": peername, "sockname": sockname, "socket": self._socket}
         super().__init__(extra, loop)
         self.loop = loop

@@ -1,4 +1,4 @@
-"""A governor on a real socket, and clients that speak to it."""
+"""A governor on the loop that runs, and clients that speak to it."""
 
 from __future__ import annotations
 
@@ -111,6 +111,7 @@ async def governor(
         async with running(process, bind=bind):
             yield stand
     finally:
+        await asyncio.sleep(0.01)  # what was said last arrives
         for line in stand.lines:
             line.writer.transport.abort()
         await asyncio.sleep(0)  # they hear of it

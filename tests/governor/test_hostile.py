@@ -1,4 +1,4 @@
-"""Peers that mean no good, on real sockets: whatever they do and wherever they stop, nothing of theirs stays."""
+"""Peers that mean no good, on the virtual clock: whatever they do and wherever they stop, nothing of theirs stays."""
 
 from __future__ import annotations
 
@@ -8,30 +8,17 @@ import contextlib
 import hashlib
 import socket
 import struct
-from collections.abc import Awaitable, Callable, Coroutine
-from typing import Any
+from collections.abc import Awaitable, Callable
 
 import pytest
 
 from services.governor.backends import StubBackend
 from services.governor.protocol import Ended, Result
-from services.runtime.serve import FineClockLoop
 from tests.governor.stand import Held, Line, Stand, governor, until
 from tests.governor.talk import frame, manifest, ping, receipt, upload
 from tests.virtual_time import run
 
 DATA = b"hello world!"
-
-
-@pytest.fixture(autouse=True, params=[asyncio.new_event_loop, FineClockLoop], ids=["asyncio", "uvloop"])
-def loop(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each case on both: the second is what a service runs on."""
-
-    def run(main: Coroutine[Any, Any, None]) -> None:
-        with asyncio.Runner(loop_factory=request.param) as runner:
-            runner.run(main)
-
-    monkeypatch.setattr(asyncio, "run", run)
 
 
 async def _nothing(line: Line, backend: Held) -> None: ...

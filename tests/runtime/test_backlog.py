@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import socket
 import threading
 from pathlib import Path
@@ -10,7 +11,6 @@ import pytest
 
 from services.runtime.serve import running
 from tests.runtime.rig import build
-from tests.virtual_time import bind, run
 
 CROWD = 300  # asyncio's own backlog is 100
 SOMAXCONN = Path("/proc/sys/net/core/somaxconn")
@@ -20,6 +20,7 @@ def kernel_allows() -> int:
     return int(SOMAXCONN.read_text()) if SOMAXCONN.exists() else CROWD
 
 
+@pytest.mark.sockets
 @pytest.mark.skipif(kernel_allows() < CROWD, reason="net.core.somaxconn is smaller than the crowd")
 def test_a_crowd_that_connects_while_the_loop_is_busy_is_let_in() -> None:
     async def main() -> list[socket.socket]:
@@ -33,14 +34,14 @@ def test_a_crowd_that_connects_while_the_loop_is_busy_is_let_in() -> None:
                 except TimeoutError:
                     return
 
-        async with running(process, bind=bind):
+        async with running(process):
             thread = threading.Thread(target=crowd, args=(process.bound_port,))
             thread.start()
             thread.join()  # the loop stands still meanwhile
         process.log.close()
         return connected
 
-    connected = run(main())
+    connected = asyncio.run(main())
     for one in connected:
         one.close()
     assert len(connected) == CROWD

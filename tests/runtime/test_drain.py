@@ -17,8 +17,7 @@ from services.runtime.log import Log
 from services.runtime.serve import HttpListener, running
 from services.runtime.service import Readiness, Service
 from tests.runtime.rig import Tape, ask, build, until
-from tests.virtual_time import run
-from tests.virtual_time import run as run_in_virtual_time
+from tests.virtual_time import bind, run
 
 DELAY_S = 3600.0  # far more than a test takes: only the test itself ends it
 
@@ -44,7 +43,7 @@ def test_during_the_delay_the_service_says_that_it_leaves_and_serves_new_connect
         stop = asyncio.Event()
 
         async def serve() -> None:
-            async with running(process, stop):
+            async with running(process, stop, bind=bind):
                 await stop.wait()
 
         serving_it = asyncio.create_task(serve())
@@ -101,11 +100,11 @@ def left_after(delay_s: float, *, told_before_the_start: bool = False) -> list[t
         process = build(ROUTES, drain_delay_s=delay_s, start=start)
         scribe = Scribe(process.drain)
         process.listener = scribe
-        async with running(process, leaving):
+        async with running(process, leaving, bind=bind):
             await asyncio.sleep(100.0 if not told_before_the_start else 0)
         return scribe.notes
 
-    return run_in_virtual_time(main())
+    return run(main())
 
 
 def test_the_listener_closes_after_the_delay_and_requests_are_refused_from_then_on() -> None:

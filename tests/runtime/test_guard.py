@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import socket
 
 import pytest
 
@@ -182,10 +181,11 @@ def test_a_client_that_never_reads_is_cut_off_and_its_handler_ends() -> None:
     async def main() -> None:
         limits = GuardLimits(write_stall_s=0.2)
         async with serving({("GET", "/pour"): pour}, limits=limits) as process:
-            client = socket.create_connection(("127.0.0.1", process.bound_port))
-            client.sendall(b"GET /pour HTTP/1.1\r\nhost: t\r\n\r\n")
+            reader, writer = await asyncio.open_connection("127.0.0.1", process.bound_port)
+            reader._transport.pause_reading()  # type: ignore[attr-defined]
+            writer.write(b"GET /pour HTTP/1.1\r\nhost: t\r\n\r\n")
             await until(lambda: ended, "the handler's end")
-            client.close()
+            writer.close()
 
     run(main())
 

@@ -195,6 +195,7 @@ def receiving(status: int = 200) -> Iterator[Receiver]:
             thread.join()
 
 
+@pytest.mark.sockets
 def test_a_collector_gets_what_the_protocol_says() -> None:
     lines = Lines()
     with receiving() as receiver:
@@ -221,6 +222,7 @@ def test_a_collector_gets_what_the_protocol_says() -> None:
     assert lines.read() == ""
 
 
+@pytest.mark.sockets
 def test_what_a_collector_refuses_is_counted_as_failed_and_logged_when_it_begins_and_when_it_is_over() -> None:
     lines = Lines()
     with receiving(400) as receiver:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import io
 import json
-import socket
+from collections.abc import Callable, Coroutine
+from typing import Any
 
 import pytest
 
@@ -240,9 +242,10 @@ def test_what_outlasts_the_grace_is_told_so_and_cut() -> None:
     run(main())
 
 
-def test_a_port_that_is_taken_is_one_clear_sentence() -> None:
+@pytest.mark.parametrize("play", [run, pytest.param(asyncio.run, marks=pytest.mark.sockets)], ids=["memory", "kernel"])
+def test_a_port_that_is_taken_is_one_clear_sentence(play: Callable[[Coroutine[Any, Any, None]], None]) -> None:
     async def main() -> None:
-        with socket.create_server(("127.0.0.1", 0)) as taken:
+        with contextlib.closing(bind("127.0.0.1", 0)) as taken:
             process = build(ROUTES)
             process.port = taken.getsockname()[1]
             process.port_variable = "ROUTER_PORT"
@@ -251,7 +254,7 @@ def test_a_port_that_is_taken_is_one_clear_sentence() -> None:
                     pass
             process.log.close()
 
-    run(main())
+    play(main())
 
 
 def test_a_service_that_still_starts_is_alive_and_not_ready_and_leaves_when_it_is_told_to() -> None:
@@ -269,7 +272,7 @@ def test_a_service_that_still_starts_is_alive_and_not_ready_and_leaves_when_it_i
         leaving = asyncio.Event()
 
         async def serve() -> None:
-            async with running(process, leaving):
+            async with running(process, leaving, bind=bind):
                 await leaving.wait()
 
         serving_it = asyncio.create_task(serve())

@@ -1,4 +1,4 @@
-"""A worker on a real socket: the wire, its refusals, and clients that leave."""
+"""A worker on the virtual clock: the wire, its refusals, and clients that leave."""
 
 from __future__ import annotations
 
@@ -192,17 +192,16 @@ def test_a_client_that_leaves_frees_its_slot(stream: bool):
 def test_a_client_that_never_reads_is_dropped_while_others_are_served():
     async def scenario(client, metrics):
         body = json.dumps(endless("a")).encode()
-        with socket.socket() as deaf:
-            deaf.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-            deaf.connect(("127.0.0.1", client.base_url.port))
-            deaf.sendall(
-                b"POST /generate HTTP/1.1\r\nhost: localhost\r\ncontent-length: %d\r\n\r\n%s" % (len(body), body)
-            )
-            await until(lambda: holds(client, running=1))
-            assert (await client.post("/generate", json=ask("b"))).status_code == 200
-            await until(lambda: holds(client, running=0))
-            text = (await metrics.get("/metrics")).text
-            assert 'weir_wasted_seconds_total{reason="write_stall"} 0.0' not in text.splitlines()
+        deaf, writer = await asyncio.open_connection("127.0.0.1", client.base_url.port)
+        writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        deaf._transport.pause_reading()
+        writer.write(b"POST /generate HTTP/1.1\r\nhost: localhost\r\ncontent-length: %d\r\n\r\n%s" % (len(body), body))
+        await until(lambda: holds(client, running=1))
+        assert (await client.post("/generate", json=ask("b"))).status_code == 200
+        await until(lambda: holds(client, running=0))
+        text = (await metrics.get("/metrics")).text
+        assert 'weir_wasted_seconds_total{reason="write_stall"} 0.0' not in text.splitlines()
+        writer.close()
 
     served(scenario, sim_time_scale=0.001, stream_buffer_tokens=64)
 
