@@ -12,6 +12,7 @@ from bench.client import Tally, closed_loop, open_loop, post
 from bench.figure import Figure, median, number
 from bench.report import markdown, table
 from bench.retrieval.budget import source_of
+from tests.virtual_time import run
 
 HELD = Figure("throughput", 6123.4, "requests/s", 5000, note="p50 4.0 ms")
 MISSED = Figure("memory", 91.0, "MB", 80, at_least=False)
@@ -88,7 +89,7 @@ def against_a_server(load):
         async with server:
             return await load(server.sockets[0].getsockname()[1])
 
-    return asyncio.run(main())
+    return run(main())
 
 
 def test_the_closed_loop_counts_answers_statuses_and_verdicts():

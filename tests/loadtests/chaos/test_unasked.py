@@ -19,7 +19,6 @@ async def once_more_later(heard: Heard, writer: asyncio.StreamWriter) -> None:
     await answer(heard, writer)
 
 
-@pytest.mark.stack
 @pytest.mark.parametrize(("script", "unasked"), [(answer, 0), (once_more_later, 1)])
 def test_a_second_answer_is_counted_though_every_request_had_a_good_one(script: Script, unasked: int) -> None:
     async def main() -> tuple[dict[str, int], int]:

@@ -65,6 +65,7 @@ class Clock:
         return self.now
 
 
+@pytest.mark.sockets
 def test_a_fault_is_put_for_a_short_time_and_put_again_at_every_look(workers):
     trouble = Trouble([one.url for one in workers])
     for stage in (WELL, ALL, ALL, ALL):
@@ -74,12 +75,14 @@ def test_a_fault_is_put_for_a_short_time_and_put_again_at_every_look(workers):
     assert trouble.missed == 0
 
 
+@pytest.mark.sockets
 def test_one_slow_worker_is_the_first_and_the_other_is_left_alone(workers):
     trouble = Trouble([one.url for one in workers])
     trouble.follow(ONE)
     assert [len(one.asked) for one in workers] == [1, 0]
 
 
+@pytest.mark.sockets
 def test_what_the_last_stage_broke_is_mended_at_once(workers):
     trouble = Trouble([one.url for one in workers])
     for stage in (ALL, ONE, WELL, WELL):
@@ -89,6 +92,7 @@ def test_what_the_last_stage_broke_is_mended_at_once(workers):
     assert second == ["PUT", "DELETE"]
 
 
+@pytest.mark.sockets
 def test_a_run_that_ends_in_the_middle_mends_too(workers):
     trouble = Trouble([one.url for one in workers])
     trouble.follow(ALL)
@@ -96,6 +100,7 @@ def test_a_run_that_ends_in_the_middle_mends_too(workers):
     assert [one.asked[-1][0] for one in workers] == ["DELETE", "DELETE"]
 
 
+@pytest.mark.sockets
 def test_a_request_felt_it_if_any_of_its_time_was_in_it(workers):
     clock = Clock()
     trouble = Trouble([workers[0].url], clock)
@@ -109,6 +114,7 @@ def test_a_request_felt_it_if_any_of_its_time_was_in_it(workers):
     assert [trouble.felt(*span) for span in spans] == [False, True, True, True, False]
 
 
+@pytest.mark.sockets
 def test_a_fault_that_is_not_renewed_is_felt_until_its_time_is_up(workers):
     clock = Clock()
     trouble = Trouble([workers[0].url], clock)
@@ -118,6 +124,7 @@ def test_a_fault_that_is_not_renewed_is_felt_until_its_time_is_up(workers):
     assert trouble.windows == [(100.0, 100.0 + LEASE_S)]
 
 
+@pytest.mark.sockets
 def test_a_fault_that_could_not_be_renewed_is_counted(workers):
     trouble = Trouble([one.url for one in workers])
     trouble.follow(ALL)
@@ -126,6 +133,7 @@ def test_a_fault_that_could_not_be_renewed_is_counted(workers):
     assert trouble.missed == 1
 
 
+@pytest.mark.sockets
 def test_workers_that_take_no_faults_are_found_out_before_any_load(workers):
     Trouble([one.url for one in workers]).check()
     workers[1].status = 404
