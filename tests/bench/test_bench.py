@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import io
+from unittest import mock
 
 import pytest
 from rich.console import Console
 
+from bench import client
 from bench.client import Tally, closed_loop, open_loop, post
 from bench.figure import Figure, median, number
 from bench.report import markdown, table
@@ -89,7 +91,11 @@ def against_a_server(load):
         async with server:
             return await load(server.sockets[0].getsockname()[1])
 
-    return run(main())
+    def now():
+        return asyncio.get_running_loop().time()
+
+    with mock.patch.object(client, "perf_counter", now):
+        return run(main())
 
 
 def test_the_closed_loop_counts_answers_statuses_and_verdicts():
