@@ -22,7 +22,7 @@ ROUTER_PORT ?= 8000
 HOST_URL ?= http://127.0.0.1:$(ROUTER_PORT)
 QUESTION ?= How does Weir decide to refuse a request?
 
-.PHONY: help up down ask doctor simulate simulate-proof pictures test check bench fire nonces rolling chaos soak siege world bench-peers report load docs diagrams fuzz lock audit venv otel torch clean clean-data clean-venv
+.PHONY: help up down ask doctor simulate simulate-proof pictures test test-real oracles check bench fire nonces rolling chaos soak siege world bench-peers report load docs diagrams fuzz lock audit venv otel torch clean clean-data clean-venv
 
 help: ## list the verbs
 	@if [ -t 1 ]; then on=$$(printf '\033[36m') off=$$(printf '\033[0m'); fi; \
@@ -57,9 +57,17 @@ pictures: $(VENV)/.simulate ## draw the pictures of the architecture pages again
 
 # ---- verify
 
-# Two processes, a file at a time in each: most tests wait for other processes. One, where a test is looked at: -n 0.
-test: $(VENV)/.dev ## run the tests: make test ARGS="-k fairness -x"
-	@exec $(BIN)/python -m pytest -n 2 --dist loadfile $(ARGS)
+# The gate: logic, in memory and on a virtual clock. Two processes, each of which takes from the other what is left over.
+test: $(VENV)/.dev ## the gate, in minutes: logic, in memory and on a virtual clock: make test ARGS="-k fairness -x"
+	@exec $(BIN)/python -m pytest -n 2 --dist worksteal --ignore=tests/real $(ARGS)
+
+# One process, so that each test has the machine to itself. Tests of what is not installed here are skipped, and say so.
+REAL ?= tests/real
+test-real: $(VENV)/.dev ## what stays real: processes, browser, promtool, torch: make test-real REAL=tests/real/engine
+	@exec $(BIN)/python -m pytest $(REAL) $(ARGS)
+
+oracles: $(VENV)/.dev ## what may not change, beside what is pinned: make oracles WRITE=1 accepts; ARGS="--only wire"
+	@exec $(BIN)/python -m tests.oracles $(if $(WRITE),--write) $(ARGS)
 
 check: $(VENV)/.dev ## lint, format, types, import rules, documents: what CI runs
 	@$(BIN)/ruff check .

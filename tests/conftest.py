@@ -2,7 +2,8 @@
 
 `postgres` and `redis` live as long as the test session and can be stopped, killed and started by a test;
 `postgres_url` and `redis_url` give each test a database of its own and an empty cache, and bring the server back if
-an earlier test left it down.
+an earlier test left it down. A database is a copy of a template that was made once: with the schema in it, or with
+whatever a `Databases.template` has put there. `empty_url` is for tests of what makes the schema.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from services.lab import valkey as valkey_server
 from services.lab.ports import free_port
 from services.lab.postgres import EmbeddedPostgres
 from services.lab.valkey import EmbeddedValkey
+from services.retrieval.database import migrate
 from tests.kernel import ALL, NOTHING, SOCKETS, Leave, Watch
 
 # A slow machine is no defect: properties have no time limit. A failure prints a blob that replays it. The examples are
@@ -104,34 +106,73 @@ def redis(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedValkey]:
         server.stop()
 
 
+class Databases:
+    """Databases of one server: templates that are filled once, and copies of them, which take a moment."""
+
+    def __init__(self, server: EmbeddedPostgres) -> None:
+        self._server = server
+        self._numbers = itertools.count(1)
+        self._templates: set[str] = set()
+
+    def template(self, name: str, fill: Callable[[str], None], *, of: str = "template1") -> str:
+        """The name of a database that `fill` has filled, given its address; made of another one, at the first call."""
+        if name not in self._templates:
+            self._make(name, of)
+            fill(self._url(name))
+            self._templates.add(name)
+        return name
+
+    def migrated(self) -> str:
+        """The template that has the schema and nothing in it."""
+        return self.template("weir_migrated", lambda url: asyncio.run(_migrate(url)))
+
+    @contextmanager
+    def copied(self, template: str) -> Iterator[str]:
+        """The address of a copy; it is dropped afterwards."""
+        name = f"weir_test_{next(self._numbers)}"
+        self._make(name, template)
+        yield self._url(name)
+        if self._server.running:
+            self._execute(f"DROP DATABASE IF EXISTS {name} WITH (FORCE)")
+
+    def _make(self, name: str, template: str) -> None:
+        if not self._server.running:
+            with WATCH.during(ALL):
+                self._server.start()
+        self._execute(f"CREATE DATABASE {name} TEMPLATE {template}")
+
+    def _url(self, name: str) -> str:
+        return self._server.url.rsplit("/", 1)[0] + f"/{name}"
+
+    def _execute(self, statement: str) -> None:
+        asyncio.run(_execute(self._server.url, statement))
+
+
 @pytest.fixture(scope="session")
-def database_names() -> Iterator[str]:
-    return (f"weir_test_{number}" for number in itertools.count(1))
+def databases(postgres: EmbeddedPostgres) -> Databases:
+    """What makes them."""
+    return Databases(postgres)
 
 
 @pytest.fixture
-def postgres_url(postgres: EmbeddedPostgres, database_names: Iterator[str]) -> Iterator[str]:
-    """The address of a fresh, empty database; it is dropped afterwards."""
-    with _database(postgres, next(database_names)) as url:
+def postgres_url(databases: Databases) -> Iterator[str]:
+    """The address of a fresh database with the schema and nothing in it."""
+    with databases.copied(databases.migrated()) as url:
+        yield url
+
+
+@pytest.fixture
+def empty_url(databases: Databases) -> Iterator[str]:
+    """The address of a fresh database without a schema."""
+    with databases.copied("template1") as url:
         yield url
 
 
 @pytest.fixture(scope="module")
-def postgres_url_of_file(postgres: EmbeddedPostgres, database_names: Iterator[str]) -> Iterator[str]:
-    """The same, one for all tests of a file: they fill it once, and then only read."""
-    with _database(postgres, next(database_names)) as url:
+def postgres_url_of_file(databases: Databases) -> Iterator[str]:
+    """A database with the schema, one for all tests of a file: they fill it once, and then only read."""
+    with databases.copied(databases.migrated()) as url:
         yield url
-
-
-@contextmanager
-def _database(postgres: EmbeddedPostgres, name: str) -> Iterator[str]:
-    if not postgres.running:
-        with WATCH.during(ALL):
-            postgres.start()
-    asyncio.run(_execute(postgres.url, f"CREATE DATABASE {name}"))
-    yield postgres.url.rsplit("/", 1)[0] + f"/{name}"
-    if postgres.running:
-        asyncio.run(_execute(postgres.url, f"DROP DATABASE IF EXISTS {name} WITH (FORCE)"))
 
 
 @pytest.fixture
@@ -142,6 +183,14 @@ def redis_url(redis: EmbeddedValkey) -> str:
             redis.start()
     redis.command("FLUSHALL")
     return redis.url
+
+
+async def _migrate(url: str) -> None:
+    connection = await asyncpg.connect(url, timeout=10)
+    try:
+        await migrate(connection)
+    finally:
+        await connection.close()
 
 
 async def _execute(url: str, statement: str) -> None:

@@ -91,6 +91,7 @@ class Node:
         loop = self.loop = self.simulation.new_loop(self.name, self.address)
         loop.set_exception_handler(self._uncaught)
         loop.after_turn = self.on_turn
+        self._leaving = None
         self._task = loop.create_task(self._main(loop), name=self.name)
 
     async def _main(self, loop: SimLoop) -> None:
@@ -113,16 +114,27 @@ class Node:
         if self.loop is not None:
             self.loop.kill()
 
+    def leave(self) -> bool:
+        """SIGTERM. Whether there is a service that can hear it."""
+        if not self.up or self._leaving is None or self.loop is None:
+            return False
+        self.loop.call_soon(self._leaving.set)
+        return True
+
+    @property
+    def ended(self) -> bool:
+        """It has left by itself, or was killed."""
+        return not self.up or (self._task is not None and self._task.done())
+
     async def stop(self, within_s: float) -> list[str]:
         """SIGTERM: drain and end. Returns what is left of it afterwards, which should be nothing.
 
         For the loop that drives the simulation. Raises TimeoutError where it does not end.
         """
-        loop, task, leaving = self.loop, self._task, self._leaving
+        loop, task = self.loop, self._task
         assert loop is not None, f"{self.name} was never started"
         assert task is not None, f"{self.name} was never started"
-        if leaving is not None:
-            loop.call_soon(leaving.set)
+        self.leave()
         until = self.simulation.now + within_s
         while not task.done():
             if self.simulation.now > until:

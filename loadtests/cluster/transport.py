@@ -278,7 +278,12 @@ class SimTransport(_FlowControlMixin):  # type: ignore[misc]
             self._force_close(self._error)
         elif self._fin_came and not self._fin_told:
             self._fin_told = True
-            if not self._protocol.eof_received():
+            try:
+                keep_open = self._protocol.eof_received()
+            except Exception as error:
+                self._fatal("eof_received", error)
+                return
+            if not keep_open:
                 self.close()
 
     def _take(self) -> bytes:
@@ -316,15 +321,19 @@ class SimTransport(_FlowControlMixin):  # type: ignore[misc]
                     self.peer._on_the_way += len(data)
                     return
         except Exception as error:
-            self.loop.call_exception_handler(
-                {
-                    "message": "Fatal error: protocol.data_received() call failed.",
-                    "exception": error,
-                    "transport": self,
-                    "protocol": protocol,
-                }
-            )
-            self._force_close(error)
+            self._fatal("data_received", error)
+
+    def _fatal(self, call: str, error: Exception) -> None:
+        """A call of the protocol has failed: as the real loops do, say so and end the connection."""
+        self.loop.call_exception_handler(
+            {
+                "message": f"Fatal error: protocol.{call}() call failed.",
+                "exception": error,
+                "transport": self,
+                "protocol": self._protocol,
+            }
+        )
+        self._force_close(error)
 
     # The kernel
 

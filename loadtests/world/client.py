@@ -109,7 +109,7 @@ class Connection(asyncio.Protocol):
         self._transport: Any = None
         self._try: Try | None = None
         self._keep = False
-        self.idle_since = 0.0
+        self.idle_since = machine.loop.time()
 
     @property
     def usable(self) -> bool:
@@ -222,11 +222,16 @@ class Machine:
                 return
             connection.abort()
         self._waiting.append(attempt)
-        if len(self._connections) + self._connecting < self._limit:
-            self._connecting += 1
-            task = self.loop.create_task(self._connect())
-            self._tasks[task] = None
-            task.add_done_callback(lambda done: self._tasks.pop(done, None))
+        self._connect_soon()
+
+    def _connect_soon(self) -> None:
+        """One more connection, if more wait for one than are on their way, and the limit allows it."""
+        if len(self._waiting) <= self._connecting or len(self._connections) + self._connecting >= self._limit:
+            return
+        self._connecting += 1
+        task = self.loop.create_task(self._connect())
+        self._tasks[task] = None
+        task.add_done_callback(lambda done: self._tasks.pop(done, None))
 
     async def _connect(self) -> None:
         try:
@@ -243,10 +248,10 @@ class Machine:
 
     def rest(self, connection: Connection) -> None:
         """That connection is free: for whoever waits, or for later."""
-        if self._waiting and connection.usable:
+        connection.idle_since = self.loop.time()
+        if self._waiting:
             connection.send(self._waiting.popleft())
         else:
-            connection.idle_since = self.loop.time()
             self._idle.append(connection)
 
     def forget(self, connection: Connection) -> None:
@@ -254,6 +259,7 @@ class Machine:
         self._connections.pop(connection, None)
         if connection in self._idle:
             self._idle.remove(connection)
+        self._connect_soon()
 
     def unasked(self, data: bytes) -> None:
         """Bytes came that nobody had asked for."""

@@ -152,6 +152,22 @@ def _kill_router(stage: Stage) -> tuple[str, End]:
     return _killed(stage.router if stage.router.up else None)
 
 
+def _drained_router(stage: Stage) -> tuple[str, End]:
+    """The router gets SIGTERM under load: it drains and ends. It is started again when both are over."""
+    node, simulation = stage.router, stage.system.simulation
+    if not node.leave():
+        return "nobody", _nothing
+
+    def end() -> None:
+        if node.ended:
+            node.kill()  # nothing of it is left but its loop
+            node.start()
+        else:
+            simulation.at(simulation.now + 0.1, end)
+
+    return node.name, end
+
+
 def _slow_worker(stage: Stage) -> tuple[str, End]:
     """A worker computes several times more slowly."""
     node = stage.worker()
@@ -195,6 +211,7 @@ FAULTS: dict[str, Begin] = {
     "stalled clients": _stall_clients,
     "killed worker": _kill_worker,
     "killed router": _kill_router,
+    "drained router": _drained_router,
     "slow worker": _slow_worker,
     "jumping clock": _jump,
     "set wall clock": _wall_clock,

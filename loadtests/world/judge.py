@@ -6,6 +6,7 @@ end, of what the clients, the router's log and metrics, and the workers say: the
 
 from __future__ import annotations
 
+import json
 from collections import Counter, defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -14,6 +15,7 @@ from typing import Any
 import msgspec
 
 from loadtests.nonces.judge import Heard, Verdict, judge
+from loadtests.nonces.prompt import right
 from loadtests.world.client import MAX_TOKENS, Try
 from loadtests.world.scenario import Fault, Scenario
 from services.router.serving.pipeline import Pipeline
@@ -21,6 +23,8 @@ from services.router.serving.pipeline import Pipeline
 MOST_RECEIVED = 2
 """Workers that a request is sent to: the first, and one retry."""
 HINTS_MS = (50.0, 30_000.0)
+LAST_OF_BOOK_MS = 20_000.0
+"""Later hints come from the end of the book, where a crowd that is too large shares the last seconds."""
 RETRY_MIN = 10.0
 """What the budget of retries allows beside its share: 1 a second, over its window of 10 s."""
 RETRY_SHARE = 0.1
@@ -54,6 +58,8 @@ class Facts:
     errors: list[str] = field(default_factory=list)
     counted: Counter[str] = field(default_factory=Counter)
     """The router's own counter of requests by outcome, as it was scraped at the end."""
+    retries: int = 0
+    """Retries that the router has counted since its last start."""
     router_starts: int = 1
     faults: list[tuple[float, float, Fault]] = field(default_factory=list)
     left: list[str] = field(default_factory=list)
@@ -118,7 +124,8 @@ class Judge:
         rules = (
             self._nothing_failed_inside, self._each_try_has_one_end, self._answers_are_ones_own,
             self._client_and_log_agree, self._log_and_metrics_agree, self._received_once_or_retried_by_the_rules,
-            self._no_answer_after_its_deadline, self._invited_retries_have_a_hint, self._calm_is_served,
+            self._no_answer_after_its_deadline, self._invited_retries_have_a_hint,
+            self._the_refused_are_not_invited_together, self._a_drain_finishes_what_runs, self._calm_is_served,
             self._nothing_is_left,
         )  # fmt: skip
         found: list[str] = []
@@ -136,7 +143,8 @@ class Judge:
         heard = Heard(
             attempt.status, b"".join(attempt.body), kind.startswith(b"text/event-stream"), ended=attempt.complete
         )
-        return judge(heard, attempt.nonce, MAX_TOKENS)
+        found = judge(heard, attempt.nonce, MAX_TOKENS)
+        return Verdict.RIGHT if found is Verdict.WRONG and _shortened(attempt) else found
 
     def _nothing_failed_inside(self) -> Iterator[str]:
         """No assertion, no exception that nobody catches, no 500, no error in a log."""
@@ -208,6 +216,9 @@ class Judge:
                 twice += 1
                 if self._sound:
                     yield f"{attempt!r} was received twice without a fault: {received}"
+        extra = sum(max(0, len(each) - 1) for each in self._facts.received.values())
+        if self._facts.router_starts == 1 and extra > self._facts.retries:
+            yield f"{extra} were received once more, and {self._facts.retries} retries were counted"
         seconds = max((attempt.ended_at or 0.0 for attempt in self._facts.tries), default=0.0) - 1000.0
         most = RETRY_SHARE * len(self._facts.tries) + RETRY_MIN * (1 + seconds / 9) * self._facts.router_starts
         if twice > most:
@@ -244,6 +255,35 @@ class Judge:
             if hint_ms is not None and not HINTS_MS[0] <= hint_ms <= HINTS_MS[1]:
                 yield f"{attempt!r} has a hint of {hint_ms} ms"
 
+    def _the_refused_are_not_invited_together(self) -> Iterator[str]:
+        """Hints reserve: no more are asked to come back in a second than can be served in two."""
+        most = 2 * self._scenario.capacity_per_s + 20
+        seconds = Counter(
+            int(attempt.ended_at + attempt.hint_ms / 1000)
+            for attempt in self._facts.tries
+            if attempt.ended_at is not None and attempt.status == 429 and attempt.hint_ms is not None
+            and attempt.hint_ms < LAST_OF_BOOK_MS
+        )  # fmt: skip
+        for second, count in sorted(seconds.items()):
+            if count > most:
+                yield f"{count} are invited into second {second}, and at most {most:.0f} may be"
+
+    def _a_drain_finishes_what_runs(self) -> Iterator[str]:
+        """Who is at a worker when the router leaves gets an answer, unless something else befell it."""
+        for attempt in self._facts.tries:
+            lines = self._facts.logged.get(attempt.id, [])
+            at_work = len(self._facts.received.get(attempt.nonce, [])) == 1
+            if at_work and lines and lines[0].outcome == "draining" and not self._met_a_fault(attempt):
+                yield f"{attempt!r} ran when the router left, and was sent away: {lines[0]}"
+
+    def _met_a_fault(self, attempt: Try) -> bool:
+        """Whether any fault but a drain lasted while this try was under way."""
+        ended = attempt.ended_at or 0.0
+        return any(
+            fault.kind != "drained router" and begins <= ended and ends >= attempt.sent_at
+            for begins, ends, fault in self._facts.faults
+        )
+
     def _calm_is_served(self) -> Iterator[str]:
         """Twice the deadline after the last fault, a light load is served as if nothing had been."""
         tail = [attempt for attempt in self._facts.tries if attempt.of_tail and not attempt.left]
@@ -258,6 +298,34 @@ class Judge:
     def _nothing_is_left(self) -> Iterator[str]:
         """No task, timer, connection, place or entry of a ledger outlives what it was for."""
         yield from self._facts.left
+
+
+def _shortened(attempt: Try) -> bool:
+    """Whether an answer was cut to fewer tokens, as its header says, and is right as far as it goes."""
+    if b"max_tokens" not in attempt.headers.get(b"x-weir-degraded", b"") or not attempt.complete:
+        return False
+    body = b"".join(attempt.body).decode()
+    if not attempt.ask.stream:
+        said = json.loads(body)
+        text = said["text"] if "text" in said else _text(said)
+    else:
+        events = [line[6:] for line in body.split("\n") if line.startswith("data: {")]
+        if attempt.ask.kind == "ask":
+            text = json.loads(events[-1])["text"]
+        elif not body.endswith("data: [DONE]\n\n"):
+            return False
+        else:
+            text = "".join(_text(json.loads(event)) for event in events)
+    return bool(text) and right(attempt.nonce).startswith(text)
+
+
+def _text(said: dict[str, Any]) -> str:
+    """The text of an answer or a chunk in OpenAI's form."""
+    return "".join(
+        choice["text"] if "text" in choice else choice.get("message", choice.get("delta"))["content"] or ""
+        for choice in said["choices"]
+        if "text" in choice or "content" in choice.get("message", choice.get("delta"))
+    )
 
 
 HOLDING = {

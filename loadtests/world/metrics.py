@@ -8,11 +8,12 @@ from collections import Counter
 
 from loadtests.world.system import ROUTER_METRICS, TOKEN
 
+RETRIES = re.compile(r"^weir_retries_total\{[^}]*\} (\S+)$", re.MULTILINE)
 SAMPLE = re.compile(r'^weir_requests_total\{[^}]*outcome="([a-z_]+)"[^}]*\} (\S+)$', re.MULTILINE)
 
 
-async def counted_outcomes() -> Counter[str]:
-    """`weir_requests_total` by outcome, over all tenants. Raises OSError, TimeoutError."""
+async def counted() -> tuple[Counter[str], int]:
+    """`weir_requests_total` by outcome, over all tenants, and retries. Raises OSError, TimeoutError."""
     async with asyncio.timeout(10):
         reader, writer = await asyncio.open_connection(*ROUTER_METRICS)
         writer.write(
@@ -24,4 +25,5 @@ async def counted_outcomes() -> Counter[str]:
     found: Counter[str] = Counter()
     for outcome, value in SAMPLE.findall(text):
         found[outcome] += int(float(value))
-    return Counter({outcome: count for outcome, count in found.items() if count})
+    retries = sum(int(float(value)) for value in RETRIES.findall(text))
+    return Counter({outcome: count for outcome, count in found.items() if count}), retries

@@ -14,7 +14,7 @@ from loadtests.cluster.loop import SimLoop, Simulation
 from loadtests.world.client import Ask, Machine, Try
 from loadtests.world.faults import FAULTS, KINDS, Stage
 from loadtests.world.judge import Facts, Judge, Steps
-from loadtests.world.metrics import counted_outcomes
+from loadtests.world.metrics import counted
 from loadtests.world.scenario import Fault, Load, Scenario, scenario
 from loadtests.world.system import ROUTER, ROUTER_METRICS, System
 from services.runtime.serve import Process
@@ -105,6 +105,8 @@ class Play:
         zero = self.simulation.now
         for fault in self.scenario.faults:
             self.simulation.at(zero + fault.begins_s, self._begin, fault)
+        for evil in self.system.evil:
+            self.simulation.at(zero + self.scenario.faults_end_s, evil.reform)
         for load in self.scenario.loads:
             self._arrivals(zero, load)
         await asyncio.sleep(self.scenario.ends_s)
@@ -211,7 +213,7 @@ class Play:
             machine.loop.call_soon(machine.close)
         await asyncio.sleep(0.5)
         facts.router_starts = self.system.router.starts
-        facts.counted = await counted_outcomes()
+        facts.counted, facts.retries = await counted()
         facts.left += self._held()
         for node in self.system.nodes:
             facts.left += [f"{node.name}: {what}" for what in await node.stop(3 * self.scenario.deadline_s + 5)]
@@ -229,6 +231,7 @@ class Play:
             "bytes in the queue": usage.bytes,
             "requests that wait": len(dispatcher.waiting),
             "requests at work": pipeline.drain.inflight,
+            "requests that ended twice": dispatcher.weir.second_finishes,
         }
         held |= {f"places at {worker.name}": worker.inflight for worker in dispatcher.fleet.workers}
         for node in self.system.workers:

@@ -72,6 +72,7 @@ class Scenario:
     max_inflight: int = 64
     max_queue: int = 64
     tenant_queue: int = 32
+    faults_end_s: float = 0.0
     calm_from_s: float = 0.0
     ends_s: float = 0.0
 
@@ -131,6 +132,7 @@ def _time_line(made: Scenario, rng: Random, kinds: tuple[str, ...], size: int) -
             made.faults.append(Fault(rng.choice(kinds), begins_s, lasts_s))
             ends_s = max(ends_s, begins_s + lasts_s)
     made.faults.sort(key=lambda fault: fault.begins_s)
+    made.faults_end_s = ends_s
     made.calm_from_s = ends_s + settle_s
     made.ends_s = made.calm_from_s + calm_s
     made.loads = [Load(0.0, warm_s, light), storm, Load(ends_s, settle_s, light), Load(made.calm_from_s, calm_s, light)]

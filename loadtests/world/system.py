@@ -65,6 +65,8 @@ class EvilNode:
         self.loop: SimLoop | None = None
         self._spec = spec
         self._rng = Random(f"evil {seed}")
+        self.reformed = False
+        """From now on all its answers are right: a fault that is over."""
         self.worker = EvilWorker("weir", self._choose, model=MODEL, slots=spec.slots)
 
     def start(self) -> None:
@@ -73,8 +75,12 @@ class EvilNode:
         self.loop.set_exception_handler(lambda loop, context: None)  # its faults are its business
         self.loop.create_task(self.worker.start(WORKER_PORT))
 
+    def reform(self) -> None:
+        """Be honest from now on."""
+        self.reformed = True
+
     def _choose(self, talk: Talk) -> Trick:
-        return self._rng.choice(TRICKS) if self._rng.random() < 0.67 else honest
+        return honest if self.reformed or self._rng.random() < 0.33 else self._rng.choice(TRICKS)
 
 
 TRICKS = tuple(row.act for row in ROWS if "weir" in row.kinds and "weir" in BOTH)

@@ -106,9 +106,18 @@ class Usage:
 
     def give_back(self, request: Request) -> None:
         """Count it out."""
-        self.requests -= 1
+        left = self.requests = self.requests - 1
         self.bytes -= request.bytes
-        self.cost_tokens = self.cost_tokens - request.charge_tokens if self.requests else 0.0
+        if left:
+            assert left > 0, f"{request!r} was counted out and not in: {self!r}"
+            assert self.bytes >= 0, f"{request!r} took more bytes along than it brought: {self!r}"
+            self.cost_tokens -= request.charge_tokens
+        else:
+            assert not self.bytes, f"nobody waits, and {self!r} is left of {request!r}"
+            self.cost_tokens = 0.0  # sums of floats drift
+
+    def __repr__(self) -> str:
+        return f"<Usage {self.requests} requests, {self.cost_tokens:g} tokens, {self.bytes} bytes of {self.bounds}>"
 
 
 TENANT_FULL = (Full.TENANT_REQUESTS, Full.TENANT_COST, Full.TENANT_BYTES)

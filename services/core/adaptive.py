@@ -121,6 +121,7 @@ class AdaptiveLimit(InflightCap):
     def _move(self, limit: float) -> None:
         self._limit = min(max(limit, float(self.least)), float(self.most))
         self.cap = int(self._limit)
+        assert self.least <= self.cap <= self.most, f"a limit of {limit}: {self!r}"
 
     def __repr__(self) -> str:
         places = f"{self.inflight}/{self.cap} in {self.least}..{self.most}"

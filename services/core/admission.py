@@ -53,6 +53,7 @@ refuses before prefill; QLM (2024) estimates waits from queued tokens. None of t
 
 from __future__ import annotations
 
+from math import inf
 from typing import NamedTuple
 
 from services.core.estimator import PROBABLE, Estimator
@@ -103,7 +104,11 @@ def outlook(
             until_turn = pool.turn_work(flow, standing, line) / of_class
             if until_turn > ahead:
                 ahead = until_turn
-    return Outlook(share, ahead / rate + estimator.residual_s(now), False, new)
+    if ahead < 0.0:  # sums of floats drift
+        ahead = 0.0
+    wait_s = ahead / rate + estimator.residual_s(now)
+    assert 0.0 <= wait_s < inf, f"a wait of {wait_s} s: {ahead} tokens before {flow!r} at {rate} a second"
+    return Outlook(share, wait_s, False, new)
 
 
 def outlook_in_line(now: float, pool: Pool, estimator: Estimator) -> Outlook:
@@ -111,7 +116,7 @@ def outlook_in_line(now: float, pool: Pool, estimator: Estimator) -> Outlook:
     if pool.requests < estimator.slots - estimator.busy and not pool.classes.backlog:
         return EMPTY_HOUSE
     rate = estimator.rate
-    return Outlook(1.0, pool.work / rate + estimator.residual_s(now) if rate else 0.0, False, False)
+    return Outlook(1.0, max(0.0, pool.work) / rate + estimator.residual_s(now) if rate else 0.0, False, False)
 
 
 def grant(

@@ -165,6 +165,7 @@ class BatchFormer(Generic[T]):
         self._offers += 1
         self._places[waiting.id] = place
         insort(self._line, place)
+        assert len(self._line) == len(self._places), self._fault(waiting)
         return True
 
     def discard(self, id: str) -> bool:
@@ -172,7 +173,9 @@ class BatchFormer(Generic[T]):
         place = self._places.pop(id, None)
         if place is None:
             return False
-        del self._line[bisect_left(self._line, place)]
+        at = bisect_left(self._line, place)
+        assert self._line[at : at + 1] == [place], self._fault(place[-1])
+        del self._line[at]
         return True
 
     def expire(self, now: float) -> tuple[Waiting[T], ...]:
@@ -192,6 +195,7 @@ class BatchFormer(Generic[T]):
         trigger = self._trigger(now, fitting) if fitting else None
         if trigger is None:
             return Wait(self._wake_at(room, fitting), expired)
+        assert running + len(fitting) <= self.slots, f"{running} run and {len(fitting)} start: {self!r}"
         return Fire(self._take(len(fitting)), expired, trigger)
 
     def _room(self, running: int) -> int:
@@ -232,7 +236,11 @@ class BatchFormer(Generic[T]):
         del self._line[:count]
         for waiting in taken:
             del self._places[waiting.id]
+        assert len(self._line) == len(self._places), self._fault(*taken[-1:])
         return taken
+
+    def _fault(self, *of: Waiting[T]) -> str:
+        return f"{len(self._line)} in line, {len(self._places)} by id, at {[each.id for each in of]}: {self!r}"
 
     def _remove(self, gone: list[Waiting[T]]) -> tuple[Waiting[T], ...]:
         for waiting in gone:

@@ -119,6 +119,7 @@ class Breaker:
         before, self.state = self.state, TRANSITIONS[self.state, event]
         if self.state is State.CLOSED:
             self.failures = 0 if event is Event.SUCCESS else self.failures + 1
+            assert self.failures < self.failures_to_open, f"it should have opened: {self!r}"
         if before is self.state:
             return None
         if self.state is State.OPEN:

@@ -45,6 +45,7 @@ class Bucket:
         if n > self.tokens(now) + self.burst * _ROUNDING:
             return False
         self._full_at = max(self._full_at, now) + n / self.rate_per_s
+        assert now <= self._full_at < math.inf, f"{n} were taken at {now:g}: {self!r}"
         return True
 
     def wait_s(self, now: float, n: float = 1.0) -> float:

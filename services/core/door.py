@@ -270,6 +270,7 @@ class Visit:
     def admit(self) -> None:
         """Write down what it was admitted with. The scheduler has the last word: there may be no room."""
         request = self.request
+        assert self.level <= request.max_level, f"{request!r} at level {self.level}, {request.max_level} is allowed"
         request.on_trust = self.free or self._is_probe()
         request.length_quantile = self.quantile()
         self.of_tenant.guessed_out = 0

@@ -206,7 +206,8 @@ class Drr:
         """Take out and return those whose time has come, earliest first."""
         expired = []
         while self.wakes_at() <= now:
-            request = heappop(self._expiries)[2]
+            at, _, request = heappop(self._expiries)
+            assert at == request.expires_at <= now, f"{request!r} is taken out at {now:g}, noted for {at:g}"
             self._take_out(now, request)
             expired.append(request)
         return expired
@@ -219,6 +220,7 @@ class Drr:
         while expiries and not _stands(expiries[0]):
             heappop(expiries)
             self._stale -= 1
+            assert self._stale >= 0, f"more entries are stale than were noted: {self!r}"
         return expiries[0][0] if expiries else inf
 
     # ---- serving
@@ -252,6 +254,7 @@ class Drr:
         request.stage = ENDED
         tenant = request.flow.tenant
         tenant.running -= 1
+        assert tenant.running >= 0, f"{request!r} ended, and was not counted as running: {tenant!r}"
         if not tenant.configured:
             self._rest(now, tenant)
 
@@ -314,6 +317,7 @@ class Drr:
         while flow := flows.front():
             head = flow.line.first
             assert head is not None, f"{flow!r} is in turn with nothing to start"
+            assert flow.deficit > 0.0, f"{flow!r} is in turn with nothing to pay with"
             if fits is None or fits(head):
                 flows.put_back(started=True)
                 return flow, head
@@ -322,6 +326,7 @@ class Drr:
         return None
 
     def _start(self, now: float, pool: Pool, flow: Flow, request: Request) -> Request:
+        assert request.stage is WAITING, f"{request!r} starts, and does not wait"
         tenant = flow.tenant
         pool.charge(flow, request.charge_tokens)
         pool.remove(now, flow, request)
@@ -340,6 +345,7 @@ class Drr:
         self.pools[request.pool].settle(now, flow, refund, ended)
 
     def _take_out(self, now: float, request: Request) -> None:
+        assert request.stage is WAITING, f"{request!r} leaves the line, and does not wait"
         tenant = request.flow.tenant
         self.pools[request.pool].remove(now, request.flow, request)
         tenant.usage.give_back(request)

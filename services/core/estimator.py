@@ -151,6 +151,7 @@ class Estimator:
         """A slot is free again."""
         self._pass(now)
         self.busy -= 1
+        assert self.busy >= 0, f"a slot was given back twice: {self!r}"
 
     def begin_reading(self, request: Request, tokens: int) -> None:
         """It has started, and this is to be read of it, after all that is unread now."""
@@ -159,8 +160,12 @@ class Estimator:
 
     def end_reading(self, request: Request) -> None:
         """Its prompt has been read, or it has ended: nobody waits for that any more. Once more changes nothing."""
-        self.unread_tokens -= request.read_tokens
-        request.read_tokens = 0
+        if request.read_tokens:
+            unread = self.unread_tokens = self.unread_tokens - request.read_tokens
+            assert unread >= 0, (
+                f"{unread} tokens are unread, without the {request.read_tokens} of {request!r}: {self!r}"
+            )
+            request.read_tokens = 0
 
     def _pass(self, now: float) -> None:
         if self.busy >= FULL * self.slots:

@@ -68,7 +68,8 @@ class Appointments:
         if rate > 0 and (guest is None or guest._may_share(now, work / (SHARE * rate))):
             promised = SHARE * rate
             slot = min(max(now + SOONEST_S, now + queued_work / promised, self._free_at), latest)
-            self._free_at = min(slot + work / promised, latest)
+            free_at = self._free_at = min(slot + work / promised, latest)
+            assert now < slot <= free_at <= latest, f"at {now:g} a slot at {slot:g}, booked until {free_at:g}: {self!r}"
         wait_s = (slot - now if slot - now > SOONEST_S else SOONEST_S) * (1 + JITTER * random())
         return wait_s if wait_s < LATEST_S else LATEST_S
 

@@ -264,6 +264,7 @@ class Controller:
         return self._wanted[-1] if agree else 0
 
     def _change(self, level: int, *, free: bool) -> None:
+        assert 0 <= level <= self.top, f"level {level} is not on the ladder: {self!r}"
         self.level = level
         self.changes += 1
         self._changed = self._window

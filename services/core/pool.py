@@ -153,7 +153,8 @@ class Pool:
         """A request leaves its flow's line, for whatever reason."""
         self.requests -= 1
         self.work = self.work - request.charge_tokens if self.requests else 0.0  # sums of floats drift
-        self.unread_tokens -= request.read_tokens
+        unread = self.unread_tokens = self.unread_tokens - request.read_tokens
+        assert unread >= 0, f"{unread} tokens are unread in {self!r}, without the {request.read_tokens} of {request!r}"
         if request.ready:
             flow.line.discard(request)
             flow.node.flows.less(now, flow)
@@ -162,9 +163,11 @@ class Pool:
             flow.unready.discard(request)
         if self.arrivals is not None:
             self.arrivals.discard(request)
-        flow.requests -= 1
-        if not flow.requests:
+        left = flow.requests = flow.requests - 1
+        assert left >= flow.backlog, f"{left} wait in {flow!r}, {flow.backlog} of them could start: {request!r} left"
+        if not left:
             self.waiting_flows -= 1
+            assert self.requests >= self.waiting_flows >= 0, f"{self.waiting_flows} lines of {self!r} have work"
             if not self._lingering:
                 self._lets_go_at = now + 0.999 * ACTIVE_FOR_S  # a little early: rounding is for `let_go`
             self._lingering[flow] = now
@@ -329,6 +332,7 @@ class Pool:
         flow.active = False
         self.active_flows -= 1
         node.active_flows -= 1
+        assert self.active_flows >= node.active_flows >= 0, f"{flow!r} was let go twice in {self!r}"
         node.active_weight -= flow.weight
         if not node.active_flows:  # sums of floats drift; nobody is left
             node.active_weight = 0.0

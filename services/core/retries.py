@@ -77,6 +77,7 @@ class RetryBudget:
             self.first_in_window -= self._first[number % SLICES]
             self.retries_in_window -= self._retried[number % SLICES]
             self._first[number % SLICES] = self._retried[number % SLICES] = 0
+            assert self.first_in_window >= 0 <= self.retries_in_window, f"more left the window than came: {self!r}"
         self._slice = max(self._slice, newest)
 
     def __repr__(self) -> str:

@@ -130,6 +130,7 @@ class Ring(Generic[M]):
         """The member has one request less to start: it starts, was cancelled, or expired. With its last it goes."""
         self.backlog -= 1
         member.backlog -= 1
+        assert self.backlog >= member.backlog >= 0, f"{member!r}: {member.backlog} left of {self.backlog}"
         if not member.backlog:
             self._leave(now, member)
         if not self.backlog:

@@ -35,6 +35,7 @@ class Sole(Generic[M]):
         """It has one request less to start."""
         self.backlog -= 1
         member.backlog -= 1
+        assert self.backlog == member.backlog >= 0, f"{member!r}: {member.backlog} left of {self.backlog}"
 
     def front(self) -> M | None:
         """It, if it has work and is not put aside."""

@@ -103,11 +103,13 @@ class Gate:
         if own_bytes > self.bounds.connection_bytes or all_bytes > self.bounds.total_bytes:
             return False
         self.held_bytes += more_bytes
+        assert more_bytes >= 0, f"{more_bytes} bytes are let go, not held: {self!r}"
         return True
 
     def let_go(self, fewer_bytes: int) -> None:
         """Bytes that are no longer held."""
         self.held_bytes -= fewer_bytes
+        assert self.held_bytes >= 0, f"{fewer_bytes} bytes were let go twice: {self!r}"
 
     def hint_ms(self, at_least_s: float = 0.0) -> int:
         """When to come back, for one more who is counted among those that wait; counts the yield."""
@@ -118,3 +120,6 @@ class Gate:
             return round(wait_s * (1 + JITTER * self._random()) * 1000)
         spread = SPREAD if wait_s <= FAR_S else JITTER
         return round(min(max(LATEST_S * (1 - spread * self._random()), at_least_s), LATEST_S) * 1000)
+
+    def __repr__(self) -> str:
+        return f"<Gate {self._slots!r}, {self.held_bytes} bytes held, {self.waiting} told to come back>"

@@ -226,9 +226,11 @@ class Conversation:
         self._buffer.clear()
         for job in list(self._jobs):
             self._drop(job)
-        self._last = Said(NOBODY, 0, 0)
+        known = self._held_lines + self._held_replies + self._held_token + self._held_name
+        held, self._last = self._held, Said(NOBODY, 0, 0)
         self._held_lines = self._held_replies = self._held_token = 0
-        self._let_go(self._held)
+        self._let_go(held)
+        assert held == known, f"{held} bytes were held, of which {known} are known: {self._gate!r}"
 
     def _read_on(self, turn: Turn, now: float) -> None:
         while self._running is None and not self._over and not self._stopped:
@@ -299,6 +301,7 @@ class Conversation:
     def _let_go(self, fewer: int) -> None:
         self._held -= fewer
         self._gate.let_go(fewer)
+        assert 0 <= self._held <= self._gate.held_bytes, f"{self._held} bytes are held here, in {self._gate!r}"
 
     def _line(self, turn: Turn, line: bytes, now: float) -> None:
         try:
@@ -319,13 +322,18 @@ class Conversation:
         else:
             self._of_a_job(turn, frame, now)
 
+    @property
+    def _held_name(self) -> int:
+        """Bytes of the name in the last frame."""
+        return 0 if self._last.job is NOBODY else size(self._last.job)
+
     def _known(self, frame: Frame) -> bool:
         tokens, given = self._gate.tokens, frame.auth.encode()
         return not tokens or any(hmac.compare_digest(token.encode(), given) for token in tokens)
 
     def _remember(self, frame: Frame) -> None:
         """For the replies to lines that have no envelope. Its name is dropped where there is no room for it."""
-        before = 0 if self._last.job is NOBODY else size(self._last.job)
+        before = self._held_name
         held = self._rehold(before, size(frame.job))
         if not held:
             self._let_go(before)
@@ -397,6 +405,7 @@ class Conversation:
             self._account_token(0)
             self._yield(turn, reply.YIELDED, frame, job, bytes_in=upload.bytes_in)
             return
+        assert self._running is None, f"{job.name!r} would run beside {self._running!r}"
         self._running = Said(job.name, frame.seq, frame.ttl_ms)
         turn.work = Work(job.name, upload.payload, upload.content_type, job.deadline, place, frame.auth)
 
@@ -411,6 +420,7 @@ class Conversation:
         if job.told:
             job.told = False
             self._gate.waiting -= 1
+            assert self._gate.waiting >= 0, f"it came back twice: {self._gate!r}"
 
     def _drop(self, name: str) -> None:
         """The job's name is free again."""

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import cast
 
@@ -24,6 +25,7 @@ from services.governor.metrics import GovernorMetrics
 from services.governor.protocol import Conversation, Ended, Result, Turn, Work
 from services.runtime.budget import Budget, source_of
 from services.runtime.drain import let_end
+from services.runtime.errors import place_of
 from services.runtime.log import Log
 from services.runtime.ordered import OrderedSet
 
@@ -110,7 +112,7 @@ class _Connection(asyncio.BufferedProtocol):
             return
         self._placed = True
         server.connections.add(self)
-        self._look_for_idleness()
+        self._called(self._look_for_idleness)
 
     def get_buffer(self, sizehint: int) -> bytearray:
         return self._server.read_buffer
@@ -132,12 +134,12 @@ class _Connection(asyncio.BufferedProtocol):
             self._placed = False
             self._server.places.release(self._source, 1)
         self._lost = True
-        self._conversation.lost()
         if self._task is not None:
             self._task.cancel()
         for timer in (self._idle, self._word, self._stalled):
             if timer is not None:
                 timer.cancel()
+        self._conversation.lost()
 
     def pause_writing(self) -> None:
         self._stalled = self._loop.call_later(self._server.patience.write_s, self._give_up)
@@ -150,7 +152,18 @@ class _Connection(asyncio.BufferedProtocol):
         if self._stalled is not None:
             self._stalled.cancel()
             self._stalled = None
+        self._called(self._go_on)
+
+    def _go_on(self) -> None:
         self._carry_out(self._conversation.go_on(self._loop.time()))
+
+    def _called(self, step: Callable[[], None]) -> None:
+        """A step that the loop takes by itself. One that fails ends the connection: nobody would look at it again."""
+        try:
+            step()
+        except BaseException:
+            self.abort()
+            raise
 
     def _hold_unread(self) -> None:
         """Replies that wait here are held memory; where there is no room for them, the connection ends."""
@@ -160,7 +173,7 @@ class _Connection(asyncio.BufferedProtocol):
     def _look_on(self) -> None:
         """At the lines that were left when the replies of one turn became many."""
         if self._stalled is None and not self._lost and self._transport is not None:
-            self._carry_out(self._conversation.go_on(self._loop.time()))
+            self._go_on()
 
     def drain(self) -> None:
         """Leave, unless a job runs."""
@@ -181,7 +194,7 @@ class _Connection(asyncio.BufferedProtocol):
         if turn.out:
             self._write(bytes(turn.out))
         if turn.more:
-            self._loop.call_soon(self._look_on)
+            self._loop.call_soon(self._called, self._look_on)
         if turn.work is not None:
             self._begin(turn.work)
         if turn.close:
@@ -209,12 +222,21 @@ class _Connection(asyncio.BufferedProtocol):
             transport.pause_reading()
 
     def _begin(self, work: Work) -> None:
+        assert self._task is None, f"a second job on one connection: {work.job!r}, {self._server.gate!r}"
         task = self._task = self._loop.create_task(self._run(work), name="governor-job")
         self._server.tasks.add(task)
-        task.add_done_callback(self._server.tasks.discard)
+        task.add_done_callback(self._job_ended)
         self._words = 0
         self._word_in_s = ASK_AGAIN_S if self._ended else self._server.patience.word_every_s
-        self._word = self._loop.call_later(self._word_in_s, self._say_a_word)
+        self._word = self._loop.call_later(self._word_in_s, self._called, self._say_a_word)
+
+    def _job_ended(self, task: asyncio.Task[None]) -> None:
+        """One whose end could not be told is a fault of ours; its client is not left to wait for it."""
+        self._server.tasks.discard(task)
+        error = None if task.cancelled() else task.exception()
+        if error is not None:
+            self._server.log.error("a job's end could not be told", traceback=place_of(error))
+            self.abort()
 
     async def _run(self, work: Work) -> None:
         """The place is given back when the backend is through, and before the reply is written."""
@@ -251,11 +273,11 @@ class _Connection(asyncio.BufferedProtocol):
         if self._word is not None:
             self._word.cancel()
         every_s = self._server.patience.word_every_s
-        self._word = self._loop.call_later(min(self._word_in_s, every_s), self._say_a_word)
+        self._word = self._loop.call_later(min(self._word_in_s, every_s), self._called, self._say_a_word)
         self._word_in_s = min(2 * self._word_in_s, every_s)
 
     def _look_for_idleness(self) -> None:
         now = self._loop.time()
         self._carry_out(self._conversation.idled(now))
         due = max(self._conversation.idle_at, now + 1.0) if self._conversation.running else self._conversation.idle_at
-        self._idle = self._loop.call_at(max(due, now + 0.001), self._look_for_idleness)
+        self._idle = self._loop.call_at(max(due, now + 0.001), self._called, self._look_for_idleness)

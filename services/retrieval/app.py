@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 from pathlib import Path
 from random import Random
+from typing import Any, Protocol
 
 from services.core.breaker import Breaker
 from services.retrieval.api import Api
@@ -40,17 +41,25 @@ SEMANTIC_ENTRIES = 1000  # of a tenant: a look-up compares with all of them
 WRITERS = 2  # connections of the documents API: as many as it writes at once
 
 
+class Connects(Protocol):
+    """What makes a connection to PostgreSQL, as `database.connect` does, and raises what that raises."""
+
+    async def __call__(self, url: str, *, timeout_s: float, application: str) -> Any: ...
+
+
 def build(
     settings: RetrievalSettings,
     model: Path,
     *,
     embeds: Model | None = None,
+    connect: Connects = connect,
     rng: Random | None = None,
     log: Log | None = None,
 ) -> Process:
-    """The service over the model in that folder, ready to be run; `embeds` computes instead of a process of its own.
+    """The service over the model in that folder, ready to be run.
 
-    `rng`: all its chance; by default a generator that the operating system seeds, and ids that the latter makes itself.
+    `embeds` computes instead of a process of its own; `connect` makes the connections to PostgreSQL. `rng`: all its
+    chance; by default a generator that the operating system seeds, and ids that the latter makes itself.
     """
     log, chance = log or Log(NAME, settings.log_level), Random() if rng is None else rng
     drain = Drain()
@@ -62,7 +71,7 @@ def build(
     suspicions: list[str] = []
 
     async def warmed() -> Session:
-        session = await _session(settings, "weir-retrieval")
+        session = await _session(settings, "weir-retrieval", connect)
         try:
             if not suspicions:
                 suspicions.append(", ".join(await powers(session.connection)))
@@ -97,7 +106,7 @@ def build(
     )
     warming = Warming(embedder, store, sessions=settings.postgres_pool_size)
     api = Api(retrieval, embedder, store, cache, warming)
-    library = Library(writers(settings, may_connect=lambda: pool.open >= settings.postgres_pool_size))
+    library = Library(writers(settings, may_connect=lambda: pool.open >= settings.postgres_pool_size, connect=connect))
     documents = DocumentsApi(library, embedder, model, document_bounds(settings), learn=store.learn)
     service = Service(NAME, {**api.routes(), **documents.routes()}, ready=api.ready, log=log, drain=drain, rng=rng)
 
@@ -153,17 +162,19 @@ def connection_pool(
     )
 
 
-def writers(settings: RetrievalSettings, *, may_connect: Callable[[], bool]) -> Occasional[Session]:
+def writers(
+    settings: RetrievalSettings, *, may_connect: Callable[[], bool], connect: Connects = connect
+) -> Occasional[Session]:
     """The sessions of the documents API, which stand only while they are wanted."""
     return Occasional(
-        partial(_session, settings, "weir-documents"),
+        partial(_session, settings, "weir-documents", connect),
         size=WRITERS,
         max_waiting=WRITERS * WAITING_PER_CONNECTION,
         may_connect=may_connect,
     )
 
 
-async def _session(settings: RetrievalSettings, application: str) -> Session:
+async def _session(settings: RetrievalSettings, application: str, connect: Connects) -> Session:
     timeout_s = settings.postgres_connect_timeout_s
     connection = await connect(settings.database_url, timeout_s=timeout_s, application=application)
     return Session(connection, pooled=True)

@@ -117,6 +117,7 @@ class LinedEmbedder:
         await self._model.embed([WARM_UP])
         self._pace.passed(tokens_of(WARM_UP), min([await self._measured(WARM_UP) for _ in range(WARM_PASSES)]))
         self._pump = asyncio.get_running_loop().create_task(self._run(), name="embedder")
+        self._pump.add_done_callback(self._stopped)
         self.warm = True
 
     async def _measured(self, text: str) -> float:
@@ -168,6 +169,15 @@ class LinedEmbedder:
                 await self._pass(jobs)
             else:
                 self._arrived.clear()
+
+    def _stopped(self, pump: asyncio.Task[None]) -> None:
+        """The line ended. By `stop` is as it should be; by a fault, nobody may be left waiting for it."""
+        if pump.cancelled():
+            return
+        self.warm = False
+        _fail([*self._passing, *self._queries, *self._bulk], EmbedderFailed("the embedder's line has stopped"))
+        said = {"message": "the embedder's line has stopped", "exception": pump.exception(), "task": pump}
+        asyncio.get_running_loop().call_exception_handler(said)
 
     async def _pass(self, jobs: list[_Job]) -> None:
         loop = asyncio.get_running_loop()

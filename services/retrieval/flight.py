@@ -109,6 +109,7 @@ class Flights(Generic[T]):
         if self.shared < self._most_shared:
             self._flights.setdefault(key, []).append(flight)
             self.shared += 1
+            assert self.shared <= len(self._tasks), f"{self.shared} pieces of work can be joined, {self.running} run"
         task.add_done_callback(lambda _: self._land(key, flight))
         return flight
 
@@ -132,6 +133,7 @@ class Flights(Generic[T]):
         if flight in open_flights:
             open_flights.remove(flight)
             self.shared -= 1
+            assert self.shared >= 0, f"{self.shared} pieces of work can be joined, {self.running} run"
         if not open_flights:
             self._flights.pop(key, None)
 

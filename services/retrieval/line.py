@@ -122,7 +122,10 @@ def plan(jobs: Sequence[J], *, free_at: float, is_idle: bool, most: int, duratio
     by_deadline = sorted(hopeful, key=lambda job: job.due)
     order = by_deadline if _all_fit(by_deadline, free_at, most, duration_s) else hopeful[::-1]
     joined = _first_pass(order, free_at, most, duration_s)
-    return Plan(joined, [job for job in hopeful if job not in joined], late)
+    later = [job for job in hopeful if job not in joined]
+    planned = len(joined) + len(later) + len(late)
+    assert planned == len(jobs), f"{planned} of {len(jobs)} texts are planned: {len(joined)}, {len(later)}, {len(late)}"
+    return Plan(joined, later, late)
 
 
 def _all_fit(by_deadline: Sequence[J], free_at: float, most: int, duration_s: Callable[[int], float]) -> bool:

@@ -69,6 +69,7 @@ class Occasional(Generic[C]):
         except BaseException:
             self._places.release()
             raise
+        assert connection not in self._lent, f"a connection was lent twice: {self!r}"
         self._lent.add(connection)
         return connection
 

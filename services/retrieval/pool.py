@@ -25,6 +25,7 @@ from collections.abc import Awaitable, Callable
 from typing import Generic, Protocol, TypeVar
 
 from services.retrieval.deadline import by
+from services.runtime.errors import place_of
 from services.runtime.log import Log
 from services.runtime.ordered import OrderedSet
 
@@ -71,7 +72,7 @@ class Pool(Generic[C]):
         self._log = log
         self._chance = chance
         self._open: OrderedSet[C] = OrderedSet()
-        self._idle: deque[C] = deque()
+        self._idle: dict[C, None] = {}  # the last one to come back is the last
         self._waiting: deque[tuple[asyncio.Future[C], float]] = deque()  # and when it has to begin
         self._settling: OrderedSet[asyncio.Task[None]] = OrderedSet()
         self._wanted = asyncio.Event()
@@ -115,7 +116,7 @@ class Pool(Generic[C]):
         Raises `Down` at once, and `Busy` at once where the line is too long, or else by the time to begin.
         """
         while self._idle:
-            connection = self._idle.pop()
+            connection, _ = self._idle.popitem()
             if not connection.is_closed():
                 return connection
             self._forget(connection)
@@ -164,7 +165,8 @@ class Pool(Generic[C]):
             self._settling.add(task)
             task.add_done_callback(self._settling.discard)
         else:
-            self._idle.append(connection)
+            assert connection not in self._idle, f"a connection was given back twice: {self!r}"
+            self._idle[connection] = None
 
     async def _settle(self, connection: C) -> None:
         try:
@@ -189,8 +191,7 @@ class Pool(Generic[C]):
         if connection not in self._open:
             return
         self._open.discard(connection)
-        if connection in self._idle:
-            self._idle.remove(connection)
+        self._idle.pop(connection, None)
         self._wanted.set()
         if not self._open:
             self._fail_waiting()
@@ -209,7 +210,11 @@ class Pool(Generic[C]):
                 self._wanted.clear()
                 continue
             await asyncio.sleep(self._pause_s())
-            await self._add_one()
+            try:
+                await self._add_one()
+            except Exception as error:  # a fault of ours: the next attempt must come all the same
+                self._failures += 1
+                self._log.error("a new connection could not be lent", traceback=place_of(error))
 
     def _pause_s(self) -> float:
         if self._failures == 0:
@@ -226,11 +231,15 @@ class Pool(Generic[C]):
                 self._note(up=False, fault=describe(error))
             return
         self._open.add(connection)
+        assert len(self._open) <= self._size, f"one connection too many: {self!r}"
         connection.on_lost(lambda: self._forget(connection))
         self._note(up=True)
         self._failures, failures = 0, self._failures
         self.give_back(connection)
         self._failures = failures  # only an answered query proves the server well
+
+    def __repr__(self) -> str:
+        return f"<Pool {self.lent} lent of {self.open}, at most {self._size}, {len(self._waiting)} wait>"
 
     def _note(self, *, up: bool, fault: str | None = None) -> None:
         self.fault = fault

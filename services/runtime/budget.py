@@ -41,9 +41,11 @@ class Budget:
     def release(self, source: bytes | None, amount: int) -> None:
         """Give back what this source took."""
         self.taken -= amount
+        assert self.taken >= 0, f"{amount} were given back twice: {self!r}"
         if source is not None:
-            self._by_source[source] -= amount
-            if not self._by_source[source]:
+            held = self._by_source[source] = self._by_source[source] - amount
+            assert held >= 0, f"one source gave back {amount} that another took: {self!r}"
+            if not held:
                 del self._by_source[source]
 
     def held_by(self, source: bytes) -> int:

@@ -176,6 +176,14 @@ class Connection(asyncio.Protocol):
         arriving = self._inbound.part or "nothing"
         return f"<Connection {state}, answering {self._answering}, {len(self._inbound.line)} behind, {arriving} comes>"
 
+    def _called(self, step: Callable[[], None]) -> None:
+        """A step that the loop takes by itself. One that fails ends the connection: nobody would look at it again."""
+        try:
+            step()
+        except BaseException:
+            self._transport.abort()
+            raise
+
     # The connection itself
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # TCP is both ways
@@ -184,7 +192,11 @@ class Connection(asyncio.Protocol):
         shared = self._shared
         self._source = source_of(transport.get_extra_info("peername"))
         self._resting_since = self._loop.time()
-        bound = shared.place(self, self._source, self._resting_since)
+        try:
+            bound = shared.place(self, self._source, self._resting_since)
+        except BaseException:
+            transport.abort()
+            raise
         if bound is not None:
             self._turn_away(bound)
             return
@@ -192,7 +204,7 @@ class Connection(asyncio.Protocol):
         if shared.closed:
             self.close()
             return
-        self._part_timer = self._loop.call_later(shared.limits.headers_s, self._too_slow)
+        self._part_timer = self._loop.call_later(shared.limits.headers_s, self._called, self._too_slow)
 
     def _turn_away(self, bound: str) -> None:
         """One connection too many: say so and close, with no time to linger; drop it where many are being told."""
@@ -386,7 +398,7 @@ class Connection(asyncio.Protocol):
             self._start(line.popleft())
         else:
             self._turning = False
-            self._loop.call_soon(self._turn)
+            self._loop.call_soon(self._called, self._turn)
             return
         self._turning = False
         if (line or self._held) and not self._over:
@@ -399,6 +411,7 @@ class Connection(asyncio.Protocol):
 
         What it waits for is not looked at: one that waits before `become_task` fails in its task, and is answered 500.
         """
+        assert self._answering is None, f"{exchange!r} would be answered out of turn: {self!r}"
         self._answering = exchange
         refusal, app = exchange.refusal, self._shared.app
         handler: Coroutine[Any, Any, None] = (
@@ -418,7 +431,7 @@ class Connection(asyncio.Protocol):
             return
         if self._unparsed:
             self._parse()
-            self._loop.call_soon(self._turn)
+            self._loop.call_soon(self._called, self._turn)
             return
         self._behind_bytes = 0
         if not self._reading:
@@ -436,7 +449,7 @@ class Connection(asyncio.Protocol):
             limits = self._shared.limits
             self._timed = (part, self._inbound.completed)
             self._part_timer = self._loop.call_later(
-                limits.headers_s if part is HEAD else limits.body_s, self._too_slow
+                limits.headers_s if part is HEAD else limits.body_s, self._called, self._too_slow
             )
 
     def _too_slow(self) -> None:
@@ -457,7 +470,7 @@ class Connection(asyncio.Protocol):
         if self._answering is not None or self._inbound.part or self._inbound.line:
             left = max(left, 1.0)
         if left > 0:
-            self._rest_timer = self._loop.call_later(left, self._rested)
+            self._rest_timer = self._loop.call_later(left, self._called, self._rested)
         else:
             self.close()
 
@@ -483,9 +496,9 @@ class Connection(asyncio.Protocol):
         self._resting_since = self._loop.time()
         self._shared.connections.move_to_end(self)
         if self._rest_timer is None:
-            self._rest_timer = self._loop.call_later(self._shared.idle_timeout_s, self._rested)
+            self._rest_timer = self._loop.call_later(self._shared.idle_timeout_s, self._called, self._rested)
         if not self._turning and (self._behind_bytes or self._unparsed or self._inbound.part or self._refusal):
-            self._loop.call_soon(self._turn)
+            self._loop.call_soon(self._called, self._turn)
 
     def ended(self, exchange: Exchange) -> None:
         if exchange.task is not None:

@@ -30,6 +30,11 @@ DEFAULT_RETRY_HINT_MS = 500
 MIN_RETRY_HINT_MS = 50
 MAX_RETRY_HINT_MS = 30_000
 
+OURS = "/services/"
+"""In the path of every file of ours."""
+MOST_TOLD = 500
+"""Characters of an assertion's text."""
+
 
 @dataclass(frozen=True, slots=True)
 class Answer:
@@ -189,10 +194,14 @@ def problem(error: WeirError) -> tuple[int, Headers, bytes]:
     return error.status, headers, _encoder.encode(body)
 
 
-def place_of(error: Exception) -> str:
-    """Where it failed, without the values: an exception's text may quote a prompt."""
+def place_of(error: BaseException) -> str:
+    """Where it failed, without the values: an exception's text may quote a prompt.
+
+    An assertion of ours names counts and ids and nothing that was said, so its text is told as well.
+    """
     frames = traceback.extract_tb(error.__traceback__)[-6:]
     places = " < ".join(
         f"{frame.name} ({frame.filename.rpartition('/')[2]}:{frame.lineno})" for frame in reversed(frames)
     )
-    return f"{type(error).__name__} in {places}"
+    ours = isinstance(error, AssertionError) and frames and OURS in frames[-1].filename
+    return f"{type(error).__name__} in {places}{f': {error}'[:MOST_TOLD] if ours else ''}"

@@ -12,7 +12,9 @@ from http import HTTPStatus
 
 Headers = Collection[tuple[bytes, bytes]]
 
-_PHRASES = {status.value: status.phrase for status in HTTPStatus}
+# RFC 9110 section 15. Python has these phrases from 3.13 on: what goes over the wire must not depend on its version.
+_RENAMED = {413: "Content Too Large", 414: "URI Too Long", 416: "Range Not Satisfiable", 422: "Unprocessable Content"}
+_PHRASES = {status.value: status.phrase for status in HTTPStatus} | _RENAMED
 STATUS_LINES = {
     status: f"HTTP/1.1 {status} {_PHRASES.get(status, '')}\r\n".encode("ascii") for status in range(200, 600)
 }

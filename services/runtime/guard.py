@@ -156,7 +156,9 @@ class Inbound:
         except httptools.HttpParserUpgrade:
             self.line[-1].keep_alive = False  # declined, as RFC 9110 section 7.8 allows: HTTP/1.1, then closed
             return len(data)
-        except httptools.HttpParserError:
+        except httptools.HttpParserError as error:
+            if isinstance(error.__context__, AssertionError):
+                raise error.__context__ from None  # ours, in a callback: no fault of the client's
             raise self._refusal or BadInput("this is not a valid HTTP/1.1 request") from None
         if self.part:
             self._bound()

@@ -236,6 +236,7 @@ class Exchange:
 
     def _end(self) -> None:
         if not self.gone:
+            assert not self.complete, f"{self!r} has a second end"
             self.complete = True
             self._wire.answered(self)
 

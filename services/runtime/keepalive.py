@@ -102,6 +102,8 @@ class _Connection(asyncio.Protocol):
             self.parser.feed_data(data)
         except httptools.HttpParserCallbackError as error:
             told = error.__context__
+            if isinstance(told, AssertionError):
+                raise told from None  # ours, in a callback: no fault of the server's
             self.fail(told if isinstance(told, UpstreamError) else UpstreamError(f"the answer is refused: {told}"))
         except (httptools.HttpParserUpgrade, httptools.HttpParserError) as error:
             self.fail(UpstreamError(f"the answer is not valid HTTP/1.1: {error}"))
@@ -184,6 +186,7 @@ class _Connection(asyncio.Protocol):
         timer.cancel()
         self.lingering = None
         self.pool.lingering -= 1
+        assert self.pool.lingering >= 0, f"it has lingered already: {self.pool!r}"
         self.pool._park(self)
 
     # What the outbox writes to
@@ -225,6 +228,7 @@ class _Connection(asyncio.Protocol):
 
     async def exchange(self, request: bytes) -> None:
         """Send a request and wait for the head of its answer."""
+        assert not self.busy, f"a connection that is in use was lent again: {self.pool!r}"
         self._clear()
         self.busy = True
         self.uses += 1
@@ -443,6 +447,7 @@ class Pool:
 
     def _release(self, connection: _Connection) -> None:
         self.in_use -= 1
+        assert self.in_use >= 0, f"more was given back than taken: {self!r}"
         self._park(connection)
 
     def _let_linger(self, connection: _Connection, seconds: float) -> None:
@@ -454,6 +459,7 @@ class Pool:
         connection.lingering = connection.loop.call_later(seconds, connection.abort)
 
     def _park(self, connection: _Connection) -> None:
+        assert connection.busy, f"a connection was given back twice: {self!r}"
         self._working.pop(connection, None)
         connection.busy = False
         reusable = connection.complete and connection.keep_alive and connection.error is None

@@ -22,7 +22,7 @@ from services.contracts.generate import GenerateRequest
 from services.core.batcher import BatchFormer, Fire, Waiting
 from services.core.outcome import Outcome
 from services.core.ticket import Ticket
-from services.runtime.errors import BadInput, Refused, WeirError
+from services.runtime.errors import BadInput, Refused, WeirError, place_of
 from services.runtime.log import Log
 from services.worker.engine import FinishReason, Sequence, Step
 from services.worker.host import EngineDied, Host
@@ -130,8 +130,9 @@ class EngineLoop:
         )
         self._jobs[job.id] = job
         timer = asyncio.get_running_loop().call_at(deadline, self._deadline_passed, job)
-        self._former.offer(self._waiting(job), self.running)
         job.ticket.hold(partial(self._forget, job, timer))
+        taken = self._former.offer(self._waiting(job), self.running)
+        assert taken, f"there was a place for {job.id}, and is none: {self!r}"
         self._woken.set()
         return job
 
@@ -172,13 +173,10 @@ class EngineLoop:
         if self._former.full(self.running + self._preparing):
             wait_ms = self.predicted_wait_s() * 1000
             raise Refused(
-                Outcome.YIELD,
-                f"all {self._former.slots} slots are taken and {self.waiting} requests wait",
-                reason="worker_queue_full",
-                predicted_wait_ms=wait_ms,
+                Outcome.YIELD, f"all {self._former.slots} slots are taken and {self.waiting} requests wait",
+                reason="worker_queue_full", predicted_wait_ms=wait_ms, queue_depth=self.waiting,
                 retry_hint_ms=wait_ms * (1 + self._chance.uniform(0, HINT_JITTER)),
-                queue_depth=self.waiting,
-            )
+            )  # fmt: skip
 
     def check_engine(self) -> None:
         """Raises Refused while there is no engine: it is loading, being replaced, or its loop has stopped."""
@@ -224,6 +222,7 @@ class EngineLoop:
             self._running[job.sequence] = job
             self._reserved_tokens += job.sequence.reserved_tokens
             job.ticket.hold(partial(self._leave_slot, job.sequence))
+            assert self.running <= self._former.slots, f"{job.id} has no slot: {self!r}"
             self._metrics.queue_delay_seconds.observe(now - job.arrived_at)
             self._metrics.prompt_tokens.inc(job.sequence.prompt_tokens)
         for job in jobs:
@@ -238,8 +237,9 @@ class EngineLoop:
 
     def _leave_slot(self, sequence: Sequence) -> None:
         del self._running[sequence]
-        self._reserved_tokens -= sequence.reserved_tokens
+        left = self._reserved_tokens = self._reserved_tokens - sequence.reserved_tokens
         self.host.drop(sequence)
+        assert left > 0 if self._running else left == 0, f"{left} tokens are reserved after {sequence.id}: {self!r}"
 
     async def _step(self) -> None:
         """One step for all. While it is computed requests come and go; its results find those that are still here."""
@@ -307,7 +307,7 @@ class EngineLoop:
 
     def _engine_failed(self, doing: str, error: Exception, jobs: list[Job]) -> None:
         """The engine's fault ends those it concerns, and nobody else."""
-        self._log.error("the engine failed", doing=doing, error=type(error).__name__, requests=len(jobs))
+        self._log.error("the engine failed", doing=doing, requests=len(jobs), traceback=place_of(error))
         for job in jobs:
             self._drop(job, Outcome.INTERNAL, f"the engine failed to {doing}; the worker's log says why")
 
@@ -390,7 +390,7 @@ class EngineLoop:
         if task.cancelled():
             return
         error = task.exception()
-        self._log.error("the engine loop stopped", error=type(error).__name__)
+        self._log.error("the engine loop stopped", traceback="" if error is None else place_of(error))
         for job in list(self._jobs.values()):
             self._drop(job, Outcome.INTERNAL, "the worker's engine loop stopped; its log says why")
 

@@ -120,7 +120,8 @@ class Roster:
         return step
 
     def _leave(self, sequence: Sequence) -> int:
-        self._reserved_tokens -= sequence.reserved_tokens
+        left = self._reserved_tokens = self._reserved_tokens - sequence.reserved_tokens
+        assert left >= 0, f"{left} tokens are left, {sequence.reserved_tokens} were of {sequence.id}: {self!r}"
         return self._running.pop(sequence)
 
     def __repr__(self) -> str:

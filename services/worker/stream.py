@@ -49,6 +49,7 @@ class Stream:
 
     def put(self, text: str) -> bool:
         """Add a token's text; False when the reader is a whole buffer behind."""
+        assert self.ending is None, f"{len(text)} characters after the end: {self!r}"
         if len(self._texts) >= self._capacity_tokens:
             return False
         self._texts.append(text)
@@ -58,6 +59,7 @@ class Stream:
 
     def end(self, ending: Done | Dropped) -> None:
         """Nothing follows. What was put before is still taken first."""
+        assert self.ending is None, f"a second end, {type(ending).__name__}: {self!r}"
         self.ending = ending
         self._wake()
 

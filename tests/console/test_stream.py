@@ -15,7 +15,7 @@ from services.runtime.serve import Process
 from tests import steady_time
 from tests.runtime.rig import serving, tight, until
 
-pytestmark = pytest.mark.stack
+pytestmark = pytest.mark.sockets
 
 LARGE = b"x" * 50_000
 ASK = b"GET /console/events HTTP/1.1\r\nhost: localhost\r\n\r\n"

@@ -65,6 +65,19 @@ class Line:
         return [request for request in started if request is not None]
 
 
+@pytest.mark.parametrize("in_order", [False, True])
+@pytest.mark.parametrize("measured", [False, True])
+def test_sums_that_have_drifted_below_zero_are_no_wait_below_zero(in_order: bool, measured: bool) -> None:
+    """One that is due before its own line, while a slot is free that could not be used in this step."""
+    line = Line(slots=4)
+    line.wait("a", 10.0)
+    line.estimator.busy = 3
+    if in_order:
+        line.drr.take_turns(0.0, False)
+    line.pool.work = line.pool.round_work = -1e-12
+    assert line.look("a", deadline=1.0, measured_rounds=measured).wait_s == 0.0
+
+
 def test_while_a_slot_is_free_and_nobody_stands_in_line_there_is_no_wait() -> None:
     line = Line(slots=4)
     line.estimator.stop(0.0)

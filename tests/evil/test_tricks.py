@@ -18,7 +18,7 @@ from loadtests.evil.tricks import ROWS
 from loadtests.nonces.judge import Verdict
 from tests.evil.stand import HONEST, PLENTY_MS, SOON_MS, pair, run
 
-pytestmark = pytest.mark.stack
+pytestmark = pytest.mark.sockets
 CHAT, ASK = "/v1/chat/completions", "/ask"
 
 

@@ -85,6 +85,7 @@ def test_what_was_cut_and_that_nothing_was_found_is_said() -> None:
     assert "degraded, without retrieval" in out.getvalue()
 
 
+@pytest.mark.sockets
 def test_no_router_there_is_one_sentence() -> None:
     console, _ = page()
     with pytest.raises(LabError, match="weir up"):

@@ -167,6 +167,7 @@ def test_old_or_absent_pgvector_is_told() -> None:
     assert checks.pgvector({"default_version": "0.8.5", "installed_version": "0.8.5"}).level is Level.OK
 
 
+@pytest.mark.sockets
 def test_stores_that_are_not_there_are_findings_and_not_tracebacks() -> None:
     port = free_port()
     (database,) = asyncio.run(checks.database(f"postgresql://weir:x@127.0.0.1:{port}/weir"))

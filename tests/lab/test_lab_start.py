@@ -39,6 +39,7 @@ def settings(tmp_path: Path, **chosen: Any) -> LabSettings:
     return LabSettings(_env_file=None, **values)  # type: ignore[call-arg]  # pydantic-settings' own argument
 
 
+@pytest.mark.sockets
 def test_all_taken_ports_are_named_at_once_with_their_holder_and_a_way_out(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as first, socket.create_server(("127.0.0.1", 0)) as second:
         taken = first.getsockname()[1], second.getsockname()[1]
@@ -52,6 +53,7 @@ def test_all_taken_ports_are_named_at_once_with_their_holder_and_a_way_out(tmp_p
     assert f"EMBEDDED_POSTGRES_PORT={taken[0] + 100}" in caught.value.message
 
 
+@pytest.mark.sockets
 def test_two_parts_on_one_port_are_refused_before_anything_starts(tmp_path: Path) -> None:
     chosen = settings(tmp_path, router_port=8010, worker_port=8009, workers_count=2)
     with pytest.raises(LabError, match="share a port") as caught:
@@ -59,6 +61,7 @@ def test_two_parts_on_one_port_are_refused_before_anything_starts(tmp_path: Path
     assert any("router (ROUTER_PORT)" in note and "worker-1 (WORKER_PORT)" in note for note in caught.value.notes)
 
 
+@pytest.mark.sockets
 def test_a_store_or_worker_of_ones_own_is_used_and_none_is_started(tmp_path: Path) -> None:
     chosen = settings(tmp_path, postgres_url="postgresql://db/x", redis_url="redis://r", workers="http://gpu:1")
     assert {port.name for port in parts.ports(chosen)} == {
@@ -75,6 +78,7 @@ def test_a_store_or_worker_of_ones_own_is_used_and_none_is_started(tmp_path: Pat
     assert "WORKERS" not in parts.router(chosen).env
 
 
+@pytest.mark.sockets
 def test_each_part_learns_its_port_its_metrics_port_and_its_peers_from_its_environment(tmp_path: Path) -> None:
     chosen = settings(tmp_path, worker_port=8110, workers_count=2, retrieval_port=8101)
     assert [part.env for part in parts.workers(chosen)] == [
@@ -86,6 +90,7 @@ def test_each_part_learns_its_port_its_metrics_port_and_its_peers_from_its_envir
     assert router["RETRIEVAL_URL"] == "http://127.0.0.1:8101"
 
 
+@pytest.mark.sockets
 def test_the_governor_stands_before_this_router_until_somebody_says_otherwise(tmp_path: Path) -> None:
     chosen = settings(tmp_path, governor_port=7877)
     part = parts.governor(chosen, "http://127.0.0.1:8100")
@@ -102,6 +107,7 @@ def test_the_governor_stands_before_this_router_until_somebody_says_otherwise(tm
     assert part.ready_url.startswith("http://127.0.0.1:")
 
 
+@pytest.mark.sockets
 def test_the_storm_bench_is_told_of_this_stack_and_is_not_there_with_tenants(tmp_path: Path) -> None:
     chosen = settings(tmp_path, router_port=8100, worker_port=8110, workers_count=2, storm_port=8190)
     part = parts.storm(chosen, "redis://:secret@127.0.0.1:8379/0")
@@ -121,10 +127,12 @@ def test_the_storm_bench_is_told_of_this_stack_and_is_not_there_with_tenants(tmp
     assert "storm" not in {port.name for port in parts.ports(with_tenants)}
 
 
+@pytest.mark.sockets
 def test_a_worker_with_a_real_model_is_not_slowed(tmp_path: Path) -> None:
     assert parts.storm(settings(tmp_path, engine="torch"), "").env["STORM_FAULT_URLS"] == "none"
 
 
+@pytest.mark.sockets
 def test_the_way_out_moves_the_governor_whichever_of_its_ports_is_taken(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1] - GOVERNOR_METRICS_OFFSET
@@ -172,6 +180,7 @@ def test_on_a_terminal_the_table_fills_in() -> None:
     assert "3/12" in text
 
 
+@pytest.mark.sockets
 def test_the_welcome_names_every_address_and_commands_that_can_be_copied(tmp_path: Path) -> None:
     out = io.StringIO()
     Console(file=out, width=120).print(

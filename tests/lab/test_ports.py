@@ -13,11 +13,13 @@ from services.lab.ports import LENT, free_port, is_free
 LOOPBACK = "127.0.0.1"
 
 
+@pytest.mark.sockets
 def test_a_free_port_is_below_those_that_kernels_take_for_outgoing_connections() -> None:
     assert {free_port() for _ in range(50)} <= set(LENT)
     assert LENT.stop <= 32_768
 
 
+@pytest.mark.sockets
 def test_what_somebody_listens_on_is_not_free(monkeypatch: pytest.MonkeyPatch) -> None:
     held = free_port()
     monkeypatch.setattr(ports, "LENT", range(held, held + 1))

@@ -11,6 +11,8 @@ import pytest
 
 from loadtests import faults
 
+pytestmark = pytest.mark.sockets
+
 WITHIN_S = 20.0
 
 
@@ -48,7 +50,6 @@ def worker() -> Iterator[Worker]:
     made.server_close()
 
 
-@pytest.mark.sockets
 def test_a_fault_goes_over_the_wire_with_the_time_that_it_lasts(worker: Worker) -> None:
     faults.check(worker.url, WITHIN_S)
     faults.put(worker.url, 8.0, 3.0, WITHIN_S)
@@ -57,14 +58,12 @@ def test_a_fault_goes_over_the_wire_with_the_time_that_it_lasts(worker: Worker) 
     assert worker.asked == [("GET", "/faults", None), ("PUT", "/faults", put), ("DELETE", "/faults", None)]
 
 
-@pytest.mark.sockets
 def test_a_worker_that_refuses_is_an_error_with_a_reason(worker: Worker) -> None:
     worker.status = 404
     with pytest.raises(faults.NoFault, match=f"{worker.url}/faults answers with status 404: is it a simulated worker"):
         faults.put(worker.url, 8.0, 3.0, WITHIN_S)
 
 
-@pytest.mark.sockets
 def test_who_is_not_there_is_an_error_of_the_network_too() -> None:
     with pytest.raises(OSError, match="does not answer"):
         faults.put("http://127.0.0.1:1", 8.0, 3.0, WITHIN_S)

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import os
-import sys
 import time
-from pathlib import Path
 
 import pytest
 
@@ -46,25 +43,6 @@ def test_a_loop_that_was_away_is_noticed() -> None:
         return still.between(begin, time.perf_counter())
 
     assert asyncio.run(main()) > 0.2
-
-
-@pytest.mark.skipif(not Path("/proc/self/schedstat").exists(), reason="this kernel does not count who waits")
-def test_a_process_that_shares_its_processor_is_seen_to_wait(tmp_path: Path) -> None:
-    """Two that want the same core all the time: each waits about half of it."""
-    core = min(os.sched_getaffinity(0))
-    pids = [os.spawnv(os.P_NOWAIT, sys.executable, [sys.executable, "-c", _BUSY.format(core=core)]) for _ in range(2)]
-    try:
-        deadline = time.monotonic() + 20
-        while min(map(waited_for_a_processor_s, pids)) < 0.1:
-            assert time.monotonic() < deadline, "neither was seen to wait"
-            time.sleep(0.05)
-    finally:
-        for pid in pids:
-            os.kill(pid, 9)
-            os.waitpid(pid, 0)
-
-
-_BUSY = "import os\nos.sched_setaffinity(0, {{{core}}})\nwhile True: pass"
 
 
 def test_who_is_gone_waits_for_nothing() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -12,12 +12,10 @@ import numpy as np
 import pytest
 
 from services.retrieval import documentsapi
-from services.retrieval.database import connect
 from services.retrieval.documentsapi import SLOW_FOR_S, SLOW_S, Bounds, DocumentsApi
 from services.retrieval.preparing import Prepared
-from services.retrieval.writing import Corpus, Quota, QuotaExceeded, Used
+from services.retrieval.writing import Quota, Used
 from services.runtime.errors import BadInput, Refused
-from tests.retrieval.corpus import as_service
 from tests.virtual_time import run
 
 LIMIT_S = 20.0
@@ -140,78 +138,3 @@ def test_the_routers_word_stands_above_the_usual_quota_and_must_be_a_number(monk
             assert await desk.put("a", 0, x_documents_count=wrong) == 400
 
     run(main())
-
-
-def on_two(url: str, scenario: Callable[[Any, Any], Awaitable[None]]) -> None:
-    """The scenario over two connections of the services' user."""
-    service_url = as_service(url)
-
-    async def main() -> None:
-        both = [await connect(service_url, timeout_s=LIMIT_S, application="test") for _ in range(2)]
-        try:
-            await scenario(*both)
-        finally:
-            for connection in both:
-                await connection.close()
-
-    asyncio.run(main())
-
-
-async def put(connection: Any, tenant: str, doc_id: str, texts: list[str], quota: Quota | None) -> None:
-    await Corpus(connection, tenant).put(
-        doc_id, root="r", title="t", content_hash="h", texts=texts, vectors=np.stack([VECTOR] * len(texts)),
-        model="m", quota=quota,
-    )  # fmt: skip
-
-
-async def kept(connection: Any, tenant: str) -> Used:
-    await connection.execute("SET ROLE weir_writer")
-    async with connection.transaction():
-        await connection.execute("SELECT set_config('weir.tenant', $1, true)", tenant)
-        used = await Corpus(connection, tenant).used()
-    await connection.execute("RESET ROLE")
-    return used
-
-
-@pytest.mark.stack
-def test_a_quota_bounds_documents_and_bytes_and_what_would_pass_it_changes_nothing(postgres_url: str) -> None:
-    async def scenario(connection: Any, _: Any) -> None:
-        quota = Quota(2, 100)
-        await put(connection, "ada", "a", ["x" * 30], quota)
-        await put(connection, "ada", "b", ["x" * 30, "y" * 10], quota)
-        with pytest.raises(QuotaExceeded, match=r"2 documents \(documents.count\)"):
-            await put(connection, "ada", "c", ["x"], quota)
-        with pytest.raises(QuotaExceeded, match=r"100 bytes of text in all \(documents.bytes\)"):
-            await put(connection, "ada", "a", ["\N{EURO SIGN}" * 21], quota)
-        assert await kept(connection, "ada") == Used(2, 70)
-        await put(connection, "ben", "a", ["x" * 100], quota)  # each has its own
-        await put(connection, "ada", "a", ["x" * 60], quota)
-        await Corpus(connection, "ada").remove(["b"])
-        await put(connection, "ada", "c", ["x" * 40], quota)
-        assert await kept(connection, "ada") == Used(2, 100)
-
-    on_two(postgres_url, scenario)
-
-
-@pytest.mark.stack
-def test_a_tenant_above_a_lower_quota_may_still_have_less(postgres_url: str) -> None:
-    async def scenario(connection: Any, _: Any) -> None:
-        for doc_id in ("a", "b", "c"):
-            await put(connection, "ada", doc_id, ["x" * 50], None)
-        await put(connection, "ada", "a", ["x" * 40], Quota(1, 10))
-        with pytest.raises(QuotaExceeded):
-            await put(connection, "ada", "a", ["x" * 41], Quota(1, 10))
-        assert await kept(connection, "ada") == Used(3, 140)
-
-    on_two(postgres_url, scenario)
-
-
-@pytest.mark.stack
-def test_two_writers_at_once_cannot_both_take_the_last_room(postgres_url: str) -> None:
-    async def scenario(one: Any, other: Any) -> None:
-        writes = (put(one, "ada", "a", ["x"], Quota(1, 100)), put(other, "ada", "b", ["x"], Quota(1, 100)))
-        ended = await asyncio.gather(*writes, return_exceptions=True)
-        assert sorted(type(each).__name__ for each in ended) == ["NoneType", "QuotaExceeded"]
-        assert (await kept(one, "ada")).documents == 1
-
-    on_two(postgres_url, scenario)

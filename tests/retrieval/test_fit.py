@@ -64,7 +64,6 @@ def looking(url: str, model: str, scenario: Callable[[Fit, Told, Pool[Session]],
     return [json.dumps(json.loads(line), sort_keys=True) for line in said.splitlines()]
 
 
-@pytest.mark.stack
 @pytest.mark.parametrize("reached_at_start", [True, False])
 def test_chunks_that_this_model_has_not_embedded_are_a_warning_with_what_to_do(
     postgres_url: str, reached_at_start: bool
@@ -84,7 +83,6 @@ def test_chunks_that_this_model_has_not_embedded_are_a_warning_with_what_to_do(
     assert (line["chunks"], line["tenants"], line["mend"]) == (5, 2, "weir ingest --reembed")
 
 
-@pytest.mark.stack
 def test_a_model_that_has_embedded_everything_is_not_worth_a_line(postgres_url: str) -> None:
     async def scenario(fit: Fit, told: Told, pool: Pool[Session]) -> None:
         told.reached = True
@@ -94,7 +92,6 @@ def test_a_model_that_has_embedded_everything_is_not_worth_a_line(postgres_url: 
     assert looking(postgres_url, OLD, scenario) == []
 
 
-@pytest.mark.stack
 def test_how_many_chunks_lack_a_vector_is_counted_again_and_again(
     postgres_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -116,7 +113,6 @@ def test_how_many_chunks_lack_a_vector_is_counted_again_and_again(
     assert (json.loads(said)["event"], json.loads(said)["chunks"]) == (WARNING, 4)
 
 
-@pytest.mark.stack
 @pytest.mark.parametrize("reached_at_start", [True, False])
 def test_vectors_of_another_size_end_the_start_or_are_an_error_as_soon_as_they_are_seen(
     postgres_url: str, reached_at_start: bool

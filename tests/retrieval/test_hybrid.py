@@ -20,8 +20,6 @@ from services.retrieval.store import Found, Store
 from services.retrieval.writing import Corpus
 from tests.retrieval.fakes import Lines
 
-pytestmark = pytest.mark.stack
-
 LIMIT_S = 30.0
 MODEL = "a model"
 NUMBER = 150

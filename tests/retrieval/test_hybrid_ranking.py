@@ -14,8 +14,6 @@ from services.retrieval.database import Session, connect
 from services.retrieval.nearest import DEPTH, EXACT, RRF_K, way
 from services.retrieval.writing import Corpus
 
-pytestmark = pytest.mark.stack
-
 LIMIT_S = 30.0
 MODEL = "a model"
 NUMBER = 60

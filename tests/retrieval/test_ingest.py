@@ -3,11 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import os
-import signal
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -38,7 +34,6 @@ def corpus_version(url: str, tenant: str = "demo") -> int:
     return int(version)
 
 
-@pytest.mark.stack
 def test_a_second_run_embeds_nothing_and_leaves_the_version_alone(postgres_url: str, tmp_path: Path) -> None:
     settings, folder = settings_for(postgres_url), write(tmp_path, guide_md=RIVER, sub__bread_txt=BREAD)
     first = ingested(settings, folder)
@@ -55,7 +50,6 @@ def test_a_second_run_embeds_nothing_and_leaves_the_version_alone(postgres_url: 
     ]
 
 
-@pytest.mark.stack
 def test_what_changed_is_replaced_whole_what_has_gone_is_removed_and_the_version_grows(
     postgres_url: str, tmp_path: Path
 ) -> None:
@@ -71,7 +65,6 @@ def test_what_changed_is_replaced_whole_what_has_gone_is_removed_and_the_version
     assert corpus_version(postgres_url) > before
 
 
-@pytest.mark.stack
 def test_without_prune_what_has_gone_stays(postgres_url: str, tmp_path: Path) -> None:
     settings, folder = settings_for(postgres_url), write(tmp_path, a_md=RIVER, b_md=BREAD)
     ingested(settings, folder)
@@ -79,7 +72,6 @@ def test_without_prune_what_has_gone_stays(postgres_url: str, tmp_path: Path) ->
     assert outcome(ingested(settings, folder, prune=False)) == (0, 0, 1, 0)
 
 
-@pytest.mark.stack
 def test_only_documents_of_the_folder_that_was_named_are_removed(postgres_url: str, tmp_path: Path) -> None:
     settings = settings_for(postgres_url)
     one, two = write(tmp_path / "one", a_md=RIVER), write(tmp_path / "two", b_md=BREAD)
@@ -89,7 +81,6 @@ def test_only_documents_of_the_folder_that_was_named_are_removed(postgres_url: s
     assert query(postgres_url, "SELECT doc_id FROM documents ORDER BY 1") == [("a.md",), ("b.md",)]
 
 
-@pytest.mark.stack
 def test_a_folder_that_is_suddenly_empty_removes_nothing(postgres_url: str, tmp_path: Path) -> None:
     settings, folder = settings_for(postgres_url), write(tmp_path, a_md=RIVER)
     ingested(settings, folder)
@@ -100,7 +91,6 @@ def test_a_folder_that_is_suddenly_empty_removes_nothing(postgres_url: str, tmp_
     assert query(postgres_url, "SELECT count(*) FROM documents") == [(1,)]
 
 
-@pytest.mark.stack
 def test_a_folder_that_has_moved_is_recognised_and_not_embedded_again(postgres_url: str, tmp_path: Path) -> None:
     settings, folder = settings_for(postgres_url), write(tmp_path / "old", a_md=RIVER)
     ingested(settings, folder)
@@ -110,7 +100,6 @@ def test_a_folder_that_has_moved_is_recognised_and_not_embedded_again(postgres_u
     assert query(postgres_url, "SELECT root FROM documents") == [(str(moved),)]
 
 
-@pytest.mark.stack
 def test_bad_files_are_named_skipped_and_do_not_take_the_good_ones_along(postgres_url: str, tmp_path: Path) -> None:
     settings = settings_for(postgres_url, ingest_max_file_bytes=1024)
     folder = write(
@@ -134,7 +123,6 @@ def test_bad_files_are_named_skipped_and_do_not_take_the_good_ones_along(postgre
     }
 
 
-@pytest.mark.stack
 def test_a_document_whose_file_has_become_bad_stays_as_it_was(postgres_url: str, tmp_path: Path) -> None:
     settings, folder = settings_for(postgres_url), write(tmp_path, a_md=RIVER, b_md=BREAD)
     ingested(settings, folder)
@@ -144,7 +132,6 @@ def test_a_document_whose_file_has_become_bad_stays_as_it_was(postgres_url: str,
     assert query(postgres_url, "SELECT count(*) FROM documents") == [(2,)]
 
 
-@pytest.mark.stack
 def test_tenants_have_documents_and_versions_of_their_own(postgres_url: str, tmp_path: Path) -> None:
     settings, folder = settings_for(postgres_url), write(tmp_path, a_md=RIVER)
     ingested(settings, folder, tenant="acme")
@@ -153,14 +140,12 @@ def test_tenants_have_documents_and_versions_of_their_own(postgres_url: str, tmp
     assert corpus_version(postgres_url, "acme") == version
 
 
-@pytest.mark.stack
 def test_other_chunk_sizes_embed_everything_anew(postgres_url: str, tmp_path: Path) -> None:
     folder = write(tmp_path, a_md=RIVER)
     ingested(settings_for(postgres_url), folder)
     assert outcome(ingested(settings_for(postgres_url, chunk_tokens=100), folder)) == (0, 1, 0, 0)
 
 
-@pytest.mark.stack
 def test_a_dry_run_names_what_would_change_and_writes_nothing(postgres_url: str, tmp_path: Path) -> None:
     settings, folder = settings_for(postgres_url), write(tmp_path, a_md=RIVER, b_md=BREAD, c_md=BREAD)
     ingested(settings, folder)
@@ -176,60 +161,10 @@ def test_a_dry_run_names_what_would_change_and_writes_nothing(postgres_url: str,
     assert outcome(ingested(settings, folder)) == outcome(summary)
 
 
-HELD_UP = """
-CREATE FUNCTION hold_up() RETURNS trigger LANGUAGE plpgsql AS
-    'BEGIN PERFORM pg_advisory_xact_lock(4711); RETURN NEW; END';
-CREATE TRIGGER hold_up BEFORE INSERT ON documents FOR EACH ROW WHEN (NEW.doc_id = '04.txt') EXECUTE FUNCTION hold_up();
-SELECT pg_advisory_lock(4711);
-"""
-WAITING = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted"
-OF_INGEST = "FROM pg_stat_activity WHERE application_name = 'weir-ingest' AND datname = current_database()"
-
-
-async def killed_at_the_fifth(url: str, folder: Path) -> None:
-    """An ingest that ends by SIGKILL while its fifth document is being written."""
-    await _schema(url)
-    holder = await asyncpg.connect(url)
-    await holder.execute(HELD_UP)
-    killed = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "services.retrieval.ingest", str(folder), "--progress", "none",
-        env={**os.environ, "POSTGRES_URL": url}, stderr=subprocess.DEVNULL,
-    )  # fmt: skip
-    async with asyncio.timeout(300):
-        while not await holder.fetchval(WAITING):
-            await asyncio.sleep(0.02)
-        killed.kill()
-        assert await killed.wait() == -signal.SIGKILL
-        while await holder.fetchval(f"SELECT count(pg_terminate_backend(pid)) {OF_INGEST}"):
-            await asyncio.sleep(0.02)
-    await holder.execute("DROP FUNCTION hold_up CASCADE")
-    await holder.close()
-
-
-@pytest.mark.stack
-def test_an_ingest_that_is_killed_goes_on_where_it_was_and_embeds_nothing_twice(
-    postgres_url: str, tmp_path: Path
-) -> None:
-    folder = tmp_path / "docs"
-    folder.mkdir()
-    for number in range(10):
-        (folder / f"{number:02}.txt").write_text("\n\n".join([f"{number} {BREAD}" * 8] * 4))
-    asyncio.run(killed_at_the_fifth(postgres_url, folder))
-    per_document = "SELECT doc_id, version, (SELECT count(*) FROM chunks c WHERE c.doc_id = d.doc_id) FROM documents d"
-    before = {row[0]: row[1:] for row in query(postgres_url, per_document)}
-    assert set(before) == {"00.txt", "01.txt", "02.txt", "03.txt"}
-    summary = ingested(settings_for(postgres_url), folder)
-    after = {row[0]: row[1:] for row in query(postgres_url, per_document)}
-    assert outcome(summary) == (6, 0, 4, 0)
-    assert summary.embedded == sum(chunks for doc_id, (_, chunks) in after.items() if doc_id not in before) > 6
-    assert {doc_id: after[doc_id] for doc_id in before} == before
-
-
 async def _schema(url: str) -> None:
     (await connect(url, timeout_s=20, application="test")).terminate()
 
 
-@pytest.mark.stack
 def test_vectors_that_do_not_fit_into_the_schema_are_told_before_anything_is_embedded(
     postgres_url: str, tmp_path: Path
 ) -> None:
@@ -243,7 +178,6 @@ def test_vectors_that_do_not_fit_into_the_schema_are_told_before_anything_is_emb
     assert recorder.steps == []
 
 
-@pytest.mark.stack
 def test_progress_only_grows_and_ends_at_its_total(postgres_url: str, tmp_path: Path) -> None:
     recorder = Recorder()
     folder = write(tmp_path, a_md=RIVER, b_txt="\n\n".join([BREAD * 10] * 5), c_md=BREAD)
@@ -255,7 +189,6 @@ def test_progress_only_grows_and_ends_at_its_total(postgres_url: str, tmp_path: 
     assert len(recorder.summaries) == 1
 
 
-@pytest.mark.stack
 def test_two_ingests_of_one_tenant_at_once_are_refused_and_of_two_are_not(postgres_url: str, tmp_path: Path) -> None:
     settings, folder = settings_for(postgres_url), write(tmp_path, a_md=RIVER)
 
@@ -270,7 +203,6 @@ def test_two_ingests_of_one_tenant_at_once_are_refused_and_of_two_are_not(postgr
     asyncio.run(scenario())
 
 
-@pytest.mark.stack
 def test_services_that_start_together_make_one_schema(postgres_url: str) -> None:
     async def scenario() -> None:
         connecting = (connect(postgres_url, timeout_s=20, application="test") for _ in range(5))
@@ -281,7 +213,6 @@ def test_services_that_start_together_make_one_schema(postgres_url: str) -> None
     asyncio.run(scenario())
 
 
-@pytest.mark.stack
 def test_a_database_of_a_later_version_is_left_alone(postgres_url: str, tmp_path: Path) -> None:
     settings, folder = settings_for(postgres_url), write(tmp_path, a_md=RIVER)
     ingested(settings, folder)
@@ -292,6 +223,7 @@ def test_a_database_of_a_later_version_is_left_alone(postgres_url: str, tmp_path
         ingested(settings, folder)
 
 
+@pytest.mark.sockets
 def test_an_unreachable_database_is_one_clear_sentence(tmp_path: Path) -> None:
     with pytest.raises(IngestFailed, match="POSTGRES_URL: the database cannot be used: ConnectionRefusedError"):
         ingested(settings_for("postgresql://weir:secret@127.0.0.1:1/weir"), write(tmp_path, a_md=RIVER))
@@ -322,18 +254,3 @@ def test_two_files_of_one_ingest_cannot_have_one_id(tmp_path: Path) -> None:
 )
 def test_the_exit_status_tells_all_some_and_nothing_apart(summary: Summary, status: int) -> None:
     assert exit_status(summary) == status
-
-
-@pytest.mark.stack
-def test_the_command_prints_json_lines_that_a_program_can_follow(postgres_url: str, tmp_path: Path) -> None:
-    folder = write(tmp_path, a_md=RIVER, bad_txt=b"\0")
-    ran = subprocess.run(
-        [sys.executable, "-m", "services.retrieval.ingest", str(folder), "--progress", "json", "--tenant", "acme"],
-        env={**os.environ, "POSTGRES_URL": postgres_url}, capture_output=True, text=True, check=False, timeout=60,
-    )  # fmt: skip
-    assert ran.returncode == 3, ran.stderr
-    lines = [json.loads(line) for line in ran.stdout.splitlines()]
-    assert lines[:2] == [{"step": "read", "done": 2, "total": 2}, {"step": "embed", "done": 1, "total": 1}]
-    assert lines[-1]["step"] == "finished"
-    assert lines[-1]["added"] == 1
-    assert [Path(fault["path"]).name for fault in lines[-1]["skipped"]] == ["bad.txt"]

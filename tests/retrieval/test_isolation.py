@@ -18,8 +18,6 @@ from services.retrieval.database import READER, SCHEMA_VERSION, WRITER, Session,
 from services.retrieval.minilm import MiniLM
 from services.retrieval.writing import Corpus
 
-pytestmark = pytest.mark.stack
-
 TENANTS = ("ada", "ben", "o'neil\\'; SET ROLE weir; --", "名前")
 LIMIT_S = 20.0
 MODEL = "a model"
@@ -223,14 +221,12 @@ def test_the_one_view_over_all_tenants_holds_versions_and_sizes_only(postgres_ur
     run(postgres_url, scenario)
 
 
-def test_an_older_database_gets_its_locks_its_counts_and_its_vectors_a_table_once(
-    postgres_url: str, model: Path
-) -> None:
+def test_an_older_database_gets_its_locks_its_counts_and_its_vectors_a_table_once(empty_url: str, model: Path) -> None:
     async def prepare() -> None:
-        old = await asyncpg.connect(postgres_url)
+        old = await asyncpg.connect(empty_url)
         await old.execute(OLD_SCHEMA)
         await old.close()
-        both = await asyncio.gather(*(connect(postgres_url, timeout_s=LIMIT_S, application="test") for _ in range(2)))
+        both = await asyncio.gather(*(connect(empty_url, timeout_s=LIMIT_S, application="test") for _ in range(2)))
         for connection in both:
             await connection.close()
 
@@ -247,7 +243,7 @@ def test_an_older_database_gets_its_locks_its_counts_and_its_vectors_a_table_onc
         assert await Session(connection).fetch(LIMIT_S, store.CORPORA.sql, 9, tenant="") == rows
 
     asyncio.run(prepare())
-    run(postgres_url, scenario, fill=False)
+    run(empty_url, scenario, fill=False)
 
 
 @contextlib.asynccontextmanager
@@ -281,9 +277,9 @@ async def back(root: Any) -> None:
             await root.execute(f"ALTER ROLE {role}_away RENAME TO {role}")
 
 
-def test_an_owner_who_is_no_superuser_is_held_as_well(postgres_url: str) -> None:
+def test_an_owner_who_is_no_superuser_is_held_as_well(empty_url: str) -> None:
     async def main() -> None:
-        async with owned_by_another(postgres_url, "CREATEROLE") as (url, root):
+        async with owned_by_another(empty_url, "CREATEROLE") as (url, root):
             await away(root)
             connection = await connect(url, timeout_s=LIMIT_S, application="test")
             try:
@@ -304,9 +300,9 @@ def test_an_owner_who_is_no_superuser_is_held_as_well(postgres_url: str) -> None
     asyncio.run(main())
 
 
-def test_a_user_who_may_not_make_the_roles_is_told_what_to_ask_for(postgres_url: str) -> None:
+def test_a_user_who_may_not_make_the_roles_is_told_what_to_ask_for(empty_url: str) -> None:
     async def main() -> None:
-        async with owned_by_another(postgres_url, "NOCREATEROLE") as (url, root):
+        async with owned_by_another(empty_url, "NOCREATEROLE") as (url, root):
             await away(root)
             with pytest.raises(asyncpg.InsufficientPrivilegeError, match="let an administrator create them"):
                 await connect(url, timeout_s=LIMIT_S, application="test")

@@ -16,7 +16,6 @@ from services.retrieval.writing import Corpus
 from tests.retrieval.corpus import as_service
 from tests.retrieval.test_isolation import put
 
-pytestmark = pytest.mark.stack
 LIMIT_S = 20.0
 REFUSED = (
     "COPY chunks TO PROGRAM 'cat'",
@@ -175,6 +174,7 @@ def test_a_password_that_cannot_be_kept_is_refused(password: str) -> None:
         scram(password)
 
 
+@pytest.mark.sockets
 def test_an_owner_who_cannot_be_reached_is_named_by_its_setting() -> None:
     with pytest.raises(MigrationFailed, match=r"^POSTGRES_MIGRATE_URL: the database cannot be reached"):
         asyncio.run(prepare("postgresql://weir:secret@127.0.0.1:1/weir", "postgresql://a:b@c/d", timeout_s=5.0))

@@ -21,8 +21,6 @@ from services.retrieval.preparing import Prepared
 from services.retrieval.writing import Quota
 from tests.retrieval.corpus import settings_for
 
-pytestmark = pytest.mark.stack
-
 MODEL = "a model"
 ROOM = Quota(100, 10_000)
 WAITING = """

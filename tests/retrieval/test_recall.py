@@ -161,7 +161,6 @@ async def plan(connection: Any, tenant: str, chosen: Way, explain: str = "EXPLAI
     return "\n".join(line[0] for line in lines)
 
 
-@pytest.mark.stack
 def test_postgresql_uses_the_graph_for_the_big_tenant_and_for_no_other(filled_url: str) -> None:
     """In a plan for these arguments, and in one for any; and whatever the settings of the connection make it think."""
 
@@ -180,7 +179,6 @@ def test_postgresql_uses_the_graph_for_the_big_tenant_and_for_no_other(filled_ur
     asyncio.run(main())
 
 
-@pytest.mark.stack
 def test_the_store_takes_the_way_that_is_right_for_the_tenants_size(filled_url: str) -> None:
     async def main() -> None:
         said: list[str] = []
@@ -194,7 +192,6 @@ def test_the_store_takes_the_way_that_is_right_for_the_tenants_size(filled_url: 
     asyncio.run(main())
 
 
-@pytest.mark.stack
 def test_every_tenant_gets_as_many_rows_as_it_asked_for_and_nearly_the_right_ones(filled_url: str) -> None:
     async def main() -> None:
         async with searching(filled_url, exact_up_to=EXACT_UP_TO) as store:
@@ -214,7 +211,6 @@ def test_every_tenant_gets_as_many_rows_as_it_asked_for_and_nearly_the_right_one
     asyncio.run(main())
 
 
-@pytest.mark.stack
 @pytest.mark.parametrize(("effort", "met"), [(1.0, 10 * MET), (0.01, 10)])
 def test_the_graph_meets_more_of_the_tenants_rows_than_are_asked_for(filled_url: str, effort: float, met: int) -> None:
     """It meets them out of order: the first ten need not be the nearest ten."""
@@ -230,7 +226,6 @@ def test_the_graph_meets_more_of_the_tenants_rows_than_are_asked_for(filled_url:
     asyncio.run(main())
 
 
-@pytest.mark.stack
 def test_what_the_graph_does_not_find_is_looked_for_exactly(filled_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The small tenant is taken for a big one, and the scan may not go far enough to meet its chunks."""
     monkeypatch.setattr("services.retrieval.nearest.MAX_SCAN_TUPLES", 1)

@@ -24,7 +24,7 @@ from services.runtime.http import Exchange
 from tests.retrieval.fakes import VECTOR, FakeCache, FakeStore, metrics
 from tests.runtime.rig import serving, until
 
-pytestmark = pytest.mark.stack
+pytestmark = pytest.mark.sockets
 
 MANY = 1000
 FILES_EACH = 2  # both ends of a connection are in this process

@@ -17,8 +17,6 @@ from services.retrieval.database import NOBODY, Session, connect
 from services.retrieval.pool import Busy, Down, Pool
 from tests.retrieval.fakes import Lines
 
-pytestmark = pytest.mark.stack
-
 LIMIT_S = 20.0
 TENANTS = ("ada", "ben")
 TITLES = "SELECT title FROM documents"  # whose they are is left to the second lock

@@ -231,9 +231,10 @@ class Dispatcher:
             if started is None:
                 break
             turn = cast(Turn, started)
-            cap.try_take()
+            taken = cap.try_take()
             turn.worker = fleet.take(turn)
-            assert turn.worker is not None, f"{turn!r} fitted, and found no place"
+            assert taken, f"{turn!r} was started above MAX_INFLIGHT: {self!r}"
+            assert turn.worker is not None, f"{turn!r} fitted, and found no place: {self!r}"
             self.waiting.pop(turn, None)
             turn.wake()
         return self.cap.taken_total > before
@@ -251,6 +252,7 @@ class Dispatcher:
         return self.refusing.evicted(now, request, hint_s)
 
     def _turn_away(self, turn: Turn, refusal: Refused) -> None:
+        assert turn.worker is None, f"{turn!r} is turned away, and has a place at {turn.worker!r}"
         self.waiting.pop(turn, None)
         turn.refusal = refusal
         turn.wake()
@@ -259,6 +261,7 @@ class Dispatcher:
         """Those who wait for a second place take what is free, first come first served."""
         now = asyncio.get_running_loop().time() + LATE_S
         for turn in list(self._second):
+            assert turn.worker is None, f"{turn!r} waits for a place, and has one at {turn.worker!r}"
             if self._abandoned(turn.model, now):
                 turn.refusal = self.refusing.nobody_serves(turn.model)
             else:

@@ -130,6 +130,7 @@ class Attempts:
         delay_s = failure.delay_ms / 1000 if isinstance(failure, Busy) else 0.0
         if not free and not self._may_retry(call, turn, now, failure, delay_s):
             raise self._give_up(call, turn, failure)
+        assert free or not turn.retried, f"{turn!r} has had its retry"
         turn.retried = turn.retried or not free
         self._metrics.retry(reason)
         await self._dispatcher.another(turn)

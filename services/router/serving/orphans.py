@@ -61,6 +61,7 @@ class Orphans:
 
     def adopt(self, work: asyncio.Task[None], exchange: Exchange, life: Life, outcome: Outcome) -> None:
         """For its client it is over now, and so it is counted; its work goes on."""
+        assert life.unheard is None, f"{exchange!r} is over for its client, as {life.unheard}: now {outcome}"
         now = asyncio.get_running_loop().time()
         after_s = now - life.began_at
         life.unheard = outcome

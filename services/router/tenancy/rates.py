@@ -24,6 +24,7 @@ been taken in the first place. If it was, nothing is banked, and an excess is ch
 from __future__ import annotations
 
 from collections.abc import Callable
+from math import inf
 
 from services.core.bucket import Bucket
 from services.core.hint import SHARE, Appointments
@@ -73,6 +74,7 @@ class Rate:
         if of_tokens is not None:
             wait_s = max(wait_s, of_tokens.wait_s(now, tokens))
         if wait_s > _ROUNDING_S:
+            assert wait_s < inf, f"{tokens} tokens would never be let in: {self!r}"
             return wait_s
         if of_requests is not None:
             of_requests.charge(now, 1.0)

@@ -55,6 +55,7 @@ class Cancels:
                     line.attempts.clear()  # it does not hear one: it need not be asked for each
         finally:
             line.lanes -= 1
+            assert 0 <= line.lanes < LANES, f"{line.lanes} cancels to {worker!r} are under way: {self!r}"
             if not line.lanes:
                 del self._lines[worker]
 

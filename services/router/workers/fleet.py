@@ -119,6 +119,7 @@ class Fleet:
         line = self._lines.get(turn.model)
         if line is None:
             return None
+        assert turn.granted_tokens <= turn.max_tokens, f"{turn!r} was granted {turn.granted_tokens}"
         work, tokens = max(turn.charge_tokens, LEAST_WORK_TOKENS), kv_tokens(turn)
         needed = line.needed(_asked_tokens(turn), tokens)
         worker = self._choose(line.free.workers, turn, work, needed, excluding)
@@ -240,6 +241,7 @@ class Fleet:
         opens = (stands >= AHEAD) - (worker.standing >= AHEAD)
         for pool in worker.pools if opens else ():
             self._open[pool] += opens
+            assert self._open[pool] >= 0, f"{self._open[pool]} workers of {pool} have a place: {worker!r} in {self!r}"
         worker.standing = stands
 
     def _put_right(self, worker: Worker, new: bool) -> None:

@@ -27,6 +27,7 @@ from services.router.upstreams.call import Busy, Probe
 from services.router.workers.fleet import Connect, Fleet
 from services.router.workers.worker import Worker
 from services.router.workers.workersfile import WorkerSpec
+from services.runtime.errors import place_of
 from services.runtime.log import Log
 from services.runtime.upstream import PoolFull, UpstreamError, readable
 
@@ -146,7 +147,10 @@ class Prober:
     async def _watch(self, worker: Worker, hurry: asyncio.Event) -> None:
         await self._pause(hurry, self._rng.random() * self._steady_s(worker))
         while worker in self._fleet.workers or worker in self._fleet.leaving:
-            await self.probe(worker)
+            try:
+                await self.probe(worker)
+            except Exception as error:  # a fault of ours: the next look must come all the same
+                self._log.error("a look at a worker failed", worker=worker.name, traceback=place_of(error))
             hurry.clear()
             await self._pause(hurry, self._pause_s(worker))
         del self._watches[worker]

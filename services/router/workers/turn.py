@@ -15,7 +15,7 @@ from services.runtime.errors import Refused
 from services.runtime.tracing import Trace
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(slots=True, eq=False, repr=False)
 class Turn(Request):
     """A request that has been offered. It holds a place at `worker` while that is set."""
 

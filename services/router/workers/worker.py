@@ -187,6 +187,7 @@ class Worker:
             raise RuntimeError(f"{self!r} was given a request above its limit")
         self.held[request] = (work_tokens, kv_tokens)
         self.inflight += 1
+        assert self.inflight <= self.slots + self.lookahead, f"{self!r} was given {request!r} without a place for it"
         self.work_tokens += work_tokens
         self.kv_held_tokens += kv_tokens
 
@@ -197,14 +198,25 @@ class Worker:
             raise RuntimeError(f"{self!r} does not hold {request!r}: it was given back twice, or never taken")
         self.inflight -= 1
         work_tokens, kv_tokens = held
-        self.work_tokens = self.work_tokens - work_tokens if self.inflight else 0.0  # sums of floats drift
         self.kv_held_tokens -= kv_tokens
+        if self.inflight:
+            self.work_tokens -= work_tokens
+            assert self.inflight == len(self.held), self._fault(request)
+            assert self.kv_held_tokens >= 0, self._fault(request)
+        else:
+            self.work_tokens = 0.0  # sums of floats drift
+            assert not self.held, self._fault(request)
+            assert not self.kv_held_tokens, self._fault(request)
         if self.limit is None:
             return False
         heard = pace if pace is not None and 0 < pace < inf else None
         self.limit.give_back(heard, overloaded=overloaded)
         before, self.slots = self.slots, self.limit.cap
         return before != self.slots
+
+    def _fault(self, request: Request) -> str:
+        held = f"{len(self.held)} held, {self.kv_held_tokens} KV tokens"
+        return f"{self!r} counts {self.inflight} in flight, and {held}: {request!r}"
 
     def __repr__(self) -> str:
         state = "leaving" if self.leaving else "draining" if self.draining else "up" if self.healthy else "down"

@@ -152,6 +152,7 @@ class SimulatedEngine:
             if reason is not None:
                 step.finished.append((sequence, reason))
         self._held_tokens += prefill_tokens + len(step.tokens)
+        assert self._held_tokens <= self._reserved_tokens <= self.kv_tokens, f"more is held than was reserved: {self!r}"
         for sequence, _ in step.finished:
             self.drop(sequence)
         self.faults.end_step(tokens=len(step.tokens), answers=len(step.finished))
@@ -162,6 +163,7 @@ class SimulatedEngine:
             return
         self._reserved_tokens -= sequence.reserved_tokens
         self._held_tokens -= sequence.prompt_tokens - sequence.unread_tokens + sequence.completion_tokens
+        assert 0 <= self._held_tokens <= self._reserved_tokens, f"{sequence.id} held more than it had: {self!r}"
         if sequence.unread_tokens:
             self._unread.remove(sequence)
 

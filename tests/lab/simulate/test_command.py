@@ -81,16 +81,6 @@ def test_json_on_the_standard_output_is_json_and_nothing_else(small: Path) -> No
     assert run["ledger"]["distinct"] > 100
 
 
-def test_figures_do_not_depend_on_the_number_of_processes(tmp_path: Path) -> None:
-    small = written(tmp_path / "small.yaml", SMALL | {"seed": 1})
-
-    def figures(jobs: int) -> list[Any]:
-        (comparison,) = json.loads(weir(small, "--json", jobs=jobs).stdout)
-        return [{**run, "real_s": None} for run in comparison["runs"]]
-
-    assert figures(1) == figures(2)
-
-
 def test_loads_policies_seeds_and_duration_are_taken_from_the_command_line(small: Path) -> None:
     more = ["--load", "2", "--load", "0.5", "--policy", "fifo", "--policy", "vtc", "--seeds", "2", "--duration", "3"]
     (comparison,) = json.loads(weir(small, "--json", *more).stdout)

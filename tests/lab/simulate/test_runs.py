@@ -49,21 +49,19 @@ def test_the_biggest_runs_start_first(monkeypatch: pytest.MonkeyPatch) -> None:
     assert begun == [2, 2, 2, 2, 1, 1, 1, 1, 0.5, 0.5, 0.5, 0.5]
 
 
-@pytest.mark.parametrize("jobs", [1, 2])
-def test_progress_only_grows_and_ends_at_the_whole(jobs: int) -> None:
+def test_progress_only_grows_and_ends_at_the_whole() -> None:
     told: list[tuple[float, int]] = []
     made = plan(scenario(seeds=[1]))
-    results = execute(made, jobs, lambda size, done: told.append((size, done)))
+    results = execute(made, 1, lambda size, done: told.append((size, done)))
     assert len(results) == len(made)
     assert told == sorted(told)
     assert told[-1] == (pytest.approx(sum(run.size for run in made)), len(made))
 
 
-@pytest.mark.parametrize("jobs", [1, 2])
-def test_a_run_that_fails_fails_them_all(jobs: int) -> None:
+def test_a_run_that_fails_fails_them_all() -> None:
     broken = scenario(weir={"no_such_setting": 1}, policies=["weir", "fifo"])
     with pytest.raises(LabError, match="no_such_setting"):
-        execute(plan(broken), jobs, lambda size, done: None)
+        execute(plan(broken), 1, lambda size, done: None)
 
 
 def test_latencies_are_told_for_the_bucket_in_which_the_answer_came() -> None:

@@ -16,6 +16,8 @@ from services.lab.storm.watching import Frame, Watching, counted, counters
 from services.runtime.http import Exchange
 from tests.runtime.rig import serving, until
 
+pytestmark = pytest.mark.sockets
+
 ATTEMPT = Attempt("anna", 7, 2.0, tried_before=1)
 STATUS = WorkerStatus("w", "simulated", ["m"], 8, 8, 0, 0, False, 190.0, 0.2, full_step_ms=24.0)
 

@@ -63,9 +63,3 @@ def test_where_pip_fails_the_gateway_is_left_out_with_pips_own_word(
     assert not environments.make("some", said.append)
     assert said[-1] == "some is left out: ERROR: No matching distribution"
     assert environments.program("some")() is None
-
-
-def test_the_last_error_of_a_failed_command_is_its_reason() -> None:
-    assert environments._run(["sh", "-c", "echo ERROR: one >&2; echo ERROR: two >&2; exit 1"]) == "ERROR: two"
-    assert environments._run(["sh", "-c", "echo noise >&2; exit 1"]) == "noise"
-    assert environments._run(["true"]) == ""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import subprocess
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -16,7 +15,6 @@ from loadtests.peers.gateways import (
     GATEWAYS,
     Deadlines,
     Gateway,
-    haproxy,
     in_time_for_the_tightest,
     values,
 )
@@ -24,7 +22,6 @@ from tests.loadtests.peers.made import a_stand
 
 DEADLINES = Deadlines(longest_ms=3000, shortest_ms=300)
 OTHERS = [gateway for gateway in GATEWAYS if gateway.build is not None]
-PROXIES = [gateway for gateway in OTHERS if gateway.name.startswith("HAProxy")]
 
 
 def command_of(gateway: Gateway, folder: Path) -> tuple[list[str], dict[str, str]]:
@@ -44,17 +41,6 @@ def test_a_gateway_is_told_where_the_workers_are_and_nothing_is_left_to_fill_in(
     assert "5000" in told
     assert "5001" in told
     assert not set(re.findall(r"\$\{(\w+)\}", told)) - set(env)
-
-
-@pytest.mark.parametrize("gateway", PROXIES, ids=lambda gateway: gateway.name)
-@pytest.mark.skipif(haproxy() is None, reason="haproxy is not installed")
-def test_haproxy_itself_accepts_the_configuration(gateway: Gateway, tmp_path: Path) -> None:
-    line, env = command_of(gateway, tmp_path)
-    checked = subprocess.run(
-        [str(haproxy()), "-c", *line[2:]], env=env, capture_output=True, text=True, check=False
-    )  # fmt: skip
-    assert checked.returncode == 0, checked.stderr
-    assert "warning" not in checked.stderr.lower()
 
 
 def test_litellm_gives_a_worker_as_many_requests_as_it_has_slots_and_sends_none_twice(tmp_path: Path) -> None:

@@ -122,6 +122,7 @@ def test_only_those_who_may_be_cut_are_said_to_be(tmp_path: Path) -> None:
     assert "fire-" not in stack.tenants_yaml()  # no key is written down
 
 
+@pytest.mark.sockets
 def test_the_ports_of_a_stack_and_of_its_metrics_differ() -> None:
     ports = stack.free_ports()
     assert len(set(ports.values())) == len(ports)

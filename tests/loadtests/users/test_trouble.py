@@ -12,6 +12,8 @@ import pytest
 from loadtests.users.scenario import Stage
 from loadtests.users.trouble import LEASE_S, NoFaults, Trouble, urls_of
 
+pytestmark = pytest.mark.sockets
+
 WELL = Stage("well", 5, {"people": 1}, 1)
 ONE = Stage("one is slow", 5, {"people": 1}, 1, "one", 8)
 ALL = Stage("all are slow", 5, {"people": 1}, 1, "all", 50)
@@ -65,7 +67,6 @@ class Clock:
         return self.now
 
 
-@pytest.mark.sockets
 def test_a_fault_is_put_for_a_short_time_and_put_again_at_every_look(workers):
     trouble = Trouble([one.url for one in workers])
     for stage in (WELL, ALL, ALL, ALL):
@@ -75,14 +76,12 @@ def test_a_fault_is_put_for_a_short_time_and_put_again_at_every_look(workers):
     assert trouble.missed == 0
 
 
-@pytest.mark.sockets
 def test_one_slow_worker_is_the_first_and_the_other_is_left_alone(workers):
     trouble = Trouble([one.url for one in workers])
     trouble.follow(ONE)
     assert [len(one.asked) for one in workers] == [1, 0]
 
 
-@pytest.mark.sockets
 def test_what_the_last_stage_broke_is_mended_at_once(workers):
     trouble = Trouble([one.url for one in workers])
     for stage in (ALL, ONE, WELL, WELL):
@@ -92,7 +91,6 @@ def test_what_the_last_stage_broke_is_mended_at_once(workers):
     assert second == ["PUT", "DELETE"]
 
 
-@pytest.mark.sockets
 def test_a_run_that_ends_in_the_middle_mends_too(workers):
     trouble = Trouble([one.url for one in workers])
     trouble.follow(ALL)
@@ -100,7 +98,6 @@ def test_a_run_that_ends_in_the_middle_mends_too(workers):
     assert [one.asked[-1][0] for one in workers] == ["DELETE", "DELETE"]
 
 
-@pytest.mark.sockets
 def test_a_request_felt_it_if_any_of_its_time_was_in_it(workers):
     clock = Clock()
     trouble = Trouble([workers[0].url], clock)
@@ -114,7 +111,6 @@ def test_a_request_felt_it_if_any_of_its_time_was_in_it(workers):
     assert [trouble.felt(*span) for span in spans] == [False, True, True, True, False]
 
 
-@pytest.mark.sockets
 def test_a_fault_that_is_not_renewed_is_felt_until_its_time_is_up(workers):
     clock = Clock()
     trouble = Trouble([workers[0].url], clock)
@@ -124,7 +120,6 @@ def test_a_fault_that_is_not_renewed_is_felt_until_its_time_is_up(workers):
     assert trouble.windows == [(100.0, 100.0 + LEASE_S)]
 
 
-@pytest.mark.sockets
 def test_a_fault_that_could_not_be_renewed_is_counted(workers):
     trouble = Trouble([one.url for one in workers])
     trouble.follow(ALL)
@@ -133,7 +128,6 @@ def test_a_fault_that_could_not_be_renewed_is_counted(workers):
     assert trouble.missed == 1
 
 
-@pytest.mark.sockets
 def test_workers_that_take_no_faults_are_found_out_before_any_load(workers):
     Trouble([one.url for one in workers]).check()
     workers[1].status = 404

@@ -23,7 +23,7 @@ from tests.router.rig import FakeRetrieval, FakeWorker, Stand, answer, error_of,
 from tests.router.tenancy.test_identity import as_tenant, entry, listed
 from tests.runtime.rig import until
 
-pytestmark = pytest.mark.stack
+pytestmark = pytest.mark.sockets
 
 ROUTES = ("/console", "/console/", "/console/static/index.html", "/console/events", "/console/requests/r")
 OURS = {"x-weir-console": "1"}

@@ -18,6 +18,8 @@ from services.runtime.http import Exchange, Handler
 from tests.router.rig import FakeWorker, answer, error_of, run, standing
 from tests.runtime.rig import serving
 
+pytestmark = pytest.mark.sockets
+
 WRITE = {"x-weir-console": "1"}
 
 

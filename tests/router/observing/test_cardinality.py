@@ -18,7 +18,7 @@ from tests.router.rig import FakeWorker, Stand, hang, standing
 from tests.router.tenancy.test_identity import entry, listed
 from tests.runtime.rig import Tape, until
 
-pytestmark = pytest.mark.stack
+pytestmark = pytest.mark.sockets
 STATUS = re.compile(rb"HTTP/1\.1 (\d{3}) ")
 INVENTED = 100_000
 AT_ONCE = 16

@@ -30,7 +30,7 @@ from tests.router.rig import (
 from tests.runtime.rig import until
 from tests.runtime.test_tracing import GOOD, SPAN, TRACE, Kept
 
-pytestmark = pytest.mark.stack
+pytestmark = pytest.mark.sockets
 CLIENTS_OWN = {"traceparent": GOOD.decode(), "tracestate": "vendor=1"}
 
 

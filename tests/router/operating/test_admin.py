@@ -15,7 +15,7 @@ from pydantic import SecretStr
 from tests.router.rig import FakeWorker, Stand, answer, error_of, hang, run, standing
 from tests.runtime.rig import until
 
-pytestmark = pytest.mark.stack
+pytestmark = pytest.mark.sockets
 ROUTES = (("GET", "/admin/state"), ("POST", "/admin/level"), ("POST", "/admin/pause"), ("POST", "/admin/drain"))
 
 

@@ -18,6 +18,8 @@ from tests.router.rig import FakeRetrieval, FakeWorker, Stand, answer, error_of,
 from tests.router.tenancy.test_identity import as_tenant, entry, listed
 from tests.runtime.rig import until
 
+pytestmark = pytest.mark.sockets
+
 
 @dataclass
 class FakeLibrary(FakeRetrieval):

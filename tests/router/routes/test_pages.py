@@ -13,7 +13,7 @@ import yaml
 from services.runtime.apikey import new_key
 from tests.router.rig import FakeWorker, answer, run, standing
 
-pytestmark = pytest.mark.stack
+pytestmark = pytest.mark.sockets
 
 
 @pytest.mark.parametrize("path", ["/", "/docs", "/openapi.json"])

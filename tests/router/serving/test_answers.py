@@ -16,7 +16,7 @@ from services.runtime.serve import running
 from tests.router.rig import FakeRetrieval, FakeWorker, answer, error_of, events_of, passage, run, standing
 from tests.runtime.rig import build as build_service
 
-pytestmark = pytest.mark.stack
+pytestmark = pytest.mark.sockets
 
 
 def test_a_chat_is_answered_with_exact_usage_and_its_timings() -> None:

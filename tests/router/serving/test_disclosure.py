@@ -16,6 +16,8 @@ from services.runtime.http import Exchange
 from tests.router.rig import TIMINGS, USAGE, FakeRetrieval, FakeWorker, Stand, events_of, passage, run, standing
 from tests.router.tenancy.test_identity import as_tenant, entry, listed
 
+pytestmark = pytest.mark.sockets
+
 DEEPEST = 4
 
 

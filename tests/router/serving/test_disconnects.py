@@ -14,7 +14,7 @@ from tests.router.leaving import Left, Scene, run, scene
 from tests.router.stepping import AT_A_WORKER, NOT_YET_ASKED, Stage
 from tests.runtime.rig import until
 
-pytestmark = pytest.mark.stack
+pytestmark = pytest.mark.sockets
 
 EACH, FIRST = 100, 9
 """How many leave at each stage; how many before them, so that what is made once is there."""

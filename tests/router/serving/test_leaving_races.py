@@ -20,7 +20,7 @@ from tests.router.rig import FakeWorker
 from tests.router.stepping import Stage, last_of
 from tests.runtime.rig import until
 
-pytestmark = pytest.mark.stack
+pytestmark = pytest.mark.sockets
 
 MANY = 48
 both = pytest.mark.parametrize("stream", [True, False], ids=["stream", "plain"])

@@ -19,7 +19,7 @@ from tests.router.rig import Stand
 from tests.router.stepping import AT_A_WORKER, NOT_YET_ASKED, TOKENS_BEFORE, Stage
 from tests.runtime.rig import until
 
-pytestmark = pytest.mark.stack
+pytestmark = pytest.mark.sockets
 
 FEW = ("one", "two", "three", "four")
 DEADLINE_MS, PAST_S = 4500, 4.6  # before the head of a silent stream goes out by itself

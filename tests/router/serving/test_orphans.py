@@ -23,7 +23,7 @@ from tests.router.stepping import Stage
 from tests.runtime.rig import until
 from tests.virtual_time import run as run_in_virtual_time
 
-pytestmark = pytest.mark.stack
+pytestmark = pytest.mark.sockets
 
 MANY, AT_ONCE = 200, 16
 WAYS = (Way.FIN, Way.RST, Way.HALF)

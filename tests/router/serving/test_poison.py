@@ -13,7 +13,7 @@ import pytest
 from services.contracts.generate import Done, Token, WorkerStatus
 from tests.router.rig import TIMINGS, USAGE, error_of, run, standing
 
-pytestmark = pytest.mark.stack
+pytestmark = pytest.mark.sockets
 POISON = "the one that kills"
 DIED = msgspec.json.encode({"error": {"message": "killed", "type": "server_error", "code": "engine_died"}})
 FIRST_WORD = msgspec.json.encode(Token("dying")) + b"\n"

@@ -13,7 +13,7 @@ from tests.runtime.rig import ask as raw_ask
 from tests.runtime.rig import post as raw_post
 from tests.runtime.rig import until
 
-pytestmark = pytest.mark.stack
+pytestmark = pytest.mark.sockets
 AT_ONCE = {"Prefer": "wait=0"}
 
 

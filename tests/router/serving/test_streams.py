@@ -21,7 +21,7 @@ from tests.router.rig import TIMINGS, USAGE, FakeWorker, Stand, answer, cut_afte
 from tests.runtime.rig import post as raw_post
 from tests.runtime.rig import until
 
-pytestmark = pytest.mark.stack
+pytestmark = pytest.mark.sockets
 HI: dict[str, Any] = {"messages": [{"role": "user", "content": "hi"}], "stream": True}
 ROUTES: dict[str, tuple[str, dict[str, Any]]] = {
     "chat": ("/v1/chat/completions", HI),

@@ -14,6 +14,8 @@ from services.runtime.apikey import digest, written
 from tests.router.rig import FakeWorker, Stand, answer, error_of, run, standing
 from tests.runtime.rig import until
 
+pytestmark = pytest.mark.sockets
+
 
 def entry(id: str, **more: Any) -> dict[str, Any]:
     return {"id": id, "keys": [written(digest(f"key-of-{id}".encode()))], **more}

@@ -18,7 +18,7 @@ from services.runtime.serve import running
 from tests.router.rig import run
 from tests.runtime.rig import send
 
-pytestmark = pytest.mark.stack
+pytestmark = pytest.mark.sockets
 
 
 def file_of(folder: Path) -> Path:

@@ -15,7 +15,7 @@ from services.router.workers.workersfile import WorkerSpec
 from services.runtime.apikey import new_key
 from tests.router.rig import FakeWorker, Stand, answer, error_of, run, standing
 
-pytestmark = pytest.mark.stack
+pytestmark = pytest.mark.sockets
 EVIL = "rebind.attacker.example"
 CHAT = json.dumps({"messages": [{"role": "user", "content": "hi"}], "max_tokens": 1}).encode()
 ROUTES = (

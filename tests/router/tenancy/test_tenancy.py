@@ -17,7 +17,7 @@ from services.runtime.apikey import digest, written
 from tests.router.rig import FakeRetrieval, FakeWorker, Stand, answer, error_of, hang, passage, run, standing
 from tests.runtime.rig import until
 
-pytestmark = pytest.mark.stack
+pytestmark = pytest.mark.sockets
 CLASSES = [{"name": "interactive", "weight": 8}, {"name": "batch", "weight": 1}]
 
 

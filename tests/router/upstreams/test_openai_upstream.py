@@ -378,6 +378,7 @@ def test_a_server_gets_nothing_that_its_own_entry_does_not_allow() -> None:
 # ---- over sockets
 
 
+@pytest.mark.sockets
 def test_the_server_is_told_the_id_the_key_and_what_remains_and_nothing_else() -> None:
     seen: list[dict[bytes, bytes]] = []
 
@@ -409,6 +410,7 @@ def test_the_server_is_told_the_id_the_key_and_what_remains_and_nothing_else() -
         }
 
 
+@pytest.mark.sockets
 @pytest.mark.parametrize("status", [500, 502, 503])
 def test_a_server_that_fails_its_probe_is_not_alive(status: int) -> None:
     async def models(exchange: Exchange) -> None:

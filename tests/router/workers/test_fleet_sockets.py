@@ -30,6 +30,8 @@ from tests import steady_time
 from tests.router.fleetrig import asked
 from tests.runtime.rig import serving, until
 
+pytestmark = pytest.mark.sockets
+
 STATUS = WorkerStatus("w", "fake", ["m"], 4, 8, 0, 0, False, 20.5, 0.1, 1000, 900)
 ASKED = Asked(Format.ASK, None, None, 9, False, prompt="Hi.")
 CALL = Call("r", "t", "m", 9, 1.0, ASKED)

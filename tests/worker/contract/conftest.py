@@ -1,4 +1,4 @@
-"""Every test of this folder, once for each engine."""
+"""Every test of this folder, of the simulated engine. Engines that need more keep it in `tests/real/`."""
 
 from __future__ import annotations
 
@@ -12,11 +12,10 @@ from tests.worker.contract.watched import Watched
 Watch = Callable[..., Watched]
 
 
-@pytest.fixture(scope="session", params=sorted(ENGINES))
-def name(request: pytest.FixtureRequest) -> str:
+@pytest.fixture(scope="session")
+def name() -> str:
     """Of the engine that is tested."""
-    named: str = request.param
-    return named
+    return "simulated"
 
 
 @pytest.fixture(scope="session")

@@ -1,6 +1,7 @@
 """The engines that must keep the contract.
 
-To add an engine, write a function that opens it and name it in both tables. It is called once a session, with a folder
+To add an engine, write a function that opens it, name it in both tables, and have its tests name it: the simulated one
+in `conftest.py` beside this, torch in `tests/real/torch/test_contract.py`. It is called once a session, with a folder
 of its own, so it may make a model, and may skip with a reason where the engine cannot be had; what it returns makes an
 engine of given sizes, and is called by every test, so it should be quick. Nothing else here knows an engine by name.
 

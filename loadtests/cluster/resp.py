@@ -1,0 +1,106 @@
+"""RESP, the protocol of Redis and Valkey, from the server's side: commands out of bytes, and bytes out of answers.
+
+A command is an array of bulk strings (`*1`, `$4`, `PING`, each on a line). Inline commands, which people type, are
+refused. An answer is encoded for the version that the connection has asked for: in RESP 3 nothing is `_` and a dict is
+a map, in RESP 2 nothing is `$-1` and a dict is a flat array.
+
+Bounds: `MOST_ARGUMENTS` in a command and `MOST_BYTES` in an argument; more is a `BadCommand`, and ends the connection.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TypeAlias
+
+MOST_ARGUMENTS = 1024
+MOST_BYTES = 16 * 1024 * 1024
+MOST_IN_A_LINE = 64
+END = b"\r\n"
+
+Command: TypeAlias = list[bytes]
+
+
+class BadCommand(Exception):
+    """These bytes are no command: the message says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Simple:
+    """A short answer without quotes: `+OK`."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """An error; its first word is its code."""
+
+    text: str
+
+
+Answer: TypeAlias = "int | str | bytes | Simple | Failure | list[Answer] | dict[str, Answer] | None"
+OK = Simple("OK")
+
+
+class CommandReader:
+    """Bytes in any pieces in, whole commands out."""
+
+    def __init__(self) -> None:
+        self._data = bytearray()
+
+    def feed(self, data: bytes) -> list[Command]:
+        """The commands that are whole by now. Raises BadCommand."""
+        self._data += data
+        commands = []
+        while (found := self._first()) is not None:
+            command, length = found
+            del self._data[:length]
+            commands.append(command)
+        return commands
+
+    def _first(self) -> tuple[Command, int] | None:
+        """The first command and its length; None: it is not whole yet."""
+        count = self._count(0, b"*", MOST_ARGUMENTS)
+        if count is None:
+            return None
+        number, at = count
+        command: Command = []
+        for _ in range(number):
+            size = self._count(at, b"$", MOST_BYTES)
+            if size is None or len(self._data) < size[1] + size[0] + len(END):
+                return None
+            length, begin = size
+            command.append(bytes(self._data[begin : begin + length]))
+            at = begin + length + len(END)
+        return command, at
+
+    def _count(self, at: int, kind: bytes, most: int) -> tuple[int, int] | None:
+        """A line of `kind` and a number: the number, and where the next line begins."""
+        end = self._data.find(END, at, at + MOST_IN_A_LINE)
+        if end < 0:
+            if len(self._data) - at >= MOST_IN_A_LINE:
+                raise BadCommand("too big a line")
+            return None
+        line = bytes(self._data[at:end])
+        if line[:1] != kind or not line[1:].isdigit() or int(line[1:]) > most:
+            raise BadCommand(f"expected {kind.decode()!r} and a number up to {most}")
+        return int(line[1:]), end + len(END)
+
+
+def encoded(answer: Answer, version: int) -> bytes:
+    """An answer on the wire, for RESP 2 or 3."""
+    if answer is None:
+        return b"_\r\n" if version == 3 else b"$-1\r\n"
+    if isinstance(answer, int):
+        return b":%d\r\n" % answer
+    if isinstance(answer, Simple):
+        return b"+%s\r\n" % answer.text.encode()
+    if isinstance(answer, Failure):
+        return b"-%s\r\n" % answer.text.encode()
+    if isinstance(answer, list):
+        return b"*%d\r\n" % len(answer) + b"".join(encoded(each, version) for each in answer)
+    if isinstance(answer, dict):
+        head = b"%%%d\r\n" % len(answer) if version == 3 else b"*%d\r\n" % (2 * len(answer))
+        return head + b"".join(encoded(each, version) for pair in answer.items() for each in pair)
+    data = answer.encode() if isinstance(answer, str) else answer
+    return b"$%d\r\n%s\r\n" % (len(data), data)

@@ -1,0 +1,280 @@
+"""Bugs that are planted one at a time, to see that the world finds them: `python -m loadtests.world.planted`.
+
+Each is a change of one method of the product that its author could have made: something is forgotten, done twice, or
+not asked. A bug is found by a seed in which the judge names a broken promise. In between the product is as it is.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from typing import Any
+from unittest import mock
+
+from loadtests.world.play import play
+from services.core.account import Usage as Waiting
+from services.core.hint import Appointments
+from services.core.limit import InflightCap
+from services.core.outcome import Outcome
+from services.core.pool import Pool
+from services.core.retries import RetryBudget
+from services.core.weir import Weir
+from services.router.asking.alarm import Alarm
+from services.router.deciding.dispatcher import Dispatcher
+from services.router.observing.metrics import RouterMetrics
+from services.router.serving.attempts import Attempts
+from services.router.workers.fleet import Fleet
+from services.router.workers.health import Health
+from services.router.workers.turn import Turn
+from services.runtime import drain, keepalive, serve
+from services.runtime.connection import Connection
+from services.runtime.guard import Inbound
+from services.worker.engines.simulated import SimulatedEngine
+
+MOST_SEEDS = 200
+SIZE = 400
+
+
+@dataclass(frozen=True, slots=True)
+class Bug:
+    """`plant` yields what `mock.patch.object` takes: an object, the name of its attribute, and what stands there."""
+
+    name: str
+    plant: Callable[[], Iterator[tuple[Any, str, Any]]]
+
+    @contextmanager
+    def planted(self) -> Iterator[None]:
+        """The product with this bug."""
+        with ExitStack() as stack:
+            for target, name, value in self.plant():
+                stack.enter_context(mock.patch.object(target, name, value))
+            yield
+
+
+def _slot_kept_on_cancel() -> Iterator[tuple[Any, str, Any]]:
+    release = Dispatcher.release
+
+    def forgetful(self: Dispatcher, now: float, turn: Turn, outcome: Outcome, *used: Any) -> None:
+        if outcome is not Outcome.CLIENT_GONE:
+            release(self, now, turn, outcome, *used)
+
+    yield Dispatcher, "release", forgetful
+
+
+def _charge_settled_twice() -> Iterator[tuple[Any, str, Any]]:
+    settle = Pool.settle
+
+    def twice(self: Pool, *arguments: Any) -> None:
+        settle(self, *arguments)
+        settle(self, *arguments)
+
+    yield Pool, "settle", twice
+
+
+def _request_ended_twice() -> Iterator[tuple[Any, str, Any]]:
+    finish = Weir.finish
+
+    def twice(self: Weir, *arguments: Any) -> None:
+        finish(self, *arguments)
+        finish(self, *arguments)
+
+    yield Weir, "finish", twice
+
+
+def _wake_up_lost() -> Iterator[tuple[Any, str, Any]]:
+    wake = Turn.wake
+
+    def sleepy(self: Turn) -> None:
+        if self.refusal is not None or hash(self.id) % 8:
+            wake(self)
+
+    yield Turn, "wake", sleepy
+
+
+def _retry_outside_the_budget() -> Iterator[tuple[Any, str, Any]]:
+    yield RetryBudget, "try_retry", lambda self, now: True
+
+
+def _second_retry() -> Iterator[tuple[Any, str, Any]]:
+    may_retry = Attempts._may_retry
+
+    def again(self: Attempts, call: Any, turn: Turn, *arguments: Any) -> bool:
+        turn.retried = False
+        return may_retry(self, call, turn, *arguments)
+
+    yield Attempts, "_may_retry", again
+
+
+def _stale_connection_for_a_post() -> Iterator[tuple[Any, str, Any]]:
+    yield keepalive, "REPEATABLE", (b"GET", b"HEAD", b"POST")
+
+
+def _unfinished_connection_reused() -> Iterator[tuple[Any, str, Any]]:
+    def parked(self: keepalive.Pool, connection: Any) -> None:
+        self._working.pop(connection, None)
+        connection.busy = False
+        connection.parked_at = connection.loop.time()
+        self._idle.append(connection)
+
+    yield keepalive.Pool, "_park", parked
+
+
+def _hint_without_a_reservation() -> Iterator[tuple[Any, str, Any]]:
+    def soon(self: Appointments, *arguments: Any, **named: Any) -> float:
+        return 0.05
+
+    yield Appointments, "hint", soon
+
+
+def _drain_that_waits_for_nobody() -> Iterator[tuple[Any, str, Any]]:
+    async def at_once(tasks: Any, grace_s: float) -> None:
+        for task in list(tasks):
+            task.cancel()
+        await asyncio.sleep(0)
+
+    yield serve, "let_end", at_once
+    yield drain, "let_end", at_once
+
+
+def _deadline_not_watched() -> Iterator[tuple[Any, str, Any]]:
+    yield Alarm, "_ring", lambda self: None
+
+
+def _queue_without_a_bound() -> Iterator[tuple[Any, str, Any]]:
+    yield Waiting, "broken_by", lambda self, *arguments: None
+
+
+def _cap_not_asked() -> Iterator[tuple[Any, str, Any]]:
+    def taken(self: InflightCap) -> bool:
+        self.inflight += 1
+        self.taken_total += 1
+        return True
+
+    yield InflightCap, "try_take", taken
+    yield Dispatcher, "_pump", _pump_without_the_cap(Dispatcher._pump)
+
+
+def _pump_without_the_cap(pump: Callable[..., bool]) -> Callable[..., bool]:
+    def unbounded(self: Dispatcher, now: float, pool: str) -> bool:
+        cap, self.cap.cap = self.cap.cap, 10_000
+        try:
+            return pump(self, now, pool)
+        finally:
+            self.cap.cap = cap
+
+    return unbounded
+
+
+def _slot_given_back_twice() -> Iterator[tuple[Any, str, Any]]:
+    give_back = Fleet.give_back
+
+    def twice(self: Fleet, worker: Any, turn: Turn, **named: Any) -> None:
+        give_back(self, worker, turn, **named)
+        worker.inflight -= 1
+
+    yield Fleet, "give_back", twice
+
+
+def _request_counted_twice() -> Iterator[tuple[Any, str, Any]]:
+    ended = RouterMetrics.ended
+
+    def twice(self: RouterMetrics, label: str, outcome: Outcome, seconds: float) -> None:
+        ended(self, label, outcome, seconds)
+        if outcome is Outcome.DEADLINE_EXCEEDED:
+            ended(self, label, outcome, seconds)
+
+    yield RouterMetrics, "ended", twice
+
+
+def _memory_kept_when_cancelled() -> Iterator[tuple[Any, str, Any]]:
+    yield SimulatedEngine, "drop", lambda self, sequence: None
+
+
+def _worker_never_trusted_again() -> Iterator[tuple[Any, str, Any]]:
+    answered = Health.answered
+
+    def grudging(self: Health, *arguments: Any, **named: Any) -> None:
+        if not self.missed_probes:
+            answered(self, *arguments, **named)
+
+    yield Health, "answered", grudging
+
+
+def _writing_never_resumed() -> Iterator[tuple[Any, str, Any]]:
+    yield Connection, "resume_writing", lambda self: None
+
+
+def _part_of_a_body_lost() -> Iterator[tuple[Any, str, Any]]:
+    on_body = Inbound.on_body
+
+    def careless(self: Inbound, data: bytes) -> None:
+        on_body(self, data if data.endswith(b"}") else data[:-1] + b" ")
+
+    yield Inbound, "on_body", careless
+
+
+BUGS = (
+    Bug("a slot is not given back when the client leaves", _slot_kept_on_cancel),
+    Bug("a charge is settled twice", _charge_settled_twice),
+    Bug("a request ends twice for the scheduler", _request_ended_twice),
+    Bug("a wake-up is lost", _wake_up_lost),
+    Bug("retries ask no budget", _retry_outside_the_budget),
+    Bug("a request is tried a third time", _second_retry),
+    Bug("a POST is sent again when a stale connection closes", _stale_connection_for_a_post),
+    Bug("a connection is used again before its answer has ended", _unfinished_connection_reused),
+    Bug("a hint reserves nothing", _hint_without_a_reservation),
+    Bug("a drain waits for nobody", _drain_that_waits_for_nobody),
+    Bug("a deadline is not watched", _deadline_not_watched),
+    Bug("the queue has no bound", _queue_without_a_bound),
+    Bug("the cap is not asked", _cap_not_asked),
+    Bug("a slot is given back twice", _slot_given_back_twice),
+    Bug("a late request is counted twice", _request_counted_twice),
+    Bug("a worker keeps the memory of cancelled requests", _memory_kept_when_cancelled),
+    Bug("a worker that was down is never trusted again", _worker_never_trusted_again),
+    Bug("a connection that was paused is not resumed", _writing_never_resumed),
+    Bug("a byte is lost where a body arrives in pieces", _part_of_a_body_lost),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """The first seed that shows a bug, and what the judge says of it. `seed` is None where none did."""
+
+    bug: Bug
+    seed: int | None
+    broken: str = ""
+
+
+def hunt(bug: Bug, seeds: range = range(1, MOST_SEEDS + 1), size: int = SIZE) -> Found:
+    """Play seeds with the bug in place until a promise is broken."""
+    with bug.planted():
+        for seed in seeds:
+            violations = play(seed, size=size).violations
+            if violations:
+                return Found(bug, seed, violations[0])
+    return Found(bug, None)
+
+
+def main() -> int:
+    """Hunt each, and tell; the exit status is 1 where one was not found."""
+    parser = argparse.ArgumentParser(prog="python -m loadtests.world.planted", description="Does the world find bugs?")
+    parser.add_argument("--only", default="", help="those whose name contains this")
+    parser.add_argument("--seeds", type=int, default=MOST_SEEDS)
+    wanted = parser.parse_args()
+    missed = 0
+    for bug in BUGS:
+        if wanted.only not in bug.name:
+            continue
+        found = hunt(bug, range(1, wanted.seeds + 1))
+        missed += found.seed is None
+        where = f"seed {found.seed}: {found.broken[:160]}" if found.seed is not None else "NOT FOUND"
+        print(f"{bug.name}: {where}", flush=True)
+    return 1 if missed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,101 @@
+"""A router, its worker and its clients in one loop in memory, and the router's bytecodes counted, to the last one.
+
+As `bench.steps.counted`, but on a virtual clock and without sockets: no read is cut, no second passes by chance, and
+all that the router takes from the system is given. So two counts of the same code are equal, on every machine with the
+same Python.
+
+Run: python -m tests.oracles.counting      prints the steps a request of each kind takes, by file, as JSON
+"""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import json
+import sys
+import tempfile
+from collections import Counter
+from pathlib import Path
+from random import Random
+from typing import Any
+
+from bench.client import Connection, Tally, connect, post
+from bench.observing.stand import questions
+from bench.router import CONNECTIONS, chat, forget
+from bench.steps.counted import FULL, STATUS, Steps
+from bench.stub import Stub
+from loadtests.cluster.loop import run
+from services.router import app
+from services.router.config import RouterSettings
+from services.runtime.log import Log
+from tests.oracles.within import sim_loop, within
+
+STUB_PORT = 7000
+REQUESTS = 160
+WARM_UP = 2 * REQUESTS
+"""Half as many as in bench.steps: where nothing is left to chance there is less to level out."""
+WORK_S = 0.02
+"""What the worker takes for an answer: time must pass, or rates would be without end."""
+
+
+class Worker(Stub):
+    """bench's stub, which takes its time."""
+
+    def on_message_complete(self) -> None:
+        asyncio.get_running_loop().call_later(WORK_S, super().on_message_complete)
+
+
+async def counted(kind: str, folder: Path) -> Counter[str]:
+    """Steps of `REQUESTS` requests, by file."""
+    await asyncio.get_running_loop().create_server(Worker, "127.0.0.1", STUB_PORT)
+    workers = folder / "workers.yaml"
+    url = f"http://127.0.0.1:{STUB_PORT}/v1"
+    workers.write_text(f"workers: [{{name: stub, kind: openai, url: '{url}', slots: 1000, models: [fast, hang]}}]")
+    full: dict[str, Any] = FULL if kind == "refusals" else {}
+    settings = RouterSettings(  # type: ignore[call-arg]  # pydantic-settings' own keyword
+        _env_file=None, router_port=0, metrics_port=0, workers_file=workers, retrieval_url="http://127.0.0.1:1",
+        probe_interval_s=60, drain_timeout_s=0.1, **full,
+    )  # fmt: skip
+    log = Log("router", stream=io.BytesIO(), clock=sim_loop().unix_time)  # with its thread, as in production
+    async with within(app.build(settings, rng=Random(1), log=log)) as process:
+        return await _count(process.bound_port, kind)
+
+
+async def _count(port: int, kind: str) -> Counter[str]:
+    tally = Tally()
+    held = [await connect(port, Tally()) for _ in range(2 if kind == "refusals" else 0)]
+    for holder in held:  # one that runs and one that waits: the router is full
+        holder.ask(post(port, "/v1/chat/completions", chat("hang"))).add_done_callback(forget)
+        await asyncio.sleep(0.1)
+    clients, asked = [await connect(port, tally) for _ in range(CONNECTIONS)], questions(port)
+    await _ask(clients, asked, WARM_UP)
+    steps = Steps()
+    sys.settrace(steps.trace)
+    try:
+        await _ask(clients, asked, REQUESTS)
+    finally:
+        sys.settrace(None)
+    if set(tally.statuses) != {STATUS[kind]}:
+        raise RuntimeError(f"expected {STATUS[kind]} only, got {tally.statuses}")
+    for client in (*clients, *held):
+        client.transport.close()
+    return steps.of_file
+
+
+async def _ask(clients: list[Connection], asked: Any, requests: int) -> None:
+    for turn in range(requests // len(clients)):
+        await asyncio.gather(*(client.ask(asked[(turn + at) % len(asked)]) for at, client in enumerate(clients)))
+        await asyncio.sleep(WORK_S / 10)
+
+
+def steps_a_request() -> dict[str, dict[str, float]]:
+    """Of each kind of request: the steps that one takes, by file below services/."""
+    with tempfile.TemporaryDirectory() as folder:
+        found = {kind: run(counted(kind, Path(folder))) for kind in STATUS}
+    return {
+        kind: {file: count / REQUESTS for file, count in sorted(of_file.items())} for kind, of_file in found.items()
+    }
+
+
+if __name__ == "__main__":
+    print(json.dumps(steps_a_request()))
