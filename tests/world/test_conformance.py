@@ -7,6 +7,8 @@ waits until it has come true, on any loop.
 from __future__ import annotations
 
 import asyncio
+import socket
+import struct
 from collections.abc import Callable
 from typing import Any
 
@@ -162,6 +164,17 @@ def test_a_writer_is_paused_by_a_reader_who_is_and_goes_on_with_it(play: Callabl
         await until(lambda: client.seen == ["made", "pause", "resume"], "the rest")
         await until(lambda: len(server.data) == len(MUCH), "all of it")
         await ended(client, server)
+
+    play(main)
+
+
+def test_whoever_has_nothing_to_linger_for_closes_with_a_reset(play: Callable[[Any], None]) -> None:
+    async def main() -> None:
+        client, server = await pair()
+        sock = server.transport.get_extra_info("socket")
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        server.transport.abort()
+        await until(lambda: client.seen == ["made", "lost ConnectionResetError"], "the reset")
 
     play(main)
 
