@@ -27,29 +27,24 @@ FIN: Packet = "fin"
 RST: Packet = "rst"
 ACK: Packet = "ack"
 
-SENT_BYTES = 65_536
-"""What a kernel holds of what its process has sent."""
-RECEIVED_BYTES = 131_072
-"""And of what it has received for its process, as Linux begins; SO_RCVBUF changes it."""
-WINDOW_BYTES = SENT_BYTES + RECEIVED_BYTES
-"""What the two kernels hold of one direction."""
+SEND_BYTES = 65_536
+LEAST_RECEIVE_BYTES = 1152  # half of what Linux makes of a smaller SO_RCVBUF
+WINDOW_BYTES = SEND_BYTES + 131_072
+"""What the two kernels hold of one direction: 64 KiB to be sent and 128 KiB received, as Linux begins."""
+RESETS = struct.pack("ii", 1, 0)
+"""SO_LINGER: closing waits for no time, and says so by a reset."""
 READ_BYTES = 262_144
 """The most that one read returns, as uvloop and asyncio have it."""
 
 
-NO_LINGER = struct.pack("ii", 1, 0)
-"""The value of SO_LINGER with which a close is a reset."""
-
-
 class SimSocket:
-    """What a transport tells of its socket. Of its options SO_LINGER and SO_RCVBUF count; others are accepted only."""
+    """What a transport tells of its socket. SO_LINGER of no time and SO_RCVBUF count, other options do not."""
 
     family = socket.AF_INET
 
     def __init__(self, transport: SimTransport, sockname: Address, peername: Address) -> None:
         self._transport = transport
         self._sockname, self._peername = sockname, peername
-        self.resets = False  # when it is closed
 
     def getsockname(self) -> Address:
         return self._sockname
@@ -59,10 +54,10 @@ class SimSocket:
 
     def setsockopt(self, level: int, option: int, value: Any) -> None:
         """Accepted."""
-        if (level, option) == (socket.SOL_SOCKET, socket.SO_LINGER):
-            self.resets = value == NO_LINGER
-        elif (level, option) == (socket.SOL_SOCKET, socket.SO_RCVBUF):
-            self._transport.peer.window = SENT_BYTES + value
+        if level == socket.SOL_SOCKET and option == socket.SO_LINGER:
+            self._transport.resets = value == RESETS
+        elif level == socket.SOL_SOCKET and option == socket.SO_RCVBUF:
+            self._transport.peer.window = SEND_BYTES + max(int(value), LEAST_RECEIVE_BYTES)
 
     def fileno(self) -> int:
         return -1
@@ -74,8 +69,7 @@ class SimTransport(_FlowControlMixin):  # type: ignore[misc]
     def __init__(
         self, loop: SimLoop, network: Network, number: int, host: Host, peername: Address, sockname: Address
     ) -> None:
-        self._socket = SimSocket(self, sockname, peername)
-        extra = {"peername": peername, "sockname": sockname, "socket": self._socket}
+        extra = {"peername": peername, "sockname": sockname, "socket": SimSocket(self, sockname, peername)}
         super().__init__(extra, loop)
         self.loop = loop
         self.host = host
@@ -85,6 +79,7 @@ class SimTransport(_FlowControlMixin):  # type: ignore[misc]
         self.opaque = False  # its bytes are no part of the digest
         self.silent = False  # half-open: nothing gets through any more, and neither end is told
         self.window = WINDOW_BYTES
+        self.resets = False  # when it is closed, and in any case
         self._network = network
         self._context = contextvars.copy_context()
         self._protocol: Any = None
@@ -344,7 +339,7 @@ class SimTransport(_FlowControlMixin):  # type: ignore[misc]
         self._closed = True
         self._network.connections.pop(self, None)
         if self._error is None:
-            if self._unread or self._socket.resets:
+            if self._unread or self.resets:
                 self._network.send(self, RST)
             else:
                 self._send_fin()

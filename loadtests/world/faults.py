@@ -10,9 +10,14 @@ from collections.abc import Callable
 from dataclasses import replace
 from random import Random
 
+import asyncpg
+
 from loadtests.cluster.loop import SimLoop
 from loadtests.cluster.network import Host
 from loadtests.cluster.node import Node
+from loadtests.cluster.postgres import Lie as DatabaseLie
+from loadtests.cluster.valkey import Lie as CacheLie
+from loadtests.cluster.valkey import Refusal
 from loadtests.world.system import System
 from services.worker.engines.faults import Faults
 
@@ -183,6 +188,80 @@ def _slow_worker(stage: Stage) -> tuple[str, End]:
     return f"{node.name}, {factor:g} times", end
 
 
+def _killed_retrieval(stage: Stage) -> tuple[str, End]:
+    """Retrieval is killed, and started again at the end."""
+    node = stage.system.retrieval
+    return _killed(node if node.up else None)
+
+
+def _frozen_retrieval(stage: Stage) -> tuple[str, End]:
+    """Retrieval's process stands still."""
+    node = stage.system.retrieval
+    return _frozen(node if node.up else None)
+
+
+def _bad_cache(stage: Stage) -> tuple[str, End]:
+    """The cache is slow, refuses, lies, or cuts its answers."""
+    cache = stage.system.stores.cache
+    name, value, sound = stage.rng.choice(
+        [
+            ("slow_s", stage.rng.uniform(0.005, 0.5), 0.0),
+            *(("refuses", refusal, None) for refusal in Refusal),
+            *(("lies", lie, None) for lie in CacheLie),
+            ("cuts_after", stage.rng.randrange(200), None),
+        ]
+    )
+    setattr(cache, name, value)
+    return f"{name} {value}", lambda: setattr(cache, name, sound)
+
+
+def _killed_cache(stage: Stage) -> tuple[str, End]:
+    """The cache's process is killed, and starts again empty."""
+    stores = stage.system.stores
+    if stores.cache_loop is None or stores.cache_loop.is_closed():
+        return "nobody", _nothing
+    stores.kill_cache()
+
+    def end() -> None:
+        if stores.cache_loop is not None and stores.cache_loop.is_closed():
+            stores.start_cache()
+
+    return "valkey", end
+
+
+def _frozen_cache(stage: Stage) -> tuple[str, End]:
+    """The cache's process stands still."""
+    loop = stage.system.stores.cache_loop
+    if loop is None or loop.is_closed():
+        return "nobody", _nothing
+    loop.freeze()
+    return "valkey", loop.thaw
+
+
+def _bad_database(stage: Stage) -> tuple[str, End]:
+    """The database is slow, frozen, out of reach, gone, failing, or lies."""
+    database = stage.system.stores.database
+    rng = stage.rng
+    which = rng.choice(("slow", "frozen", "unreachable", "gone", "lost", "failing", "lying"))
+    if which == "slow":
+        database.query_s = rng.uniform(0.01, 1.0)
+        return which, lambda: setattr(database, "query_s", 0.0)
+    if which == "gone":
+        database.stop()
+        return which, database.start
+    if which == "lost":
+        database.hang_up()
+        return which, _nothing
+    if which == "failing":
+        database.fails = asyncpg.InternalServerError
+        return which, lambda: setattr(database, "fails", None)
+    if which == "lying":
+        database.lies = rng.choice((DatabaseLie.NO_NUMBER, DatabaseLie.TOO_FEW, DatabaseLie.OLD_VERSION))
+        return f"{which}: {database.lies}", lambda: setattr(database, "lies", None)
+    setattr(database, which, True)
+    return which, lambda: setattr(database, which, False)
+
+
 def _jump(stage: Stage) -> tuple[str, End]:
     """A process's clock jumps forward, as after a suspended machine."""
     node = stage.rng.choice([node for node in (stage.router, *stage.system.workers) if node.up])
@@ -212,6 +291,12 @@ FAULTS: dict[str, Begin] = {
     "killed worker": _kill_worker,
     "killed router": _kill_router,
     "drained router": _drained_router,
+    "killed retrieval": _killed_retrieval,
+    "frozen retrieval": _frozen_retrieval,
+    "bad cache": _bad_cache,
+    "killed cache": _killed_cache,
+    "frozen cache": _frozen_cache,
+    "bad database": _bad_database,
     "slow worker": _slow_worker,
     "jumping clock": _jump,
     "set wall clock": _wall_clock,

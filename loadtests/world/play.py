@@ -67,7 +67,7 @@ class Play:
         self._machines: list[Machine] = []
         self._loops: list[SimLoop] = []
         for number in range(made.machines):
-            loop = self.simulation.new_loop(f"clients-{number}", f"10.0.2.{number + 1}")
+            loop = self.simulation.new_loop(f"clients-{number}", f"10.0.8.{number + 1}")
             loop.set_exception_handler(lambda _, context: self._error("clients", repr(context)))
             self._loops.append(loop)
             self._machines.append(Machine(loop, ROUTER, self._ended))

@@ -7,7 +7,7 @@ has ended. `calm`: light load again, all of which must be served.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from random import Random
 
 TOKENS = 16
@@ -68,6 +68,7 @@ class Scenario:
     faults: list[Fault] = field(default_factory=list)
     latency_s: float = 0.0002
     jitter_s: float = 0.0
+    retrieval: bool = True
     short_reads: float = 0.0
     max_inflight: int = 64
     max_queue: int = 64
@@ -90,8 +91,9 @@ def scenario(seed: int, kinds: tuple[str, ...], *, size: int = 1000) -> Scenario
     count = rng.choice((1, 2, 2, 3, 3, 4, 4, 6, 8, 16))
     made = Scenario(seed)
     made.workers = [_worker(rng) for _ in range(count)]
-    if count > 1 and rng.random() < 0.15:
-        made.workers[-1] = WorkerSpec(made.workers[-1].slots, 5.0, 0.1, 0, evil=True)
+    if count > 1 and (chance := rng.random()) < 0.2:
+        evil = count - 1 if chance < 0.05 else 1
+        made.workers[-evil:] = [replace(worker, evil=True) for worker in made.workers[-evil:]]
     slots = sum(worker.slots for worker in made.workers)
     made.max_inflight = rng.choice((slots, slots, slots + 4, max(1, slots // 2), 64))
     made.max_queue = rng.choice((8, 32, 64, 256))
@@ -104,6 +106,7 @@ def scenario(seed: int, kinds: tuple[str, ...], *, size: int = 1000) -> Scenario
     made.ask_share = rng.choice((0.0, 0.1, 0.3))
     made.leaver_share = rng.choice((0.0, 0.0, 0.02, 0.1))
     made.slow_share = rng.choice((0.0, 0.0, 0.02))
+    made.retrieval = rng.random() < 0.6
     made.latency_s = rng.choice((0.0001, 0.0005, 0.002))
     made.jitter_s = made.latency_s * rng.choice((0.0, 0.5, 3.0))
     made.short_reads = rng.choice((0.0, 0.0, 0.1, 0.5))

@@ -10,6 +10,7 @@ from typing import Any
 
 from loadtests.cluster.loop import SimLoop, Simulation
 from loadtests.cluster.node import Node
+from loadtests.cluster.stores import Stores
 from loadtests.evil.row import BOTH
 from loadtests.evil.talk import Talk
 from loadtests.evil.tricks import ROWS
@@ -20,6 +21,7 @@ from services.contracts.generate import GenerateRequest
 from services.core.batcher import BatchFormer
 from services.governor import app as governor_app
 from services.governor.config import GovernorSettings
+from services.retrieval.config import RetrievalSettings
 from services.router import app as router_app
 from services.router.config import RouterSettings
 from services.router.serving.pipeline import Pipeline
@@ -30,10 +32,12 @@ from services.worker.config import WorkerSettings
 
 ROUTER = ("10.0.0.1", 8000)
 ROUTER_METRICS = ("10.0.0.1", 9000)
+RETRIEVAL = ("10.0.0.3", 8001)
 GOVERNOR = ("10.0.0.2", 7777)
 WORKER_PORT = 8010
 TOKEN = "a-token-of-this-world-alone"
 MODEL = "weir-sim"
+BOOK = ["The mill below the dam grinds barley slowly.", "A weir holds the river at its level."]
 WORD = re.compile(NONCE.pattern.decode())
 
 Executed = Callable[[str, str, str], None]
@@ -104,6 +108,10 @@ class System:
         node = partial(Node, simulation, seed=str(scenario.seed), on_line=on_line, on_error=on_error)
         self.router = node("router", ROUTER[0], self._router)
         self.governor = node("governor", GOVERNOR[0], self._governor)
+        self.stores = Stores(simulation)
+        for number in range(scenario.tenants):
+            self.stores.fill(f"tenant-{number}", {f"mill-{number}.md": BOOK, "river.md": BOOK[:1]})
+        self.retrieval = node("retrieval", RETRIEVAL[0], self._retrieval)
         self.workers: list[Node] = []
         self.evil: list[EvilNode] = []
         for number, spec in enumerate(scenario.workers):
@@ -116,13 +124,15 @@ class System:
     @property
     def nodes(self) -> list[Node]:
         """Those that can be killed and started."""
-        return [self.router, self.governor, *self.workers]
+        retrieval = [self.retrieval] if self.scenario.retrieval else []
+        return [self.router, self.governor, *retrieval, *self.workers]
 
     def start(self) -> None:
         """Start everything, workers first."""
         for evil in self.evil:
             evil.start()
-        for node in (*self.workers, self.governor, self.router):
+        self.stores.start()
+        for node in reversed(self.nodes):
             node.start()
 
     def pipeline(self) -> Pipeline | None:
@@ -140,7 +150,7 @@ class System:
             metrics_host="0.0.0.0",
             internal_token=TOKEN,
             workers=",".join(workers),
-            retrieval_url="http://10.0.0.3:8001",
+            retrieval_url=f"http://{RETRIEVAL[0]}:{RETRIEVAL[1]}",
             max_inflight=scenario.max_inflight,
             max_queue_size=scenario.max_queue,
             tenant_queue_size=min(scenario.tenant_queue, scenario.max_queue),
@@ -149,6 +159,12 @@ class System:
             drain_timeout_s=2 * scenario.deadline_s,
         )
         return router_app.build(settings, rng=rng, log=log)
+
+    def _retrieval(self, *, rng: Random, log: Log) -> Process:
+        settings = isolated(RetrievalSettings)(
+            host="0.0.0.0", internal_token=TOKEN, cache_key_secret="a-secret-of-this-world", **self.stores.urls
+        )
+        return self.stores.retrieval(settings, rng=rng, log=log)
 
     def _governor(self, *, rng: Random, log: Log) -> Process:
         settings = isolated(GovernorSettings)(

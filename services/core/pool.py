@@ -28,6 +28,8 @@ M = TypeVar("M", bound=Member)
 
 ACTIVE_FOR_S = 1.0
 """A flow whose line empties counts as active this long: light tenants come back, and their share is spoken for."""
+ROUNDING_TOKENS = 1e-3
+"""How far a sum of charges may be from what it should be, for it is added and taken away in floating point."""
 
 
 class Flow(Member):
@@ -189,6 +191,7 @@ class Pool:
         """A charge was too high by `refund`, or too low where it is negative: put it right at both levels."""
         flow.node.flows.settle(now, flow, refund, ended)
         self.classes.settle(now, flow.node, refund, ended)
+        assert flow.unsettled > -ROUNDING_TOKENS, f"{flow!r}: {flow.unsettled:g} tokens are in flight"
 
     def reprice(self, flow: Flow, request: Request, charge_tokens: float) -> None:
         """The estimate of a request that waits changes; it keeps its place, and its flow its turn."""

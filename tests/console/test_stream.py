@@ -1,21 +1,17 @@
-"""The stream over real sockets: viewers that never read, that leave, and that are here when the service goes."""
+"""The stream over a network: viewers that never read, that leave, and that are here when the service goes."""
 
 from __future__ import annotations
 
 import asyncio
-import socket
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-
-import pytest
 
 from services.console.fanout import Fanout
 from services.runtime.log import Log
 from services.runtime.serve import Process
-from tests import steady_time
 from tests.runtime.rig import serving, tight, until
-
-pytestmark = pytest.mark.sockets
+from tests.virtual import run
+from tests.wire import Wire
 
 LARGE = b"x" * 50_000
 ASK = b"GET /console/events HTTP/1.1\r\nhost: localhost\r\n\r\n"
@@ -34,27 +30,15 @@ async def gallery(write_stall_s: float = 0.3) -> AsyncIterator[tuple[Process, Fa
     log.close()
 
 
-def run(main: Callable[[], Awaitable[None]]) -> None:
-    """In steady time: a reader that the machine holds up is not taken for one that does not read."""
-
-    async def bounded() -> None:
-        async with asyncio.timeout(60):
-            await main()
-
-    steady_time.run(bounded())
-
-
 def test_a_viewer_that_never_reads_is_cut_off_and_the_others_go_on() -> None:
     async def main() -> None:
         async with gallery() as (process, fanout):
             reader, writer = await asyncio.open_connection("127.0.0.1", process.bound_port)
             writer.write(ASK)
             await reader.readuntil(LARGE)
-            deaf = socket.socket()
-            deaf.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-            deaf.setblocking(False)
-            await asyncio.get_running_loop().sock_connect(deaf, ("127.0.0.1", process.bound_port))
-            await asyncio.get_running_loop().sock_sendall(deaf, ASK)
+            deaf = Wire()
+            await deaf.connect(process.bound_port, receive_bytes=4096)
+            deaf.send(ASK)
             await until(lambda: len(fanout.viewers) == 2, "both look")
 
             async def read_on() -> None:

@@ -101,6 +101,14 @@ def ended_and_not_counted_as_running() -> None:
     drr.settle(0.0, request, 10.0)
 
 
+def a_charge_settled_twice() -> None:
+    drr = house("a")
+    request = waiting(drr)
+    start(drr)
+    drr.settle(0.0, request, 10.0)
+    drr._put_right(0.0, request, 10.0, ended=10.0)
+
+
 def unread_below_zero_in_line() -> None:
     pool, flow, request = parts(house("a"))
     request.read_tokens = 7  # not by `will_read`
@@ -252,6 +260,7 @@ FAULTS: list[tuple[Callable[[], None], str]] = [
     (expired_early, "is taken out at 1, noted for 5"),
     (an_entry_that_was_not_noted_as_stale, "more entries are stale than were noted"),
     (ended_and_not_counted_as_running, "was not counted as running: <Tenant a: 0 wait, -1 run"),
+    (a_charge_settled_twice, "<Flow a.*: -.* tokens are in flight"),
     (unread_below_zero_in_line, "-7 tokens are unread in <Pool default"),
     (ready_ones_that_nobody_counts, "-1 wait in <Flow a"),
     (lines_with_work_above_requests, "4 lines of <Pool default"),

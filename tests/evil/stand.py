@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -20,8 +19,8 @@ from loadtests.nonces.judge import Heard, Verdict, judge
 from loadtests.nonces.prompt import NONCE, nonce, prompt, right, tokens
 from services.contracts.generate import Done, GenerateRequest, Timings, Token, Usage
 from services.runtime.http import Exchange
-from services.runtime.serve import running
 from tests.router.rig import FakeWorker, Stand, build_service, standing, until
+from tests.virtual import running_here
 
 MODEL = "weir-sim"
 MAX_TOKENS = 40
@@ -107,7 +106,7 @@ async def pair(row: Row, kind: str, folder: Path, **settings: Any) -> AsyncItera
     good = FakeWorker(echo, models=(MODEL,))
     async with AsyncExitStack() as stack:
         process = build_service(good.routes(), drain_timeout_s=0.2)
-        await stack.enter_async_context(running(process))
+        await stack.enter_async_context(running_here(process))
         stack.callback(process.log.close)
         evil = await stack.enter_async_context(answering(EvilWorker(kind, lambda talk: row.act, model=MODEL)))
         workers = [
@@ -123,14 +122,6 @@ async def pair(row: Row, kind: str, folder: Path, **settings: Any) -> AsyncItera
         both = Pair(stand, evil, good, [])
         yield both
         await both.settled()
-
-
-def run(main: Any) -> None:
-    async def bounded() -> None:
-        async with asyncio.timeout(60):
-            await main()
-
-    asyncio.run(bounded())
 
 
 HONEST = Row("an honest answer", honest)

@@ -16,9 +16,9 @@ import pytest
 from loadtests.evil.row import BOTH, Row
 from loadtests.evil.tricks import ROWS
 from loadtests.nonces.judge import Verdict
-from tests.evil.stand import HONEST, PLENTY_MS, SOON_MS, pair, run
+from tests.evil.stand import HONEST, PLENTY_MS, SOON_MS, pair
+from tests.virtual import run
 
-pytestmark = pytest.mark.sockets
 CHAT, ASK = "/v1/chat/completions", "/ask"
 
 

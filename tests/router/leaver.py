@@ -1,16 +1,14 @@
-"""A client as a raw socket, which sends as much as it is told to, and leaves in one of three ways."""
+"""A client as a raw connection, which sends as much as it is told to, and leaves in one of three ways."""
 
 from __future__ import annotations
 
 import asyncio
 import json
-import socket
-import struct
 from collections.abc import Callable
 from enum import Enum
 from typing import Any
 
-RESET = struct.pack("ii", 1, 0)  # linger for no time: closing sends RST
+from tests.wire import Wire
 
 
 class Way(Enum):
@@ -29,19 +27,18 @@ class Client:
         self.way = way
         self.left_at = 0.0
         self.seen = b""
-        self._socket = socket.socket()
-        self._socket.setblocking(False)
+        self._wire = Wire()
 
     async def connect(self, port: int) -> None:
-        await asyncio.get_running_loop().sock_connect(self._socket, ("127.0.0.1", port))
+        await self._wire.connect(port)
 
     async def send(self, data: bytes) -> None:
-        await asyncio.get_running_loop().sock_sendall(self._socket, data)
+        self._wire.send(data)
 
     async def read_until(self, enough: Callable[[bytes], bool]) -> bytes:
         """What has come, once it is enough. Fails if the connection ends before."""
         while not enough(self.seen):
-            piece = await asyncio.get_running_loop().sock_recv(self._socket, 65_536)
+            piece = await self._wire.recv()
             assert piece, f"the connection ended after {self.seen!r}"
             self.seen += piece
         return self.seen
@@ -49,7 +46,7 @@ class Client:
     async def read_to_end(self) -> bytes:
         """Everything until the server closes."""
         async with asyncio.timeout(20):
-            while piece := await asyncio.get_running_loop().sock_recv(self._socket, 65_536):
+            while piece := await self._wire.recv():
                 self.seen += piece
         return self.seen
 
@@ -57,14 +54,14 @@ class Client:
         """In its own way. One that closes its half only stays to read."""
         self.left_at = asyncio.get_running_loop().time()
         if self.way is Way.HALF:
-            self._socket.shutdown(socket.SHUT_WR)
-            return
-        if self.way is Way.RST:
-            self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET)
-        self._socket.close()
+            self._wire.shut()
+        elif self.way is Way.RST:
+            self._wire.reset()
+        else:
+            self._wire.close()
 
     def close(self) -> None:
-        self._socket.close()
+        self._wire.close()
 
 
 def asking(id: str, *, ask: bool = False, stream: bool = False, tenant: str = "demo", **headers: str) -> bytes:

@@ -6,18 +6,18 @@ import asyncio
 import gc
 import io
 import json
-import os
-import threading
 import types
 import weakref
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
 
+from loadtests.cluster.loop import SimLoop
+from loadtests.cluster.network import LATENCY_S
 from services.core.outcome import Outcome
 from services.core.request import Stage as Standing
 from services.router import app
@@ -30,12 +30,10 @@ from services.router.workers.cancels import Cancels
 from services.router.workers.turn import Turn
 from services.runtime.keepalive import Pool
 from services.runtime.log import Log
-from services.runtime.serve import FineClockLoop
 from tests.router.leaver import Client, Way, answered_whole, asking
 from tests.router.rig import Stand, standing
 from tests.router.stepping import AT_A_WORKER, NOT_YET_ASKED, TOKENS_BEFORE, Stage, StalledRetrieval, SteppingWorker
 from tests.runtime.rig import until
-from tests.steady_time import SteadyLoop
 
 LIMITS = (
     "services.router.workers.prober.PROBE_TIMEOUT_S",
@@ -43,9 +41,11 @@ LIMITS = (
     "services.router.passages.retrieval.LOOK_WITHIN_S",
     "services.runtime.drain.LAST_WORDS_S",
 )
-"""What the router gives others a second for: this machine may stand still, or count objects, for longer."""
+"""What the router gives others a second for: a clock that leaps would pass it."""
 LOOP_TURNS = 12
-"""Turns of the event loop in which the last event of an answer travels; its clients leave in all of them."""
+"""Turns of the event loop in which clients leave, and in which a loop at rest lets go of what was closed."""
+STEP_S = LATENCY_S / 4
+"""Between two of them: together they take as long as an event from the worker over the router to its client."""
 
 
 class WatchedDispatcher(Dispatcher):
@@ -154,15 +154,16 @@ class Scene:
     # ---- going
 
     async def all_leave(self, clients: list[Client]) -> None:
-        """All in one turn of the loop; where the last event of the answers comes just then, in the turns around it."""
-        turns = 1
+        """All in one turn of the loop; where the last event of the answers comes just then, while it travels."""
         if self.stage is Stage.LAST_TOKEN:
+            early = len(clients) // 3
+            await leave_in_turns(clients[:early])
             self.go.set()
-            turns = LOOP_TURNS
-        for turn in range(turns):
-            for client in clients[turn::turns]:
-                client.leave()
-            await asyncio.sleep(0)
+            await leave_in_turns(clients[early:])
+            return
+        for client in clients:
+            client.leave()
+        await asyncio.sleep(0)
 
     async def all_gone(self, clients: list[Client]) -> None:
         """Every request has ended; whoever has closed its half only has seen the end of the connection."""
@@ -191,7 +192,7 @@ class Scene:
         await until(lambda: not any(worker.running for worker in self.workers), "every worker idle")
         await until(lambda: not self.cancels._lines, "every worker told")
         if before is not None:
-            await until(lambda: self._open() <= before.open, "every descriptor closed, and every task ended")
+            await until(lambda: self._open() <= before.open, "every connection closed, and every task ended")
         for worker in self.workers:
             worker.asked.clear()
         if self.stand.retrieval is not None:
@@ -202,10 +203,10 @@ class Scene:
         return Left(self._open())
 
     def _open(self) -> tuple[int, int]:
-        """Descriptors and tasks, without idle connections. Probes come and go: wait for a number, do not compare."""
+        """Ends of connections, and tasks; none are idle. Probes come and go: wait for a number, do not compare."""
         for worker in self.dispatcher.fleet.workers:
             worker.upstream.close()
-        return len(os.listdir("/dev/fd")), len(asyncio.all_tasks())
+        return len(here().network.connections), len(asyncio.all_tasks())
 
     def _forget_spent_turns(self) -> None:
         """The core's heaps hold some that have ended, at most 64 or so each, until it looks at them again."""
@@ -243,12 +244,17 @@ class Left:
     def __init__(self, open: tuple[int, int]) -> None:
         gc.collect()
         self.open = open
-        self.objects = Counter(type(one) for one in gc.get_objects() if not _remembers_a_class(one))
+        objects = gc.get_objects()
+        self.objects = Counter(map(type, objects))
+        self.objects.subtract(type(one) for one in objects if type(one) in REMEMBERING and _remembers_a_class(one))
         self.of_requests = {kind: self.objects[kind] for kind in (Alarm, Life, Turn) if self.objects[kind]}
 
     def more(self, before: Left, at_least: float) -> dict[type, int]:
         """What has become more by so many."""
         return {kind: more for kind, more in (self.objects - before.objects).items() if more >= at_least}
+
+
+REMEMBERING = (weakref.ReferenceType, types.BuiltinFunctionType)
 
 
 def _remembers_a_class(one: object) -> bool:
@@ -279,7 +285,7 @@ async def scene(
     monkeypatch.setattr(app, "Log", lambda name, level: Log(name, "INFO", stream=log))
     monkeypatch.setattr(health, "FAILURES", 10**9)  # the retry is looked at, not who is ejected
     for limit in LIMITS:
-        monkeypatch.setattr(limit, 60.0)  # nor how fast this machine is, or how far a clock leaps
+        monkeypatch.setattr(limit, 60.0)  # nor how far a clock leaps
     monkeypatch.setitem(Pool.__init__.__kwdefaults__, "connect_timeout_s", 60.0)
     made_workers = [SteppingWorker(stage, places, go, failed) for _ in range(workers)]
     chosen = {
@@ -296,33 +302,26 @@ async def scene(
             client.close()
 
 
-class LeapingLoop(SteadyLoop):
-    """Its clock can be put forward: whatever was to happen by then happens now, and no test waits for it."""
+async def leave_in_turns(clients: list[Client]) -> None:
+    """They leave one after another, while something else travels from one end to the other."""
+    for turn in range(LOOP_TURNS):
+        for client in clients[turn::LOOP_TURNS]:
+            client.leave()
+        await asyncio.sleep(STEP_S if turn % 2 else 0)
 
-    ahead_s = 0.0
 
-    def time(self) -> float:
-        return super().time() + self.ahead_s
+async def seen() -> None:
+    """What was sent has arrived: the router knows who has left."""
+    await asyncio.sleep(50 * LATENCY_S)
 
 
 def leap(seconds: float) -> None:
-    """Put the clock of the running loop forward."""
+    """Put the clock of the running loop forward: whatever was to happen by then is late, and happens now."""
+    here().jump(seconds)
+
+
+def here() -> SimLoop:
+    """The running loop."""
     loop = asyncio.get_running_loop()
-    assert isinstance(loop, LeapingLoop)
-    loop.ahead_s += seconds
-
-
-def run(main: Callable[[], Awaitable[None]], loop: Callable[[], asyncio.AbstractEventLoop] = FineClockLoop) -> None:
-    """On the event loop of production, or another. Fails rather than hangs; not by the clock of a loop that leaps."""
-
-    async def bounded() -> None:
-        task = asyncio.ensure_future(main())
-        watch = threading.Timer(60, lambda: runner.get_loop().call_soon_threadsafe(task.cancel))
-        watch.start()
-        try:
-            await task
-        finally:
-            watch.cancel()
-
-    with asyncio.Runner(loop_factory=loop) as runner:
-        runner.run(bounded())
+    assert isinstance(loop, SimLoop)
+    return loop

@@ -1,12 +1,14 @@
-"""A router on real sockets before workers that do as the test says."""
+"""A router before workers that do as the test says, in virtual time: `tests.virtual`."""
 
 from __future__ import annotations
 
 import asyncio
 import json
+import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -14,21 +16,25 @@ from unittest import mock
 import httpx2
 import msgspec
 
+from services.console.files import Files
 from services.contracts.generate import Done, Failed, GenerateRequest, Timings, Token, Usage, WorkerStatus
 from services.contracts.search import EmbedReply, Passage, RetrieveReply, RetrieveRequest
 from services.core.outcome import Outcome
 from services.router import app
 from services.router.config import RouterSettings
+from services.router.console import watching
 from services.router.deciding.dispatcher import Dispatcher
+from services.router.routes import api, openapi
 from services.runtime.errors import Refused
 from services.runtime.http import Exchange, Handler
-from services.runtime.serve import Process, running
-from tests import steady_time
+from services.runtime.serve import Process
 from tests.runtime.rig import build as build_service
 from tests.runtime.rig import until
+from tests.virtual import chance_here, running_here
 
 USAGE, TIMINGS = Usage(7, 3), Timings(1.0, 2.0, 3.0)
 WORDS = ("A ", "weir ", "holds.")
+NO_TLS = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
 
 
 @dataclass
@@ -198,9 +204,7 @@ class Stand:
 
     async def samples(self, name: str) -> list[tuple[str, float]]:
         """(labels, value) of each sample of a metric."""
-        text = (await self.metrics.get("/metrics")).text
-        lines = [line.rsplit(" ", 1) for line in text.splitlines() if line.startswith((name + "{", name + " "))]
-        return [(labels[len(name) :], float(value)) for labels, value in lines]
+        return samples_in((await self.metrics.get("/metrics")).text, name)
 
     async def counted(self) -> dict[str, float]:
         """weir_requests_total by outcome, over all tenants."""
@@ -213,7 +217,8 @@ class Stand:
 
     async def held(self) -> float:
         """Places under the cap and at workers, together."""
-        held = await self.samples("weir_inflight") + await self.samples("weir_worker_inflight")
+        page = (await self.metrics.get("/metrics")).text
+        held = samples_in(page, "weir_inflight") + samples_in(page, "weir_worker_inflight")
         return sum(value for _, value in held)
 
     async def all_returned(self) -> None:
@@ -230,6 +235,12 @@ class Stand:
                 await asyncio.sleep(0.005)
 
 
+def samples_in(page: str, name: str) -> list[tuple[str, float]]:
+    """(labels, value) of each sample of a metric on a page of metrics."""
+    lines = [line.rsplit(" ", 1) for line in page.splitlines() if line.startswith((name + "{", name + " "))]
+    return [(labels[len(name) :], float(value)) for labels, value in lines]
+
+
 def error_of(response: httpx2.Response) -> dict[str, Any]:
     error: dict[str, Any] = response.json()["error"]
     return error
@@ -238,6 +249,19 @@ def error_of(response: httpx2.Response) -> dict[str, Any]:
 def events_of(response: httpx2.Response) -> list[str]:
     """The data of each event of a stream, in order."""
     return [line[6:] for line in response.text.split("\n") if line.startswith("data: ")]
+
+
+pages_of_the_console = cache(Files)
+"""The same for every router: read and compressed once."""
+description_of_the_routes = cache(openapi.document)
+
+
+class GivenSettings(RouterSettings):
+    """What is given and the defaults: nothing from the environment in which the tests run."""
+
+    @classmethod
+    def settings_customise_sources(cls, _: Any, init_settings: Any, **others: Any) -> tuple[Any, ...]:  # type: ignore[override]
+        return (init_settings,)
 
 
 def _built(settings: RouterSettings) -> tuple[Process, Dispatcher]:
@@ -249,8 +273,17 @@ def _built(settings: RouterSettings) -> tuple[Process, Dispatcher]:
         made.append(make(*parts))
         return made[0]
 
-    with mock.patch.object(app, "Dispatcher", kept):
-        return app.build(settings), made[0]
+    with (
+        mock.patch.object(app, "Dispatcher", kept),
+        mock.patch.object(watching, "Files", pages_of_the_console),
+        mock.patch.object(api, "document", description_of_the_routes),
+    ):
+        return app.build(settings, rng=chance_here()), made[0]
+
+
+def client_of(port: int) -> httpx2.AsyncClient:
+    """A client of a service on this machine. One that may speak TLS reads a file of 200 kB first."""
+    return httpx2.AsyncClient(base_url=f"http://127.0.0.1:{port}", timeout=20, verify=NO_TLS)
 
 
 @asynccontextmanager
@@ -261,7 +294,7 @@ async def standing(
     async with AsyncExitStack() as stack:
         for part in [*workers, *([retrieval] if retrieval else [])]:
             process = build_service(part.routes(), drain_timeout_s=0.2)
-            await stack.enter_async_context(running(process))
+            await stack.enter_async_context(running_here(process))
             stack.callback(process.log.close)
             part.port = process.bound_port
         urls = ",".join(f"http://127.0.0.1:{worker.port}" for worker in workers)
@@ -275,23 +308,11 @@ async def standing(
             "drain_timeout_s": 0.5,
             **settings,
         }
-        router, dispatcher = _built(RouterSettings(_env_file=None, router_port=0, metrics_port=0, **chosen))
-        await stack.enter_async_context(running(router))
+        router, dispatcher = _built(GivenSettings(router_port=0, metrics_port=0, **chosen))
+        await stack.enter_async_context(running_here(router))
         stack.callback(router.log.close)
-        client = httpx2.AsyncClient(base_url=f"http://127.0.0.1:{router.bound_port}", timeout=20)
-        metrics = httpx2.AsyncClient(base_url=f"http://127.0.0.1:{router.bound_metrics_port}", timeout=20)
-        await stack.enter_async_context(client)
-        await stack.enter_async_context(metrics)
+        client = await stack.enter_async_context(client_of(router.bound_port))
+        metrics = await stack.enter_async_context(client_of(router.bound_metrics_port))
         stand = Stand(router, client, metrics, list(workers), retrieval, dispatcher)
         yield stand
         await stand.all_returned()
-
-
-def run(main: Callable[[], Awaitable[None]]) -> None:
-    """Fails rather than hangs. What the machine takes for itself is time for nobody: no budget runs out by it."""
-
-    async def bounded() -> None:
-        async with asyncio.timeout(60):
-            await main()
-
-    steady_time.run(bounded())

@@ -1,4 +1,4 @@
-"""A service on a real socket with handlers made for the test, and a client that sends raw bytes."""
+"""A service with handlers made for the test, where its clients are, and a client that sends raw bytes."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from services.runtime.drain import Drain
 from services.runtime.guard import GuardLimits
 from services.runtime.http import Handler, HeadCheck
 from services.runtime.log import Log
-from services.runtime.serve import HttpListener, Process, running
+from services.runtime.serve import HttpListener, Process
 from services.runtime.service import Readiness, Service
 from services.runtime.telemetry import metrics_app, new_registry
-from tests.virtual_time import bind
+from tests.virtual import running_here
 
 
 def build(
@@ -49,7 +49,7 @@ def build(
 async def serving(routes: Mapping[tuple[str, str], Handler], **process: Any) -> AsyncIterator[Process]:
     built = build(routes, **process)
     try:
-        async with running(built, bind=bind):
+        async with running_here(built):
             yield built
     finally:
         built.log.close()

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import socket
+import struct
 from collections.abc import Callable, Coroutine
 from typing import Any
 
@@ -343,5 +345,33 @@ def test_a_read_error_in_a_protocol_closes_its_connection_and_is_told() -> None:
         await asyncio.sleep(0.1)
         assert told == ["cannot read this"]
         assert broken.seen == ["made", "lost ValueError"]
+
+    in_virtual_time(main)
+
+
+def test_closing_without_time_to_linger_is_a_reset() -> None:
+    async def main() -> None:
+        client, server = await pair()
+        client.transport.get_extra_info("socket").setsockopt(
+            socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0)
+        )
+        client.transport.abort()
+        await asyncio.sleep(1)
+        assert server.seen == ["made", "lost ConnectionResetError"]
+
+    in_virtual_time(main)
+
+
+def test_a_small_receive_buffer_holds_less_of_what_nobody_reads() -> None:
+    async def main() -> None:
+        client, server = await pair()
+        server.transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        server.transport.pause_reading()
+        client.transport.write(MEGABYTE)
+        await asyncio.sleep(1)
+        assert client.transport.get_write_buffer_size() == len(MEGABYTE) - 65_536 - 4096
+        server.transport.resume_reading()
+        await asyncio.sleep(1)
+        assert server.data == MEGABYTE
 
     in_virtual_time(main)

@@ -1,4 +1,4 @@
-"""One attempt, over real sockets: what is sent, and how whatever comes back is read."""
+"""One attempt, over a network: what is sent, and how whatever comes back is read."""
 
 from __future__ import annotations
 
@@ -15,8 +15,7 @@ from services.lab.storm.plan import Question
 from services.lab.storm.watching import Frame, Watching, counted, counters
 from services.runtime.http import Exchange
 from tests.runtime.rig import serving, until
-
-pytestmark = pytest.mark.sockets
+from tests.virtual import run
 
 ATTEMPT = Attempt("anna", 7, 2.0, tried_before=1)
 STATUS = WorkerStatus("w", "simulated", ["m"], 8, 8, 0, 0, False, 190.0, 0.2, full_step_ms=24.0)
@@ -34,7 +33,7 @@ def asked_of(handler: Any, question: Question = Question()) -> Answer:  # noqa: 
             finally:
                 door.close()
 
-    return asyncio.run(main())
+    return run(main)
 
 
 def replying(status: int, body: bytes, **headers: str) -> Any:
@@ -112,7 +111,7 @@ def test_capacity_is_that_of_the_workers_that_answer():
             with pytest.raises(NoCapacity):
                 await announced(["http://127.0.0.1:1"], Question())
 
-    asyncio.run(main())
+    run(main)
 
 
 def test_frames_are_followed_however_they_are_cut_and_a_router_without_any_is_asked_again():
@@ -142,7 +141,7 @@ def test_frames_are_followed_however_they_are_cut_and_a_router_without_any_is_as
             watching.cancel()
             await asyncio.gather(watching, return_exceptions=True)
 
-    asyncio.run(main())
+    run(main)
     assert {frame.level for frame in heard} <= {1, 2}
     assert heard[-1].waiting.requests == 20
     assert not heard[-1].at_rest
@@ -171,4 +170,4 @@ weir_wasted_seconds_total{reason="client_gone"} %d
             assert await counters("http://127.0.0.1:1") is None
             assert counted(None, after, {"anna"}) == {}
 
-    asyncio.run(main())
+    run(main)

@@ -11,8 +11,11 @@ import pytest
 from services.contracts.generate import GenerateRequest
 from services.router.serving import telling
 from services.runtime.http import Exchange
-from tests.router.rig import FakeWorker, Stand, answer, cut_after, run, standing
+from services.runtime.serve import FineClockLoop
+from tests.router.rig import FakeWorker, Stand, answer, cut_after, standing
+from tests.router.serving.test_streams import words
 from tests.runtime.rig import until
+from tests.virtual import run
 
 
 class Gate:
@@ -64,4 +67,25 @@ def test_the_openai_package_reads_comments_streams_and_failures() -> None:
             assert (cut.value.code, cut.value.type) == ("upstream_failed", "upstream_error")
             assert not isinstance(cut.value, openai.APIConnectionError)
 
-    run(main)
+    run(main, FineClockLoop)
+
+
+def test_the_openai_package_raises_what_its_users_expect_and_comes_back_when_it_is_told() -> None:
+    async def main() -> None:
+        one = standing(FakeWorker(words(0.02, count=20), slots=1))
+        async with one as stand, package(stand) as client, package(stand, retries=5) as patient:
+            holding = asyncio.create_task(text_of(client))
+            await until(lambda: stand.workers[0].running == 1)
+            with pytest.raises(openai.RateLimitError) as refused:
+                await text_of(client.with_options(default_headers={"prefer": "wait=0"}))
+            assert refused.value.code == "yield"
+            asked = patient.with_options(default_headers={"prefer": "wait=0"})
+            assert await text_of(asked) == "xxxx" * 20
+            await holding
+            with pytest.raises(openai.NotFoundError):
+                await client.chat.completions.create(model="none", messages=[{"role": "user", "content": "hi"}])
+            counted = await stand.counted()
+            assert (counted["served"], counted["model_not_found"]) == (2, 1)
+            assert counted["yield"] >= 2
+
+    run(main, FineClockLoop)

@@ -19,11 +19,10 @@ from services.contracts.generate import GenerateRequest
 from services.core.outcome import Outcome
 from services.router.observing.journal import Journal
 from services.runtime.http import Exchange
-from tests.router.rig import FakeRetrieval, FakeWorker, Stand, answer, error_of, hang, passage, run, standing, then
+from tests.router.rig import FakeRetrieval, FakeWorker, Stand, answer, error_of, hang, passage, standing, then
 from tests.router.tenancy.test_identity import as_tenant, entry, listed
 from tests.runtime.rig import until
-
-pytestmark = pytest.mark.sockets
+from tests.virtual import run
 
 ROUTES = ("/console", "/console/", "/console/static/index.html", "/console/events", "/console/requests/r")
 OURS = {"x-weir-console": "1"}

@@ -15,10 +15,9 @@ from services.router.config import RouterSettings
 from services.router.console import storm
 from services.router.console.storm import MOST_BODY_BYTES, storm_routes
 from services.runtime.http import Exchange, Handler
-from tests.router.rig import FakeWorker, answer, error_of, run, standing
+from tests.router.rig import FakeWorker, answer, error_of, standing
 from tests.runtime.rig import serving
-
-pytestmark = pytest.mark.sockets
+from tests.virtual import run
 
 WRITE = {"x-weir-console": "1"}
 

@@ -13,12 +13,11 @@ from typing import Any
 import pytest
 
 from services.runtime.connection import Connection, Shared
-from tests import steady_time
 from tests.router.rig import FakeWorker, Stand, hang, standing
 from tests.router.tenancy.test_identity import entry, listed
 from tests.runtime.rig import Tape, until
+from tests.virtual import run
 
-pytestmark = pytest.mark.sockets
 STATUS = re.compile(rb"HTTP/1\.1 (\d{3}) ")
 INVENTED = 100_000
 AT_ONCE = 16
@@ -124,4 +123,4 @@ def test_a_hundred_thousand_invented_identities_add_no_series(mode: str, tmp_pat
         assert statuses.keys() >= ({401, 404, 400} if tenants_file else {429, 404, 400})
         assert len(stand.dispatcher.weir.drr.tenants) <= TENANTS + 1, "nor does the scheduler keep them"
 
-    steady_time.run(main())
+    run(main)

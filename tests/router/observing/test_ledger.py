@@ -17,10 +17,10 @@ import yaml
 from services.contracts.generate import GenerateRequest
 from services.runtime.apikey import digest, written
 from services.runtime.http import Exchange
-from tests.router.rig import FakeWorker, Stand, answer, cut_after, failing, hang, refuse, run, standing
+from tests.router.rig import FakeWorker, Stand, answer, cut_after, failing, hang, refuse, standing
 from tests.runtime.rig import send
+from tests.virtual import run
 
-pytestmark = pytest.mark.sockets
 TENANTS = {"calm": {}, "limited": {"rate": {"requests_per_s": 8}}, "small": {"queue": {"requests": 3}}}
 SCRIPTS = {
     "serve": answer, "fail": failing(), "refuse": refuse, "die": cut_after(0), "cut": cut_after(2), "hang": hang,

@@ -14,23 +14,11 @@ import pytest
 from services.contracts.generate import GenerateRequest
 from services.runtime.http import Exchange
 from services.runtime.tracing import Sampling, Span, Told, Tracer
-from tests.router.rig import (
-    FakeRetrieval,
-    FakeWorker,
-    Stand,
-    answer,
-    cut_after,
-    failing,
-    hang,
-    passage,
-    run,
-    standing,
-    then,
-)
+from tests.router.rig import FakeRetrieval, FakeWorker, Stand, answer, cut_after, failing, hang, passage, standing, then
 from tests.runtime.rig import until
 from tests.runtime.test_tracing import GOOD, SPAN, TRACE, Kept
+from tests.virtual import run
 
-pytestmark = pytest.mark.sockets
 CLIENTS_OWN = {"traceparent": GOOD.decode(), "tracestate": "vendor=1"}
 
 

@@ -12,10 +12,10 @@ import httpx2
 import pytest
 from pydantic import SecretStr
 
-from tests.router.rig import FakeWorker, Stand, answer, error_of, hang, run, standing
+from tests.router.rig import FakeWorker, Stand, answer, error_of, hang, standing
 from tests.runtime.rig import until
+from tests.virtual import run
 
-pytestmark = pytest.mark.sockets
 ROUTES = (("GET", "/admin/state"), ("POST", "/admin/level"), ("POST", "/admin/pause"), ("POST", "/admin/drain"))
 
 

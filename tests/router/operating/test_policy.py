@@ -18,8 +18,9 @@ from services.router.serving.orphans import Orphans
 from services.runtime.http import Exchange
 from tests.router.fleetrig import worker
 from tests.router.house import House, now, turn
-from tests.router.rig import FakeWorker, Stand, answer, error_of, hang, run, standing
+from tests.router.rig import FakeWorker, Stand, answer, error_of, hang, standing
 from tests.runtime.rig import until
+from tests.virtual import run
 from tests.virtual_time import run as run_virtually
 
 ALL_ON = asdict(Policies())
@@ -34,7 +35,6 @@ async def gauge(stand: Stand) -> dict[str, bool]:
     return {labels.split('"')[1]: bool(value) for labels, value in await stand.samples("weir_policy")}
 
 
-@pytest.mark.sockets
 def test_a_switch_is_shown_wherever_somebody_may_look_for_it() -> None:
     async def main() -> None:
         async with standing(FakeWorker(answer)) as stand:
@@ -50,7 +50,6 @@ def test_a_switch_is_shown_wherever_somebody_may_look_for_it() -> None:
     run(main)
 
 
-@pytest.mark.sockets
 @pytest.mark.parametrize(
     ("body", "param"),
     [
@@ -73,7 +72,6 @@ def test_a_body_that_is_wrong_is_refused_by_the_name_of_its_field_and_switches_n
     run(main)
 
 
-@pytest.mark.sockets
 def test_nobody_switches_from_a_web_page_nor_without_the_token_nor_on_the_public_port() -> None:
     async def main() -> None:
         off, key = {"admission": False}, {"Authorization": "Bearer s3cret-s3cret-s3cret"}
@@ -90,7 +88,6 @@ def test_nobody_switches_from_a_web_page_nor_without_the_token_nor_on_the_public
     run(main)
 
 
-@pytest.mark.sockets
 def test_a_router_may_begin_with_mechanisms_off() -> None:
     async def main() -> None:
         async with standing(FakeWorker(answer), policy="no-fairness,no-admission") as stand:
@@ -99,7 +96,6 @@ def test_a_router_may_begin_with_mechanisms_off() -> None:
     run(main)
 
 
-@pytest.mark.sockets
 def test_without_admission_a_tenant_fills_the_whole_line_and_with_it_its_own_part() -> None:
     async def main() -> None:
         async with standing(FakeWorker(hang, slots=1), max_queue_size=6, tenant_queue_size=2) as stand:

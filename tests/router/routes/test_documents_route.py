@@ -1,4 +1,4 @@
-"""`/documents` at the router, over real sockets: whose they are, what they cost, and how a refusal is passed on."""
+"""`/documents` at the router, over a network: whose they are, what they cost, and how a refusal is passed on."""
 
 from __future__ import annotations
 
@@ -14,11 +14,10 @@ import pytest
 from services.core.outcome import Outcome
 from services.runtime.errors import BadInput, Refused, WeirError
 from services.runtime.http import Exchange, Handler
-from tests.router.rig import FakeRetrieval, FakeWorker, Stand, answer, error_of, run, standing
+from tests.router.rig import FakeRetrieval, FakeWorker, Stand, answer, error_of, standing
 from tests.router.tenancy.test_identity import as_tenant, entry, listed
 from tests.runtime.rig import until
-
-pytestmark = pytest.mark.sockets
+from tests.virtual import run
 
 
 @dataclass
@@ -163,6 +162,7 @@ def test_retrievals_refusals_are_passed_on_by_the_refusal_table(
             assert error["details"].get("reason") == reason
 
     run(main)
+    refusal.__traceback__ = None  # it outlives the test, and its frames would keep the router
 
 
 def test_without_retrieval_it_is_502_and_over_the_bounds_413_and_504() -> None:

@@ -11,9 +11,8 @@ import pytest
 import yaml
 
 from services.runtime.apikey import new_key
-from tests.router.rig import FakeWorker, answer, run, standing
-
-pytestmark = pytest.mark.sockets
+from tests.router.rig import FakeWorker, answer, standing
+from tests.virtual import run
 
 
 @pytest.mark.parametrize("path", ["/", "/docs", "/openapi.json"])

@@ -12,11 +12,9 @@ import pytest
 
 from services.contracts.answer import AskReply
 from services.runtime.http import Exchange
-from services.runtime.serve import running
-from tests.router.rig import FakeRetrieval, FakeWorker, answer, error_of, events_of, passage, run, standing
+from tests.router.rig import FakeRetrieval, FakeWorker, answer, error_of, events_of, passage, standing
 from tests.runtime.rig import build as build_service
-
-pytestmark = pytest.mark.sockets
+from tests.virtual import run, running_here
 
 
 def test_a_chat_is_answered_with_exact_usage_and_its_timings() -> None:
@@ -203,7 +201,7 @@ def test_an_openai_worker_is_passed_through_in_its_own_words(tmp_path: Path, mon
 
     async def main() -> None:
         upstream = build_service(openai_server(seen))  # type: ignore[arg-type]  # handlers
-        async with running(upstream):
+        async with running_here(upstream):
             url = f"http://127.0.0.1:{upstream.bound_port}/v1"
             listing = tmp_path / "workers.yaml"
             listing.write_text(f"workers: [{{name: up, kind: openai, url: '{url}', slots: 2, api_key_env: UP_KEY}}]")
@@ -238,7 +236,7 @@ def test_what_would_pass_the_shares_by_reaches_no_server_unless_its_entry_allows
 
     async def main() -> None:
         upstream = build_service(openai_server(seen))  # type: ignore[arg-type]  # handlers
-        async with running(upstream):
+        async with running_here(upstream):
             url = f"http://127.0.0.1:{upstream.bound_port}/v1"
             listing = tmp_path / "workers.yaml"
             entry = f"name: up, kind: openai, url: '{url}', slots: 2, cache_salt: true, allow: [store, best_of]"

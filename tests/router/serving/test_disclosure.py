@@ -13,10 +13,9 @@ import pytest
 from services.contracts.generate import Done, GenerateRequest, Token
 from services.core.ladder import LADDER
 from services.runtime.http import Exchange
-from tests.router.rig import TIMINGS, USAGE, FakeRetrieval, FakeWorker, Stand, events_of, passage, run, standing
+from tests.router.rig import TIMINGS, USAGE, FakeRetrieval, FakeWorker, Stand, events_of, passage, standing
 from tests.router.tenancy.test_identity import as_tenant, entry, listed
-
-pytestmark = pytest.mark.sockets
+from tests.virtual import run
 
 DEEPEST = 4
 

@@ -10,11 +10,10 @@ import pytest
 
 from services.core.outcome import Outcome
 from tests.router.leaver import Way
-from tests.router.leaving import Left, Scene, run, scene
+from tests.router.leaving import Left, Scene, scene
 from tests.router.stepping import AT_A_WORKER, NOT_YET_ASKED, Stage
 from tests.runtime.rig import until
-
-pytestmark = pytest.mark.sockets
+from tests.virtual import run
 
 EACH, FIRST = 100, 9
 """How many leave at each stage; how many before them, so that what is made once is there."""

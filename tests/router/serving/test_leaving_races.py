@@ -15,12 +15,11 @@ from services.router.serving.telling import AWAKE_S
 from services.runtime.connection import MAX_BEHIND
 from services.runtime.http import Exchange
 from tests.router.leaver import Client, Way, answered_whole, asking
-from tests.router.leaving import LOOP_TURNS, LeapingLoop, Scene, leap, run, scene
+from tests.router.leaving import Scene, leap, leave_in_turns, scene, seen
 from tests.router.rig import FakeWorker
 from tests.router.stepping import Stage, last_of
 from tests.runtime.rig import until
-
-pytestmark = pytest.mark.sockets
+from tests.virtual import run
 
 MANY = 48
 both = pytest.mark.parametrize("stream", [True, False], ids=["stream", "plain"])
@@ -153,13 +152,6 @@ def test_leaving_while_a_place_changes_hands_loses_no_place(stream: bool, monkey
     run(main)
 
 
-async def leave_in_turns(clients: list[Client]) -> None:
-    for turn in range(LOOP_TURNS):
-        for client in clients[turn::LOOP_TURNS]:
-            client.leave()
-        await asyncio.sleep(0)
-
-
 @both
 @pytest.mark.parametrize("stage", [Stage.QUEUED, Stage.DISPATCHED, Stage.MID_STREAM], ids=lambda stage: stage.value)
 def test_leaving_as_the_deadline_passes_ends_it_once(
@@ -169,8 +161,7 @@ def test_leaving_as_the_deadline_passes_ends_it_once(
         async with scene(stage, monkeypatch, stream=stream) as here:
             holder = await here.hold_the_slot() if stage is Stage.QUEUED else None
             clients = await here.arrive(named(MANY), x_weir_deadline_ms="4500")
-            for client in clients[::2]:
-                client.leave()
+            await leave_in_turns(clients[::2])
             leap(4.6)
             await leave_in_turns(clients[1::2])
             if holder is not None:
@@ -179,7 +170,7 @@ def test_leaving_as_the_deadline_passes_ends_it_once(
             passed = Outcome.DEADLINE_EXPIRED if stage is Stage.QUEUED else Outcome.DEADLINE_EXCEEDED
             assert set(ends(here, clients)) <= {Outcome.CLIENT_GONE, passed}
 
-    run(main, LeapingLoop)
+    run(main)
 
 
 @both
@@ -188,8 +179,7 @@ def test_leaving_as_the_drain_begins_ends_it_once(stream: bool, monkeypatch: pyt
         async with scene(Stage.QUEUED, monkeypatch, stream=stream) as here:
             holder = await here.hold_the_slot()
             clients = await here.arrive(named(MANY))
-            for client in clients[::2]:
-                client.leave()
+            await leave_in_turns(clients[::2])
             here.stand.router.drain.begin()
             await leave_in_turns(clients[1::2])
             holder.leave()
@@ -239,7 +229,7 @@ def test_a_stream_is_left_while_its_line_is_only_kept_awake(monkeypatch: pytest.
             await all_gone(here, clients)
             assert ends(here, clients) == {Outcome.CLIENT_GONE: 3}
 
-    run(main, LeapingLoop)
+    run(main)
 
 
 @pytest.mark.parametrize("way", list(Way), ids=lambda way: way.value)
@@ -268,7 +258,7 @@ def test_a_client_that_does_not_read_holds_no_place_beyond_its_deadline(monkeypa
             client.leave()
             await here.at_rest()
 
-    run(main, LeapingLoop)
+    run(main)
 
 
 async def flooded(here: Scene, way: Way, **headers: str) -> Client:
@@ -319,12 +309,13 @@ def test_a_client_that_leaves_a_long_pipeline_behind_holds_its_place_no_longer_t
             await client.send(asking("first", x_weir_deadline_ms="4500") + behind)
             await until(lambda: here.there() == 1, "the first at its worker")
             client.leave()
+            await seen()
             leap(4.6)
             await until(lambda: not here.still_held(), "its place is free")
             assert here.dispatcher.outcomes["first"] == Outcome.DEADLINE_EXCEEDED
             await here.at_rest()
 
-    run(main, LeapingLoop)
+    run(main)
 
 
 def test_whoever_asked_for_vectors_may_leave_too(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,12 +14,11 @@ import pytest
 from services.core.outcome import Outcome
 from services.router.serving import context
 from tests.router.leaver import Client, answered_whole
-from tests.router.leaving import LeapingLoop, leap, run, scene
+from tests.router.leaving import leap, scene
 from tests.router.rig import Stand
 from tests.router.stepping import AT_A_WORKER, NOT_YET_ASKED, TOKENS_BEFORE, Stage
 from tests.runtime.rig import until
-
-pytestmark = pytest.mark.sockets
+from tests.virtual import run
 
 FEW = ("one", "two", "three", "four")
 DEADLINE_MS, PAST_S = 4500, 4.6  # before the head of a silent stream goes out by itself
@@ -74,7 +73,7 @@ def test_a_deadline_that_passes_ends_it_where_it_stands(
             if stage in AT_A_WORKER:
                 await until(lambda: sum(len(w.cancelled) for w in here.workers) == len(FEW), "the workers told")
 
-    run(main, LeapingLoop)
+    run(main)
 
 
 @both
@@ -147,7 +146,7 @@ def test_a_deadline_that_nears_during_retrieval_costs_the_passages_and_not_the_a
                 assert b"x-weir-degraded: retrieval" in seen
             await until(lambda: here.retrieval.left == len(FEW), "retrieval let go")
 
-    run(main, LeapingLoop)
+    run(main)
 
 
 def test_whoever_is_turned_away_during_retrieval_is_told_at_once_and_retrieval_is_let_go(
@@ -183,4 +182,4 @@ def test_a_client_without_patience_is_told_when_it_ends_also_after_its_retrieval
             holder.leave()
             await here.at_rest()
 
-    run(main, LeapingLoop)
+    run(main)

@@ -16,14 +16,11 @@ from services.core.outcome import Outcome
 from services.router.serving.orphans import Orphans, Watch
 from services.runtime.http import Exchange
 from tests.router.leaver import Client, Way, answered_whole, asking
-from tests.router.leaving import LeapingLoop, Scene, leap, run, scene
+from tests.router.leaving import Scene, leap, scene, seen
 from tests.router.rig import TIMINGS, USAGE, WORDS, FakeWorker, Stand, answer, error_of, events_of, standing
-from tests.router.rig import run as run_bounded
 from tests.router.stepping import Stage
 from tests.runtime.rig import until
-from tests.virtual_time import run as run_in_virtual_time
-
-pytestmark = pytest.mark.sockets
+from tests.virtual import run
 
 MANY, AT_ONCE = 200, 16
 WAYS = (Way.FIN, Way.RST, Way.HALF)
@@ -93,7 +90,7 @@ def test_at_its_deadline_a_client_is_told_and_its_work_goes_on_and_is_counted_as
             (learned,) = stand.dispatcher.weir.learned.values()
             assert learned.costs.count == 1, "a whole answer teaches, whoever hears it"
 
-    run_bounded(main)
+    run(main)
 
 
 def test_its_worker_is_not_told_of_the_deadline() -> None:
@@ -107,7 +104,7 @@ def test_its_worker_is_not_told_of_the_deadline() -> None:
             assert 60_000 < without <= 80_000
             assert with_it <= 5000
 
-    run_bounded(main)
+    run(main)
 
 
 def test_the_connection_of_one_that_was_told_is_free_for_the_next_request() -> None:
@@ -126,7 +123,7 @@ def test_the_connection_of_one_that_was_told_is_free_for_the_next_request() -> N
             assert seen.count(b"HTTP/1.1") == 1, "nothing of the orphan's answer"
             client.close()
 
-    run_bounded(main)
+    run(main)
 
 
 def test_one_whose_deadline_passes_in_line_keeps_its_place_and_is_worked_on_for_nobody() -> None:
@@ -144,7 +141,7 @@ def test_one_whose_deadline_passes_in_line_keeps_its_place_and_is_worked_on_for_
             assert await stand.counted() == {Outcome.SERVED: 1, Outcome.DEADLINE_EXCEEDED: 1}
             assert (await wasted_s(stand)).keys() == {Outcome.DEADLINE_EXCEEDED}
 
-    run_bounded(main)
+    run(main)
 
 
 def test_one_that_expires_in_line_by_admission_before_its_deadline_has_no_orphan() -> None:
@@ -158,7 +155,7 @@ def test_one_that_expires_in_line_by_admission_before_its_deadline_has_no_orphan
             gate.opened.set()
             await first
 
-    run_bounded(main)
+    run(main)
 
 
 def test_a_stream_whose_deadline_passes_ends_with_an_error_and_is_read_to_its_end_for_nobody() -> None:
@@ -175,7 +172,7 @@ def test_a_stream_whose_deadline_passes_ends_with_an_error_and_is_read_to_its_en
             assert (gate.ended, stand.workers[0].left) == (1, 0)
             assert await stand.counted() == {Outcome.DEADLINE_EXCEEDED: 1}
 
-    run_bounded(main)
+    run(main)
 
 
 def test_a_first_token_that_is_late_is_told_and_its_work_goes_on() -> None:
@@ -195,7 +192,7 @@ def test_a_first_token_that_is_late_is_told_and_its_work_goes_on() -> None:
             assert stand.workers[0].left == 0
             assert await stand.counted() == {Outcome.DEADLINE_EXCEEDED: 1}
 
-    run_bounded(main)
+    run(main)
 
 
 def test_a_first_token_that_nobody_waits_for_any_more_is_not_late() -> None:
@@ -211,7 +208,7 @@ def test_a_first_token_that_nobody_waits_for_any_more_is_not_late() -> None:
             (learned,) = stand.dispatcher.weir.learned.values()
             assert learned.costs.count == 2, "both were read to their ends"
 
-    run_bounded(main)
+    run(main)
 
 
 def test_an_orphan_whose_worker_never_answers_is_held_no_longer_than_twice_the_longest_deadline() -> None:
@@ -223,7 +220,7 @@ def test_an_orphan_whose_worker_never_answers_is_held_no_longer_than_twice_the_l
             assert (gate.ended, stand.workers[0].left) == (0, 1)
             assert await stand.counted() == {Outcome.DEADLINE_EXCEEDED: 1}
 
-    run_bounded(main)
+    run(main)
 
 
 # ---- leaving
@@ -288,7 +285,7 @@ def test_cancellation_that_comes_back_ends_all_work_for_nobody_at_once() -> None
             assert not stand.dispatcher.waiting
             assert await stand.counted() == {Outcome.DEADLINE_EXCEEDED: 6}
 
-    run_bounded(main)
+    run(main)
 
 
 def test_one_that_came_without_cancellation_and_leaves_after_it_is_back_is_cancelled() -> None:
@@ -306,7 +303,7 @@ def test_one_that_came_without_cancellation_and_leaves_after_it_is_back_is_cance
             await stand.all_returned()
             assert gate.ended == 0
 
-    run_bounded(main)
+    run(main)
 
 
 def test_a_drain_turns_orphans_in_line_away_and_ends_those_at_workers_with_its_grace(
@@ -342,12 +339,13 @@ def test_a_worker_that_falls_silent_in_the_middle_of_a_stream_frees_its_place_wi
         async with scene(Stage.MID_STREAM, monkeypatch, stream=True, policy="fifo", stream_silence_s=5.0) as here:
             (client,) = await here.arrive(["silent"])
             client.leave()
+            await seen()
             leap(5.1)
             await until(lambda: not here.still_held(), "its place is free")
             assert await here.stand.counted() == {Outcome.CLIENT_GONE: 1}
             here.clients.clear()
 
-    run(main, LeapingLoop)
+    run(main)
 
 
 def test_orphans_end_in_the_order_in_which_they_became_it() -> None:
@@ -369,5 +367,5 @@ def test_orphans_end_in_the_order_in_which_they_became_it() -> None:
         assert orphans.switch(True) == MANY
         await asyncio.wait(works)
 
-    run_in_virtual_time(main())
+    run(main)
     assert ended == list(range(MANY))

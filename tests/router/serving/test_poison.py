@@ -11,9 +11,9 @@ import msgspec
 import pytest
 
 from services.contracts.generate import Done, Token, WorkerStatus
-from tests.router.rig import TIMINGS, USAGE, error_of, run, standing
+from tests.router.rig import TIMINGS, USAGE, error_of, standing
+from tests.virtual import run
 
-pytestmark = pytest.mark.sockets
 POISON = "the one that kills"
 DIED = msgspec.json.encode({"error": {"message": "killed", "type": "server_error", "code": "engine_died"}})
 FIRST_WORD = msgspec.json.encode(Token("dying")) + b"\n"

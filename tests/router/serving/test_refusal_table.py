@@ -14,10 +14,9 @@ import httpx2
 import pytest
 
 from services.runtime.errors import MAX_RETRY_HINT_MS, MIN_RETRY_HINT_MS
-from tests.router.rig import FakeWorker, Stand, answer, cut_after, failing, hang, refuse, run, standing, then
+from tests.router.rig import FakeWorker, Stand, answer, cut_after, failing, hang, refuse, standing, then
 from tests.runtime.rig import until
-
-pytestmark = pytest.mark.sockets
+from tests.virtual import run
 
 SURFACES: dict[str, tuple[str, dict[str, Any]]] = {
     "chat": ("/v1/chat/completions", {"messages": [{"role": "user", "content": "hi"}]}),

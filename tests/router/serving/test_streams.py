@@ -4,24 +4,23 @@ from __future__ import annotations
 
 import asyncio
 import json
-import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
 import httpx2
 import msgspec
-import openai
 import pytest
 
 from services.contracts.generate import Done, GenerateRequest, Token
 from services.router.serving import telling
 from services.runtime.http import Exchange
-from tests.router.rig import TIMINGS, USAGE, FakeWorker, Stand, answer, cut_after, failing, refuse, run, standing
+from tests.router.rig import TIMINGS, USAGE, FakeWorker, Stand, answer, cut_after, failing, refuse, standing
 from tests.runtime.rig import post as raw_post
 from tests.runtime.rig import until
+from tests.virtual import run
+from tests.wire import Wire
 
-pytestmark = pytest.mark.sockets
 HI: dict[str, Any] = {"messages": [{"role": "user", "content": "hi"}], "stream": True}
 ROUTES: dict[str, tuple[str, dict[str, Any]]] = {
     "chat": ("/v1/chat/completions", HI),
@@ -223,23 +222,20 @@ def test_a_deadline_that_passes_in_the_middle_of_a_stream(route: str) -> None:
 
 
 @asynccontextmanager
-async def deaf(stand: Stand, route: str, *headers: str) -> AsyncIterator[socket.socket]:
+async def deaf(stand: Stand, route: str, *headers: str) -> AsyncIterator[Wire]:
     """A client that asks, has a small buffer, and reads nothing."""
     path, body = ROUTES[route]
-    loop = asyncio.get_running_loop()
-    with socket.socket() as client:
-        client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-        client.setblocking(False)
-        await loop.sock_connect(client, ("127.0.0.1", stand.router.bound_port))
-        await loop.sock_sendall(client, raw_post(path, json.dumps(body).encode(), *headers))
-        yield client
+    client = Wire()
+    await client.connect(stand.router.bound_port, receive_bytes=4096)
+    client.send(raw_post(path, json.dumps(body).encode(), *headers))
+    yield client
+    client.close()
 
 
-async def all_of(client: socket.socket) -> bytes:
+async def all_of(client: Wire) -> bytes:
     """It reads after all."""
-    client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 20)
-    loop, data = asyncio.get_running_loop(), b""
-    while piece := await loop.sock_recv(client, 1 << 20):
+    data = b""
+    while piece := await client.recv():
         data += piece
     return data
 
@@ -284,45 +280,5 @@ def test_after_done_there_is_no_error_however_late_the_client_reads() -> None:
             assert (b"[DONE]" in data) != (b"event: error" in data)
             (outcome,) = await stand.counted()
             assert outcome == ("served" if b"[DONE]" in data else "deadline_exceeded")
-
-    run(main)
-
-
-# ---- the openai package
-
-
-def package(stand: Stand, retries: int = 0) -> openai.AsyncOpenAI:
-    base = f"http://127.0.0.1:{stand.router.bound_port}/v1"
-    return openai.AsyncOpenAI(base_url=base, api_key="any", max_retries=retries, timeout=20)
-
-
-async def text_of(client: openai.AsyncOpenAI) -> str:
-    stream = await client.chat.completions.create(
-        model="fake", messages=[{"role": "user", "content": "hi"}], stream=True, stream_options={"include_usage": True}
-    )
-    said = ""
-    async for chunk in stream:
-        for choice in chunk.choices:
-            said += choice.delta.content or ""
-    return said
-
-
-def test_the_openai_package_raises_what_its_users_expect_and_comes_back_when_it_is_told() -> None:
-    async def main() -> None:
-        one = standing(FakeWorker(words(0.02, count=20), slots=1))
-        async with one as stand, package(stand) as client, package(stand, retries=5) as patient:
-            holding = asyncio.create_task(text_of(client))
-            await until(lambda: stand.workers[0].running == 1)
-            with pytest.raises(openai.RateLimitError) as refused:
-                await text_of(client.with_options(default_headers={"prefer": "wait=0"}))
-            assert refused.value.code == "yield"
-            asked = patient.with_options(default_headers={"prefer": "wait=0"})
-            assert await text_of(asked) == "xxxx" * 20
-            await holding
-            with pytest.raises(openai.NotFoundError):
-                await client.chat.completions.create(model="none", messages=[{"role": "user", "content": "hi"}])
-            counted = await stand.counted()
-            assert (counted["served"], counted["model_not_found"]) == (2, 1)
-            assert counted["yield"] >= 2
 
     run(main)

@@ -11,10 +11,9 @@ import pytest
 import yaml
 
 from services.runtime.apikey import digest, written
-from tests.router.rig import FakeWorker, Stand, answer, error_of, run, standing
+from tests.router.rig import FakeWorker, Stand, answer, error_of, standing
 from tests.runtime.rig import until
-
-pytestmark = pytest.mark.sockets
+from tests.virtual import run
 
 
 def entry(id: str, **more: Any) -> dict[str, Any]:

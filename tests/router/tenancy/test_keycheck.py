@@ -14,11 +14,8 @@ from services.router.tenancy.keycheck import key_before_body
 from services.router.tenancy.tenants import FileTenants
 from services.runtime.apikey import digest, written
 from services.runtime.guard import SMALL_BODY_BYTES
-from services.runtime.serve import running
-from tests.router.rig import run
 from tests.runtime.rig import send
-
-pytestmark = pytest.mark.sockets
+from tests.virtual import run, running_here
 
 
 def file_of(folder: Path) -> Path:
@@ -40,7 +37,7 @@ def test_a_large_body_without_a_known_key_is_refused_at_its_head(key: list[str],
             _env_file=None, router_port=0, metrics_port=0, retrieval_url="http://127.0.0.1:1", probe_interval_s=60,
             drain_timeout_s=0.1, tenants_file=file_of(tmp_path),
         )  # fmt: skip
-        async with running(app.build(settings)) as process:
+        async with running_here(app.build(settings)) as process:
             answer = await send(process.bound_port, head(framing, *key))  # and not a byte of the body
             top, _, body = answer.partition(b"\r\n\r\n")
             assert top.startswith(b"HTTP/1.1 401 ")

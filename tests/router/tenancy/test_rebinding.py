@@ -6,16 +6,15 @@ import json
 from pathlib import Path
 from typing import Any
 
-import pytest
 import yaml
 from pydantic import SecretStr
 
 from services.router.workers.connect import connect
 from services.router.workers.workersfile import WorkerSpec
 from services.runtime.apikey import new_key
-from tests.router.rig import FakeWorker, Stand, answer, error_of, run, standing
+from tests.router.rig import FakeWorker, Stand, answer, error_of, standing
+from tests.virtual import run
 
-pytestmark = pytest.mark.sockets
 EVIL = "rebind.attacker.example"
 CHAT = json.dumps({"messages": [{"role": "user", "content": "hi"}], "max_tokens": 1}).encode()
 ROUTES = (

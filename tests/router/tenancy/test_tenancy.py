@@ -14,10 +14,10 @@ import yaml
 
 from services.router.observing.journal import MOST_LIVES
 from services.runtime.apikey import digest, written
-from tests.router.rig import FakeRetrieval, FakeWorker, Stand, answer, error_of, hang, passage, run, standing
+from tests.router.rig import FakeRetrieval, FakeWorker, Stand, answer, error_of, hang, passage, standing
 from tests.runtime.rig import until
+from tests.virtual import run
 
-pytestmark = pytest.mark.sockets
 CLASSES = [{"name": "interactive", "weight": 8}, {"name": "batch", "weight": 1}]
 
 

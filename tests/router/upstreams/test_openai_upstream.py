@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from typing import Any
 
@@ -20,10 +19,11 @@ from services.router.upstreams.openaistream import MAX_EVENT_BYTES, OpenAIStream
 from services.runtime.errors import BadInput, Refused
 from services.runtime.http import Exchange
 from services.runtime.keepalive import Pool
-from services.runtime.serve import running
 from services.runtime.upstream import AnswerTooLarge, Truncated, UpstreamError
 from tests.router.fleetrig import FakeReply
 from tests.runtime.rig import build as build_service
+from tests.virtual import run as in_memory
+from tests.virtual import running_here
 from tests.virtual_time import run
 
 
@@ -375,10 +375,9 @@ def test_a_server_gets_nothing_that_its_own_entry_does_not_allow() -> None:
     assert refused.value.param == "priority"
 
 
-# ---- over sockets
+# ---- over a network
 
 
-@pytest.mark.sockets
 def test_the_server_is_told_the_id_the_key_and_what_remains_and_nothing_else() -> None:
     seen: list[dict[bytes, bytes]] = []
 
@@ -388,7 +387,7 @@ def test_the_server_is_told_the_id_the_key_and_what_remains_and_nothing_else() -
 
     async def main() -> None:
         service = build_service({("POST", "/v1/chat/completions"): chat})
-        async with running(service):
+        async with running_here(service):
             pool = Pool(f"http://127.0.0.1:{service.bound_port}/v1", max_connections=2)
             upstream = OpenAIUpstream(pool, ("m",), "s3cret")
             for stream in (False, True):
@@ -399,7 +398,7 @@ def test_the_server_is_told_the_id_the_key_and_what_remains_and_nothing_else() -
             upstream.close()
         service.log.close()
 
-    asyncio.run(main())
+    in_memory(main)
     for headers in seen:
         del headers[b"host"], headers[b"content-length"]
         assert headers == {
@@ -410,7 +409,6 @@ def test_the_server_is_told_the_id_the_key_and_what_remains_and_nothing_else() -
         }
 
 
-@pytest.mark.sockets
 @pytest.mark.parametrize("status", [500, 502, 503])
 def test_a_server_that_fails_its_probe_is_not_alive(status: int) -> None:
     async def models(exchange: Exchange) -> None:
@@ -418,13 +416,13 @@ def test_a_server_that_fails_its_probe_is_not_alive(status: int) -> None:
 
     async def main() -> None:
         service = build_service({("GET", "/v1/models"): models})
-        async with running(service):
+        async with running_here(service):
             pool = Pool(f"http://127.0.0.1:{service.bound_port}/v1", max_connections=2)
             with pytest.raises(UpstreamError, match=str(status)):
                 await OpenAIUpstream(pool, ("m",), None).probe()
         service.log.close()
 
-    asyncio.run(main())
+    in_memory(main)
 
 
 @pytest.mark.parametrize("text", [b"\xff\xfe", b"\xc3", b'","x":' + b"[" * 50_000 + b"]" * 50_000 + b',"y":"'])

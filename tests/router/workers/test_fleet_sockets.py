@@ -1,10 +1,9 @@
-"""Announcements, refusals and a list that changes, over real sockets."""
+"""Announcements, refusals and a list that changes, over a network."""
 
 from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Awaitable, Callable
 from functools import partial
 from random import Random
 from typing import Any
@@ -26,11 +25,9 @@ from services.runtime.http import Exchange, Handler
 from services.runtime.log import Log
 from services.runtime.serve import Process
 from services.runtime.upstream import UpstreamError
-from tests import steady_time
 from tests.router.fleetrig import asked
 from tests.runtime.rig import serving, until
-
-pytestmark = pytest.mark.sockets
+from tests.virtual import run
 
 STATUS = WorkerStatus("w", "fake", ["m"], 4, 8, 0, 0, False, 20.5, 0.1, 1000, 900)
 ASKED = Asked(Format.ASK, None, None, 9, False, prompt="Hi.")
@@ -46,14 +43,6 @@ def says(body: Any) -> Handler:
 
 def weir_at(process: Process, name: str = "w") -> Worker:
     return connect(WorkerSpec(name=name, kind="weir", url=f"http://127.0.0.1:{process.bound_port}"), 8)
-
-
-def run(main: Callable[[], Awaitable[None]]) -> None:
-    async def bounded() -> None:
-        async with asyncio.timeout(60):
-            await main()
-
-    steady_time.run(bounded())
 
 
 def test_a_worker_is_what_it_announces() -> None:
