@@ -1,57 +1,54 @@
-"""An event loop whose clock jumps to the next timer: an hour of traffic in milliseconds, and no flaky waits.
+"""The virtual clock for tests: an hour of traffic in milliseconds, servers and clients included, and no flaky waits.
 
-    with asyncio.Runner(loop_factory=VirtualTimeLoop) as runner:
-        runner.run(main())          # or: run(main())
+    run(main())
 
-Everything that asks `asyncio.get_running_loop().time()` or sleeps on the loop sees virtual seconds, from 0.
-When nothing is ready and no timer is set, nothing can ever happen again: that is reported as the deadlock it is.
-Not for sockets, threads or executors: they live in real time, and a clock that jumps would outrun them.
+The loop is `loadtests.cluster.loop.SimLoop`: one process, whose connections to 127.0.0.1 are joined in memory. What
+asks `asyncio.get_running_loop().time()` or sleeps on the loop sees virtual seconds, from 0. A listening socket comes
+from `bind`, which answers for the loop that runs: in memory here, of the kernel on any other loop. So the same test can
+be run on both.
 """
 
 from __future__ import annotations
 
 import asyncio
-import selectors
+import socket
 from collections.abc import Coroutine
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
+
+from loadtests.cluster.loop import SimLoop, Simulation
+from services.runtime.serve import listening_socket
 
 T = TypeVar("T")
 
 
-class _JumpingSelector(selectors.DefaultSelector):
-    """Instead of waiting for `timeout`, moves the clock by it."""
-
-    now = 0.0
-
-    def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
-        ready = super().select(0)
-        if ready or timeout == 0:
-            return ready
-        if timeout is None:
-            raise RuntimeError("every task waits and no timer is set: this would wait for ever")
-        self.now += timeout
-        return ready
+def from_zero(seed: int | str = 0) -> Simulation:
+    """A simulation whose clock says 0. The seed decides what is left to chance."""
+    simulation = Simulation(seed)
+    simulation.now = 0.0
+    return simulation
 
 
-class VirtualTimeLoop(asyncio.SelectorEventLoop):
-    """A selector loop on virtual time."""
+def new_loop(seed: int | str = 0) -> SimLoop:
+    """The loop of the only process of its simulation."""
+    return SimLoop(from_zero(seed))
 
-    def __init__(self) -> None:
-        self._jumping = _JumpingSelector()
-        super().__init__(self._jumping)
 
-    def time(self) -> float:
-        return self._jumping.now
+def run(main: Coroutine[Any, Any, T], seed: int | str = 0) -> T:
+    """Run a coroutine to its end in virtual time."""
+    with asyncio.Runner(loop_factory=lambda: new_loop(seed)) as runner:
+        return runner.run(main)
 
 
 def stand_still(seconds: float) -> None:
     """The process gets no processor for so long: whatever was due meanwhile is late."""
     loop = asyncio.get_running_loop()
-    assert isinstance(loop, VirtualTimeLoop)
-    loop._jumping.now += seconds
+    assert isinstance(loop, SimLoop), f"{loop!r} has no virtual clock"
+    loop.simulation.now += seconds
 
 
-def run(main: Coroutine[Any, Any, T]) -> T:
-    """Run a coroutine to its end in virtual time."""
-    with asyncio.Runner(loop_factory=VirtualTimeLoop) as runner:
-        return runner.run(main)
+def bind(host: str, port: int, variable: str = "a port") -> socket.socket:
+    """A listening socket of the loop that runs, for `services.runtime.serve.running`. Port 0 means any free one."""
+    loop = asyncio.get_running_loop()
+    if isinstance(loop, SimLoop):
+        return cast(socket.socket, loop.bind(host, port, variable))
+    return listening_socket(host, port, variable)

@@ -35,6 +35,7 @@ from random import Random
 from typing import Any, TypeVar
 
 from loadtests.cluster.network import Address, Listening, Network, SimServer
+from services.runtime.starting import PortTaken
 
 T = TypeVar("T")
 
@@ -362,7 +363,8 @@ class SimLoop(asyncio.BaseEventLoop):
         """As asyncio's. Raises ConnectionRefusedError, socket.gaierror; TLS and given sockets are not simulated."""
         if ssl is not None or options.get("sock") is not None or host is None or port is None:
             raise NotImplementedError("the simulated network joins by host and port, without TLS")
-        return await self.network.connect(self, protocol_factory, host, port)
+        local = options.get("local_addr")
+        return await self.network.connect(self, protocol_factory, host, port, local[0] if local else self.host.address)
 
     async def create_server(  # type: ignore[override]  # the Server is ours
         self,
@@ -377,14 +379,18 @@ class SimLoop(asyncio.BaseEventLoop):
     ) -> SimServer:
         """As asyncio's; `sock` is what `bind` returned."""
         if sock is None:
-            sock = self.bind(host or "0.0.0.0", port or 0)
+            sock = self.network.bind(self, host or "0.0.0.0", port or 0)
         if not isinstance(sock, Listening):
             raise TypeError(f"{sock!r} is a socket of the kernel: bind with the loop's own `bind`")
         return sock.serve(self, protocol_factory, backlog)
 
     def bind(self, host: str, port: int, variable: str = "a port") -> Listening:
-        """A listening socket in this network; what `services.runtime.serve.running` takes as `bind`."""
-        return self.network.bind(self, host, port, variable)
+        """A listening socket in this network, for `services.runtime.serve.running`. Raises PortTaken."""
+        try:
+            return self.network.bind(self, host, port)
+        except OSError as error:
+            taken = f"cannot listen on {host}:{port} ({error.strerror})"
+            raise PortTaken(f"{taken}; choose another port with {variable}") from None
 
     async def getaddrinfo(self, host: Any, port: Any, **options: Any) -> list[Any]:  # type: ignore[override]
         return self.network.addresses(self, host, port)

@@ -208,21 +208,24 @@ class Network:
 
     # Connections
 
-    def bind(self, loop: SimLoop, host: str, port: int, variable: str) -> Listening:
+    def bind(self, loop: SimLoop, host: str, port: int) -> Listening:
         """A listening socket. Raises OSError where the port is taken."""
         port = port or loop.host.free_port()
         if port in loop.host.listeners:
-            raise OSError(errno.EADDRINUSE, f"cannot listen on {host}:{port}: choose another with {variable}")
+            raise OSError(errno.EADDRINUSE, "Address already in use")
         return Listening(loop.host, host, port)
 
     async def connect(
-        self, loop: SimLoop, factory: Callable[[], asyncio.BaseProtocol], name: str, port: int
+        self, loop: SimLoop, factory: Callable[[], asyncio.BaseProtocol], name: str, port: int, source: str
     ) -> tuple[SimTransport, asyncio.BaseProtocol]:
-        """Shake hands and join the two. Raises ConnectionRefusedError, TimeoutError, socket.gaierror."""
+        """Shake hands and join the two; `source` is the address that the server sees.
+
+        Raises ConnectionRefusedError, TimeoutError, socket.gaierror.
+        """
         target = self.resolve(loop, name)
         shown = name if name in LOOPBACK else target.address
         done: asyncio.Future[SimTransport] = loop.create_future()
-        self._syn(loop, target, (shown, port), done, 0)
+        self._syn(loop, source, target, (shown, port), done, 0)
         try:
             transport = await done
         except asyncio.CancelledError:
@@ -239,7 +242,9 @@ class Network:
             raise
         return transport, protocol
 
-    def _syn(self, loop: SimLoop, target: Host, to: Address, done: asyncio.Future[SimTransport], tries: int) -> None:
+    def _syn(
+        self, loop: SimLoop, source: str, target: Host, to: Address, done: asyncio.Future[SimTransport], tries: int
+    ) -> None:
         """Send the first segment, and again if it is lost."""
         if loop.is_closed() or done.done():
             return
@@ -247,14 +252,16 @@ class Network:
         lost = self.link(loop.host, target).cut or self.link(target, loop.host).cut
         full = listening is not None and listening.waiting > listening.backlog
         if not lost and not full:
-            self.simulation.at(self._arrival(loop.host, target), self._handshake, loop, target, to, done)
+            self.simulation.at(self._arrival(loop.host, target), self._handshake, loop, source, target, to, done)
         elif tries < len(SYN_AGAIN_S):
             again_at = self.simulation.now + SYN_AGAIN_S[tries]
-            self.simulation.at(again_at, self._syn, loop, target, to, done, tries + 1)
+            self.simulation.at(again_at, self._syn, loop, source, target, to, done, tries + 1)
         else:
             _fail(done, TimeoutError(errno.ETIMEDOUT, "Connect call failed"))
 
-    def _handshake(self, loop: SimLoop, target: Host, to: Address, done: asyncio.Future[SimTransport]) -> None:
+    def _handshake(
+        self, loop: SimLoop, source: str, target: Host, to: Address, done: asyncio.Future[SimTransport]
+    ) -> None:
         """The segment has arrived: the kernel over there answers, whether the process runs or not."""
         listening = target.listeners.get(to[1])
         back_at = self._arrival(target, loop.host)
@@ -265,7 +272,7 @@ class Network:
             self.simulation.at(back_at, _fail, done, refused)
             return
         assert listening.loop is not None
-        from_address = (loop.host.address, loop.host.free_port())
+        from_address = (source, loop.host.free_port())
         self._numbers += 1
         near = SimTransport(loop, self, self._numbers, loop.host, to, from_address)
         far = SimTransport(listening.loop, self, self._numbers, target, from_address, to)

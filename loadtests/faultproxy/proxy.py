@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
 import socket
 import struct
 from random import Random
@@ -156,11 +155,9 @@ class FaultProxy:
 
 
 def _abort(writer: asyncio.StreamWriter) -> None:
-    """End it with a reset. The option is set through a copy of the descriptor: not every loop has one at hand."""
+    """End it with a reset."""
     sock = writer.get_extra_info("socket")
     if sock is not None:  # some loops have none any more for a connection that is gone
         with contextlib.suppress(OSError):
-            copy = socket.socket(fileno=os.dup(sock.fileno()))
-            with copy:
-                copy.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, LINGER_NOTHING)
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, LINGER_NOTHING)
     writer.transport.abort()

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import io
+from unittest import mock
 
 import pytest
 from rich.console import Console
 
+from bench import client
 from bench.client import Tally, closed_loop, open_loop, post
 from bench.figure import Figure, median, number
 from bench.report import markdown, table
 from bench.retrieval.budget import source_of
+from tests.virtual_time import run
 
 HELD = Figure("throughput", 6123.4, "requests/s", 5000, note="p50 4.0 ms")
 MISSED = Figure("memory", 91.0, "MB", 80, at_least=False)
@@ -88,10 +91,13 @@ def against_a_server(load):
         async with server:
             return await load(server.sockets[0].getsockname()[1])
 
-    return asyncio.run(main())
+    def now():
+        return asyncio.get_running_loop().time()
+
+    with mock.patch.object(client, "perf_counter", now):
+        return run(main())
 
 
-@pytest.mark.sockets
 def test_the_closed_loop_counts_answers_statuses_and_verdicts():
     def load(port):
         return closed_loop(port, post(port, "/retrieve", b"{}"), 3, 0.1, judge=source_of)
@@ -104,14 +110,12 @@ def test_the_closed_loop_counts_answers_statuses_and_verdicts():
     assert tally.rate_of("db") == pytest.approx(tally.per_second)
 
 
-@pytest.mark.sockets
 def test_the_closed_loop_asks_for_the_next_request_each_time():
     asked = iter(range(10**9))
     tally = against_a_server(lambda port: closed_loop(port, lambda: post(port, "/", b"%d" % next(asked)), 2, 0.05))
     assert next(asked) >= len(tally.seconds) > 0
 
 
-@pytest.mark.sockets
 def test_streams_are_counted_in_events_and_refusals_by_status():
     streamed = against_a_server(lambda port: closed_loop(port, post(port, "/", b"stream"), 1, 0.05))
     assert streamed.events == 2 * len(streamed.seconds) > 0
@@ -119,7 +123,6 @@ def test_streams_are_counted_in_events_and_refusals_by_status():
     assert set(refused.statuses) == {429}
 
 
-@pytest.mark.sockets
 def test_the_open_loop_sends_at_its_own_rate_and_counts_what_was_lost():
     tally = against_a_server(lambda port: open_loop(port, post(port, "/", b"{}"), rate=400, seconds=0.1))
     assert len(tally.seconds) == sum(tally.statuses.values()) > 0

@@ -7,20 +7,24 @@ import itertools
 import json
 import math
 from collections import Counter
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Coroutine, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
+from unittest import mock
 
 import numpy as np
 import pytest
 
 from bench.figure import Figure
+from bench.retrieval import load
 from bench.retrieval.budget import BOUND_MS, Line, figures, note, source_of
 from bench.retrieval.corpus import TOO_COMMON, Prose, questions
 from bench.retrieval.faults import CONDITIONS
 from bench.retrieval.load import ANEW, KNOWN, NEW, Questions, Reply, Seen, offered
 from bench.retrieval.page import page
 from bench.retrieval.service import Precomputed
+from tests.loadtests.openloop.scripted import steadily
 
 SOURCES = {KNOWN: "cache", ANEW: "stale", NEW: "db"}
 
@@ -118,7 +122,14 @@ def asking(port: int) -> Questions:
     return Questions(port, ["a", "b"], (f"new {number}" for number in itertools.count()), 100)
 
 
-@pytest.mark.sockets
+def in_virtual_time(main: Coroutine[Any, Any, None]) -> None:
+    def now() -> float:
+        return asyncio.get_running_loop().time()
+
+    with mock.patch.object(load, "perf_counter", now):
+        steadily(main)
+
+
 def test_each_kind_of_question_is_asked_at_its_rate_and_its_source_is_counted():
     async def main() -> None:
         async with serving() as (service, port):
@@ -130,10 +141,9 @@ def test_each_kind_of_question_is_asked_at_its_rate_and_its_source_is_counted():
         assert found.reasons == {"why": service.asked[ANEW]}
         assert found.quantile_ms(1.0) < math.inf
 
-    asyncio.run(main())
+    in_virtual_time(main())
 
 
-@pytest.mark.sockets
 def test_what_comes_after_the_strike_is_counted_and_what_is_not_answered_took_for_ever():
     async def main() -> None:
         async with serving() as (service, port):
@@ -142,7 +152,7 @@ def test_what_comes_after_the_strike_is_counted_and_what_is_not_answered_took_fo
         assert found.asked < service.asked.total()
         assert found.quantile_ms(0.99) == math.inf
 
-    asyncio.run(main())
+    in_virtual_time(main())
 
 
 def test_a_figure_holds_if_its_p99_is_within_a_quarter_more_than_the_budget():

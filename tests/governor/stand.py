@@ -1,4 +1,4 @@
-"""A governor on a real socket, and clients that speak to it."""
+"""A governor on the loop that runs, and clients that speak to it."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ from services.runtime.drain import Drain
 from services.runtime.log import Log
 from services.runtime.serve import Process, running
 from services.runtime.telemetry import metrics_app, new_registry
+from tests.virtual_time import bind
 
 
 class Held(Backend):
@@ -107,9 +108,10 @@ async def governor(
     )  # fmt: skip
     try:
         stand = Stand(process, server, gate)
-        async with running(process):
+        async with running(process, bind=bind):
             yield stand
     finally:
+        await asyncio.sleep(0.01)  # what was said last arrives
         for line in stand.lines:
             line.writer.transport.abort()
         await asyncio.sleep(0)  # they hear of it

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -17,10 +17,8 @@ from services.governor.config import GovernorSettings
 from services.governor.gate import Bounds, Gate
 from services.governor.protocol import Ended, Result, Work
 from services.runtime.keepalive import Pool
-from services.runtime.serve import FineClockLoop
 from tests.governor.stand import until
-
-pytestmark = pytest.mark.sockets
+from tests.virtual_time import run
 
 PAYLOAD = b'\x00{"not": even JSON\xff'
 
@@ -91,7 +89,7 @@ def work(*, content_type: str = "application/json", left_s: float | None = None,
     return Work("J_a", bytearray(PAYLOAD), content_type, deadline, place, auth)
 
 
-async def run(server: Upstream, given: Work, **options: Any) -> Result:
+async def posted(server: Upstream, given: Work, **options: Any) -> Result:
     posting = backend(server.port, **options)
     try:
         return await posting.run(given)
@@ -99,21 +97,10 @@ async def run(server: Upstream, given: Work, **options: Any) -> Result:
         await posting.close()
 
 
-@pytest.fixture(params=[asyncio.new_event_loop, FineClockLoop], ids=["asyncio", "uvloop"])
-def on_a_loop(request: pytest.FixtureRequest) -> Callable[[Coroutine[Any, Any, None]], None]:
-    """The second is what a service runs on: its timers count whole milliseconds."""
-
-    def run_it(main: Coroutine[Any, Any, None]) -> None:
-        with asyncio.Runner(loop_factory=request.param) as runner:
-            runner.run(main)
-
-    return run_it
-
-
 def test_the_bytes_go_out_as_they_came_and_the_answer_comes_back_whole() -> None:
     async def main() -> None:
         async with upstream(answer(b"200 OK", b"\x01done\xff", b"content-type: text/weir")) as server:
-            result = await run(server, work())
+            result = await posted(server, work())
         assert result.ended is Ended.DONE
         assert dict(result.shown) == {
             "status": 200, "content_type": "text/weir", "body_b64": base64.b64encode(b"\x01done\xff").decode(),
@@ -121,7 +108,7 @@ def test_the_bytes_go_out_as_they_came_and_the_answer_comes_back_whole() -> None
         assert server.bodies == [PAYLOAD]
         assert server.heads[0].startswith(b"POST /v1/completions HTTP/1.1\r\n")
 
-    asyncio.run(main())
+    run(main())
 
 
 def test_what_follows_a_question_mark_in_the_address_is_posted_to_as_well() -> None:
@@ -133,28 +120,28 @@ def test_what_follows_a_question_mark_in_the_address_is_posted_to_as_well() -> N
             await posting.close()
         assert server.heads[0].startswith(b"POST /deployments/a/completions?api-version=1&x=%20 HTTP/1.1\r\n")
 
-    asyncio.run(main())
+    run(main())
 
 
 @pytest.mark.parametrize("status", [b"204 No Content", b"201 Created"])
 def test_every_success_is_one(status: bytes) -> None:
     async def main() -> None:
         async with upstream(answer(status)) as server:
-            assert (await run(server, work())).ended is Ended.DONE
+            assert (await posted(server, work())).ended is Ended.DONE
 
-    asyncio.run(main())
+    run(main())
 
 
 @pytest.mark.parametrize("status", [b"400 Bad Request", b"401 Unauthorized", b"302 Found", b"500 Oh", b"504 Late"])
 def test_every_other_answer_is_a_failure_and_is_shown(status: bytes) -> None:
     async def main() -> None:
         async with upstream(answer(status, b'{"error": {}}')) as server:
-            result = await run(server, work())
+            result = await posted(server, work())
         assert result.ended is Ended.FAILED
         assert result.shown["status"] == int(status[:3])
         assert base64.b64decode(str(result.shown["body_b64"])) == b'{"error": {}}'
 
-    asyncio.run(main())
+    run(main())
 
 
 @pytest.mark.parametrize(
@@ -173,41 +160,39 @@ def test_a_server_that_is_full_wants_the_client_back_when_it_said(
 ) -> None:
     async def main() -> None:
         async with upstream(answer(status, b"{}", *headers)) as server:
-            assert await run(server, work()) == Result(Ended.REFUSED, retry_s=retry_s)
+            assert await posted(server, work()) == Result(Ended.REFUSED, retry_s=retry_s)
 
-    asyncio.run(main())
+    run(main())
 
 
 def test_a_refusal_that_no_retry_can_help_is_a_failure() -> None:
     async def main() -> None:
         async with upstream(answer(b"429 Late", b"why", b"x-should-retry: false", b"retry-after: 1")) as server:
-            result = await run(server, work())
+            result = await posted(server, work())
         assert (result.ended, result.shown["status"]) == (Ended.FAILED, 429)
 
-    asyncio.run(main())
+    run(main())
 
 
-def test_a_clients_time_that_has_passed_is_late_and_the_server_is_hung_up_on(
-    on_a_loop: Callable[[Coroutine[Any, Any, None]], None],
-) -> None:
+def test_a_clients_time_that_has_passed_is_late_and_the_server_is_hung_up_on() -> None:
     async def main() -> None:
         async with upstream(b"") as server:
             for left_s in (0.0101, 0.0127, 0.0149):
-                assert (await run(server, work(left_s=left_s))).ended is Ended.LATE
+                assert (await posted(server, work(left_s=left_s))).ended is Ended.LATE
             await until(lambda: server.hung_up == len(server.heads))
 
-    on_a_loop(main())
+    run(main())
 
 
 def test_our_own_patience_that_has_passed_is_a_failure() -> None:
     async def main() -> None:
         async with upstream(b"") as server:
             for left_s in (None, 60.0):
-                result = await run(server, work(left_s=left_s), within_s=0.01)
+                result = await posted(server, work(left_s=left_s), within_s=0.01)
                 assert result.ended is Ended.FAILED
                 assert result.shown == {"error": "no answer within 0.01 s"}
 
-    asyncio.run(main())
+    run(main())
 
 
 def test_a_job_that_is_cancelled_hangs_up_and_leaves_its_connection_to_others() -> None:
@@ -222,7 +207,7 @@ def test_a_job_that_is_cancelled_hangs_up_and_leaves_its_connection_to_others() 
             await until(lambda: server.hung_up == 1)
             assert posting._pool.in_use == 0
 
-    asyncio.run(main())
+    run(main())
 
 
 def test_nobody_there_is_a_failure_that_says_so() -> None:
@@ -234,28 +219,28 @@ def test_nobody_there_is_a_failure_that_says_so() -> None:
         assert "no connection" in str(result.shown["error"])
         assert "127.0.0.1" not in str(result.shown["error"])
 
-    asyncio.run(main())
+    run(main())
 
 
 @pytest.mark.parametrize("said", [b"SSH-2.0-OpenSSH\r\n", b"HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\nshort"])
 def test_an_answer_that_is_none_or_is_cut_is_a_failure(said: bytes) -> None:
     async def main() -> None:
         async with upstream(said) as server:
-            result = await run(server, work())
+            result = await posted(server, work())
         assert (result.ended, list(result.shown)) == (Ended.FAILED, ["error"])
 
-    asyncio.run(main())
+    run(main())
 
 
 @pytest.mark.parametrize(("more", "ended"), [(0, Ended.DONE), (1, Ended.FAILED)])
 def test_an_answer_is_passed_back_up_to_its_bound(more: int, ended: Ended) -> None:
     async def main() -> None:
         async with upstream(answer(b"200 OK", b"x" * (RESULT_BYTES + more))) as server:
-            result = await run(server, work())
+            result = await posted(server, work())
         assert result.ended is ended
         assert ("error" in result.shown) == bool(more)
 
-    asyncio.run(main())
+    run(main())
 
 
 @pytest.mark.parametrize(
@@ -271,11 +256,11 @@ def test_an_answer_is_passed_back_up_to_its_bound(more: int, ended: Ended) -> No
 def test_who_is_asking_is_said_by_the_frame_or_else_for_all(auth: str, api_key: str, sent: bytes | None) -> None:
     async def main() -> None:
         async with upstream(answer(b"200 OK")) as server:
-            await run(server, work(auth=auth), api_key=api_key)
+            await posted(server, work(auth=auth), api_key=api_key)
         assert server.header(b"authorization") == sent
         assert server.header(b"x-admin") is None
 
-    asyncio.run(main())
+    run(main())
 
 
 @pytest.mark.parametrize(
@@ -290,11 +275,11 @@ def test_who_is_asking_is_said_by_the_frame_or_else_for_all(auth: str, api_key: 
 def test_what_it_is_is_said_as_the_manifest_did_if_a_header_can(said: str, sent: bytes) -> None:
     async def main() -> None:
         async with upstream(answer(b"200 OK")) as server:
-            await run(server, work(content_type=said))
+            await posted(server, work(content_type=said))
         assert server.header(b"content-type") == sent
         assert server.header(b"x-admin") is None
 
-    asyncio.run(main())
+    run(main())
 
 
 def test_how_long_there_is_goes_along_and_is_the_shorter_of_ours_and_the_clients() -> None:
@@ -302,11 +287,11 @@ def test_how_long_there_is_goes_along_and_is_the_shorter_of_ours_and_the_clients
         async with upstream(answer(b"200 OK")) as server:
             sent = []
             for left_s in (None, 60.0, 5.0):
-                await run(server, work(left_s=left_s))
+                await posted(server, work(left_s=left_s))
                 header = server.header(b"x-envoy-expected-rq-timeout-ms")
                 assert header is not None
                 sent.append(int(header))
         assert sent[:2] == [30_000, 30_000]
         assert 0 < sent[2] <= 5000
 
-    asyncio.run(main())
+    run(main())

@@ -15,8 +15,7 @@ from services.governor.client import Client, Effort, Exit, Failed, connect, resu
 from services.governor.protocol import Ended, Result
 from services.governor.server import Patience
 from tests.governor.stand import Held, Stand, governor, until
-
-pytestmark = pytest.mark.sockets
+from tests.virtual_time import run
 
 DATA = b"a payload of a few chunks"
 
@@ -42,7 +41,7 @@ def test_a_crowd_that_obeys_its_hints_comes_through_one_slot() -> None:
             assert (stand.gate.standing.executed_total, stand.gate.waiting) == (20, 0)
             await until(lambda: stand.gate.held_bytes == 0)
 
-    asyncio.run(main())
+    run(main())
 
 
 @pytest.mark.parametrize("data", [b"", b"x", bytes(range(256)) * 40])
@@ -55,7 +54,7 @@ def test_any_payload_arrives_as_it_is_and_its_result_comes_back(data: bytes) -> 
         async with governor(Echo()) as stand:
             assert result_of(await sent(stand, data=data)) == data
 
-    asyncio.run(main())
+    run(main())
 
 
 def test_a_failed_job_is_an_abort_that_says_so() -> None:
@@ -67,7 +66,7 @@ def test_a_failed_job_is_an_abort_that_says_so() -> None:
             reply = await sent(stand)
             assert (reply["status"], reply["error_code"]) == ("abort", "backend_error")
 
-    asyncio.run(main())
+    run(main())
 
 
 def test_a_ping_tells_free_from_full_from_gone() -> None:
@@ -86,7 +85,7 @@ def test_a_ping_tells_free_from_full_from_gone() -> None:
         with pytest.raises(Failed, match="cannot connect"):
             await client_of(port)
 
-    asyncio.run(main())
+    run(main())
 
 
 def test_keep_alive_frames_are_read_over() -> None:
@@ -101,7 +100,7 @@ def test_keep_alive_frames_are_read_over() -> None:
             assert (await sending)["status"] == "done"
             client.close()
 
-    asyncio.run(main())
+    run(main())
 
 
 def test_who_gives_up_says_why() -> None:
@@ -117,7 +116,7 @@ def test_who_gives_up_says_why() -> None:
             backend.let_go.release()
             await busy
 
-    asyncio.run(main())
+    run(main())
 
 
 async def a_server(answer: Callable[[dict[str, Any]], list[bytes]]) -> asyncio.Server:
@@ -158,7 +157,7 @@ def test_the_originals_refusal_of_a_second_last_chunk_begins_the_upload_again() 
             status = {"status": "done"}
         return [json.dumps({"v": 0, "verb": "clarify", "job": "J_test", "seq": 1, **status}).encode()]
 
-    assert asyncio.run(against(original))["status"] == "done"
+    assert run(against(original))["status"] == "done"
     upload = ["manifest", "chunk 0", "chunk 1", "chunk 2", "chunk 3"]
     assert seen == [*upload, "chunk 3", *upload]
 
@@ -177,12 +176,12 @@ def test_the_originals_refusal_of_a_second_last_chunk_begins_the_upload_again() 
 )
 def test_what_is_not_understood_is_told(said: bytes, why: str) -> None:
     with pytest.raises(Failed, match=why):
-        asyncio.run(against(lambda _: [said]))
+        run(against(lambda _: [said]))
 
 
 def test_silence_is_not_waited_for_without_end() -> None:
     with pytest.raises(Failed, match=r"no reply within 0\.05 s"):
-        asyncio.run(against(lambda _: [], Effort(timeout_s=0.05)))
+        run(against(lambda _: [], Effort(timeout_s=0.05)))
 
 
 def test_replies_are_told_as_the_originals_client_tells_them() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from collections.abc import Iterator
 from typing import Any
@@ -18,6 +17,7 @@ from services.governor.protocol import MOST_OUT_BYTES, NOBODY, Conversation, End
 from services.governor.server import Patience
 from tests.governor.stand import governor, until
 from tests.governor.talk import Peer, Rig, chunk, frame, manifest, ping, short, upload
+from tests.virtual_time import run
 
 DATA = b"hello world!"
 TEXTS = (str, bytes, bytearray)
@@ -170,7 +170,6 @@ def test_a_flood_of_short_lines_is_answered_in_slices() -> None:
     assert turns > 10
 
 
-@pytest.mark.sockets
 def test_the_replies_that_are_not_read_are_held_and_no_more_are_made() -> None:
     async def main() -> None:
         async with governor(StubBackend(0.0), patience=Patience(write_s=600.0)) as stand:
@@ -187,7 +186,7 @@ def test_the_replies_that_are_not_read_are_held_and_no_more_are_made() -> None:
             await until(lambda: not stand.server.connections)
             assert stand.gate.held_bytes == 0
 
-    asyncio.run(main())
+    run(main())
 
 
 def test_unread_replies_are_held_until_they_are_read_and_no_longer() -> None:
@@ -202,7 +201,6 @@ def test_unread_replies_are_held_until_they_are_read_and_no_longer() -> None:
     assert rig.gate.held_bytes == 0
 
 
-@pytest.mark.sockets
 def test_a_client_whose_unread_replies_find_no_room_is_cut_off() -> None:
     async def main() -> None:
         bounds = {"line_bytes": 1024, "connection_bytes": 70_000, "total_bytes": 70_000}
@@ -213,7 +211,7 @@ def test_a_client_whose_unread_replies_find_no_room_is_cut_off() -> None:
             await until(lambda: not stand.server.connections)
             assert stand.gate.held_bytes == 40_000
 
-    asyncio.run(main())
+    run(main())
 
 
 def test_a_governor_that_will_leave_says_that_no_job_is_welcome_and_still_takes_one() -> None:

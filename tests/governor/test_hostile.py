@@ -1,4 +1,4 @@
-"""Peers that mean no good, on real sockets: whatever they do and wherever they stop, nothing of theirs stays."""
+"""Peers that mean no good, on the virtual clock: whatever they do and wherever they stop, nothing of theirs stays."""
 
 from __future__ import annotations
 
@@ -8,31 +8,17 @@ import contextlib
 import hashlib
 import socket
 import struct
-from collections.abc import Awaitable, Callable, Coroutine
-from typing import Any
+from collections.abc import Awaitable, Callable
 
 import pytest
 
 from services.governor.backends import StubBackend
 from services.governor.protocol import Ended, Result
-from services.runtime.serve import FineClockLoop
 from tests.governor.stand import Held, Line, Stand, governor, until
 from tests.governor.talk import frame, manifest, ping, receipt, upload
-
-pytestmark = pytest.mark.sockets
+from tests.virtual_time import run
 
 DATA = b"hello world!"
-
-
-@pytest.fixture(autouse=True, params=[asyncio.new_event_loop, FineClockLoop], ids=["asyncio", "uvloop"])
-def loop(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each case on both: the second is what a service runs on."""
-
-    def run(main: Coroutine[Any, Any, None]) -> None:
-        with asyncio.Runner(loop_factory=request.param) as runner:
-            runner.run(main)
-
-    monkeypatch.setattr(asyncio, "run", run)
 
 
 async def _nothing(line: Line, backend: Held) -> None: ...
@@ -136,7 +122,7 @@ def test_whoever_sends_nothing_more_is_told_what_is_left_to_say_and_let_go(state
             assert (heard or ["nothing more"])[-1] == last
             await _nothing_is_left(stand, backend)
 
-    asyncio.run(main())
+    run(main())
 
 
 async def _rest(line: Line):  # type: ignore[no-untyped-def]
@@ -157,7 +143,7 @@ def test_a_connection_that_is_reset_leaves_nothing_behind(state: str) -> None:
             await _nothing_is_left(stand, backend)
             assert backend.cancelled == (1 if "running" in state else 0)
 
-    asyncio.run(main())
+    run(main())
 
 
 def test_a_byte_now_and_then_does_not_keep_a_connection() -> None:
@@ -173,7 +159,7 @@ def test_a_byte_now_and_then_does_not_keep_a_connection() -> None:
                     await asyncio.sleep(0.02)
             assert stand.gate.held_bytes == 0
 
-    asyncio.run(main())
+    run(main())
 
 
 def test_two_hundred_that_say_nothing_are_in_nobodys_way() -> None:
@@ -187,7 +173,7 @@ def test_two_hundred_that_say_nothing_are_in_nobodys_way() -> None:
             assert len(stand.server.connections) == 201
             assert [(await each.ask(ping()))["status"] for each in silent] == ["ok"] * 200
 
-    asyncio.run(main())
+    run(main())
 
 
 def test_sixty_four_jobs_of_four_megabytes_on_one_connection_are_as_many_as_its_bound_allows() -> None:
@@ -221,7 +207,7 @@ def test_sixty_four_jobs_of_four_megabytes_on_one_connection_are_as_many_as_its_
             await until(lambda: stand.gate.held_bytes == 0)
             assert stand.gate.waiting == 0
 
-    asyncio.run(main())
+    run(main())
 
 
 def test_slots_come_back_whatever_a_hundred_peers_do() -> None:
@@ -243,4 +229,4 @@ def test_slots_come_back_whatever_a_hundred_peers_do() -> None:
                     line.writer.close()
             await _nothing_is_left(stand, backend)
 
-    asyncio.run(main())
+    run(main())

@@ -5,8 +5,6 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
-import pytest
-
 from services.governor.backends import StubBackend
 from services.governor.gate import Bounds, Gate
 from services.governor.metrics import GovernorMetrics
@@ -14,6 +12,7 @@ from services.governor.protocol import Ended
 from services.runtime.telemetry import new_registry
 from tests.governor.stand import Stand, governor, until
 from tests.governor.talk import short, upload
+from tests.virtual_time import run
 
 PAGE = Path(__file__).parents[2] / "docs" / "metrics.md"
 ORIGINAL = {
@@ -46,7 +45,6 @@ def test_every_metric_stands_in_the_table() -> None:
     assert [name for name in sorted(series()) if f"`{name}`" not in page] == []
 
 
-@pytest.mark.sockets
 def test_jobs_of_invented_names_add_no_series() -> None:
     """A job, a payload and a client are whatever a client calls them: none of it is a label."""
 
@@ -66,7 +64,7 @@ def test_jobs_of_invented_names_add_no_series() -> None:
                 pages.append(await page(stand))
             assert pages[0] == pages[1] == pages[2]
 
-    asyncio.run(main())
+    run(main())
 
 
 async def page(stand: Stand) -> set[bytes]:

@@ -1,35 +1,18 @@
-"""The protocol on real sockets: slots, those who leave, those who do not read, and the governor's own leaving."""
+"""The protocol on the virtual clock: slots, those who leave, those who do not read, and the governor's own leaving."""
 
 from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import Coroutine
-from typing import Any
-
-import pytest
 
 from services.governor.backends import StubBackend
 from services.governor.protocol import Ended, Result
 from services.governor.server import Patience
-from services.runtime.serve import FineClockLoop
 from tests.governor.stand import Held, governor, scraped, until
 from tests.governor.talk import ping, receipt, short, upload
-
-pytestmark = pytest.mark.sockets
+from tests.virtual_time import run
 
 DATA = b"hello world!"
-
-
-@pytest.fixture(autouse=True, params=[asyncio.new_event_loop, FineClockLoop], ids=["asyncio", "uvloop"])
-def loop(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each case on both: the second is what a service runs on."""
-
-    def run(main: Coroutine[Any, Any, None]) -> None:
-        with asyncio.Runner(loop_factory=request.param) as runner:
-            runner.run(main)
-
-    monkeypatch.setattr(asyncio, "run", run)
 
 
 def test_a_job_runs_is_confirmed_and_counted() -> None:
@@ -45,7 +28,7 @@ def test_a_job_runs_is_confirmed_and_counted() -> None:
             assert counted["heptamini_backend_inflight"] == counted["heptamini_yielded_total"] == 0
             assert counted["heptamini_backend_cap"] == counted["weir_governor_connections"] == 1
 
-    asyncio.run(main())
+    run(main())
 
 
 def test_twenty_at_once_with_one_slot_are_one_that_runs_and_nineteen_yields_at_once() -> None:
@@ -69,7 +52,7 @@ def test_twenty_at_once_with_one_slot_are_one_that_runs_and_nineteen_yields_at_o
             assert sorted(reply["status"] for reply in last if reply) == ["done"] + ["yield"] * 19
             assert backend.most == 1
 
-    asyncio.run(main())
+    run(main())
 
 
 def test_whoever_resends_what_was_yielded_when_told_to_is_served_in_the_end() -> None:
@@ -98,7 +81,7 @@ def test_whoever_resends_what_was_yielded_when_told_to_is_served_in_the_end() ->
             names = sum(len(f"J_{number}") for number in range(20))  # in the last frames of the connections
             assert (stand.gate.waiting, stand.gate.held_bytes) == (0, names)
 
-    asyncio.run(main())
+    run(main())
 
 
 def test_a_client_that_hangs_up_frees_its_slot_and_its_job_is_cancelled() -> None:
@@ -114,7 +97,7 @@ def test_a_client_that_hangs_up_frees_its_slot_and_its_job_is_cancelled() -> Non
             assert stand.gate.held_bytes == 0
             assert (await (await stand.connect()).ask(ping()))["receipts"][0]["value_u64"] == 1
 
-    asyncio.run(main())
+    run(main())
 
 
 def test_a_client_that_is_gone_is_found_out_long_before_the_next_word_is_due() -> None:
@@ -132,7 +115,7 @@ def test_a_client_that_is_gone_is_found_out_long_before_the_next_word_is_due() -
             await until(lambda: stand.gate.standing.inflight == 0)
             assert (backend.running, backend.cancelled) == (0, 1)
 
-    asyncio.run(main())
+    run(main())
 
 
 def test_a_client_that_only_stops_sending_still_hears_what_came_of_its_job() -> None:
@@ -151,7 +134,7 @@ def test_a_client_that_only_stops_sending_still_hears_what_came_of_its_job() -> 
             assert (done["status"], backend.cancelled) == ("done", 0)
             assert await line.hear() is None
 
-    asyncio.run(main())
+    run(main())
 
 
 def test_a_last_line_without_an_end_is_a_line_and_a_peer_that_leaves_is_told_so() -> None:
@@ -166,7 +149,7 @@ def test_a_last_line_without_an_end_is_a_line_and_a_peer_that_leaves_is_told_so(
             assert (pong["seq"], short(gone)) == (8, ("confirm", "abort", "peer_gone", "conn_closed", 8))
             assert await line.hear() is None
 
-    asyncio.run(main())
+    run(main())
 
 
 def test_whoever_does_not_read_is_cut_off_and_holds_no_slot_meanwhile() -> None:
@@ -187,7 +170,7 @@ def test_whoever_does_not_read_is_cut_off_and_holds_no_slot_meanwhile() -> None:
 
             flooding = asyncio.create_task(flood())
             other = await stand.connect()
-            await until(lambda: not flooding.done() and stand.gate.standing.executed_total > 100)
+            await until(lambda: not flooding.done() and stand.gate.standing.executed_total > 50)
             async with asyncio.timeout(30):
                 while len(stand.server.connections) > 1:
                     assert (await other.ask(ping()))["status"] == "ok"
@@ -195,7 +178,7 @@ def test_whoever_does_not_read_is_cut_off_and_holds_no_slot_meanwhile() -> None:
             await until(lambda: stand.gate.standing.inflight == 0)
             flooding.cancel()
 
-    asyncio.run(main())
+    run(main())
 
 
 def test_leaving_lets_jobs_end_and_tells_those_who_only_wait() -> None:
@@ -216,7 +199,7 @@ def test_leaving_lets_jobs_end_and_tells_those_who_only_wait() -> None:
             assert [reply["status"] for reply in heard if reply] == ["ok", "ok", "done", "abort"]
             assert await working.hear() is None
 
-    asyncio.run(main())
+    run(main())
 
 
 def test_a_job_that_outlasts_the_grace_is_cancelled_and_its_client_is_told() -> None:
@@ -230,7 +213,7 @@ def test_a_job_that_outlasts_the_grace_is_cancelled_and_its_client_is_told() -> 
         assert [reply["need_code"] for reply in heard[2:] if reply] == ["backend_error", "server_draining"]
         assert (backend.cancelled, stand.gate.standing.inflight) == (1, 0)
 
-    asyncio.run(main())
+    run(main())
 
 
 def test_a_deadline_passes_while_the_job_runs() -> None:
@@ -245,7 +228,7 @@ def test_a_deadline_passes_while_the_job_runs() -> None:
             assert (backend.cancelled, stand.gate.standing.inflight) == (1, 0)
             assert (await line.ask(ping()))["status"] == "ok"
 
-    asyncio.run(main())
+    run(main())
 
 
 def test_a_backend_that_is_full_itself_has_its_client_come_back_when_it_said() -> None:
@@ -263,7 +246,7 @@ def test_a_backend_that_is_full_itself_has_its_client_come_back_when_it_said() -
             backend.let_go.release()
             assert (await line.ask(upload(DATA)[-1]))["status"] == "done"
 
-    asyncio.run(main())
+    run(main())
 
 
 def test_one_address_leaves_connections_to_the_others_and_gets_its_own_back() -> None:
@@ -281,7 +264,7 @@ def test_one_address_leaves_connections_to_the_others_and_gets_its_own_back() ->
             await until(lambda: len(stand.server.connections) == 2)
             assert (await (await stand.connect()).ask(ping()))["status"] == "ok"
 
-    asyncio.run(main())
+    run(main())
 
 
 def test_one_connection_too_many_is_told_so_and_the_others_stay() -> None:
@@ -300,7 +283,7 @@ def test_one_connection_too_many_is_told_so_and_the_others_stay() -> None:
             await until(lambda: len(stand.server.connections) == 2)
             assert (await (await stand.connect()).ask(ping()))["status"] == "ok"
 
-    asyncio.run(main())
+    run(main())
 
 
 def test_a_client_that_says_nothing_for_too_long_is_told_and_left() -> None:
@@ -315,7 +298,7 @@ def test_a_client_that_says_nothing_for_too_long_is_told_and_left() -> None:
                 assert await line.hear() is None
             assert stand.gate.held_bytes == 0
 
-    asyncio.run(main())
+    run(main())
 
 
 def test_a_job_that_takes_long_is_spoken_of_now_and_then() -> None:
@@ -332,4 +315,4 @@ def test_a_job_that_takes_long_is_spoken_of_now_and_then() -> None:
             assert reply is not None
             assert reply["status"] == "done"
 
-    asyncio.run(main())
+    run(main())

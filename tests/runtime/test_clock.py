@@ -7,18 +7,22 @@ import time
 from collections.abc import Callable, Coroutine
 from typing import Any
 
+from loadtests.cluster.loop import SimLoop
 from services.runtime.clock import unix_milliseconds, unix_nanoseconds, unix_seconds, wall_clock
 from services.runtime.guard import GuardLimits
 from services.runtime.serve import HttpListener
 from services.runtime.telemetry import metrics_app, new_registry
 from services.runtime.tracing import Told, Tracer
-from tests.virtual_time import VirtualTimeLoop
+from tests.virtual_time import from_zero
 
 EPOCH = 1_000_000_000.5  # 2001-09-09 01:46:40.5 UTC
 
 
-class DatedLoop(VirtualTimeLoop):
+class DatedLoop(SimLoop):
     """A loop on virtual time that brings its own wall clock."""
+
+    def __init__(self) -> None:
+        super().__init__(from_zero())
 
     def unix_time(self) -> float:
         return EPOCH + self.time()

@@ -14,8 +14,7 @@ from services.runtime.guard import GuardLimits
 from services.runtime.http import Exchange, Handler
 from tests.runtime.corpus import get
 from tests.runtime.rig import Tape, ask, build, post, send, serving, until
-
-pytestmark = pytest.mark.sockets
+from tests.virtual_time import run
 
 
 async def echo(exchange: Exchange) -> None:
@@ -58,7 +57,7 @@ def test_a_client_that_leaves_is_noticed_at_once(streamed: bool) -> None:
             await until(lambda: noticed == [True], "the notice")
             await until(lambda: process.drain.inflight == 0, "the end")
 
-    asyncio.run(main())
+    run(main())
 
 
 def test_pipelined_requests_are_answered_in_order_with_their_own_bodies() -> None:
@@ -69,7 +68,7 @@ def test_pipelined_requests_are_answered_in_order_with_their_own_bodies() -> Non
             bodies = [part.partition(b"\r\n\r\n")[2] for part in answer.split(b"HTTP/1.1 200 OK")[1:]]
             assert bodies == [b"one", b"two", b"three"]
 
-    asyncio.run(main())
+    run(main())
 
 
 def test_an_upgrade_is_declined_by_answering_in_http_1_1_and_closing() -> None:
@@ -80,7 +79,7 @@ def test_an_upgrade_is_declined_by_answering_in_http_1_1_and_closing() -> None:
             assert answer.startswith(b"HTTP/1.1 200 ")
             assert b"connection: close" in answer
 
-    asyncio.run(main())
+    run(main())
 
 
 def test_expect_continue_is_honoured_before_the_body_comes() -> None:
@@ -94,7 +93,7 @@ def test_expect_continue_is_honoured_before_the_body_comes() -> None:
                 assert (await reader.readuntil(b"hello")).startswith(b"HTTP/1.1 200 ")
             writer.close()
 
-    asyncio.run(main())
+    run(main())
 
 
 def test_a_client_that_leaves_is_noticed_although_it_has_sent_more_behind() -> None:
@@ -115,7 +114,7 @@ def test_a_client_that_leaves_is_noticed_although_it_has_sent_more_behind() -> N
             await until(lambda: noticed == [True], "the notice, and one only")
             await until(lambda: process.drain.inflight == 0, "the end")
 
-    asyncio.run(main())
+    run(main())
 
 
 @pytest.mark.parametrize("requests", [1, 2])
@@ -139,7 +138,7 @@ def test_nothing_is_timed_while_an_answer_is_under_way_and_everything_is_afterwa
             assert statuses == [b"200"] * requests + [b"408"]
             writer.close()
 
-    asyncio.run(main())
+    run(main())
 
 
 def test_an_answer_without_its_end_is_cut_and_not_made_to_look_whole() -> None:
@@ -158,7 +157,7 @@ def test_an_answer_without_its_end_is_cut_and_not_made_to_look_whole() -> None:
             status, _, _ = await ask(process.bound_port, post("/forgets", b"").replace(b"POST", b"GET"))
             assert status == 500
 
-    asyncio.run(main())
+    run(main())
 
 
 def test_a_header_cannot_be_smuggled_into_an_answer() -> None:
@@ -172,7 +171,7 @@ def test_a_header_cannot_be_smuggled_into_an_answer() -> None:
                 status, head, _ = await ask(process.bound_port, post("/say", said))
                 assert (status, b"x-said" in head) == (500, False)
 
-    asyncio.run(main())
+    run(main())
 
 
 def test_a_half_close_behind_a_request_gets_what_was_answered_at_once() -> None:
@@ -182,7 +181,7 @@ def test_a_half_close_behind_a_request_gets_what_was_answered_at_once() -> None:
             assert not connection.eof_received()
             assert tape.written.startswith(b"HTTP/1.1 200 ")
 
-    asyncio.run(main())
+    run(main())
 
 
 def test_a_connection_at_rest_leaves_at_once_and_a_busy_one_with_its_answer() -> None:
@@ -204,7 +203,7 @@ def test_a_connection_at_rest_leaves_at_once_and_a_busy_one_with_its_answer() ->
             await until(lambda: tape.closed, "the close")
             assert b"connection: close\r\n" in tape.written
 
-    asyncio.run(main())
+    run(main())
 
 
 def test_a_writer_waits_while_its_client_does_not_read() -> None:
@@ -228,7 +227,7 @@ def test_a_writer_waits_while_its_client_does_not_read() -> None:
             await until(lambda: tape.written.endswith(b"0\r\n\r\n"), "the end")
             assert pieces == [0, 1, 2]
 
-    asyncio.run(main())
+    run(main())
 
 
 def test_a_pipeline_without_end_is_read_no_faster_than_it_is_answered() -> None:
@@ -249,4 +248,4 @@ def test_a_pipeline_without_end_is_read_no_faster_than_it_is_answered() -> None:
             await until(lambda: tape.written.count(b"HTTP/1.1 200 ") == MAX_BEHIND + 2, "all the answers")
             assert tape.reading
 
-    asyncio.run(main())
+    run(main())

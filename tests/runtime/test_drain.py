@@ -17,7 +17,7 @@ from services.runtime.log import Log
 from services.runtime.serve import HttpListener, running
 from services.runtime.service import Readiness, Service
 from tests.runtime.rig import Tape, ask, build, until
-from tests.virtual_time import run as run_in_virtual_time
+from tests.virtual_time import bind, run
 
 DELAY_S = 3600.0  # far more than a test takes: only the test itself ends it
 
@@ -37,14 +37,13 @@ def service(drain: Drain) -> Service:
     return Service("test", ROUTES, ready=lambda: Readiness(True), log=Log("test", stream=io.BytesIO()), drain=drain)
 
 
-@pytest.mark.sockets
 def test_during_the_delay_the_service_says_that_it_leaves_and_serves_new_connections() -> None:
     async def main() -> None:
         process = build(ROUTES, drain_delay_s=DELAY_S)
         stop = asyncio.Event()
 
         async def serve() -> None:
-            async with running(process, stop):
+            async with running(process, stop, bind=bind):
                 await stop.wait()
 
         serving_it = asyncio.create_task(serve())
@@ -64,7 +63,7 @@ def test_during_the_delay_the_service_says_that_it_leaves_and_serves_new_connect
         with pytest.raises(ConnectionRefusedError):
             await ask(process.bound_port, get("/hello"))
 
-    asyncio.run(main())
+    run(main())
 
 
 class Scribe:
@@ -101,24 +100,21 @@ def left_after(delay_s: float, *, told_before_the_start: bool = False) -> list[t
         process = build(ROUTES, drain_delay_s=delay_s, start=start)
         scribe = Scribe(process.drain)
         process.listener = scribe
-        async with running(process, leaving):
+        async with running(process, leaving, bind=bind):
             await asyncio.sleep(100.0 if not told_before_the_start else 0)
         return scribe.notes
 
-    return run_in_virtual_time(main())
+    return run(main())
 
 
-@pytest.mark.sockets
 def test_the_listener_closes_after_the_delay_and_requests_are_refused_from_then_on() -> None:
     assert left_after(5.0) == [("open", 0.0, False), ("announce", 100.0, False), ("close", 105.0, True)]
 
 
-@pytest.mark.sockets
 def test_without_a_delay_the_service_drains_at_once() -> None:
     assert left_after(0.0) == [("open", 0.0, False), ("close", 100.0, True)]
 
 
-@pytest.mark.sockets
 def test_a_service_that_never_was_ready_leaves_without_a_delay() -> None:
     assert left_after(5.0, told_before_the_start=True) == [("open", 0.0, False), ("close", 0.0, True)]
 
@@ -156,7 +152,7 @@ def test_each_answer_after_the_announcement_is_the_last_on_its_connection() -> N
             assert b"connection: close\r\n" in tape.written
             connection.connection_lost(None)
 
-    asyncio.run(main())
+    run(main())
 
 
 def test_what_is_asked_when_the_service_is_told_to_leave_is_answered_and_only_the_last_closes() -> None:
@@ -180,7 +176,7 @@ def test_what_is_asked_when_the_service_is_told_to_leave_is_answered_and_only_th
         assert tape.written.count(b"connection: close\r\n") == 1
         connection.connection_lost(None)
 
-    asyncio.run(main())
+    run(main())
 
 
 def test_a_stream_that_has_begun_does_not_end_in_a_close_that_it_never_announced() -> None:
@@ -206,4 +202,4 @@ def test_a_stream_that_has_begun_does_not_end_in_a_close_that_it_never_announced
         assert not tape.closed
         connection.connection_lost(None)
 
-    asyncio.run(main())
+    run(main())

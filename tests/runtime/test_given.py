@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from loadtests.cluster.loop import SimLoop
 from services.governor import app as governor
 from services.governor.config import GovernorSettings
 from services.retrieval import app as retrieval
@@ -25,7 +26,7 @@ from services.runtime.starting import PortTaken
 from services.worker import app as worker
 from services.worker.config import WorkerSettings
 from tests.runtime.rig import build
-from tests.virtual_time import VirtualTimeLoop
+from tests.virtual_time import run
 
 BUILDS: dict[str, Callable[..., Process]] = {
     "router": lambda **given: router.build(RouterSettings(_env_file=None), **given),
@@ -88,7 +89,7 @@ class Plug:
         self.closed = True
 
 
-class PluggedLoop(VirtualTimeLoop):
+class PluggedLoop(SimLoop):
     """A loop that serves plugs."""
 
     def __init__(self) -> None:
@@ -137,5 +138,5 @@ def test_a_metrics_port_that_is_taken_closes_the_first_plug() -> None:
                 pass
         process.log.close()
 
-    asyncio.run(main())
+    run(main())
     assert first.closed

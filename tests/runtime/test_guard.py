@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import json
-import socket
 
 import pytest
 
 from services.runtime.guard import GuardLimits
 from services.runtime.http import Exchange
 from tests.runtime.rig import ask, post, send, serving, until
-
-pytestmark = pytest.mark.sockets
+from tests.virtual_time import run
 
 
 async def echo(exchange: Exchange) -> None:
@@ -68,7 +66,7 @@ def test_what_is_too_much_or_ambiguous_is_refused_and_the_connection_closed(
             again, _, _ = await ask(process.bound_port, post("/echo", b"fine"))
             assert again == 200
 
-    asyncio.run(main())
+    run(main())
 
 
 def test_a_body_at_the_limit_passes_whole_and_chunked() -> None:
@@ -80,7 +78,7 @@ def test_a_body_at_the_limit_passes_whole_and_chunked() -> None:
             status, _, body = await ask(process.bound_port, chunked)
             assert (status, body) == (200, b"y" * 2048)
 
-    asyncio.run(main())
+    run(main())
 
 
 @pytest.mark.parametrize(
@@ -95,7 +93,7 @@ def test_a_request_that_does_not_arrive_gets_408_and_the_door(part: bytes, names
             assert answer.startswith(b"HTTP/1.1 408 ")
             assert f"the {names} took longer than" in answer.decode()
 
-    asyncio.run(main())
+    run(main())
 
 
 @pytest.mark.parametrize("before", [b"", b"GET /echo HTTP/1.1\r\nhost: t\r\n\r\n"], ids=["first", "second"])
@@ -116,7 +114,7 @@ def test_a_byte_now_and_then_does_not_push_the_limit_back(before: bytes) -> None
             dripping.cancel()
             writer.close()
 
-    asyncio.run(main())
+    run(main())
 
 
 def test_a_client_that_is_still_sending_can_read_why_it_was_refused() -> None:
@@ -132,7 +130,7 @@ def test_a_client_that_is_still_sending_can_read_why_it_was_refused() -> None:
             assert answer.startswith(b"HTTP/1.1 413 ")
             writer.close()
 
-    asyncio.run(main())
+    run(main())
 
 
 def test_a_connection_that_asks_nothing_is_closed_without_a_word() -> None:
@@ -140,7 +138,7 @@ def test_a_connection_that_asks_nothing_is_closed_without_a_word() -> None:
         async with serving(ROUTES, limits=GuardLimits(headers_s=0.05)) as process:
             assert await send(process.bound_port, b"") == b""
 
-    asyncio.run(main())
+    run(main())
 
 
 def test_a_connection_at_rest_is_closed_after_the_idle_timeout() -> None:
@@ -149,7 +147,7 @@ def test_a_connection_at_rest_is_closed_after_the_idle_timeout() -> None:
             answer = await send(process.bound_port, b"GET /echo HTTP/1.1\r\nhost: t\r\n\r\n")
             assert answer.startswith(b"HTTP/1.1 200 ")  # and then `send` returned, so the server closed
 
-    asyncio.run(main())
+    run(main())
 
 
 def test_more_connections_than_the_bound_are_refused_at_once() -> None:
@@ -165,7 +163,7 @@ def test_more_connections_than_the_bound_are_refused_at_once() -> None:
             for _, writer in held:
                 writer.close()
 
-    asyncio.run(main())
+    run(main())
 
 
 def test_a_client_that_never_reads_is_cut_off_and_its_handler_ends() -> None:
@@ -183,12 +181,13 @@ def test_a_client_that_never_reads_is_cut_off_and_its_handler_ends() -> None:
     async def main() -> None:
         limits = GuardLimits(write_stall_s=0.2)
         async with serving({("GET", "/pour"): pour}, limits=limits) as process:
-            client = socket.create_connection(("127.0.0.1", process.bound_port))
-            client.sendall(b"GET /pour HTTP/1.1\r\nhost: t\r\n\r\n")
+            reader, writer = await asyncio.open_connection("127.0.0.1", process.bound_port)
+            reader._transport.pause_reading()  # type: ignore[attr-defined]
+            writer.write(b"GET /pour HTTP/1.1\r\nhost: t\r\n\r\n")
             await until(lambda: ended, "the handler's end")
-            client.close()
+            writer.close()
 
-    asyncio.run(main())
+    run(main())
 
 
 def test_a_pipelined_body_that_never_comes_is_not_waited_for() -> None:
@@ -199,7 +198,7 @@ def test_a_pipelined_body_that_never_comes_is_not_waited_for() -> None:
             assert answer.startswith(b"HTTP/1.1 200 ")
             assert b"HTTP/1.1 408 " in answer
 
-    asyncio.run(main())
+    run(main())
 
 
 PADDING = {
@@ -224,7 +223,7 @@ def test_what_pads_a_body_without_end_is_refused(padding: bytes) -> None:
             assert (await answer).startswith(b"HTTP/1.1 413 ")
             writer.close()
 
-    asyncio.run(main())
+    run(main())
 
 
 def test_a_trailer_does_not_speak_for_its_request() -> None:
@@ -240,7 +239,7 @@ def test_a_trailer_does_not_speak_for_its_request() -> None:
             await send(process.bound_port, head + b"2\r\nhi\r\n0\r\nx-tenant: large\r\n\r\n")
             assert named == [b"small"]
 
-    asyncio.run(main())
+    run(main())
 
 
 def test_a_slow_body_holds_a_socket_and_never_a_handler() -> None:
@@ -253,4 +252,4 @@ def test_a_slow_body_holds_a_socket_and_never_a_handler() -> None:
             assert process.drain.inflight == 0
             writer.close()
 
-    asyncio.run(main())
+    run(main())

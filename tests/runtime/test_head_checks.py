@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
-
 import pytest
 
 from services.runtime.errors import BadInput, WeirError
 from services.runtime.http import Exchange
 from tests.runtime.rig import ask, post, send, serving
-
-pytestmark = pytest.mark.sockets
+from tests.virtual_time import run
 
 
 async def echo(exchange: Exchange) -> None:
@@ -39,7 +36,7 @@ def test_a_request_with_a_small_body_is_refused_and_the_connection_goes_on() -> 
             assert b"no badge, 2 bytes" in answer
             assert b"no badge, 0 bytes" in answer
 
-    asyncio.run(main())
+    run(main())
 
 
 @pytest.mark.parametrize("framing", ["content-length: 500000", "transfer-encoding: chunked"])
@@ -51,7 +48,7 @@ def test_a_large_body_is_refused_before_it_is_sent(framing: str) -> None:
             assert answer.startswith(b"HTTP/1.1 403 ")
             assert b"connection: close" in answer
 
-    asyncio.run(main())
+    run(main())
 
 
 def test_a_check_that_lets_in_changes_nothing() -> None:
@@ -60,4 +57,4 @@ def test_a_check_that_lets_in_changes_nothing() -> None:
             status, _, body = await ask(process.bound_port, post("/echo", b"x" * 100_000, "badge: 1"))
             assert (status, body) == (200, b"x" * 100_000)
 
-    asyncio.run(main())
+    run(main())

@@ -111,7 +111,7 @@ def test_a_read_full_of_requests_becomes_no_more_of_them_than_may_wait() -> None
             assert not tape.reading
             assert stand.shared.incoming.taken <= len(flood) + ANSWERS_A_TURN * REQUEST_BYTES
 
-    asyncio.run(main())
+    run(main())
 
 
 def test_what_stays_as_bytes_is_answered_in_the_end() -> None:
@@ -125,7 +125,7 @@ def test_what_stays_as_bytes_is_answered_in_the_end() -> None:
             assert tape.reading
             assert stand.shared.incoming.taken == 0
 
-    asyncio.run(main())
+    run(main())
 
 
 def test_what_comes_behind_an_answer_is_parsed_up_to_what_may_wait() -> None:
@@ -136,7 +136,7 @@ def test_what_comes_behind_an_answer_is_parsed_up_to_what_may_wait() -> None:
             connection.data_received(SMALLEST * 5_000)
             assert len(connection._inbound.line) == MAX_BEHIND + 1
 
-    asyncio.run(main())
+    run(main())
 
 
 @pytest.mark.parametrize("unit", [SMALLEST, b"\r\n", post(b"x" * 100), b"GET /wait HTTP/1.1\r\nhost:a\r\nx: \r\n\r\n"])
@@ -203,7 +203,7 @@ def test_a_body_is_counted_from_its_head_until_its_handler_starts() -> None:
             assert stand.shared.incoming.taken == 0
             assert status(tape) == 200
 
-    asyncio.run(main())
+    run(main())
 
 
 def test_a_body_in_chunks_is_counted_as_it_grows() -> None:
@@ -216,7 +216,7 @@ def test_a_body_in_chunks_is_counted_as_it_grows() -> None:
                 connection.data_received(b"2710\r\n" + b"x" * 10_000 + b"\r\n")
                 assert stand.shared.incoming.taken == before + grown
 
-    asyncio.run(main())
+    run(main())
 
 
 @pytest.mark.parametrize(
@@ -242,7 +242,7 @@ def test_a_body_for_which_there_is_no_room_is_refused_before_it_is_sent(addresse
             assert all(tape.closed and b"retry-after" in tape.written for tape in refused)
             assert not any(b"100 Continue" in tape.written for tape in refused)
 
-    asyncio.run(main())
+    run(main())
 
 
 def test_a_flood_of_pipelines_is_refused_beyond_the_bytes_that_may_be_kept() -> None:
@@ -261,7 +261,7 @@ def test_a_flood_of_pipelines_is_refused_beyond_the_bytes_that_may_be_kept() -> 
             await settled(200)
             assert sum(b" 503 " in tape.written for tape in tapes) >= 15
 
-    asyncio.run(main())
+    run(main())
 
 
 def test_one_source_may_always_send_the_largest_body_that_is_taken() -> None:
@@ -283,7 +283,7 @@ def test_one_source_leaves_connections_to_the_others_and_gets_its_own_back() -> 
             held[0][1].connection_lost(None)
             assert not stand.connect("192.0.2.1")[0].closed
 
-    asyncio.run(main())
+    run(main())
 
 
 def test_a_newcomer_takes_the_place_of_the_connection_that_has_been_idle_the_longest() -> None:
@@ -330,7 +330,7 @@ def test_too_many_connections_at_once_are_dropped_without_a_word() -> None:
             assert len(told) == MAX_REFUSED
             assert sum(tape.aborted for tape in tapes) == 50
 
-    asyncio.run(main())
+    run(main())
 
 
 def test_a_unix_socket_and_a_proxy_have_all_connections() -> None:
@@ -345,13 +345,12 @@ def test_a_unix_socket_and_a_proxy_have_all_connections() -> None:
         async with standing(GuardLimits(connections=8, source_share=1.0)) as stand:
             assert not any(stand.connect()[0].closed for _ in range(8))
 
-    asyncio.run(main())
+    run(main())
 
 
 # What RFC 9112 asks for beside the cases of the corpus
 
 
-@pytest.mark.sockets
 def test_the_authority_of_an_absolute_target_takes_the_place_of_host() -> None:
     async def main() -> None:
         seen: list[tuple[str, bytes | None]] = []
@@ -367,10 +366,9 @@ def test_the_authority_of_an_absolute_target_takes_the_place_of_host() -> None:
         one = b"one.example:8000"
         assert seen == [("/", one), ("/note", one), ("/note", b"two.example")]
 
-    asyncio.run(main())
+    run(main())
 
 
-@pytest.mark.sockets
 def test_a_transfer_coding_that_is_not_known_is_told_as_such() -> None:
     async def main() -> None:
         async with serving({}) as process:
@@ -378,4 +376,4 @@ def test_a_transfer_coding_that_is_not_known_is_told_as_such() -> None:
             answered, _, body = await ask(process.bound_port, head)
             assert (answered, json.loads(body)["error"]["code"]) == (501, "unsupported_transfer_encoding")
 
-    asyncio.run(main())
+    run(main())

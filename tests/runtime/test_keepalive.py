@@ -11,6 +11,7 @@ import itertools
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from typing import Any
 
 import aiohttp
 import pytest
@@ -20,8 +21,7 @@ from hypothesis import strategies as st
 from services.runtime.keepalive import Pool, Reply
 from services.runtime.upstream import Truncated, UpstreamError
 from tests.runtime.rig import until
-
-pytestmark = pytest.mark.sockets
+from tests.virtual_time import run
 
 OK = b"HTTP/1.1 200 OK\r\n"
 
@@ -89,8 +89,16 @@ async def ours(port: int) -> tuple[int, bytes]:
             return reply.status, await reply.read(1 << 20)
 
 
+class InMemory(aiohttp.TCPConnector):
+    """Connects by the loop, which joins the two in memory: aiohttp itself would open a socket first."""
+
+    async def _wrap_create_connection(self, factory: Any, *, addr_infos: Any, **_: Any) -> Any:
+        return await asyncio.get_running_loop().create_connection(factory, *addr_infos[0][4])
+
+
 async def theirs(port: int) -> tuple[int, bytes]:
-    async with aiohttp.ClientSession() as session, session.post(f"http://127.0.0.1:{port}/v1/x", data=b"{}") as reply:
+    url = f"http://127.0.0.1:{port}/v1/x"
+    async with aiohttp.ClientSession(connector=InMemory()) as session, session.post(url, data=b"{}") as reply:
         return reply.status, await reply.read()
 
 
@@ -123,7 +131,7 @@ def test_an_answer_is_read_as_aiohttp_reads_it(pieces: list[bytes], close: bool)
         async with playing(*pieces, close=close) as server:
             assert await ours(server.port) == await theirs(server.port)
 
-    asyncio.run(main())
+    run(main())
 
 
 BROKEN = {
@@ -154,7 +162,7 @@ def test_an_answer_that_is_cut_or_malformed_raises_as_with_aiohttp(
             with pytest.raises((aiohttp.ClientError, ConnectionError)):
                 await theirs(server.port)
 
-    asyncio.run(main())
+    run(main())
 
 
 @settings(max_examples=40, deadline=None)
@@ -172,7 +180,7 @@ def test_however_the_bytes_are_cut_the_body_is_the_same(chunks: list[bytes], cut
         async with playing(*pieces) as server:
             assert await ours(server.port) == (200, b"".join(chunks))
 
-    asyncio.run(main())
+    run(main())
 
 
 def using(scenario: Callable[[Server, Pool], Awaitable[None]], *pieces: bytes, close: bool = False) -> None:
@@ -180,7 +188,7 @@ def using(scenario: Callable[[Server, Pool], Awaitable[None]], *pieces: bytes, c
         async with playing(*pieces, close=close) as server, pool_to(server.port, max_connections=2) as pool:
             await scenario(server, pool)
 
-    asyncio.run(main())
+    run(main())
 
 
 async def whole(pool: Pool) -> bytes:
@@ -289,7 +297,7 @@ def test_nobody_listening_is_told_apart_from_a_failure_after_sending() -> None:
             assert not refused.value.sent
             assert not isinstance(refused.value, Truncated)
 
-    asyncio.run(main())
+    run(main())
 
 
 def test_an_address_that_is_none_is_refused_at_construction() -> None:

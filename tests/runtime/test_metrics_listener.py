@@ -14,6 +14,7 @@ from services.runtime.exposition import Registry
 from services.runtime.guard import GuardLimits
 from services.runtime.telemetry import MetricsApp, new_registry
 from tests.runtime.rig import Tape
+from tests.virtual_time import run
 
 ASK = b"GET /metrics HTTP/1.1\r\nhost: x\r\n\r\n"
 
@@ -49,7 +50,7 @@ async def scraping(*requests: bytes, reads: bool) -> tuple[int, bytes]:
 
 @pytest.mark.parametrize(("reads", "pages"), [(True, 12), (False, 1)])
 def test_a_scraper_that_does_not_read_has_one_page_made_for_it_however_often_it_asks(reads: bool, pages: int) -> None:
-    made, written = asyncio.run(scraping(*[ASK] * 12, reads=reads))
+    made, written = run(scraping(*[ASK] * 12, reads=reads))
     assert made == pages
     assert written.count(b"# HELP weir_asked") == (pages if reads else 0)
 
@@ -59,7 +60,7 @@ def test_a_scraper_that_does_not_read_has_one_page_made_for_it_however_often_it_
     [(b"GET /metrics", b"200", True), (b"HEAD /metrics", b"200", False), (b"GET /", b"404", False)],
 )
 def test_only_the_page_is_there(request_line: bytes, status: bytes, shown: bool) -> None:
-    made, written = asyncio.run(scraping(request_line + b" HTTP/1.1\r\nhost: x\r\n\r\n", reads=True))
+    made, written = run(scraping(request_line + b" HTTP/1.1\r\nhost: x\r\n\r\n", reads=True))
     assert written[9:12] == status
     assert (b"# HELP weir_asked" in written) is shown
     assert (CONTENT_TYPE_LATEST.encode() in written) is (status == b"200")
@@ -77,7 +78,7 @@ def test_a_task_that_waits_for_what_never_comes_is_counted() -> None:
         await asyncio.gather(*waiting, return_exceptions=True)
         return before or 0.0, after or 0.0
 
-    before, after = asyncio.run(main())
+    before, after = run(main())
     assert after - before == 3
 
 

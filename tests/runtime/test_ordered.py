@@ -6,11 +6,11 @@ import asyncio
 from random import Random
 from typing import Any
 
+from loadtests.cluster.loop import SimLoop
 from services.runtime.drain import let_end
 from services.runtime.keepalive import Pool
 from services.runtime.ordered import OrderedSet
 from services.runtime.upstream import UpstreamError
-from tests.virtual_time import VirtualTimeLoop
 from tests.virtual_time import run as run_in_virtual_time
 
 MANY = 200  # so that an order by address would hardly ever be this one
@@ -60,7 +60,7 @@ class _Wire:
         pass
 
 
-class _WiredLoop(VirtualTimeLoop):
+class _WiredLoop(SimLoop):
     async def create_connection(self, factory: Any, *args: Any, **kwargs: Any) -> Any:
         protocol = factory()
         protocol.connection_made(_Wire())

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import io
 import json
-import socket
+from collections.abc import Callable, Coroutine
+from typing import Any
 
 import pytest
 
@@ -16,8 +18,7 @@ from services.runtime.http import Exchange
 from services.runtime.serve import running
 from services.runtime.starting import CannotStart, PortTaken
 from tests.runtime.rig import ask, build, post, serving, until
-
-pytestmark = pytest.mark.sockets
+from tests.virtual_time import bind, run
 
 
 async def hello(exchange: Exchange) -> None:
@@ -64,7 +65,7 @@ def test_what_a_handler_says_after_its_answer_was_ended_from_outside_goes_nowher
             assert (status, body) == (200, b"6\r\nfirst \r\n4\r\nlast\r\n0\r\n\r\n")
             assert len(said) == 2, "the handlers went on to their ends"
 
-    asyncio.run(main())
+    run(main())
 
 
 def test_routes_answer_and_what_is_not_there_says_so() -> None:
@@ -84,7 +85,7 @@ def test_routes_answer_and_what_is_not_there_says_so() -> None:
             assert (await ask(port, get("/metrics")))[0] == 404  # on its own listener only
             assert b"process_resident_memory_bytes" in (await ask(process.bound_metrics_port, get("/metrics")))[2]
 
-    asyncio.run(main())
+    run(main())
 
 
 async def repeat(exchange: Exchange) -> None:
@@ -112,7 +113,7 @@ def test_a_tree_of_paths_has_one_route_and_the_longest_one_wins(path: str, said:
             for elsewhere in ("/tree", "/tree/", "/trees/a"):
                 assert (await ask(process.bound_port, get(elsewhere)))[0] == 404
 
-    asyncio.run(main())
+    run(main())
 
 
 def test_a_refusal_is_told_in_status_headers_and_body() -> None:
@@ -125,7 +126,7 @@ def test_a_refusal_is_told_in_status_headers_and_body() -> None:
             assert b"x-should-retry: true" in head
             assert json.loads(body)["error"]["details"]["reason"] == "max_inflight"
 
-    asyncio.run(main())
+    run(main())
 
 
 def test_a_handlers_fault_is_500_and_its_words_stay_out_of_answer_and_log() -> None:
@@ -138,7 +139,7 @@ def test_a_handlers_fault_is_500_and_its_words_stay_out_of_answer_and_log() -> N
             assert json.loads(body)["error"]["code"] == "internal_error"
             assert b"sekrit" not in body
 
-    asyncio.run(main())
+    run(main())
     logged = stream.getvalue().decode()
     assert "a handler failed" in logged
     assert "RuntimeError in fail" in logged
@@ -160,7 +161,7 @@ def test_every_request_is_one_line_with_its_id_and_never_its_content() -> None:
             await ask(process.bound_port, get("/hello").replace(b"GET", b"PUT"))
             await ask(process.bound_port, get("/full"))
 
-    asyncio.run(main())
+    run(main())
     lines = [json.loads(line) for line in stream.getvalue().splitlines()]
     requests = [line for line in lines if line["event"] == "request"]
     first = requests[0]
@@ -186,7 +187,7 @@ def test_what_stands_on_every_answer_can_change_for_one_exchange_and_for_all() -
             process.listener.app.always = block([(b"x-level", b"3")])  # type: ignore[union-attr]  # a Service
             assert b"x-level: 3\r\n" in (await ask(port, get("/full")))[1] + b"\r\n"
 
-    asyncio.run(main())
+    run(main())
 
 
 def test_a_handler_that_waits_before_it_is_a_task_is_a_fault_and_not_a_hang() -> None:
@@ -197,7 +198,7 @@ def test_a_handler_that_waits_before_it_is_a_task_is_a_fault_and_not_a_hang() ->
         async with serving({("GET", "/waits"): waits}, eager=["/waits"]) as process:
             assert (await ask(process.bound_port, get("/waits")))[0] == 500
 
-    asyncio.run(main())
+    run(main())
 
 
 def test_draining_finishes_what_runs_and_lets_nobody_else_in() -> None:
@@ -209,7 +210,7 @@ def test_draining_finishes_what_runs_and_lets_nobody_else_in() -> None:
 
     async def main() -> None:
         process = build({("GET", "/slow"): slow})
-        async with running(process):
+        async with running(process, bind=bind):
             answer = asyncio.create_task(ask(process.bound_port, get("/slow")))
             await until(lambda: process.drain.inflight == 1, "the request's start")
             process.drain.begin()
@@ -221,7 +222,7 @@ def test_draining_finishes_what_runs_and_lets_nobody_else_in() -> None:
             await ask(process.bound_port, get("/health"))
         process.log.close()
 
-    asyncio.run(main())
+    run(main())
 
 
 def test_what_outlasts_the_grace_is_told_so_and_cut() -> None:
@@ -230,7 +231,7 @@ def test_what_outlasts_the_grace_is_told_so_and_cut() -> None:
 
     async def main() -> None:
         process = build({("GET", "/endless"): endless}, drain_timeout_s=0.1)
-        async with running(process):
+        async with running(process, bind=bind):
             answer = asyncio.create_task(ask(process.bound_port, get("/endless")))
             await until(lambda: process.drain.inflight == 1, "the request's start")
         assert process.drain.inflight == 0
@@ -238,21 +239,22 @@ def test_what_outlasts_the_grace_is_told_so_and_cut() -> None:
         assert (status, json.loads(body)["error"]["code"]) == (503, "draining")
         process.log.close()
 
-    asyncio.run(main())
+    run(main())
 
 
-def test_a_port_that_is_taken_is_one_clear_sentence() -> None:
+@pytest.mark.parametrize("play", [run, pytest.param(asyncio.run, marks=pytest.mark.sockets)], ids=["memory", "kernel"])
+def test_a_port_that_is_taken_is_one_clear_sentence(play: Callable[[Coroutine[Any, Any, None]], None]) -> None:
     async def main() -> None:
-        with socket.create_server(("127.0.0.1", 0)) as taken:
+        with contextlib.closing(bind("127.0.0.1", 0)) as taken:
             process = build(ROUTES)
             process.port = taken.getsockname()[1]
             process.port_variable = "ROUTER_PORT"
             with pytest.raises(PortTaken, match=r"cannot listen on 127\.0\.0\.1:\d+ \(.*\); choose .* ROUTER_PORT"):
-                async with running(process):
+                async with running(process, bind=bind):
                     pass
             process.log.close()
 
-    asyncio.run(main())
+    play(main())
 
 
 def test_a_service_that_still_starts_is_alive_and_not_ready_and_leaves_when_it_is_told_to() -> None:
@@ -270,7 +272,7 @@ def test_a_service_that_still_starts_is_alive_and_not_ready_and_leaves_when_it_i
         leaving = asyncio.Event()
 
         async def serve() -> None:
-            async with running(process, leaving):
+            async with running(process, leaving, bind=bind):
                 await leaving.wait()
 
         serving_it = asyncio.create_task(serve())
@@ -281,7 +283,7 @@ def test_a_service_that_still_starts_is_alive_and_not_ready_and_leaves_when_it_i
         assert cut_short.is_set()
         process.log.close()
 
-    asyncio.run(main())
+    run(main())
 
 
 def test_a_start_that_fails_is_told_and_gives_everything_back() -> None:
@@ -296,11 +298,11 @@ def test_a_start_that_fails_is_told_and_gives_everything_back() -> None:
     async def main() -> None:
         process = build(ROUTES, start=fail_to_load, stop=stop)
         with pytest.raises(CannotStart, match="set MODEL_ID"):
-            async with running(process):
+            async with running(process, bind=bind):
                 pass
         with pytest.raises(ConnectionRefusedError):
             await ask(process.bound_port, get("/health"))
         assert stopped == [True]
         process.log.close()
 
-    asyncio.run(main())
+    run(main())

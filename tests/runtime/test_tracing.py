@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import io
 import json
 from typing import Any
@@ -14,6 +13,7 @@ from services.runtime.errors import Refused
 from services.runtime.http import Exchange, become_task
 from services.runtime.tracing import Sampling, Told, Trace, Tracer, place, read
 from tests.runtime.rig import ask, post, serving
+from tests.virtual_time import run
 
 TRACE, SPAN = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
 GOOD = f"00-{TRACE}-{SPAN}-01".encode()
@@ -165,17 +165,15 @@ async def told_by(tracer: Tracer | None, *requests: bytes) -> list[dict[str, Any
     return [line for line in lines if line["event"] == "request"]
 
 
-@pytest.mark.sockets
 def test_the_log_has_the_trace_id_that_a_client_sent_and_none_where_there_is_none() -> None:
     traced = post("/x", b"", f"traceparent: {GOOD.decode()}")
-    lines = asyncio.run(told_by(None, traced, post("/x", b""), post("/x", b"", "traceparent: nonsense")))
+    lines = run(told_by(None, traced, post("/x", b""), post("/x", b"", "traceparent: nonsense")))
     assert [line.get("trace_id") for line in lines] == [TRACE, None, None]
 
 
-@pytest.mark.sockets
 def test_a_service_that_traces_tells_its_own_span_and_logs_its_trace() -> None:
     kept = Kept()
-    (line, refused, stray) = asyncio.run(told_by(Tracer(kept), post("/x", b""), post("/no", b""), post("/a/b", b"")))
+    (line, refused, stray) = run(told_by(Tracer(kept), post("/x", b""), post("/no", b""), post("/a/b", b"")))
     spans = [told.spans[0] for told in kept.told]
     assert [(span.name, span.kind, span.error) for span in spans] == [
         ("POST /x", "server", ""), ("POST /no", "server", "upstream_failed"), ("POST", "server", ""),
@@ -188,10 +186,9 @@ def test_a_service_that_traces_tells_its_own_span_and_logs_its_trace() -> None:
     assert "http.route" not in spans[2].attributes, "what a client invents is no route"
 
 
-@pytest.mark.sockets
 def test_a_request_that_is_not_sampled_has_its_trace_id_in_the_log_and_no_span() -> None:
     kept = Kept()
-    (line,) = asyncio.run(told_by(Tracer(kept, "always_off"), post("/x", b"")))
+    (line,) = run(told_by(Tracer(kept, "always_off"), post("/x", b"")))
     assert len(line["trace_id"]) == 32
     assert kept.told == []
 

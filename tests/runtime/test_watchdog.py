@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 import signal
 
 from services.runtime.log import Log
 from services.runtime.watchdog import Standstill, watched
+from tests.virtual_time import run
 
 
 def test_the_limit_is_reached_by_seconds_without_a_turn() -> None:
@@ -34,4 +34,4 @@ def test_without_a_limit_nothing_is_watched() -> None:
             assert signal.getitimer(signal.ITIMER_PROF) == before
         log.close()
 
-    asyncio.run(main())
+    run(main())

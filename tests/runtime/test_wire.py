@@ -20,6 +20,7 @@ from services.runtime.log import Log
 from services.runtime.service import Readiness, Service
 from tests.runtime.corpus import CASES, LIMITS, Case, get
 from tests.runtime.rig import Tape
+from tests.virtual_time import run
 
 BY_HANDLERS = (200, 404, 405, 429)  # the others are the guard's
 MOST_CUTS = 300  # of one case: a longer one is cut at every so many bytes
@@ -154,4 +155,4 @@ def test_what_comes_of_a_request_is_the_same_however_its_bytes_are_cut(case: Cas
             await outcome(app, case, pieces)
         app.log.close()
 
-    asyncio.run(main())
+    run(main())

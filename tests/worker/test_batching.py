@@ -10,6 +10,7 @@ from services.contracts.generate import Done
 from services.core.batcher import Batching
 from services.core.outcome import Outcome
 from services.runtime.errors import BadInput, Refused
+from tests.virtual_time import stand_still
 from tests.worker.rig import asking, in_virtual_time, now, read, turning, wasted
 
 
@@ -161,8 +162,7 @@ async def test_a_short_lag_is_made_up_so_that_the_pace_is_kept_over_many_steps()
         job = await loop.submit(asking("a", 100, stream=False))
         while not job.ticket.outcome:
             await asyncio.sleep(0.0007)
-            loop_clock = asyncio.get_running_loop()._jumping
-            loop_clock.now += 0.0005  # the host is late, again and again
+            stand_still(0.0005)  # the host is late, again and again
         assert now() == pytest.approx(0.023 + 99 * 0.021, abs=0.005)
 
 

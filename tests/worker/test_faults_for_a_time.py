@@ -87,7 +87,6 @@ def test_what_is_only_put_for_longer_counts_on():
     run(main())
 
 
-@pytest.mark.sockets
 def test_over_http_a_fault_heals_by_itself_and_by_delete():
     async def scenario(public, metrics):
         put = await metrics.put("/faults", json={"slow_factor": 9, "for_s": 600})
@@ -103,7 +102,6 @@ def test_over_http_a_fault_heals_by_itself_and_by_delete():
     served(scenario)
 
 
-@pytest.mark.sockets
 @pytest.mark.parametrize(("lab_network", "status"), [(False, 404), (True, 200)])
 def test_beyond_loopback_faults_are_taken_in_a_lab_network_only(lab_network: bool, status: int):
     async def scenario(public, metrics):
@@ -116,7 +114,6 @@ def test_beyond_loopback_faults_are_taken_in_a_lab_network_only(lab_network: boo
     served(scenario, metrics_host="0.0.0.0", inner_network=True, lab_network=lab_network)
 
 
-@pytest.mark.sockets
 def test_a_worker_announces_its_full_step_whatever_it_is_doing():
     async def scenario(public, metrics):
         await metrics.put("/faults", json={"slow_factor": 3})

@@ -1,4 +1,4 @@
-"""A worker on a real socket: the wire, its refusals, and clients that leave."""
+"""A worker on the virtual clock: the wire, its refusals, and clients that leave."""
 
 from __future__ import annotations
 
@@ -14,8 +14,7 @@ import pytest
 from services.runtime.serve import running
 from services.worker.app import build
 from services.worker.config import WorkerSettings
-
-pytestmark = pytest.mark.sockets
+from tests.virtual_time import bind, run
 
 QUESTION = (
     '<passage id="1" doc="docs/a.md">A weir holds a river at its level.</passage>\nQuestion: What does a weir hold?'
@@ -37,20 +36,20 @@ def served(scenario: Callable[[httpx2.AsyncClient, httpx2.AsyncClient], Awaitabl
     async def main() -> None:
         chosen = {"sim_time_scale": 0.05, "log_level": "ERROR", "drain_timeout_s": 1.0, **settings}
         process = build(WorkerSettings(_env_file=None, worker_port=0, metrics_port=0, **chosen))
-        async with running(process):
+        async with running(process, bind=bind):
             public = httpx2.AsyncClient(base_url=f"http://127.0.0.1:{process.bound_port}")
             metrics = httpx2.AsyncClient(base_url=f"http://127.0.0.1:{process.bound_metrics_port}")
             async with public, metrics:
                 await scenario(public, metrics)
         process.log.close()
 
-    asyncio.run(main())
+    run(main())
 
 
 def test_a_worker_that_will_leave_tells_its_router_and_serves_on() -> None:
     async def main() -> None:
         process = build(WorkerSettings(_env_file=None, worker_port=0, metrics_port=0, log_level="ERROR"))
-        async with running(process):
+        async with running(process, bind=bind):
             client = httpx2.AsyncClient(base_url=f"http://127.0.0.1:{process.bound_port}")
             async with client:
                 assert (await client.get("/status")).json()["draining"] is False
@@ -61,7 +60,7 @@ def test_a_worker_that_will_leave_tells_its_router_and_serves_on() -> None:
                 assert answered.status_code == 200
         process.log.close()
 
-    asyncio.run(main())
+    run(main())
 
 
 async def until(condition: Callable[[], Awaitable[bool]]) -> None:
@@ -193,17 +192,16 @@ def test_a_client_that_leaves_frees_its_slot(stream: bool):
 def test_a_client_that_never_reads_is_dropped_while_others_are_served():
     async def scenario(client, metrics):
         body = json.dumps(endless("a")).encode()
-        with socket.socket() as deaf:
-            deaf.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-            deaf.connect(("127.0.0.1", client.base_url.port))
-            deaf.sendall(
-                b"POST /generate HTTP/1.1\r\nhost: localhost\r\ncontent-length: %d\r\n\r\n%s" % (len(body), body)
-            )
-            await until(lambda: holds(client, running=1))
-            assert (await client.post("/generate", json=ask("b"))).status_code == 200
-            await until(lambda: holds(client, running=0))
-            text = (await metrics.get("/metrics")).text
-            assert 'weir_wasted_seconds_total{reason="write_stall"} 0.0' not in text.splitlines()
+        deaf, writer = await asyncio.open_connection("127.0.0.1", client.base_url.port)
+        writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        deaf._transport.pause_reading()
+        writer.write(b"POST /generate HTTP/1.1\r\nhost: localhost\r\ncontent-length: %d\r\n\r\n%s" % (len(body), body))
+        await until(lambda: holds(client, running=1))
+        assert (await client.post("/generate", json=ask("b"))).status_code == 200
+        await until(lambda: holds(client, running=0))
+        text = (await metrics.get("/metrics")).text
+        assert 'weir_wasted_seconds_total{reason="write_stall"} 0.0' not in text.splitlines()
+        writer.close()
 
     served(scenario, sim_time_scale=0.001, stream_buffer_tokens=64)
 

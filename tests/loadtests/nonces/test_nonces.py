@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-
-import pytest
-
 from loadtests.evil.tricks import ROWS
 from loadtests.nonces.asking import Kept, Questions
 from loadtests.nonces.judge import Verdict
@@ -17,6 +13,7 @@ from loadtests.openloop.client import Client
 from loadtests.openloop.connection import Exchange as Try
 from loadtests.openloop.ledger import Row
 from services.runtime.http import Exchange
+from tests.loadtests.openloop.scripted import steadily
 from tests.runtime.rig import serving
 
 
@@ -29,7 +26,6 @@ def test_every_trick_has_a_name_of_its_own() -> None:
     assert len({row.name for row in ROWS}) == len(ROWS) >= 40
 
 
-@pytest.mark.sockets
 def test_a_server_that_gives_everybody_the_same_answer_is_found_out() -> None:
     async def main() -> Tally:
         first: list[bytes] = []
@@ -45,7 +41,7 @@ def test_a_server_that_gives_everybody_the_same_answer_is_found_out() -> None:
             await client.run()
         return tally
 
-    tally = asyncio.run(main())
+    tally = steadily(main())
     assert tally.verdicts == {Verdict.FOREIGN: 19, Verdict.WRONG: 1}  # the first got its own nonce, and no answer
     assert not tally.honest
 

@@ -1,4 +1,4 @@
-"""A server that does to each request what its script says, and plans that are over in a moment."""
+"""A server in memory that does to each request what its script says, and plans that are over in a moment."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from contextlib import asynccontextmanager
 from typing import Any, TypeVar
 from unittest import mock
 
-from loadtests.cluster.loop import run as run_in_memory
 from loadtests.openloop import client, connection
 from loadtests.openloop.client import Client
 from loadtests.openloop.ledger import Ledger
 from loadtests.openloop.plan import Plan, Step, Tenant
+from tests import virtual_time
 
 T = TypeVar("T")
 
@@ -94,13 +94,13 @@ async def run(made: Plan, script: Script) -> tuple[Ledger, Server]:
 
 
 def steadily(main: Coroutine[Any, Any, T]) -> T:
-    """To its end, in memory and virtual time, by which the generator counts too: its clock is not its loop's."""
+    """To its end, in virtual time: by that the generator counts too, which has another clock than its loop's."""
 
     def now() -> float:
         return asyncio.get_running_loop().time()
 
     with mock.patch.object(client, "perf_counter", now), mock.patch.object(connection, "perf_counter", now):
-        return run_in_memory(main)
+        return virtual_time.run(main)
 
 
 def endings(ledger: Ledger) -> Counter[str]:

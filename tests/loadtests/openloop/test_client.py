@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections import Counter
 from dataclasses import replace
 from typing import Any
@@ -42,6 +41,7 @@ from tests.loadtests.openloop.scripted import (
     twice,
     until_closed,
 )
+from tests.virtual_time import stand_still
 
 UNHURRIED = {"deadline_ms": 20_000.0}
 HURRIED = {"deadline_ms": 100.0}
@@ -82,7 +82,7 @@ def test_whatever_a_server_does_each_request_has_one_ending(
 
 
 def test_no_connection_is_an_ending_of_its_own() -> None:
-    ledger = steadily(Client(plan(3), "http://127.0.0.1:9").run())
+    ledger = steadily(Client(plan(3), "http://127.0.0.1:1").run())
     assert endings(ledger) == {"failed:connect": 3}
 
 
@@ -188,7 +188,7 @@ def test_nothing_is_sent_on_a_connection_that_the_server_has_closed() -> None:
         transport.write.assert_not_called()
         await pool.close()
 
-    asyncio.run(main())
+    steadily(main())
 
 
 def test_who_gives_up_closes_its_connection_at_once() -> None:
@@ -298,7 +298,6 @@ def test_a_recorded_trace_can_stand_in_for_the_plans_own_arrivals() -> None:
     assert endings(ledger) == {ON_TIME: 3}
 
 
-@pytest.mark.sockets
 def test_a_client_that_was_away_knows_by_how_much() -> None:
     made = plan(1, deadline_ms=20_000)
 
@@ -308,10 +307,10 @@ def test_a_client_that_was_away_knows_by_how_much() -> None:
             run = asyncio.create_task(client.run())
             while not client.ledger.open:
                 await asyncio.sleep(0.001)
-            time.sleep(0.3)  # noqa: ASYNC251  that is the point
+            stand_still(0.3)
             return await run
 
-    (row,) = asyncio.run(blocked()).rows  # by the clock on the wall
+    (row,) = steadily(blocked()).rows
     assert row.lag_s > 0.25
     (row,) = steadily(run(made, answer))[0].rows
     assert row.end_s is not None

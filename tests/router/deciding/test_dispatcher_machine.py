@@ -16,7 +16,7 @@ from services.router.workers.turn import Turn
 from services.router.workers.worker import Worker
 from tests.router.fleetrig import probe, worker
 from tests.router.house import House, now, turn
-from tests.virtual_time import VirtualTimeLoop
+from tests.virtual_time import new_loop
 
 MODELS = {"a": ("m",), "b": ("m", "n"), "c": ("o",)}
 SECONDS = st.sampled_from([0.0, 0.01, 0.5, 1.0, 5.0, 60.0])
@@ -53,7 +53,7 @@ class Machine(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.loop = VirtualTimeLoop()
+        self.loop = new_loop()
 
     def run(self, step: Coroutine[Any, Any, None]) -> None:
         self.loop.run_until_complete(step)

@@ -1,11 +1,9 @@
-"""The proxy's faults over real sockets. Each is judged by what holds while it does, never by how long it took."""
+"""The proxy's faults, in memory. Each is judged by what holds while it does, never by how long it took."""
 
 from __future__ import annotations
 
 import asyncio
-import re
 import socket
-import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 
@@ -16,7 +14,7 @@ from hypothesis import strategies as st
 from loadtests.faultproxy.control import controlled
 from loadtests.faultproxy.fault import FREEZE, HEALTHY, REFUSE, RESET, Fault, Mode, read
 from loadtests.faultproxy.proxy import HOST, FaultProxy
-from tests import steady_time
+from tests.virtual_time import run
 
 MUCH = 8 * 1024 * 1024
 
@@ -58,7 +56,7 @@ def with_proxy(scenario: Callable[[FaultProxy, Echo], Awaitable[None]], **option
             while asyncio.all_tasks() - {asyncio.current_task()}:  # the proxy has left none, and the echo soon ends
                 await asyncio.sleep(0.001)
 
-    steady_time.run(main())
+    run(main())
 
 
 @asynccontextmanager
@@ -286,7 +284,7 @@ def test_a_server_that_is_not_there_ends_the_connection() -> None:
         async with asyncio.timeout(20), FaultProxy(HOST, gone) as proxy, connected(proxy) as (reader, _):
             assert await reader.read() == b""
 
-    steady_time.run(main())
+    run(main())
 
 
 def test_lines_on_the_control_port_set_the_fault_and_tell_the_state() -> None:
@@ -312,29 +310,6 @@ def test_lines_on_the_control_port_set_the_fault_and_tell_the_state() -> None:
             writer.close()
 
     with_proxy(scenario)
-
-
-def test_the_command_says_where_it_listens_and_passes_on() -> None:
-    async def main() -> None:
-        async with asyncio.timeout(60), echoing() as echo:
-            words = ["-m", "loadtests.faultproxy", "--to", f"{HOST}:{echo.port}", "--fault", "latency 1"]
-            child = await asyncio.create_subprocess_exec(sys.executable, *words, stdout=asyncio.subprocess.PIPE)
-            try:
-                assert child.stdout is not None
-                said = (await child.stdout.readline()).decode()
-                port, control = map(int, re.findall(r":(\d+)", said))
-                reader, writer = await asyncio.open_connection(HOST, port)
-                assert await said_back(reader, writer)
-                writer.close()
-                reader, writer = await asyncio.open_connection(HOST, control)
-                writer.write(b"state\n")
-                assert b"latency_s=0.001" in await reader.readline()
-                writer.close()
-            finally:
-                child.terminate()
-                await child.communicate()
-
-    asyncio.run(main())
 
 
 @pytest.mark.parametrize(
