@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from loadtests.world.play import play
 from loadtests.world.planted import BUGS, Bug
+from loadtests.world.play import play
 
 SEEDS = range(1, 61)
 SIZE = 300
