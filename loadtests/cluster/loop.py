@@ -35,7 +35,6 @@ from random import Random
 from typing import Any, TypeVar
 
 from loadtests.cluster.network import Address, Listening, Network, SimServer
-from services.runtime.starting import PortTaken
 
 T = TypeVar("T")
 
@@ -385,12 +384,8 @@ class SimLoop(asyncio.BaseEventLoop):
         return sock.serve(self, protocol_factory, backlog)
 
     def bind(self, host: str, port: int, variable: str = "a port") -> Listening:
-        """A listening socket in this network, for `services.runtime.serve.running`. Raises PortTaken."""
-        try:
-            return self.network.bind(self, host, port)
-        except OSError as error:
-            taken = f"cannot listen on {host}:{port} ({error.strerror})"
-            raise PortTaken(f"{taken}; choose another port with {variable}") from None
+        """A listening socket in this network, for `services.runtime.serve.running`. Raises OSError if it is taken."""
+        return self.network.bind(self, host, port)
 
     async def getaddrinfo(self, host: Any, port: Any, **options: Any) -> list[Any]:  # type: ignore[override]
         return self.network.addresses(self, host, port)

@@ -6,8 +6,6 @@ import asyncio
 import contextlib
 import io
 import json
-from collections.abc import Callable, Coroutine
-from typing import Any
 
 import pytest
 
@@ -242,8 +240,8 @@ def test_what_outlasts_the_grace_is_told_so_and_cut() -> None:
     run(main())
 
 
-@pytest.mark.parametrize("play", [run, pytest.param(asyncio.run, marks=pytest.mark.sockets)], ids=["memory", "kernel"])
-def test_a_port_that_is_taken_is_one_clear_sentence(play: Callable[[Coroutine[Any, Any, None]], None]) -> None:
+@pytest.mark.sockets
+def test_a_port_that_is_taken_is_one_clear_sentence() -> None:
     async def main() -> None:
         with contextlib.closing(bind("127.0.0.1", 0)) as taken:
             process = build(ROUTES)
@@ -254,7 +252,7 @@ def test_a_port_that_is_taken_is_one_clear_sentence(play: Callable[[Coroutine[An
                     pass
             process.log.close()
 
-    play(main())
+    asyncio.run(main())
 
 
 def test_a_service_that_still_starts_is_alive_and_not_ready_and_leaves_when_it_is_told_to() -> None:
