@@ -223,6 +223,8 @@ class Judge:
         most = RETRY_SHARE * len(self._facts.tries) + RETRY_MIN * (1 + seconds / 9) * self._facts.router_starts
         if twice > most:
             yield f"{twice} of {len(self._facts.tries)} were received twice, at most {most:.0f} may be"
+        if self._facts.retries > most:
+            yield f"{self._facts.retries} retries of {len(self._facts.tries)} requests, at most {most:.0f} may be"
 
     def _no_answer_after_its_deadline(self) -> Iterator[str]:
         """A right answer comes in time, but for what the network and processes that stood still have held it back."""

@@ -32,20 +32,23 @@ from services.router.workers.fleet import Fleet
 from services.router.workers.health import Health
 from services.router.workers.turn import Turn
 from services.runtime import drain, keepalive, serve
-from services.runtime.connection import Connection
 from services.runtime.guard import Inbound
 from services.worker.engines.simulated import SimulatedEngine
 
 MOST_SEEDS = 200
-SIZE = 400
+SIZE = 300
 
 
 @dataclass(frozen=True, slots=True)
 class Bug:
-    """`plant` yields what `mock.patch.object` takes: an object, the name of its attribute, and what stands there."""
+    """`plant` yields what `mock.patch.object` takes: an object, the name of its attribute, and what stands there.
+
+    `seed` is the first that shows it, of scenarios of `SIZE` requests.
+    """
 
     name: str
     plant: Callable[[], Iterator[tuple[Any, str, Any]]]
+    seed: int
 
     @contextmanager
     def planted(self) -> Iterator[None]:
@@ -112,16 +115,6 @@ def _second_retry() -> Iterator[tuple[Any, str, Any]]:
 
 def _stale_connection_for_a_post() -> Iterator[tuple[Any, str, Any]]:
     yield keepalive, "REPEATABLE", (b"GET", b"HEAD", b"POST")
-
-
-def _unfinished_connection_reused() -> Iterator[tuple[Any, str, Any]]:
-    def parked(self: keepalive.Pool, connection: Any) -> None:
-        self._working.pop(connection, None)
-        connection.busy = False
-        connection.parked_at = connection.loop.time()
-        self._idle.append(connection)
-
-    yield keepalive.Pool, "_park", parked
 
 
 def _hint_without_a_reservation() -> Iterator[tuple[Any, str, Any]]:
@@ -205,10 +198,6 @@ def _worker_never_trusted_again() -> Iterator[tuple[Any, str, Any]]:
     yield Health, "answered", grudging
 
 
-def _writing_never_resumed() -> Iterator[tuple[Any, str, Any]]:
-    yield Connection, "resume_writing", lambda self: None
-
-
 def _part_of_a_body_lost() -> Iterator[tuple[Any, str, Any]]:
     on_body = Inbound.on_body
 
@@ -219,25 +208,23 @@ def _part_of_a_body_lost() -> Iterator[tuple[Any, str, Any]]:
 
 
 BUGS = (
-    Bug("a slot is not given back when the client leaves", _slot_kept_on_cancel),
-    Bug("a charge is settled twice", _charge_settled_twice),
-    Bug("a request ends twice for the scheduler", _request_ended_twice),
-    Bug("a wake-up is lost", _wake_up_lost),
-    Bug("retries ask no budget", _retry_outside_the_budget),
-    Bug("a request is tried a third time", _second_retry),
-    Bug("a POST is sent again when a stale connection closes", _stale_connection_for_a_post),
-    Bug("a connection is used again before its answer has ended", _unfinished_connection_reused),
-    Bug("a hint reserves nothing", _hint_without_a_reservation),
-    Bug("a drain waits for nobody", _drain_that_waits_for_nobody),
-    Bug("a deadline is not watched", _deadline_not_watched),
-    Bug("the queue has no bound", _queue_without_a_bound),
-    Bug("the cap is not asked", _cap_not_asked),
-    Bug("a slot is given back twice", _slot_given_back_twice),
-    Bug("a late request is counted twice", _request_counted_twice),
-    Bug("a worker keeps the memory of cancelled requests", _memory_kept_when_cancelled),
-    Bug("a worker that was down is never trusted again", _worker_never_trusted_again),
-    Bug("a connection that was paused is not resumed", _writing_never_resumed),
-    Bug("a byte is lost where a body arrives in pieces", _part_of_a_body_lost),
+    Bug("a slot is not given back when the client leaves", _slot_kept_on_cancel, 5),
+    Bug("a charge is settled twice", _charge_settled_twice, 1),
+    Bug("a request ends twice for the scheduler", _request_ended_twice, 1),
+    Bug("a wake-up is lost", _wake_up_lost, 12),
+    Bug("retries ask no budget", _retry_outside_the_budget, 25),
+    Bug("a request is tried a third time", _second_retry, 9),
+    Bug("a POST is sent again when a stale connection closes", _stale_connection_for_a_post, 8),
+    Bug("a hint reserves nothing", _hint_without_a_reservation, 2),
+    Bug("a drain waits for nobody", _drain_that_waits_for_nobody, 9),
+    Bug("a deadline is not watched", _deadline_not_watched, 3),
+    Bug("the queue has no bound", _queue_without_a_bound, 59),
+    Bug("the cap is not asked", _cap_not_asked, 8),
+    Bug("a slot is given back twice", _slot_given_back_twice, 1),
+    Bug("a late request is counted twice", _request_counted_twice, 3),
+    Bug("a worker keeps the memory of cancelled requests", _memory_kept_when_cancelled, 1),
+    Bug("a worker that was down is never trusted again", _worker_never_trusted_again, 37),
+    Bug("a byte is lost where a body arrives in pieces", _part_of_a_body_lost, 2),
 )
 
 

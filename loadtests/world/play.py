@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import warnings
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -243,4 +244,10 @@ class Play:
 
 def play(seed: int, trace: Trace | None = None, *, size: int = 1000, kinds: tuple[str, ...] = KINDS) -> Result:
     """Play one seed and judge it."""
-    return Play(scenario(seed, kinds, size=size), trace).run()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ResourceWarning)  # a killed process closes nothing; its kernel does
+        stage = Play(scenario(seed, kinds, size=size), trace)
+        result = stage.run()
+        del stage
+        gc.collect()
+    return result

@@ -64,10 +64,12 @@ def isolated(kind: type[Any]) -> type[Any]:
 class EvilNode:
     """The byzantine worker on a host of its own: an answer in three is right, the rest are tricks."""
 
-    def __init__(self, simulation: Simulation, name: str, address: str, spec: WorkerSpec, seed: int) -> None:
+    def __init__(
+        self, simulation: Simulation, name: str, address: str, spec: WorkerSpec, seed: int, executed: Executed
+    ) -> None:
         self.simulation, self.name, self.address = simulation, name, address
         self.loop: SimLoop | None = None
-        self._spec = spec
+        self._executed = executed
         self._rng = Random(f"evil {seed}")
         self.reformed = False
         """From now on all its answers are right: a fault that is over."""
@@ -84,6 +86,7 @@ class EvilNode:
         self.reformed = True
 
     def _choose(self, talk: Talk) -> Trick:
+        self._executed(self.name, talk.nonce, "received")
         return honest if self.reformed or self._rng.random() < 0.33 else self._rng.choice(TRICKS)
 
 
@@ -117,7 +120,7 @@ class System:
         for number, spec in enumerate(scenario.workers):
             name, address = f"worker-{number}", worker_address(number)
             if spec.evil:
-                self.evil.append(EvilNode(simulation, name, address, spec, scenario.seed))
+                self.evil.append(EvilNode(simulation, name, address, spec, scenario.seed, executed))
             else:
                 self.workers.append(node(name, address, partial(self._worker, name, spec)))
 

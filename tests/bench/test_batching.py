@@ -72,7 +72,7 @@ class Echo(SimulatedEngine):
 
     def prepare(self, request):
         sequence = super().prepare(request)
-        sequence.unread_tokens = 0
+        sequence.prompt_tokens = sequence.unread_tokens = 0  # nothing is read, so nothing of it is held
         return sequence
 
     def step(self) -> Step:

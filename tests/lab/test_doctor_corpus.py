@@ -26,16 +26,16 @@ async def put(connection: Any, tenant: str, chunks: int, model: str) -> None:
     )
 
 
-def test_a_corpus_that_the_model_has_embedded_is_well_and_an_empty_or_older_one_is_not(postgres_url: str) -> None:
+def test_a_corpus_that_the_model_has_embedded_is_well_and_an_empty_or_older_one_is_not(empty_url: str) -> None:
     async def main() -> list[Finding]:
-        bare = (await checks.database(postgres_url))[-1]
-        root = await connect(postgres_url, timeout_s=20, application="test")
+        bare = (await checks.database(empty_url))[-1]
+        root = await connect(empty_url, timeout_s=20, application="test")
         try:
-            empty = (await checks.database(postgres_url, "new"))[-1]
+            empty = (await checks.database(empty_url, "new"))[-1]
             await put(root, "ada", 2, "new")
-            whole = (await checks.database(postgres_url, "new"))[-1]
+            whole = (await checks.database(empty_url, "new"))[-1]
             await root.execute("DROP FUNCTION weir_embedded()")
-            return [bare, empty, whole, (await checks.database(postgres_url, "new"))[-1]]
+            return [bare, empty, whole, (await checks.database(empty_url, "new"))[-1]]
         finally:
             await root.close()
 

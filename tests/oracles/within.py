@@ -37,4 +37,4 @@ def quiet(name: str) -> Log:
 def within(process: Process) -> AbstractAsyncContextManager[Process]:
     """Run it here."""
     loop = sim_loop()
-    return running(process, bind=lambda host, port, variable: loop.network.bind(loop, host, port, variable))  # type: ignore[arg-type, return-value]  # all that is asked of a socket
+    return running(process, bind=loop.bind)  # type: ignore[arg-type]  # all that is asked of a socket

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from loadtests.world.planted import BUGS, Bug
+from loadtests.world.planted import BUGS, SIZE, Bug
 from loadtests.world.play import play
 
 SEEDS = range(1, 61)
-SIZE = 300
 
 
 @pytest.mark.parametrize("seed", SEEDS)
@@ -36,4 +35,4 @@ def test_most_seeds_have_faults_and_most_requests_are_judged_right_or_refused() 
 def test_a_planted_bug_breaks_a_promise(bug: Bug) -> None:
     """In the seed in which it was found first; without the bug, that seed is as good as any other."""
     with bug.planted():
-        assert play(bug.seed, size=bug.size).violations
+        assert play(bug.seed, size=SIZE).violations
