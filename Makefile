@@ -108,9 +108,10 @@ soak: MINUTES ?= 10
 soak: $(VENV)/.run ## load the whole stack for long, and see what grows: make soak MINUTES=60
 	@exec $(BIN)/python -m loadtests.soak --minutes $(MINUTES) $(ARGS)
 
-world: SEEDS ?= 100
-world: $(VENV)/.run ## the whole system in virtual time, judged: make world SEEDS=1000, or SEED=123 TRACE=1 for one, told event by event
-	@exec $(BIN)/python -m loadtests.world $(if $(SEED),--seed $(SEED) $(if $(TRACE),--trace),--seeds $(SEEDS)) $(ARGS)
+# Without SEED or SEEDS: as many seeds as a minute holds.
+WORLD = $(if $(SEED),--seed $(SEED) $(if $(TRACE),--trace),$(if $(SEEDS),--seeds $(SEEDS),--seeds 100000 --seconds 60))
+world: $(VENV)/.dev ## the whole system in virtual time, judged: make world SEEDS=1000; one, event by event: SEED=123 TRACE=1
+	@exec $(BIN)/python -m loadtests.world $(WORLD) $(ARGS)
 
 siege: $(VENV)/.run ## an honest tenant beside slow readers, slowloris, idle connections, floods (ten minutes): ARGS="--only idle"
 	@exec $(BIN)/python -m loadtests.siege $(ARGS)

@@ -57,8 +57,11 @@ async def counted(kind: str, folder: Path) -> Counter[str]:
         probe_interval_s=60, drain_timeout_s=0.1, **full,
     )  # fmt: skip
     log = Log("router", stream=io.BytesIO(), clock=sim_loop().unix_time)  # with its thread, as in production
-    async with within(app.build(settings, rng=Random(1), log=log)) as process:
-        return await _count(process.bound_port, kind)
+    try:
+        async with within(app.build(settings, rng=Random(1), log=log)) as process:
+            return await _count(process.bound_port, kind)
+    finally:
+        log.close()  # its thread would keep the clock, the loop and all that was in it
 
 
 async def _count(port: int, kind: str) -> Counter[str]:

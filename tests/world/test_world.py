@@ -18,14 +18,14 @@ def test_every_promise_holds_whatever_goes_wrong(seed: int) -> None:
 
 
 def test_the_same_seed_is_the_same_run_to_the_last_byte() -> None:
-    first, second, other = play(7, size=SIZE), play(7, size=SIZE), play(8, size=SIZE)
+    first, second, other = play(12, size=SIZE), play(12, size=SIZE), play(9, size=SIZE)
     assert first.digest == second.digest
     assert first.counts == second.counts
     assert first.digest != other.digest
 
 
 def test_most_seeds_have_faults_and_most_requests_are_judged_right_or_refused() -> None:
-    results = [play(seed, size=100) for seed in range(101, 113)]
+    results = [play(seed, size=100) for seed in range(101, 107)]
     assert sum(result.faults > 0 for result in results) >= len(results) / 2
     assert all(result.counts["right"] > 0 for result in results)
     assert sum(result.counts["refused"] for result in results) > 0
