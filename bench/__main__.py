@@ -15,7 +15,7 @@ import typer
 import uvloop
 from rich.console import Console
 
-from bench import core, disconnects, generator, report, retrieval, router, simulator, startup, worker
+from bench import core, disconnects, generator, report, retrieval, router, simulator, startup, worker, world
 from bench.figure import Figure, median
 from bench.governor import short as governor
 from services.lab.machine import describe
@@ -33,6 +33,7 @@ class Part(StrEnum):
     WORKER = "worker"
     STARTUP = "startup"
     SIMULATOR = "simulator"
+    WORLD = "world"
     CORE = "core"
     GOVERNOR = "governor"
     GENERATOR = "generator"
@@ -67,6 +68,7 @@ def _measure(part: Part, seconds: float, console: Console) -> Sequence[Figure]:
         Part.WORKER: worker.measure,
         Part.STARTUP: startup.measure,
         Part.SIMULATOR: simulator.measure,
+        Part.WORLD: world.measure,
         Part.CORE: core.measure,
         Part.GOVERNOR: governor.measure,
         Part.GENERATOR: generator.measure,

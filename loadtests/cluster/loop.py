@@ -23,7 +23,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import contextvars
-import gc
 import heapq
 import sys
 import threading
@@ -405,8 +404,3 @@ def run(main: Coroutine[Any, Any, T], seed: int | str = 0) -> T:
     """Run a coroutine to its end in virtual time, in a simulation of one process."""
     with asyncio.Runner(loop_factory=lambda: SimLoop(Simulation(seed))) as runner:
         return runner.run(main)
-
-
-def collect_now() -> None:
-    """Collect cycles, so that what a simulation leaves does not speak up in the next one."""
-    gc.collect()

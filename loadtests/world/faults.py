@@ -26,10 +26,7 @@ Begin = Callable[["Stage"], tuple[str, End]]
 
 
 class Stage:
-    """What a fault may touch. `stood_still` and `held` are noted per process: nothing that waits for it can be on time.
-
-    `lates`: (from, to) times for which a process did not run, its clock jumped, or a link held bytes back.
-    """
+    """What a fault may touch, and the chance that chooses."""
 
     def __init__(self, system: System, clients: list[SimLoop], rng: Random) -> None:
         self.system = system

@@ -11,14 +11,12 @@ from typing import Any
 from loadtests.cluster.loop import SimLoop, Simulation
 from loadtests.cluster.node import Node
 from loadtests.cluster.stores import Stores
-from loadtests.evil.row import BOTH
 from loadtests.evil.talk import Talk
 from loadtests.evil.tricks import ROWS
 from loadtests.evil.worker import EvilWorker, Trick, honest
 from loadtests.nonces.prompt import NONCE
 from loadtests.world.scenario import Scenario, WorkerSpec
 from services.contracts.generate import GenerateRequest
-from services.core.batcher import BatchFormer
 from services.governor import app as governor_app
 from services.governor.config import GovernorSettings
 from services.retrieval.config import RetrievalSettings
@@ -39,6 +37,7 @@ TOKEN = "a-token-of-this-world-alone"
 MODEL = "weir-sim"
 BOOK = ["The mill below the dam grinds barley slowly.", "A weir holds the river at its level."]
 WORD = re.compile(NONCE.pattern.decode())
+TRICKS = tuple(row.act for row in ROWS if "weir" in row.kinds)
 
 Executed = Callable[[str, str, str], None]
 """(worker, nonce, what): a request was received, or its answer was finished, at a worker."""
@@ -88,9 +87,6 @@ class EvilNode:
     def _choose(self, talk: Talk) -> Trick:
         self._executed(self.name, talk.nonce, "received")
         return honest if self.reformed or self._rng.random() < 0.33 else self._rng.choice(TRICKS)
-
-
-TRICKS = tuple(row.act for row in ROWS if "weir" in row.kinds and "weir" in BOTH)
 
 
 class System:
@@ -205,8 +201,3 @@ class System:
             return await prepare(request)
 
         host.prepare = noted
-
-
-def line_of(process: Process) -> BatchFormer[Any]:
-    """A worker's queue."""
-    return process.inside._former  # type: ignore[attr-defined, no-any-return]

@@ -33,9 +33,9 @@ def query(url: str, *statements: str) -> list[list[asyncpg.Record]]:
     return asyncio.run(run())
 
 
-def test_a_fresh_database_has_pgvector(postgres_url: str) -> None:
+def test_a_fresh_database_has_pgvector(empty_url: str) -> None:
     *_, nearest = query(
-        postgres_url,
+        empty_url,
         "CREATE EXTENSION vector",
         "CREATE TABLE points (name text, place vector(2))",
         "INSERT INTO points VALUES ('near', '[1,1]'), ('far', '[9,9]')",
