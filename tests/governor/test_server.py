@@ -157,7 +157,7 @@ def test_whoever_does_not_read_is_cut_off_and_holds_no_slot_meanwhile() -> None:
         async with governor(StubBackend(0.0), patience=Patience(write_s=0.2)) as stand:
             line = await stand.connect()
             sock: socket.socket = line.writer.get_extra_info("socket")
-            sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 131_072)  # room for some hundred replies
             line.reader._transport.pause_reading()  # type: ignore[attr-defined]
             frames = b"".join(upload(b"x", job="J"))
 
@@ -170,7 +170,7 @@ def test_whoever_does_not_read_is_cut_off_and_holds_no_slot_meanwhile() -> None:
 
             flooding = asyncio.create_task(flood())
             other = await stand.connect()
-            await until(lambda: not flooding.done() and stand.gate.standing.executed_total > 50)
+            await until(lambda: not flooding.done() and stand.gate.standing.executed_total > 100)
             async with asyncio.timeout(30):
                 while len(stand.server.connections) > 1:
                     assert (await other.ask(ping()))["status"] == "ok"
