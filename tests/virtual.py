@@ -20,7 +20,8 @@ from random import Random
 from typing import TypeVar
 
 from loadtests.cluster.loop import SimLoop, Simulation
-from services.runtime.serve import Process, listening_socket, running
+from services.runtime.serve import Process, running
+from tests.virtual_time import bind
 
 T = TypeVar("T")
 
@@ -51,7 +52,6 @@ def run(main: Callable[[], Awaitable[T]], loop: Callable[[], asyncio.AbstractEve
 
 def running_here(process: Process, leaving: asyncio.Event | None = None) -> AbstractAsyncContextManager[Process]:
     """Serve where this loop's clients are: in its network, or on sockets of the kernel where it has none."""
-    bind = getattr(asyncio.get_running_loop(), "bind", listening_socket)
     return running(process, leaving, bind=bind)
 
 

@@ -35,13 +35,12 @@ from typing import Any
 import asyncpg
 
 from loadtests.cluster.corpora import Corpus
+from loadtests.cluster.loop import EPOCH_S
 from loadtests.cluster.pgconnection import FakeConnection
 from loadtests.cluster.pgsession import Tables
 from loadtests.cluster.pgstatements import Row, Statement
 from services.retrieval.modelfolder import DIMENSIONS
 from services.retrieval.store import CORPORA
-
-EPOCH_S = 1_700_000_000.0  # of the wall clock when the loop's begins
 
 
 class Lie(StrEnum):

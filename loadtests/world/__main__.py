@@ -7,6 +7,7 @@ import sys
 import time
 from collections import Counter
 
+from loadtests.cluster.loop import BEGINS_S
 from loadtests.world.play import Result, play
 
 
@@ -33,7 +34,7 @@ def _arguments() -> argparse.Namespace:
 
 def _one(seed: int, size: int, *, trace: bool) -> int:
     def told(now: float, who: str, what: str, detail: str) -> None:
-        print(f"{now - 1000:11.6f}  {who:<10} {what:<10} {detail}")
+        print(f"{now - BEGINS_S:11.6f}  {who:<10} {what:<10} {detail}")
 
     result = play(seed, told if trace else None, size=size)
     _tell(result)

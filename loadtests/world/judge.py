@@ -14,6 +14,7 @@ from typing import Any
 
 import msgspec
 
+from loadtests.cluster.loop import BEGINS_S
 from loadtests.nonces.judge import Heard, Verdict, judge
 from loadtests.nonces.prompt import right
 from loadtests.world.client import MAX_TOKENS, Try
@@ -219,7 +220,7 @@ class Judge:
         extra = sum(max(0, len(each) - 1) for each in self._facts.received.values())
         if self._facts.router_starts == 1 and extra > self._facts.retries:
             yield f"{extra} were received once more, and {self._facts.retries} retries were counted"
-        seconds = max((attempt.ended_at or 0.0 for attempt in self._facts.tries), default=0.0) - 1000.0
+        seconds = max((attempt.ended_at or 0.0 for attempt in self._facts.tries), default=0.0) - BEGINS_S
         most = RETRY_SHARE * len(self._facts.tries) + RETRY_MIN * (1 + seconds / 9) * self._facts.router_starts
         if twice > most:
             yield f"{twice} of {len(self._facts.tries)} were received twice, at most {most:.0f} may be"

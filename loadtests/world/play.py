@@ -190,7 +190,7 @@ class Play:
     # What is seen
 
     def _router_built(self, process: Process) -> None:
-        self._steps.pipeline = self.system.pipeline() or process.inside  # type: ignore[assignment]
+        self._steps.pipeline = process.inside  # type: ignore[assignment]
 
     def _line(self, name: str, start: int, line: bytes) -> None:
         self.simulation.note(name, "logs", data=line)

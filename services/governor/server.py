@@ -30,7 +30,6 @@ from services.runtime.log import Log
 from services.runtime.ordered import OrderedSet
 
 READ_BYTES = 65_536
-
 BACKLOG = 2048
 MOST_WORDS = 50  # that a job is not forgotten: as many as the original's client reads over
 ASK_AGAIN_S = 0.25  # after the end of a peer's sending: a reset has come by then; doubled each time

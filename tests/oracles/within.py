@@ -14,7 +14,8 @@ from typing import Any
 
 from loadtests.cluster.loop import SimLoop
 from services.runtime.log import Log
-from services.runtime.serve import Process, running
+from services.runtime.serve import Process
+from tests.virtual import running_here
 
 
 def sim_loop() -> SimLoop:
@@ -36,5 +37,4 @@ def quiet(name: str) -> Log:
 
 def within(process: Process) -> AbstractAsyncContextManager[Process]:
     """Run it here."""
-    loop = sim_loop()
-    return running(process, bind=loop.bind)  # type: ignore[arg-type]  # all that is asked of a socket
+    return running_here(process)
