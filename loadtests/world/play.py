@@ -14,10 +14,11 @@ from random import Random
 from loadtests.cluster.loop import SimLoop, Simulation
 from loadtests.world.client import Ask, Machine, Try
 from loadtests.world.faults import FAULTS, KINDS, Stage
+from loadtests.world.governed import Governed
 from loadtests.world.judge import Facts, Judge, Steps
 from loadtests.world.metrics import counted
 from loadtests.world.scenario import Fault, Load, Scenario, scenario
-from loadtests.world.system import ROUTER, ROUTER_METRICS, System
+from loadtests.world.system import GOVERNOR_METRICS, ROUTER, ROUTER_METRICS, System
 from services.runtime.serve import Process
 
 BEGINS_S = 1.5
@@ -54,7 +55,7 @@ class Play:
         if trace is not None:
             self.simulation.watch = lambda who, what, detail: trace(self.simulation.now, who, what, detail)
         network = self.simulation.network
-        network.opaque_ports = frozenset({ROUTER_METRICS[1]})
+        network.opaque_ports = frozenset({ROUTER_METRICS[1], GOVERNOR_METRICS[1]})
         network.latency_s, network.jitter_s, network.short_reads = made.latency_s, made.jitter_s, made.short_reads
         self.system = System(
             self.simulation, made, on_line=self._line, on_error=self._error, executed=self._received
@@ -72,6 +73,7 @@ class Play:
             loop.set_exception_handler(lambda _, context: self._error("clients", repr(context)))
             self._loops.append(loop)
             self._machines.append(Machine(loop, ROUTER, self._ended))
+        self._governed = Governed(self.system, self._loops)
         self._began = 0.0
         self._numbers = 0
 
@@ -91,12 +93,12 @@ class Play:
         verdict = Judge(self.facts)
         return Result(
             seed=self.scenario.seed,
-            requests=len(self.facts.tries),
-            violations=verdict.verdicts(),
+            requests=len(self.facts.tries) + len(self._governed.facts.jobs),
+            violations=verdict.verdicts() + self._governed.verdicts(self.facts.faults),
             digest=self.simulation.digest,
             virtual_s=self.simulation.now - self._began,
-            faults=len(self.scenario.faults),
-            counts=verdict.counts(),
+            faults=len(self.scenario.faults) + len(self.scenario.governor.faults),
+            counts=verdict.counts() + self._governed.counts(),
         )
 
     async def _play(self) -> None:
@@ -110,6 +112,7 @@ class Play:
             self.simulation.at(zero + self.scenario.faults_end_s, evil.reform)
         for load in self.scenario.loads:
             self._arrivals(zero, load)
+        self._governed.begin(zero)
         await asyncio.sleep(self.scenario.ends_s)
         await asyncio.sleep(PATIENCE * self.scenario.deadline_s)
         await self._settle()
@@ -202,6 +205,8 @@ class Play:
         self.facts.errors.append(f"{name}: {what}")
 
     def _received(self, worker: str, nonce: str, what: str) -> None:
+        if self._governed.received(nonce):
+            return
         self.facts.received[nonce].append((self.simulation.now, worker))
 
     # The end
@@ -212,7 +217,10 @@ class Play:
         facts.garbage = sum(len(machine.garbage) for machine in self._machines)
         for machine in self._machines:
             machine.loop.call_soon(machine.close)
+        self._governed.close()
         await asyncio.sleep(0.5)
+        await self._governed.settle()
+        facts.governed = self._governed.facts.executed
         facts.router_starts = self.system.router.starts
         facts.counted, facts.retries = await counted()
         facts.left += self._held()

@@ -10,6 +10,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from random import Random
 
+from loadtests.world.governorplan import GovernorPlan, governor_plan
+
 TOKENS = 16
 """About what an answer has; for the estimate of the capacity alone."""
 MANNERS = ("none", "hint", "hint", "naive")
@@ -76,6 +78,7 @@ class Scenario:
     faults_end_s: float = 0.0
     calm_from_s: float = 0.0
     ends_s: float = 0.0
+    governor: GovernorPlan = field(default_factory=GovernorPlan)
 
     @property
     def capacity_per_s(self) -> float:
@@ -138,4 +141,5 @@ def _time_line(made: Scenario, rng: Random, kinds: tuple[str, ...], size: int) -
     made.faults_end_s = ends_s
     made.calm_from_s = ends_s + settle_s
     made.ends_s = made.calm_from_s + calm_s
+    made.governor = governor_plan(made, (warm_s, storm_s), size)
     made.loads = [Load(0.0, warm_s, light), storm, Load(ends_s, settle_s, light), Load(made.calm_from_s, calm_s, light)]
