@@ -6,10 +6,12 @@ import asyncio
 import gc
 import warnings
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from random import Random
+from unittest import mock
 
 from loadtests.cluster.loop import SimLoop, Simulation
 from loadtests.world.client import Ask, Machine, Try
@@ -17,8 +19,9 @@ from loadtests.world.faults import FAULTS, KINDS, Stage
 from loadtests.world.governed import Governed
 from loadtests.world.judge import Facts, Judge, Steps
 from loadtests.world.metrics import counted
-from loadtests.world.scenario import Fault, Load, Scenario, scenario
+from loadtests.world.scenario import Fault, Load, Scenario, Tight, scenario
 from loadtests.world.system import GOVERNOR_METRICS, ROUTER, ROUTER_METRICS, System
+from services.runtime import connection, keepalive
 from services.runtime.serve import Process
 
 BEGINS_S = 1.5
@@ -56,6 +59,8 @@ class Play:
             self.simulation.watch = lambda who, what, detail: trace(self.simulation.now, who, what, detail)
         network = self.simulation.network
         network.opaque_ports = frozenset({ROUTER_METRICS[1], GOVERNOR_METRICS[1]})
+        if made.tight is not None:
+            network.window_bytes = made.tight.window
         network.latency_s, network.jitter_s, network.short_reads = made.latency_s, made.jitter_s, made.short_reads
         self.system = System(
             self.simulation, made, on_line=self._line, on_error=self._error, executed=self._received
@@ -82,7 +87,8 @@ class Play:
         gc_was_on = gc.isenabled()
         gc.disable()  # what a killed process leaves must not be collected at a moment that depends on this machine
         try:
-            self._lab.run_until_complete(self._play())
+            with _bounds(self.scenario.tight):
+                self._lab.run_until_complete(self._play())
         except Exception as error:
             self.facts.errors.append(f"the run ended early: {error!r}")
         finally:
@@ -248,6 +254,16 @@ class Play:
                 held[f"running at {node.name}"] = node.inside.running
                 held[f"waiting at {node.name}"] = node.inside.waiting
         return [f"{count} {what}" for what, count in held.items() if count]
+
+
+@contextmanager
+def _bounds(tight: Tight | None) -> Iterator[None]:
+    """The product with the bounds of connections that this scenario has."""
+    with ExitStack() as stack:
+        if tight is not None:
+            stack.enter_context(mock.patch.object(connection, "MAX_UNREAD_BYTES", tight.unread))
+            stack.enter_context(mock.patch.object(keepalive, "HIGH_WATER_BYTES", tight.ahead))
+        yield
 
 
 def play(seed: int, trace: Trace | None = None, *, size: int = 1000, kinds: tuple[str, ...] = KINDS) -> Result:

@@ -52,6 +52,19 @@ class Fault:
     lasts_s: float
 
 
+@dataclass(slots=True, frozen=True)
+class Tight:
+    """Bounds of a connection, in bytes, so small that answers of the world meet them.
+
+    `window`: what the kernels hold of one direction. `unread`: `connection.MAX_UNREAD_BYTES`, where a handler waits for
+    its client to read. `ahead`: `keepalive.HIGH_WATER_BYTES`, where reading from a worker is paused.
+    """
+
+    window: int
+    unread: int
+    ahead: int
+
+
 @dataclass(slots=True)
 class Scenario:
     """Everything but what happens. Times in seconds from the moment when the cluster is up."""
@@ -78,6 +91,7 @@ class Scenario:
     faults_end_s: float = 0.0
     calm_from_s: float = 0.0
     ends_s: float = 0.0
+    tight: Tight | None = None
     governor: GovernorPlan = field(default_factory=GovernorPlan)
 
     @property
@@ -114,7 +128,17 @@ def scenario(seed: int, kinds: tuple[str, ...], *, size: int = 1000) -> Scenario
     made.jitter_s = made.latency_s * rng.choice((0.0, 0.5, 3.0))
     made.short_reads = rng.choice((0.0, 0.0, 0.1, 0.5))
     _time_line(made, rng, kinds, size)
+    _tighten(made)
     return made
+
+
+def _tighten(made: Scenario) -> None:
+    """In a quarter of all seeds, answers are held up everywhere, and more clients read slowly."""
+    rng = Random(f"tight {made.seed}")
+    if rng.random() < 0.25:
+        made.tight = Tight(rng.choice((1024, 2048)), rng.choice((0, 256, 1024)), rng.choice((100, 500)))
+        made.stream_share = max(made.stream_share, 0.3)
+        made.slow_share = rng.choice((0.05, 0.2))
 
 
 def _worker(rng: Random) -> WorkerSpec:
