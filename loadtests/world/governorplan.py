@@ -69,7 +69,8 @@ def governor_plan(made: Scenario, storm: tuple[float, float], size: int) -> Gove
     lasts_s = min(storm_s, rng.choice((0.2, 1.0, 1.0)) * storm_s)
     times = rng.choice((0.3, 1.0, 3.0, 6.0))
     plan.job_s = min(max(times * plan.cap * lasts_s / count, 0.005), made.deadline_s / 10)
-    leaver_share, half_share, greedy_share = rng.choice((0.0, 0.05, 0.2)), rng.choice((0.0, 0.05)), 0.04
+    leaver_share, half_share = rng.choice((0.0, 0.05, 0.2)), rng.choice((0.0, 0.05))
+    greedy_share = rng.choice((0.0, 0.0, 0.2))
     moments = [begins_s + rng.random() * lasts_s for _ in range(count)]
     moments += [rng.random() * made.deadline_s for _ in range(2)]
     for moment in sorted(moments):
@@ -102,6 +103,6 @@ def _job(made: Scenario, rng: Random, moment: float, manner: Manner, *, of_tail:
         chunks=rng.randint(1, 3),
         pings=rng.random() < 0.1,
         says_ttl=rng.random() < 0.5,
-        leaves_after_s=rng.random() * made.deadline_s / 4,
+        leaves_after_s=rng.random() * made.deadline_s / 2,
         of_tail=of_tail,
     )
