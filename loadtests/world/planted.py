@@ -226,7 +226,7 @@ BUGS = (
     Bug("a worker keeps the memory of cancelled requests", _memory_kept_when_cancelled, 1),
     Bug("a worker that was down is never trusted again", _worker_never_trusted_again, 37),
     Bug("a byte is lost where a body arrives in pieces", _part_of_a_body_lost, 2),
-    Bug("the governor keeps the slot of a job that did not end well", elsewhere.governor_slot_kept, 1),
+    Bug("the governor keeps the slot of a job that did not end well", elsewhere.governor_slot_kept, 8),
     Bug("the governor's answer goes to another connection", elsewhere.governor_answers_another, 1),
     Bug("the governor's bytes have no bound", elsewhere.governor_bytes_without_a_bound, 8),
     Bug("the governor's cap is not asked", elsewhere.governor_cap_not_asked, 5),
