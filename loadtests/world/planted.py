@@ -233,7 +233,6 @@ BUGS = (
     Bug("whoever the governor told to come back is counted for ever", elsewhere.governor_counts_who_is_back, 1),
     Bug("a worker's connection is not resumed after a pause", elsewhere.upstream_not_resumed, 23),
     Bug("a client that reads again is not written to", elsewhere.client_not_resumed, 14),
-    Bug("a connection is parked before its answer has ended", elsewhere.parked_before_its_end, 1),
 )
 
 

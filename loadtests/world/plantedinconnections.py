@@ -1,4 +1,4 @@
-"""Bugs that are planted in the governor, and where connections are paused and parked."""
+"""Bugs that are planted in the governor, and where connections are paused."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from services.governor.gate import Gate, Place
 from services.governor.protocol import Conversation
 from services.governor.server import _Connection as GovernorConnection
 from services.runtime.connection import Connection
-from services.runtime.keepalive import Pool
 from services.runtime.keepalive import _Connection as Upstream
 
 Planted = Iterator[tuple[Any, str, Any]]
@@ -74,14 +73,3 @@ def client_not_resumed() -> Planted:
         self.behind = False
 
     yield Connection, "resume_writing", deaf
-
-
-def parked_before_its_end() -> Planted:
-    park = Pool._park
-
-    def early(self: Pool, connection: Upstream) -> None:
-        connection.complete = True
-        connection.pieces.clear()
-        park(self, connection)
-
-    yield Pool, "_park", early

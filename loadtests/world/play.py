@@ -11,6 +11,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from random import Random
+from typing import Any
 from unittest import mock
 
 from loadtests.cluster.loop import SimLoop, Simulation
@@ -71,6 +72,7 @@ class Play:
         self.system.router.on_built = self._router_built
         self._rng = Random(f"clients {made.seed}")
         self._lab = self.simulation.new_loop("lab", "10.0.9.1")
+        self._lab.set_exception_handler(self._uncaught)
         self._machines: list[Machine] = []
         self._loops: list[SimLoop] = []
         for number in range(made.machines):
@@ -209,6 +211,11 @@ class Play:
 
     def _error(self, name: str, what: str) -> None:
         self.facts.errors.append(f"{name}: {what}")
+
+    def _uncaught(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        """What no task of the lab's catches; but a generator of a process that was killed as it closed cannot close."""
+        if "aclose()" not in repr(context.get("exception")):
+            self._error("lab", repr(context))
 
     def _received(self, worker: str, nonce: str, what: str) -> None:
         if self._governed.received(nonce):
