@@ -4,19 +4,24 @@ from __future__ import annotations
 
 import argparse
 import sys
-import time
-from collections import Counter
+from pathlib import Path
 
 from loadtests.cluster.loop import BEGINS_S
+from loadtests.fire.machine import describe
 from loadtests.world.play import Result, play
+from loadtests.world.run import OtherRun, Record, many
 
 
 def main() -> int:
-    """The exit status: 1 where a promise was broken."""
+    """The exit status: 1 where a promise was broken, 2 where nothing could be played."""
     wanted = _arguments()
     if wanted.seed is not None:
         return _one(wanted.seed, wanted.size, trace=wanted.trace)
-    return _many(range(wanted.first, wanted.first + wanted.seeds), wanted.size, wanted.seconds)
+    try:
+        return _many(wanted)
+    except OtherRun as error:
+        print(error, file=sys.stderr)
+        return 2
 
 
 def _arguments() -> argparse.Namespace:
@@ -27,6 +32,8 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--first", type=int, default=1, help="the first of them")
     parser.add_argument("--seconds", type=float, default=0, help="begin no further seed after so many seconds")
     parser.add_argument("--size", type=int, default=1000, help="requests a seed, about")
+    parser.add_argument("--jobs", type=int, default=1, help="processes side by side")
+    parser.add_argument("--record", type=Path, help="a file that keeps each seed's result; a later run goes on with it")
     parser.add_argument("--seed", type=int, help="this one alone")
     parser.add_argument("--trace", action="store_true", help="with --seed: each event as a line, and log lines")
     return parser.parse_args()
@@ -48,30 +55,21 @@ def _tell(result: Result) -> None:
         print(f"  BROKEN {violation}")
 
 
-def _many(seeds: range, size: int, seconds: float) -> int:
-    began = time.perf_counter()
-    broken, played, requests, with_faults, virtual_s = 0, 0, 0, 0, 0.0
-    counts: Counter[str] = Counter()
-    for seed in seeds:
-        if seconds and time.perf_counter() - began > seconds:
-            break
-        result = play(seed, size=size)
-        played, requests, virtual_s = played + 1, requests + result.requests, virtual_s + result.virtual_s
-        with_faults += bool(result.faults)
-        counts += result.counts
-        if result.violations:
-            broken += 1
-            _tell(result)
-            print(f"  again: make world SEED={seed} TRACE=1", flush=True)
-        if sys.stderr.isatty() and played % 10 == 0:
-            print(f"\r{played} seeds, {requests} requests", end="", file=sys.stderr)
-    took_s = time.perf_counter() - began
-    ends = ", ".join(f"{count:,} {name}" for name, count in sorted(counts.items()))
-    print(
-        f"{played} seeds ({with_faults} with faults), {requests:,} requests ({ends}), {virtual_s:,.0f} virtual seconds "
-        f"in {took_s:.1f} s: {requests / took_s:,.0f} requests a second; {broken} seeds broke a promise"
-    )
-    return 1 if broken else 0
+def _many(wanted: argparse.Namespace) -> int:
+    machine = describe()
+    code = machine.rsplit(",", 1)[0]  # the day may change in the middle
+    record = Record(wanted.record, size=wanted.size, machine=code) if wanted.record else None
+
+    def tell(result: Result) -> None:
+        _tell(result)
+        print(f"  again: make world SEED={result.seed} TRACE=1", flush=True)
+
+    seeds = range(wanted.first, wanted.first + wanted.seeds)
+    totals = many(
+        seeds, size=wanted.size, seconds=wanted.seconds, jobs=wanted.jobs, record=record, tell=tell
+    )  # fmt: skip
+    print(f"{totals}\n{machine}")
+    return 1 if totals.broken else 0
 
 
 if __name__ == "__main__":
