@@ -67,6 +67,11 @@ class GovernorSteps:
             found.append(f"{gate.held_bytes} bytes are held, at most {TOTAL_BYTES} may be")
         if len(server.connections) > plan.connections:
             found.append(f"{len(server.connections)} connections, at most {plan.connections} may be")
+        if self.turns % 4 == 0:
+            self._look_at_connections(server)
+
+    def _look_at_connections(self, server: Server) -> None:
+        gate, found = server.gate, self._facts.stepped
         talks: list[Any] = [connection._conversation for connection in server.connections]
         held, told = sum(talk._held for talk in talks), sum(job.told for talk in talks for job in talk._jobs.values())
         if gate.held_bytes < held:
