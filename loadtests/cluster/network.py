@@ -18,7 +18,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from loadtests.cluster.transport import ACK, Packet, SimTransport
+from loadtests.cluster.transport import ACK, WINDOW_BYTES, Packet, SimTransport
 
 if TYPE_CHECKING:
     from loadtests.cluster.loop import SimLoop, Simulation
@@ -153,6 +153,8 @@ class Network:
         self.simulation = simulation
         self.latency_s = LATENCY_S
         self.jitter_s = 0.0
+        self.window_bytes = WINDOW_BYTES
+        """Of new connections: less of it, and writers are paused sooner."""
         self.short_reads = 0.0
         """The share of reads that return only a part of what has come, cut at a random byte."""
         self.opaque_ports: frozenset[int] = frozenset()

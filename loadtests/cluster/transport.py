@@ -78,7 +78,7 @@ class SimTransport(_FlowControlMixin):  # type: ignore[misc]
         self.last_arrival = 0.0
         self.opaque = False  # its bytes are no part of the digest
         self.silent = False  # half-open: nothing gets through any more, and neither end is told
-        self.window = WINDOW_BYTES
+        self.window = network.window_bytes
         self.resets = False  # when it is closed, and in any case
         self._network = network
         self._context = contextvars.copy_context()

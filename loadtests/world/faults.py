@@ -12,7 +12,7 @@ from random import Random
 
 import asyncpg
 
-from loadtests.cluster.loop import SimLoop
+from loadtests.cluster.loop import SimLoop, Simulation
 from loadtests.cluster.network import Host
 from loadtests.cluster.node import Node
 from loadtests.cluster.postgres import Lie as DatabaseLie
@@ -107,7 +107,8 @@ def _half_open(stage: Stage) -> tuple[str, End]:
     return f"{len(chosen)} connections of the router to {node.name}", end
 
 
-def _frozen(node: Node | None) -> tuple[str, End]:
+def frozen(node: Node | None) -> tuple[str, End]:
+    """That process stands still."""
     if node is None or node.loop is None:
         return "nobody", _nothing
     loop = node.loop
@@ -117,12 +118,12 @@ def _frozen(node: Node | None) -> tuple[str, End]:
 
 def _freeze_worker(stage: Stage) -> tuple[str, End]:
     """A worker's process stands still."""
-    return _frozen(stage.worker())
+    return frozen(stage.worker())
 
 
 def _stall_router(stage: Stage) -> tuple[str, End]:
     """The router's process stands still."""
-    return _frozen(stage.router if stage.router.up else None)
+    return frozen(stage.router if stage.router.up else None)
 
 
 def _stall_clients(stage: Stage) -> tuple[str, End]:
@@ -132,7 +133,8 @@ def _stall_clients(stage: Stage) -> tuple[str, End]:
     return loop.name, loop.thaw
 
 
-def _killed(node: Node | None) -> tuple[str, End]:
+def killed(node: Node | None) -> tuple[str, End]:
+    """That process is killed, and started again at the end."""
     if node is None:
         return "nobody", _nothing
     node.kill()
@@ -146,17 +148,21 @@ def _killed(node: Node | None) -> tuple[str, End]:
 
 def _kill_worker(stage: Stage) -> tuple[str, End]:
     """A worker is killed, and started again at the end."""
-    return _killed(stage.worker())
+    return killed(stage.worker())
 
 
 def _kill_router(stage: Stage) -> tuple[str, End]:
     """The router is killed, and started again at the end."""
-    return _killed(stage.router if stage.router.up else None)
+    return killed(stage.router if stage.router.up else None)
 
 
 def _drained_router(stage: Stage) -> tuple[str, End]:
     """The router gets SIGTERM under load: it drains and ends. It is started again when both are over."""
-    node, simulation = stage.router, stage.system.simulation
+    return drained(stage.router, stage.system.simulation)
+
+
+def drained(node: Node, simulation: Simulation) -> tuple[str, End]:
+    """That process gets SIGTERM. It is started again when it has ended, and the fault is over."""
     if not node.leave():
         return "nobody", _nothing
 
@@ -188,13 +194,13 @@ def _slow_worker(stage: Stage) -> tuple[str, End]:
 def _killed_retrieval(stage: Stage) -> tuple[str, End]:
     """Retrieval is killed, and started again at the end."""
     node = stage.system.retrieval
-    return _killed(node if node.up else None)
+    return killed(node if node.up else None)
 
 
 def _frozen_retrieval(stage: Stage) -> tuple[str, End]:
     """Retrieval's process stands still."""
     node = stage.system.retrieval
-    return _frozen(node if node.up else None)
+    return frozen(node if node.up else None)
 
 
 def _bad_cache(stage: Stage) -> tuple[str, End]:

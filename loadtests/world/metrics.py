@@ -1,4 +1,4 @@
-"""What the router's metrics say, as Prometheus would read them: over the simulated network."""
+"""What the metrics of router and governor say, as Prometheus would read them: over the simulated network."""
 
 from __future__ import annotations
 
@@ -6,24 +6,40 @@ import asyncio
 import re
 from collections import Counter
 
-from loadtests.world.system import ROUTER_METRICS, TOKEN
+from loadtests.world.system import GOVERNOR_METRICS, ROUTER_METRICS, TOKEN
 
 RETRIES = re.compile(r"^weir_retries_total\{[^}]*\} (\S+)$", re.MULTILINE)
 SAMPLE = re.compile(r'^weir_requests_total\{[^}]*outcome="([a-z_]+)"[^}]*\} (\S+)$', re.MULTILINE)
 
+JOBS = re.compile(r'^weir_governor_jobs_total\{outcome="([a-z_]+)"\} (\S+)$', re.MULTILINE)
+TOTALS = re.compile(r"^heptamini_(executed|yielded)_total (\S+)$", re.MULTILINE)
+
 
 async def counted() -> tuple[Counter[str], int]:
     """`weir_requests_total` by outcome, over all tenants, and retries. Raises OSError, TimeoutError."""
-    async with asyncio.timeout(10):
-        reader, writer = await asyncio.open_connection(*ROUTER_METRICS)
-        writer.write(
-            f"GET /metrics HTTP/1.1\r\nhost: {ROUTER_METRICS[0]}\r\nauthorization: Bearer {TOKEN}\r\n"
-            "connection: close\r\n\r\n".encode()
-        )
-        text = (await reader.read()).decode()
-        writer.close()
+    text = await _scraped(ROUTER_METRICS)
     found: Counter[str] = Counter()
     for outcome, value in SAMPLE.findall(text):
         found[outcome] += int(float(value))
     retries = sum(int(float(value)) for value in RETRIES.findall(text))
     return Counter({outcome: count for outcome, count in found.items() if count}), retries
+
+
+async def counted_jobs() -> tuple[Counter[str], int, int]:
+    """The governor's jobs by how they ended, those that were started, and yields. Raises OSError, TimeoutError."""
+    text = await _scraped(GOVERNOR_METRICS)
+    ended = Counter({outcome: int(float(value)) for outcome, value in JOBS.findall(text)})
+    totals = {name: int(float(value)) for name, value in TOTALS.findall(text)}
+    return ended, totals["executed"], totals["yielded"]
+
+
+async def _scraped(address: tuple[str, int]) -> str:
+    async with asyncio.timeout(10):
+        reader, writer = await asyncio.open_connection(*address)
+        writer.write(
+            f"GET /metrics HTTP/1.1\r\nhost: {address[0]}\r\nauthorization: Bearer {TOKEN}\r\n"
+            "connection: close\r\n\r\n".encode()
+        )
+        text = (await reader.read()).decode()
+        writer.close()
+    return text

@@ -16,6 +16,7 @@ from typing import Any
 from unittest import mock
 from zlib import crc32
 
+from loadtests.world import plantedinconnections as elsewhere
 from loadtests.world.play import play
 from services.core.account import Usage as Waiting
 from services.core.hint import Appointments
@@ -214,7 +215,7 @@ BUGS = (
     Bug("a wake-up is lost", _wake_up_lost, 12),
     Bug("retries ask no budget", _retry_outside_the_budget, 25),
     Bug("a request is tried a third time", _second_retry, 9),
-    Bug("a POST is sent again when a stale connection closes", _stale_connection_for_a_post, 8),
+    Bug("a POST is sent again when a stale connection closes", _stale_connection_for_a_post, 37),
     Bug("a hint reserves nothing", _hint_without_a_reservation, 2),
     Bug("a drain waits for nobody", _drain_that_waits_for_nobody, 9),
     Bug("a deadline is not watched", _deadline_not_watched, 3),
@@ -225,6 +226,13 @@ BUGS = (
     Bug("a worker keeps the memory of cancelled requests", _memory_kept_when_cancelled, 1),
     Bug("a worker that was down is never trusted again", _worker_never_trusted_again, 37),
     Bug("a byte is lost where a body arrives in pieces", _part_of_a_body_lost, 2),
+    Bug("the governor keeps the slot of a job that did not end well", elsewhere.governor_slot_kept, 8),
+    Bug("the governor's answer goes to another connection", elsewhere.governor_answers_another, 1),
+    Bug("the governor's bytes have no bound", elsewhere.governor_bytes_without_a_bound, 8),
+    Bug("the governor's cap is not asked", elsewhere.governor_cap_not_asked, 5),
+    Bug("whoever the governor told to come back is counted for ever", elsewhere.governor_counts_who_is_back, 1),
+    Bug("a worker's connection is not resumed after a pause", elsewhere.upstream_not_resumed, 23),
+    Bug("a client that reads again is not written to", elsewhere.client_not_resumed, 14),
 )
 
 

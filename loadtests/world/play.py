@@ -6,18 +6,23 @@ import asyncio
 import gc
 import warnings
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from random import Random
+from typing import Any
+from unittest import mock
 
 from loadtests.cluster.loop import SimLoop, Simulation
 from loadtests.world.client import Ask, Machine, Try
 from loadtests.world.faults import FAULTS, KINDS, Stage
+from loadtests.world.governed import Governed
 from loadtests.world.judge import Facts, Judge, Steps
 from loadtests.world.metrics import counted
-from loadtests.world.scenario import Fault, Load, Scenario, scenario
-from loadtests.world.system import ROUTER, ROUTER_METRICS, System
+from loadtests.world.scenario import Fault, Load, Scenario, Tight, scenario
+from loadtests.world.system import GOVERNOR_METRICS, ROUTER, ROUTER_METRICS, System
+from services.runtime import connection, keepalive
 from services.runtime.serve import Process
 
 BEGINS_S = 1.5
@@ -54,7 +59,9 @@ class Play:
         if trace is not None:
             self.simulation.watch = lambda who, what, detail: trace(self.simulation.now, who, what, detail)
         network = self.simulation.network
-        network.opaque_ports = frozenset({ROUTER_METRICS[1]})
+        network.opaque_ports = frozenset({ROUTER_METRICS[1], GOVERNOR_METRICS[1]})
+        if made.tight is not None:
+            network.window_bytes = made.tight.window
         network.latency_s, network.jitter_s, network.short_reads = made.latency_s, made.jitter_s, made.short_reads
         self.system = System(
             self.simulation, made, on_line=self._line, on_error=self._error, executed=self._received
@@ -65,6 +72,7 @@ class Play:
         self.system.router.on_built = self._router_built
         self._rng = Random(f"clients {made.seed}")
         self._lab = self.simulation.new_loop("lab", "10.0.9.1")
+        self._lab.set_exception_handler(self._uncaught)
         self._machines: list[Machine] = []
         self._loops: list[SimLoop] = []
         for number in range(made.machines):
@@ -72,6 +80,7 @@ class Play:
             loop.set_exception_handler(lambda _, context: self._error("clients", repr(context)))
             self._loops.append(loop)
             self._machines.append(Machine(loop, ROUTER, self._ended))
+        self._governed = Governed(self.system, self._loops)
         self._began = 0.0
         self._numbers = 0
 
@@ -80,7 +89,8 @@ class Play:
         gc_was_on = gc.isenabled()
         gc.disable()  # what a killed process leaves must not be collected at a moment that depends on this machine
         try:
-            self._lab.run_until_complete(self._play())
+            with _bounds(self.scenario.tight):
+                self._lab.run_until_complete(self._play())
         except Exception as error:
             self.facts.errors.append(f"the run ended early: {error!r}")
         finally:
@@ -91,12 +101,12 @@ class Play:
         verdict = Judge(self.facts)
         return Result(
             seed=self.scenario.seed,
-            requests=len(self.facts.tries),
-            violations=verdict.verdicts(),
+            requests=len(self.facts.tries) + len(self._governed.facts.jobs),
+            violations=verdict.verdicts() + self._governed.verdicts(self.facts.faults),
             digest=self.simulation.digest,
             virtual_s=self.simulation.now - self._began,
-            faults=len(self.scenario.faults),
-            counts=verdict.counts(),
+            faults=len(self.scenario.faults) + len(self.scenario.governor.faults),
+            counts=verdict.counts() + self._governed.counts(),
         )
 
     async def _play(self) -> None:
@@ -110,6 +120,7 @@ class Play:
             self.simulation.at(zero + self.scenario.faults_end_s, evil.reform)
         for load in self.scenario.loads:
             self._arrivals(zero, load)
+        self._governed.begin(zero)
         await asyncio.sleep(self.scenario.ends_s)
         await asyncio.sleep(PATIENCE * self.scenario.deadline_s)
         await self._settle()
@@ -201,7 +212,14 @@ class Play:
     def _error(self, name: str, what: str) -> None:
         self.facts.errors.append(f"{name}: {what}")
 
+    def _uncaught(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        """What no task of the lab's catches; but a generator of a process that was killed as it closed cannot close."""
+        if "aclose()" not in repr(context.get("exception")):
+            self._error("lab", repr(context))
+
     def _received(self, worker: str, nonce: str, what: str) -> None:
+        if self._governed.received(nonce):
+            return
         self.facts.received[nonce].append((self.simulation.now, worker))
 
     # The end
@@ -212,7 +230,10 @@ class Play:
         facts.garbage = sum(len(machine.garbage) for machine in self._machines)
         for machine in self._machines:
             machine.loop.call_soon(machine.close)
+        self._governed.close()
         await asyncio.sleep(0.5)
+        await self._governed.settle()
+        facts.governed = self._governed.facts.executed
         facts.router_starts = self.system.router.starts
         facts.counted, facts.retries = await counted()
         facts.left += self._held()
@@ -240,6 +261,16 @@ class Play:
                 held[f"running at {node.name}"] = node.inside.running
                 held[f"waiting at {node.name}"] = node.inside.waiting
         return [f"{count} {what}" for what, count in held.items() if count]
+
+
+@contextmanager
+def _bounds(tight: Tight | None) -> Iterator[None]:
+    """The product with the bounds of connections that this scenario has."""
+    with ExitStack() as stack:
+        if tight is not None:
+            stack.enter_context(mock.patch.object(connection, "MAX_UNREAD_BYTES", tight.unread))
+            stack.enter_context(mock.patch.object(keepalive, "HIGH_WATER_BYTES", tight.ahead))
+        yield
 
 
 def play(seed: int, trace: Trace | None = None, *, size: int = 1000, kinds: tuple[str, ...] = KINDS) -> Result:

@@ -10,6 +10,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from random import Random
 
+from loadtests.world.governorplan import GovernorPlan, governor_plan
+
 TOKENS = 16
 """About what an answer has; for the estimate of the capacity alone."""
 MANNERS = ("none", "hint", "hint", "naive")
@@ -50,6 +52,19 @@ class Fault:
     lasts_s: float
 
 
+@dataclass(slots=True, frozen=True)
+class Tight:
+    """Bounds of a connection, in bytes, so small that answers of the world meet them.
+
+    `window`: what the kernels hold of one direction. `unread`: `connection.MAX_UNREAD_BYTES`, where a handler waits for
+    its client to read. `ahead`: `keepalive.HIGH_WATER_BYTES`, where reading from a worker is paused.
+    """
+
+    window: int
+    unread: int
+    ahead: int
+
+
 @dataclass(slots=True)
 class Scenario:
     """Everything but what happens. Times in seconds from the moment when the cluster is up."""
@@ -76,6 +91,8 @@ class Scenario:
     faults_end_s: float = 0.0
     calm_from_s: float = 0.0
     ends_s: float = 0.0
+    tight: Tight | None = None
+    governor: GovernorPlan = field(default_factory=GovernorPlan)
 
     @property
     def capacity_per_s(self) -> float:
@@ -111,7 +128,17 @@ def scenario(seed: int, kinds: tuple[str, ...], *, size: int = 1000) -> Scenario
     made.jitter_s = made.latency_s * rng.choice((0.0, 0.5, 3.0))
     made.short_reads = rng.choice((0.0, 0.0, 0.1, 0.5))
     _time_line(made, rng, kinds, size)
+    _tighten(made)
     return made
+
+
+def _tighten(made: Scenario) -> None:
+    """In a quarter of all seeds, answers are held up everywhere, and more clients read slowly."""
+    rng = Random(f"tight {made.seed}")
+    if rng.random() < 0.25:
+        made.tight = Tight(rng.choice((1024, 2048)), rng.choice((0, 256, 1024)), rng.choice((100, 500)))
+        made.stream_share = max(made.stream_share, 0.3)
+        made.slow_share = rng.choice((0.05, 0.2))
 
 
 def _worker(rng: Random) -> WorkerSpec:
@@ -138,4 +165,5 @@ def _time_line(made: Scenario, rng: Random, kinds: tuple[str, ...], size: int) -
     made.faults_end_s = ends_s
     made.calm_from_s = ends_s + settle_s
     made.ends_s = made.calm_from_s + calm_s
+    made.governor = governor_plan(made, (warm_s, storm_s), size)
     made.loads = [Load(0.0, warm_s, light), storm, Load(ends_s, settle_s, light), Load(made.calm_from_s, calm_s, light)]

@@ -15,6 +15,7 @@ from loadtests.evil.talk import Talk
 from loadtests.evil.tricks import ROWS
 from loadtests.evil.worker import EvilWorker, Trick, honest
 from loadtests.nonces.prompt import NONCE
+from loadtests.world.governorplan import LINE_BYTES, TOTAL_BYTES
 from loadtests.world.scenario import Scenario, WorkerSpec
 from services.contracts.generate import GenerateRequest
 from services.governor import app as governor_app
@@ -32,6 +33,7 @@ ROUTER = ("10.0.0.1", 8000)
 ROUTER_METRICS = ("10.0.0.1", 9000)
 RETRIEVAL = ("10.0.0.3", 8001)
 GOVERNOR = ("10.0.0.2", 7777)
+GOVERNOR_METRICS = ("10.0.0.2", 9007)
 WORKER_PORT = 8010
 TOKEN = "a-token-of-this-world-alone"
 MODEL = "weir-sim"
@@ -166,10 +168,24 @@ class System:
         return self.stores.retrieval(settings, rng=rng, log=log)
 
     def _governor(self, *, rng: Random, log: Log) -> Process:
+        plan = self.scenario.governor
         settings = isolated(GovernorSettings)(
-            host="0.0.0.0", governor_backend="stub", governor_stub_ms=50.0, internal_token=TOKEN,
+            host="0.0.0.0",
+            metrics_host="0.0.0.0",
+            internal_token=TOKEN,
             governor_tokens=TOKEN,
-        )  # fmt: skip
+            governor_max_inflight=plan.cap,
+            governor_backend="http" if plan.router else "stub",
+            governor_stub_ms=plan.job_s * 1000,
+            governor_upstream_url=f"http://{ROUTER[0]}:{ROUTER[1]}/v1/completions",
+            governor_line_bytes=LINE_BYTES,
+            governor_connection_bytes=TOTAL_BYTES,
+            governor_total_bytes=TOTAL_BYTES,
+            http_timeout_s=self.scenario.deadline_s,
+            max_connections=plan.connections,
+            max_source_share=1.0,
+            drain_timeout_s=2 * self.scenario.deadline_s,
+        )
         return governor_app.build(settings, rng=rng, log=log)
 
     def _worker(self, name: str, spec: WorkerSpec, *, rng: Random, log: Log) -> Process:

@@ -152,6 +152,22 @@ def test_what_was_discarded_is_ended_and_replaced() -> None:
     with_pool(scenario, size=1)
 
 
+def test_those_that_lie_idle_can_be_discarded_and_one_that_is_lent_is_left_to_its_query() -> None:
+    async def scenario(pool: Pool[FakeConnection], server: Server) -> None:
+        now = asyncio.get_running_loop().time()
+        lent = await pool.take(now)
+        idle = [connection for connection in server.made if connection is not lent]
+        pool.discard_idle()
+        assert [connection.closed for connection in idle] == [True, True]
+        assert not lent.closed
+        assert (pool.open, pool.lent) == (1, 1)
+        pool.give_back(lent)
+        await asyncio.sleep(2)
+        assert (pool.open, pool.lent) == (3, 0)
+
+    with_pool(scenario, size=3)
+
+
 def test_one_that_the_server_closed_is_not_lent() -> None:
     async def scenario(pool: Pool[FakeConnection], server: Server) -> None:
         server.made[-1].lose()

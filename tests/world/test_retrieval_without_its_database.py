@@ -10,6 +10,7 @@ import asyncpg
 import pytest
 
 from loadtests.cluster.postgres import Lie
+from services.retrieval.store import CORPORA_BY_S, CORPORA_EVERY_S
 from tests.world.retrievalstand import KNOWN, Stand, stand_up
 
 REASONS = {"budget_spent", "postgres_busy", "postgres_down", "search_failed", "embedder_busy"}
@@ -109,6 +110,19 @@ def test_a_frozen_database_is_said_to_be_missing_and_delays_no_answer() -> None:
         heal(stand)
 
     stand_up(scenario)
+
+
+def test_a_frozen_database_is_said_to_be_missing_after_one_query_that_is_not_answered() -> None:
+    """Not after one for each connection: those that lie idle are no better than the one that was tried."""
+
+    async def scenario(stand: Stand) -> None:
+        become(frozen=True)(stand)
+        began = asyncio.get_running_loop().time()
+        await stand.until_missing("postgres")
+        assert asyncio.get_running_loop().time() - began < CORPORA_EVERY_S + CORPORA_BY_S + 0.5
+        heal(stand)
+
+    stand_up(scenario, postgres_pool_size=8)
 
 
 def test_a_database_that_restarts_under_load_is_joined_again_and_no_answer_fails() -> None:

@@ -1,0 +1,89 @@
+"""The governor's clients in a play: their jobs are sent when the plan says, and its faults begin."""
+
+from __future__ import annotations
+
+from collections import Counter
+from random import Random
+
+from loadtests.cluster.loop import SimLoop
+from loadtests.world.faults import Stage
+from loadtests.world.governorclient import GovernorMachine, Job
+from loadtests.world.governorfaults import GOVERNOR_FAULTS
+from loadtests.world.governorjudge import GovernorFacts, GovernorJudge, GovernorSteps, held
+from loadtests.world.metrics import counted_jobs
+from loadtests.world.scenario import Fault
+from loadtests.world.system import GOVERNOR, TOKEN, System
+from services.governor.server import Server
+from services.runtime.serve import Process
+
+
+class Governed:
+    """The part of a play that concerns the governor. `loops`: the client machines'."""
+
+    def __init__(self, system: System, loops: list[SimLoop]) -> None:
+        self.system = system
+        self.simulation = system.simulation
+        made = system.scenario
+        self.plan = made.governor
+        self.facts = GovernorFacts(self.plan, settle_s=2 * made.deadline_s)
+        self._loops = loops
+        self._steps = GovernorSteps(self.facts)
+        system.governor.on_turn = self._steps.look
+        system.governor.on_built = self._built
+        self._jobs: dict[str, Job] = {}
+        self._machines = [GovernorMachine(loop, GOVERNOR, self._ended, auth=TOKEN, cap=self.plan.cap) for loop in loops]
+
+    def begin(self, zero: float) -> None:
+        """Everything that the plan has, from that moment on."""
+        for number, ask in enumerate(self.plan.jobs):
+            job = Job(number, ask, router=self.plan.router)
+            self.facts.jobs.append(job)
+            self._jobs[job.nonce] = job
+            machine = self._machines[ask.machine]
+            self.simulation.at(zero + ask.begins_s, machine.loop.call_soon, machine.send, job)
+        for kind, begins_s, lasts_s in self.plan.faults:
+            self.simulation.at(zero + begins_s, self._fault, kind, lasts_s)
+
+    def received(self, nonce: str) -> bool:
+        """A worker has received a question: whether it is that of a job."""
+        if nonce not in self._jobs:
+            return False
+        self.facts.received[nonce] += 1
+        return True
+
+    def _fault(self, kind: str, lasts_s: float) -> None:
+        began = self.simulation.now
+        stage = Stage(self.system, self._loops, Random(f"{kind} {self.system.scenario.seed} {began}"))
+        detail, end = GOVERNOR_FAULTS[kind](stage)
+        self.simulation.note("fault", kind, detail)
+        self.facts.faults.append((began, began + lasts_s))
+        self.simulation.at(began + lasts_s, end)
+
+    def _built(self, process: Process) -> None:
+        self._steps.server = process.inside  # type: ignore[assignment]
+
+    def _ended(self, job: Job) -> None:
+        self.simulation.note("client", "ends", f"{job.name} {job.end}")
+
+    def close(self) -> None:
+        """Hang up everywhere."""
+        for machine in self._machines:
+            self.facts.garbage += machine.garbage
+            machine.loop.call_soon(machine.close)
+
+    async def settle(self) -> None:
+        """Everything has ended: what the governor still holds, and what it counted."""
+        facts, node = self.facts, self.system.governor
+        facts.starts = node.starts
+        server = node.inside
+        facts.left += held(server if isinstance(server, Server) else None)
+        facts.ended, facts.executed, facts.yielded = await counted_jobs()
+
+    def counts(self) -> Counter[str]:
+        """How the jobs ended, for the run's summary."""
+        return Counter(f"job {job.end.split()[0]}" for job in self.facts.jobs if job.end)
+
+    def verdicts(self, faults: list[tuple[float, float, Fault]]) -> list[str]:
+        """What is wrong. `faults`: those of the rest of the world."""
+        self.facts.faults += [(begins, ends) for begins, ends, _ in faults]
+        return GovernorJudge(self.facts).verdicts()

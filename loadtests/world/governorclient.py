@@ -1,0 +1,321 @@
+"""Clients of the governor: its line protocol by callbacks, one job at a time on a connection. Each job ends once.
+
+What a reply may say is held against what was asked, in `Peer`: its job, its number, its time, the bytes that have come.
+What must not be is kept in `Job.wrong`, in words.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import hashlib
+import json
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, cast
+
+import msgspec
+
+from loadtests.nonces.prompt import nonce, prompt
+from loadtests.world.client import MAX_TOKENS
+from loadtests.world.governorplan import JobAsk
+from services.governor.upload import MOST_PAYLOAD_BYTES
+
+if TYPE_CHECKING:
+    from loadtests.cluster.loop import SimLoop
+
+FIRST_NONCE = 1_000_000_000
+"""Jobs have other nonces than requests."""
+OF_CONNECTION = frozenset({"server_draining", "too_many_connections"})
+"""Aborts that speak of the connection, whatever job they name."""
+NOBODY = "J_?"
+HINTS_MS = (50, 5000)
+IDLE_S = 30.0
+"""A connection that has rested for longer is left; the governor keeps one for 60 s."""
+
+
+class Job:
+    """One job and what came of it. `end` is empty until then; times are the client's loop's."""
+
+    __slots__ = (
+        "ask", "end", "ended_at", "final", "frames", "heard", "name", "nonce", "payload", "sent_at", "timer", "wrong",
+        "yields",
+    )  # fmt: skip
+
+    def __init__(self, number: int, ask: JobAsk, *, router: bool) -> None:
+        self.ask = ask
+        self.name = f"g{number}"
+        self.nonce = nonce(FIRST_NONCE + number)
+        question = {"prompt": prompt(self.nonce), "max_tokens": MAX_TOKENS, "stream": False}
+        self.payload = json.dumps(question).encode() if router else self.nonce.encode() * (number % 7)
+        self.frames = frames(self.payload, ask)
+        self.sent_at = 0.0
+        self.ended_at: float | None = None
+        self.end = ""
+        self.final: dict[str, Any] = {}
+        self.heard = 0
+        self.yields = 0
+        self.wrong: list[str] = []
+        self.timer: asyncio.TimerHandle | None = None
+
+    def __repr__(self) -> str:
+        return f"<Job {self.name} {self.ask.manner} {self.end or 'open'}>"
+
+
+def frames(payload: bytes, ask: JobAsk) -> list[dict[str, Any]]:
+    """What a job sends, one after the other."""
+    size = max(1, -(-len(payload) // ask.chunks))
+    pieces = [payload[at : at + size] for at in range(0, max(1, len(payload)), size)]
+    greedy = ask.manner == "greedy"
+    manifest = {
+        "payload_id": "P_1", "content_type": "application/json", "content_encoding": "identity", "cipher": "none",
+        "total_bytes": MOST_PAYLOAD_BYTES if greedy else len(payload),
+        "chunk_bytes": MOST_PAYLOAD_BYTES if greedy else size,
+        "chunks": len(pieces), "sha256": hashlib.sha256(payload).hexdigest(),
+    }  # fmt: skip
+    made: list[dict[str, Any]] = [{"verb": "ping"}] if ask.pings else []
+    made.append({"verb": "share", "payload_manifest": manifest})
+    for index, piece in enumerate(pieces):
+        chunk = {
+            "payload_id": "P_1", "index": index, "offset": index * size, "sha256": hashlib.sha256(piece).hexdigest(),
+            "bytes_b64": base64.b64encode(piece).decode(),
+        }  # fmt: skip
+        made.append({"verb": "share", "payload_chunk": chunk})
+    return made
+
+
+class Peer(asyncio.Protocol):
+    """One connection, and the job that it carries now."""
+
+    def __init__(self, machine: GovernorMachine) -> None:
+        self._machine = machine
+        self._loop = machine.loop
+        self._transport: Any = None
+        self._job: Job | None = None
+        self._names = {NOBODY}
+        self._buffer = b""
+        self._seq = 0
+        self._step = 0
+        self._ttl_ms = 0
+        self._waits: asyncio.TimerHandle | None = None
+        self.idle_since = 0.0
+        self.refused: dict[str, Any] | None = None
+        """The governor's word on this connection, where it wants none."""
+
+    @property
+    def open(self) -> bool:
+        """Something can be sent."""
+        return not self._transport.is_closing()
+
+    @property
+    def usable(self) -> bool:
+        """It is open, and not for too long at rest."""
+        return self.open and self._loop.time() - self.idle_since < IDLE_S
+
+    def carry(self, job: Job) -> None:
+        """Send a job; the connection must be idle."""
+        assert self._job is None, "a connection carries one job at a time"
+        self._job, self._step = job, 0
+        self._names.add(job.name)
+        self._send()
+
+    def _send(self) -> None:
+        """The frame whose turn it is."""
+        job = self._job
+        assert job is not None
+        self._waits = None
+        self._seq += 1
+        left_s = job.sent_at + job.ask.patience_s - self._loop.time()
+        self._ttl_ms = max(1, int(left_s * 1000)) if job.ask.says_ttl else 0
+        frame = {
+            "v": 0, "job": job.name, "seq": self._seq, "ttl_ms": self._ttl_ms, "auth": self._machine.auth,
+            **job.frames[self._step],
+        }  # fmt: skip
+        line = msgspec.json.encode(frame) + b"\n"
+        if job.ask.manner == "half" and self._step == len(job.frames) - 1:
+            self._transport.write(line[: len(line) // 2])
+            self._transport.write_eof()
+        else:
+            self._transport.write(line)
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+
+    def data_received(self, data: bytes) -> None:
+        lines = (self._buffer + data).split(b"\n")
+        self._buffer = lines.pop()
+        for line in lines:
+            self._reply(msgspec.json.decode(line))
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._machine.forget(self)
+        half = self._job is not None and self._job.ask.manner == "half" and exc is None
+        self._end("half" if half else "reset" if exc is not None else "closed")
+
+    def abort(self, end: str) -> None:
+        """Hang up."""
+        self._end(end)
+        self._transport.abort()
+
+    def _reply(self, said: dict[str, Any]) -> None:
+        job, need = self._job, said.get("need_code", "")
+        if need in OF_CONNECTION and said["status"] == "abort":
+            if said["job"] not in self._names:
+                self._machine.garbage.append(repr(said))
+            self.refused = said
+            self._finish(said)
+            return
+        if job is None or self._waits is not None:
+            self._machine.garbage.append(repr(said))
+            return
+        job.heard += 1
+        self._hold_against(job, said)
+        status = said["status"]
+        if status == "ok":
+            if self._step + 1 < len(job.frames):
+                self._step += 1
+                if job.ask.manner != "greedy" or said["verb"] == "confirm":
+                    self._send()
+        elif status == "yield":
+            self._yielded(job, said)
+        elif status == "need" and job.ask.manner != "half":
+            job.wrong.append(f"needs something else: {said}")
+            self._finish(said)
+        elif status != "need":
+            self._finish(said)
+
+    def _yielded(self, job: Job, said: dict[str, Any]) -> None:
+        """Come back when it says, unless that is too late."""
+        job.yields += 1
+        hint_ms = said.get("retry_hint_ms", 0)
+        if not HINTS_MS[0] <= hint_ms <= HINTS_MS[1]:
+            job.wrong.append(f"has a hint of {hint_ms} ms")
+        if self._loop.time() + hint_ms / 1000 >= job.sent_at + job.ask.patience_s:
+            self.abort("gave up")
+        else:
+            self._waits = self._loop.call_later(hint_ms / 1000, self._send)
+
+    def _hold_against(self, job: Job, said: dict[str, Any]) -> None:
+        """Is it the reply to what was asked?"""
+        receipts = {each["kind"]: each["value_u64"] for each in said["receipts"]}
+        ahead = said["seq"] - self._seq
+        late = said["status"] in ("yield", "done") or said.get("need_code") in ("backend_error", "deadline")
+        if said["job"] != job.name or said["ttl_ms"] != self._ttl_ms or ahead not in ((1, 2) if late else (1,)):
+            half = job.ask.manner == "half" and said.get("need_code") in ("json_malformed", "peer_gone")
+            if not half or said["job"] not in self._names:
+                job.wrong.append(f"was asked as {job.name} {self._seq} {self._ttl_ms}, and told {said}")
+        if receipts["backend.cap"] != self._machine.cap or not 0 <= receipts["backend.inflight"] <= self._machine.cap:
+            job.wrong.append(f"is told of {receipts}, where {self._machine.cap} is the cap")
+        if said["status"] == "done" and receipts["cdr.bytes_in"] != len(job.payload):
+            job.wrong.append(f"sent {len(job.payload)} bytes, and is told of {receipts['cdr.bytes_in']}")
+
+    def _finish(self, said: dict[str, Any]) -> None:
+        """The last word on a job."""
+        job, need = self._job, said.get("need_code", "")
+        if job is not None:
+            job.final = said
+            self._end(f"{said['status']} {need}".strip())
+        if need in ("", "backend_error", "deadline"):
+            self.idle_since = self._loop.time()
+            self._machine.rest(self)
+        elif need != "peer_gone":
+            self._transport.close()
+
+    def _end(self, end: str) -> None:
+        job, self._job = self._job, None
+        if self._waits is not None:
+            self._waits.cancel()
+            self._waits = None
+        if job is not None:
+            self._machine.ended(job, end)
+
+
+class GovernorMachine:
+    """The connections of one client machine to the governor. `on_end` is told of each end, once."""
+
+    def __init__(
+        self, loop: SimLoop, governor: tuple[str, int], on_end: Callable[[Job], None], *, auth: str, cap: int
+    ) -> None:
+        self.loop = loop
+        self.auth = auth
+        self.cap = cap
+        self.garbage: list[str] = []
+        """Replies that nobody had asked for."""
+        self._governor = governor
+        self._on_end = on_end
+        self._idle: list[Peer] = []
+        self._peers: dict[Peer, None] = {}
+        self._carried: dict[Job, Peer] = {}
+        self._tasks: dict[asyncio.Task[None], None] = {}
+
+    def send(self, job: Job) -> None:
+        """Send a job now. Called in this machine's loop."""
+        job.sent_at = self.loop.time()
+        leaves = job.ask.manner in ("leaves", "greedy")
+        after_s = job.ask.leaves_after_s if leaves else 1.5 * job.ask.patience_s
+        job.timer = self.loop.call_later(after_s, self._leave, job, "left" if leaves else "not heard of")
+        while self._idle:
+            peer = self._idle.pop()
+            if peer.usable:
+                self._carried[job] = peer
+                peer.carry(job)
+                return
+            peer.abort("")
+        task = self.loop.create_task(self._connect(job))
+        self._tasks[task] = None
+        task.add_done_callback(lambda done: self._tasks.pop(done, None))
+
+    async def _connect(self, job: Job) -> None:
+        try:
+            _, made = await self.loop.create_connection(lambda: Peer(self), *self._governor)
+        except OSError as error:
+            if job.ended_at is None:
+                self.ended(job, f"connect {type(error).__name__}")
+            return
+        peer = cast(Peer, made)
+        self._peers[peer] = None
+        if job.ended_at is not None:
+            self.rest(peer)
+        elif peer.refused is not None:
+            job.final = peer.refused
+            self.ended(job, f"abort {peer.refused['need_code']}")
+        elif not peer.open:
+            self.ended(job, "closed")
+        else:
+            self._carried[job] = peer
+            peer.carry(job)
+
+    def rest(self, peer: Peer) -> None:
+        """That connection is free."""
+        peer.idle_since = self.loop.time()
+        self._idle.append(peer)
+
+    def forget(self, peer: Peer) -> None:
+        """That connection is gone."""
+        self._peers.pop(peer, None)
+        if peer in self._idle:
+            self._idle.remove(peer)
+
+    def ended(self, job: Job, end: str) -> None:
+        """A job is over."""
+        assert job.ended_at is None, f"{job!r} ends twice"
+        job.ended_at, job.end = self.loop.time(), end
+        self._carried.pop(job, None)
+        if job.timer is not None:
+            job.timer.cancel()
+            job.timer = None
+        self._on_end(job)
+
+    def _leave(self, job: Job, end: str) -> None:
+        job.timer = None
+        peer = self._carried.get(job)
+        if peer is None:
+            self.ended(job, end)
+        else:
+            peer.abort(end)
+
+    def close(self) -> None:
+        """Hang up everywhere."""
+        for peer in list(self._peers):
+            peer.abort("closed by us")
+        for task in list(self._tasks):
+            task.cancel()

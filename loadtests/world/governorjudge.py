@@ -1,0 +1,209 @@
+"""What must hold of the governor in every run: at every turn of its loop (`GovernorSteps`), and at the end."""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from loadtests.nonces.judge import Heard, Verdict, judge
+from loadtests.nonces.prompt import right
+from loadtests.world.client import MAX_TOKENS
+from loadtests.world.governorclient import Job
+from loadtests.world.governorplan import TOTAL_BYTES, GovernorPlan
+from services.governor.server import Server
+
+GRACE_S = 0.05
+KEPT = 20
+FAULTLESS = frozenset({"done", "gave up", "left", "half", "abort deadline", "abort too_many_connections"})
+"""Ends that need no fault. One by `backend_error` needs a word of the router's."""
+
+
+@dataclass(slots=True)
+class GovernorFacts:
+    """What has been seen of the governor and its clients. `faults`: (begin, end) of all that went wrong."""
+
+    plan: GovernorPlan
+    settle_s: float
+    jobs: list[Job] = field(default_factory=list)
+    garbage: list[str] = field(default_factory=list)
+    faults: list[tuple[float, float]] = field(default_factory=list)
+    stepped: list[str] = field(default_factory=list)
+    received: Counter[str] = field(default_factory=Counter)
+    """By nonce: how often workers have received a job's question."""
+    starts: int = 1
+    executed: int = 0
+    yielded: int = 0
+    ended: Counter[str] = field(default_factory=Counter)
+    """The governor's own counters since its last start."""
+    left: list[str] = field(default_factory=list)
+
+
+class GovernorSteps:
+    """Bounds that hold after every turn of the governor's loop."""
+
+    def __init__(self, facts: GovernorFacts) -> None:
+        self._facts = facts
+        self.server: Server | None = None
+        self.turns = 0
+
+    def look(self) -> None:
+        """One turn is over."""
+        server, found = self.server, self._facts.stepped
+        if server is None or len(found) >= KEPT:
+            return
+        self.turns += 1
+        gate, plan = server.gate, self._facts.plan
+        inflight = gate.standing.inflight
+        if not 0 <= inflight <= plan.cap:
+            found.append(f"{inflight} jobs run, at most {plan.cap} may")
+        running = sum(not task.done() for task in server.tasks)
+        if inflight != running:
+            found.append(f"{inflight} slots are taken, and {running} jobs run")
+        if not 0 <= gate.held_bytes <= TOTAL_BYTES:
+            found.append(f"{gate.held_bytes} bytes are held, at most {TOTAL_BYTES} may be")
+        if len(server.connections) > plan.connections:
+            found.append(f"{len(server.connections)} connections, at most {plan.connections} may be")
+        if self.turns % 4 == 0:
+            self._look_at_connections(server)
+
+    def _look_at_connections(self, server: Server) -> None:
+        gate, found = server.gate, self._facts.stepped
+        talks: list[Any] = [connection._conversation for connection in server.connections]
+        held, told = sum(talk._held for talk in talks), sum(job.told for talk in talks for job in talk._jobs.values())
+        if gate.held_bytes < held:
+            found.append(f"{gate.held_bytes} bytes are held, and connections hold {held}")
+        if gate.waiting != told:
+            found.append(f"{gate.waiting} wait to come back, and {told} were told to")
+
+
+class GovernorJudge:
+    """Asks the facts of one run. `verdicts` are what is wrong: empty in a good run."""
+
+    def __init__(self, facts: GovernorFacts) -> None:
+        self._facts = facts
+
+    def verdicts(self) -> list[str]:
+        """What is wrong, in words; each names the rule that it breaks."""
+        rules = (
+            self._bounds_hold, self._each_job_has_one_end, self._replies_are_ones_own, self._metrics_and_clients_agree,
+            self._nothing_runs_past_its_time, self._calm_is_served, self._nothing_is_left,
+        )  # fmt: skip
+        found: list[str] = []
+        for rule in rules:
+            name = rule.__name__.strip("_").replace("_", " ")
+            found += [f"governor: {name}: {what}" for what in list(rule())[:KEPT]]
+        return found
+
+    def _bounds_hold(self) -> Iterator[str]:
+        yield from self._facts.stepped
+
+    def _each_job_has_one_end(self) -> Iterator[str]:
+        """An answer, a word that it is refused or late, its client's own leaving; or a fault explains it."""
+        for job in self._facts.jobs:
+            if job.ended_at is None:
+                yield f"{job!r} has not ended"
+            elif not (job.end in FAULTLESS or self._was_refused(job) or self._is_half(job) or self._met_a_fault(job)):
+                yield f"{job!r} failed without a fault: {job.final}"
+
+    def _is_half(self, job: Job) -> bool:
+        """Whether it ended its sending within a line, and was told that this is an end."""
+        return job.ask.manner == "half" and job.end == "abort peer_gone"
+
+    def _met_a_fault(self, job: Job) -> bool:
+        """Whether one lasted, or had only just ended, while this job was under way."""
+        ended = job.ended_at or 0.0
+        return any(
+            begins <= ended and job.sent_at <= ends + self._facts.settle_s for begins, ends in self._facts.faults
+        )
+
+    def _was_refused(self, job: Job) -> bool:
+        """Whether the router said no, or nothing until its time was over."""
+        if job.end != "abort backend_error" or not self._facts.plan.router:
+            return False
+        result = job.final.get("result", {})
+        return "status" in result or str(result.get("error", "")).startswith("no answer within")
+
+    def _replies_are_ones_own(self) -> Iterator[str]:
+        """Each reply is to what was asked, and what the router answered is the right answer to this job's question."""
+        for what in self._facts.garbage:
+            yield f"nobody had asked for {what}"
+        for job in self._facts.jobs:
+            yield from (f"{job!r} {what}" for what in job.wrong)
+            result = job.final.get("result", {})
+            if "status" not in result:
+                if job.end == "done" and self._facts.plan.router:
+                    yield f"{job!r} is done, and has no answer: {job.final}"
+                continue
+            body = base64.b64decode(result["body_b64"])
+            verdict = judge(Heard(result["status"], body, False), job.nonce, MAX_TOKENS)
+            if verdict not in (Verdict.RIGHT, Verdict.REFUSED) and not _shortened(job, body):
+                yield f"{job!r}: {verdict}: {result['status']} {body[:500]!r}"
+            elif (job.end == "done") != (result["status"] == 200):
+                yield f"{job!r} was answered {result['status']}"
+            elif job.end == "done" and not self._facts.received[job.nonce]:
+                yield f"{job!r} was answered, and no worker has received it"
+
+    def _metrics_and_clients_agree(self) -> Iterator[str]:
+        """Every job that was started is counted once by its end, and what clients were told was counted."""
+        facts = self._facts
+        if facts.executed != sum(facts.ended.values()):
+            yield f"{facts.executed} jobs were started, and ended: {dict(facts.ended)}"
+        if facts.starts > 1:
+            return
+        done, yields = sum(job.end == "done" for job in facts.jobs), sum(job.yields for job in facts.jobs)
+        if done > facts.ended["done"]:
+            yield f"{done} jobs are done for their clients, and {facts.ended['done']} were counted"
+        if yields > facts.yielded:
+            yield f"{yields} were told to come back, and {facts.yielded} were counted"
+        whole = all(job.ask.manner in ("whole", "half") for job in facts.jobs)
+        if whole and not facts.faults and (done, yields) != (facts.ended["done"], facts.yielded):
+            yield f"clients heard {done} and {yields}, {facts.ended['done']} and {facts.yielded} were counted"
+
+    def _nothing_runs_past_its_time(self) -> Iterator[str]:
+        """A job whose client said how long it waits is not done after that, but for what faults have held back."""
+        for job in self._facts.jobs:
+            if job.end != "done" or not job.ask.says_ttl or job.ended_at is None or self._met_a_fault(job):
+                continue
+            late_s = job.ended_at - job.sent_at - job.ask.patience_s
+            if late_s > GRACE_S:
+                yield f"{job!r} was done {late_s * 1000:.0f} ms after its time"
+
+    def _calm_is_served(self) -> Iterator[str]:
+        """After the last fault, a light load is served."""
+        tail = [job for job in self._facts.jobs if job.ask.of_tail]
+        if sum(job.end == "done" for job in tail) < len(tail) - 1:
+            yield f"after all faults had ended: {Counter(job.end for job in tail)}"
+
+    def _nothing_is_left(self) -> Iterator[str]:
+        yield from self._facts.left
+
+
+def held(server: Server | None) -> list[str]:
+    """What the governor still holds, when nobody is there any more."""
+    if server is None:
+        return ["the governor does not run at the end"]
+    gate = server.gate
+    pool = getattr(server.backend, "_pool", None)
+    counts = {
+        "slots": gate.standing.inflight,
+        "bytes": gate.held_bytes,
+        "clients that were told to come back": gate.waiting,
+        "jobs": len(server.tasks),
+        "connections": len(server.connections),
+        "places of connections": server.places.taken,
+        "connections to the router in use": pool.in_use if pool is not None else 0,
+    }
+    return [f"{count} {what} are held by nobody" for what, count in counts.items() if count]
+
+
+def _shortened(job: Job, body: bytes) -> bool:
+    """Whether an answer was cut to fewer tokens, says so, and is right as far as it goes."""
+    try:
+        choice = json.loads(body)["choices"][0]
+    except (ValueError, KeyError, IndexError):
+        return False
+    return bool(choice["text"]) and choice["finish_reason"] == "length" and right(job.nonce).startswith(choice["text"])
