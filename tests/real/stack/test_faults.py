@@ -105,9 +105,10 @@ def test_with_every_worker_dead_503_is_immediate_and_one_worker_back_is_enough(s
 
     async def main() -> None:
         async with stand.client() as client:
-            # the first of them find out for themselves, and wait for nothing: their deadline is a minute away
+            # The first of them find out for themselves, and wait for nothing: their deadline is a minute away. Each is
+            # a tenant of its own: until the last worker is known to be dead, a tenant whose queue stands is told that.
             told = await asyncio.gather(
-                *(chat(client, stream=number % 2 == 0, headers={"x-weir-deadline-ms": "60000"}) for number in range(20))
+                *(chat(client, stream=number % 2 == 0, headers=own_minute(number)) for number in range(20))
             )
             assert {(one.status, one.code) for one in told} == {(503, "no_capacity")}
             for one in told:
@@ -120,6 +121,11 @@ def test_with_every_worker_dead_503_is_immediate_and_one_worker_back_is_enough(s
             assert (await chat(client, stream=True)).served
 
     run(main)
+
+
+def own_minute(number: int) -> dict[str, str]:
+    """A minute for a tenant of its own."""
+    return {"x-weir-deadline-ms": "60000", "x-tenant": f"caller-{number}"}
 
 
 def test_a_frozen_worker_costs_at_most_the_deadline_and_is_left_alone_until_it_thaws(stand: Stand) -> None:
