@@ -49,11 +49,11 @@ simulate: $(VENV)/.simulate ## compare policies in virtual time: make simulate S
 	@exec $(BIN)/weir simulate $(SCENARIO) $(ARGS)
 
 simulate-proof: $(VENV)/.run ## hold every promise against a simulation, beside other policies: docs/results/proof.md
-	@exec $(BIN)/python -m services.lab.simulate.proof $(ARGS)
+	@exec $(BIN)/python -m loadtests.simulator.proof $(ARGS)
 
 pictures: $(VENV)/.simulate ## draw the pictures of the architecture pages again, and their figures
 	@$(BIN)/python docs/pictures.py
-	@exec $(BIN)/python -m services.lab.simulate.pictures $(ARGS)
+	@exec $(BIN)/python -m loadtests.simulator.pictures $(ARGS)
 
 # ---- verify
 
@@ -90,7 +90,7 @@ fuzz: $(VENV)/.fuzz ## feed every reader of strangers' bytes with mutated input:
 	@exec $(BIN)/python -m tests.fuzz --seconds $(SECONDS) $(ARGS)
 
 bench: $(VENV)/.dev ## measure the figures that docs/results quotes
-	@exec $(BIN)/python -m bench $(ARGS)
+	@exec $(BIN)/python -m loadtests.bench $(ARGS)
 
 fire: $(VENV)/.run ## the router under fire, real processes: make fire ARGS="--only sweep" (--list shows the cases)
 	@exec $(BIN)/python -m loadtests.fire $(ARGS)

@@ -12,10 +12,11 @@ from loadtests.chaos.parts import Store
 from loadtests.chaos.ports import HOST
 from loadtests.chaos.questions import ASK, CHAT
 from loadtests.chaos.wires import Wire
-from loadtests.fire.processes import ROOT, Process, python
+from loadtests.fire.processes import Process, python
 from loadtests.fire.stand import Server, tenants_yaml
-from services.lab.postgres import EmbeddedPostgres
-from services.lab.valkey import EmbeddedValkey
+from loadtests.paths import ROOT
+from services.cli.postgres import EmbeddedPostgres
+from services.cli.valkey import EmbeddedValkey
 
 POSTGRES, VALKEY = "PostgreSQL", "Valkey"
 WORKERS = 3

@@ -16,9 +16,9 @@ import psutil
 
 from loadtests.fire.processes import StandError
 from loadtests.fire.stand import Server, ready
-from services.lab.errors import LabError
-from services.lab.postgres import EmbeddedPostgres
-from services.lab.valkey import EmbeddedValkey
+from services.cli.errors import LabError
+from services.cli.postgres import EmbeddedPostgres
+from services.cli.valkey import EmbeddedValkey
 
 THAW_WITHIN_S = 20
 """Whatever becomes of this program, nothing that it has frozen stays so for longer."""

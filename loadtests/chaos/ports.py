@@ -7,7 +7,7 @@ import random
 import socket
 from collections.abc import Generator
 
-from services.lab.ports import is_free
+from services.cli.ports import is_free
 
 HOST = "127.0.0.1"
 FIRST, BEYOND = 20_000, 32_000

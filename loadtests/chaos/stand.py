@@ -20,8 +20,9 @@ from loadtests.chaos.parts import Part, Service, Store
 from loadtests.chaos.ports import HOST, steady_ports
 from loadtests.chaos.questions import ASK
 from loadtests.chaos.wires import Wire
-from loadtests.fire.processes import ROOT, StandError, child_environment, get, python
+from loadtests.fire.processes import StandError, child_environment, get, python
 from loadtests.fire.stand import Server, ready
+from loadtests.paths import ROOT
 
 CLIENTS = "clients"
 WHOLE_WITHIN_S = 60.0

@@ -6,7 +6,8 @@ import asyncio
 from collections.abc import Iterator
 from pathlib import Path
 
-from loadtests.fire.processes import LOOK_EVERY_S, READY_WITHIN_S, ROOT, Process, StandError, python
+from loadtests.fire.processes import LOOK_EVERY_S, READY_WITHIN_S, Process, StandError, python
+from loadtests.paths import ROOT
 
 HOST = "127.0.0.1"
 HEALTHY = "healthy"

@@ -9,7 +9,8 @@ from typing import Any, Protocol, TypeVar
 
 from loadtests.fire import machine
 from loadtests.fire.console import say, why
-from loadtests.fire.processes import ROOT, run
+from loadtests.fire.processes import run
+from loadtests.paths import ROOT
 
 RESULTS = ROOT / "docs" / "results"
 NOT_HELD = 1

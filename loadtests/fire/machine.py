@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
-from loadtests.fire.processes import ROOT
+from loadtests.paths import ROOT
 
 WRITTEN = (":!docs/results", ":!README.md")
 """What commands write their figures into: a run before this one changes none of the code that is measured."""

@@ -29,7 +29,6 @@ LOOK_EVERY_S = 0.02
 LAST_WORDS_BYTES = 2000
 INTERRUPTED = 130
 KEPT = ("PATH", "HOME", "LANG", "LC_ALL", "TMPDIR", "SYSTEMROOT")  # no setting of the caller's may move a figure
-ROOT = Path(__file__).resolve().parents[2]
 LENT = range(10_000, 20_000)  # Linux takes source ports from 32,768 on, and would take a free one before we do
 
 

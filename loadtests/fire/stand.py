@@ -14,7 +14,8 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from loadtests.fire.processes import ROOT, Process, free_ports, python, until_ready
+from loadtests.fire.processes import Process, free_ports, python, until_ready
+from loadtests.paths import ROOT
 
 NO_RETRIEVAL = "http://127.0.0.1:9"  # completions retrieve nothing
 KEY_PREFIX = "fire-"

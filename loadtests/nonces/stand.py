@@ -11,8 +11,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from loadtests.evil.row import BOTH
-from loadtests.fire.processes import ROOT, Process, free_ports, get, python
+from loadtests.fire.processes import Process, free_ports, get, python
 from loadtests.fire.stand import NO_RETRIEVAL, Server, ready, tenants_yaml
+from loadtests.paths import ROOT
 
 TENANT = "nonces"
 MODEL = "weir-sim"

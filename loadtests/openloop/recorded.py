@@ -1,4 +1,4 @@
-"""A recording as tenants of a plan: its times, its lengths, its clients. `services/lab/traces.py` reads it.
+"""A recording as tenants of a plan: its times, its lengths, its clients. `loadtests/traces.py` reads it.
 
 What a trace does not have, a template tenant gives: name, deadline, retries, share of streams.
 """
@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import get_args
 
 from loadtests.openloop.plan import MAX_ASKS, MAX_TENANTS, MAX_TOKENS, Recorded, Tenant, one_of, within
-from services.lab.errors import LabError
-from services.lab.traces import Part, TraceFormat, read, replayed
+from loadtests.traces import Part, TraceFormat, read, replayed
+from services.cli.errors import LabError
 
 FORMATS: tuple[TraceFormat, ...] = get_args(TraceFormat)
 NO_ROWS = (Recorded(0.0, 1, 1),)  # what a template has until its rows are known

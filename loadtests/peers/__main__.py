@@ -16,8 +16,9 @@ from time import monotonic
 
 from loadtests.fire import capacity, cpu, machine
 from loadtests.fire.console import say, why
-from loadtests.fire.processes import ROOT, run
+from loadtests.fire.processes import run
 from loadtests.fire.stand import stand
+from loadtests.paths import ROOT
 from loadtests.peers import environments, state, table
 from loadtests.peers.cases import CASES, SHAPE, Case, PeerDrill
 from loadtests.peers.cell import Cell

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from hashlib import sha256
 from pathlib import Path
 
-from loadtests.fire.processes import ROOT
+from loadtests.paths import ROOT
 
 PINS = Path(__file__).with_name("pins")
 ENVIRONMENTS = ROOT / ".venv" / "peers"

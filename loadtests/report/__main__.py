@@ -16,8 +16,9 @@ from loadtests.fire import cpu, machine
 from loadtests.fire.console import say
 from loadtests.fire.console import why as why_of
 from loadtests.fire.judged import RESULTS
-from loadtests.fire.processes import ROOT, run
+from loadtests.fire.processes import run
 from loadtests.fire.stand import Stand
+from loadtests.paths import ROOT
 from loadtests.peers.gateways import haproxy, haproxy_version
 from loadtests.report import kept, page
 from loadtests.report.cell import Series

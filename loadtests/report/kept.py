@@ -13,7 +13,7 @@ from pathlib import Path
 
 import msgspec
 
-from loadtests.fire.processes import ROOT
+from loadtests.paths import ROOT
 from loadtests.report.cell import Cell, Series
 
 WHAT_COUNTS = ("services", "loadtests")

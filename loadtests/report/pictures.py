@@ -13,7 +13,7 @@ from loadtests.report import plays
 from loadtests.report.cell import Cell, Row, Series
 from loadtests.report.policies import POLICIES
 from loadtests.report.scenarios import SCENARIOS
-from services.lab.simulate.style import DARK, LIGHT, SMALL_PT, Stroke, Theme, headline, settings, sheet, spread, strokes
+from loadtests.simulator.style import DARK, LIGHT, SMALL_PT, Stroke, Theme, headline, settings, sheet, spread, strokes
 
 TITLES = {policy.name: policy.title for policy in POLICIES}
 SWEEP = ("baseline", "at_capacity", "overload_2x", "overload_5x", "overload_10x")

@@ -9,7 +9,7 @@ from loadtests.openloop.figures import quantiles, share
 from loadtests.openloop.ledger import GAVE_UP, LATE, ON_TIME
 from loadtests.openloop.ledger import Row as Asked
 from loadtests.report.cell import Row, Second, TenantRow
-from services.lab.simulate.fairness import index, max_min
+from loadtests.simulator.fairness import index, max_min
 
 DROPPED = "refused:deadline_expired"
 """Let in, and told at its deadline that it is too late."""

@@ -22,10 +22,11 @@ from urllib.parse import urlsplit
 
 import psutil
 
-from loadtests.fire.processes import ROOT, Process, StandError, get, python
+from loadtests.fire.processes import Process, StandError, get, python
 from loadtests.fire.stand import Server, Shape, Stand, key_of
-from services.lab.config import GOVERNOR_METRICS_OFFSET, METRICS_OFFSET
-from services.lab.ports import is_free
+from loadtests.paths import ROOT
+from services.cli.config import GOVERNOR_METRICS_OFFSET, METRICS_OFFSET
+from services.cli.ports import is_free
 
 WHOLE = ("anna", "ben", "chloe", "light", "heavy", "tight", "loose", "small", "big")
 CUTTABLE = ("dora", "emil", "flora")  # whose answers may be made shorter rather than refused
@@ -62,7 +63,7 @@ async def embedded() -> AsyncIterator[Stand]:
     with tempfile.TemporaryDirectory(prefix="weir-report-") as name:
         folder = Path(name)
         ports = free_ports()
-        process = Process("weir-up", python("-m", "services.lab.cli", "up"), settings(folder, ports), folder)
+        process = Process("weir-up", python("-m", "services.cli", "up"), settings(folder, ports), folder)
         process.start()
         try:
             await _until_published(process, folder / "data" / "stack.json")

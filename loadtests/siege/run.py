@@ -18,7 +18,7 @@ from pathlib import Path
 from loadtests.fire import capacity, cpu
 from loadtests.fire.console import why
 from loadtests.fire.drill import SPREAD
-from loadtests.fire.processes import ROOT, Process, StandError, python
+from loadtests.fire.processes import Process, StandError, python
 from loadtests.fire.stand import Shape, Stand, key_of, stand
 from loadtests.openloop.arrivals import Ask
 from loadtests.openloop.asking import Asking
@@ -26,6 +26,7 @@ from loadtests.openloop.client import Client
 from loadtests.openloop.figures import figures
 from loadtests.openloop.ledger import Ledger
 from loadtests.openloop.plan import Plan, Size, Step, Tenant
+from loadtests.paths import ROOT
 from loadtests.siege.attackers import latest
 from loadtests.siege.attacks import BY_NAME, GUEST
 from loadtests.siege.judging import NEWCOMER, POOLED, Result, Row

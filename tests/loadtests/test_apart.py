@@ -10,7 +10,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 FILES = sorted((ROOT / "loadtests").rglob("*.py"))
 A_WORKER = "peers/worker.py"  # no client, but the simulated worker itself with one more door
-IN_ONE_PROCESS = ("cluster", "world")  # they run the production compositions themselves
+IN_ONE_PROCESS = ("bench", "cluster", "simulator", "storm", "world")  # they run parts of the product themselves
 
 
 def within(path: Path) -> str:
@@ -27,11 +27,11 @@ def imported(path: Path) -> Iterator[str]:
             yield from (f"{node.module}.{alias.name}" for alias in node.names)
 
 
-def test_of_the_services_the_lab_alone_lends_its_tools() -> None:
+def test_of_the_services_the_command_line_alone_lends_its_tools() -> None:
     """Embedded stores, free ports, traces, pictures: nothing that answers a request."""
     for path in FILES:
         if within(path) != A_WORKER and within(path).split("/")[0] not in IN_ONE_PROCESS:
-            wrong = [name for name in imported(path) if name.startswith("services") and "services.lab." not in name]
+            wrong = [name for name in imported(path) if name.startswith("services") and "services.cli." not in name]
             assert not wrong, f"{within(path)} imports {wrong}"
 
 

@@ -19,11 +19,11 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from bench.client import Connection, Tally, connect, post
-from bench.observing.stand import questions
-from bench.router import CONNECTIONS, chat, forget
-from bench.steps.counted import FULL, STATUS, Steps
-from bench.stub import Stub
+from loadtests.bench.client import Connection, Tally, connect, post
+from loadtests.bench.observing.stand import questions
+from loadtests.bench.router import CONNECTIONS, chat, forget
+from loadtests.bench.steps.counted import FULL, STATUS, Steps
+from loadtests.bench.stub import Stub
 from loadtests.cluster.loop import run
 from services.router import app
 from services.router.config import RouterSettings

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from loadtests.fire.processes import ROOT
+from loadtests.paths import ROOT
 from loadtests.report import kept, page, readme, targets, writing
 from loadtests.report.cell import Series, TenantRow
 from loadtests.report.losses import losses

@@ -15,7 +15,7 @@ import psutil
 from loadtests.chaos import parts
 from loadtests.chaos.parts import family, frozen
 from loadtests.chaos.ports import BEYOND, FIRST, steady_ports
-from loadtests.fire.processes import ROOT
+from loadtests.paths import ROOT
 
 SLEEPER = "import subprocess, sys, time; subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(60)']).wait()"
 

@@ -13,8 +13,9 @@ import psutil
 import pytest
 import uvloop
 
-from loadtests.fire.processes import ROOT, free_ports, get
+from loadtests.fire.processes import free_ports, get
 from loadtests.fire.stand import Stand
+from loadtests.paths import ROOT
 from loadtests.peers.gateways import Deadlines
 from loadtests.report import trouble
 from loadtests.report.cell import Cell

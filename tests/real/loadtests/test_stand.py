@@ -14,11 +14,12 @@ import pytest
 
 from loadtests.fire import capacity, readings
 from loadtests.fire.meters import Meter
-from loadtests.fire.processes import ROOT, Process, StandError, free_ports, get, python, until_ready
+from loadtests.fire.processes import Process, StandError, free_ports, get, python, until_ready
 from loadtests.fire.stand import Shape, Stand, key_of, stand
 from loadtests.openloop.client import Client
 from loadtests.openloop.ledger import ON_TIME
 from loadtests.openloop.plan import Plan, Size, Step, Tenant
+from loadtests.paths import ROOT
 
 SLEEPER = "import time; time.sleep(60)"
 

@@ -28,9 +28,9 @@ import httpx2
 from prometheus_client.parser import text_string_to_metric_families
 
 from loadtests.chaos.ports import steady_ports
-from services.lab.child import dies_with_parent
-from services.lab.postgres import EmbeddedPostgres
-from services.lab.valkey import EmbeddedValkey
+from services.cli.child import dies_with_parent
+from services.cli.postgres import EmbeddedPostgres
+from services.cli.valkey import EmbeddedValkey
 from tests.stopping import frozen
 
 ROOT = Path(__file__).parents[3]
