@@ -1,4 +1,4 @@
-"""A recording as tenants of a plan: its times, its lengths, its clients. `loadtests/traces.py` reads it.
+"""A recording as tenants of a plan: its times, its lengths, its clients. `loadtests/openloop/traces.py` reads it.
 
 What a trace does not have, a template tenant gives: name, deadline, retries, share of streams.
 """
@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import get_args
 
 from loadtests.openloop.plan import MAX_ASKS, MAX_TENANTS, MAX_TOKENS, Recorded, Tenant, one_of, within
-from loadtests.traces import Part, TraceFormat, read, replayed
+from loadtests.openloop.traces import Part, TraceFormat, read, replayed
 from services.cli.errors import LabError
 
 FORMATS: tuple[TraceFormat, ...] = get_args(TraceFormat)

@@ -15,13 +15,13 @@ from operator import attrgetter
 from random import Random
 from typing import Protocol
 
+from loadtests.openloop.traces import Part, replayed
 from loadtests.simulator.arrivals import Closed, Gamma, OnOff, Open, Trace
 from loadtests.simulator.clients import Sizes, Tenant, tenants_of
 from loadtests.simulator.distributions import Exponential, Sampler
 from loadtests.simulator.job import Job
 from loadtests.simulator.scenario import PolicyChoice, Scenario, TenantGroup
 from loadtests.simulator.tally import Account
-from loadtests.traces import Part, replayed
 
 CHUNK_REQUESTS = 8192
 MOST_ACCOUNTS = 200

@@ -14,7 +14,12 @@ from typing import Any
 from tests.linear.backtracking import Program, literals
 
 ROOT = Path(__file__).parents[2]
-FOLDERS = (ROOT / "services", ROOT / "loadtests" / "simulator", ROOT / "loadtests" / "storm")
+FOLDERS = (
+    ROOT / "services",
+    ROOT / "loadtests" / "openloop",
+    ROOT / "loadtests" / "simulator",
+    ROOT / "loadtests" / "storm",
+)
 USES = ("match", "fullmatch", "search", "finditer", "findall", "split", "sub", "subn")
 SIZES = (48, 192, 768)
 """A bound such as {1,64} looks like growth where the sizes are around it: then larger ones decide."""

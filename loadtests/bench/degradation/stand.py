@@ -58,7 +58,7 @@ class Stand:
             "MAX_INFLIGHT": "256",
             "RETRIEVAL_BUDGET_MS": str(budget_ms),
         }
-        made = _server(self.folder, "router", ("bench.degradation.ladders", ladder), port, metrics_port, env)
+        made = _server(self.folder, "router", ("loadtests.bench.degradation.ladders", ladder), port, metrics_port, env)
         made.process.start()
         try:
             await ready(made)

@@ -81,10 +81,10 @@ def standing() -> Iterator[Stack]:
 
 def _spawn(name: str, ports: Mapping[str, tuple[int, int]], folder: Path) -> subprocess.Popen[bytes]:
     own = {f"{name.partition('-')[0].upper()}_PORT": str(ports[name][0]), "METRICS_PORT": str(ports[name][1])}
-    module = {"storm": "lab.storm", "router": "router"}.get(name, "worker")
+    module = {"storm": "loadtests.storm", "router": "services.router"}.get(name, "services.worker")
     with (folder / f"{name}.log").open("wb") as output:
         return subprocess.Popen(
-            [sys.executable, "-m", f"services.{module}"],
+            [sys.executable, "-m", module],
             cwd=folder,
             env={**environment(), "PYTHONPATH": str(ROOT), **_told(name, ports), **own},
             stdin=subprocess.DEVNULL,

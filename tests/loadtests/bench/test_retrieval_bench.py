@@ -197,7 +197,7 @@ def test_the_page_tells_every_condition_and_how_many_held():
 
 
 def test_the_picture_is_drawn_for_light_and_dark_pages(tmp_path: Path):
-    picture = pytest.importorskip("bench.retrieval.picture")
+    picture = pytest.importorskip("loadtests.bench.retrieval.picture")
     lines = [Line("all well", seen([5.0] * 100), 0.1), Line("all lost", seen([1.0] * 9, unanswered=1), 2.0)]
     made = list(picture.draw(lines, tmp_path / "retrieval.md"))
     assert [path.name for path in made] == ["retrieval.svg", "retrieval-dark.svg"]

@@ -17,7 +17,7 @@ from loadtests.bench.semantic.page import page, verdict
 from services.retrieval.config import LEAST_THRESHOLD, RetrievalSettings
 from services.retrieval.minilm import DIMENSIONS, Floats
 
-PAGE = Path(__file__).parents[2] / "docs" / "results" / "semantic.md"
+PAGE = Path(__file__).parents[3] / "docs" / "results" / "semantic.md"
 ROW = re.compile(r"^\| (0\.\d\d) \| ([\d.]+)% \| \d+ \| [\d.]+% \| ([\d.]+)% \|$", re.MULTILINE)
 
 

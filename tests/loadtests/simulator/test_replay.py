@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
+from loadtests.openloop.traces import Row
 from loadtests.simulator.capacity import measure
 from loadtests.simulator.plan import Plan
-from loadtests.traces import Row
 from tests.loadtests.simulator.worlds import scenario
 
 

@@ -108,11 +108,12 @@ class Part:
         return self.process.pid
 
     def spawn(self) -> None:
+        tree = "loadtests" if self.service == "storm" else "services"
         own = {f"{self.service.upper()}_PORT": str(self.port), "METRICS_PORT": str(self.metrics_port)}
         inherited = {"PATH": os.environ["PATH"], "PYTHONPATH": str(ROOT), "LOG_LEVEL": "DEBUG"}
         with self.log.open("ab") as output:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", f"services.{self.service}"],
+                [sys.executable, "-m", f"{tree}.{self.service}"],
                 cwd=self.folder,  # a developer's .env is not read
                 env={**inherited, **self.settings, **own},
                 stdin=subprocess.DEVNULL,

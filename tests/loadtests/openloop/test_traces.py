@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from loadtests.traces import FORMATS, Part, Row, kind_of, read, replayed
-from services.cli import traces
+from loadtests.openloop import traces
+from loadtests.openloop.traces import FORMATS, Part, Row, kind_of, read, replayed
 from services.cli.errors import LabError
 
 SAMPLES = {
