@@ -120,7 +120,7 @@ bench-peers: $(VENV)/.run ## Weir beside HAProxy, LiteLLM, vllm-router, sglang-r
 	@exec $(BIN)/python -m loadtests.peers $(ARGS)
 
 report: $(VENV)/.simulate ## the whole series, four policies, as one page (about 17 minutes): make report ARGS="--only burst"
-	@exec $(BIN)/python -m loadtests.report $(ARGS)
+	@exec $(BIN)/python -m loadtests.matrix $(ARGS)
 
 load: export SCENARIO ?= baseline
 load: export LOAD_OUT = $(OUT)

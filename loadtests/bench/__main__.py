@@ -15,10 +15,10 @@ import uvloop
 from rich.console import Console
 
 from loadtests.bench import core, disconnects, generator, report, retrieval, router, simulator, startup, worker, world
-from loadtests.bench.figure import Figure, median
 from loadtests.bench.governor import short as governor
 from loadtests.paths import RESULTS, ROOT
-from services.cli.machine import describe
+from loadtests.report.figure import Figure, median
+from loadtests.report.machine import describe
 
 PAGE = RESULTS / "bench.md"
 ROUTER_RUNS = 3  # its figures are the ones that a neighbour on the machine moves most

@@ -24,11 +24,12 @@ import uvloop
 from rich.console import Console
 
 from loadtests.bench.client import Connection, Tally, connect, open_loop, post
-from loadtests.bench.figure import Figure, median
 from loadtests.bench.machine import cores, pinned, process, until_ready
 from loadtests.bench.router import chat
 from loadtests.paths import RESULTS
-from services.cli.machine import describe
+from loadtests.report.figure import Figure, median
+from loadtests.report.machine import describe
+from loadtests.report.page import figures_table, head
 from services.cli.ports import free_port
 from services.core.account import Bounds, TenantSpec
 from services.core.choices import WeirSettings
@@ -262,25 +263,19 @@ async def measure(seconds: float) -> list[Figure]:
 
 
 def page(figures: list[Figure], machine: str, seconds: float) -> str:
-    rows = [f"| {f.name} | {f.shown} {f.unit} | {f.wanted} | {f.verdict} | {f.note} |" for f in figures]
     return "\n".join(
         [
-            "# What it costs to be looked at",
-            "",
-            f"`python -m loadtests.bench.console` on {machine}.",
-            "",
+            head("What it costs to be looked at", command="python -m loadtests.bench.console", machine=machine),
             "The router has a core to itself, and the viewers and the load share another. Shares of a core are",
             f"processor time of the router's process, {seconds:g} s each, less that of the same time while nobody",
             f"looks. The house is full, so a frame is large: {TENANTS} tenants with {IN_LINE // TENANTS} in line each,",
             f"{WORKERS} workers that all run something, and decisions without a pause. The shares are the medians of",
             f"{ROUNDS} rounds, with the least and the greatest.",
             "",
-            "| figure | value | target | | note |",
-            "|---|---:|---|---|---|",
-            *rows,
+            *figures_table(figures),
             "",
         ]
-    )  # fmt: skip
+    )
 
 
 def bench(
@@ -292,7 +287,7 @@ def bench(
     figures = uvloop.run(run(seconds))
     console = Console()
     for figure in figures:
-        console.print(f"{figure.name}: {figure.shown} {figure.unit} {figure.verdict}  ({figure.note})", highlight=False)
+        console.print(f"{figure.name}: {figure.shown} {figure.verdict}  ({figure.note})", highlight=False)
     if write:
         PAGE.write_text(page(figures, describe(), seconds), encoding="utf-8")
 

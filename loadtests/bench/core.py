@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Iterator
 from random import Random
 
-from loadtests.bench.figure import Figure
+from loadtests.report.figure import Figure
 from services.core.account import Bounds, TenantSpec
 from services.core.calibration import Calibration
 from services.core.cost import Lengths

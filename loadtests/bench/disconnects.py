@@ -25,8 +25,8 @@ from typing import Any
 import psutil
 import uvloop
 
-from loadtests.bench.figure import Figure
 from loadtests.bench.machine import cores, pinned, process, rss_mb, until_ready
+from loadtests.report.figure import Figure
 from services.cli.ports import free_port
 
 EACH, WAVE = 100, 50
@@ -214,4 +214,4 @@ def _quantile(ordered: Sequence[float], q: float) -> float:
 
 if __name__ == "__main__":
     for figure in uvloop.run(measure()):
-        print(f"{figure.name}: {figure.shown} {figure.unit} {figure.wanted} {figure.verdict}  {figure.note}")
+        print(f"{figure.name}: {figure.shown} {figure.wanted} {figure.verdict}  {figure.note}")

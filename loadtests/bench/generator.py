@@ -17,8 +17,8 @@ from typing import Any
 
 import uvloop
 
-from loadtests.bench.figure import Figure
 from loadtests.bench.machine import cores, process, until_ready
+from loadtests.report.figure import Figure
 from services.cli.ports import free_port
 
 PER_S = 3000
@@ -94,4 +94,4 @@ def _figures(name: str, told: dict[str, Any]) -> list[Figure]:
 
 if __name__ == "__main__":
     for figure in uvloop.run(measure(5.0)):
-        print(f"{figure.name}: {figure.shown} {figure.unit} {figure.wanted} {figure.verdict}  {figure.note}")
+        print(f"{figure.name}: {figure.shown} {figure.wanted} {figure.verdict}  {figure.note}")

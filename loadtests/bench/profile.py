@@ -21,7 +21,7 @@ from loadtests.bench.client import closed_loop, post
 from loadtests.bench.machine import cores, pinned, process, until_ready
 from loadtests.bench.router import CONNECTIONS, FULL, METRICS_PORT, ROUTER_PORT, STUB_PORT, chat, fill
 from loadtests.paths import RESULTS
-from services.cli.machine import describe
+from loadtests.report.machine import describe
 
 AREAS = {
     "runtime/outbox.py": "writes (system calls)",

@@ -7,7 +7,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from rich.table import Table
 from rich.text import Text
 
-from loadtests.bench.figure import Figure
+from loadtests.report import page
+from loadtests.report.figure import Figure
 
 Measured = Mapping[str, Sequence[Figure]]
 
@@ -35,43 +36,31 @@ that is busy with other things moves every figure.
 def table(measured: Measured, *, notes: bool = True) -> Table:
     """For the terminal; a narrow one has no room for the notes."""
     shown = Table(box=None, pad_edge=False, header_style="dim")
-    for name in ("part", "figure", "value", "unit", "target", ""):
+    for name in ("part", "figure", "value", "target", ""):
         shown.add_column(name, justify="right" if name == "value" else "left", no_wrap=True)
     if notes:
         shown.add_column("note", style="dim")
     for part, figure, is_first in _rows(measured):
-        verdict = Text(figure.verdict, style={None: "", True: "green", False: "bold red"}[figure.held])
-        cells = [figure.name, figure.shown, figure.unit, figure.wanted, verdict]
+        verdict = Text(figure.verdict.strip("*"), style={None: "", True: "green", False: "bold red"}[figure.held])
+        cells = [figure.name, figure.shown, figure.wanted, verdict]
         shown.add_row(Text(part if is_first else "", style="bold"), *cells, *([figure.note] if notes else []))
     return shown
 
 
 def markdown(measured: Measured, machine: str, seconds: float) -> str:
     """The whole page."""
-    rows = [f"| {part} | {' | '.join(_cells(figure))} |" for part, figure, _ in _rows(measured)]
-    with_targets = [figure for _, figure, _ in _rows(measured) if figure.held is not None]
-    held = sum(bool(figure.held) for figure in with_targets)
     command = "make bench" if seconds == 4 else f"make bench ARGS='--seconds {seconds:g}'"
     return "\n".join(
         [
-            "# Figures",
+            page.head("Figures", command=command, machine=machine),
+            page.parts_summary(measured),
             "",
-            f"Written by `{command}`, on {machine}.",
-            "",
-            f"{held} of {len(with_targets)} targets held. A figure without a target is for the record.",
-            "",
-            "| Part | Figure | Value | Unit | Target | | Note |",
-            "|---|---|---:|---|---|---|---|",
-            *rows,
+            *page.parts_table(measured),
             "",
             "## How it is measured",
             METHOD.format(seconds=seconds),
         ]
     )
-
-
-def _cells(figure: Figure) -> tuple[str, ...]:
-    return figure.name, figure.shown, figure.unit, figure.wanted, figure.verdict, figure.note
 
 
 def _rows(measured: Measured) -> Iterator[tuple[str, Figure, bool]]:

@@ -8,8 +8,8 @@ import tempfile
 from pathlib import Path
 
 from loadtests.bench.client import Connection, Tally, closed_loop, connect, open_loop, post
-from loadtests.bench.figure import Figure
 from loadtests.bench.machine import cores, pinned, process, rss_mb, until_ready
+from loadtests.report.figure import Figure
 
 ROUTER_PORT, METRICS_PORT, STUB_PORT = 28000, 29000, 28080
 CONNECTIONS = 32

@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from typing import Any
 
-from loadtests.bench.figure import Figure
+from loadtests.report.figure import Figure
 from loadtests.simulator import capacity, engine
 from loadtests.simulator.scenario import PolicyChoice, Scenario, parse
 

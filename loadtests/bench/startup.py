@@ -17,8 +17,8 @@ import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 
-from loadtests.bench.figure import Figure
 from loadtests.bench.machine import rss_mb
+from loadtests.report.figure import Figure
 from services.cli.config import GOVERNOR_METRICS_OFFSET, METRICS_OFFSET, STORM_METRICS_OFFSET
 from services.cli.ports import free_port, is_free
 

@@ -6,8 +6,8 @@ import itertools
 import json
 
 from loadtests.bench.client import Tally, closed_loop, post
-from loadtests.bench.figure import Figure
 from loadtests.bench.machine import process, until_ready
+from loadtests.report.figure import Figure
 from services.cli.ports import free_port
 
 CLIENTS = SLOTS = 32

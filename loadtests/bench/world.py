@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import time
 
-from loadtests.bench.figure import Figure
+from loadtests.report.figure import Figure
 from loadtests.world.play import play
 
 SEEDS_PER_S = 3

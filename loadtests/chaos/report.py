@@ -9,12 +9,10 @@ from loadtests.chaos.deck import HOLDS_S, TIMES, Card, What
 from loadtests.chaos.making import SLOTS, WORKERS
 from loadtests.chaos.questions import ASK_SHARE, STREAM_SHARE
 from loadtests.chaos.run import DEADLINE_MS, WIRED_SHARE, Result
+from loadtests.report.page import counts_table, head, table
 
+TITLE = "Chaos: every part killed, frozen and cut off, under load"
 INTRO = """\
-# Chaos: every part killed, frozen and cut off, under load
-
-Written by `{command}`, on {machine}.
-
 **{verdict}**
 
 The whole stack as real processes on loopback: {workers} workers with the simulated engine ({slots} slots each),
@@ -45,7 +43,7 @@ def page(result: Result, *, command: str, machine: str) -> str:
     """The whole page."""
     wanted = result.wanted
     intro = INTRO.format(
-        command=command, machine=machine, verdict=verdict(result), workers=WORKERS, slots=SLOTS,
+        verdict=verdict(result), workers=WORKERS, slots=SLOTS,
         per_s=wanted.per_s, ask=ASK_SHARE, stream=STREAM_SHARE, deadline_ms=DEADLINE_MS, wired=WIRED_SHARE,
         faults=wanted.faults, gap=wanted.seconds / (wanted.faults + 1),
     )  # fmt: skip
@@ -53,7 +51,19 @@ def page(result: Result, *, command: str, machine: str) -> str:
         grace_ms=GRACE_S * 1000, still_s=result.still_s, took_s=result.took_s, late=result.client_late,
         down_s=HOLDS_S[What.KILL],
     )  # fmt: skip
-    return "\n".join([intro, *_table(result), "", outro, "## What was done", "", *_done(result), ""])
+    return "\n".join(
+        [
+            head(TITLE, command=command, machine=machine),
+            intro,
+            *counts_table(rows(result), "Must be"),
+            "",
+            outro,
+            "## What was done",
+            "",
+            *_done(result),
+            "",
+        ]
+    )
 
 
 def verdict(result: Result) -> str:
@@ -81,19 +91,9 @@ def rows(result: Result) -> Iterator[tuple[str, int, str]]:
     yield "faults", result.done.total(), f"{result.wanted.faults:,}"
 
 
-def _table(result: Result) -> Iterator[str]:
-    yield "| | Requests | Must be |"
-    yield "|---|---:|---:|"
-    for name, count, must in rows(result):
-        yield f"| {name} | {count:,} | {must} |"
-
-
 def _done(result: Result) -> Iterator[str]:
-    kinds = list(What)
-    yield "| | " + " | ".join(kinds) + " |"
-    yield "|---" * (len(kinds) + 1) + "|"
-    for part in TIMES:
-        yield f"| {part} | " + " | ".join(str(result.done[Card(part, what)] or "") for what in kinds) + " |"
+    counts = [(part, *(str(result.done[Card(part, what)] or "") for what in What)) for part in TIMES]
+    return table(("", *What), counts)
 
 
 def _told(result: Result, entry: Entry, late_s: float, outcomes: Sequence[str]) -> str:

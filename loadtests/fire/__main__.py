@@ -14,13 +14,14 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from loadtests.fire import cpu, machine, report
+from loadtests.fire import cpu, report
 from loadtests.fire.cases import CASES, Case, honesty
 from loadtests.fire.console import say, why
 from loadtests.fire.drill import drill
 from loadtests.fire.judged import RESULTS
 from loadtests.fire.processes import run
 from loadtests.fire.report import Result
+from loadtests.report import machine
 
 CASE_WITHIN_S = 300.0
 CALM_WITHIN_S = 30.0

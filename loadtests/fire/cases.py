@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from loadtests.fire.drill import Drill, Run
-from loadtests.fire.figure import Figure, at_least, at_most
 from loadtests.fire.stand import Shape
 from loadtests.fire.storms import burst, freeze, kill
 from loadtests.openloop.figures import Figures, Quantiles, quantiles
+from loadtests.report.figure import Figure, at_least, at_most
 
 SWEEP = (0.5, 0.9, 2.0, 5.0, 10.0)
 SWEEP_S = 14.0

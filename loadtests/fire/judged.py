@@ -7,10 +7,10 @@ from collections.abc import Callable, Coroutine, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
-from loadtests.fire import machine
 from loadtests.fire.console import say, why
 from loadtests.fire.processes import run
 from loadtests.paths import ROOT
+from loadtests.report import machine
 
 RESULTS = ROOT / "docs" / "results"
 NOT_HELD = 1

@@ -9,14 +9,13 @@ from typing import Any
 from loadtests.fire.capacity import Capacity
 from loadtests.fire.cases import Case
 from loadtests.fire.drill import Run
-from loadtests.fire.figure import Figure
+from loadtests.report.figure import Figure
+from loadtests.report.figure import summary as figures_summary
+from loadtests.report.page import figures_table, head
 
 MOST_PLAYS = 4
+TITLE = "The router under fire"
 INTRO = """\
-# The router under fire
-
-Written by `{command}`, on {machine}.
-
 {summary}
 
 Real processes on loopback: simulated workers of a known service time with 10 % jitter, one router with its default
@@ -64,16 +63,21 @@ class Result:
 
 def summary(results: Sequence[Result]) -> str:
     """How many targets held."""
-    judged = [figure.held for result in results for figure in result.figures if figure.held is not None]
     faults = sum(bool(result.fault) for result in results)
     broken = f" {faults} cases could not be played." if faults else ""
-    return f"{sum(judged)} of {len(judged)} targets held.{broken} A figure without a target is for the record."
+    return figures_summary(figure for result in results for figure in result.figures) + broken
 
 
 def page(results: Sequence[Result], *, command: str, machine: str, cores: int) -> str:
     """The whole page."""
-    intro = INTRO.format(command=command, machine=machine, cores=cores, summary=summary(results), plays=MOST_PLAYS)
-    return "\n".join([intro, *(line for result in results for line in _section(result))])
+    intro = INTRO.format(cores=cores, summary=summary(results), plays=MOST_PLAYS)
+    return "\n".join(
+        [
+            head(TITLE, command=command, machine=machine),
+            intro,
+            *(line for result in results for line in _section(result)),
+        ]
+    )
 
 
 def _section(result: Result) -> Iterator[str]:
@@ -89,10 +93,7 @@ def _section(result: Result) -> Iterator[str]:
     if result.capacity is not None:
         yield f"{case.shape}; capacity {result.capacity.per_s:.1f} answers/s."
         yield ""
-    yield "| Figure | Value | Target | | Note |"
-    yield "|---|---:|---:|---|---|"
-    for figure in result.figures:
-        yield f"| {figure.name} | {figure.shown} | {figure.wanted} | {figure.verdict} | {figure.note} |"
+    yield from figures_table(result.figures)
     yield ""
 
 

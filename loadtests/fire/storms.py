@@ -6,13 +6,13 @@ import asyncio
 
 from loadtests.fire import meters
 from loadtests.fire.drill import Drill, Run, Trouble, storming
-from loadtests.fire.figure import Figure, at_least, at_most
 from loadtests.fire.meters import Meter
 from loadtests.fire.stand import Stand, ready
 from loadtests.openloop.client import START_IN_S
 from loadtests.openloop.figures import on_time_between
 from loadtests.openloop.ledger import Ledger
 from loadtests.openloop.plan import Step
+from loadtests.report.figure import Figure, at_least, at_most
 
 BASE_LOAD = 0.75
 DEADLINE_MS = 1000.0

@@ -9,12 +9,10 @@ from loadtests.nonces.judge import Verdict
 from loadtests.nonces.run import DEADLINE_MS, PER_S, Result
 from loadtests.nonces.stand import SLOTS, STEP_MS, WORKERS
 from loadtests.nonces.tally import GRACE_MS
+from loadtests.report.page import counts_table, head
 
+TITLE = "Whose answer is it"
 INTRO = """\
-# Whose answer is it
-
-Written by `{command}`, on {machine}.
-
 Every prompt carries a nonce that its right answer repeats, and every answer is compared to the only right one, to the
 last byte, by code that shares nothing with the router (`loadtests/nonces/judge.py`). Real processes on loopback:
 {workers} workers with the simulated engine ({slots} slots, steps of {step_ms:g} ms), the router with its default
@@ -29,20 +27,13 @@ stood still after a deadline is held against nobody (`loadtests/stillness.py`).
 def page(result: Result, *, command: str, machine: str) -> str:
     """The whole page."""
     intro = INTRO.format(
-        command=command, machine=machine, workers=WORKERS, slots=SLOTS, step_ms=STEP_MS, per_s=PER_S,
+        workers=WORKERS, slots=SLOTS, step_ms=STEP_MS, per_s=PER_S,
         deadline_ms=DEADLINE_MS, tricks=len(ROWS),
     )  # fmt: skip
-    table = "\n".join(_table(result))
+    table = "\n".join(counts_table(rows(result), "May be"))
     done = ", ".join(f"{name}: {count:,}" for name, count in result.troubles.items())
     late = f"{result.figures.generator_late:.2%} of the questions left the client over 20 ms late."
-    return f"{intro}\n{table}\n\nDone to them: {done}. {late}\n"
-
-
-def _table(result: Result) -> Iterator[str]:
-    yield "| | Requests | May be |"
-    yield "|---|---:|---:|"
-    for name, count, most in rows(result):
-        yield f"| {name} | {count:,} | {most} |"
+    return f"{head(TITLE, command=command, machine=machine)}\n{intro}\n{table}\n\nDone to them: {done}. {late}\n"
 
 
 def rows(result: Result) -> Iterator[tuple[str, int, str]]:

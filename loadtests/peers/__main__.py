@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from time import monotonic
 
-from loadtests.fire import capacity, cpu, machine
+from loadtests.fire import capacity, cpu
 from loadtests.fire.console import say, why
 from loadtests.fire.processes import run
 from loadtests.fire.stand import stand
@@ -23,6 +23,7 @@ from loadtests.peers import environments, state, table
 from loadtests.peers.cases import CASES, SHAPE, Case, PeerDrill
 from loadtests.peers.cell import Cell
 from loadtests.peers.gateways import GATEWAYS, Gateway, haproxy, haproxy_version
+from loadtests.report import machine
 
 RESULTS = ROOT / "docs" / "results"
 STATE = ROOT / "out" / "peers.json"

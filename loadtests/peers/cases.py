@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from loadtests.fire.drill import Drill, Run
-from loadtests.fire.figure import Figure, at_least, at_most
 from loadtests.fire.stand import Shape
 from loadtests.openloop.client import Client
 from loadtests.openloop.figures import Quantiles
@@ -17,6 +16,7 @@ from loadtests.openloop.plan import Plan, Step, Tenant
 from loadtests.peers.asking import Chats, Reply
 from loadtests.peers.cell import NOTHING
 from loadtests.peers.gateways import Deadlines
+from loadtests.report.figure import Figure, at_least, at_most
 
 BIG = 10  # times as long as a usual answer
 SHAPE = Shape()

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from loadtests.fire.figure import Figure
+from loadtests.report.figure import Figure
 
 NOTHING = math.nan  # a time of answers or refusals of which there were none
 

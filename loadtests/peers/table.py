@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 
-from loadtests.fire.figure import Figure
 from loadtests.peers.cases import CASES, Case
 from loadtests.peers.cell import Cell
 from loadtests.peers.gateways import GATEWAYS
+from loadtests.report.figure import Figure
 
 OURS = "Weir"
 CLEARLY = 0.05  # by how much another must be better to be told so

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from loadtests.report.page import counts_table, head
 from loadtests.rolling.run import PER_S, Result
 from loadtests.rolling.stand import DRAIN_DELAY_S, DRAIN_TIMEOUT_S, SHAPE
 
+TITLE = "A rolling restart"
 INTRO = """\
-# A rolling restart
-
-Written by `{command}`, on {machine}.
-
 **{verdict}**
 
 Two routers, each with a worker of its own ({shape}), behind HAProxy with the configuration
@@ -20,9 +18,6 @@ nothing to a router that has said 503 twice. The routers are restarted in turn b
 seen both ready again; `DRAIN_DELAY_S` is {delay_s:g} and `DRAIN_TIMEOUT_S` {timeout_s:g}. All the while an open-loop
 client asks for {whole:g} whole answers and {streams:g} streams a second. HAProxy tries nothing twice, not even a
 connection, so that what is lost is seen.
-
-| | Count | May be |
-|---|---:|---:|
 """
 OUTRO = """
 *Lost* is a request that ended without an answer: no connection, a connection that ended before the answer or within it,
@@ -33,11 +28,11 @@ an error status, or a refusal that does not say when to come back.
 def page(result: Result, *, command: str, machine: str) -> str:
     """The whole page."""
     intro = INTRO.format(
-        command=command, machine=machine, verdict=verdict(result), shape=SHAPE, delay_s=DRAIN_DELAY_S,
+        verdict=verdict(result), shape=SHAPE, delay_s=DRAIN_DELAY_S,
         timeout_s=DRAIN_TIMEOUT_S, whole=PER_S["whole"], streams=PER_S["streams"],
     )  # fmt: skip
-    table = "\n".join(f"| {name} | {count:,} | {most} |" for name, count, most in rows(result))
-    return intro + table + "\n" + OUTRO
+    table = counts_table(rows(result), "May be")
+    return "\n".join([head(TITLE, command=command, machine=machine), intro, *table, OUTRO])
 
 
 def verdict(result: Result) -> str:

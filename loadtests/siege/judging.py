@@ -6,8 +6,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from statistics import median
 
-from loadtests.fire.figure import Figure, at_most
 from loadtests.openloop.figures import Figures
+from loadtests.report.figure import Figure, at_most
 from loadtests.siege.attackers import Counts
 from loadtests.siege.attacks import Attack
 

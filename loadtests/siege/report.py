@@ -6,16 +6,14 @@ from collections.abc import Iterator
 from dataclasses import asdict
 from typing import Any
 
-from loadtests.fire.figure import Figure
+from loadtests.report.figure import Figure
+from loadtests.report.page import head, table
 from loadtests.siege.attackers import OPEN_WITHIN_S, REOPENS_PER_S
 from loadtests.siege.judging import MOST_LATE, Result, baseline_mb, judge
 from loadtests.siege.run import CONNECTIONS, DEADLINE_MS, LOAD, NEWCOMERS, SHAPE
 
+TITLE = "Siege: an honest tenant beside a thousand clients who misbehave"
 INTRO = """\
-# Siege: an honest tenant beside a thousand clients who misbehave
-
-Written by `{command}`, on {machine}.
-
 **{verdict}**
 
 Real processes on loopback: {shape} (capacity {per_s:.0f} answers/s), one router with its default settings and a
@@ -47,22 +45,33 @@ def verdict(result: Result) -> str:
 def page(result: Result, *, command: str, machine: str) -> str:
     """The whole page."""
     intro = INTRO.format(
-        command=command, machine=machine, verdict=verdict(result), shape=SHAPE, per_s=result.per_s, load=LOAD,
+        verdict=verdict(result), shape=SHAPE, per_s=result.per_s, load=LOAD,
         deadline_ms=DEADLINE_MS, newcomers=NEWCOMERS, connections=CONNECTIONS, seconds=result.seconds,
         reopens=REOPENS_PER_S, within=OPEN_WITHIN_S,
     )  # fmt: skip
     outro = OUTRO.format(baseline=baseline_mb(result.rows[0]), late=MOST_LATE)
-    return "\n".join([intro, *_table(result), outro, "## The rows", "", *_abouts(result), ""])
+    return "\n".join(
+        [
+            head(TITLE, command=command, machine=machine),
+            intro,
+            *_table(result),
+            outro,
+            "## The rows",
+            "",
+            *_abouts(result),
+            "",
+        ]
+    )
 
 
 def _table(result: Result) -> Iterator[str]:
     """A line for each figure, a column for each row."""
     judged = judge(result.rows)
-    yield "| | " + " | ".join(row.name for row in result.rows) + " | Target |"
-    yield "|---|" + "---:|" * (len(result.rows) + 1)
-    for number, first in enumerate(judged[0]):
-        cells = [_cell(found[number]) if found else "" for found in judged]
-        yield f"| {first.name} | {' | '.join(cells)} | {first.wanted} |"
+    lines = [
+        (first.name, *(_cell(found[number]) if found else "" for found in judged), first.wanted)
+        for number, first in enumerate(judged[0])
+    ]
+    return table(("", *(f"{row.name}:" for row in result.rows), "Target:"), lines)
 
 
 def _cell(figure: Figure) -> str:

@@ -18,9 +18,7 @@ from matplotlib.figure import Figure
 from matplotlib.patheffects import withStroke
 from matplotlib.ticker import FixedFormatter, FixedLocator, NullLocator, PercentFormatter
 
-from loadtests.simulator.charts import Bar, Bars, Chart, Curve, Panel, Panels
-from loadtests.simulator.columns import load_name, share
-from loadtests.simulator.style import (
+from loadtests.report.style import (
     DARK,
     LIGHT,
     SMALL_PT,
@@ -33,6 +31,8 @@ from loadtests.simulator.style import (
     spread,
     strokes,
 )
+from loadtests.simulator.charts import Bar, Bars, Chart, Curve, Panel, Panels
+from loadtests.simulator.columns import load_name, share
 
 PNG_DPI = 160
 POINT = 1 / 72

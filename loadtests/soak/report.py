@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from loadtests.report.page import head, table
 from loadtests.soak.judging import KINDS, Trend
 from loadtests.soak.load import (
     BURST_PER_S,
@@ -18,11 +19,8 @@ from loadtests.soak.load import (
 )
 from loadtests.soak.run import LOOK_EVERY_S, Result
 
+TITLE = "Soak: what grows under load that goes on"
 INTRO = """\
-# Soak: what grows under load that goes on
-
-Written by `{command}`, on {machine}.
-
 **{verdict}**
 
 The whole stack as real processes on loopback, under load for {minutes:g} minutes: {per_s:g} requests a second, `/ask`
@@ -36,10 +34,8 @@ takes what it will keep. Of every {round_s:g} s that follow the median counts, a
 line that fits the medians best (least squares).
 
 {ended}
-
-| Process | Held | At first | At last | A minute | At most | |
-|---|---|---:|---:|---:|---:|---|
 """
+COLUMNS = ("Process", "Held", "At first:", "At last:", "A minute:", "At most:", "")
 OUTRO = """
 *Memory* is resident memory without what processes share on purpose, such as PostgreSQL's buffers. *Tasks* are those of
 the process's event loop, by its own metric `python_asyncio_tasks`. *At first* and *at last* are the first and the last
@@ -50,13 +46,12 @@ median.
 def page(result: Result, *, command: str, machine: str) -> str:
     """The whole page."""
     intro = INTRO.format(
-        command=command, machine=machine, verdict=verdict(result), minutes=result.minutes, per_s=PER_S,
+        verdict=verdict(result), minutes=result.minutes, per_s=PER_S,
         round_s=ROUND_S, burst_per_s=BURST_PER_S, burst_s=BURST_S, leavers=LEAVERS, leave_ms=LEAVE_AFTER_MS,
         hurried=HURRIED, hurried_ms=HURRIED_DEADLINE_MS, questions=QUESTIONS, look_s=LOOK_EVERY_S,
         warmup_s=result.warmup_s, ended=ended(result),
     )  # fmt: skip
-    rows = "\n".join(f"| {' | '.join(row)} |" for row in _rows(result))
-    return intro + rows + "\n" + OUTRO
+    return "\n".join([head(TITLE, command=command, machine=machine), intro, *table(COLUMNS, _rows(result)), OUTRO])
 
 
 def verdict(result: Result) -> str:

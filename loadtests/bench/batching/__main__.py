@@ -22,7 +22,7 @@ from loadtests.bench.batching.page import row, write
 from loadtests.bench.batching.section import Section
 from loadtests.bench.batching.subject import Subject, chosen_device, subject, versions
 from loadtests.paths import RESULTS
-from services.cli.machine import describe
+from loadtests.report.machine import describe
 
 PAGE = RESULTS / "batching.md"
 

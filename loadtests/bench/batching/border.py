@@ -17,7 +17,7 @@ import psutil
 from loadtests.bench.batching.section import Section, Spent, Table, middle
 from loadtests.bench.batching.subject import Subject
 from loadtests.bench.batching.worker import START_S, Lent, answer, asking, turning
-from loadtests.bench.figure import Figure, number
+from loadtests.report.figure import Figure, number
 from services.core.batcher import Batching
 from services.worker.batching import EngineLoop
 from services.worker.engine import Sequence

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 from loadtests.bench.batching import load
 from loadtests.bench.batching.section import Section, Table
 from loadtests.bench.batching.worker import START_S, Watched, answer, asking, turning
-from loadtests.bench.figure import Figure
+from loadtests.report.figure import Figure
 from services.worker.batching import EngineLoop
 from services.worker.engine import Sequence
 from services.worker.engine_wire import Torch

@@ -7,8 +7,10 @@ from pathlib import Path
 
 from loadtests.bench.batching.section import Section
 from loadtests.bench.batching.throughput import Occupancy
-from loadtests.bench.figure import Figure
+from loadtests.report.page import head, parts_summary, parts_table
+from loadtests.report.page import picture as drawn
 
+ALT = "Sequences in each step: static batches empty out before the next begins, continuous ones stay full"
 METHOD = """\
 The engine is stepped in this process, one thread of PyTorch, by the worker's own batch former: `static` takes eight
 requests into an empty engine and runs them to the end, where those that are done leave at once and nobody joins;
@@ -48,39 +50,13 @@ def _drawn(seen: Occupancy, target: Path) -> list[Path]:
 
 def page(sections: Sequence[Section], *, command: str, where: str, picture: str = "") -> str:
     """`picture` is the name that its files begin with, if there is one."""
-    figures = [figure for section in sections for figure in section.figures]
-    targets = [figure for figure in figures if figure.held is not None]
+    parts = {section.title: section.figures for section in sections}
     lines = [
-        "# Batching on real models",
+        head("Batching on real models", command=command, machine=where), parts_summary(parts), "", *parts_table(parts),
         "",
-        f"Written by `{command}`, on {where}.",
-        "",
-        f"{sum(bool(figure.held) for figure in targets)} of {len(targets)} targets held. A figure without a target is "
-        "for the record.",
-        "",
-        "| Part | Figure | Value | Unit | Target | | Note |",
-        "|---|---|---:|---|---|---|---|",
-        *(
-            row(section.title if place == 0 else "", figure)
-            for section in sections
-            for place, figure in enumerate(section.figures)
-        ),
-        "",
-    ]
+    ]  # fmt: skip
     if picture:
-        lines += [
-            "<picture>",
-            f'  <source media="(prefers-color-scheme: dark)" srcset="{picture}-dark.svg">',
-            '  <img alt="Sequences in each step: static batches empty out before the next begins, '
-            f'continuous ones stay full" src="{picture}.svg">',
-            "</picture>",
-            "",
-        ]
+        lines += [drawn(picture, ALT), ""]
     for section in sections:
         lines += section.markdown()
     return "\n".join([*lines, "## How it is measured", "", METHOD.rstrip(), ""])
-
-
-def row(part: str, figure: Figure) -> str:
-    cells = (part, figure.name, figure.shown, figure.unit, figure.wanted, figure.verdict, figure.note)
-    return f"| {' | '.join(cells)} |"

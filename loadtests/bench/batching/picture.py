@@ -9,7 +9,7 @@ import matplotlib as mpl
 from matplotlib.axes import Axes
 
 from loadtests.bench.batching.throughput import SLOTS, Occupancy
-from loadtests.simulator.style import DARK, LIGHT, SMALL_PT, Theme, headline, settings, sheet
+from loadtests.report.style import DARK, LIGHT, SMALL_PT, Theme, headline, settings, sheet
 
 QUESTION = "How many sequences share a step?"
 Steps = Sequence[tuple[float, int]]

@@ -6,7 +6,7 @@ import statistics
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
-from loadtests.bench.figure import Figure, number
+from loadtests.report.figure import Figure, number
 
 Row = tuple[str, ...]
 

@@ -18,7 +18,7 @@ from loadtests.bench.batching import load
 from loadtests.bench.batching.load import Ask
 from loadtests.bench.batching.runs import request
 from loadtests.bench.batching.section import Section, Table
-from loadtests.bench.figure import Figure, number
+from loadtests.report.figure import Figure, number
 from services.worker.engine import Engine, Sequence
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from loadtests.bench.batching import load
 from loadtests.bench.batching.load import Ask
 from loadtests.bench.batching.runs import request, timed
 from loadtests.bench.batching.section import Section, Spent, Table
-from loadtests.bench.figure import Figure, number
+from loadtests.report.figure import Figure, number
 from services.worker.engine import Engine, Sequence
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from loadtests.bench.batching import load
 from loadtests.bench.batching.load import Ask
 from loadtests.bench.batching.runs import Run, Way, one_by_one, padded, stepped
 from loadtests.bench.batching.section import Section, Table, middle
-from loadtests.bench.figure import Figure, number
+from loadtests.report.figure import Figure, number
 from services.core.batcher import Batching
 
 if TYPE_CHECKING:

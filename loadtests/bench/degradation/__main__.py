@@ -13,7 +13,7 @@ from loadtests.bench.degradation.measure import QUICK_LENGTH, USUAL_LENGTH, Meas
 from loadtests.bench.degradation.page import page
 from loadtests.fire.processes import run
 from loadtests.paths import RESULTS
-from services.cli.machine import describe
+from loadtests.report.machine import describe
 from services.retrieval.nearest import EXACT_UP_TO
 
 PAGE = RESULTS / "degradation.md"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
+from itertools import starmap
 from typing import Any
 
 from loadtests.bench.degradation.corpus import CHUNK_WORDS, CHUNKS_PER_DOCUMENT
@@ -11,6 +12,7 @@ from loadtests.bench.degradation.ladders import OFF, RETRIEVAL, WHOLE
 from loadtests.bench.degradation.load import ANSWER_TOKENS, KNOWN, KNOWN_EVERY, TOP_K, Run
 from loadtests.bench.degradation.measure import LOADS, SLOW, SLOW_LOAD, Cost, Measured
 from loadtests.bench.degradation.stand import AMPLE_MS, DEADLINE_MS, SLOTS, USUAL_MS, WORKERS
+from loadtests.report.page import picture
 
 HEAD = """\
 # What degradation buys under overload
@@ -82,7 +84,7 @@ def page(measured: Measured, *, command: str, machine: str, pictures: Mapping[st
     )  # fmt: skip
     parts = [
         [head, *_costs(measured.costs)],
-        [WORKERS_HEAD.format(capacity=measured.capacity_per_s, budget=AMPLE_MS), *map(_picture, pictures.items())],
+        [WORKERS_HEAD.format(capacity=measured.capacity_per_s, budget=AMPLE_MS), *starmap(picture, pictures.items())],
         [*_table(measured.workers), "", *_gains(measured.workers)],
         [
             SLOW_HEAD.format(load=SLOW_LOAD, budget=USUAL_MS, delay=SLOW.latency_s * 1000),
@@ -107,19 +109,6 @@ def _costs(costs: list[Cost]) -> Iterator[str]:
             f"| {cost.level} | {cost.passages} | {cost.context_tokens:.0f} | {cost.ef_share:g} "
             f"| {cost.embed_ms:.1f} | {cost.search_ms:.1f} |"
         )
-
-
-def _picture(named: tuple[str, str]) -> str:
-    name, shows = named
-    return "\n".join(
-        [
-            "<picture>",
-            f'  <source media="(prefers-color-scheme: dark)" srcset="{name}-dark.svg">',
-            f'  <img alt="{shows}" src="{name}.svg">',
-            "</picture>",
-            "",
-        ]
-    )
 
 
 def _table(runs: Runs) -> Iterator[str]:

@@ -9,7 +9,7 @@ import matplotlib as mpl
 
 from loadtests.bench.degradation.ladders import LADDERS, OFF, RETRIEVAL, WHOLE
 from loadtests.bench.degradation.measure import LOADS, Measured
-from loadtests.simulator.style import DARK, LIGHT, SMALL_PT, Theme, headline, settings, sheet, spread
+from loadtests.report.style import DARK, LIGHT, SMALL_PT, Theme, headline, settings, sheet, spread
 from services.core.ladder import LADDER
 
 GOODPUT = "Answers on time for each load: without a ladder, with degraded retrieval only, and with the whole ladder."

@@ -15,12 +15,12 @@ from typing import Annotated
 import typer
 import uvloop
 
-from loadtests.bench.figure import Figure
 from loadtests.bench.governor import burst, fuzz, held, speed
 from loadtests.bench.governor.burst import Burst
 from loadtests.bench.governor.page import row, write
 from loadtests.paths import RESULTS
-from services.cli.machine import describe
+from loadtests.report.figure import Figure
+from loadtests.report.machine import describe
 
 PAGE = RESULTS / "governor.md"
 CONNECTIONS = 10_000

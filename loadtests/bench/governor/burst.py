@@ -7,9 +7,9 @@ import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
-from loadtests.bench.figure import Figure
 from loadtests.bench.governor.subject import Subject, governor
 from loadtests.bench.governor.wire import receipts, upload
+from loadtests.report.figure import Figure
 
 EVERY_S = 0.02
 MOST_RETRIES = 50  # what the original's client has by default

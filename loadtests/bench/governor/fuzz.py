@@ -24,8 +24,8 @@ import msgspec
 import psutil
 import typer
 
-from loadtests.bench.figure import Figure
 from loadtests.paths import ROOT
+from loadtests.report.figure import Figure
 from services.governor.frame import Frame, NotAFrame, read, read_with_care
 from services.governor.gate import Bounds, Gate
 from services.governor.protocol import Conversation, Ended, Result, Turn, Work
@@ -294,7 +294,7 @@ def main(
 ) -> None:
     """Mutate, feed, compare."""
     for figure in measure(frames, seed):
-        typer.echo(f"{figure.name}: {figure.shown} {figure.unit} {figure.verdict}  {figure.note}")
+        typer.echo(f"{figure.name}: {figure.shown} {figure.verdict}  {figure.note}")
 
 
 if __name__ == "__main__":

@@ -8,9 +8,9 @@ import socket
 from collections.abc import Iterator
 from typing import Any
 
-from loadtests.bench.figure import Figure
 from loadtests.bench.governor.subject import Subject, governor, raise_descriptor_limit
 from loadtests.bench.governor.wire import chunk, manifest, ping, receipts
+from loadtests.report.figure import Figure
 
 SPARE_DESCRIPTORS = 200
 A_SOURCE_ADDRESS = 5_000  # connections; the ports of one would run out

@@ -5,9 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from loadtests.bench.figure import Figure
 from loadtests.bench.governor.burst import Burst, timeline
+from loadtests.report.figure import Figure
+from loadtests.report.page import head, parts_summary, parts_table
+from loadtests.report.page import picture as drawn
 
+ALT = "One job runs at any time; clients that come back when told to are all served, one after another"
 METHOD = """\
 The governor is a process of its own under uvloop, as it is shipped, with the stub for a backend. For speed it has one
 core to itself, and its client, another process that only counts ends of lines, another core; a figure is the median of
@@ -68,38 +71,13 @@ def page(
     picture: str = "",
 ) -> str:
     """`picture` is the name that its files begin with, if there is one."""
-    targets = [figure for figures in parts.values() for figure in figures if figure.held is not None]
-    lines = [
-        "# The governor",
-        "",
-        f"Written by `{command}`, on {where}.",
-        "",
-        f"{sum(bool(figure.held) for figure in targets)} of {len(targets)} targets held. A figure without a target is "
-        "for the record.",
-        "",
-        "| Part | Figure | Value | Unit | Target | | Note |",
-        "|---|---|---:|---|---|---|---|",
-        *(row(part if at == 0 else "", figure) for part, figures in parts.items() for at, figure in enumerate(figures)),
-        "",
-    ]
+    lines = [head("The governor", command=command, machine=where), parts_summary(parts), "", *parts_table(parts), ""]
     for note in notes:
         lines += [note, ""]
     if picture:
-        lines += [
-            "<picture>",
-            f'  <source media="(prefers-color-scheme: dark)" srcset="{picture}-dark.svg">',
-            '  <img alt="One job runs at any time; clients that come back when told to are all served, one after '
-            f'another" src="{picture}.svg">',
-            "</picture>",
-            "",
-        ]
+        lines += [drawn(picture, ALT), ""]
     if bursts:
         lines += ["## What the governor said of itself", ""]
     for burst, how in zip(bursts, ("told once", "coming back", "coming back"), strict=False):
         lines += [f"{burst.told}, {how}:", "", "```text", *timeline(burst.states), "```", ""]
     return "\n".join([*lines, "## How it is measured", "", METHOD.rstrip(), ""])
-
-
-def row(part: str, figure: Figure) -> str:
-    cells = (part, figure.name, figure.shown, figure.unit, figure.wanted, figure.verdict, figure.note)
-    return f"| {' | '.join(cells)} |"

@@ -9,7 +9,7 @@ import matplotlib as mpl
 from matplotlib.axes import Axes
 
 from loadtests.bench.governor.burst import Burst
-from loadtests.simulator.style import DARK, LIGHT, SMALL_PT, Theme, headline, settings, sheet
+from loadtests.report.style import DARK, LIGHT, SMALL_PT, Theme, headline, settings, sheet
 
 QUESTION = "More clients than slots: what runs?"
 

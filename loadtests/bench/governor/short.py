@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from loadtests.bench.figure import Figure
 from loadtests.bench.governor import burst, speed
+from loadtests.report.figure import Figure
 
 CLIENTS, STUB_S, COMING_BACK_STUB_S = 20, 2.0, 0.1
 

@@ -9,9 +9,9 @@ import os
 import sys
 from collections.abc import AsyncIterator
 
-from loadtests.bench.figure import Figure, median
 from loadtests.bench.governor.subject import Subject, governor
 from loadtests.bench.machine import cores
+from loadtests.report.figure import Figure, median
 
 WANTED = (
     ("pings", "pings, one at a time", "pings/s", 10_000),

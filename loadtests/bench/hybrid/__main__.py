@@ -14,7 +14,7 @@ from loadtests.bench.hybrid.measure import LOOKED_AT, Places, Question, document
 from loadtests.bench.hybrid.page import page
 from loadtests.bench.hybrid.subject import Subject
 from loadtests.paths import RESULTS
-from services.cli.machine import describe
+from loadtests.report.machine import describe
 from services.cli.ports import free_port
 from services.cli.postgres import EmbeddedPostgres
 from services.retrieval.minilm import MiniLM, find_model

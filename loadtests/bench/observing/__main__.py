@@ -13,11 +13,11 @@ from typing import Annotated
 import typer
 import uvloop
 
-from loadtests.bench.figure import Figure
 from loadtests.bench.observing.measure import observed, page_written, scraped
 from loadtests.bench.observing.page import markdown
 from loadtests.paths import RESULTS
-from services.cli.machine import describe
+from loadtests.report.figure import Figure
+from loadtests.report.machine import describe
 
 PAGE = RESULTS / "observing.md"
 
@@ -36,8 +36,8 @@ def main(
     figures += uvloop.run(observed(rounds, requests, _say))
     figures += uvloop.run(scraped(max(2, rounds // 8), requests, seconds, _say))
     for figure in figures:
-        verdict = f"{figure.wanted:8} {figure.verdict:7}"
-        typer.echo(f"{figure.name:45} {figure.shown:>24} {figure.unit:20} {verdict} {figure.note}")
+        verdict = f"{figure.wanted:26} {figure.verdict:10}"
+        typer.echo(f"{figure.name:45} {figure.shown:>36} {verdict} {figure.note}")
     target = out or (None if short else PAGE)
     if target is not None:
         command = shlex.join(["python", "-m", "loadtests.bench.observing", *sys.argv[1:]])

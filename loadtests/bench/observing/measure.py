@@ -11,10 +11,10 @@ from time import perf_counter
 from prometheus_client import generate_latest
 
 from loadtests.bench.client import open_loop
-from loadtests.bench.figure import Figure
 from loadtests.bench.observing.collector import collecting
 from loadtests.bench.observing.moods import MOODS, in_mood
 from loadtests.bench.observing.stand import TENANTS, Router, Variant, ask, questions, standing
+from loadtests.report.figure import Figure
 from services.core.outcome import Outcome
 from services.router.observing.metrics import RouterMetrics
 from services.runtime.exposition import Registry, page_of

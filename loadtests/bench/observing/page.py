@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from loadtests.bench.figure import Figure
+from loadtests.report.figure import Figure, summary
+from loadtests.report.page import figures_table, head
 
 METHOD = """\
 **Observed.** Routers that differ in what is taken out of them, side by side before one stub that answers at once: chat
@@ -28,23 +29,12 @@ is measured afterwards in the same mood: Poisson arrivals, 200 a second, {second
 
 def markdown(figures: Sequence[Figure], *, command: str, where: str, requests: int, rounds: int, seconds: float) -> str:
     """The whole page."""
-    judged = [figure for figure in figures if figure.held is not None]
-    rows = [
-        f"| {figure.name} | {figure.shown} | {figure.unit} | {figure.wanted} | {figure.verdict} | {figure.note} |"
-        for figure in figures
-    ]
     return "\n".join(
         [
-            "# What observation costs",
+            head("What observation costs", command=command, machine=where),
+            summary(figures),
             "",
-            f"Written by `{command}`, on {where}.",
-            "",
-            f"{sum(bool(figure.held) for figure in judged)} of {len(judged)} targets held. "
-            "A figure without a target is for the record.",
-            "",
-            "| Figure | Value | Unit | Target | | Note |",
-            "|---|---:|---|---|---|---|",
-            *rows,
+            *figures_table(figures),
             "",
             "## How it is measured",
             "",

@@ -21,7 +21,7 @@ from loadtests.bench.recall.measure import PARTS, Measured, Say, measure, needed
 from loadtests.bench.recall.page import page
 from loadtests.bench.recall.subject import Subject
 from loadtests.paths import RESULTS
-from services.cli.machine import describe
+from loadtests.report.machine import describe
 from services.cli.ports import free_port
 from services.cli.postgres import EmbeddedPostgres
 from services.retrieval.database import connect

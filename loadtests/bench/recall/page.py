@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from loadtests.bench.recall.measure import TOP_K, Graph, Line, Measured
 from loadtests.bench.recall.subject import PRODUCT
 from loadtests.bench.recall.ways import EXACT_NAME, graph_name
+from loadtests.report.page import picture as drawn
 from services.retrieval.nearest import EF_SEARCH, EXACT_UP_TO, MET
 
 WANTED = 0.95
@@ -62,13 +63,7 @@ def page(measured: Measured, command: str, machine: str, *, picture: bool) -> st
     )
 
 
-PICTURE = """\
-<picture>
-  <source media="(prefers-color-scheme: dark)" srcset="recall-dark.svg">
-  <img alt="Recall and latency by the tenant's share of all rows" src="recall.svg">
-</picture>
-
-"""
+PICTURE = drawn("recall", "Recall and latency by the tenant's share of all rows") + "\n\n"
 SHARES_TABLE = (
     "| Data | Chunks | Share | Way | Recall | Rows | p50 ms | p99 ms | Questions |",
     "|---|---:|---:|---|---:|---:|---:|---:|---:|",

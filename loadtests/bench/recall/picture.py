@@ -13,7 +13,7 @@ from matplotlib.ticker import FuncFormatter, NullFormatter
 from loadtests.bench.recall.measure import Line
 from loadtests.bench.recall.page import WANTED
 from loadtests.bench.recall.ways import EFFORTS, EXACT_NAME, UNASKED, graph_name
-from loadtests.simulator.style import DARK, LIGHT, SMALL_PT, Theme, headline, settings, sheet
+from loadtests.report.style import DARK, LIGHT, SMALL_PT, Theme, headline, settings, sheet
 
 QUESTION = "Of the ten right rows, how many are found, and how soon?"
 

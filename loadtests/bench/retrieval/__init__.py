@@ -12,9 +12,9 @@ from __future__ import annotations
 import tempfile
 from pathlib import Path
 
-from loadtests.bench.figure import Figure
 from loadtests.bench.retrieval import budget, embedding, throughput
 from loadtests.bench.retrieval.stand import standing
+from loadtests.report.figure import Figure
 
 SHORT_ROWS = 5_000
 SHORT_SECONDS = 3.0

@@ -11,13 +11,13 @@ from typing import Annotated
 import typer
 import uvloop
 
-from loadtests.bench.figure import Figure
 from loadtests.bench.retrieval import budget, embedding, throughput
 from loadtests.bench.retrieval.budget import Line
 from loadtests.bench.retrieval.page import page
 from loadtests.bench.retrieval.stand import standing
 from loadtests.paths import RESULTS
-from services.cli.machine import describe
+from loadtests.report.figure import Figure
+from loadtests.report.machine import describe
 
 PAGE = RESULTS / "retrieval.md"
 ROWS, SECONDS = 100_000, 20.0

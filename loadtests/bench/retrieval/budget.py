@@ -7,11 +7,11 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from loadtests.bench.client import closed_loop
-from loadtests.bench.figure import Figure
 from loadtests.bench.retrieval.corpus import questions
 from loadtests.bench.retrieval.faults import CONDITIONS, Condition
 from loadtests.bench.retrieval.load import ANEW, KNOWN, NEW, Questions, Seen, offered
 from loadtests.bench.retrieval.stand import BUDGET_MS, Service, Stand
+from loadtests.report.figure import Figure
 
 BOUND_MS = 1.25 * BUDGET_MS
 RATES = {KNOWN: 20.0, ANEW: 10.0, NEW: 10.0}  # a second; two in four need a vector, which is what takes the processors

@@ -10,9 +10,9 @@ import sys
 from collections.abc import Iterator
 
 from loadtests.bench.client import closed_loop, post
-from loadtests.bench.figure import Figure
 from loadtests.bench.machine import rss_mb
 from loadtests.bench.retrieval.stand import Stand
+from loadtests.report.figure import Figure
 
 DOCUMENTS = "docs/decisions"
 

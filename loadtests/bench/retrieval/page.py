@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
-from loadtests.bench.figure import Figure, number
 from loadtests.bench.retrieval.budget import BOUND_MS, RATES, Line
 from loadtests.bench.retrieval.load import ANEW, KNOWN, NEW
 from loadtests.bench.retrieval.stand import BUDGET_MS
+from loadtests.report.figure import Figure, number
+from loadtests.report.page import figures_table, table
+from loadtests.report.page import picture as drawn
 
+ALT = "Median and 99th percentile of a retrieval by condition, and its budget"
+CONDITIONS_TABLE = (
+    "Condition", "p50 ms:", "p99 ms:", "Most ms:", "", "Answers from", "Because", "Client late, p99 ms:",
+    "Well after s:",
+)  # fmt: skip
 HEAD = """\
 # Retrieval, in time whatever is wrong
 
@@ -56,16 +63,12 @@ def page(
     return "\n".join(
         [
             HEAD.format(command=command, machine=machine, verdict=_verdict(lines, figures)),
-            *_picture(picture),
+            *([drawn(picture, ALT), ""] if picture else []),
             conditions,
-            "| Condition | p50 ms | p99 ms | Most ms | | Answers from | Because | Client late, p99 ms | Well after s |",
-            "|---|---:|---:|---:|---|---|---|---:|---:|",
-            *map(_row, lines),
+            *table(CONDITIONS_TABLE, map(_row, lines)),
             "",
             SPEED.format(rows=rows, budget=BUDGET_MS),
-            "| Figure | Value | Unit | Target | | Note |",
-            "|---|---:|---|---|---|---|",
-            *(f"| {' | '.join(_cells(figure))} |" for figure in figures),
+            *figures_table(figures),
             "",
         ]
     )
@@ -83,26 +86,10 @@ def is_held(line: Line) -> bool:
     return line.seen.quantile_ms(0.99) <= BOUND_MS
 
 
-def _row(line: Line) -> str:
+def _row(line: Line) -> tuple[str, ...]:
     seen = line.seen
     mix = seen.mix + (f"; {seen.unanswered} not answered" if seen.unanswered else "")
-    cells = (
+    return (
         line.condition, *(number(seen.quantile_ms(q)) for q in (0.5, 0.99, 1.0)), "held" if is_held(line) else "missed",
         mix, seen.why, number(seen.late_quantile_ms(0.99)), number(line.recovered_s),
     )  # fmt: skip
-    return f"| {' | '.join(cells)} |"
-
-
-def _cells(figure: Figure) -> tuple[str, ...]:
-    return figure.name, figure.shown, figure.unit, figure.wanted, figure.verdict, figure.note
-
-
-def _picture(stem: str) -> Iterator[str]:
-    if stem:
-        yield from (
-            "<picture>",
-            f'  <source media="(prefers-color-scheme: dark)" srcset="{stem}-dark.svg">',
-            f'  <img alt="Median and 99th percentile of a retrieval by condition, and its budget" src="{stem}.svg">',
-            "</picture>",
-            "",
-        )

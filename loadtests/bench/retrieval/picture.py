@@ -10,7 +10,7 @@ import matplotlib as mpl
 
 from loadtests.bench.retrieval.budget import BOUND_MS, Line
 from loadtests.bench.retrieval.stand import BUDGET_MS
-from loadtests.simulator.style import DARK, LIGHT, SMALL_PT, headline, settings, sheet
+from loadtests.report.style import DARK, LIGHT, SMALL_PT, headline, settings, sheet
 
 QUESTION = "Does an answer come in time, whatever is wrong?"
 NOTE = "A retrieval's latency from the median (ring) to the 99th percentile (dot), counted from when it should be sent."

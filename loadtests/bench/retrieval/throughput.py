@@ -5,11 +5,11 @@ from __future__ import annotations
 import itertools
 
 from loadtests.bench.client import Tally, closed_loop
-from loadtests.bench.figure import Figure
 from loadtests.bench.retrieval.budget import BOUND_MS, know, note, source_of
 from loadtests.bench.retrieval.corpus import questions
 from loadtests.bench.retrieval.load import KNOWN, NEW, Questions, offered
 from loadtests.bench.retrieval.stand import BUDGET_MS, Stand
+from loadtests.report.figure import Figure
 
 CACHED_PER_S, UNCACHED_PER_S = 1_500, 300
 CLIENTS = (1, 16)

@@ -10,7 +10,7 @@ from loadtests.bench.semantic.cost import SIZES, lookup_us, redis_us
 from loadtests.bench.semantic.measure import Point, chosen, curve, look_up, read
 from loadtests.bench.semantic.page import page, verdict
 from loadtests.paths import RESULTS
-from services.cli.machine import describe
+from loadtests.report.machine import describe
 from services.retrieval.minilm import Floats, MiniLM, find_model
 
 PAGE = RESULTS / "semantic.md"

@@ -5,14 +5,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from loadtests.bench.semantic.measure import CONFIDENCE, MOST_WRONG, Lookup, Point
+from loadtests.report.page import head
+from loadtests.report.page import picture as drawn
 
 SHOWN = 12
+ALT = "Paraphrases found and wrong hits over the threshold"
 METHOD = """\
 The cache holds the first question of every group. Each paraphrase and each near miss is looked up: the nearest kept
 question answers, if the cosine of the two reaches the threshold. It is a wrong hit if that is another question, by the
-groups as they were written by hand (`bench/semantic/questions.yaml`). Half of the look-ups are near misses: negations,
-other numbers, other names, the opposite. That is harder than traffic, on purpose: how many of a tenant's questions look
-alike and differ is not known beforehand, and it is a tenant who asks such questions that gets a wrong answer.
+groups as they were written by hand (`loadtests/bench/semantic/questions.yaml`). Half of the look-ups are near misses:
+negations, other numbers, other names, the opposite. That is harder than traffic, on purpose: how many of a tenant's
+questions look alike and differ is not known beforehand, and it is a tenant who asks such questions that gets a wrong
+answer.
 
 The rate of wrong hits has to stay at or below 1 % of all look-ups, not as it was seen but by the upper end of its
 one-sided 95 % confidence interval, at a threshold and at all above it. Look-ups of one group are not wholly
@@ -50,13 +54,10 @@ def page(
 ) -> str:
     """The whole page."""
     lines = [
-        "# How a semantic cache would err",
-        "",
-        f"Written by `python -m loadtests.bench.semantic`, on {where}.",
-        "",
+        head("How a semantic cache would err", command="python -m loadtests.bench.semantic", machine=where),
         verdict(best),
         "",
-        *(_picture() if picture else []),
+        *([drawn("semantic", ALT), ""] if picture else []),
         METHOD,
         f"| threshold | paraphrases found | wrong hits | of all look-ups | with {CONFIDENCE:.0%} confidence at most |",
         "|---:|---:|---:|---:|---:|",
@@ -81,13 +82,3 @@ def _row(point: Point) -> str:
         f"| {point.threshold:.2f} | {point.hit_rate:.1%} | {point.wrong} | {point.wrong_rate:.1%} "
         f"| {point.wrong_at_most:.1%} |"
     )
-
-
-def _picture() -> list[str]:
-    return [
-        "<picture>",
-        '  <source media="(prefers-color-scheme: dark)" srcset="semantic-dark.svg">',
-        '  <img alt="Paraphrases found and wrong hits over the threshold" src="semantic.svg">',
-        "</picture>",
-        "",
-    ]

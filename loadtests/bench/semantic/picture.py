@@ -8,7 +8,7 @@ from pathlib import Path
 import matplotlib as mpl
 
 from loadtests.bench.semantic.measure import MOST_WRONG, Point
-from loadtests.simulator.style import DARK, LIGHT, SMALL_PT, headline, settings, sheet
+from loadtests.report.style import DARK, LIGHT, SMALL_PT, headline, settings, sheet
 
 QUESTION = "Is the nearest question the same question?"
 

@@ -15,7 +15,7 @@ import typer
 from loadtests.bench.observing.measure import EVERYTHING
 from loadtests.bench.profile import AREAS
 from loadtests.paths import RESULTS
-from services.cli.machine import describe
+from loadtests.report.machine import describe
 
 PAGE = RESULTS / "steps.md"
 KINDS = ("answers", "refusals")

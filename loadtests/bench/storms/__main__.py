@@ -12,8 +12,8 @@ import typer
 from loadtests.bench.storms.page import Played, page
 from loadtests.bench.storms.stack import standing
 from loadtests.paths import RESULTS
+from loadtests.report.machine import describe
 from loadtests.storm.report_words import percent, policy_words
-from services.cli.machine import describe
 
 PAGE = RESULTS / "storms.md"
 ALL = ("admission", "fairness", "cancellation")

@@ -17,7 +17,8 @@ from pathlib import Path
 
 import matplotlib as mpl
 
-from loadtests.simulator import plots, style
+from loadtests.report import style
+from loadtests.simulator import plots
 from loadtests.simulator.charts import Panels
 from loadtests.simulator.pictures import added, batches, page
 from loadtests.simulator.pictures.closeups import CLOSEUPS, Own

@@ -11,7 +11,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
-from loadtests.simulator import style
+from loadtests.report import style
 from loadtests.simulator.stepping import Asked, Cost, Stepping, Turned
 from services.core.batcher import BatchFormer, Batching
 

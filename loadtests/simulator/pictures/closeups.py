@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 from matplotlib.figure import Figure
 
-from loadtests.simulator import capacity, plots, style
+from loadtests.report import style
+from loadtests.simulator import capacity, plots
 from loadtests.simulator.charts import Curve, Panel, Panels
 from loadtests.simulator.engine import prepare
 from loadtests.simulator.pictures import batches

@@ -15,13 +15,13 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from loadtests.paths import RESULTS
+from loadtests.report import machine
 from loadtests.simulator.proof import page, timing
 from loadtests.simulator.proof.cases import ALL, CASES, LEARNED, MIXES, Case, replays
 from loadtests.simulator.proof.execute import batches, execute
 from loadtests.simulator.proof.line import Outcome, Row, Runs, outcome
 from loadtests.simulator.proof.rows import ROWS, honesty, overload
 from loadtests.simulator.runs import cores
-from services.cli import machine
 
 SEEDS = 4
 WIDE = 170

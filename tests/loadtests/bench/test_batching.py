@@ -19,7 +19,7 @@ from loadtests.bench.batching.section import Section, Spent, Table, middle
 from loadtests.bench.batching.stall import Seen, joined
 from loadtests.bench.batching.throughput import Occupancy, alternated, check
 from loadtests.bench.batching.worker import Watched, answer, asking, turning
-from loadtests.bench.figure import Figure
+from loadtests.report.figure import Figure
 from services.core.batcher import Batching
 from services.worker.engine import Sequence, Step
 from services.worker.engines.simulated import LatencyModel, SimulatedEngine
@@ -224,8 +224,8 @@ def test_the_page_says_what_ran_where_and_how_many_targets_held():
     text = page([section], command="python -m loadtests.bench.batching", where="2 cores of a Quern")
     assert "Written by `python -m loadtests.bench.batching`, on 2 cores of a Quern." in text
     assert "1 of 2 targets held" in text
-    assert "| A part | faster | 2.50 | times | >= 2 | held |  |" in text
-    assert "|  | slower | 3.00 | times | <= 2 | missed |  |" in text
+    assert "| A part | faster | 2.50 times | ≥ 2.00 times | held |  |" in text
+    assert "|  | slower | 3.00 times | ≤ 2.00 times | **missed** |  |" in text
     assert "| one | 1.00 |" in text
     assert "A note." in text
     assert "<picture>" not in text

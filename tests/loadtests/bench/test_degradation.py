@@ -97,5 +97,5 @@ def test_the_page_says_what_was_gained_and_how_much_room_the_chunks_take() -> No
     assert "| 1 | off | 20.0 | 10.0 | 9.0 | 8.0 | 50% | 10% |" in text
     assert "| chunks | chunks | 50.0 | 100 |" in text
     assert "weir_schema" not in text
-    assert '<img alt="A picture." src="p.svg">' in text
+    assert '<img src="p.svg" width="760" alt="A picture.">' in text
     assert "the mean level with the whole ladder is 0.8" in text

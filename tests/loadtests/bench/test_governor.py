@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from loadtests.bench.figure import Figure
 from loadtests.bench.governor.burst import Burst, State, figures, timeline
 from loadtests.bench.governor.page import page, write
 from loadtests.bench.governor.wire import upload
+from loadtests.report.figure import Figure
 from tests.governor.talk import Rig
 
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import os
 
-from loadtests.bench.figure import Figure
 from loadtests.bench.observing.measure import LEAST_SHARE, compared, moods_compared, page_written, undisturbed, variants
 from loadtests.bench.observing.page import markdown
 from loadtests.bench.observing.stand import Router, cpu_ns, questions
+from loadtests.report.figure import Figure
 
 
 def router(name: str, *costs: float) -> Router:
@@ -64,5 +64,5 @@ def test_the_page_says_what_held_and_with_which_command() -> None:
         figures, command="python -m loadtests.bench.observing", where="here", requests=10, rounds=2, seconds=1.0
     )
     assert "1 of 1 targets held" in text
-    assert "| observed: everything | 0.97 | of the throughput | >= 0.95 | held |  |" in text
+    assert "| observed: everything | 0.97 of the throughput | ≥ 0.95 of the throughput | held |  |" in text
     assert "`python -m loadtests.bench.observing`, on here" in text

@@ -16,7 +16,6 @@ from unittest import mock
 import numpy as np
 import pytest
 
-from loadtests.bench.figure import Figure
 from loadtests.bench.retrieval import load
 from loadtests.bench.retrieval.budget import BOUND_MS, Line, figures, note, source_of
 from loadtests.bench.retrieval.corpus import TOO_COMMON, Prose, questions
@@ -24,6 +23,7 @@ from loadtests.bench.retrieval.faults import CONDITIONS
 from loadtests.bench.retrieval.load import ANEW, KNOWN, NEW, Questions, Reply, Seen, offered
 from loadtests.bench.retrieval.page import page
 from loadtests.bench.retrieval.service import Precomputed
+from loadtests.report.figure import Figure
 from tests.loadtests.openloop.scripted import steadily
 
 SOURCES = {KNOWN: "cache", ANEW: "stale", NEW: "db"}
@@ -159,7 +159,7 @@ def test_a_figure_holds_if_its_p99_is_within_a_quarter_more_than_the_budget():
     good, bad = seen([BOUND_MS] * 99 + [900.0]), seen([1.0] * 98 + [BOUND_MS + 1] * 2)
     lost = seen([1.0] * 98, unanswered=2)
     made = figures([Line(name, each, 1.0) for name, each in (("a", good), ("b", bad), ("c", lost))])
-    assert [each.verdict for each in made] == ["held", "missed", "missed"]
+    assert [each.verdict for each in made] == ["held", "**missed**", "**missed**"]
 
 
 def test_a_note_says_what_was_not_answered_and_when_the_client_itself_was_late():

@@ -16,7 +16,6 @@ from loadtests.fire.capacity import Capacity
 from loadtests.fire.cases import CASES, Case, honesty
 from loadtests.fire.cpu import Cpu
 from loadtests.fire.drill import MOST_SECONDS, Drill, Run
-from loadtests.fire.figure import Figure, at_least, at_most, told
 from loadtests.fire.meters import Meter, parse
 from loadtests.fire.readings import Used
 from loadtests.fire.report import Result
@@ -26,6 +25,7 @@ from loadtests.openloop.arrivals import asks
 from loadtests.openloop.figures import Quantiles, figures
 from loadtests.openloop.ledger import LATE, ON_TIME, Ledger, Row
 from loadtests.openloop.plan import Plan, Tenant
+from loadtests.report.figure import Figure, at_least, at_most, told
 
 METRICS = """\
 # HELP weir_worker_step_seconds Time of one engine step
@@ -237,7 +237,7 @@ def test_the_page_tells_targets_values_and_what_could_not_be_played() -> None:
     )
     bad = Result(CASES[1], None, [], [], "StandError: the router has ended")
     page = report.page([good, bad], command="make fire", machine="a machine", cores=2)
-    assert "1 of 2 targets held. 1 cases could not be played." in page
+    assert "1 of 2 targets held. A figure without a target is for the record. 1 cases could not be played." in page
     assert "| goodput | 0.99 | ≥ 0.97 | held |" in page
     assert "| p95 | 500 | ≤ 400 | **missed** |" in page
     assert "Could not be played: StandError: the router has ended" in page

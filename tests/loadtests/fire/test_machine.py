@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from loadtests.fire.machine import together
+from loadtests.report.machine import together
 
 HERE = "2 cores of a test, Linux 6.1, Python 3.11.7"
 ELSEWHERE = "8 cores of a test, Linux 6.1, Python 3.11.7"

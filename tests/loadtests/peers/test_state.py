@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 from pathlib import Path
 
-from loadtests.fire.figure import Figure, at_most
 from loadtests.peers import state
 from loadtests.peers.cell import NOTHING, Cell
+from loadtests.report.figure import Figure, at_most
 
 EVERY = [(case, gateway) for case in ("one", "two") for gateway in ("Weir", "other")]
 HERE = "this machine, this commit"

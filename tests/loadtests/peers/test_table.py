@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from loadtests.fire.figure import Figure, at_least
 from loadtests.peers import table
 from loadtests.peers.cases import CASES
 from loadtests.peers.cell import NOTHING, Cell
+from loadtests.report.figure import Figure, at_least
 
 CASE = CASES[0]
 

@@ -15,16 +15,16 @@ import uvloop
 
 from loadtests.fire.processes import free_ports, get
 from loadtests.fire.stand import Stand
+from loadtests.matrix import trouble
+from loadtests.matrix.cell import Cell
+from loadtests.matrix.kept import Kept
+from loadtests.matrix.playing import Playing
+from loadtests.matrix.policies import FIFO, HAPROXY, WEIR, admin_url, at_rest, available, in_force
+from loadtests.matrix.scenarios import SCENARIOS
+from loadtests.matrix.stack import embedded, running
 from loadtests.paths import ROOT
 from loadtests.peers.gateways import Deadlines
-from loadtests.report import trouble
-from loadtests.report.cell import Cell
-from loadtests.report.kept import Kept
-from loadtests.report.playing import Playing
-from loadtests.report.policies import FIFO, HAPROXY, WEIR, admin_url, at_rest, available, in_force
-from loadtests.report.scenarios import SCENARIOS
-from loadtests.report.stack import embedded, running
-from tests.loadtests.report.made import series
+from tests.loadtests.matrix.made import series
 
 DEADLINES = Deadlines(1000, 1000)
 PACE = 0.12
@@ -32,7 +32,7 @@ HEALS_WITHIN_S = 20.0
 
 
 def command(*arguments: str) -> subprocess.CompletedProcess[str]:
-    words = [sys.executable, "-m", "loadtests.report", *arguments]
+    words = [sys.executable, "-m", "loadtests.matrix", *arguments]
     return subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=False, timeout=60)
 
 

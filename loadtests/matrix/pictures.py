@@ -9,11 +9,11 @@ import matplotlib as mpl
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from loadtests.report import plays
-from loadtests.report.cell import Cell, Row, Series
-from loadtests.report.policies import POLICIES
-from loadtests.report.scenarios import SCENARIOS
-from loadtests.simulator.style import DARK, LIGHT, SMALL_PT, Stroke, Theme, headline, settings, sheet, spread, strokes
+from loadtests.matrix import plays
+from loadtests.matrix.cell import Cell, Row, Series
+from loadtests.matrix.policies import POLICIES
+from loadtests.matrix.scenarios import SCENARIOS
+from loadtests.report.style import DARK, LIGHT, SMALL_PT, Stroke, Theme, headline, settings, sheet, spread, strokes
 
 TITLES = {policy.name: policy.title for policy in POLICIES}
 SWEEP = ("baseline", "at_capacity", "overload_2x", "overload_5x", "overload_10x")

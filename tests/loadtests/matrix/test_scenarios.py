@@ -11,16 +11,16 @@ import pytest
 from loadtests.fire.capacity import Capacity
 from loadtests.fire.drill import MOST_SECONDS, Drill, Run
 from loadtests.fire.stand import Shape, Stand
+from loadtests.matrix import stack
+from loadtests.matrix.playing import planned_s
+from loadtests.matrix.plays import Stage
+from loadtests.matrix.policies import POLICIES, WEIR
+from loadtests.matrix.scenarios import SCENARIOS, Scenario
+from loadtests.matrix.stack import SHAPE
 from loadtests.openloop.figures import Quantiles
 from loadtests.openloop.plan import Plan, Tenant
 from loadtests.peers.gateways import in_time_for_the_tightest
-from loadtests.report import stack
-from loadtests.report.playing import planned_s
-from loadtests.report.plays import Stage
-from loadtests.report.policies import POLICIES, WEIR
-from loadtests.report.scenarios import SCENARIOS, Scenario
-from loadtests.report.stack import SHAPE
-from tests.loadtests.report.made import load
+from tests.loadtests.matrix.made import load
 
 PER_S = 200.0
 

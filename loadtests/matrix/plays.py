@@ -13,11 +13,11 @@ from typing import Any
 
 from loadtests.fire.drill import Drill, Run, Trouble, storming
 from loadtests.fire.storms import back_after
+from loadtests.matrix import reading
+from loadtests.matrix.cell import Row
+from loadtests.matrix.trouble import STANDSTILL, slow
 from loadtests.openloop.figures import on_time_between
 from loadtests.openloop.plan import Size, Step, Tenant
-from loadtests.report import reading
-from loadtests.report.cell import Row
-from loadtests.report.trouble import STANDSTILL, slow
 
 EQUALS = ("anna", "ben", "chloe")
 CUTTABLE = ("dora", "emil", "flora")

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from loadtests.report.cell import Cell, Row, Series
-from loadtests.report.policies import POLICIES
+from loadtests.matrix.cell import Cell, Row, Series
+from loadtests.matrix.policies import POLICIES
 
 BEGIN, END = "<!-- results: begin -->", "<!-- results: end -->"
 PAGE = "docs/results/REPORT.md"

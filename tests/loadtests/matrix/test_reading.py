@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from loadtests.matrix import reading
+from loadtests.matrix.cell import Second
 from loadtests.openloop.ledger import ENDINGS, GAVE_UP, LATE, ON_TIME
-from loadtests.report import reading
-from loadtests.report.cell import Second
-from tests.loadtests.report.made import asked, drill, load
+from tests.loadtests.matrix.made import asked, drill, load
 
 
 @pytest.mark.parametrize("ending", sorted(ENDINGS))

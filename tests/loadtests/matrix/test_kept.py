@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from loadtests.report import kept
-from loadtests.report.cell import Series
-from loadtests.report.kept import Kept
-from tests.loadtests.report.made import cell, series
+from loadtests.matrix import kept
+from loadtests.matrix.cell import Series
+from loadtests.matrix.kept import Kept
+from tests.loadtests.matrix.made import cell, series
 
 
 def opened(path: Path, said: list[str], subject: str = "abc", *, forget: bool = False) -> Kept:
@@ -60,7 +60,7 @@ def checkout(tmp_path: Path) -> Path:
     for name in (
         "services/router/app.py",
         "services/README.md",
-        "loadtests/report/page.py",
+        "loadtests/matrix/page.py",
         "docs/page.md",
         "tests/a.py",
     ):
@@ -82,7 +82,7 @@ def test_documents_tests_and_results_change_nothing_of_what_is_measured(checkout
 
 
 def test_any_change_of_the_code_is_other_code_committed_or_not(checkout: Path) -> None:
-    router, page = checkout / "services" / "router" / "app.py", checkout / "loadtests" / "report" / "page.py"
+    router, page = checkout / "services" / "router" / "app.py", checkout / "loadtests" / "matrix" / "page.py"
     seen = [kept.subject(checkout)]
     for change in (
         lambda: router.write_text("2"),

@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
+from loadtests.matrix import kept, page, readme, targets, writing
+from loadtests.matrix.cell import Series, TenantRow
+from loadtests.matrix.losses import losses
+from loadtests.matrix.policies import POLICIES
+from loadtests.matrix.scenarios import SCENARIOS
 from loadtests.paths import ROOT
-from loadtests.report import kept, page, readme, targets, writing
-from loadtests.report.cell import Series, TenantRow
-from loadtests.report.losses import losses
-from loadtests.report.policies import POLICIES
-from loadtests.report.scenarios import SCENARIOS
-from tests.loadtests.report.made import MACHINE, cell, row, series
+from tests.loadtests.matrix.made import MACHINE, cell, row, series
 
 RESULTS = ROOT / "docs" / "results"
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from textwrap import fill
 
-from loadtests.fire.figure import told
-from loadtests.report.cell import Cell, Row, Series
-from loadtests.report.policies import POLICIES
-from loadtests.report.scenarios import SCENARIOS, Scenario
+from loadtests.matrix.cell import Cell, Row, Series
+from loadtests.matrix.policies import POLICIES
+from loadtests.matrix.scenarios import SCENARIOS, Scenario
+from loadtests.report.figure import told
 
 WIDTH = 120
 COLUMNS = """\

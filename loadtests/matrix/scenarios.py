@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from loadtests.fire.stand import Shape
+from loadtests.matrix import plays
+from loadtests.matrix.plays import DEADLINE_MS, Play
 from loadtests.peers.gateways import WAIT_IN_SERVICES, Deadlines
-from loadtests.report import plays
-from loadtests.report.plays import DEADLINE_MS, Play
 
 
 @dataclass(frozen=True, slots=True)

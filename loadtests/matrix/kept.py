@@ -13,8 +13,8 @@ from pathlib import Path
 
 import msgspec
 
+from loadtests.matrix.cell import Cell, Series
 from loadtests.paths import ROOT
-from loadtests.report.cell import Cell, Series
 
 WHAT_COUNTS = ("services", "loadtests")
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from loadtests.fire.drill import Drill, Run
+from loadtests.matrix.cell import Row, Second, TenantRow
 from loadtests.openloop.figures import quantiles, share
 from loadtests.openloop.ledger import GAVE_UP, LATE, ON_TIME
 from loadtests.openloop.ledger import Row as Asked
-from loadtests.report.cell import Row, Second, TenantRow
 from loadtests.simulator.fairness import index, max_min
 
 DROPPED = "refused:deadline_expired"

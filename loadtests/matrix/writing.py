@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from loadtests.fire.console import say
-from loadtests.report import kept, page, pictures, readme
-from loadtests.report.cell import Series
+from loadtests.matrix import kept, page, pictures, readme
+from loadtests.matrix.cell import Series
 
 NAME = "REPORT"
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import msgspec
 
-from loadtests.fire.machine import together
+from loadtests.report.machine import together
 
 
 class TenantRow(msgspec.Struct, frozen=True):

@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from loadtests.fire.figure import told
-from loadtests.report.cell import Row, Series
-from loadtests.report.policies import POLICIES, WEIR
-from loadtests.report.scenarios import SCENARIOS
+from loadtests.matrix.cell import Row, Series
+from loadtests.matrix.policies import POLICIES, WEIR
+from loadtests.matrix.scenarios import SCENARIOS
+from loadtests.report.figure import told
 
 
 @dataclass(frozen=True, slots=True)

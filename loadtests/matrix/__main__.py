@@ -1,4 +1,4 @@
-"""`python -m loadtests.report [--only SCENARIO]... [--policy POLICY]... [--url URL] [--quick] [--fresh] [--out FOLDER]`
+"""`python -m loadtests.matrix [--only SCENARIO]... [--policy POLICY]... [--url URL] [--quick] [--fresh] [--out FOLDER]`
 
 Plays what is not yet kept, and writes the page when the series is whole, or wherever `--out` says. A missed target is a
 result, not a failure: the exit status is 0, and 1 where something could not be played.
@@ -12,22 +12,23 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-from loadtests.fire import cpu, machine
+from loadtests.fire import cpu
 from loadtests.fire.console import say
 from loadtests.fire.console import why as why_of
 from loadtests.fire.judged import RESULTS
 from loadtests.fire.processes import run
 from loadtests.fire.stand import Stand
+from loadtests.matrix import kept, page
+from loadtests.matrix.cell import Series
+from loadtests.matrix.kept import Kept
+from loadtests.matrix.playing import Job, Playing, clock, planned_s
+from loadtests.matrix.policies import POLICIES, available
+from loadtests.matrix.scenarios import SCENARIOS
+from loadtests.matrix.stack import embedded, running
+from loadtests.matrix.writing import publish
 from loadtests.paths import ROOT
 from loadtests.peers.gateways import haproxy, haproxy_version
-from loadtests.report import kept, page
-from loadtests.report.cell import Series
-from loadtests.report.kept import Kept
-from loadtests.report.playing import Job, Playing, clock, planned_s
-from loadtests.report.policies import POLICIES, available
-from loadtests.report.scenarios import SCENARIOS
-from loadtests.report.stack import embedded, running
-from loadtests.report.writing import publish
+from loadtests.report import machine
 from loadtests.target import refusal
 
 KEPT = ROOT / "out" / "report"
@@ -58,7 +59,7 @@ def main() -> int:
 
 
 def _arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="python -m loadtests.report", description="The whole series, as one page.")
+    parser = argparse.ArgumentParser(prog="python -m loadtests.matrix", description="The whole series, as one page.")
     names, policies = [each.name for each in SCENARIOS], [each.name for each in POLICIES]
     parser.add_argument("--only", action="append", choices=names, metavar="SCENARIO", help="play it, kept or not")
     parser.add_argument("--policy", action="append", choices=policies, help="play this one only; may be repeated")

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from loadtests.fire.figure import Figure, at_least, at_most
-from loadtests.report.cell import Cell, Row, Series
-from loadtests.report.plays import DEADLINE_MS, LIGHT
-from loadtests.report.policies import WEIR
-from loadtests.report.scenarios import SCENARIOS, Scenario
+from loadtests.matrix.cell import Cell, Row, Series
+from loadtests.matrix.plays import DEADLINE_MS, LIGHT
+from loadtests.matrix.policies import WEIR
+from loadtests.matrix.scenarios import SCENARIOS, Scenario
+from loadtests.report.figure import Figure, at_least, at_most
 
 OVERLOADS = {"overload_2x": "2x", "overload_5x": "5x", "overload_10x": "10x"}
 MOST_WAIT_P50, MOST_WAIT_P95 = 2.0, 4.0

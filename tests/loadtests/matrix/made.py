@@ -12,11 +12,11 @@ from loadtests.fire.drill import Drill, Run
 from loadtests.fire.meters import Meter
 from loadtests.fire.readings import Used
 from loadtests.fire.stand import Shape, Stand
+from loadtests.matrix.cell import Cell, Row, Second, Series, TenantRow
 from loadtests.openloop.figures import Quantiles, figures
 from loadtests.openloop.ledger import Ledger
 from loadtests.openloop.ledger import Row as Asked
 from loadtests.openloop.plan import Plan, Step, Tenant
-from loadtests.report.cell import Cell, Row, Second, Series, TenantRow
 
 MACHINE = "2 cores of a test; commit abc, 2026-01-01"
 USUAL: dict[str, Any] = {

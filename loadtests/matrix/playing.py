@@ -13,11 +13,11 @@ from loadtests.fire.capacity import Capacity
 from loadtests.fire.console import why
 from loadtests.fire.drill import Drill
 from loadtests.fire.stand import Stand
-from loadtests.report.cell import Cell, Row
-from loadtests.report.plays import CALM_S, Stage
-from loadtests.report.policies import WEIR, Policy, in_force
-from loadtests.report.reading import seconds
-from loadtests.report.scenarios import Scenario
+from loadtests.matrix.cell import Cell, Row
+from loadtests.matrix.plays import CALM_S, Stage
+from loadtests.matrix.policies import WEIR, Policy, in_force
+from loadtests.matrix.reading import seconds
+from loadtests.matrix.scenarios import Scenario
 
 MOST_PLAYS = 2
 CALM_WITHIN_S = 10.0
