@@ -51,6 +51,16 @@ class Talk:
     # ---- the right answer
 
     @property
+    def answer(self) -> list[str]:
+        """Its tokens: as many as may be."""
+        return tokens(right(self.nonce))[: self.max_tokens or None]
+
+    @property
+    def finish_reason(self) -> str:
+        """Why it ends where it ends."""
+        return "stop" if len(self.answer) == len(tokens(right(self.nonce))) else "length"
+
+    @property
     def pieces(self) -> list[bytes]:
         """The body of the right answer, event by event; a whole one in two halves."""
         if self.stream:
@@ -61,7 +71,7 @@ class Talk:
     @property
     def words(self) -> list[bytes]:
         """An event for each token."""
-        return [self.token(text) for text in tokens(right(self.nonce))]
+        return [self.token(text) for text in self.answer]
 
     @property
     def begun(self) -> list[bytes]:
@@ -74,18 +84,18 @@ class Talk:
         if self.kind == "weir":
             return [self.done()]
         usage = {**self.chunk({}), "choices": [], "usage": self.usage}
-        return [sse(self.chunk({}, "stop")), sse(usage), b"data: [DONE]\n\n"]
+        return [sse(self.chunk({}, self.finish_reason)), sse(usage), b"data: [DONE]\n\n"]
 
     @property
     def whole(self) -> bytes:
         """The answer in one piece."""
         if self.kind == "weir":
-            return self.done(text=right(self.nonce))
+            return self.done(text="".join(self.answer))
         return json.dumps(self.completion()).encode()
 
     @property
     def usage(self) -> Json:
-        return {"prompt_tokens": PROMPT_TOKENS, "completion_tokens": len(tokens(right(self.nonce)))}
+        return {"prompt_tokens": PROMPT_TOKENS, "completion_tokens": len(self.answer)}
 
     def token(self, text: str) -> bytes:
         """One event of text."""
@@ -94,9 +104,12 @@ class Talk:
     def done(self, **changed: Any) -> bytes:
         """The last event of a Weir worker, with whatever is to be wrong in it."""
         times = {"queue_ms": 0.1, "first_token_ms": 0.2, "total_ms": 0.3}
-        event = {"event": "done", "finish_reason": "stop", "usage": self.usage, "timings": times, "batch_size": 1}
+        event = {
+            "event": "done", "finish_reason": self.finish_reason, "usage": self.usage, "timings": times,
+            "batch_size": 1,
+        }  # fmt: skip
         if not self.stream:
-            event["text"] = right(self.nonce)
+            event["text"] = "".join(self.answer)
         kept = {key: value for key, value in {**event, **changed}.items() if value is not ...}
         return line(kept)
 
@@ -105,9 +118,10 @@ class Talk:
         choice = {"index": index, "delta": delta, "finish_reason": finish}
         return {**self._named("chat.completion.chunk"), "choices": [choice]}
 
-    def completion(self, finish: str | None = "stop", index: int = 0) -> Json:
-        """A whole answer of an OpenAI-compatible server."""
-        message = {"role": "assistant", "content": right(self.nonce)}
+    def completion(self, finish: str | None = "", index: int = 0) -> Json:
+        """A whole answer of an OpenAI-compatible server. `finish`: other than the true reason."""
+        message = {"role": "assistant", "content": "".join(self.answer)}
+        finish = self.finish_reason if finish == "" else finish
         choice = {"index": index, "message": message, "finish_reason": finish}
         return {**self._named("chat.completion"), "choices": [choice], "usage": self.usage}
 
