@@ -1,0 +1,36 @@
+"""What an evil worker says where it plays no trick: an answer that nothing is wrong with."""
+
+from __future__ import annotations
+
+import json
+from typing import Any, cast
+
+import pytest
+
+from loadtests.evil.talk import Talk
+from loadtests.nonces.prompt import nonce, prompt, right, tokens
+
+NONCE = nonce(7)
+ALL = len(tokens(right(NONCE)))
+
+
+def talk(kind: str, most: int, *, stream: bool) -> Talk:
+    asked = {"prompt": prompt(NONCE), "max_tokens": most, "stream": stream}
+    return Talk(cast(Any, None), kind, "weir-sim", b"id", asked)
+
+
+@pytest.mark.parametrize("kind", ["weir", "openai"])
+@pytest.mark.parametrize(("most", "length", "reason"), [(3, 3, "length"), (ALL, ALL, "stop"), (500, ALL, "stop")])
+def test_the_right_answer_is_no_longer_than_it_may_be_and_says_why_it_ends(
+    kind: str, most: int, length: int, reason: str
+) -> None:
+    for stream in (True, False):
+        made = talk(kind, most, stream=stream)
+        said = b"".join(made.pieces).decode()
+        assert made.usage["completion_tokens"] == length
+        assert f'"finish_reason": "{reason}"' in said
+        whole = "".join(tokens(right(NONCE))[:length])
+        if stream:
+            assert len(made.words) == length
+        else:
+            assert json.dumps(whole) in said
