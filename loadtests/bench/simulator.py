@@ -10,8 +10,8 @@ import time
 from typing import Any
 
 from loadtests.report.figure import Figure
+from loadtests.scenarios.model import PolicyChoice, Scenario, parse
 from loadtests.simulator import capacity, engine
-from loadtests.simulator.scenario import PolicyChoice, Scenario, parse
 
 LOAD = 10
 SIMULATED_S_PER_S = 15  # about how much of this scenario fits into a second, with Weir

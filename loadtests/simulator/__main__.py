@@ -7,9 +7,9 @@ from typing import Annotated
 
 import typer
 
+from loadtests.scenarios.changes import Changes
 from loadtests.simulator.command import Order, show_list
 from loadtests.simulator.command import simulate as run
-from loadtests.simulator.overrides import Changes
 from loadtests.simulator.runs import cores
 from services.cli.console import open_console, run_command
 

@@ -18,14 +18,14 @@ from itertools import count
 from random import Random
 from typing import NamedTuple
 
-from loadtests.simulator.arrivals import Closed, Trace
+from loadtests.scenarios.arrivals import Closed, Trace
+from loadtests.scenarios.distributions import constant
+from loadtests.scenarios.model import Scenario, SlotWorkers, TenantGroup, Workers
 from loadtests.simulator.clients import Sizes, Tenant
-from loadtests.simulator.distributions import constant
 from loadtests.simulator.job import Job
 from loadtests.simulator.plan import Asks
 from loadtests.simulator.policies.fifo import Fifo
 from loadtests.simulator.report import Capacity
-from loadtests.simulator.scenario import Scenario, SlotWorkers, TenantGroup, Workers
 from loadtests.simulator.simulation import Simulation
 from loadtests.simulator.tally import Account
 from services.core.cost import Weights

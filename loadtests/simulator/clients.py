@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from random import Random
 
-from loadtests.simulator.distributions import Sampler
+from loadtests.scenarios.distributions import Sampler
+from loadtests.scenarios.model import Retries, TenantGroup
 from loadtests.simulator.job import Job
-from loadtests.simulator.scenario import Retries, TenantGroup
 from loadtests.simulator.tally import Account
 
 LEAST_S = 1e-3

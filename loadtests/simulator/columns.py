@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from loadtests.simulator.arrivals import Trace
+from loadtests.scenarios.arrivals import Trace
+from loadtests.scenarios.model import TenantGroup
 from loadtests.simulator.report import PolicyReport, TenantReport
 from loadtests.simulator.results import Figure
-from loadtests.simulator.scenario import TenantGroup
 
 LEAST_ASKED = 20
 

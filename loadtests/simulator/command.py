@@ -14,11 +14,11 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, Ti
 from rich.table import Table
 from rich.text import Text
 
+from loadtests.scenarios.changes import Changes, changed, missing_trace
+from loadtests.scenarios.model import NAMED, Scenario, find, load_raw, names, parse
 from loadtests.simulator import figures, table
-from loadtests.simulator.overrides import Changes, changed, missing_trace
 from loadtests.simulator.results import Comparison, compare
 from loadtests.simulator.runs import Moved, Run, check, execute, plan
-from loadtests.simulator.scenario import NAMED, Scenario, find, load_raw, names, parse
 from services.cli.errors import LabError, complain
 
 EXIT_BAD_INPUT = 2

@@ -7,13 +7,13 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
+from loadtests.scenarios.model import PolicyChoice, Scenario, TenantGroup
 from loadtests.simulator import capacity, fairness
 from loadtests.simulator.capacity import Measured
 from loadtests.simulator.job import Job
 from loadtests.simulator.plan import Plan
 from loadtests.simulator.policies import catalog
 from loadtests.simulator.report import Capacity, Ledger, PolicyReport, TenantReport
-from loadtests.simulator.scenario import PolicyChoice, Scenario, TenantGroup
 from loadtests.simulator.simulation import Simulation
 from loadtests.simulator.tally import Account, merged
 

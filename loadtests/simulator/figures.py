@@ -11,12 +11,12 @@ from dataclasses import replace
 from itertools import pairwise
 from statistics import fmean
 
-from loadtests.simulator.arrivals import Closed, Trace
+from loadtests.scenarios.arrivals import Closed, Trace
+from loadtests.scenarios.model import Scenario
 from loadtests.simulator.charts import Band, Bar, Bars, Chart, Curve, Level, Panel, Panels
 from loadtests.simulator.columns import gap_s, members, seconds
 from loadtests.simulator.report import PolicyReport
 from loadtests.simulator.results import Cell, Comparison, Figure
-from loadtests.simulator.scenario import Scenario
 
 LEAST_LOADS_FOR_A_CURVE = 3
 MOST_PANELS = 3

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from random import Random
 
+from loadtests.scenarios.model import Failure, SlotWorkers, WorkerGroup, Workers
 from loadtests.simulator.job import Job
-from loadtests.simulator.scenario import Failure, SlotWorkers, WorkerGroup, Workers
 from loadtests.simulator.slot_workers import SlotWorker
 from loadtests.simulator.step_workers import StepWorker
 from loadtests.simulator.workers import Reports, Worker

@@ -16,11 +16,11 @@ from random import Random
 from typing import Protocol
 
 from loadtests.openloop.traces import Part, replayed
-from loadtests.simulator.arrivals import Closed, Gamma, OnOff, Open, Trace
+from loadtests.scenarios.arrivals import Closed, Gamma, OnOff, Open, Trace
+from loadtests.scenarios.distributions import Exponential, Sampler
+from loadtests.scenarios.model import PolicyChoice, Scenario, TenantGroup
 from loadtests.simulator.clients import Sizes, Tenant, tenants_of
-from loadtests.simulator.distributions import Exponential, Sampler
 from loadtests.simulator.job import Job
-from loadtests.simulator.scenario import PolicyChoice, Scenario, TenantGroup
 from loadtests.simulator.tally import Account
 
 CHUNK_REQUESTS = 8192

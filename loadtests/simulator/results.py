@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from statistics import fmean
 from typing import Any
 
+from loadtests.scenarios.model import Scenario
 from loadtests.simulator.report import PolicyReport
-from loadtests.simulator.scenario import Scenario
 
 Figure = Callable[[PolicyReport], float | None]
 

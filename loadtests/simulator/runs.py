@@ -17,7 +17,8 @@ from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
 from multiprocessing.shared_memory import ShareableList
 
-from loadtests.simulator.arrivals import Closed, Trace
+from loadtests.scenarios.arrivals import Closed, Trace
+from loadtests.scenarios.model import PolicyChoice, Scenario
 from loadtests.simulator.capacity import announced as announced_by
 from loadtests.simulator.capacity import weights_of
 from loadtests.simulator.engine import Progress
@@ -26,7 +27,6 @@ from loadtests.simulator.histogram import Histogram
 from loadtests.simulator.job import Job
 from loadtests.simulator.policies.catalog import build
 from loadtests.simulator.results import Result, loads
-from loadtests.simulator.scenario import PolicyChoice, Scenario
 from services.cli.errors import LabError
 from services.core.outcome import Outcome
 

@@ -17,6 +17,7 @@ from heapq import heappop, heappush
 from random import Random
 from typing import Any
 
+from loadtests.scenarios.model import Scenario
 from loadtests.simulator.clients import Tenant, retry_at
 from loadtests.simulator.fairness import WINDOW_S, Gaps, Jain
 from loadtests.simulator.fleet import Fleet
@@ -24,7 +25,6 @@ from loadtests.simulator.job import OVER, RUNNING, WAITING, Job
 from loadtests.simulator.plan import Arrives, Asks
 from loadtests.simulator.policy import Policy
 from loadtests.simulator.predictions import Predictions
-from loadtests.simulator.scenario import Scenario
 from loadtests.simulator.tally import Account, LedgerError, Timeline, WorkTally, check
 from services.core.cost import Weights
 from services.core.outcome import Outcome

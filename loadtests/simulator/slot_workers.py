@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from random import Random
 
+from loadtests.scenarios.model import SlotWorkers
 from loadtests.simulator.job import Job
-from loadtests.simulator.scenario import SlotWorkers
 from loadtests.simulator.workers import Reports, Worker
 
 _EXACT = 1e-9  # a token that is due now has come, whatever rounding says

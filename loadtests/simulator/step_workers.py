@@ -19,8 +19,8 @@ import math
 from collections.abc import Callable
 from heapq import heappop, heappush
 
+from loadtests.scenarios.model import StepWorkers
 from loadtests.simulator.job import Job
-from loadtests.simulator.scenario import StepWorkers
 from loadtests.simulator.workers import Reports, Worker
 
 _EXACT = 1e-9

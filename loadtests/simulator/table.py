@@ -15,6 +15,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from loadtests.scenarios.model import TenantGroup
 from loadtests.simulator.columns import (
     MAIN,
     MATRICES,
@@ -28,7 +29,6 @@ from loadtests.simulator.columns import (
 )
 from loadtests.simulator.report import TenantReport
 from loadtests.simulator.results import Cell, Comparison, Figure
-from loadtests.simulator.scenario import TenantGroup
 
 POLICY_WIDTH = 22
 PAGE_WIDTH = 100

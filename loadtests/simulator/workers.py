@@ -6,8 +6,8 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any, Protocol
 
+from loadtests.scenarios.model import WorkerGroup
 from loadtests.simulator.job import Job
-from loadtests.simulator.scenario import WorkerGroup
 
 
 class Reports(Protocol):

@@ -17,6 +17,7 @@ ROOT = Path(__file__).parents[2]
 FOLDERS = (
     ROOT / "services",
     ROOT / "loadtests" / "openloop",
+    ROOT / "loadtests" / "scenarios",
     ROOT / "loadtests" / "simulator",
     ROOT / "loadtests" / "storm",
 )

@@ -8,13 +8,13 @@ from dataclasses import dataclass
 from matplotlib.figure import Figure
 
 from loadtests.report import style
+from loadtests.scenarios.model import Failure, Scenario
 from loadtests.simulator import capacity, plots
 from loadtests.simulator.charts import Curve, Panel, Panels
 from loadtests.simulator.engine import prepare
 from loadtests.simulator.pictures import batches
 from loadtests.simulator.pictures.recipes import Runs
 from loadtests.simulator.policies.weir import WeirPolicy
-from loadtests.simulator.scenario import Failure, Scenario
 from services.core.calibration import PUBLISHED
 
 Own = Callable[[style.Theme], Figure]

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
+from loadtests.scenarios.changes import Changes, changed
+from loadtests.scenarios.model import Scenario, find, load_raw, parse
 from loadtests.simulator import figures
 from loadtests.simulator.charts import Bars, Chart, Curve, Panels
-from loadtests.simulator.overrides import Changes, changed
 from loadtests.simulator.report import PolicyReport
 from loadtests.simulator.results import Cell, Comparison, compare
 from loadtests.simulator.runs import execute, plan
-from loadtests.simulator.scenario import Scenario, find, load_raw, parse
 
 WITHOUT = "{policy: weir, label: %s, settings: {%s: false}}"
 

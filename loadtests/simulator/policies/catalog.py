@@ -6,12 +6,12 @@ from collections.abc import Callable, Mapping
 from random import Random
 from typing import Any
 
+from loadtests.scenarios.model import PolicyChoice, PolicyName, Scenario
 from loadtests.simulator.policies import weir
 from loadtests.simulator.policies.fifo import Fifo
 from loadtests.simulator.policies.round_robin import RoundRobin
 from loadtests.simulator.policies.vtc import Vtc
 from loadtests.simulator.policy import Policy
-from loadtests.simulator.scenario import PolicyChoice, PolicyName, Scenario
 from services.cli.errors import LabError
 from services.core.cost import Weights
 from services.core.estimator import Estimator

@@ -6,9 +6,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields
 from typing import Any
 
+from loadtests.scenarios.model import Scenario, TenantGroup
 from loadtests.simulator.job import Job
 from loadtests.simulator.policy import Refusal
-from loadtests.simulator.scenario import Scenario, TenantGroup
 from services.cli.errors import LabError
 from services.core.account import Bounds, ClassSpec, TenantSpec
 from services.core.calibration import PUBLISHED

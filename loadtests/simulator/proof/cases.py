@@ -10,8 +10,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from loadtests.simulator.overrides import Changes, changed
-from loadtests.simulator.scenario import PolicyChoice, Scenario, find, load_raw, parse
+from loadtests.scenarios.changes import Changes, changed
+from loadtests.scenarios.model import PolicyChoice, Scenario, find, load_raw, parse
 
 OTHERS = ("fifo", "bounded_fifo", "fifo_ttl", "round_robin_ttl", "round_robin_ttl_cancel", "vtc")
 ALL = ("weir", *OTHERS)

@@ -10,6 +10,7 @@ from itertools import accumulate
 from time import perf_counter
 from typing import cast
 
+from loadtests.scenarios.model import Scenario, SlotWorkers, Workers
 from loadtests.simulator.capacity import measure, weights_of
 from loadtests.simulator.engine import Progress, prepare, tell
 from loadtests.simulator.job import Job
@@ -18,7 +19,6 @@ from loadtests.simulator.proof.cases import CHOICES, Case
 from loadtests.simulator.proof.oracle import Asked, best_work
 from loadtests.simulator.proof.watched import Watched
 from loadtests.simulator.report import PolicyReport
-from loadtests.simulator.scenario import Scenario, SlotWorkers, Workers
 from services.core.cost import Weights
 from services.core.outcome import Outcome
 

@@ -10,9 +10,9 @@ import pytest
 import yaml
 from typer.testing import CliRunner, Result
 
+from loadtests.scenarios.model import names
 from loadtests.simulator import capacity, command
 from loadtests.simulator.__main__ import app
-from loadtests.simulator.scenario import names
 
 SMALL: dict[str, Any] = {
     "title": "A small one",

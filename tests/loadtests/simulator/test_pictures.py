@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
+from loadtests.scenarios.model import Failure
 from loadtests.simulator.charts import Chart
 from loadtests.simulator.pictures import page
 from loadtests.simulator.pictures.__main__ import ALL, make
 from loadtests.simulator.pictures.added import WAYS, Start
 from loadtests.simulator.pictures.closeups import MIXES, _lost
 from loadtests.simulator.pictures.recipes import PICTURES, TABLES, Picture, Runs, dropped
-from loadtests.simulator.scenario import Failure
 
 SHORT = Runs("sweep", ("weir", "{policy: weir, label: weir_without, settings: {calibrate: false}}"), (1, 2, 3), 3)
 

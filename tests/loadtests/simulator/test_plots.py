@@ -12,11 +12,11 @@ import pytest
 pytest.importorskip("matplotlib")
 
 from loadtests.report.style import DARK, LIGHT, Theme, spread, strokes
+from loadtests.scenarios.model import Scenario, parse
 from loadtests.simulator.charts import Bars, Chart, Curve, Panels
 from loadtests.simulator.figures import charts, events, smoothed
 from loadtests.simulator.plots import draw
 from loadtests.simulator.results import Comparison, Result, compare
-from loadtests.simulator.scenario import Scenario, parse
 from tests.loadtests.simulator.made_up import report
 
 POLICIES = ["weir", "vtc", "round_robin_ttl", "fifo"]

@@ -8,16 +8,16 @@ from typing import Any
 
 import pytest
 
+from loadtests.scenarios.changes import Changes, changed
+from loadtests.scenarios.model import find, load_raw, parse
 from loadtests.simulator import capacity, engine
 from loadtests.simulator.clients import Tenant
 from loadtests.simulator.job import Job
-from loadtests.simulator.overrides import Changes, changed
 from loadtests.simulator.policies.fifo import Fifo
 from loadtests.simulator.policies.round_robin import RoundRobin
 from loadtests.simulator.policies.vtc import Vtc
 from loadtests.simulator.policy import Policy, Refusal
 from loadtests.simulator.predictions import Predictions
-from loadtests.simulator.scenario import find, load_raw, parse
 from loadtests.simulator.simulation import Simulation
 from loadtests.simulator.tally import Account, LedgerError
 from services.cli.errors import LabError

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
+from loadtests.scenarios.model import Scenario, parse
 from loadtests.simulator import runs
 from loadtests.simulator.runs import Latencies, execute, plan
-from loadtests.simulator.scenario import Scenario, parse
 from services.cli.errors import LabError
 
 

@@ -8,10 +8,10 @@ from dataclasses import replace
 import pytest
 from rich.console import Console
 
+from loadtests.scenarios.model import Scenario, parse
 from loadtests.simulator.columns import members, milliseconds, seconds, share, short
 from loadtests.simulator.report import Hints, PolicyReport, Quality
 from loadtests.simulator.results import Comparison, Result, compare
-from loadtests.simulator.scenario import Scenario, parse
 from loadtests.simulator.table import page
 from tests.loadtests.simulator.made_up import report, tenant
 

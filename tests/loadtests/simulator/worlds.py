@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from loadtests.scenarios.model import PolicyChoice, Scenario, parse
 from loadtests.simulator import engine
 from loadtests.simulator.capacity import Measured
 from loadtests.simulator.job import Job
@@ -12,7 +13,6 @@ from loadtests.simulator.policies.fifo import Fifo
 from loadtests.simulator.policies.round_robin import RoundRobin
 from loadtests.simulator.policy import Policy
 from loadtests.simulator.report import Capacity, PolicyReport
-from loadtests.simulator.scenario import PolicyChoice, Scenario, parse
 from loadtests.simulator.simulation import Simulation
 from services.core.cost import Weights
 

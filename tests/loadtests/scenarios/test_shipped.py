@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
+from loadtests.scenarios.changes import Changes, changed, traces
+from loadtests.scenarios.model import PolicyName, Scenario, find, load_raw, names, parse
 from loadtests.simulator import capacity
 from loadtests.simulator.engine import run
-from loadtests.simulator.overrides import Changes, changed, traces
 from loadtests.simulator.results import Result, compare
 from loadtests.simulator.runs import plan
-from loadtests.simulator.scenario import PolicyName, Scenario, find, load_raw, names, parse
 from loadtests.simulator.table import page
 
 POLICIES = typing.get_args(PolicyName)

@@ -13,12 +13,12 @@ from typing import Annotated, Any, Literal, Self
 import yaml
 from pydantic import BeforeValidator, Field, ValidationError, model_validator
 
-from loadtests.simulator.arrivals import Arrivals, Closed, Load, PositiveSeconds, Seconds, Trace
-from loadtests.simulator.distributions import Distribution, Model, constant
-from loadtests.simulator.faults import tell
+from loadtests.scenarios.arrivals import Arrivals, Closed, Load, PositiveSeconds, Seconds, Trace
+from loadtests.scenarios.distributions import Distribution, Model, constant
+from loadtests.scenarios.telling import tell
 from services.cli.errors import LabError
 
-NAMED = Path(__file__).parent / "scenarios"
+NAMED = Path(__file__).parent
 LARGEST_FILE_BYTES = 1_000_000
 MOST_TENANTS = 100_000
 

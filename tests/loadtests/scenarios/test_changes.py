@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from loadtests.simulator.overrides import Changes, changed, missing_trace
+from loadtests.scenarios.changes import Changes, changed, missing_trace
 from services.cli.errors import LabError
 
 

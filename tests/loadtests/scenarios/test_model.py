@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from pydantic import TypeAdapter
 
-from loadtests.simulator.distributions import Distribution
-from loadtests.simulator.scenario import load, parse
+from loadtests.scenarios.distributions import Distribution
+from loadtests.scenarios.model import load, parse
 from services.cli.errors import LabError
 
 GOOD: dict[str, Any] = {
