@@ -6,6 +6,7 @@ Run: python -m loadtests.bench.bare PORT
 from __future__ import annotations
 
 import sys
+from typing import Any
 
 import uvicorn
 
@@ -13,7 +14,7 @@ _BODY = b'{"error":{"message":"every place is taken","type":"rate_limit_error","
 _HEADERS = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(_BODY))]
 
 
-async def app(scope, receive, send) -> None:
+async def app(scope: Any, receive: Any, send: Any) -> None:
     await receive()
     await send({"type": "http.response.start", "status": 200, "headers": _HEADERS})
     await send({"type": "http.response.body", "body": _BODY})

@@ -62,12 +62,12 @@ class Connection(asyncio.Protocol):
         self.buffer = self.body = b""
         self.chunked = False
         self.need = -1
-        self.done: asyncio.Future | None = None
+        self.done: asyncio.Future[None] | None = None
 
-    def connection_made(self, transport) -> None:
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # TCP is both ways
         self.transport = transport
 
-    def ask(self, request: bytes) -> asyncio.Future:
+    def ask(self, request: bytes) -> asyncio.Future[None]:
         self.done = asyncio.get_running_loop().create_future()
         self.buffer, self.body, self.need, self.chunked = b"", b"", -1, False
         self.transport.write(request)
@@ -101,7 +101,7 @@ class Connection(asyncio.Protocol):
         if self.done is not None and not self.done.done():
             self.done.set_result(None)
 
-    def connection_lost(self, exc) -> None:
+    def connection_lost(self, exc: Exception | None) -> None:
         if self.done is not None and not self.done.done():
             self.done.set_exception(ConnectionError("closed before the answer"))
 
@@ -144,7 +144,7 @@ async def open_loop(port: int, request: bytes, rate: float, seconds: float, seed
     tally, rng = Tally(), random.Random(seed)
     idle = [await connect(port, tally) for _ in range(32)]
     began = perf_counter()
-    pending: set[asyncio.Task] = set()
+    pending: set[asyncio.Task[None]] = set()
 
     async def one(due: float) -> None:
         client = idle.pop() if idle else await connect(port, tally)

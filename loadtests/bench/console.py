@@ -70,7 +70,9 @@ class _NoUpstream:
 
 
 def _worker(number: int) -> Worker:
-    spec = WorkerSpec(name=f"worker-{number}", kind="openai", url="http://127.0.0.1:1", models=["hang"], slots=1)
+    spec = WorkerSpec(
+        name=f"worker-{number}", kind="openai", url="http://127.0.0.1:1", models=["hang"], slots=1, lookahead=0
+    )
     upstream: Upstream = _NoUpstream()  # type: ignore[assignment]  # the ledger is all that is used
     worker = Worker(spec, upstream)
     worker.health.answered(0.0, needed=True)
@@ -283,8 +285,7 @@ def bench(
     write: Annotated[bool, typer.Option(help="Write docs/results/console.md.")] = True,
 ) -> None:
     """Measure what the console costs: about a minute and a half with the defaults."""
-    run: Callable[[float], Awaitable[list[Figure]]] = measure
-    figures = uvloop.run(run(seconds))
+    figures = uvloop.run(measure(seconds))
     console = Console()
     for figure in figures:
         console.print(f"{figure.name}: {figure.shown} {figure.verdict}  ({figure.note})", highlight=False)

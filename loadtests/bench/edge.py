@@ -21,13 +21,15 @@ from loadtests.bench.router import CONNECTIONS, chat
 from services.core.outcome import Outcome
 from services.runtime.drain import Drain
 from services.runtime.errors import Refused
+from services.runtime.guard import GuardLimits
 from services.runtime.http import Exchange, become_task
 from services.runtime.log import Log
-from services.runtime.serve import Process, run
+from services.runtime.serve import HttpListener, Process, run
 from services.runtime.service import Readiness, Service
 from services.runtime.telemetry import metrics_app, new_registry
 
 PORT = 28500
+IDLE_S = 75.0
 REQUESTS = 32_000
 CHUNKS = 32
 _BODY = b'{"id":"stub","object":"chat.completion","choices":[{"message":{"content":"A weir holds a river."}}]}'
@@ -61,7 +63,8 @@ def serve(port: int) -> int:
         log, drain = Log("edge"), Drain()
         routes = {("POST", path): handler for path, handler in KINDS.items()}
         service = Service("edge", routes, ready=lambda: Readiness(True), log=log, drain=drain, eager=KINDS)
-        return Process("edge", service, metrics_app(new_registry()), log, drain, "127.0.0.1", port, "127.0.0.1", 0)
+        listener = HttpListener(service, GuardLimits(), IDLE_S)
+        return Process("edge", listener, metrics_app(new_registry()), log, drain, "127.0.0.1", port, "127.0.0.1", 0)
 
     return run(build)
 

@@ -18,12 +18,14 @@ import uvloop
 
 from services.contracts.generate import Done, GenerateRequest, Timings, Token, Usage, WorkerStatus
 from services.runtime.drain import Drain
+from services.runtime.guard import GuardLimits
 from services.runtime.http import Exchange, Handler
 from services.runtime.log import Log
-from services.runtime.serve import Process, running
+from services.runtime.serve import HttpListener, Process, running
 from services.runtime.service import Readiness, Service
 from services.runtime.telemetry import metrics_app, new_registry
 
+IDLE_S = 75.0
 SLOTS = 64
 LAST_WITHIN_S = 0.03  # the last event comes somewhere around its client's leaving
 TOKENS = {"first token": 1, "mid-stream": 5, "last token": 8}
@@ -103,8 +105,9 @@ async def main(*ports: int) -> None:
         for port in ports:
             log, drain = Log("worker", "ERROR"), Drain()
             service = Service("worker", worker.routes(), ready=lambda: Readiness(True), log=log, drain=drain)
+            listener = HttpListener(service, GuardLimits(), IDLE_S)
             process = Process(
-                "worker", service, metrics_app(new_registry()), log, drain, "127.0.0.1", port, "127.0.0.1", 0
+                "worker", listener, metrics_app(new_registry()), log, drain, "127.0.0.1", port, "127.0.0.1", 0
             )
             await stack.enter_async_context(running(process))
         await asyncio.Event().wait()

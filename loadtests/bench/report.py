@@ -42,7 +42,7 @@ def table(measured: Measured, *, notes: bool = True) -> Table:
         shown.add_column("note", style="dim")
     for part, figure, is_first in _rows(measured):
         verdict = Text(figure.verdict.strip("*"), style={None: "", True: "green", False: "bold red"}[figure.held])
-        cells = [figure.name, figure.shown, figure.wanted, verdict]
+        cells: list[str | Text] = [figure.name, figure.shown, figure.wanted, verdict]
         shown.add_row(Text(part if is_first else "", style="bold"), *cells, *([figure.note] if notes else []))
     return shown
 

@@ -74,6 +74,7 @@ async def _up(env: dict[str, str]) -> AsyncIterator[tuple[float, float, int]]:
     )  # fmt: skip
     try:
         said = ""
+        assert child.stdout is not None, "it was asked for"
         async with asyncio.timeout(UP_WITHIN_S):
             while not (told := _READY.search(said)):
                 line = await child.stdout.readline()
@@ -82,7 +83,10 @@ async def _up(env: dict[str, str]) -> AsyncIterator[tuple[float, float, int]]:
                 said += line.decode()
         whole_s = time.perf_counter() - began
         corpus_s = float(told[2]) - float(told[1]) if told[2] else 0.0
-        yield whole_s - corpus_s, whole_s, int(_WORKER.search(said)[1])
+        worker = _WORKER.search(said)
+        if worker is None:
+            raise RuntimeError(f"`weir up` named no worker:\n{said}")
+        yield whole_s - corpus_s, whole_s, int(worker[1])
     finally:
         with contextlib.suppress(ProcessLookupError):
             child.send_signal(signal.SIGINT)

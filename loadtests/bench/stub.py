@@ -56,7 +56,7 @@ class Stub(asyncio.Protocol):
         self.parser = httptools.HttpRequestParser(self)
         self.loop = asyncio.get_running_loop()
 
-    def connection_made(self, transport) -> None:
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # TCP is both ways
         self.transport = transport
 
     def data_received(self, data: bytes) -> None:

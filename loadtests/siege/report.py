@@ -37,7 +37,7 @@ OUTRO = """
 
 def verdict(result: Result) -> str:
     """In one line."""
-    judged = [figure.held for figure in result.judged]
+    judged = [bool(figure.held) for figure in result.judged]
     faults = [f" {row.name} could not be played: {row.fault.splitlines()[0]}." for row in result.rows if row.fault]
     return f"{sum(judged)} of {len(judged)} targets held.{''.join(faults)}"
 

@@ -18,11 +18,12 @@ from typing import Annotated, Literal
 import typer
 
 from loadtests.bench.batching import border, cancel, stall, steps, throughput
-from loadtests.bench.batching.page import row, write
+from loadtests.bench.batching.page import write
 from loadtests.bench.batching.section import Section
 from loadtests.bench.batching.subject import Subject, chosen_device, subject, versions
 from loadtests.paths import RESULTS
 from loadtests.report.machine import describe
+from loadtests.report.page import cells, row
 
 PAGE = RESULTS / "batching.md"
 
@@ -100,7 +101,7 @@ def main(
     for section in bench.sections():
         sections.append(section)
         for figure in section.figures:
-            typer.echo(row(section.title, figure))
+            typer.echo(row((section.title, *cells(figure))))
     target = out or (None if only else PAGE)
     if target is None:
         typer.echo("\n".join(line for section in sections for line in section.markdown()))

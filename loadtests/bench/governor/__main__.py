@@ -17,10 +17,11 @@ import uvloop
 
 from loadtests.bench.governor import burst, fuzz, held, speed
 from loadtests.bench.governor.burst import Burst
-from loadtests.bench.governor.page import row, write
+from loadtests.bench.governor.page import write
 from loadtests.paths import RESULTS
 from loadtests.report.figure import Figure
 from loadtests.report.machine import describe
+from loadtests.report.page import cells, row
 
 PAGE = RESULTS / "governor.md"
 CONNECTIONS = 10_000
@@ -78,7 +79,7 @@ def main(
     for part in only or list(Part):
         parts[part.value] = uvloop.run(bench.measure(part))
         for figure in parts[part.value]:
-            typer.echo(row(part.value, figure))
+            typer.echo(row((part.value, *cells(figure))))
     target = out or (None if only or short else PAGE)
     if target is None:
         return

@@ -58,7 +58,7 @@ async def standing(variants: Mapping[str, Variant], folder: Path) -> AsyncIterat
     async with contextlib.AsyncExitStack() as stack:
         stack.enter_context(pinned(other_core))
         await stack.enter_async_context(process(["-m", "loadtests.bench.stub", str(stub_port)], other_core))
-        routers = []
+        routers: list[Router] = []
         for name, variant in variants.items():
             port, metrics_port = free_port(), free_port()
             env = {

@@ -26,7 +26,7 @@ def draw(lines: Sequence[Line], page: Path) -> Iterator[Path]:
     for theme, ending in ((LIGHT, ".svg"), (DARK, "-dark.svg")):
         with mpl.rc_context(settings(theme)):
             figure, (recall,) = sheet(1, left=0.07, right=0.38)
-            latency = figure.add_axes(recall.get_position().translated(0.39, 0))
+            latency = figure.add_axes(recall.get_position().translated(0.39, 0).bounds)
             headline(figure, theme, QUESTION, note)
             for name, style in _styles(theme).items():
                 at = sorted((100 * line.chunks / line.all_chunks, line) for line in shown if line.way == name)
