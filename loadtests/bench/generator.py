@@ -61,7 +61,7 @@ async def _run(tenant: str, seconds: float, port: int, own: set[int]) -> dict[st
     with tempfile.TemporaryDirectory() as folder:
         plan, told = Path(folder, "plan.toml"), Path(folder, "told.json")
         await asyncio.to_thread(plan.write_text, PLAN.format(seconds=WARM_S + seconds, warm_s=WARM_S, tenant=tenant))
-        args = ["-m", "loadtests.openloop", str(plan), "--url", f"http://127.0.0.1:{port}", "--json", str(told)]
+        args = ["-m", "loadtests.load", str(plan), "--url", f"http://127.0.0.1:{port}", "--json", str(told)]
         async with asyncio.timeout(90 + 4 * seconds), process(args, pin=own):
             while not (found := await asyncio.to_thread(_whole, told)):
                 await asyncio.sleep(0.1)

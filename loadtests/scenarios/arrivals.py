@@ -12,7 +12,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, ValidationInfo, field_validator, model_validator
 
-from loadtests.openloop.traces import Part, TraceFormat, read
+from loadtests.load.traces import Part, TraceFormat, read
 from loadtests.scenarios.distributions import Distribution, Model, constant
 
 Seconds = Annotated[float, Field(ge=0, le=1e6)]

@@ -15,7 +15,7 @@ from operator import attrgetter
 from random import Random
 from typing import Protocol
 
-from loadtests.openloop.traces import Part, replayed
+from loadtests.load.traces import Part, replayed
 from loadtests.scenarios.arrivals import Closed, Gamma, OnOff, Open, Trace
 from loadtests.scenarios.distributions import Exponential, Sampler
 from loadtests.scenarios.model import PolicyChoice, Scenario, TenantGroup

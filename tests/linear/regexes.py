@@ -16,7 +16,7 @@ from tests.linear.backtracking import Program, literals
 ROOT = Path(__file__).parents[2]
 FOLDERS = (
     ROOT / "services",
-    ROOT / "loadtests" / "openloop",
+    ROOT / "loadtests" / "load",
     ROOT / "loadtests" / "scenarios",
     ROOT / "loadtests" / "simulator",
     ROOT / "loadtests" / "storm",

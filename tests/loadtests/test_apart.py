@@ -9,7 +9,10 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 FILES = sorted((ROOT / "loadtests").rglob("*.py"))
-A_WORKER = "peers/worker.py"  # no client, but the simulated worker itself with one more door
+A_WORKER = "runs/peers/worker.py"  # no client, but the simulated worker itself with one more door
+OUTSIDE = tuple(
+    f"cluster/{name}.py" for name in ("books", "cpu", "meters", "processes", "readings", "settling", "stand")
+)
 IN_ONE_PROCESS = ("bench", "cluster", "simulator", "storm", "world")  # they run parts of the product themselves
 
 
@@ -44,13 +47,13 @@ def test_the_network_in_memory_knows_no_service() -> None:
 
 def test_who_misbehaves_and_who_judges_takes_nothing_of_the_services_at_all() -> None:
     for path in FILES:
-        if within(path).split("/")[0] in ("evil", "faultproxy", "nonces", "fire", "users"):
+        if within(path).startswith(("faults/", "runs/nonces/", "runs/fire/", "users/", *OUTSIDE)):
             assert not [name for name in imported(path) if name.startswith("services")], within(path)
 
 
 def test_what_locust_plays_needs_nothing_but_locust() -> None:
     """In Locust's own container there is nothing else."""
-    ours = [path for path in FILES if within(path).split("/")[0] == "users" or "/" not in within(path)]
+    ours = [path for path in FILES if within(path).startswith(("users/", "faults/slow")) or "/" not in within(path)]
     names = tuple(".".join(path.relative_to(ROOT).with_suffix("").parts) for path in ours)
     assert {"loadtests.locustfile", "loadtests.users.playing"} <= {*names}
     for path in ours:

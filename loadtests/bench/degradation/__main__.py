@@ -11,7 +11,7 @@ import typer
 
 from loadtests.bench.degradation.measure import QUICK_LENGTH, USUAL_LENGTH, Measured, measure
 from loadtests.bench.degradation.page import page
-from loadtests.fire.processes import run
+from loadtests.cluster.processes import run
 from loadtests.paths import RESULTS
 from loadtests.report.machine import describe
 from services.retrieval.nearest import EXACT_UP_TO

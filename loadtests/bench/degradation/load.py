@@ -12,13 +12,13 @@ from urllib.parse import urlsplit
 import msgspec
 
 from loadtests.bench.degradation.corpus import TENANT
-from loadtests.openloop.answer import Answer
-from loadtests.openloop.arrivals import Ask
-from loadtests.openloop.client import Client
-from loadtests.openloop.connection import Exchange
-from loadtests.openloop.figures import Quantiles, quantiles
-from loadtests.openloop.ledger import LATE, ON_TIME, Ledger, Row
-from loadtests.openloop.plan import Plan, Step, Tenant
+from loadtests.load.answer import Answer
+from loadtests.load.arrivals import Ask
+from loadtests.load.client import Client
+from loadtests.load.connection import Exchange
+from loadtests.load.figures import Quantiles, quantiles
+from loadtests.load.ledger import LATE, ON_TIME, Ledger, Row
+from loadtests.load.plan import Plan, Step, Tenant
 from services.core.ladder import LADDER
 
 ANSWER_TOKENS = 48
@@ -50,7 +50,7 @@ def question(number: int) -> str:
 
 
 class Questions:
-    """See `loadtests.openloop.client.Requests`. No two runs of a bench ask the same, but for the few."""
+    """See `loadtests.load.client.Requests`. No two runs of a bench ask the same, but for the few."""
 
     def __init__(self, url: str, first: int) -> None:
         self._host = urlsplit(url).netloc

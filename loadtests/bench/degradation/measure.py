@@ -17,7 +17,7 @@ from loadtests.bench.degradation.corpus import TENANT, Taken
 from loadtests.bench.degradation.ladders import LADDERS, OFF, WHOLE
 from loadtests.bench.degradation.load import ANSWER_TOKENS, TOP_K, Run, ask, question
 from loadtests.bench.degradation.stand import AMPLE_MS, DEADLINE_MS, SLOTS, USUAL_MS, Stand, stand
-from loadtests.faultproxy.fault import HEALTHY, Fault
+from loadtests.faults.proxy.fault import HEALTHY, Fault
 from services.contracts.search import Passage
 from services.core.ladder import LADDER, Level
 from services.router.config import RouterSettings

@@ -15,9 +15,9 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from loadtests.bench.degradation.corpus import Taken, fill
-from loadtests.faultproxy.proxy import HOST, FaultProxy
-from loadtests.fire.processes import Process, free_ports, python
-from loadtests.fire.stand import Server, ready
+from loadtests.cluster.processes import Process, free_ports, python
+from loadtests.cluster.stand import Server, ready
+from loadtests.faults.proxy.proxy import HOST, FaultProxy
 from loadtests.paths import ROOT
 from services.cli.postgres import EmbeddedPostgres
 from services.cli.valkey import EmbeddedValkey

@@ -22,13 +22,13 @@ import msgspec
 
 from loadtests.bench.client import post
 from loadtests.bench.retrieval.corpus import TENANT
-from loadtests.openloop.answer import SERVED, Answer
-from loadtests.openloop.arrivals import Ask
-from loadtests.openloop.client import Client
-from loadtests.openloop.connection import Exchange
-from loadtests.openloop.figures import quantile
-from loadtests.openloop.ledger import LATE, ON_TIME, Row
-from loadtests.openloop.plan import Plan, Step, Tenant
+from loadtests.load.answer import SERVED, Answer
+from loadtests.load.arrivals import Ask
+from loadtests.load.client import Client
+from loadtests.load.connection import Exchange
+from loadtests.load.figures import quantile
+from loadtests.load.ledger import LATE, ON_TIME, Row
+from loadtests.load.plan import Plan, Step, Tenant
 
 KNOWN, ANEW, NEW = "known", "anew", "new"
 PATIENCE_MS = 5_000.0

@@ -44,7 +44,7 @@ class Wire:
 
     @classmethod
     async def to(cls, port: int) -> Wire:
-        words = ["-m", "loadtests.faultproxy", "--to", f"127.0.0.1:{port}"]
+        words = ["-m", "loadtests.faults.proxy", "--to", f"127.0.0.1:{port}"]
         child = await asyncio.create_subprocess_exec(sys.executable, *words, stdout=asyncio.subprocess.PIPE)
         assert child.stdout is not None
         said = (await child.stdout.readline()).decode()  # listening on HOST:PORT, control on HOST:PORT

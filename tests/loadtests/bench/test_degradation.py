@@ -12,9 +12,9 @@ from loadtests.bench.degradation.ladders import LADDERS, OFF, RETRIEVAL, WHOLE
 from loadtests.bench.degradation.load import KNOWN, KNOWN_EVERY, Kept, Run, figures, question
 from loadtests.bench.degradation.measure import LOADS, RETRIEVAL_LOADS, SLOW_LOAD, Cost, Measured
 from loadtests.bench.degradation.page import page
-from loadtests.openloop.figures import quantiles
-from loadtests.openloop.ledger import ON_TIME, Ledger, Row
-from loadtests.openloop.plan import Plan, Step, Tenant
+from loadtests.load.figures import quantiles
+from loadtests.load.ledger import ON_TIME, Ledger, Row
+from loadtests.load.plan import Plan, Step, Tenant
 from services.core.ladder import LADDER
 
 RUN = Run(

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from loadtests.bench.generator import ALIKE, DRAWN, PER_S, PLAN, _figures
-from loadtests.openloop.planfile import parse
+from loadtests.load.planfile import parse
 
 
 @pytest.mark.parametrize(("tenant", "tenants"), [(ALIKE, 1), (DRAWN, 100)])

@@ -24,7 +24,7 @@ from loadtests.bench.retrieval.load import ANEW, KNOWN, NEW, Questions, Reply, S
 from loadtests.bench.retrieval.page import page
 from loadtests.bench.retrieval.service import Precomputed
 from loadtests.report.figure import Figure
-from tests.loadtests.openloop.scripted import steadily
+from tests.loadtests.load.scripted import steadily
 
 SOURCES = {KNOWN: "cache", ANEW: "stale", NEW: "db"}
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from loadtests.openloop.traces import Row
+from loadtests.load.traces import Row
 from loadtests.simulator.capacity import measure
 from loadtests.simulator.plan import Plan
 from tests.loadtests.simulator.worlds import scenario

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from loadtests.faultproxy.fault import FREEZE, HEALTHY, REFUSE, RESET, Fault
+from loadtests.faults.proxy.fault import FREEZE, HEALTHY, REFUSE, RESET, Fault
 from services.cli.valkey import EmbeddedValkey
 from services.retrieval.config import RetrievalSettings
 from tests.real.retrieval.faultstand import KNOWN, FaultStand, stand_up

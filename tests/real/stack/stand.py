@@ -27,7 +27,7 @@ import asyncpg
 import httpx2
 from prometheus_client.parser import text_string_to_metric_families
 
-from loadtests.chaos.ports import steady_ports
+from loadtests.cluster.steadyports import steady_ports
 from services.cli.child import dies_with_parent
 from services.cli.postgres import EmbeddedPostgres
 from services.cli.valkey import EmbeddedValkey
