@@ -41,7 +41,7 @@ class Wire:
         raise StandError(f"{self.process.name} was not ready within {READY_WITHIN_S:g} s")
 
     async def become(self, line: str) -> None:
-        """Say a line of `loadtests.faults.proxy.fault`. Raises StandError where it is not understood, OSError where nobody is."""
+        """Say a line of `faults.proxy.fault`. Raises StandError where it is not understood, OSError where nobody is."""
         async with asyncio.timeout(SAID_WITHIN_S):
             reader, writer = await asyncio.open_connection(HOST, self._control)
             try:
