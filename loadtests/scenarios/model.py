@@ -128,6 +128,8 @@ class TenantGroup(Model):
     patience_s: Distribution | None = None
     """When the client leaves; at its deadline by default."""
     retries: Retries = Retries()
+    stream: Share = 0.0
+    """Of its requests, those that ask for a stream. The simulator answers all in the same way."""
     max_level: int = Field(0, ge=0, le=10)
     may_clamp: bool = False
 
@@ -178,11 +180,58 @@ class Sweep(Model):
     """Which groups are swept; all with a rate by default."""
 
 
+# ---- what is looked at, and where it is played
+
+StageName = Literal["simulator", "world", "processes", "locust", "console"]
+
+
+class Window(Model):
+    """A part of the run that has a row of its own."""
+
+    name: Name
+    from_s: Seconds
+    until_s: PositiveSeconds
+
+
+class Must(Model):
+    """A target of one figure: of the whole run or a window of it, of all or of one tenant, on some stages or on all."""
+
+    figure: Annotated[str, Field(min_length=1, max_length=60, pattern=r"^[a-z0-9_]+$")]
+    of: Name | None = None
+    window: Name | None = None
+    at_least: float | None = None
+    at_most: float | None = None
+    on: tuple[StageName, ...] = ()
+    note: str = Field("", max_length=200)
+
+    @model_validator(mode="after")
+    def _one_bound(self) -> Self:
+        if (self.at_least is None) == (self.at_most is None):
+            raise ValueError("needs either at_least or at_most")
+        return self
+
+
+class Variant(Model):
+    """How one stage differs: changes as `--set` takes them, or why it cannot play this scenario."""
+
+    sets: tuple[Annotated[str, Field(max_length=1000)], ...] = Field((), max_length=100)
+    without: str = Field("", max_length=300)
+
+
 class Scenario(Model):
     """A whole experiment."""
 
     title: str = Field(min_length=1, max_length=200)
     about: str = Field("", max_length=5000)
+    question: str = Field("", max_length=300)
+    """What it answers, in one sentence."""
+    watch: tuple[Annotated[str, Field(max_length=500)], ...] = Field((), max_length=10)
+    """What to look at."""
+    alone: tuple[Name, ...] = ()
+    """Tenants that are measured alone first: what they have then is what they are compared with."""
+    windows: tuple[Window, ...] = Field((), max_length=10)
+    must: tuple[Must, ...] = Field((), max_length=50)
+    stages: dict[StageName, Variant] = Field(default_factory=dict)
     seed: int = Field(1, ge=0, le=2**32)
     seeds: tuple[Annotated[int, Field(ge=0, le=2**32)], ...] = Field((), max_length=10_000)
     """Repeat it with each of these; `seed` alone by default."""
@@ -206,7 +255,7 @@ class Scenario(Model):
 
     @model_validator(mode="after")
     def _parts_agree(self) -> Self:
-        faults = [*_window(self), *_repeated(self), *_unknown(self)]
+        faults = [*_window(self), *_windows(self), *_repeated(self), *_unknown(self)]
         if faults:
             raise ValueError("; ".join(faults))
         return self
@@ -255,8 +304,23 @@ def _window(scenario: Scenario) -> list[str]:
     return [f"warm_up_s and cool_down_s leave nothing of duration_s ({scenario.duration_s:g})"]
 
 
+def _windows(scenario: Scenario) -> list[str]:
+    known = {window.name for window in scenario.windows}
+    wrong = [
+        f"windows: {window.name} is not from one second of the run to a later one"
+        for window in scenario.windows
+        if not window.from_s < window.until_s <= scenario.duration_s
+    ]
+    return wrong + [
+        f"must: there is no window {must.window}"
+        for must in scenario.must
+        if must.window is not None and must.window not in known
+    ]
+
+
 def _repeated(scenario: Scenario) -> list[str]:
     kinds = {
+        "windows": [window.name for window in scenario.windows],
         "tenants": [group.name for group in scenario.tenants],
         "classes": [each.name for each in scenario.classes],
         "policies": [choice.name for choice in scenario.policies],
@@ -278,7 +342,10 @@ def _unknown(scenario: Scenario) -> list[str]:
         if group.tenant_class not in classes
     ]
     swept = scenario.sweep.tenants if scenario.sweep else ()
-    return faults + [f"sweep.tenants: there is no tenant {name}" for name in swept if name not in names]
+    of = {"sweep.tenants": swept, "alone": scenario.alone, "must": tuple(must.of for must in scenario.must if must.of)}
+    return faults + [
+        f"{where}: there is no tenant {name}" for where, wanted in of.items() for name in wanted if name not in names
+    ]
 
 
 # ---- reading

@@ -1,0 +1,175 @@
+"""A scenario for real processes: the shape of the workers, and a plan of the open loop for each tenant.
+
+Worker time is what stays the same. A simulated worker takes a step for each token, and a step below a few milliseconds
+would cost more processor time than this machine has. So steps here last `STEP_S`: a request of the file that holds a
+slot for 80 ms becomes an answer of 8 tokens of 10 ms, and its prompt costs nothing.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from loadtests.cluster.stand import Shape, key_of
+from loadtests.load.capacity import Capacity
+from loadtests.load.plan import Retry, Size, Step, Tenant
+from loadtests.scenarios.arrivals import Closed, Gamma, OnOff, Open, Poisson
+from loadtests.scenarios.distributions import Constant, Distribution, Exponential, LogNormal
+from loadtests.scenarios.model import Retries, Scenario, SlotWorkers, TenantGroup
+from services.cli.errors import LabError
+
+STEP_S = 0.010
+SPREAD = 0.12
+"""Of constant lengths, about their median. Sequences of one length that start together end together, for ever: a worker
+whose slots have fallen into step frees them all at once, and a newcomer waits for a whole service."""
+LEAVES_AFTER_MS = 250.0
+"""Clients wait this much longer than their deadline where the file names no patience."""
+RETRIES = {"never": "none", "immediate": "immediate", "hint": "obey"}
+
+
+@dataclass(frozen=True, slots=True)
+class Service:
+    """How long requests of a group hold a slot, in steps: the median, and how they spread."""
+
+    size: Size
+
+    @property
+    def mean_steps(self) -> float:
+        """Of all of them."""
+        if self.size.law == "exponential":
+            return self.size.median / math.log(2)
+        return self.size.median * math.exp(self.size.sigma**2 / 2)
+
+
+def shape_of(scenario: Scenario) -> Shape:
+    """The workers. Raises LabError for those that no simulated worker of this stage is."""
+    kinds = {type(group) for group in scenario.workers}
+    if kinds != {SlotWorkers} or len(scenario.workers) != 1:
+        raise LabError("Real processes play one group of workers of the kind `slots`: put others into `stages`.")
+    (group,) = scenario.workers
+    assert isinstance(group, SlotWorkers)
+    usual = service_of(scenario.tenants[0], group).size.median
+    return Shape(group.count, group.slots, 1000 * STEP_S, round(usual), group.jitter)
+
+
+def service_of(tenant: TenantGroup, workers: SlotWorkers) -> Service:
+    """How many steps its requests take."""
+    read_s = (_typical(tenant.prompt_tokens) + _typical(tenant.context_tokens)) / workers.prefill_tokens_per_s
+    per_token_s, answer = workers.s_per_token, tenant.completion_tokens
+
+    def steps(tokens: float) -> float:
+        return max(1.0, (read_s + tokens * per_token_s) / STEP_S)
+
+    match answer:
+        case Constant():
+            median = steps(answer.value)
+            return Service(Size(median, SPREAD, _most(2 * median)))
+        case LogNormal():
+            median = steps(answer.median)
+            sigma = math.log(max(1.0, steps(answer.p95) / median)) / 1.645
+            return Service(Size(median, sigma, _most(steps(min(answer.most, answer.p95 * 4)))))
+        case Exponential():
+            median = steps(answer.mean) * math.log(2)
+            return Service(Size(max(1.0, median), 0.0, _most(steps(min(answer.most, answer.mean * 10))), "exponential"))
+        case _:
+            raise LabError(f"tenants.{tenant.name}.completion_tokens: real processes have no {answer.kind} lengths.")
+
+
+def tenants_of(scenario: Scenario, capacity: Capacity) -> tuple[Tenant, ...]:
+    """Who asks, at the capacity that was measured. Raises LabError."""
+    (workers,) = scenario.workers
+    assert isinstance(workers, SlotWorkers)
+    return tuple(tenant for group in scenario.tenants for tenant in _members(group, workers, capacity))
+
+
+def names_of(scenario: Scenario) -> tuple[str, ...]:
+    """The tenants, as the tenants file has to know them."""
+    return tuple(name for group in scenario.tenants for name in members(group))
+
+
+def members(group: TenantGroup) -> list[str]:
+    """One tenant has the group's name; several are numbered."""
+    return [group.name] if group.count == 1 else [f"{group.name}-{number}" for number in range(1, group.count + 1)]
+
+
+def _members(group: TenantGroup, workers: SlotWorkers, capacity: Capacity) -> Iterator[Tenant]:
+    service = service_of(group, workers)
+    kind, cv, steps = _arrivals(group, capacity.tokens_per_s / service.mean_steps)
+    deadline_ms = 1000 * _constant(group.deadline_s, f"{group.name}.deadline_s")
+    patience_ms = deadline_ms + LEAVES_AFTER_MS
+    if group.patience_s is not None:
+        patience_ms = 1000 * _constant(group.patience_s, f"{group.name}.patience_s")
+    for name in members(group):
+        yield Tenant(
+            name,
+            tuple(Step(step.from_s, step.per_s / group.count) for step in steps),
+            kind,
+            answer_tokens=service.size,
+            deadline_ms=deadline_ms,
+            patience_ms=patience_ms,
+            stream=group.stream,
+            retry=_retry(group),
+            key=key_of(name),
+            cv=cv,
+        )
+
+
+def _arrivals(group: TenantGroup, capacity_per_s: float) -> tuple[str, float, list[Step]]:
+    """Their law, its coefficient of variation, and the rate from each second on, of the group together."""
+    arrivals = group.arrivals
+    if isinstance(arrivals, Closed) or not isinstance(arrivals, Open):
+        raise LabError(f"tenants.{group.name}.arrivals: real processes play no {arrivals.kind} arrivals here.")
+    rate = arrivals.rate_per_s if arrivals.load is None else arrivals.load * capacity_per_s
+    assert rate is not None, "a file has one of the two"
+    match arrivals:
+        case Poisson():
+            return "poisson", 1.0, _phases(arrivals, rate)
+        case Gamma():
+            return "gamma", arrivals.cv, _phases(arrivals, rate)
+        case OnOff():
+            raise LabError(f"tenants.{group.name}.arrivals: real processes play no on_off arrivals.")
+        case _:
+            raise AssertionError(f"{arrivals!r} is an arrival of no kind")
+
+
+def _phases(arrivals: Open, rate: float) -> list[Step]:
+    """The rate from each second on at which it changes."""
+    changes = {0.0: rate}
+    for phase in arrivals.phases:
+        changes[phase.from_s] = rate * phase.times
+        changes[phase.until_s] = rate
+    for phase in arrivals.phases:  # one that begins where another ends counts
+        changes[phase.from_s] = rate * phase.times
+    return [Step(from_s, per_s) for from_s, per_s in sorted(changes.items())]
+
+
+def _retry(group: TenantGroup) -> Retry:
+    retries: Retries = group.retries
+    mode = RETRIES.get(retries.wait)
+    if mode is None:
+        raise LabError(f"tenants.{group.name}.retries.wait: real processes have no {retries.wait}.")
+    return Retry(mode, retries.attempts) if retries.attempts else Retry("none", 0)
+
+
+def _typical(distribution: Distribution) -> float:
+    """Its median, or its mean."""
+    match distribution:
+        case Constant():
+            return distribution.value
+        case LogNormal():
+            return distribution.median
+        case Exponential():
+            return distribution.mean
+        case _:
+            raise LabError(f"Real processes have no prompts of {distribution.kind} lengths.")
+
+
+def _constant(distribution: Distribution, place: str) -> float:
+    if not isinstance(distribution, Constant):
+        raise LabError(f"tenants.{place}: real processes need a number.")
+    return distribution.value
+
+
+def _most(tokens: float) -> int:
+    return max(1, math.ceil(tokens))

@@ -1,0 +1,102 @@
+"""A scenario's file as real processes play it: the same worker time, in steps that a machine can keep."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+
+from loadtests.load.capacity import Capacity
+from loadtests.load.figures import Quantiles
+from loadtests.load.plan import Retry, Step
+from loadtests.runs.matrix.staging import LEAVES_AFTER_MS, SPREAD, names_of, shape_of, tenants_of
+from loadtests.scenarios.model import Scenario, parse
+from services.cli.errors import LabError
+
+CAPACITY = Capacity(200.0, 1600.0, Quantiles())
+WORKERS = {"kind": "slots", "count": 2, "slots": 8, "prefill_tokens_per_s": 2500, "s_per_token": 0.0008}
+
+
+def scenario(*tenants: dict[str, Any], **more: Any) -> Scenario:
+    usual = {"prompt_tokens": 100, "completion_tokens": 50, "max_tokens": 50, "deadline_s": 1}
+    return parse(
+        {"title": "T", "duration_s": 30, "workers": [WORKERS], "tenants": [usual | each for each in tenants]} | more
+    )
+
+
+def test_a_request_holds_its_slot_as_long_as_the_file_says() -> None:
+    made = shape_of(scenario({"name": "a", "arrivals": {"kind": "poisson", "load": 1}}))
+    assert (made.workers, made.slots, made.step_ms, made.answer_tokens) == (2, 8, 10.0, 8)
+    assert made.service_s == 0.08  # 100 / 2500 + 50 * 0.0008
+
+
+def test_a_load_is_a_multiple_of_the_capacity_in_worker_time() -> None:
+    small = {"name": "small", "count": 4, "arrivals": {"kind": "poisson", "load": 0.5}}
+    big = {"name": "big", "prompt_tokens": 1000, "completion_tokens": 500, "arrivals": {"kind": "poisson", "load": 2}}
+    *smalls, large = tenants_of(scenario(small, big), CAPACITY)
+    assert [tenant.name for tenant in smalls] == ["small-1", "small-2", "small-3", "small-4"]
+    spread = math.exp(SPREAD**2 / 2)
+    assert sum(tenant.steps[0].per_s for tenant in smalls) * 8 * spread == pytest.approx(0.5 * 1600)
+    assert large.steps[0].per_s * 80 * spread == pytest.approx(2 * 1600)
+    assert names_of(scenario(small, big)) == ("small-1", "small-2", "small-3", "small-4", "big")
+
+
+def test_phases_become_steps_of_the_rate() -> None:
+    phases = [{"from_s": 4, "until_s": 10, "times": 10}, {"from_s": 10, "until_s": 12, "times": 0}]
+    (tenant,) = tenants_of(
+        scenario({"name": "a", "arrivals": {"kind": "poisson", "rate_per_s": 100, "phases": phases}}), CAPACITY
+    )
+    assert tenant.steps == (Step(0, 100), Step(4, 1000), Step(10, 0), Step(12, 100))
+
+
+def test_clients_leave_a_little_after_their_deadline_or_when_the_file_says() -> None:
+    arrivals = {"kind": "poisson", "load": 1}
+    usual, hurried = tenants_of(
+        scenario({"name": "a", "arrivals": arrivals}, {"name": "b", "arrivals": arrivals, "patience_s": 0.4}), CAPACITY
+    )
+    assert (usual.deadline_ms, usual.patience_ms) == (1000, 1000 + LEAVES_AFTER_MS)
+    assert hurried.patience_ms == 400
+
+
+@pytest.mark.parametrize(
+    ("retries", "made"),
+    [
+        ({}, Retry("none", 0)),
+        ({"attempts": 3, "wait": "immediate"}, Retry("immediate", 3)),
+        ({"attempts": 2, "wait": "hint"}, Retry("obey", 2)),
+    ],
+)
+def test_clients_have_the_manners_of_the_file(retries: dict[str, Any], made: Retry) -> None:
+    (tenant,) = tenants_of(
+        scenario({"name": "a", "arrivals": {"kind": "poisson", "load": 1}, "retries": retries}), CAPACITY
+    )
+    assert tenant.retry == made
+
+
+@pytest.mark.parametrize(
+    ("tenant", "told"),
+    [
+        ({"arrivals": {"kind": "closed", "clients": 4}}, "no closed arrivals"),
+        ({"arrivals": {"kind": "on_off", "load": 1, "on_s": 1, "off_s": 1}}, "no on_off arrivals"),
+        ({"retries": {"attempts": 1, "wait": "backoff"}}, "no backoff"),
+        ({"deadline_s": {"kind": "uniform", "low": 1, "high": 2}}, "need a number"),
+        ({"completion_tokens": {"kind": "uniform", "low": 1, "high": 2}}, "no uniform lengths"),
+    ],
+)
+def test_what_this_stage_cannot_play_is_said_with_its_place(tenant: dict[str, Any], told: str) -> None:
+    made = scenario({"name": "a", "arrivals": {"kind": "poisson", "load": 1}} | tenant)
+    with pytest.raises(LabError, match=told):
+        tenants_of(made, CAPACITY)
+
+
+def test_lengths_keep_their_median_and_their_tail() -> None:
+    lengths = {"kind": "log_normal", "median": 100, "p95": 400}
+    (tenant,) = tenants_of(
+        scenario(
+            {"name": "a", "prompt_tokens": 0, "completion_tokens": lengths, "arrivals": {"kind": "poisson", "load": 1}}
+        ),
+        CAPACITY,
+    )
+    assert tenant.answer_tokens.median == pytest.approx(8)
+    assert tenant.answer_tokens.median * math.exp(1.645 * tenant.answer_tokens.sigma) == pytest.approx(32)
