@@ -42,11 +42,12 @@ Share = Annotated[float, Field(ge=0, le=1)]
 
 
 class Failure(Model):
-    """From one second to another, workers of the group are down, or slower by a factor."""
+    """From one second to another, workers of the group are down, slower by a factor, or frozen."""
 
     from_s: Seconds
     until_s: PositiveSeconds
-    kind: Literal["down", "slow"] = "down"
+    kind: Literal["down", "slow", "frozen"] = "down"
+    """Frozen ones hold what they have, answer nothing, and go on afterwards. The simulator does not know them."""
     factor: float = Field(2.0, ge=1, le=1000)
     workers: int | None = Field(None, ge=1, le=1000)
     """How many of the group, the first ones; all by default."""

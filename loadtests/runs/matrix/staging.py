@@ -10,12 +10,13 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 from loadtests.cluster.stand import Shape, key_of
 from loadtests.load.capacity import Capacity
 from loadtests.load.plan import Retry, Size, Step, Tenant
 from loadtests.scenarios.arrivals import Closed, Gamma, OnOff, Open, Poisson
-from loadtests.scenarios.distributions import Constant, Distribution, Exponential, LogNormal
+from loadtests.scenarios.distributions import Constant, Distribution, Exponential, LogNormal, Model
 from loadtests.scenarios.model import Retries, Scenario, SlotWorkers, TenantGroup
 from services.cli.errors import LabError
 
@@ -91,6 +92,46 @@ def names_of(scenario: Scenario) -> tuple[str, ...]:
 def members(group: TenantGroup) -> list[str]:
     """One tenant has the group's name; several are numbered."""
     return [group.name] if group.count == 1 else [f"{group.name}-{number}" for number in range(1, group.count + 1)]
+
+
+def troubles(scenario: Scenario) -> list[tuple[float, float]]:
+    """From when to when something is different: a phase of the load, or a failure of workers."""
+    phases = [
+        (phase.from_s, phase.until_s)
+        for group in scenario.tenants
+        if isinstance(group.arrivals, Open)
+        for phase in group.arrivals.phases
+    ]
+    return phases + [(each.from_s, each.until_s) for group in scenario.workers for each in group.failures]
+
+
+def faster(scenario: Scenario, pace: float) -> Scenario:
+    """The same in a share of its time, all moments in proportion: for a test of the machinery."""
+    if pace == 1:
+        return scenario
+
+    def at(model: Model, *fields: str) -> Any:
+        return model.model_copy(update={name: getattr(model, name) * pace for name in fields})
+
+    tenants = [
+        group.model_copy(
+            update={
+                "arrivals": group.arrivals.model_copy(
+                    update={"phases": tuple(at(phase, "from_s", "until_s") for phase in group.arrivals.phases)}
+                )
+            }
+        )
+        if isinstance(group.arrivals, Open)
+        else group
+        for group in scenario.tenants
+    ]
+    workers = [
+        group.model_copy(update={"failures": tuple(at(each, "from_s", "until_s") for each in group.failures)})
+        for group in scenario.workers
+    ]
+    windows = tuple(at(window, "from_s", "until_s") for window in scenario.windows)
+    made: Scenario = at(scenario, "duration_s", "warm_up_s", "cool_down_s")
+    return made.model_copy(update={"tenants": tuple(tenants), "workers": tuple(workers), "windows": windows})
 
 
 def _members(group: TenantGroup, workers: SlotWorkers, capacity: Capacity) -> Iterator[Tenant]:
