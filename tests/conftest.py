@@ -26,7 +26,7 @@ from services.cli.ports import free_port
 from services.cli.postgres import EmbeddedPostgres
 from services.cli.valkey import EmbeddedValkey
 from services.retrieval.database import migrate
-from tests.kernel import ALL, NOTHING, SOCKETS, Leave, Watch
+from tests.kernel import ALL, NOTHING, SOCKETS, Leave, Watch, log_writers, logs
 
 # A slow machine is no defect: properties have no time limit. A failure prints a blob that replays it. The examples are
 # the same each time: what was green is green until something is changed. `--hypothesis-profile=explore` tries others.
@@ -53,16 +53,19 @@ def pytest_configure() -> None:
 def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
     """What a test may ask the kernel for follows from where it stands: tests/kernel.py has the table."""
     WATCH.refused.clear()
-    with WATCH.during(_leave_of(item)):
+    leave = _leave_of(item)
+    with WATCH.during(leave), logs(threaded=leave is ALL):
         return (yield)
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_teardown() -> Iterator[None]:
-    """A refusal that the code under test has swallowed fails the test all the same."""
+    """A refusal that the code under test has swallowed fails the test all the same, and so does the thread of a log."""
     yield
     if WATCH.refused:
         pytest.fail(f"this test {'; '.join(WATCH.refused)}", pytrace=False)
+    if WATCH.leave is not ALL and log_writers():
+        pytest.fail("this test has left a log with its thread: close it", pytrace=False)
 
 
 def _leave_of(item: pytest.Item) -> Leave:

@@ -11,6 +11,9 @@ the marker `sockets`, and one that speaks to another machine: at once, with the 
 | marked `sockets` | yes | no |
 | any other | no | no |
 
+A log of the gate has no thread that writes it. A thread is another clock: a line that it has not written yet is a fault
+by chance, and a hundred of them that no test has stopped are a load on all tests that follow.
+
 Python says what a program does by audit events (PEP 578). Two things do it without a word, and are watched here by
 name: connections and processes of uvloop, and processes of `multiprocessing`. For `tests/conftest.py`.
 """
@@ -21,12 +24,15 @@ import ipaddress
 import multiprocessing.process
 import socket
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 import uvloop
+
+from services.runtime.log import Log
 
 PROCESS_EVENTS = frozenset({"subprocess.Popen", "os.fork", "os.forkpty", "os.posix_spawn", "os.exec", "os.system"})
 SOCKET_EVENTS = frozenset({"socket.bind", "socket.connect", "socket.sendto", "socket.sendmsg"})
@@ -69,6 +75,11 @@ class Watch:
         for name in ("subprocess_exec", "subprocess_shell"):
             _before(uvloop.Loop, name, lambda *given, **_: self.starts(given[1:2]))
         _before(multiprocessing.process.BaseProcess, "start", lambda process: self.starts(process.name))
+
+    @property
+    def leave(self) -> Leave:
+        """What may be asked for now."""
+        return self._leave
 
     @contextmanager
     def during(self, leave: Leave) -> Iterator[None]:
@@ -127,3 +138,23 @@ def _is_here(host: object) -> bool:
     except ValueError:
         return False
     return address.is_loopback or address.is_unspecified
+
+
+LOG_WRITER = "log-writer"
+
+
+@contextmanager
+def logs(*, threaded: bool) -> Iterator[None]:
+    """Inside, a log that nobody asked for a thread has one, or has none."""
+    defaults: Any = Log.__init__.__kwdefaults__
+    before = defaults["threaded"]
+    defaults["threaded"] = threaded
+    try:
+        yield
+    finally:
+        defaults["threaded"] = before
+
+
+def log_writers() -> int:
+    """Threads of logs that nobody has closed."""
+    return sum(thread.name == LOG_WRITER for thread in threading.enumerate())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import io
 import multiprocessing
 import os
 import re
@@ -16,7 +17,8 @@ from pathlib import Path
 import pytest
 import uvloop
 
-from tests.kernel import ALL, NOTHING, SOCKETS, AskedTheKernel, Watch
+from services.runtime.log import Log
+from tests.kernel import ALL, NOTHING, SOCKETS, AskedTheKernel, Watch, log_writers, logs
 
 ROOT = Path(__file__).parent.parent
 HERE = ("127.0.0.1", "127.1.2.3", "::1", "localhost", "", "0.0.0.0", "/run/a.sock", b"\0unnamed")
@@ -133,6 +135,29 @@ def test_a_refusal_that_is_swallowed_fails_the_test_all_the_same(
     next(ends)
     with pytest.raises(pytest.fail.Exception, match="starts a process"):
         next(ends)
+
+
+def test_a_log_of_the_gate_has_no_thread_unless_a_test_wants_one() -> None:
+    log = Log("test", stream=io.BytesIO())
+    assert log_writers() == 0
+    log.close()
+    wanted = Log("test", stream=io.BytesIO(), threaded=True)
+    assert log_writers() == 1
+    wanted.close()
+    with logs(threaded=True):
+        production = Log("test", stream=io.BytesIO())
+        assert log_writers() == 1
+        production.close()
+    assert log_writers() == 0
+
+
+def test_a_test_that_leaves_the_thread_of_a_log_behind_fails(request: pytest.FixtureRequest) -> None:
+    ends = request.config.pluginmanager.get_plugin(str(ROOT / "tests" / "conftest.py")).pytest_runtest_teardown()
+    log = Log("test", stream=io.BytesIO(), threaded=True)
+    next(ends)
+    with pytest.raises(pytest.fail.Exception, match="left a log with its thread"):
+        next(ends)
+    log.close()
 
 
 def test_nothing_is_tried_twice(request: pytest.FixtureRequest) -> None:

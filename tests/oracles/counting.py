@@ -56,7 +56,7 @@ async def counted(kind: str, folder: Path) -> Counter[str]:
         _env_file=None, router_port=0, metrics_port=0, workers_file=workers, retrieval_url="http://127.0.0.1:1",
         probe_interval_s=60, drain_timeout_s=0.1, **full,
     )  # fmt: skip
-    log = Log("router", stream=io.BytesIO(), clock=sim_loop().unix_time)  # with its thread, as in production
+    log = Log("router", stream=io.BytesIO(), clock=sim_loop().unix_time, threaded=True)  # as in production
     try:
         async with within(app.build(settings, rng=Random(1), log=log)) as process:
             return await _count(process.bound_port, kind)

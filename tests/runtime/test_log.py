@@ -21,7 +21,7 @@ def lines_of(stream: io.BytesIO) -> list[dict[str, Any]]:
 
 def test_a_line_says_when_who_and_what_and_then_its_fields() -> None:
     stream = io.BytesIO()
-    log = Log('odd "service"\n', stream=stream)
+    log = Log('odd "service"\n', stream=stream, threaded=True)
     log.info('said "no"\n', outcome=Outcome.YIELD, ms=1.5, nothing=None, text="é\u2028")
     log.warning("no fields")
     log.write("INFO", "begun", {"late": 2}, b'"early":"1"')
@@ -40,7 +40,7 @@ def test_a_line_says_when_who_and_what_and_then_its_fields() -> None:
 
 def test_what_is_below_the_level_is_not_written() -> None:
     stream = io.BytesIO()
-    log = Log("test", "WARNING", stream)
+    log = Log("test", "WARNING", stream, threaded=True)
     log.debug("detail")
     log.info("as it should be")
     log.error("not so")
@@ -50,7 +50,7 @@ def test_what_is_below_the_level_is_not_written() -> None:
 
 def test_what_cannot_be_encoded_or_waits_too_long_is_dropped_and_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     stream = io.BytesIO()
-    log = Log("test", stream=stream)
+    log = Log("test", stream=stream, threaded=True)
     log.info("bad", text="\ud800")
     assert log.dropped_lines == 1
     monkeypatch.setattr(log, "_flush", lambda: None)  # a stream that stalls
@@ -65,7 +65,7 @@ def test_what_cannot_be_encoded_or_waits_too_long_is_dropped_and_counted(monkeyp
 def test_a_stream_that_breaks_costs_lines_and_nothing_else() -> None:
     stream = io.BytesIO()
     stream.close()
-    log = Log("test", stream=stream)
+    log = Log("test", stream=stream, threaded=True)
     log.info("nobody reads this")
     log.close()
     assert log.dropped_lines == 1
@@ -73,7 +73,7 @@ def test_a_stream_that_breaks_costs_lines_and_nothing_else() -> None:
 
 def test_the_standard_librarys_warnings_go_the_same_way() -> None:
     stream = io.BytesIO()
-    log = Log("test", stream=stream)
+    log = Log("test", stream=stream, threaded=True)
     log.capture_stdlib("tests.somebody")
     logging.getLogger("tests.somebody").info("not this")
     try:
