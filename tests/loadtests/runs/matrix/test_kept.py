@@ -82,7 +82,7 @@ def test_documents_tests_and_results_change_nothing_of_what_is_measured(checkout
 
 
 def test_any_change_of_the_code_is_other_code_committed_or_not(checkout: Path) -> None:
-    router, page = checkout / "services" / "router" / "app.py", checkout / "loadtests" / "matrix" / "page.py"
+    router, page = checkout / "services" / "router" / "app.py", checkout / "loadtests" / "runs" / "matrix" / "page.py"
     seen = [kept.subject(checkout)]
     for change in (
         lambda: router.write_text("2"),
