@@ -49,11 +49,11 @@ simulate: $(VENV)/.simulate ## compare policies in virtual time: make simulate S
 	@exec $(BIN)/weir simulate $(SCENARIO) $(ARGS)
 
 simulate-proof: $(VENV)/.run ## hold every promise against a simulation, beside other policies: docs/results/proof.md
-	@exec $(BIN)/python -m services.lab.simulate.proof $(ARGS)
+	@exec $(BIN)/python -m loadtests.simulator.proof $(ARGS)
 
 pictures: $(VENV)/.simulate ## draw the pictures of the architecture pages again, and their figures
 	@$(BIN)/python docs/pictures.py
-	@exec $(BIN)/python -m services.lab.simulate.pictures $(ARGS)
+	@exec $(BIN)/python -m loadtests.simulator.pictures $(ARGS)
 
 # ---- verify
 
@@ -90,23 +90,23 @@ fuzz: $(VENV)/.fuzz ## feed every reader of strangers' bytes with mutated input:
 	@exec $(BIN)/python -m tests.fuzz --seconds $(SECONDS) $(ARGS)
 
 bench: $(VENV)/.dev ## measure the figures that docs/results quotes
-	@exec $(BIN)/python -m bench $(ARGS)
+	@exec $(BIN)/python -m loadtests.bench $(ARGS)
 
 fire: $(VENV)/.run ## the router under fire, real processes: make fire ARGS="--only sweep" (--list shows the cases)
-	@exec $(BIN)/python -m loadtests.fire $(ARGS)
+	@exec $(BIN)/python -m loadtests.runs.fire $(ARGS)
 
 nonces: $(VENV)/.run ## 20,000 questions with a nonce each, before workers that are killed, frozen and evil: whose answer is whose?
-	@exec $(BIN)/python -m loadtests.nonces $(ARGS)
+	@exec $(BIN)/python -m loadtests.runs.nonces $(ARGS)
 
 rolling: $(VENV)/.run ## restart two routers in turn behind HAProxy, 50 times under load (about five minutes): is a request lost?
-	@exec $(BIN)/python -m loadtests.rolling $(ARGS)
+	@exec $(BIN)/python -m loadtests.runs.rolling $(ARGS)
 
 chaos: $(VENV)/.run ## 20,000 requests among 60 faults of every part (about four minutes): is any lost, doubled, foreign or hung?
-	@exec $(BIN)/python -m loadtests.chaos $(ARGS)
+	@exec $(BIN)/python -m loadtests.runs.chaos $(ARGS)
 
 soak: MINUTES ?= 10
 soak: $(VENV)/.run ## load the whole stack for long, and see what grows: make soak MINUTES=60
-	@exec $(BIN)/python -m loadtests.soak --minutes $(MINUTES) $(ARGS)
+	@exec $(BIN)/python -m loadtests.runs.soak --minutes $(MINUTES) $(ARGS)
 
 # Without SEED or SEEDS: as many seeds as a minute holds.
 WORLD = $(if $(SEED),--seed $(SEED) $(if $(TRACE),--trace),$(if $(SEEDS),--seeds $(SEEDS),--seeds 100000 --seconds 60))
@@ -114,13 +114,13 @@ world: $(VENV)/.dev ## the whole system in virtual time, judged: make world SEED
 	@exec $(BIN)/python -m loadtests.world $(WORLD) $(ARGS)
 
 siege: $(VENV)/.run ## an honest tenant beside slow readers, slowloris, idle connections, floods (ten minutes): ARGS="--only idle"
-	@exec $(BIN)/python -m loadtests.siege $(ARGS)
+	@exec $(BIN)/python -m loadtests.runs.siege $(ARGS)
 
 bench-peers: $(VENV)/.run ## Weir beside HAProxy, LiteLLM, vllm-router, sglang-router: 20 minutes, resumable; ARGS=--list
-	@exec $(BIN)/python -m loadtests.peers $(ARGS)
+	@exec $(BIN)/python -m loadtests.runs.peers $(ARGS)
 
 report: $(VENV)/.simulate ## the whole series, four policies, as one page (about 17 minutes): make report ARGS="--only burst"
-	@exec $(BIN)/python -m loadtests.report $(ARGS)
+	@exec $(BIN)/python -m loadtests.runs.matrix $(ARGS)
 
 load: export SCENARIO ?= baseline
 load: export LOAD_OUT = $(OUT)

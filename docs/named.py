@@ -13,12 +13,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 TICKED = re.compile(r"`([^`]+)`")
-FOLDERS = ("services", "tests", "loadtests", "bench", "docs", "grafana")
-SERVICES = ("core", "contracts", "runtime", "router", "retrieval", "worker", "governor", "console", "lab")
+FOLDERS = ("services", "tests", "loadtests", "docs", "grafana")
+SERVICES = ("core", "contracts", "runtime", "router", "retrieval", "worker", "governor", "console", "cli")
 PATH = re.compile(r"^[\w.-]+(?:/[\w.-]+)+/?$")
 FILE = re.compile(r"^[a-z_0-9]+\.(?:py|toml|sql|cfg)$")
 TEST = re.compile(r"^test_\w+$")
-MODULE = re.compile(r"python3? -m ((?:services|loadtests|bench)[\w.]*)")
+MODULE = re.compile(r"python3? -m ((?:services|loadtests)[\w.]*)")
 VERB = re.compile(r"`make ([a-z][a-z-]*)")
 FENCED_VERB = re.compile(r"^\s*(?:\$ )?make ([a-z][a-z-]*)")
 TEST_FUNCTION = re.compile(r"^\s*(?:async )?def (test_\w+)\(", re.MULTILINE)

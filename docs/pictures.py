@@ -12,7 +12,7 @@ from pathlib import Path
 import matplotlib as mpl
 from matplotlib.axes import Axes
 
-from services.lab.simulate.style import DARK, LIGHT, SMALL_PT, Theme, headline, settings, sheet
+from loadtests.report.style import DARK, LIGHT, SMALL_PT, Theme, headline, settings, sheet
 from services.retrieval import cache, search, store
 from services.retrieval.config import RetrievalSettings
 from services.router.config import RouterSettings

@@ -20,11 +20,11 @@ import pytest
 from hypothesis import HealthCheck
 from hypothesis import settings as hypothesis_settings
 
-from services.lab import postgres as postgres_server
-from services.lab import valkey as valkey_server
-from services.lab.ports import free_port
-from services.lab.postgres import EmbeddedPostgres
-from services.lab.valkey import EmbeddedValkey
+from services.cli import postgres as postgres_server
+from services.cli import valkey as valkey_server
+from services.cli.ports import free_port
+from services.cli.postgres import EmbeddedPostgres
+from services.cli.valkey import EmbeddedValkey
 from services.retrieval.database import migrate
 from tests.kernel import ALL, NOTHING, SOCKETS, Leave, Watch, log_writers, logs
 

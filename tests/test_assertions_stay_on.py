@@ -14,10 +14,10 @@ PAGE = (ROOT / "docs" / "architecture" / "invariants.md").read_text(encoding="ut
 SERVICES = sorted(
     path
     for path in (ROOT / "services").rglob("*.py")
-    if "lab" not in path.relative_to(ROOT).parts  # the lab runs on the operator's machine, beside the services
+    if "cli" not in path.relative_to(ROOT).parts  # the command line runs on the operator's machine, beside the services
 )
 STARTERS = ["services/Dockerfile", "docker-compose.yml", "Makefile"]
-STARTERS += [f"services/lab/{path.name}" for path in sorted((ROOT / "services" / "lab").glob("*.py"))]
+STARTERS += [f"services/cli/{path.name}" for path in sorted((ROOT / "services" / "cli").glob("*.py"))]
 HARMLESS = {"len", "isinstance"}
 
 

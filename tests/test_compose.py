@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 import yaml
 
+from loadtests.storm.config import StormSettings
 from services.governor.config import GovernorSettings
-from services.lab.storm.config import StormSettings
 from services.retrieval.config import MigrateSettings, RetrievalSettings
 from services.router.config import RouterSettings
 from services.runtime.settings import ServiceSettings
@@ -249,8 +249,8 @@ def test_every_image_of_ours_has_its_target_its_source_and_the_settings_that_com
     """`docker compose build` needs a target; the target a tree, an entry point and a check on its own port."""
     dockerfile = (ROOT / "services" / "Dockerfile").read_text(encoding="utf-8")
     (copied,) = re.findall(r"for service in ([a-z ]+); do", dockerfile)
-    modules = {service: f"services.{service}" for service in copied.split()} | {"storm": "services.lab.storm"}
-    assert "cp -a lab/__init__.py lab/storm /tree/storm/services/lab/" in dockerfile
+    modules = {service: f"services.{service}" for service in copied.split()} | {"storm": "loadtests.storm"}
+    assert "cp -a loadtests/__init__.py loadtests/storm /tree/storm/loadtests/" in dockerfile
     stages = dict(re.findall(r"^FROM \S+ AS (\S+)\n(.*?)(?=^FROM |\Z)", dockerfile, re.MULTILINE | re.DOTALL))
     for service, module in modules.items():
         stage = stages[service]

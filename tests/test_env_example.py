@@ -46,7 +46,8 @@ def shown() -> dict[str, Entry]:
 
 
 def settings_classes() -> list[type[BaseSettings]]:
-    paths = [ROOT / "services/runtime/settings.py", *sorted(ROOT.glob("services/**/config.py"))]
+    found = [path for tree in ("services", "loadtests") for path in sorted(ROOT.glob(f"{tree}/**/config.py"))]
+    paths = [ROOT / "services/runtime/settings.py", *found]
     modules = [importlib.import_module(".".join(path.relative_to(ROOT).with_suffix("").parts)) for path in paths]
     return [
         value

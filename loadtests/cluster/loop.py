@@ -58,7 +58,7 @@ class Simulation:
         self.loops: list[SimLoop] = []
         self.network = Network(self)
         self.watch: Callable[[str, str, str], None] | None = None  # is told (who, what, detail) of each event
-        self._events: list[tuple[float, int, Callable[..., None], tuple[Any, ...]]] = []
+        self._events: list[tuple[float, int, Callable[..., object], tuple[Any, ...]]] = []
         self._count = 0
         self._runnable: list[SimLoop] = []
         self._digest = blake2b(digest_size=16)
@@ -67,7 +67,7 @@ class Simulation:
         """A process: its name in traces, and its address in the network."""
         return SimLoop(self, name, address)
 
-    def at(self, when: float, action: Callable[..., None], *arguments: Any) -> None:
+    def at(self, when: float, action: Callable[..., object], *arguments: Any) -> None:
         """Call `action` at that time (seconds of the simulation), in no loop's context."""
         self._count += 1
         heapq.heappush(self._events, (when, self._count, action, arguments))
@@ -291,7 +291,7 @@ class SimLoop(asyncio.BaseEventLoop):
         events._set_running_loop(self)
         try:
             for task in sorted(asyncio.all_tasks(self), key=id):
-                task._log_destroy_pending = False  # type: ignore[attr-defined]
+                task._log_destroy_pending = False
                 coroutine = task.get_coro()
                 if coroutine is not None:
                     with contextlib.suppress(BaseException):
@@ -364,7 +364,7 @@ class SimLoop(asyncio.BaseEventLoop):
         local = options.get("local_addr")
         return await self.network.connect(self, protocol_factory, host, port, local[0] if local else self.host.address)
 
-    async def create_server(  # type: ignore[override]  # the Server is ours
+    async def create_server(  # the Server is ours
         self,
         protocol_factory: Callable[[], asyncio.BaseProtocol],
         host: str | None = None,
@@ -386,10 +386,10 @@ class SimLoop(asyncio.BaseEventLoop):
         """A listening socket in this network, for `services.runtime.serve.running`. Raises OSError if it is taken."""
         return self.network.bind(self, host, port)
 
-    async def getaddrinfo(self, host: Any, port: Any, **options: Any) -> list[Any]:  # type: ignore[override]
+    async def getaddrinfo(self, host: Any, port: Any, **options: Any) -> list[Any]:
         return self.network.addresses(self, host, port)
 
-    async def getnameinfo(self, sockaddr: Address, flags: int = 0) -> tuple[str, str]:  # type: ignore[override]
+    async def getnameinfo(self, sockaddr: Address, flags: int = 0) -> tuple[str, str]:
         return sockaddr[0], str(sockaddr[1])
 
     def _write_to_self(self) -> None:

@@ -102,7 +102,7 @@ class Node:
         self._leaving = asyncio.Event()
         if self.on_built is not None:
             self.on_built(process)
-        async with running(process, bind=loop.bind):
+        async with running(process, bind=loop.bind):  # type: ignore[arg-type]  # it binds no socket of the kernel
             self.process = process
             await self._leaving.wait()
 

@@ -221,7 +221,8 @@ def page(view: View, tenant: str, after: str, limit: int) -> list[Row]:
 
 def unembedded_documents(view: View, tenant: str, model: str, after: str, limit: int) -> list[Row]:
     documents = view.read(tenant).documents
-    return [{"doc_id": doc_id} for doc_id, held in _after(documents, after) if held.lacking(model)][:limit]
+    lacking = [doc_id for doc_id, held in _after(documents, after) if held.lacking(model)]
+    return [{"doc_id": doc_id} for doc_id in lacking[:limit]]
 
 
 def unembedded_chunks(view: View, tenant: str, model: str, doc_id: str, limit: int) -> list[Row]:

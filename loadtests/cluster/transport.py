@@ -13,7 +13,7 @@ import contextvars
 import errno
 import socket
 import struct
-from asyncio.transports import _FlowControlMixin  # type: ignore[attr-defined]
+from asyncio.transports import _FlowControlMixin
 from collections import deque
 from typing import TYPE_CHECKING, Any, Literal, cast
 
@@ -63,7 +63,7 @@ class SimSocket:
         return -1
 
 
-class SimTransport(_FlowControlMixin):  # type: ignore[misc]
+class SimTransport(_FlowControlMixin):
     """One end. `kernel_*` is what the operating system does to it, whether the process runs or not."""
 
     def __init__(

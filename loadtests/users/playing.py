@@ -79,10 +79,10 @@ def begin(environment: Any) -> Run | None:
     environment.user_classes = [of_group(group) for group in scenario.groups]
     environment.stop_timeout = scenario.longest_wait_s + GRACE_S  # who has asked may hear the answer
     urls = urls_of(os.environ, environment.host) if scenario.breaks_something else []
-    environment.run_data = Run(scenario, Trouble(urls))
-    environment.run_data.lateness.start()
+    run = environment.run_data = Run(scenario, Trouble(urls))
+    run.lateness.start()
     print(f"\n{scenario.name}, {scenario.seconds:g} s: {scenario.asks}\n{scenario.caption}", flush=True)
-    return environment.run_data
+    return run
 
 
 def _chosen(environment: Any) -> Scenario:

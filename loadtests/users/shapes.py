@@ -55,6 +55,7 @@ class Stages(LoadTestShape):
 
     def _users(self, stage: Stage) -> Users:
         """Each group's class, as many times as it should have users."""
+        assert self.runner is not None, "a stage is followed by a runner"
         classes = self.runner.environment.user_classes_by_name
         return [classes[group] for group, count in stage.users.items() for _ in range(count)]
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import html
 import json
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -93,13 +94,17 @@ def _stages(run: Run) -> Iterator[str]:
     yield "Times in ms, from the moment a user asked; first: the first words of a stream. Shares are of the requests."
 
 
+def _is(key: tuple[str, str, str], row: Row) -> bool:
+    return (row.group, row.surface, row.outcome) == key
+
+
 def _outcomes(ledger: Ledger) -> Iterator[str]:
     merged = sorted({(row.group, row.surface, row.outcome) for row, _ in ledger.rows()})
     head = f"{'who':<10} {'surface':<12} {'outcome':<44} {'count':>8} {'p50 ms':>8} {'p95 ms':>8} {'max ms':>8}"
     yield head
     yield "-" * len(head)
     for key in merged:
-        times = ledger.times(lambda row, key=key: (row.group, row.surface, row.outcome) == key)
+        times = ledger.times(partial(_is, key))
         figures = " ".join(f"{_ms(times.percentile_ms(q)):>8}" for q in (0.50, 0.95, 1.0))
         yield f"{key[0]:<10} {key[1]:<12} {key[2][:44]:<44} {times.count:>8} {figures}"
 

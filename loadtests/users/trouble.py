@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from time import perf_counter
 from urllib.parse import urlsplit
 
-from loadtests import faults
+from loadtests.faults import slow as faults
 from loadtests.target import refusal
 from loadtests.users.scenario import Stage
 

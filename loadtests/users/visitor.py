@@ -8,8 +8,9 @@ latency under an arrival rate that nothing slows is not to be read from here.
 from __future__ import annotations
 
 import random
+from collections.abc import Mapping
 from time import perf_counter
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 from locust import FastHttpUser, task
 from locust.contrib.fasthttp import FAILURE_EXCEPTIONS, ResponseContextManager
@@ -124,13 +125,14 @@ class Visitor(FastHttpUser):
             return self._nothing(_milliseconds_since(began))
         try:
             if answer.status_code != 200:
-                return judge_refusal(answer.status_code, answer.headers or {}, answer.content or b"")
-            stream = StreamVerdict(answer.headers)
-            while line := answer._response.readline(b"\n"):  # the one call that returns with a line, not a full block
+                return judge_refusal(answer.status_code, _headers_of(answer), answer.content or b"")
+            stream, source = StreamVerdict(_headers_of(answer)), answer._response
+            assert source is not None, "a status came from somewhere"
+            while line := source.readline(b"\n"):  # the one call that returns with a line, not a full block
                 if stream.feed(bytes(line)):
                     self._heard(began)
                 if perf_counter() - began > self.limit_s:
-                    answer._response.release()  # closes what was not read to its end
+                    source.release()  # closes what was not read to its end
                     return self._nothing(self.limit_s * 1000)
             return stream.verdict()
         except FAILURE_EXCEPTIONS as error:
@@ -179,6 +181,10 @@ class Visitor(FastHttpUser):
 def of_group(group: Group) -> type[Visitor]:
     """Locust counts and places users by their class: one for each group, under its name."""
     return type(group.name, (Visitor,), {"group": group, "abstract": False})
+
+
+def _headers_of(answer: ResponseContextManager) -> Mapping[str, str]:
+    return cast(Mapping[str, str], answer.headers or {})
 
 
 def _milliseconds_since(began: float) -> float:

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 from loadtests.cluster.loop import BEGINS_S
-from loadtests.fire.machine import describe
+from loadtests.report.machine import describe
 from loadtests.world.play import Result, play
 from loadtests.world.run import OtherRun, Record, many
 

@@ -15,8 +15,8 @@ from typing import Any
 import msgspec
 
 from loadtests.cluster.loop import BEGINS_S
-from loadtests.nonces.judge import Heard, Verdict, judge
-from loadtests.nonces.prompt import right
+from loadtests.runs.nonces.judge import Heard, Verdict, judge
+from loadtests.runs.nonces.prompt import right
 from loadtests.world.client import MAX_TOKENS, Try
 from loadtests.world.scenario import Fault, Scenario
 from services.router.serving.pipeline import Pipeline

@@ -94,7 +94,7 @@ def _wake_up_lost() -> Iterator[tuple[Any, str, Any]]:
     wake = Turn.wake
 
     def sleepy(self: Turn) -> None:
-        if self.refusal is not None or crc32(self.id.encode()) % 8:
+        if self.refusal is not None or crc32(str(self.id).encode()) % 8:
             wake(self)
 
     yield Turn, "wake", sleepy

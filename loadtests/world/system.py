@@ -11,10 +11,10 @@ from typing import Any
 from loadtests.cluster.loop import SimLoop, Simulation
 from loadtests.cluster.node import Node
 from loadtests.cluster.stores import Stores
-from loadtests.evil.talk import Talk
-from loadtests.evil.tricks import ROWS
-from loadtests.evil.worker import EvilWorker, Trick, honest
-from loadtests.nonces.prompt import NONCE
+from loadtests.faults.evil.talk import Talk
+from loadtests.faults.evil.tricks import ROWS
+from loadtests.faults.evil.worker import EvilWorker, Trick, honest
+from loadtests.runs.nonces.prompt import NONCE
 from loadtests.world.governorplan import LINE_BYTES, TOTAL_BYTES
 from loadtests.world.scenario import Scenario, WorkerSpec
 from services.contracts.generate import GenerateRequest

@@ -12,7 +12,7 @@ from typing import Protocol
 from loadtests.cluster.loop import run
 from loadtests.cluster.postgres import FakePostgres
 from loadtests.cluster.valkey import FakeValkey
-from services.lab.valkey import EmbeddedValkey
+from services.cli.valkey import EmbeddedValkey
 from services.retrieval.app import Connects
 from services.retrieval.database import connect
 from tests.retrieval.cacherig import Rig, rigged

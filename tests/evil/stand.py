@@ -12,11 +12,11 @@ from typing import Any
 
 import msgspec
 
-from loadtests.evil.row import Row
-from loadtests.evil.worker import EvilWorker, honest
-from loadtests.evil.worker import running as answering
-from loadtests.nonces.judge import Heard, Verdict, judge
-from loadtests.nonces.prompt import NONCE, nonce, prompt, right, tokens
+from loadtests.faults.evil.row import Row
+from loadtests.faults.evil.worker import EvilWorker, honest
+from loadtests.faults.evil.worker import running as answering
+from loadtests.runs.nonces.judge import Heard, Verdict, judge
+from loadtests.runs.nonces.prompt import NONCE, nonce, prompt, right, tokens
 from services.contracts.generate import Done, GenerateRequest, Timings, Token, Usage
 from services.runtime.http import Exchange
 from tests.router.rig import FakeWorker, Stand, build_service, standing, until

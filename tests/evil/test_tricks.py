@@ -1,6 +1,6 @@
 """Every trick of an evil worker, through a real router: its client never gets a wrong answer as a whole one.
 
-Beside the evil worker stands an honest one. What may come of each trick is in its row of `loadtests.evil.tricks`:
+Beside the evil worker stands an honest one. What may come of each trick is in its row (`loadtests.faults.evil.tricks`):
 the right answer, a refusal, or a stream that says that it was cut. Every prompt carries a nonce that the right answer
 repeats, and the answer is compared to the last byte.
 """
@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from loadtests.evil.row import BOTH, Row
-from loadtests.evil.tricks import ROWS
-from loadtests.nonces.judge import Verdict
+from loadtests.faults.evil.row import BOTH, Row
+from loadtests.faults.evil.tricks import ROWS
+from loadtests.runs.nonces.judge import Verdict
 from tests.evil.stand import HONEST, PLENTY_MS, SOON_MS, pair
 from tests.virtual import run
 

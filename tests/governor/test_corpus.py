@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bench.governor.fuzz import BOUNDS, CAP, CORPUS, TOKENS, Broken, Fuzz, Peer, as_read, kept_corpus
+from loadtests.bench.governor.fuzz import BOUNDS, CAP, CORPUS, TOKENS, Broken, Fuzz, Peer, as_read, kept_corpus
 from services.governor.frame import read, read_with_care
 from services.governor.gate import Gate
 from services.governor.protocol import Ended, Turn

@@ -1,4 +1,4 @@
-"""Every regular expression of `services/`, found in the source, and the steps that it takes at worst."""
+"""Every regular expression of the services, the simulator and the storm bench, and the steps that it takes at worst."""
 
 from __future__ import annotations
 
@@ -14,6 +14,13 @@ from typing import Any
 from tests.linear.backtracking import Program, literals
 
 ROOT = Path(__file__).parents[2]
+FOLDERS = (
+    ROOT / "services",
+    ROOT / "loadtests" / "load",
+    ROOT / "loadtests" / "scenarios",
+    ROOT / "loadtests" / "simulator",
+    ROOT / "loadtests" / "storm",
+)
 USES = ("match", "fullmatch", "search", "finditer", "findall", "split", "sub", "subn")
 SIZES = (48, 192, 768)
 """A bound such as {1,64} looks like growth where the sizes are around it: then larger ones decide."""
@@ -35,9 +42,9 @@ class Found:
         return self.file, self.name
 
 
-def all_of(folder: Path = ROOT / "services") -> Iterator[Found]:
-    """Those that are compiled, used at once, or given to pydantic and msgspec as `pattern=`."""
-    for path in sorted(folder.rglob("*.py")):
+def all_of(*folders: Path) -> Iterator[Found]:
+    """Those that are compiled, used at once, or given to pydantic and msgspec as `pattern=`. Default: `FOLDERS`."""
+    for path in sorted(path for folder in folders or FOLDERS for path in folder.rglob("*.py")):
         source = path.read_text(encoding="utf-8")
         if "re." in source or "pattern=" in source:
             yield from _of_file(path, ast.parse(source))

@@ -14,11 +14,11 @@ from typing import Any
 
 import pytest
 
+from services.cli.ask import events
 from services.contracts.documents import PutDocument
 from services.contracts.search import Passage
 from services.governor.gate import Gate
 from services.governor.protocol import Conversation
-from services.lab.ask import events
 from services.retrieval.chunks import Section, chunk
 from services.router import yamlfile
 from services.router.asking.deadlines import READERS

@@ -9,8 +9,11 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 FILES = sorted((ROOT / "loadtests").rglob("*.py"))
-A_WORKER = "peers/worker.py"  # no client, but the simulated worker itself with one more door
-IN_ONE_PROCESS = ("cluster", "world")  # they run the production compositions themselves
+A_WORKER = "runs/peers/worker.py"  # no client, but the simulated worker itself with one more door
+OUTSIDE = tuple(
+    f"cluster/{name}.py" for name in ("books", "cpu", "meters", "processes", "readings", "settling", "stand")
+)
+IN_ONE_PROCESS = ("bench", "cluster", "simulator", "storm", "world")  # they run parts of the product themselves
 
 
 def within(path: Path) -> str:
@@ -27,11 +30,11 @@ def imported(path: Path) -> Iterator[str]:
             yield from (f"{node.module}.{alias.name}" for alias in node.names)
 
 
-def test_of_the_services_the_lab_alone_lends_its_tools() -> None:
+def test_of_the_services_the_command_line_alone_lends_its_tools() -> None:
     """Embedded stores, free ports, traces, pictures: nothing that answers a request."""
     for path in FILES:
         if within(path) != A_WORKER and within(path).split("/")[0] not in IN_ONE_PROCESS:
-            wrong = [name for name in imported(path) if name.startswith("services") and "services.lab." not in name]
+            wrong = [name for name in imported(path) if name.startswith("services") and "services.cli." not in name]
             assert not wrong, f"{within(path)} imports {wrong}"
 
 
@@ -44,13 +47,13 @@ def test_the_network_in_memory_knows_no_service() -> None:
 
 def test_who_misbehaves_and_who_judges_takes_nothing_of_the_services_at_all() -> None:
     for path in FILES:
-        if within(path).split("/")[0] in ("evil", "faultproxy", "nonces", "fire", "users"):
+        if within(path).startswith(("faults/", "runs/nonces/", "runs/fire/", "users/", *OUTSIDE)):
             assert not [name for name in imported(path) if name.startswith("services")], within(path)
 
 
 def test_what_locust_plays_needs_nothing_but_locust() -> None:
     """In Locust's own container there is nothing else."""
-    ours = [path for path in FILES if within(path).split("/")[0] == "users" or "/" not in within(path)]
+    ours = [path for path in FILES if within(path).startswith(("users/", "faults/slow")) or "/" not in within(path)]
     names = tuple(".".join(path.relative_to(ROOT).with_suffix("").parts) for path in ours)
     assert {"loadtests.locustfile", "loadtests.users.playing"} <= {*names}
     for path in ours:

@@ -1,8 +1,8 @@
 """A router, its worker and its clients in one loop in memory, and the router's bytecodes counted, to the last one.
 
-As `bench.steps.counted`, but on a virtual clock and without sockets: no read is cut, no second passes by chance, and
-all that the router takes from the system is given. So two counts of the same code are equal, on every machine with the
-same Python.
+As `loadtests.bench.steps.counted`, but on a virtual clock and without sockets: no read is cut, no second passes by
+chance, and all that the router takes from the system is given. So two counts of the same code are equal, on every
+machine with the same Python.
 
 Run: python -m tests.oracles.counting      prints the steps a request of each kind takes, by file, as JSON
 """
@@ -19,11 +19,11 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from bench.client import Connection, Tally, connect, post
-from bench.observing.stand import questions
-from bench.router import CONNECTIONS, chat, forget
-from bench.steps.counted import FULL, STATUS, Steps
-from bench.stub import Stub
+from loadtests.bench.client import Connection, Tally, connect, post
+from loadtests.bench.observing.stand import questions
+from loadtests.bench.router import CONNECTIONS, chat, forget
+from loadtests.bench.steps.counted import FULL, STATUS, Steps
+from loadtests.bench.stub import Stub
 from loadtests.cluster.loop import run
 from services.router import app
 from services.router.config import RouterSettings
@@ -33,13 +33,13 @@ from tests.oracles.within import sim_loop, within
 STUB_PORT = 7000
 REQUESTS = 160
 WARM_UP = 2 * REQUESTS
-"""Half as many as in bench.steps: where nothing is left to chance there is less to level out."""
+"""Half as many as there: where nothing is left to chance there is less to level out."""
 WORK_S = 0.02
 """What the worker takes for an answer: time must pass, or rates would be without end."""
 
 
 class Worker(Stub):
-    """bench's stub, which takes its time."""
+    """The benches' stub, which takes its time."""
 
     def on_message_complete(self) -> None:
         asyncio.get_running_loop().call_later(WORK_S, super().on_message_complete)

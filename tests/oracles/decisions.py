@@ -13,7 +13,7 @@ import argparse
 import re
 from collections.abc import Iterator, Mapping
 
-from services.lab.simulate.proof.cases import CASES
+from loadtests.simulator.proof.cases import CASES
 from tests.oracles.oracle import PINNED, Oracle
 from tests.oracles.plays import Play, plays
 from tests.oracles.recording import MARK_EVERY

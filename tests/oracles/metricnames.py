@@ -16,10 +16,10 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 from prometheus_client.utils import floatToGoString
 
+from loadtests.storm import app as storm
+from loadtests.storm.config import StormSettings
 from services.governor import app as governor
 from services.governor.config import GovernorSettings
-from services.lab.storm import app as storm
-from services.lab.storm.config import StormSettings
 from services.retrieval import app as retrieval
 from services.retrieval.config import RetrievalSettings
 from services.router import app as router

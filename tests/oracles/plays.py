@@ -11,10 +11,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
-from services.lab.simulate.capacity import Measured
-from services.lab.simulate.engine import prepare
-from services.lab.simulate.proof.cases import CASES, CHOICES, FOR_A_MINUTE, Case
-from services.lab.simulate.report import Capacity
+from loadtests.simulator.capacity import Measured
+from loadtests.simulator.engine import prepare
+from loadtests.simulator.proof.cases import CASES, CHOICES, FOR_A_MINUTE, Case
+from loadtests.simulator.report import Capacity
 from tests.oracles.recording import Recorded
 
 SEEDS = (1, 2, 3, 4)

@@ -6,10 +6,10 @@ import hashlib
 from collections.abc import Sequence
 from typing import Any
 
+from loadtests.simulator.job import Job
+from loadtests.simulator.policy import Policy, Refusal
 from services.core.door import Refused
 from services.core.outcome import Outcome
-from services.lab.simulate.job import Job
-from services.lab.simulate.policy import Policy, Refusal
 
 MARK_EVERY = 8
 MARK_DIGITS = 4

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from services.lab.simulate.proof.cases import CASES, CHOICES
+from loadtests.simulator.proof.cases import CASES, CHOICES
 from tests.oracles import decisions, metricnames
 from tests.oracles.oracle import Oracle, difference, told
 from tests.oracles.plays import SEEDS, plays

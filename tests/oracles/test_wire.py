@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from loadtests.cluster.loop import run
+from loadtests.storm import app as storm
+from loadtests.storm.config import StormSettings
 from services.core.outcome import Outcome
 from services.governor import reply
-from services.lab.storm import app as storm
-from services.lab.storm.config import StormSettings
 from services.retrieval import app as retrieval
 from services.retrieval.config import RetrievalSettings
 from services.router import app as router
@@ -84,7 +84,7 @@ def test_every_route_of_every_service_is_asked_in_a_transcript(pinned: str) -> N
 
 def test_every_refusal_is_told_in_a_transcript(pinned: str) -> None:
     assert set(REFUSALS) == set(Outcome) - {Outcome.SERVED}
-    product = [path for path in SERVICES.rglob("*.py") if path.relative_to(SERVICES).parts[0] != "lab"]
+    product = [path for path in SERVICES.rglob("*.py") if path.relative_to(SERVICES).parts[0] != "cli"]
     source = "".join(path.read_text(encoding="utf-8") for path in product)
     known = NOT_ON_THE_WIRE | NOT_BROUGHT_ABOUT
     codes = {*map(str, REFUSALS), *CODE.findall(source)} - known

@@ -11,8 +11,8 @@ import asyncpg
 import numpy as np
 import pytest
 
-from loadtests.faultproxy.fault import FREEZE
-from loadtests.faultproxy.proxy import HOST, FaultProxy
+from loadtests.faults.proxy.fault import FREEZE
+from loadtests.faults.proxy.proxy import HOST, FaultProxy
 from services.retrieval.app import writers
 from services.retrieval.deadline import Late
 from services.retrieval.library import Library

@@ -11,8 +11,8 @@ from urllib.parse import urlsplit
 import asyncpg
 import pytest
 
-from loadtests.faultproxy.fault import FREEZE, HEALTHY, Fault
-from loadtests.faultproxy.proxy import HOST, FaultProxy
+from loadtests.faults.proxy.fault import FREEZE, HEALTHY, Fault
+from loadtests.faults.proxy.proxy import HOST, FaultProxy
 from services.retrieval.database import NOBODY, Session, connect
 from services.retrieval.pool import Busy, Down, Pool
 from tests.retrieval.fakes import Lines

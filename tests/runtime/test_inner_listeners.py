@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
+from loadtests.storm.app import build as storm
+from loadtests.storm.config import StormSettings
 from services.governor.app import build as governor
 from services.governor.config import GovernorSettings
-from services.lab.storm.app import build as storm
-from services.lab.storm.config import StormSettings
 from services.retrieval.app import build as retrieval
 from services.retrieval.config import RetrievalSettings
 from services.router.app import build as router

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from loadtests.storm.config import StormSettings
 from services.governor.config import GovernorSettings
-from services.lab.storm.config import StormSettings
 from services.retrieval.config import RetrievalSettings
 from services.router.config import RouterSettings
 from services.runtime.http import Exchange

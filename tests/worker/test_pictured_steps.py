@@ -6,10 +6,10 @@ import random
 
 import pytest
 
+from loadtests.simulator.pictures.batches import CHUNK_TOKENS, COST, SLOTS, pictured, stepped
+from loadtests.simulator.stepping import Asked
 from services.contracts.generate import GenerateRequest
 from services.core.batcher import BatchFormer, Batching, Fire, Waiting
-from services.lab.simulate.pictures.batches import CHUNK_TOKENS, COST, SLOTS, pictured, stepped
-from services.lab.simulate.stepping import Asked
 from services.worker.engine import Sequence
 from services.worker.engines.simulated import LatencyModel, SimulatedEngine
 

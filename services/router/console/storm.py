@@ -1,4 +1,4 @@
-"""`/console/storm`: passed on to the storm bench, a process of its own (`services.lab.storm`), and its answer back.
+"""`/console/storm`: passed on to the storm bench, a process of its own (`loadtests.storm`), and its answer back.
 
 A lab's thing: where tenants have keys, or where no bench is set (STORM_URL), these routes are not there. Who may write
 is asked before (`x-weir-console`, and an Origin that is this host); here every exchange is bounded, in bytes, time and
@@ -29,7 +29,7 @@ PASSED = (
     b"x-content-type-options",
     b"referrer-policy",
 )
-GONE = "the storm bench does not answer; start it with `python -m services.lab.storm`, or `make up` anew"
+GONE = "the storm bench does not answer; start it with `python -m loadtests.storm`, or `make up` anew"
 
 
 def storm_routes(settings: RouterSettings) -> dict[tuple[str, str], Handler]:

@@ -7,10 +7,10 @@ import json
 from pathlib import Path
 from typing import Any
 
+from loadtests.storm import app as storm
+from loadtests.storm.config import StormSettings
 from services.governor import app as governor
 from services.governor.config import GovernorSettings
-from services.lab.storm import app as storm
-from services.lab.storm.config import StormSettings
 from services.worker import app as worker
 from services.worker.config import WorkerSettings
 from tests.governor.talk import chunk, frame, manifest, ping, upload

@@ -37,7 +37,7 @@ def router(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Part]:
         "STORM_PORT": str(bench_port), "STORM_ROUTER_URL": router.url, "WORKERS": urls,
         "STORM_METRICS_URL": f"http://127.0.0.1:{router.metrics_port}", "STORM_FAULT_URLS": "none",
     }  # fmt: skip
-    bench = Part("storm", "lab.storm", folder, of_bench, http, bench_port, next(ports))
+    bench = Part("storm", "storm", folder, of_bench, http, bench_port, next(ports))
     parts = [*workers, router, bench]
     try:
         for part in parts:

@@ -12,7 +12,7 @@ from typing import Any
 
 import httpx2
 
-from services.lab.ports import free_port
+from services.cli.ports import free_port
 
 QUESTION = (
     '<passage id="1" doc="docs/a.md">A weir holds a river at its level.</passage>\nQuestion: What does a weir hold?'

@@ -18,11 +18,11 @@ from typing import Any
 import httpx2
 import pytest
 
-from loadtests.fire.stand import Server, key_of, ready
-from loadtests.nonces.asking import MAX_TOKENS, PATH
-from loadtests.nonces.judge import Heard, Verdict, judge
-from loadtests.nonces.prompt import nonce, prompt
-from loadtests.nonces.stand import TENANT, Stand, stand
+from loadtests.cluster.stand import Server, key_of, ready
+from loadtests.runs.nonces.asking import MAX_TOKENS, PATH
+from loadtests.runs.nonces.judge import Heard, Verdict, judge
+from loadtests.runs.nonces.prompt import nonce, prompt
+from loadtests.runs.nonces.stand import TENANT, Stand, stand
 
 CALLERS = 8
 WORKERS = 3

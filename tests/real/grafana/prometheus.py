@@ -16,8 +16,8 @@ from typing import Any
 import httpx2
 import yaml
 
-from services.lab.child import dies_with_parent
-from services.lab.ports import free_port
+from services.cli.child import dies_with_parent
+from services.cli.ports import free_port
 from tests.grafana.queries import ROOT
 from tests.real.stack.stand import until
 

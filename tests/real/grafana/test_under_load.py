@@ -8,8 +8,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from services.lab.postgres import EmbeddedPostgres
-from services.lab.valkey import EmbeddedValkey
+from services.cli.postgres import EmbeddedPostgres
+from services.cli.valkey import EmbeddedValkey
 from services.retrieval.minilm import ModelUnusable, find_model
 from tests.grafana.queries import alerts, panel_queries, panels, records
 from tests.real.grafana.prometheus import PROMETHEUS, WINDOW, Prometheus, running

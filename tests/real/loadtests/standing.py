@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from services.lab import postgres, valkey
+from services.cli import postgres, valkey
 from services.retrieval.minilm import ModelUnusable, find_model
 
 

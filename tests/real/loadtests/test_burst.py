@@ -11,18 +11,18 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from loadtests.chaos import logs
-from loadtests.chaos.checker import Checked, Checker, End, Entry
-from loadtests.chaos.listener import Listener
-from loadtests.chaos.questions import CHAT, MAX_TOKENS, Questions
-from loadtests.fire import capacity
-from loadtests.fire.stand import Shape, Stand, key_of, stand
-from loadtests.nonces.asking import Kept
-from loadtests.nonces.judge import Verdict
-from loadtests.openloop.arrivals import asks
-from loadtests.openloop.client import Client
-from loadtests.openloop.ledger import Ledger
-from loadtests.openloop.plan import Plan, Size, Step, Tenant
+from loadtests.cluster.stand import Shape, Stand, key_of, stand
+from loadtests.load import capacity
+from loadtests.load.arrivals import asks
+from loadtests.load.client import Client
+from loadtests.load.ledger import Ledger
+from loadtests.load.plan import Plan, Size, Step, Tenant
+from loadtests.runs.chaos import logs
+from loadtests.runs.chaos.checker import Checked, Checker, End, Entry
+from loadtests.runs.chaos.listener import Listener
+from loadtests.runs.chaos.questions import CHAT, MAX_TOKENS, Questions
+from loadtests.runs.nonces.asking import Kept
+from loadtests.runs.nonces.judge import Verdict
 from loadtests.stillness import Stillness
 
 SHAPE = Shape(workers=2, slots=2, step_ms=8, answer_tokens=20)  # a right answer has about so many

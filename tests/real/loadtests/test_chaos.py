@@ -6,10 +6,10 @@ import asyncio
 
 import pytest
 
-from loadtests.chaos import report
-from loadtests.chaos.checker import End
-from loadtests.chaos.deck import ROUTER, TIMES, WORKER, Card, What
-from loadtests.chaos.run import Result, Wanted, play
+from loadtests.runs.chaos import report
+from loadtests.runs.chaos.checker import End
+from loadtests.runs.chaos.deck import ROUTER, TIMES, WORKER, Card, What
+from loadtests.runs.chaos.run import Result, Wanted, play
 from tests.real.loadtests.standing import no_stack
 
 SHORT = Wanted(requests=1500, faults=12, seed=15, per_s=50.0)

@@ -1,4 +1,4 @@
-"""`python -m loadtests.openloop`."""
+"""`python -m loadtests.load`."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-from loadtests.openloop.ledger import ON_TIME
-from tests.loadtests.openloop.scripted import (
+from loadtests.load.ledger import ON_TIME
+from tests.loadtests.load.scripted import (
     Server,
     answer,
     serving,
@@ -20,7 +20,7 @@ ROOT = Path(__file__).parents[3]
 
 def command(*args: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-m", "loadtests.openloop", *args],
+        [sys.executable, "-m", "loadtests.load", *args],
         cwd=ROOT, capture_output=True, text=True, timeout=60, check=False,
     )  # fmt: skip
 
@@ -79,7 +79,7 @@ def test_a_trace_is_replayed_with_its_times_its_lengths_and_its_clients(tmp_path
 def test_a_plan_is_described_without_a_server_and_with_the_trace_that_is_given(tmp_path: Path) -> None:
     trace, told = tmp_path / "trace.csv", tmp_path / "f.json"
     trace.write_text("req_time,client,prompt_len,output_len\n0,a,100,50\n2,b,300,70\n")
-    plan = ROOT / "loadtests" / "openloop" / "plans" / "replay.toml"
+    plan = ROOT / "loadtests" / "load" / "plans" / "replay.toml"
     done = command(str(plan), "--trace", str(trace), "--describe", "--url", "http://example.com", "--json", str(told))
     assert done.returncode == 0, done.stderr
     assert "tenants: 2" in done.stdout
@@ -90,7 +90,7 @@ def test_the_command_refuses_a_plan_that_is_none_and_a_host_that_is_not_ours(tmp
     path = tmp_path / "bad.toml"
     path.write_text("seconds = 1\n")
     assert command(str(path)).returncode == 2
-    good = ROOT / "loadtests" / "openloop" / "plans" / "overload.toml"
+    good = ROOT / "loadtests" / "load" / "plans" / "overload.toml"
     refused = command(str(good), "--url", "http://example.com")
     assert refused.returncode == 2
     assert "neither this machine" in refused.stderr

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from loadtests.peers import environments
+from loadtests.runs.peers import environments
 
 
 def test_the_last_error_of_a_failed_command_is_its_reason() -> None:

@@ -6,14 +6,14 @@ import asyncio
 import re
 import sys
 
-from loadtests.faultproxy.proxy import HOST
-from tests.loadtests.faultproxy.test_faultproxy import echoing, said_back
+from loadtests.faults.proxy.proxy import HOST
+from tests.loadtests.faults.test_proxy import echoing, said_back
 
 
 def test_the_command_says_where_it_listens_and_passes_on() -> None:
     async def main() -> None:
         async with asyncio.timeout(60), echoing() as echo:
-            words = ["-m", "loadtests.faultproxy", "--to", f"{HOST}:{echo.port}", "--fault", "latency 1"]
+            words = ["-m", "loadtests.faults.proxy", "--to", f"{HOST}:{echo.port}", "--fault", "latency 1"]
             child = await asyncio.create_subprocess_exec(sys.executable, *words, stdout=asyncio.subprocess.PIPE)
             try:
                 assert child.stdout is not None

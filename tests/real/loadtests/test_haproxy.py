@@ -7,14 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from loadtests.peers.gateways import (
+from loadtests.runs.peers.gateways import (
     GATEWAYS,
     Deadlines,
     Gateway,
     haproxy,
     values,
 )
-from tests.loadtests.peers.made import a_stand
+from tests.loadtests.runs.peers.made import a_stand
 
 DEADLINES = Deadlines(longest_ms=3000, shortest_ms=300)
 OTHERS = [gateway for gateway in GATEWAYS if gateway.build is not None]

@@ -18,16 +18,16 @@ from typing import Any
 
 import pytest
 
-from loadtests.fire.stand import Shape, Stand, stand
-from loadtests.openloop.client import Client
-from loadtests.openloop.ledger import LATE, ON_TIME, Ledger
-from loadtests.openloop.plan import Plan, Size, Step, Tenant
-from loadtests.peers import __main__ as command_of_peers
-from loadtests.peers.asking import Chats, Reply
-from loadtests.peers.cases import CASES
-from loadtests.peers.gateways import GATEWAYS, Command, Deadlines, Gateway
+from loadtests.cluster.stand import Shape, Stand, stand
+from loadtests.load.client import Client
+from loadtests.load.ledger import LATE, ON_TIME, Ledger
+from loadtests.load.plan import Plan, Size, Step, Tenant
+from loadtests.runs.peers import __main__ as command_of_peers
+from loadtests.runs.peers.asking import Chats, Reply
+from loadtests.runs.peers.cases import CASES
+from loadtests.runs.peers.gateways import GATEWAYS, Command, Deadlines, Gateway
 
-WORKER = "loadtests.peers.worker"
+WORKER = "loadtests.runs.peers.worker"
 PATIENT_MS = 60_000
 QUICK = [each for each in GATEWAYS if each.name != "LiteLLM"]  # it takes a dozen seconds of a core to start
 
@@ -120,7 +120,7 @@ def post(made: Stand, asked: dict[str, Any]) -> tuple[int, Any]:
 def test_the_command_plays_one_load_and_keeps_it(tmp_path: Path) -> None:
     file, out = tmp_path / "peers.json", tmp_path / "out"
     command = [
-        *(sys.executable, "-m", "loadtests.peers", "--only", "under", "--gateway", "Weir"),
+        *(sys.executable, "-m", "loadtests.runs.peers", "--only", "under", "--gateway", "Weir"),
         *("--state", str(file), "--out", str(out)),
     ]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)

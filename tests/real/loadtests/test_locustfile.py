@@ -24,7 +24,7 @@ from typing import Any
 
 import pytest
 
-from services.lab.ports import free_port
+from services.cli.ports import free_port
 
 ROOT = Path(__file__).parents[3]
 LOCUST = shutil.which("locust", path=str(Path(sys.executable).parent)) or shutil.which("locust")

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from loadtests.fire import machine
-from loadtests.fire.machine import describe
+from loadtests.report import machine
+from loadtests.report.machine import describe
 
 
 @pytest.fixture

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 
-from loadtests.nonces import report
-from loadtests.nonces.__main__ import SHORT
-from loadtests.nonces.judge import Verdict
-from loadtests.nonces.run import play
+from loadtests.runs.nonces import report
+from loadtests.runs.nonces.__main__ import SHORT
+from loadtests.runs.nonces.judge import Verdict
+from loadtests.runs.nonces.run import play
 
 
 def test_a_thousand_questions_among_dying_and_evil_workers_get_their_own_answers_or_an_honest_no() -> None:

@@ -6,9 +6,9 @@ import asyncio
 
 import pytest
 
-from loadtests.peers.gateways import haproxy
-from loadtests.rolling import report
-from loadtests.rolling.run import play
+from loadtests.runs.peers.gateways import haproxy
+from loadtests.runs.rolling import report
+from loadtests.runs.rolling.run import play
 
 RESTARTS = 2
 

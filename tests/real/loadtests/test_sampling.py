@@ -9,7 +9,7 @@ import time
 
 import pytest
 
-from loadtests.soak.sampling import sample
+from loadtests.runs.soak.sampling import sample
 
 MIB = 1024 * 1024
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 
-from loadtests.fire.stand import stand
-from loadtests.siege.attacks import ATTACKS
-from loadtests.siege.judging import Row
-from loadtests.siege.run import SHAPE, TENANTS, Wanted, plan, play_row
+from loadtests.cluster.stand import stand
+from loadtests.runs.siege.attacks import ATTACKS
+from loadtests.runs.siege.judging import Row
+from loadtests.runs.siege.run import SHAPE, TENANTS, Wanted, plan, play_row
 
 
 def test_every_kind_of_attacker_reaches_a_real_router_and_it_goes_on_answering() -> None:

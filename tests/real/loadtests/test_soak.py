@@ -6,9 +6,9 @@ import asyncio
 
 import pytest
 
-from loadtests.nonces.judge import Verdict
-from loadtests.soak import report
-from loadtests.soak.run import play
+from loadtests.runs.nonces.judge import Verdict
+from loadtests.runs.soak import report
+from loadtests.runs.soak.run import play
 from tests.real.loadtests.standing import no_stack
 
 MINUTES = 0.2

@@ -12,13 +12,15 @@ from pathlib import Path
 
 import pytest
 
-from loadtests.fire import capacity, readings
-from loadtests.fire.meters import Meter
-from loadtests.fire.processes import ROOT, Process, StandError, free_ports, get, python, until_ready
-from loadtests.fire.stand import Shape, Stand, key_of, stand
-from loadtests.openloop.client import Client
-from loadtests.openloop.ledger import ON_TIME
-from loadtests.openloop.plan import Plan, Size, Step, Tenant
+from loadtests.cluster import readings
+from loadtests.cluster.meters import Meter
+from loadtests.cluster.processes import Process, StandError, free_ports, get, python, until_ready
+from loadtests.cluster.stand import Shape, Stand, key_of, stand
+from loadtests.load import capacity
+from loadtests.load.client import Client
+from loadtests.load.ledger import ON_TIME
+from loadtests.load.plan import Plan, Size, Step, Tenant
+from loadtests.paths import ROOT
 
 SLEEPER = "import time; time.sleep(60)"
 
@@ -71,7 +73,7 @@ def test_a_frozen_child_can_be_stopped(tmp_path: Path) -> None:
 def test_a_killed_run_takes_its_children_with_it(tmp_path: Path) -> None:
     program = (
         "import pathlib, time\n"
-        "from loadtests.fire.processes import Process, python\n"
+        "from loadtests.cluster.processes import Process, python\n"
         f"child = Process('child', python('-c', {SLEEPER!r}), {{}}, pathlib.Path({str(tmp_path)!r}))\n"
         "child.start(); print(child.pid, flush=True); time.sleep(60)\n"
     )
@@ -87,7 +89,7 @@ def test_a_killed_run_takes_its_children_with_it(tmp_path: Path) -> None:
 def test_an_interrupted_run_stops_what_it_started(tmp_path: Path, number: signal.Signals) -> None:
     program = (
         "import asyncio, pathlib, signal\n"
-        "from loadtests.fire.processes import Process, python, run\n"
+        "from loadtests.cluster.processes import Process, python, run\n"
         "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
         "async def work():\n"
         f"    child = Process('child', python('-c', {SLEEPER!r}), {{}}, pathlib.Path({str(tmp_path)!r}))\n"

@@ -16,7 +16,7 @@ import httpx2
 from prometheus_client.parser import text_string_to_metric_families
 from redis.asyncio import Redis
 
-from loadtests.faultproxy.proxy import HOST, FaultProxy
+from loadtests.faults.proxy.proxy import HOST, FaultProxy
 from services.retrieval.app import build
 from services.retrieval.config import RetrievalSettings
 from services.runtime.serve import running

@@ -11,7 +11,7 @@ import asyncpg
 import httpx2
 import pytest
 
-from services.lab.postgres import EmbeddedPostgres
+from services.cli.postgres import EmbeddedPostgres
 from services.retrieval.config import RetrievalSettings
 from tests.real.retrieval.test_retrieval_service import GENEROUS_MS, Client, serve
 from tests.retrieval.corpus import BREAD, RIVER, settings_for, take_in, unhurried, write

@@ -22,7 +22,7 @@ import httpx2
 import pytest
 from redis.asyncio import Redis
 
-from services.lab.postgres import EmbeddedPostgres
+from services.cli.postgres import EmbeddedPostgres
 from services.retrieval.app import build
 from services.retrieval.cache import PREFIX
 from services.retrieval.config import LEAST_THRESHOLD, RetrievalSettings

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from loadtests.faultproxy.fault import FREEZE, HEALTHY, REFUSE, RESET, Fault
-from services.lab.valkey import EmbeddedValkey
+from loadtests.faults.proxy.fault import FREEZE, HEALTHY, REFUSE, RESET, Fault
+from services.cli.valkey import EmbeddedValkey
 from services.retrieval.config import RetrievalSettings
 from tests.real.retrieval.faultstand import KNOWN, FaultStand, stand_up
 from tests.retrieval.corpus import BREAD, RIVER, settings_for, take_in, unhurried, write

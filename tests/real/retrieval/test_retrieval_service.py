@@ -14,8 +14,8 @@ import psutil
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from services.lab.postgres import EmbeddedPostgres
-from services.lab.valkey import EmbeddedValkey
+from services.cli.postgres import EmbeddedPostgres
+from services.cli.valkey import EmbeddedValkey
 from services.retrieval import store
 from services.retrieval.app import build
 from services.retrieval.config import RetrievalSettings

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from services.lab.postgres import EmbeddedPostgres
-from services.lab.valkey import EmbeddedValkey
+from services.cli.postgres import EmbeddedPostgres
+from services.cli.valkey import EmbeddedValkey
 from services.retrieval.minilm import ModelUnusable, find_model
 from tests.real.stack.stand import Stand
 

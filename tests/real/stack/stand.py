@@ -27,10 +27,10 @@ import asyncpg
 import httpx2
 from prometheus_client.parser import text_string_to_metric_families
 
-from loadtests.chaos.ports import steady_ports
-from services.lab.child import dies_with_parent
-from services.lab.postgres import EmbeddedPostgres
-from services.lab.valkey import EmbeddedValkey
+from loadtests.cluster.steadyports import steady_ports
+from services.cli.child import dies_with_parent
+from services.cli.postgres import EmbeddedPostgres
+from services.cli.valkey import EmbeddedValkey
 from tests.stopping import frozen
 
 ROOT = Path(__file__).parents[3]
@@ -108,11 +108,12 @@ class Part:
         return self.process.pid
 
     def spawn(self) -> None:
+        tree = "loadtests" if self.service == "storm" else "services"
         own = {f"{self.service.upper()}_PORT": str(self.port), "METRICS_PORT": str(self.metrics_port)}
         inherited = {"PATH": os.environ["PATH"], "PYTHONPATH": str(ROOT), "LOG_LEVEL": "DEBUG"}
         with self.log.open("ab") as output:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", f"services.{self.service}"],
+                [sys.executable, "-m", f"{tree}.{self.service}"],
                 cwd=self.folder,  # a developer's .env is not read
                 env={**inherited, **self.settings, **own},
                 stdin=subprocess.DEVNULL,

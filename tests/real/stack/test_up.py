@@ -15,8 +15,8 @@ import httpx2
 import psutil
 import pytest
 
-from services.lab.config import GOVERNOR_METRICS_OFFSET, METRICS_OFFSET, STORM_METRICS_OFFSET
-from services.lab.ports import free_port, is_free
+from services.cli.config import GOVERNOR_METRICS_OFFSET, METRICS_OFFSET, STORM_METRICS_OFFSET
+from services.cli.ports import free_port, is_free
 
 pytestmark = [pytest.mark.timeout(240)]
 
@@ -67,7 +67,7 @@ class Lab:
     def start(self) -> None:
         with self.output.open("wb") as output:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "services.lab.cli", "up"],
+                [sys.executable, "-m", "services.cli", "up"],
                 cwd=self.folder,
                 env=self.env,
                 stdout=output,
@@ -98,7 +98,7 @@ class Lab:
         self.wait_until(lambda: all(is_free("127.0.0.1", port) for port in self.ports))
 
     def command(self, *words: str) -> subprocess.CompletedProcess[str]:
-        words = (sys.executable, "-m", "services.lab.cli", *words)
+        words = (sys.executable, "-m", "services.cli", *words)
         return subprocess.run(words, cwd=self.folder, env=self.env, capture_output=True, text=True, check=False)
 
     def ask(self) -> dict[str, object]:
@@ -189,7 +189,7 @@ def test_a_part_that_dies_is_named_and_the_rest_is_stopped_but_a_storm_bench_is_
     bench = f"{lab.router_url}/console/storm"
     told = httpx2.get(bench, timeout=30, trust_env=False).json()
     assert {one["name"]: one["why_not"] for one in told["scenarios"] if not one["available"]} == {}
-    next(member for member in lab.members if "services.lab.storm" in member.cmdline()).kill()
+    next(member for member in lab.members if "loadtests.storm" in member.cmdline()).kill()
     lab.wait_until(lambda: httpx2.get(bench, timeout=30, trust_env=False).status_code == 503)
     lab.wait_until(lambda: "storm ended (killed by SIGKILL), and the others go on" in lab.said())
     assert lab.ask()["citations"]
@@ -203,7 +203,7 @@ def test_a_part_that_dies_is_named_and_the_rest_is_stopped_but_a_storm_bench_is_
 
 
 def test_a_reader_that_leaves_stops_the_stack_without_a_traceback(lab: Lab) -> None:
-    words = [sys.executable, "-m", "services.lab.cli", "up"]
+    words = [sys.executable, "-m", "services.cli", "up"]
     with subprocess.Popen(words, cwd=lab.folder, env=lab.env, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as up:
         assert up.stdout is not None
         assert up.stderr is not None

@@ -15,8 +15,8 @@ from typing import Any
 
 import httpx2
 
-from services.lab.child import dies_with_parent
-from services.lab.ports import free_port
+from services.cli.child import dies_with_parent
+from services.cli.ports import free_port
 from services.runtime.http import Exchange, Handler
 from services.runtime.serve import running
 from services.worker.app import build as build_worker
@@ -182,11 +182,11 @@ async def _answers(stand: Stand) -> bool:
 
 
 def spawned(folder: Path, settings: dict[str, Any]) -> subprocess.Popen[bytes]:
-    """`python -m services.lab.storm`, as `weir up` starts it."""
+    """`python -m loadtests.storm`, as `weir up` starts it."""
     given = {name: str(value) for name, value in settings.items()}
     with (folder / "storm.log").open("ab") as output:
         return subprocess.Popen(
-            [sys.executable, "-m", "services.lab.storm"],
+            [sys.executable, "-m", "loadtests.storm"],
             cwd=folder,
             env={"PATH": os.environ["PATH"], "PYTHONPATH": str(ROOT), **given},
             stdin=subprocess.DEVNULL,

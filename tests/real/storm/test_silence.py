@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from services.lab.storm.silence import NotSilenced, SilentCache
-from services.lab.valkey import EmbeddedValkey
+from loadtests.storm.silence import NotSilenced, SilentCache
+from services.cli.valkey import EmbeddedValkey
 from tests.real.storm.stand import FakeRouter, Stand, eventually, run, standing
 
 

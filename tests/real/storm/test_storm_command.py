@@ -13,7 +13,7 @@ from tests.real.storm.stand import ROOT, FakeRouter, Stand, eventually, run, sta
 
 async def weir_storm(folder: Path, stand: Stand, *said: str) -> tuple[int, str]:
     """Status, and what it said."""
-    words = [sys.executable, "-m", "services.lab.cli", "storm", *said, "--bench", str(stand.client.base_url)]
+    words = [sys.executable, "-m", "services.cli", "storm", *said, "--bench", str(stand.client.base_url)]
     env = {
         "PATH": os.environ["PATH"],
         "PYTHONPATH": str(ROOT),
@@ -70,7 +70,7 @@ def test_what_the_bench_refuses_is_a_sentence(tmp_path: Path):
 def test_ctrl_c_stops_the_storm_as_well(tmp_path: Path):
     async def main() -> None:
         async with standing(tmp_path, FakeRouter(hangs=True)) as stand:
-            words = [sys.executable, "-m", "services.lab.cli", "storm", "steady", "--bench", str(stand.client.base_url)]
+            words = [sys.executable, "-m", "services.cli", "storm", "steady", "--bench", str(stand.client.base_url)]
             env = {"PATH": os.environ["PATH"], "PYTHONPATH": str(ROOT), "HOME": str(tmp_path), "DATA_DIR": "data"}
             child = await asyncio.create_subprocess_exec(*words, cwd=tmp_path, env=env, stdout=subprocess.PIPE)
 

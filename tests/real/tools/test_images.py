@@ -31,7 +31,8 @@ OURS = "n.startswith('services.') and m.__file__"
 def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The trees as the stage `source` makes them, but for their bytecode."""
     folder = tmp_path_factory.mktemp("images")
-    shutil.copytree(ROOT / "services", folder / "services", ignore=shutil.ignore_patterns("__pycache__"))
+    for source in ("services", "loadtests"):
+        shutil.copytree(ROOT / source, folder / source, ignore=shutil.ignore_patterns("__pycache__"))
     (run,) = re.findall(r"^RUN (.*?)(?=^\S|\Z)", STAGES["source"], re.MULTILINE | re.DOTALL)
     script = run.replace("\\\n", " ").replace("/tree", str(folder / "tree")).partition("&& python -m compileall")[0]
     subprocess.run(["sh", "-e", "-c", script], cwd=folder, check=True)
@@ -59,5 +60,5 @@ def test_the_router_is_given_the_page_that_it_serves(tree: Path):
 
 
 def test_the_storm_bench_is_given_nothing_that_starts_or_stops_a_stack(tree: Path):
-    lab = {path.name for path in (tree / "storm" / "services" / "lab").iterdir()}
-    assert lab == {"__init__.py", "storm"}
+    assert {path.name for path in (tree / "storm" / "loadtests").iterdir()} == {"__init__.py", "storm"}
+    assert not (tree / "storm" / "services" / "cli").exists()

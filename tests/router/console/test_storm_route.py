@@ -106,7 +106,7 @@ def test_a_bench_that_is_gone_is_told_so_and_what_to_do():
         async with standing(FakeWorker(answer), storm_url="http://127.0.0.1:1") as stand:
             reply = await stand.client.get("/console/storm")
             assert (reply.status_code, error_of(reply)["code"]) == (503, "storm_gone")
-            assert "services.lab.storm" in error_of(reply)["message"]
+            assert "loadtests.storm" in error_of(reply)["message"]
             assert (await stand.chat()).status_code == 200
 
     run(main)

@@ -1,0 +1,159 @@
+"""Requests that leave at random points: how soon their slot is someone else's, and what was computed in vain.
+
+As in service: the worker's loop, the engine in a process of its own. One request more than there are slots, so that
+somebody always waits for the slot that comes free. Each leaves at a random point and asks again under the same id; in
+the end all are answered, and the answers are compared with those of a run in which nobody left.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+import sys
+import tempfile
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from loadtests.bench.batching import load
+from loadtests.bench.batching.section import Section, Table
+from loadtests.bench.batching.worker import START_S, Watched, answer, asking, turning
+from loadtests.report.figure import Figure
+from services.worker.batching import EngineLoop
+from services.worker.engine import Sequence
+from services.worker.engine_wire import Torch
+from services.worker.job import Job
+from services.worker.process import EngineProcess
+
+if TYPE_CHECKING:
+    from loadtests.bench.batching.subject import Subject
+
+CANCELS = 200
+SLOTS = 8
+WORDS, TOKENS = 40, 160
+STEPS_OF_PATIENCE = 3.0  # a request leaves within so many steps after the last one did
+LOOK_EVERY_S = 0.0005
+MODULE = (sys.executable, "-m", "loadtests.bench.batching.counted")
+Say = Callable[[str], None]
+
+
+@dataclass(slots=True)
+class Seen:
+    """What was noted of each one that left while it ran."""
+
+    steps: list[int] = field(default_factory=list)
+    """From the last step begun before it left to the first one that computes for who took its slot."""
+    free_ms: list[float] = field(default_factory=list)
+    at: Counter[str] = field(default_factory=Counter)
+    left: list[tuple[Sequence, int]] = field(default_factory=list)
+    """With how many tokens it had."""
+    step_ms: list[float] = field(default_factory=list)
+    equal: int = 0
+
+    @property
+    def thrown_away(self) -> list[int]:
+        """Tokens of steps that were being computed when they left."""
+        return [sequence.completion_tokens - then for sequence, then in self.left]
+
+
+def measure(subject: Subject, cancels: int, say: Say) -> Section:
+    say(f"{cancels} cancels")
+    with tempfile.TemporaryDirectory() as folder:
+        record = Path(folder) / "counts.json"
+        seen = asyncio.run(_measured(subject, cancels, record))
+        counts = json.loads(record.read_text(encoding="utf-8"))
+    return _section(subject, cancels, seen, counts)
+
+
+async def _measured(subject: Subject, cancels: int, record: Path) -> Seen:
+    spec = subject.spec(slots=SLOTS, context_tokens=512)
+    watched = Watched(EngineProcess(Torch(spec), start_within_s=START_S, command=(*MODULE, str(record))))
+    ids = [f"leaver-{number}" for number in range(SLOTS + 1)]
+    async with turning(watched, slots=SLOTS) as loop:
+        jobs = {id: await _ask(loop, id) for id in ids}
+        undisturbed = {id: await answer(job) for id, job in jobs.items()}
+        jobs = {id: await _ask(loop, id) for id in ids}
+        seen, chance = Seen(), random.Random(4)
+        while seen.at.total() < cancels:
+            await asyncio.sleep(chance.random() * STEPS_OF_PATIENCE * (loop.pace.step_s or 0.01))
+            for id in ids:
+                if jobs[id].stream.ending is not None:  # answered before it was its turn to leave
+                    jobs[id] = await _ask(loop, id)
+            await _until(lambda: loop.running == SLOTS and loop.waiting == 1)
+            seen.step_ms.append(1000 * (loop.pace.step_s or 0.0))
+            id = chance.choice(ids)
+            await _leave(loop, watched, jobs[id], seen)
+            jobs[id] = await _ask(loop, id)
+        seen.equal = sum([await answer(job) == undisturbed[id] for id, job in jobs.items()])
+    return seen
+
+
+async def _ask(loop: EngineLoop, id: str) -> Job:
+    return await loop.submit(asking(id, WORDS, TOKENS))
+
+
+async def _leave(loop: EngineLoop, watched: Watched, job: Job, seen: Seen) -> None:
+    """Cancel it, and wait until the one in line has its slot."""
+    ran, begun, admitted = job.started_at is not None, watched.begun, len(watched.admitted)
+    seen.at[_point(job)] += 1
+    left_at = asyncio.get_running_loop().time()
+    if not loop.cancel(job.id):
+        raise AssertionError(f"{job.id} was not there to be cancelled")
+    if not ran:
+        return
+    seen.left.append((job.sequence, job.sequence.completion_tokens))
+    await _until(lambda: len(watched.admitted) > admitted)
+    _, first_step, at = watched.admitted[admitted]
+    seen.free_ms.append((at - left_at) * 1000)
+    seen.steps.append(first_step - begun)
+
+
+def _point(job: Job) -> str:
+    if job.started_at is None:
+        return "waiting"
+    return "reading its prompt" if job.sequence.unread_tokens else "writing"
+
+
+async def _until(condition: Callable[[], bool]) -> None:
+    """At most a minute: what is waited for comes with a step."""
+    async with asyncio.timeout(60):
+        while not condition():
+            await asyncio.sleep(LOOK_EVERY_S)
+
+
+def _section(subject: Subject, cancels: int, seen: Seen, counts: dict[str, Any]) -> Section:
+    ran = len(seen.left)
+    points = ", ".join(f"{count} {point}" for point, count in seen.at.most_common())
+    thrown = seen.thrown_away
+    in_vain = counts["tokens_after_drop"] + counts["rows_too_many"]
+    step_p50 = load.quantile(seen.step_ms, 0.5)
+    rows = [
+        ("milliseconds until the next one has the slot", *_shown(seen.free_ms)),
+        ("steps until the next one's first", *_shown(seen.steps)),
+        ("tokens of the step that ran, thrown away", *_shown(thrown)),
+    ]
+    return Section(
+        f"{cancels} cancels: {subject.described}",
+        f"{SLOTS} slots, {SLOTS + 1} requests, the engine in its own process; left were {points}. "
+        f"A step takes {step_p50:.1f} ms.",
+        [Table(("", "p50", "p99", "most"), rows)],
+        [
+            Figure("steps until a slot is someone else's, at most", max(seen.steps), "steps", 2, at_least=False),
+            Figure(
+                "tokens computed in steps begun after the cancel", in_vain, "tokens", 0, at_least=False,
+                note=f"counted in the engine, {counts['dropped']} drops",
+            ),
+            Figure("tokens thrown away by one cancel, at most", max(thrown), "tokens", 1, at_least=False,
+                   note=f"{sum(thrown)} by {ran} that ran"),
+            Figure("answers under an id used again that are as undisturbed", seen.equal, "answers",
+                   SLOTS + 1 if subject.exact else None, note=f"of {SLOTS + 1}; each id was used many times"),
+            Figure("memory that was not given back", counts["left_in_memory"], "share", 0, at_least=False),
+        ],
+    )  # fmt: skip
+
+
+def _shown(samples: list[float] | list[int]) -> tuple[str, ...]:
+    return tuple(f"{load.quantile(samples, share):.3g}" for share in (0.5, 0.99, 1.0))

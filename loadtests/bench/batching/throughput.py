@@ -1,0 +1,198 @@
+"""Continuous against static batching: the same load, the same weights, greedy tokens compared one by one."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from loadtests.bench.batching import load
+from loadtests.bench.batching.load import Ask
+from loadtests.bench.batching.runs import Run, Way, one_by_one, padded, stepped
+from loadtests.bench.batching.section import Section, Table, middle
+from loadtests.report.figure import Figure, number
+from services.core.batcher import Batching
+
+if TYPE_CHECKING:
+    from loadtests.bench.batching.subject import Subject
+
+SLOTS = 8
+MORE_SLOTS = (16, 32)
+FEW = 16
+TARGET = 2.0
+TIE = 1e-4  # of a logit: float32 rounds by a few millionths
+MEDIAN_TOKENS = {"30m": 8, "1b": 8}  # a smaller load, so that all takes minutes
+USUAL_MEDIAN_TOKENS = 16
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Occupancy:
+    """How many shared each step, for the picture."""
+
+    subject: str
+    static: list[tuple[float, int]]
+    continuous: list[tuple[float, int]]
+
+
+class Ways:
+    """How a load is answered, and the engines for it: one for each number of slots, all around the same model."""
+
+    def __init__(self, subject: Subject, asked: list[Ask], more_slots: Sequence[int]) -> None:
+        context_tokens = max(256, max(len(ask.prompt) + ask.length for ask in asked))
+        engine = subject.engine(slots=SLOTS, context_tokens=context_tokens)
+        self.chunk_tokens = engine.prefill_chunk_tokens
+        self.alone = one_by_one(subject)
+        self.generate = padded(subject, SLOTS)
+        self.static = stepped(f"static batches of {SLOTS}, this engine", engine, Batching.STATIC)
+        self.continuous = stepped(f"continuous, {SLOTS} slots", engine, Batching.CONTINUOUS)
+        self.wider: list[Way] = []
+        self._engines = [engine]
+        for slots in more_slots:
+            wide = subject.engine(slots=slots, context_tokens=context_tokens, chunk_tokens=self.chunk_tokens)
+            self.wider.append(stepped(f"continuous, {slots} slots", wide, Batching.CONTINUOUS))
+            self._engines.append(wide)
+
+    @property
+    def compared(self) -> list[Way]:
+        return [self.generate, self.static, self.continuous]
+
+    def warm_up(self, asked: list[Ask]) -> None:
+        for way in (self.alone, *self.compared, *self.wider):
+            way.answer(asked)
+
+    def close(self) -> None:
+        for engine in self._engines:
+            engine.close()
+
+
+def measure(subject: Subject, requests: int, rounds: int, say: Say, *, widely: bool) -> tuple[Section, Occupancy]:
+    """`widely`: with few requests and with more slots, too."""
+    asked, few = (_asked(subject, count) for count in (requests, FEW))
+    ways = Ways(subject, asked, MORE_SLOTS if widely else ())
+    ways.warm_up(load.asks(SLOTS, median_tokens=2, vocabulary=subject.vocabulary))
+    say(f"{requests} requests, {sum(ask.length for ask in asked):,} tokens, one by one")
+    alone = ways.alone.answer(asked)
+    runs = alternated([*ways.compared, *ways.wider], asked, rounds, say)
+    check(subject, asked, runs, alone)
+    few_runs = alternated(ways.compared, few, rounds, say) if widely else {}
+    if widely:
+        check(subject, few, few_runs, ways.alone.answer(few))
+    ways.close()
+    section = Section(
+        f"Continuous against static: {subject.described}",
+        f"{requests} requests; answers: {load.spread([ask.length for ask in asked])} tokens; prompts of "
+        f"{load.LEAST_PROMPT_TOKENS} to {load.MOST_PROMPT_TOKENS} tokens, read {ways.chunk_tokens} a step. Greedy, and "
+        "every answer compared with the one that the same model gives alone.",
+        [_table({ways.alone.name: [alone], **runs}, alone, runs[ways.generate.name], subject.exact)],
+        [*_ratios(ways, runs, requests, TARGET), *(_ratios(ways, few_runs, FEW) if widely else ())],
+        [_typical(each) for each in (asked, few)[: 1 + widely]],
+    )
+    static, continuous = (_median_run(runs[way.name]).steps for way in (ways.static, ways.continuous))
+    return section, Occupancy(subject.described, static, continuous)
+
+
+def _asked(subject: Subject, count: int) -> list[Ask]:
+    median_tokens = MEDIAN_TOKENS.get(subject.size, USUAL_MEDIAN_TOKENS)
+    return load.asks(count, median_tokens=median_tokens, vocabulary=subject.vocabulary)
+
+
+def alternated(ways: list[Way], asked: list[Ask], rounds: int, say: Say) -> dict[str, list[Run]]:
+    """Every way once in each round, in the other direction each time: what else runs here meets all alike."""
+    runs: dict[str, list[Run]] = {way.name: [] for way in ways}
+    for turn in range(rounds):
+        for way in ways if turn % 2 == 0 else reversed(ways):
+            run = way.answer(asked)
+            runs[way.name].append(run)
+            told = f"{run.useful_tokens_per_s:.0f} tokens/s, {run.spent.cpu_s:.1f} processor s"
+            say(f"round {turn + 1}: {way.name}: {told}")
+    return runs
+
+
+def check(subject: Subject, asked: list[Ask], runs: dict[str, list[Run]], alone: Run) -> None:
+    """This engine's batching must not change an answer, but where two tokens are as good: sums in another order round
+    in another way. In half precision that happens often, and is only counted."""
+    for name, several in runs.items():
+        for run in several:
+            for ask, ours, theirs in zip(asked, run.tokens, alone.tokens, strict=True):
+                if subject.exact and run.steps and (behind := parted_by(subject, ask, ours, theirs)) > TIE:
+                    raise AssertionError(f"{name}: answer {ask.number} is another one, by {behind:g} of a logit")
+
+
+def parted_by(subject: Subject, ask: Ask, ours: tuple[int, ...], theirs: tuple[int, ...]) -> float:
+    """How far, at the first token that differs, ours is behind theirs in the model's own view; 0.0: they are equal."""
+    if ours == theirs:
+        return 0.0
+    place = next((place for place, pair in enumerate(zip(ours, theirs, strict=False)) if pair[0] != pair[1]), None)
+    if place is None:
+        return math.inf  # one is longer
+    return subject.behind(ask.prompt + theirs[:place], ours[place], theirs[place])
+
+
+def _median_run(runs: list[Run]) -> Run:
+    return sorted(runs, key=lambda run: run.spent.wall_s)[len(runs) // 2]
+
+
+def _table(runs: dict[str, list[Run]], alone: Run, yardstick: list[Run], exact: bool) -> Table:
+    head = (
+        "",
+        "useful tokens/s",
+        "of `generate`",
+        "wall s",
+        "processor s",
+        "steps",
+        "in a step",
+        "memory",
+        "equal to alone",
+    )
+    unit = statistics.median(run.useful_tokens_per_s for run in yardstick)
+    return Table(head, [_row(name, several, alone, unit, exact) for name, several in runs.items()])
+
+
+def _row(name: str, runs: list[Run], alone: Run, unit: float, exact: bool) -> tuple[str, ...]:
+    equal = min(run.equal_to(alone.tokens) for run in runs)
+    ties = len(alone.tokens) - equal
+    steps = runs[0].steps
+    return (
+        name,
+        middle(run.useful_tokens_per_s for run in runs),
+        number(statistics.median(run.useful_tokens_per_s for run in runs) / unit),
+        middle(run.spent.wall_s for run in runs),
+        middle(run.spent.cpu_s for run in runs),
+        f"{len(steps):,}" if steps else "",
+        number(statistics.mean(count for _, count in steps)) if steps else "",
+        f"{runs[0].held_tokens:,}",
+        f"{equal} of {len(alone.tokens)}" + (f", {ties} at a tie" if ties and exact else ""),
+    )
+
+
+def _ratios(ways: Ways, runs: dict[str, list[Run]], requests: int, target: float | None = None) -> Iterator[Figure]:
+    ours = runs[ways.continuous.name]
+    yield _ratio(f"against `generate`, {requests} requests", ours, runs[ways.generate.name], target)
+    yield _ratio(f"against this engine's static, {requests} requests", ours, runs[ways.static.name], target)
+    for way in ways.wider:
+        if way.name in runs:
+            yield _ratio(f"{way.name}, against `generate`", runs[way.name], runs[ways.generate.name])
+
+
+def _ratio(name: str, ours: list[Run], theirs: list[Run], target: float | None = None) -> Figure:
+    """Of useful tokens a second, the load being the same; rounds are compared with themselves."""
+    wall = [b.spent.wall_s / a.spent.wall_s for a, b in zip(ours, theirs, strict=True)]
+    cpu = statistics.median(b.spent.cpu_s / a.spent.cpu_s for a, b in zip(ours, theirs, strict=True))
+    note = f"by processor time {number(cpu)}"
+    low, high = (min(wall), max(wall)) if len(wall) > 1 else (None, None)
+    return Figure(name, statistics.median(wall), "times", target, note=note, low=low, high=high)
+
+
+def _typical(asked: list[Ask]) -> str:
+    """Steps alone, without what a step costs, and over many orders of arrival."""
+    wanted = [ask.length for ask in asked]
+    this = load.static_steps(wanted, SLOTS) / load.continuous_steps(wanted, SLOTS)
+    ratios = load.packing(wanted, SLOTS)
+    low, mid, high = (number(load.quantile(ratios, share)) for share in (0.05, 0.5, 0.95))
+    return (
+        f"Counted in steps alone, {len(asked)} requests in this order need {number(this)} times as many with static "
+        f"batches; over 1,000 other orders {mid} times (p5 {low}, p95 {high})."
+    )

@@ -1,0 +1,141 @@
+"""Where the router's time goes: py-spy's samples of a saturated router, summed by what the code is for.
+
+A sample counts for the innermost frame that is not a library's helper: what `json` does for `strictjson` is parsing.
+py-spy sees Python frames only, so a system call counts for the line that makes it (`writes`), and the event loop's own
+C code for `event loop`. Needs the right to trace processes (root, or kernel.yama.ptrace_scope=0).
+
+Run: python -m loadtests.bench.profile
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import tempfile
+from collections import Counter
+from pathlib import Path
+
+import uvloop
+
+from loadtests.bench.client import closed_loop, post
+from loadtests.bench.machine import cores, pinned, process, until_ready
+from loadtests.bench.router import CONNECTIONS, FULL, METRICS_PORT, ROUTER_PORT, STUB_PORT, chat, fill
+from loadtests.paths import RESULTS
+from loadtests.report.machine import describe
+
+AREAS = {
+    "runtime/outbox.py": "writes (system calls)",
+    "runtime/keepalive.py": "HTTP to the worker",
+    "router/upstreams/": "HTTP to the worker",
+    "runtime/guard.py": "HTTP from the client",
+    "runtime/connection.py": "HTTP from the client",
+    "runtime/exchange.py": "HTTP from the client",
+    "runtime/framing.py": "HTTP from the client",
+    "runtime/http.py": "HTTP from the client",
+    "runtime/strictjson.py": "parsing and checking",
+    "router/asking/parsers.py": "parsing and checking",
+    "router/asking/wishes.py": "parsing and checking",
+    "router/tenancy/tenants.py": "parsing and checking",
+    "router/deciding/sizing.py": "parsing and checking",
+    "runtime/tally.py": "metrics",
+    "router/observing/metrics.py": "metrics",
+    "runtime/log.py": "logs",
+    "runtime/errors.py": "the refusal's body",
+    "router/deciding/dispatcher.py": "choosing a worker",
+    "router/workers/fleet.py": "choosing a worker",
+    "router/workers/worker.py": "choosing a worker",
+    "services/core/": "deciding: admission, fairness, estimates",
+    "router/": "the pipeline itself",
+}
+ROOT = "services/router/__main__.py"  # at the bottom of every stack of the event loop's thread
+SECONDS = 5
+SAMPLES_A_SECOND = 500
+KINDS = ("answers", "refusals", "streams")
+
+
+def area(stack: list[str]) -> str:
+    """What the innermost known frame is for."""
+    for frame in reversed(stack):
+        for part, name in AREAS.items():
+            if part in frame and ROOT not in frame:
+                return name
+    return "event loop and kernel"
+
+
+def summed(raw: str) -> list[tuple[str, float]]:
+    """py-spy's raw stacks of the event loop's thread as shares, largest first."""
+    counts: Counter[str] = Counter()
+    for line in raw.splitlines():
+        stack, _, samples = line.rpartition(" ")
+        frames = stack.split(";")
+        if any(ROOT in frame for frame in frames):
+            counts[area(frames)] += int(samples)
+    total = sum(counts.values()) or 1
+    return [(name, count / total) for name, count in counts.most_common()]
+
+
+async def measure() -> dict[str, list[tuple[str, float]]]:
+    """Shares of the router's time for whole answers, refusals and streams."""
+    shares = {}
+    router_core, other_core = cores()
+    with tempfile.TemporaryDirectory() as folder, pinned(other_core):
+        workers = Path(folder) / "workers.yaml"
+        url = f"http://127.0.0.1:{STUB_PORT}/v1"
+        workers.write_text(f"workers: [{{name: stub, kind: openai, url: '{url}', slots: 1000, models: [fast, hang]}}]")
+        for kind in KINDS:
+            env = {
+                "ROUTER_PORT": str(ROUTER_PORT), "METRICS_PORT": str(METRICS_PORT), "WORKERS_FILE": str(workers),
+                "RETRIEVAL_URL": "http://127.0.0.1:1", **(FULL if kind == "refusals" else {}),
+            }  # fmt: skip
+            stub = process(["-m", "loadtests.bench.stub", str(STUB_PORT)], other_core)
+            async with stub, process(["-m", "services.router"], router_core, env) as pid:
+                await until_ready(f"http://127.0.0.1:{ROUTER_PORT}/health/ready")
+                raw = Path(folder) / "raw"
+                await _sample(pid, kind, raw)
+                shares[kind] = summed(await asyncio.to_thread(raw.read_text))
+    return shares
+
+
+async def _sample(pid: int, kind: str, raw: Path) -> None:
+    held = await fill() if kind == "refusals" else []
+    request = post(ROUTER_PORT, "/v1/chat/completions", chat("fast", stream=kind == "streams"))
+    load = asyncio.create_task(closed_loop(ROUTER_PORT, request, CONNECTIONS, SECONDS + 3))
+    await asyncio.sleep(1.5)
+    spy = await asyncio.create_subprocess_exec(
+        str(Path(sys.executable).parent / "py-spy"), "record", "--pid", str(pid), "--duration", str(SECONDS),
+        "--rate", str(SAMPLES_A_SECOND), "--format", "raw", "--output", str(raw),
+        stdout=asyncio.subprocess.DEVNULL, stderr=asyncio.subprocess.PIPE,
+    )  # fmt: skip
+    _, said = await spy.communicate()
+    await load
+    for holder in held:
+        holder.transport.close()
+    if spy.returncode:
+        raise RuntimeError(f"py-spy failed: {said.decode(errors='replace').strip()[-300:]}")
+
+
+def page(shares: dict[str, list[tuple[str, float]]], machine: str) -> str:
+    """The shares as Markdown."""
+    names = list(dict.fromkeys(name for rows in shares.values() for name, _ in rows))
+    lines = [
+        "# Where the router's time goes",
+        "",
+        f"`python -m loadtests.bench.profile` on {machine}.",
+        "",
+        "The router is saturated on one core by the loads of [bench.md](bench.md) while py-spy samples its event loop.",
+        "A system call counts for the line that makes it. The event loop's own share holds what libuv does without",
+        "Python: polling, reading, timers.",
+        "",
+        f"| share of the router's time | {' | '.join(shares)} |",
+        f"|---|{'---|' * len(shares)}",
+    ]
+    for name in names:
+        cells = (f"{dict(rows).get(name, 0):.0%}" for rows in shares.values())
+        lines.append(f"| {name} | {' | '.join(cells)} |")
+    return "\n".join(lines) + "\n"
+
+
+if __name__ == "__main__":
+    found = uvloop.run(measure())
+    (RESULTS / "profile.md").write_text(text := page(found, describe()), encoding="utf-8")
+    print(text)

@@ -1,0 +1,69 @@
+"""Figures as a table for the terminal, and as the page docs/results/bench.md."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+from rich.table import Table
+from rich.text import Text
+
+from loadtests.report import page
+from loadtests.report.figure import Figure
+
+Measured = Mapping[str, Sequence[Figure]]
+
+METHOD = """\
+Throughput is measured with a closed loop: a fixed number of clients, each asking again as soon as it is answered, so a
+slow answer also delays the next question. Added latency is measured with an open loop: Poisson arrivals that do not
+wait for answers, timed from the moment at which each should have been sent, through the router and to the stub alone;
+the figure is the difference of the two quantiles. Loads last {seconds:g} s each, after a short warm-up; those of the
+open loop last twice as long.
+
+The router has one core to itself. The stub behind it, which answers at once, and the client share the other one, so
+that they, too, can be what limits a figure: "client and stub alone" says what they reach without the router. This part
+runs three times, and the figure is the median with the least and the greatest value. All other parts run once and
+share all cores with their clients; retrieval also with its database, its cache and the proxies that make them slow.
+Retrieval is measured here in short, on a small tenant; `python -m loadtests.bench.retrieval` does it at length, on a
+big one, and its page says how. Uncached retrievals are all different questions, and only those count that were
+answered from the database within a budget of 100 ms. Memory is resident memory, child processes included. A start is
+timed from the command to the line that says so, with all packages installed and the page cache warm. The simulator is
+measured in processor time, at ten times capacity. The governor has one core, its client another; there is more in
+governor.md. The generator is the open loop that the load tests use: one core, before a stub on the other. A machine
+that is busy with other things moves every figure.
+"""
+
+
+def table(measured: Measured, *, notes: bool = True) -> Table:
+    """For the terminal; a narrow one has no room for the notes."""
+    shown = Table(box=None, pad_edge=False, header_style="dim")
+    for name in ("part", "figure", "value", "target", ""):
+        shown.add_column(name, justify="right" if name == "value" else "left", no_wrap=True)
+    if notes:
+        shown.add_column("note", style="dim")
+    for part, figure, is_first in _rows(measured):
+        verdict = Text(figure.verdict.strip("*"), style={None: "", True: "green", False: "bold red"}[figure.held])
+        cells: list[str | Text] = [figure.name, figure.shown, figure.wanted, verdict]
+        shown.add_row(Text(part if is_first else "", style="bold"), *cells, *([figure.note] if notes else []))
+    return shown
+
+
+def markdown(measured: Measured, machine: str, seconds: float) -> str:
+    """The whole page."""
+    command = "make bench" if seconds == 4 else f"make bench ARGS='--seconds {seconds:g}'"
+    return "\n".join(
+        [
+            page.head("Figures", command=command, machine=machine),
+            page.parts_summary(measured),
+            "",
+            *page.parts_table(measured),
+            "",
+            "## How it is measured",
+            METHOD.format(seconds=seconds),
+        ]
+    )
+
+
+def _rows(measured: Measured) -> Iterator[tuple[str, Figure, bool]]:
+    for part, figures in measured.items():
+        for position, figure in enumerate(figures):
+            yield part, figure, position == 0

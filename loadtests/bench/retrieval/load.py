@@ -1,0 +1,193 @@
+"""Questions at a rate that does not depend on the answers, and what became of them.
+
+    known   asked before, and taken from the cache
+    anew    asked before, by someone who will have nothing that is kept unless a search fails
+    new     never asked before
+
+Latency counts from the moment at which a question should have been sent. How late the client itself was with it is
+part of that, and told besides.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import math
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from time import perf_counter
+
+import msgspec
+
+from loadtests.bench.client import post
+from loadtests.bench.retrieval.corpus import TENANT
+from loadtests.load.answer import SERVED, Answer
+from loadtests.load.arrivals import Ask
+from loadtests.load.client import Client
+from loadtests.load.connection import Exchange
+from loadtests.load.figures import quantile
+from loadtests.load.ledger import LATE, ON_TIME, Row
+from loadtests.load.plan import Plan, Step, Tenant
+
+KNOWN, ANEW, NEW = "known", "anew", "new"
+PATIENCE_MS = 5_000.0
+
+
+class _Said(msgspec.Struct):
+    source: str
+    reason: str | None = None
+
+
+_read = msgspec.json.Decoder(_Said).decode
+
+
+class Reply(Answer):
+    """An answer that says where its passages came from."""
+
+    __slots__ = ("reason", "source")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.source = ""
+        self.reason: str | None = None
+
+    def outcome(self) -> tuple[str, str]:
+        if self.status != 200:
+            return "failed:bad_status", str(self.status)
+        try:
+            said = _read(b"".join(self._buffer))
+        except msgspec.MsgspecError:
+            return "failed:malformed", ""
+        self.source, self.reason = said.source, said.reason
+        return SERVED, ""
+
+
+class Questions:
+    """The requests: the known ones in turn, new ones as they come."""
+
+    def __init__(self, port: int, known: Sequence[str], new: Iterator[str], budget_ms: float) -> None:
+        self._port = port
+        self._new = new
+        self._budget_ms = budget_ms
+        self._known = known
+
+    def bytes_of(self, ask: Ask, number: int) -> bytes:
+        kind = ask.tenant.name
+        query = next(self._new) if kind == NEW else self._known[number % len(self._known)]
+        return self.request(query, 0.0 if kind == ANEW else 300.0)
+
+    def request(self, query: str, ttl_s: float = 300.0, *, hybrid: bool = True) -> bytes:
+        body = {
+            "query": query, "tenant": TENANT, "budget_ms": self._budget_ms, "cache_ttl_s": ttl_s, "hybrid": hybrid,
+        }  # fmt: skip
+        return post(self._port, "/retrieve", json.dumps(body).encode())
+
+    def next_new(self, *, hybrid: bool = True) -> bytes:
+        return self.request(next(self._new), hybrid=hybrid)
+
+    def each_known(self) -> Iterator[bytes]:
+        return map(self.request, self._known)
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What became of the questions that were due after the fault began."""
+
+    asked: int
+    unanswered: int
+    ms: list[float]
+    late_ms: list[float]
+    sources: Counter[str]
+    reasons: Counter[str]
+
+    def quantile_ms(self, q: float) -> float:
+        """From the intended time; whatever was not answered took for ever."""
+        return _quantile(self.ms, q)
+
+    def late_quantile_ms(self, q: float) -> float:
+        """By how much the client itself was late."""
+        return _quantile(self.late_ms, q)
+
+    def share(self, source: str) -> float:
+        return self.sources[source] / max(1, self.asked)
+
+    @property
+    def mix(self) -> str:
+        """Sources by their share, the most frequent first."""
+        return ", ".join(f"{source} {self.share(source):.0%}" for source, _ in self.sources.most_common())
+
+    @property
+    def why(self) -> str:
+        """Why something was not from a search or fresh."""
+        return ", ".join(f"{reason} {count / self.asked:.1%}" for reason, count in self.reasons.most_common())
+
+
+def _quantile(values: Sequence[float], q: float) -> float:
+    return quantile(sorted(values), q) if values else math.nan
+
+
+async def offered(
+    questions: Questions,
+    port: int,
+    per_s: Mapping[str, float],
+    seconds: float,
+    *,
+    strike: Callable[[], Awaitable[None]] | None = None,
+    after_s: float = 1.0,
+) -> Seen:
+    """Ask at these rates for so long after a start of `after_s`, which is not counted; then `strike` is called."""
+    tenants = tuple(
+        Tenant(kind, (Step(0, rate),), deadline_ms=PATIENCE_MS, patience_ms=PATIENCE_MS)
+        for kind, rate in per_s.items()
+        if rate > 0
+    )
+    plan = Plan(after_s + seconds, tenants, warmup_s=after_s, cooldown_s=0.0)
+    heard = _Heard()
+    client = Client(plan, f"http://127.0.0.1:{port}", requests=questions, answer=Reply, listen=heard.listen)
+    striking = asyncio.create_task(heard.strike(after_s, strike)) if strike is not None else None
+    ledger = await client.run()
+    if striking is not None:
+        await striking
+        after_s = heard.struck_s
+    return _seen([row for row in ledger.rows if row.intended_s >= after_s], heard.replies)
+
+
+class _Heard:
+    """What was answered, and when the strike came: the client's own clock begins a moment after this program's."""
+
+    def __init__(self) -> None:
+        self.replies: dict[int, Reply] = {}
+        self._began_at = math.inf
+        self._struck_at = math.inf
+
+    @property
+    def struck_s(self) -> float:
+        return self._struck_at - self._began_at
+
+    def listen(self, row: Row, exchange: Exchange) -> None:
+        if isinstance(exchange.answer, Reply):
+            self.replies[row.number] = exchange.answer
+        if exchange.sent_at is not None and row.last_sent_s is not None:
+            self._began_at = exchange.sent_at - row.last_sent_s
+
+    async def strike(self, after_s: float, strike: Callable[[], Awaitable[None]]) -> None:
+        await asyncio.sleep(after_s)
+        self._struck_at = perf_counter()
+        await strike()
+
+
+def _seen(rows: Sequence[Row], replies: Mapping[int, Reply]) -> Seen:
+    served = [replies[row.number] for row in rows if row.ending in (ON_TIME, LATE)]
+    return Seen(
+        asked=len(rows),
+        unanswered=len(rows) - len(served),
+        ms=[_latency_ms(row) for row in rows],
+        late_ms=[1000 * row.late_s for row in rows],
+        sources=Counter(reply.source for reply in served),
+        reasons=Counter(reply.reason for reply in served if reply.reason is not None and reply.reason != "fresh"),
+    )
+
+
+def _latency_ms(row: Row) -> float:
+    return 1000 * row.latency_s if row.ending in (ON_TIME, LATE) and row.latency_s is not None else math.inf

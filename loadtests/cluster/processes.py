@@ -1,0 +1,173 @@
+"""Child processes that cannot outlive us, on free ports of loopback, their words kept in files."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import ctypes
+import os
+import random
+import signal
+import socket
+import subprocess
+import sys
+import urllib.error
+import urllib.request
+from collections.abc import Coroutine, Mapping, Sequence
+from pathlib import Path
+from time import monotonic
+from typing import Any, TypeVar
+
+import uvloop
+
+from loadtests.internal import headers
+
+PR_SET_PDEATHSIG = 1
+READY_WITHIN_S = 60.0
+STOP_WITHIN_S = 5.0
+LOOK_EVERY_S = 0.02
+LAST_WORDS_BYTES = 2000
+INTERRUPTED = 130
+KEPT = ("PATH", "HOME", "LANG", "LC_ALL", "TMPDIR", "SYSTEMROOT")  # no setting of the caller's may move a figure
+LENT = range(10_000, 20_000)  # Linux takes source ports from 32,768 on, and would take a free one before we do
+
+
+class StandError(RuntimeError):
+    """The stand could not be set up, or one of its processes ended."""
+
+
+def free_ports(count: int) -> list[int]:
+    """So many different ports that nobody listens on, and that no outgoing connection will take before they are used.
+
+    Raises RuntimeError where there are not so many.
+    """
+    found: list[int] = []
+    with contextlib.ExitStack() as held:
+        for number in random.sample(LENT, len(LENT)):
+            if len(found) == count:
+                return found
+            with contextlib.suppress(OSError):
+                held.enter_context(socket.socket()).bind(("127.0.0.1", number))
+                found.append(number)
+    raise RuntimeError(f"no {count} ports from {LENT.start} to {LENT.stop - 1} are free")
+
+
+def child_environment(env: Mapping[str, str]) -> dict[str, str]:
+    """These settings and nothing else but what every program needs."""
+    return {key: os.environ[key] for key in KEPT if key in os.environ} | dict(env)
+
+
+class Process:
+    """One child. Started by `start`, from the main thread: the kernel ends it when that thread ends."""
+
+    def __init__(self, name: str, command: Sequence[str], env: Mapping[str, str], folder: Path) -> None:
+        self.name = name
+        self.log = folder / f"{name}.log"
+        self._command = list(command)
+        self._env = child_environment(env)
+        self._folder = folder
+        self._popen: subprocess.Popen[bytes] | None = None
+
+    @property
+    def pid(self) -> int:
+        """Raises StandError unless it has been started."""
+        if self._popen is None:
+            raise StandError(f"{self.name} has not been started")
+        return self._popen.pid
+
+    @property
+    def running(self) -> bool:
+        return self._popen is not None and self._popen.poll() is None
+
+    def start(self) -> None:
+        """Start it, or start it again. It runs in the stand's folder, so that no .env is read."""
+        with self.log.open("ab") as log:
+            self._popen = subprocess.Popen(
+                self._command, env=self._env, cwd=self._folder, stdin=subprocess.DEVNULL, stdout=log,
+                stderr=subprocess.STDOUT, start_new_session=True, preexec_fn=_die_with_parent,
+            )  # fmt: skip
+
+    def freeze(self) -> None:
+        self._signal(signal.SIGSTOP)
+
+    def thaw(self) -> None:
+        self._signal(signal.SIGCONT)
+
+    def kill(self) -> None:
+        """At once, and gone when this returns."""
+        self._signal(signal.SIGKILL)
+        if self._popen is not None:
+            self._popen.wait()
+
+    async def stop(self) -> None:
+        """Politely, then not."""
+        self.thaw()
+        self._signal(signal.SIGTERM)
+        end = monotonic() + STOP_WITHIN_S
+        while self.running and monotonic() < end:  # noqa: ASYNC110  another process's end is no event of ours
+            await asyncio.sleep(LOOK_EVERY_S)
+        self.kill()
+
+    async def leave(self, within_s: float) -> int | None:
+        """Politely; its exit status, or None where it still runs after so long."""
+        self._signal(signal.SIGTERM)
+        end = monotonic() + within_s
+        while self.running and monotonic() < end:  # noqa: ASYNC110  another process's end is no event of ours
+            await asyncio.sleep(LOOK_EVERY_S)
+        return None if self._popen is None else self._popen.poll()
+
+    def _signal(self, number: int) -> None:
+        if self._popen is not None and self._popen.poll() is None:
+            self._popen.send_signal(number)
+
+    def last_words(self) -> str:
+        """The end of its log."""
+        with contextlib.suppress(OSError):
+            return self.log.read_bytes()[-LAST_WORDS_BYTES:].decode("utf-8", "replace").strip()
+        return ""
+
+    def check(self) -> None:
+        """Raises StandError if it has ended."""
+        if not self.running:
+            raise StandError(f"{self.name} has ended; its last words:\n{self.last_words()}")
+
+
+T = TypeVar("T")
+
+
+def run(work: Coroutine[Any, Any, T]) -> T:
+    """Run to the end, or to SIGINT or SIGTERM, which stop what was started; then leave with the shell's 130."""
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        return uvloop.run(work)
+    except KeyboardInterrupt:
+        raise SystemExit(INTERRUPTED) from None
+
+
+def python(*args: str) -> list[str]:
+    """A command line of this interpreter."""
+    return [sys.executable, *args]
+
+
+def _die_with_parent() -> None:
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+async def until_ready(process: Process, url: str, within_s: float = READY_WITHIN_S) -> None:
+    """Until GET answers 200. Raises StandError if the process ends, or is not ready in time."""
+    end = monotonic() + within_s
+    while monotonic() < end:
+        process.check()
+        with contextlib.suppress(OSError):
+            await asyncio.to_thread(get, url)
+            return
+        await asyncio.sleep(LOOK_EVERY_S)
+    raise StandError(f"{process.name} was not ready at {url} within {within_s:g} s:\n{process.last_words()}")
+
+
+def get(url: str) -> bytes:
+    """The body of a 200, with the token of the stack that runs, if there is one. Raises OSError for anything else."""
+    with urllib.request.urlopen(urllib.request.Request(url, headers=headers()), timeout=5) as answer:
+        body: Any = answer.read()
+        return bytes(body)

@@ -1,0 +1,166 @@
+"""A stand: simulated workers of a known service time, and the router before them with a tenant for each that will ask.
+
+Tenants have keys, as in production: weights are equal, and nothing may be cut from an answer, so that an answer at ten
+times capacity is worth what one at half of it is.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import tempfile
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from loadtests.cluster.processes import Process, free_ports, python, until_ready
+from loadtests.paths import ROOT
+
+NO_RETRIEVAL = "http://127.0.0.1:9"  # completions retrieve nothing
+KEY_PREFIX = "fire-"
+WORKER = "services.worker"
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """What the workers can do: `slots` sequences each, a token every `step_ms`, `answer_tokens` in a usual answer."""
+
+    workers: int = 2
+    slots: int = 8
+    step_ms: float = 10.0
+    answer_tokens: int = 8
+    jitter: float = 0.1
+
+    @property
+    def all_slots(self) -> int:
+        return self.workers * self.slots
+
+    @property
+    def service_s(self) -> float:
+        return self.step_ms * self.answer_tokens / 1000
+
+    def __str__(self) -> str:
+        workers = "1 worker" if self.workers == 1 else f"{self.workers} workers"
+        return f"{workers} x {self.slots} slots x {self.service_s * 1000:.0f} ms"
+
+
+@dataclass
+class Server:
+    """One process of the stand and where it listens."""
+
+    process: Process
+    url: str
+    metrics_url: str = ""
+
+
+@dataclass
+class Stand:
+    """What runs."""
+
+    shape: Shape
+    folder: Path
+    workers: list[Server] = field(default_factory=list)
+    router: Server | None = None
+
+    @property
+    def url(self) -> str:
+        """Where clients ask."""
+        if self.router is None:
+            raise RuntimeError("this stand has no router")
+        return self.router.url
+
+    def check(self) -> None:
+        """Raises StandError if a process has ended."""
+        for server in self.servers:
+            server.process.check()
+
+    @property
+    def servers(self) -> list[Server]:
+        return [*self.workers, *([self.router] if self.router is not None else [])]
+
+    async def stop(self) -> None:
+        """Everything, the front door first."""
+        for server in reversed(self.servers):
+            await server.process.stop()
+
+
+def key_of(tenant: str) -> str:
+    """The key with which a tenant of a stand asks."""
+    return f"{KEY_PREFIX}{tenant}"
+
+
+@asynccontextmanager
+async def stand(
+    shape: Shape, tenants: Sequence[str], *, router: bool = True, worker: str = WORKER
+) -> AsyncIterator[Stand]:
+    """Start it, and stop it whatever happens. `worker` is the module that is run as a worker."""
+    with tempfile.TemporaryDirectory(prefix="weir-fire-") as folder:
+        made = Stand(shape, Path(folder))
+        try:
+            await _start_workers(made, worker)
+            if router:
+                await start_router(made, tenants)
+            yield made
+        finally:
+            await made.stop()
+
+
+async def _start_workers(made: Stand, module: str) -> None:
+    ports = free_ports(2 * made.shape.workers)
+    for index in range(made.shape.workers):
+        made.workers.append(_worker(made, module, index, *ports[2 * index : 2 * index + 2]))
+        made.workers[-1].process.start()
+    await asyncio.gather(*(ready(worker) for worker in made.workers))
+
+
+def _worker(made: Stand, module: str, index: int, port: int, metrics_port: int) -> Server:
+    shape = made.shape
+    env = {
+        "PYTHONPATH": str(ROOT),
+        "WORKER_NAME": f"worker-{index}",
+        "WORKER_PORT": str(port),
+        "METRICS_PORT": str(metrics_port),
+        "MAX_BATCH_SIZE": str(shape.slots),
+        "SIM_STEP_MS": str(shape.step_ms),
+        "SIM_STEP_PER_SEQUENCE_MS": "0",
+        "SIM_PREFILL_MS_PER_TOKEN": "0",
+        "SIM_JITTER": str(shape.jitter),
+        "SIM_SEED": str(index),
+    }
+    process = Process(f"worker-{index}", python("-m", module), env, made.folder)
+    return Server(process, f"http://127.0.0.1:{port}", f"http://127.0.0.1:{metrics_port}/metrics")
+
+
+async def start_router(made: Stand, tenants: Sequence[str], settings: Mapping[str, str] | None = None) -> None:
+    """The router, with its default settings but for where its workers and tenants are, and for `settings`."""
+    port, metrics_port = free_ports(2)
+    file = made.folder / "tenants.yaml"
+    file.write_text(tenants_yaml(tenants), encoding="utf-8")
+    env = {
+        "PYTHONPATH": str(ROOT),
+        "ROUTER_PORT": str(port),
+        "METRICS_PORT": str(metrics_port),
+        "WORKERS": ",".join(worker.url for worker in made.workers),
+        "TENANTS_FILE": str(file),
+        "RETRIEVAL_URL": NO_RETRIEVAL,
+        **(settings or {}),
+    }
+    process = Process("router", python("-m", "services.router"), env, made.folder)
+    made.router = Server(process, f"http://127.0.0.1:{port}", f"http://127.0.0.1:{metrics_port}/metrics")
+    process.start()
+    await ready(made.router)
+
+
+async def ready(server: Server) -> None:
+    """Until it can take work."""
+    await until_ready(server.process, f"{server.url}/health/ready")
+
+
+def tenants_yaml(tenants: Sequence[str]) -> str:
+    """The tenants file: a key each, all else by default."""
+    lines = ["tenants:"]
+    for tenant in tenants:
+        digest = hashlib.sha256(key_of(tenant).encode("ascii")).hexdigest()
+        lines.append(f'  - {{id: {tenant}, keys: ["sha256:{digest}"]}}')
+    return "\n".join(lines) + "\n"

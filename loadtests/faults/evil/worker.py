@@ -1,0 +1,145 @@
+"""The server: probes and cancels are answered as they should be, and each question as its trick says."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+
+from loadtests.faults.evil.talk import Json, Talk, length
+
+Trick = Callable[[Talk], Awaitable[None]]
+MAX_BODY_BYTES = 1_048_576
+MOST_REMEMBERED = 1000
+QUESTIONS = ("/generate", "/chat/completions", "/completions")
+
+
+async def honest(talk: Talk) -> None:
+    """The right answer, event by event."""
+    await talk.say(talk.answered())
+
+
+class EvilWorker:
+    """One worker. `choose` names the trick for each question; `asked` are the last nonces that it was asked."""
+
+    def __init__(self, kind: str, choose: Callable[[Talk], Trick], *, model: str, slots: int = 4) -> None:
+        self.kind = kind
+        self.model = model
+        self.slots = slots
+        self.asked: list[str] = []
+        self.unasked: bytes = b""  # said to everybody who connects, before there is a question
+        self.count = self.played = 0
+        self._choose = choose
+        self._earlier = b""
+        self._server: asyncio.Server | None = None
+        self._talks: set[asyncio.Task[None]] = set()
+
+    @property
+    def port(self) -> int:
+        assert self._server is not None
+        return int(self._server.sockets[0].getsockname()[1])
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}" + ("/v1" if self.kind == "openai" else "")
+
+    async def start(self, port: int = 0) -> None:
+        self._server = await asyncio.start_server(self._connected, "127.0.0.1", port)
+
+    async def stop(self) -> None:
+        if self._server is not None:
+            self._server.close()
+        for talk in list(self._talks):
+            talk.cancel()
+        await asyncio.gather(*self._talks, return_exceptions=True)
+
+    async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        self._talks.add(task)
+        try:
+            with contextlib.suppress(ConnectionError, asyncio.IncompleteReadError, asyncio.CancelledError):
+                await self._serve(reader, writer)
+        finally:
+            self._talks.discard(task)
+            writer.transport.abort() if self.stopping else writer.close()
+
+    @property
+    def stopping(self) -> bool:
+        return self._server is None or not self._server.is_serving()
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(self.unasked)
+        count = 0
+        while True:
+            head = await reader.readuntil(b"\r\n\r\n")
+            headers = dict(_header(each) for each in head.split(b"\r\n")[1:] if b":" in each)
+            body = await reader.readexactly(min(int(headers.get(b"content-length", b"0")), MAX_BODY_BYTES))
+            path = head.split(b" ", 2)[1].decode()
+            if not path.endswith(QUESTIONS):
+                writer.write(self._plain(path))
+                continue
+            talk = Talk(writer, self.kind, self.model, headers.get(b"x-request-id", b""), json.loads(body))
+            talk.earlier, talk.count = self._earlier, count
+            count += 1
+            self.count += 1
+            self.asked.append(talk.nonce)
+            del self.asked[:-MOST_REMEMBERED]
+            trick = self._choose(talk)
+            self.played += trick is not honest
+            await _until_gone(trick(talk), reader)
+            self._earlier = talk.answered()
+            if talk.over:
+                return
+
+    def _plain(self, path: str) -> bytes:
+        """An honest word about itself."""
+        told: Json = {}
+        if path == "/status":
+            told = {
+                "name": "evil", "engine": "evil", "models": [self.model], "slots": self.slots, "queue_size": 0,
+                "running": 0, "waiting": 0, "draining": False, "step_ms": 1.0,
+            }  # fmt: skip
+        elif path == "/played":
+            told = {"asked": self.count, "tricks": self.played}
+        elif path.endswith("/models"):
+            told = {"object": "list", "data": [{"id": self.model, "object": "model"}]}
+        body = json.dumps(told).encode()
+        return b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\n" + length(len(body)) + b"\r\n" + body
+
+
+async def _until_gone(work: Awaitable[None], reader: asyncio.StreamReader) -> None:
+    """Play a trick until it is over, or until the other side has closed: some go on for ever."""
+    playing = asyncio.ensure_future(work)
+    gone = asyncio.ensure_future(_gone(reader))
+    try:
+        await asyncio.wait((playing, gone), return_when=asyncio.FIRST_COMPLETED)
+        if not playing.done():
+            raise ConnectionResetError("the other side has closed")
+        await playing
+    finally:
+        playing.cancel()
+        gone.cancel()
+        await asyncio.gather(playing, gone, return_exceptions=True)
+
+
+async def _gone(reader: asyncio.StreamReader) -> None:
+    while not reader.at_eof() and reader.exception() is None:  # noqa: ASYNC110  nothing tells it without reading
+        await asyncio.sleep(0.02)
+
+
+def _header(line: bytes) -> tuple[bytes, bytes]:
+    name, _, value = line.partition(b":")
+    return name.strip().lower(), value.strip()
+
+
+@asynccontextmanager
+async def running(worker: EvilWorker, port: int = 0) -> AsyncIterator[EvilWorker]:
+    """Start it, and stop it whatever happens."""
+    await worker.start(port)
+    try:
+        yield worker
+    finally:
+        await worker.stop()

@@ -1,0 +1,53 @@
+"""A wire before a part: a fault proxy in a process of its own, told by its control port what to be."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from pathlib import Path
+
+from loadtests.cluster.processes import LOOK_EVERY_S, READY_WITHIN_S, Process, StandError, python
+from loadtests.paths import ROOT
+
+HOST = "127.0.0.1"
+HEALTHY = "healthy"
+SAID_WITHIN_S = 10.0
+CONNECTIONS = 2048
+
+
+class Wire:
+    """From its port to another's."""
+
+    def __init__(self, name: str, to_port: int, ports: Iterator[int], folder: Path) -> None:
+        self.name = name
+        self.port, self._control = next(ports), next(ports)
+        command = python(
+            "-m", "loadtests.faults.proxy", "--listen", str(self.port), "--to", f"{HOST}:{to_port}",
+            "--control", str(self._control), "--connections", str(CONNECTIONS),
+        )  # fmt: skip
+        self.process = Process(f"wire-{name}", command, {"PYTHONPATH": str(ROOT)}, folder)
+
+    async def ready(self) -> None:
+        """Until it can be told something. Raises StandError where it ends instead."""
+        loop = asyncio.get_running_loop()
+        end = loop.time() + READY_WITHIN_S
+        while loop.time() < end:
+            self.process.check()
+            try:
+                await self.become(HEALTHY)
+                return
+            except OSError:
+                await asyncio.sleep(LOOK_EVERY_S)
+        raise StandError(f"{self.process.name} was not ready within {READY_WITHIN_S:g} s")
+
+    async def become(self, line: str) -> None:
+        """Say a line of `faults.proxy.fault`. Raises StandError where it is not understood, OSError where nobody is."""
+        async with asyncio.timeout(SAID_WITHIN_S):
+            reader, writer = await asyncio.open_connection(HOST, self._control)
+            try:
+                writer.write(f"{line}\n".encode())
+                said = await reader.readline()
+            finally:
+                writer.close()
+        if not said.startswith(b"ok "):
+            raise StandError(f"{self.process.name} was told {line!r} and said {said!r}")

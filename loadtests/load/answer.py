@@ -1,0 +1,217 @@
+"""Reading one answer: what its bytes say of it, fed as they come. It knows no socket and no clock.
+
+Whole answers are read at their end; streams as they grow, since the moment of the first token is what people feel.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import msgspec
+
+from loadtests.load.ledger import CODES
+
+SERVED = "served"
+REFUSING = (429, 503)
+MAX_BODY_BYTES = 4_194_304
+
+
+class _Delta(msgspec.Struct):
+    content: str | None = None
+
+
+class _Choice(msgspec.Struct):
+    text: str | None = None
+    delta: _Delta | None = None
+    message: _Delta | None = None
+
+
+class _Usage(msgspec.Struct):
+    completion_tokens: int = 0
+
+
+class _Error(msgspec.Struct):
+    code: str | None = None
+
+
+class _Said(msgspec.Struct):
+    """What any of the routes may say, whole or in one event; everything else is ignored."""
+
+    choices: list[_Choice] = []
+    usage: _Usage | None = None
+    text: str | None = None
+    error: _Error | None = None
+
+
+_read = msgspec.json.Decoder(_Said).decode
+
+
+class Answer:
+    """One answer. `body` returns whether this piece brought the first token."""
+
+    __slots__ = (
+        "_buffer",
+        "_bytes",
+        "_done",
+        "_error",
+        "_malformed",
+        "degraded",
+        "hint_ms",
+        "level",
+        "should_retry",
+        "spoken",
+        "status",
+        "streamed",
+        "tokens",
+    )
+
+    def __init__(self) -> None:
+        self.status = 0
+        self.hint_ms: float | None = None
+        self.should_retry = False
+        self.level = 0
+        self.degraded = ""
+        self.streamed = False
+        self.spoken = False
+        self.tokens = 0
+        self._buffer: list[bytes] = []
+        self._bytes = 0
+        self._done = False
+        self._error: str | None = None
+        self._malformed = False
+
+    def header(self, name: bytes, value: bytes) -> None:
+        """One header, its name in lower case."""
+        take = _HEADERS.get(name)
+        if take is not None:
+            try:
+                take(self, value)
+            except ValueError:
+                self._malformed = True
+
+    def body(self, data: bytes) -> bool:
+        """One piece of the body."""
+        self._bytes += len(data)
+        if self._bytes > MAX_BODY_BYTES:
+            self._malformed = True
+            return False
+        self._buffer.append(data)
+        return self._events() if self.streamed and self.status == 200 else False
+
+    def outcome(self) -> tuple[str, str]:
+        """Once it is whole: `served`, `refused:CODE` or `failed:WHAT`, and the code."""
+        if self._malformed:
+            return "failed:malformed", ""
+        if self.status == 200:
+            return self._stream_outcome() if self.streamed else self._whole_outcome()
+        return self._error_outcome()
+
+    def _whole_outcome(self) -> tuple[str, str]:
+        said = self._decode(b"".join(self._buffer))
+        if said is None or not _text(said):
+            return "failed:malformed", ""
+        self._count(said)
+        return SERVED, ""
+
+    def _stream_outcome(self) -> tuple[str, str]:
+        if self._error is not None:
+            return "failed:stream_error", self._error
+        if self._done and not self.spoken:
+            return "failed:malformed", ""
+        return (SERVED, "") if self._done else ("failed:cut", "")
+
+    def _error_outcome(self) -> tuple[str, str]:
+        said = self._decode(b"".join(self._buffer))
+        code = said.error.code if said is not None and said.error is not None else None
+        if code is None and self.status in REFUSING:
+            code = f"bare_{self.status}"
+        if code is None or code not in CODES:
+            return "failed:bad_status", code or str(self.status)
+        return f"refused:{code}", code
+
+    def _events(self) -> bool:
+        """Take the whole events out of what has come."""
+        *events, rest = b"".join(self._buffer).split(b"\n\n")
+        self._buffer = [rest] if rest else []
+        was_spoken = self.spoken
+        for event in events:
+            self._event(event)
+        return self.spoken and not was_spoken
+
+    def _event(self, event: bytes) -> None:
+        at = event.find(b"data: ")
+        if at < 0:
+            return  # a comment that keeps the connection alive
+        data = event[at + 6 :]
+        if data == b"[DONE]":
+            self._done = True
+            return
+        said = self._decode(data)
+        if said is None:
+            self._malformed = True
+        elif said.error is not None or event.startswith(b"event: error"):
+            self._error = (said.error and said.error.code) or "unknown"
+        elif _text(said):
+            self.spoken = True
+            self._count(said, events=1)
+        else:
+            self._count(said)
+
+    def _count(self, said: _Said, events: int = 0) -> None:
+        """The usage where it is told, else one token for each event that brought text."""
+        self.tokens = said.usage.completion_tokens if said.usage is not None else self.tokens + events
+
+    @staticmethod
+    def _decode(data: bytes) -> _Said | None:
+        try:
+            return _read(data)
+        except (msgspec.MsgspecError, UnicodeDecodeError):
+            return None
+
+    def __repr__(self) -> str:
+        return f"<Answer {self.status or 'not begun'}, {self._bytes} bytes, {self.tokens} tokens>"
+
+
+def _text(said: _Said) -> bool:
+    """Whether it says something: a completion, a chat's message or delta, `/ask`'s or a worker's own text."""
+    return bool(said.text) or any(map(_choice_text, said.choices))
+
+
+def _choice_text(choice: _Choice) -> str | None:
+    said = choice.message or choice.delta
+    return choice.text if said is None else said.content
+
+
+def _retry_after_ms(answer: Answer, value: bytes) -> None:
+    answer.hint_ms = float(value)
+
+
+def _retry_after(answer: Answer, value: bytes) -> None:
+    if answer.hint_ms is None:
+        answer.hint_ms = float(value) * 1000
+
+
+def _should_retry(answer: Answer, value: bytes) -> None:
+    answer.should_retry = value == b"true"
+
+
+def _level(answer: Answer, value: bytes) -> None:
+    answer.level = int(value)
+
+
+def _degraded(answer: Answer, value: bytes) -> None:
+    answer.degraded = value.decode("latin-1")
+
+
+def _content_type(answer: Answer, value: bytes) -> None:
+    answer.streamed = value.startswith(b"text/event-stream")
+
+
+_HEADERS: dict[bytes, Callable[[Answer, bytes], None]] = {
+    b"retry-after-ms": _retry_after_ms,
+    b"retry-after": _retry_after,
+    b"x-should-retry": _should_retry,
+    b"x-weir-level": _level,
+    b"x-weir-degraded": _degraded,
+    b"content-type": _content_type,
+}

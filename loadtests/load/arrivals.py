@@ -1,0 +1,96 @@
+"""When each request should be sent, and how big it is: drawn from the plan alone, before the server is asked anything.
+
+A source of arrivals is an iterator of `Ask` in the order of time. A tenant with a recording has its requests from
+there; all others have them drawn.
+
+Rates may change in steps. Arrivals are made in the time of their own clock, which runs `per_s` times as fast as the
+wall's: there the gaps have a mean of 1 (`gaps`), and the moment on the wall at which that clock shows x is
+Lambda^-1(x), where Lambda(t) is the integral of the rate.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Iterator
+from dataclasses import dataclass
+from heapq import merge
+from itertools import count
+
+from loadtests.load.gaps import gaps
+from loadtests.load.plan import Plan, Size, Tenant
+
+LN_2 = math.log(2)
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """One distinct request, due `at_s` seconds after the start."""
+
+    at_s: float
+    tenant: Tenant
+    prompt_tokens: int
+    answer_tokens: int
+    stream: bool
+
+    @property
+    def deadline_ms(self) -> float:
+        return self.tenant.deadline_of(self.answer_tokens)
+
+    @property
+    def waits_s(self) -> float:
+        """How long one try is waited for before the client gives up."""
+        return self.tenant.waits_for_s(self.answer_tokens)
+
+
+def asks(plan: Plan) -> Iterator[Ask]:
+    """Every request of the plan in the order of time. The same plan gives the same requests."""
+    streams = (_of(tenant, plan) for tenant in plan.tenants)
+    return merge(*streams, key=lambda ask: ask.at_s)
+
+
+def _of(tenant: Tenant, plan: Plan) -> Iterator[Ask]:
+    chance = random.Random(f"{plan.seed}:{tenant.name}")  # one more tenant changes nobody else's arrivals
+    for request in tenant.recorded:
+        if request.at_s < plan.seconds:
+            yield Ask(*request[:1], tenant, *request[1:], chance.random() < tenant.stream)
+    for at_s in () if tenant.recorded else moments(tenant, plan.seconds, chance):
+        yield Ask(
+            at_s,
+            tenant,
+            size(tenant.prompt_tokens, chance),
+            size(tenant.answer_tokens, chance),
+            chance.random() < tenant.stream,
+        )
+
+
+def moments(tenant: Tenant, seconds: float, chance: random.Random) -> Iterator[float]:
+    """The intended times of a tenant's requests, before `seconds`."""
+    ends = [*(step.from_s for step in tenant.steps[1:]), seconds]
+    gap = gaps(tenant.arrivals, tenant.cv, chance)
+    due, shown = gap(), 0.0  # on the arrivals' own clock: the next one, and this step's beginning
+    for step, end in zip(tenant.steps, ends, strict=True):
+        end = min(end, seconds)
+        if step.per_s <= 0 or end <= step.from_s:
+            continue
+        shows_at_end = shown + (end - step.from_s) * step.per_s
+        while due < shows_at_end:
+            yield step.from_s + (due - shown) / step.per_s
+            due += gap()
+        shown = shows_at_end
+
+
+def size(size: Size, chance: random.Random) -> int:
+    """Draw a number of tokens."""
+    if size.law == "exponential":
+        drawn = chance.expovariate(LN_2 / size.median)
+    elif size.sigma == 0:
+        return round(size.median)
+    else:
+        drawn = chance.lognormvariate(math.log(size.median), size.sigma)
+    return min(max(1, round(drawn)), size.most)
+
+
+def numbered(source: Iterator[Ask]) -> Iterator[tuple[int, Ask]]:
+    """With a running number, which is the ledger row's."""
+    return zip(count(), source)

@@ -1,0 +1,229 @@
+"""The open loop: every request leaves at its intended time, whatever has become of those before it.
+
+A client that waits for an answer before it asks again slows down when the server does, and so hides how long others
+would have waited (coordinated omission). Here latency counts from the *intended* time. Where the generator itself is
+late, that time is on the ledger too: `sent_s - intended_s`, so a run can tell what of its figures it caused itself.
+
+One timer for the next arrival, one for each try's patience, and callbacks for the rest.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from functools import partial
+from time import perf_counter
+from typing import Protocol
+from urllib.parse import urlsplit
+
+from loadtests.load.answer import SERVED, Answer
+from loadtests.load.arrivals import Ask, asks, numbered
+from loadtests.load.asking import Asking
+from loadtests.load.connection import Exchange, Pool
+from loadtests.load.ledger import GAVE_UP, LATE, ON_TIME, Ledger, Row
+from loadtests.load.plan import Plan
+from loadtests.load.retry import pause_s
+
+TICK_S = 0.001  # uvloop's timers count whole milliseconds
+START_IN_S = 0.05
+LOOK_EVERY_S = 1.0
+BEAT_S = 0.005
+
+Watch = Callable[[float, Ledger], None]
+Listen = Callable[[Row, Exchange], None]
+
+
+class Requests(Protocol):
+    """Makes a request's bytes; `number` tells it from all others of the run. `Asking` is the usual one."""
+
+    def bytes_of(self, ask: Ask, number: int) -> bytes: ...
+
+
+class Client:
+    """One run of one plan against one address.
+
+    `requests` for other questions than the usual ones; `answer` makes what reads each answer, and `listen` is told of
+    every try that has ended. `rest_s`: after how many seconds of rest a connection is left for a new one
+    (5 by default).
+    """
+
+    def __init__(
+        self,
+        plan: Plan,
+        url: str,
+        source: Iterator[Ask] | None = None,
+        *,
+        requests: Requests | None = None,
+        answer: Callable[[], Answer] = Answer,
+        listen: Listen | None = None,
+        rest_s: float | None = None,
+    ) -> None:
+        parts = urlsplit(url)
+        if parts.scheme != "http" or not parts.hostname:
+            raise ValueError(f"{url!r} is not an http:// address")
+        self.plan = plan
+        self.ledger = Ledger()
+        self._requests: Requests = requests or Asking(url, plan.route)
+        self._answer = answer
+        self._listen = listen
+        self._source = numbered(asks(plan) if source is None else source)
+        host, port = parts.hostname, parts.port or 80
+        self._pools = {tenant.name: Pool(host, port, tenant.connections, rest_s) for tenant in plan.tenants}
+        self._next: tuple[int, Ask] | None = None
+        self._sent = 0
+        self._began_at = 0.0
+        self._over: asyncio.Future[None] | None = None
+        self._beat_at = self._lag_s = 0.0
+
+    @property
+    def unasked(self) -> int:
+        """Answers that came on a connection where nobody was waiting for one."""
+        return sum(pool.unasked for pool in self._pools.values())
+
+    async def run(self, watch: Watch | None = None) -> Ledger:
+        """Send everything and wait for every ending; `watch` is called about once a second."""
+        loop = asyncio.get_running_loop()
+        self._over = loop.create_future()
+        self._began_at = perf_counter() + START_IN_S
+        watching = loop.create_task(self._watch(watch)) if watch is not None else None
+        try:
+            with _no_collection():
+                self._advance()
+                self._tick()
+                self._beat()
+                await self._over
+        finally:
+            if watching is not None:
+                watching.cancel()
+                with suppress(asyncio.CancelledError):
+                    await watching
+            for pool in self._pools.values():
+                await pool.close()
+        return self.ledger
+
+    async def _watch(self, watch: Watch) -> None:
+        while True:
+            await asyncio.sleep(LOOK_EVERY_S)
+            watch(self._now(), self.ledger)
+
+    def _beat(self) -> None:
+        """Notice how long this program's own event loop has been away: what arrived meanwhile was not late."""
+        now = perf_counter()
+        if self._beat_at:
+            self._lag_s = max(0.0, now - self._beat_at - BEAT_S)
+        self._beat_at = now
+        if self._over is not None and not self._over.done():
+            asyncio.get_running_loop().call_later(BEAT_S, self._beat)
+
+    def _away_s(self) -> float:
+        """By how much what is noticed now may have been here before: the lag of the last beat, or since."""
+        return max(self._lag_s, perf_counter() - self._beat_at - BEAT_S, 0.0)
+
+    def _now(self) -> float:
+        return perf_counter() - self._began_at
+
+    def _advance(self) -> None:
+        self._next = next(self._source, None)
+
+    def _tick(self) -> None:
+        """Send what is due, and set the timer for what is next."""
+        if self._over is None or self._over.done():
+            return
+        try:
+            while self._next is not None and self._next[1].at_s <= self._now():
+                self._arrive(*self._next)
+                self._advance()
+        except Exception as error:
+            self._over.set_exception(error)  # a fault of this program must not look like a quiet server
+            return
+        if self._next is None:
+            self._look_for_the_end()
+        else:
+            pause = max(TICK_S, self._next[1].at_s - self._now())
+            asyncio.get_running_loop().call_later(pause, self._tick)
+
+    def _look_for_the_end(self) -> None:
+        if self._next is None and self.ledger.open == 0 and self._over is not None and not self._over.done():
+            self._over.set_result(None)
+
+    def _arrive(self, number: int, ask: Ask) -> None:
+        row = Row(number, ask.tenant.name, ask.at_s, ask.deadline_ms)
+        row.stream, row.prompt_tokens, row.asked_tokens = ask.stream, ask.prompt_tokens, ask.answer_tokens
+        self.ledger.enter(row)
+        self._try(row, ask)
+
+    def _try(self, row: Row, ask: Ask) -> None:
+        self._sent += 1
+        row.attempts += 1
+        exchange = Exchange(self._requests.bytes_of(ask, self._sent), partial(self._settle_or_stop, row, ask))
+        exchange.answer = self._answer()
+        loop = asyncio.get_running_loop()
+        exchange.patience = loop.call_later(ask.waits_s, exchange.give_up, GAVE_UP)
+        self._pools[ask.tenant.name].send(exchange)
+
+    def _settle_or_stop(self, row: Row, ask: Ask, exchange: Exchange) -> None:
+        """A fault in our own book-keeping ends the run instead of vanishing in a callback."""
+        try:
+            self._settle(row, ask, exchange)
+        except Exception as error:
+            if self._over is not None and not self._over.done():
+                self._over.set_exception(error)
+
+    def _settle(self, row: Row, ask: Ask, exchange: Exchange) -> None:
+        """A try is over: the row gets its ending, or another try."""
+        self._write_down(row, exchange)
+        if self._listen is not None:
+            self._listen(row, exchange)
+        outcome = self._outcome(row, exchange)
+        self.ledger.tried(row, outcome)
+        pause = None if outcome in (ON_TIME, LATE) else self._pause_s(row, ask, outcome)
+        if pause is None:
+            self.ledger.close(row, outcome)
+            self._look_for_the_end()
+            return
+        row.tried_s = self._now() + pause
+        asyncio.get_running_loop().call_later(pause, self._try, row, ask)
+
+    def _pause_s(self, row: Row, ask: Ask, outcome: str) -> float | None:
+        refused = outcome.startswith("refused:")
+        return pause_s(
+            ask.tenant.retry, row.attempts, refused=refused, should_retry=row.should_retry, hint_ms=row.hint_ms
+        )
+
+    def _write_down(self, row: Row, exchange: Exchange) -> None:
+        answer = exchange.answer
+        row.end_s, row.lag_s = exchange.ended_at - self._began_at, self._away_s()
+        row.last_sent_s = None if exchange.sent_at is None else exchange.sent_at - self._began_at
+        row.sent_s = row.last_sent_s if row.sent_s is None else row.sent_s
+        row.first_s = None if exchange.first_at is None else exchange.first_at - self._began_at
+        row.status, row.level, row.degraded = answer.status, answer.level, answer.degraded
+        row.hint_ms, row.should_retry = answer.hint_ms, answer.should_retry
+
+    def _outcome(self, row: Row, exchange: Exchange) -> str:
+        if exchange.failure == GAVE_UP:
+            return GAVE_UP
+        if exchange.failure:
+            return f"failed:{exchange.failure}"
+        outcome, row.code = exchange.answer.outcome()
+        row.tokens = exchange.answer.tokens
+        if outcome != SERVED:
+            return outcome
+        latency_s = row.latency_s
+        return ON_TIME if latency_s is not None and latency_s * 1000 <= row.deadline_ms else LATE
+
+
+@contextmanager
+def _no_collection() -> Iterator[None]:
+    """No pauses of the collector's making: the rows of a run are bounded and hold no cycles."""
+    was_on = gc.isenabled()
+    gc.collect()
+    gc.freeze()
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.unfreeze()
+        if was_on:
+            gc.enable()

@@ -1,0 +1,115 @@
+"""A plan as it stands in a file: TOML, or what JSON gives. Unknown words are faults.
+
+Two words of a tenant stand for several tenants: `clients` for a population, `trace` for those of a recording.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import fields
+from pathlib import Path
+from typing import Any, TypeVar
+
+from loadtests.load.plan import Plan, Retry, Size, Step, Tenant
+from loadtests.load.population import population
+from loadtests.load.recorded import NO_ROWS, Recording, tenants_of
+
+BY_THE_TRACE = ("per_s", "steps", "arrivals", "cv", "prompt_tokens", "answer_tokens", "clients", "skew")
+
+
+def load(path: Path, trace: Path | None = None) -> Plan:
+    """Read a plan. `trace` takes the place of every recording in it. Raises ValueError that says what is wrong."""
+    try:
+        return parse(tomllib.loads(path.read_text(encoding="utf-8")), folder=path.parent, trace=trace)
+    except OSError as error:
+        raise ValueError(f"{path}: {error.strerror}") from None
+    except (ValueError, TypeError) as error:
+        raise ValueError(f"{path}: {error}") from None
+
+
+def parse(raw: Mapping[str, Any], *, folder: Path = Path(), trace: Path | None = None) -> Plan:
+    """A plan from what TOML or JSON gives; recordings are looked for here and in `folder`."""
+    if trace is not None and not any("trace" in tenant for tenant in raw.get("tenants", ())):
+        raise ValueError("no tenant of this plan replays a trace")
+    plan = _made(
+        Plan, {**raw, "tenants": (Tenant("a", (Step(0, 0),)),)}
+    )  # its own words are judged before a file is read
+    tenants = tuple(tenant for each in raw.get("tenants", ()) for tenant in _tenants(each, plan.seconds, folder, trace))
+    return _made(Plan, {**raw, "tenants": tenants})
+
+
+def _tenants(raw: Mapping[str, Any], seconds: float, folder: Path, trace: Path | None) -> Iterator[Tenant]:
+    try:
+        if "trace" in raw:
+            yield from _recorded(raw, seconds, folder, trace)
+        else:
+            yield from _drawn(raw)
+    except ValueError as error:
+        raise ValueError(f"tenant {raw.get('name', '?')}: {error}") from None
+
+
+def _drawn(raw: Mapping[str, Any]) -> Iterator[Tenant]:
+    ours = ("per_s", "clients", "skew")
+    values = {name: _READERS.get(name, _as_is)(value) for name, value in raw.items() if name not in ours}
+    if "per_s" in raw:
+        values["steps"] = (Step(0, raw["per_s"]),)
+    tenant = _made(Tenant, values)
+    if "clients" not in raw and "skew" not in raw:
+        yield tenant
+        return
+    yield from population(tenant, raw.get("clients", 1), raw.get("skew", 0.0))
+
+
+def _recorded(raw: Mapping[str, Any], seconds: float, folder: Path, trace: Path | None) -> Iterator[Tenant]:
+    if given := sorted(set(BY_THE_TRACE) & set(raw)):
+        raise ValueError(f"{', '.join(given)}: this comes from the trace")
+    values = {name: _READERS.get(name, _as_is)(value) for name, value in raw.items() if name != "trace"}
+    tenant = _made(Tenant, values, arrivals="recorded", recorded=NO_ROWS)
+    yield from tenants_of(tenant, _recording(raw["trace"], folder, trace), seconds)
+
+
+def _recording(raw: Mapping[str, Any], folder: Path, trace: Path | None) -> Recording:
+    if trace is not None:
+        return _made(Recording, {**{name: value for name, value in raw.items() if name != "format"}, "path": trace})
+    if "path" not in raw:
+        raise ValueError("trace: a path is missing; --trace gives one, too")
+    path = Path(raw["path"])
+    return _made(Recording, {**raw, "path": path if path.is_file() else folder / path})
+
+
+def _as_is(value: Any) -> Any:
+    return value
+
+
+def _size(raw: Any) -> Size:
+    return _made(Size, raw) if isinstance(raw, Mapping) else Size(raw)
+
+
+def _steps(raw: Any) -> tuple[Step, ...]:
+    return tuple(_made(Step, step) for step in raw)
+
+
+def _retry(raw: Any) -> Retry:
+    return _made(Retry, raw)
+
+
+_READERS: dict[str, Callable[[Any], Any]] = {
+    "steps": _steps,
+    "prompt_tokens": _size,
+    "answer_tokens": _size,
+    "retry": _retry,
+}
+
+Made = TypeVar("Made", Plan, Tenant, Step, Size, Retry, Recording)
+
+
+def _made(kind: type[Made], raw: Mapping[str, Any], **ours: Any) -> Made:
+    """From what stands in the file, and what does not."""
+    known = {field.name for field in fields(kind)} - {"recorded"}
+    if unknown := sorted(set(raw) - known):
+        raise ValueError(f"{', '.join(unknown)}: unknown here; known are {', '.join(sorted(known))}")
+    try:
+        return kind(**raw, **ours)
+    except TypeError as error:
+        raise ValueError(str(error).replace("__init__()", kind.__name__.lower())) from None

@@ -1,0 +1,8 @@
+"""Where the project lies, and where results are published."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+RESULTS = ROOT / "docs" / "results"

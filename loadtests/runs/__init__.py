@@ -1,0 +1,1 @@
+"""Runs that judge the whole of Weir: against others, under attack, restarted, for long."""

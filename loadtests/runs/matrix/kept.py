@@ -1,0 +1,87 @@
+"""What has been measured so far, in a file: a run that is interrupted goes on where it was.
+
+Kept is what was measured on the code that is here now, at the same pace. What was measured on other code would make a
+page of two programs, so it is dropped, with a word.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+
+from loadtests.paths import ROOT
+from loadtests.runs.matrix.cell import Cell, Series
+
+WHAT_COUNTS = ("services", "loadtests")
+
+
+def subject(root: Path = ROOT) -> str:
+    """Which code is measured: a digest of the files of services and load tests, as they stand.
+
+    Of their bytes alone, committed or not: a commit of documents or of tests changes nothing, and neither does
+    committing what was measured. A page in these folders is a document too.
+    """
+    digest = hashlib.sha256()
+    for path in sorted(path for folder in WHAT_COUNTS for path in (root / folder).rglob("*") if _counts(path)):
+        content = path.read_bytes()
+        digest.update(f"{path.relative_to(root)}\0{len(content)}\0".encode() + content)
+    return digest.hexdigest()[:20]
+
+
+def _counts(path: Path) -> bool:
+    return path.is_file() and path.suffix not in (".md", ".pyc")
+
+
+def read(path: Path) -> Series | None:
+    """What stands in the file; None where there is none that can be read."""
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=Series)
+    except (OSError, msgspec.MsgspecError):
+        return None
+
+
+class Kept:
+    """The series, and its file beside it: written whole after every cell, so that a crash loses one."""
+
+    def __init__(self, path: Path, fresh: Series, say: Callable[[str], None], *, forget: bool = False) -> None:
+        self._path = path
+        self.series = fresh
+        if forget or not path.exists():
+            return
+        before = read(path)
+        if before is None:
+            say(f"{path} cannot be read: all is played again.")
+            return
+        if (before.subject, before.quick) != (fresh.subject, fresh.quick):
+            say(f"{path} holds {len(before.cells)} results of other code or of another length: they are not used.")
+            return
+        self.series.cells = before.cells
+
+    def has(self, key: str) -> bool:
+        """Whether it was played and could be."""
+        cell = self.series.cells.get(key)
+        return cell is not None and not cell.fault
+
+    def keep(self, cell: Cell) -> None:
+        """Write it down now."""
+        self.series.cells[cell.key] = cell
+        write(self._path, self.series)
+
+
+def encoded(series: Series) -> bytes:
+    """As JSON, with a line for each cell, so that a difference between two runs can be read."""
+    head = msgspec.json.encode(msgspec.structs.replace(series, cells={})).removesuffix(b"{}}")
+    cells = (b"%b:%b" % (msgspec.json.encode(key), msgspec.json.encode(cell)) for key, cell in series.cells.items())
+    return head + b"{\n" + b",\n".join(cells) + b"\n}}\n"
+
+
+def write(path: Path, series: Series) -> None:
+    """The old file or the new one, never half of either."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_suffix(".partial")
+    partial.write_bytes(encoded(series))
+    os.replace(partial, path)

@@ -1,0 +1,94 @@
+"""Where Weir loses: every figure in which another policy before the same workers was better, by more than noise.
+
+Found by comparison, not chosen. Beside each stands what the other's goodput was: a policy that answers next to nothing
+is easily fast.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from loadtests.report.figure import told
+from loadtests.runs.matrix.cell import Row, Series
+from loadtests.runs.matrix.policies import POLICIES, WEIR
+from loadtests.runs.matrix.scenarios import SCENARIOS
+
+
+@dataclass(frozen=True, slots=True)
+class Measure:
+    """A figure that can be compared. `noise`: a smaller difference says nothing; as a share, or in its own unit."""
+
+    name: str
+    unit: str
+    of: Callable[[Row], float]
+    more_is_better: bool
+    noise_share: float = 0.0
+    noise: float = 0.0
+
+    def better(self, theirs: Row, ours: Row) -> bool:
+        """Whether theirs is, by more than noise."""
+        by = self.of(theirs) - self.of(ours) if self.more_is_better else self.of(ours) - self.of(theirs)
+        return by > self.noise + self.noise_share * abs(self.of(ours))
+
+
+MEASURES = (
+    Measure("answers on time a second", "", lambda row: row.on_time_per_s, True, noise_share=0.03),
+    Measure("goodput / capacity", "", lambda row: row.goodput, True, noise=0.03),
+    Measure("p50 of the admitted", "ms", lambda row: row.p50_ms, False, noise_share=0.10, noise=3),
+    Measure("p95 of the admitted", "ms", lambda row: row.p95_ms, False, noise_share=0.10, noise=5),
+    Measure("failure rate", "%", lambda row: row.failed, False, noise=0.002),
+    Measure("work in vain", "%", lambda row: row.in_vain, False, noise=0.01),
+    Measure("fairness", "", lambda row: 1.0 if row.fairness is None else row.fairness, True, noise=0.02),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Loss:
+    """One figure of one row."""
+
+    scenario: str
+    what: str
+    ours: str
+    policy: str
+    theirs: str
+    their_goodput: float
+    is_tenant: bool = False
+
+
+def losses(series: Series) -> list[Loss]:
+    """All of them, in the order of the scenarios."""
+    return list(_losses(series))
+
+
+def _losses(series: Series) -> Iterator[Loss]:
+    for scenario in SCENARIOS:
+        ours = series.cell(scenario.name, WEIR.name)
+        if ours is None:
+            continue
+        for row in ours.rows:
+            title = "Overload, 10x" if row.name == "overload_10x" else scenario.title
+            for policy in POLICIES[1:]:
+                theirs = series.row(row.name, policy.name)
+                if theirs is not None:
+                    yield from _of_rows(title, row, theirs, policy.title)
+        yield from _processor(series, scenario.name, scenario.title)
+
+
+def _of_rows(title: str, ours: Row, theirs: Row, policy: str) -> Iterator[Loss]:
+    for measure in MEASURES:
+        if measure.better(theirs, ours):
+            yield Loss(title, measure.name, told(measure.of(ours), measure.unit), policy,
+                       told(measure.of(theirs), measure.unit), theirs.goodput)  # fmt: skip
+    for mine, other in zip(ours.tenants, theirs.tenants, strict=False):
+        if len(ours.tenants) == 2 and other.on_time > mine.on_time + 0.02:
+            yield Loss(title, f"{mine.name}: answered on time", told(mine.on_time, "%"), policy,
+                       told(other.on_time, "%"), theirs.goodput, is_tenant=True)  # fmt: skip
+
+
+def _processor(series: Series, name: str, title: str) -> Iterator[Loss]:
+    """What a request costs in front of the workers; only HAProxy is another program."""
+    ours, theirs = series.cell(name, WEIR.name), series.cell(name, POLICIES[-1].name)
+    if name == "baseline" and ours is not None and theirs is not None and theirs.gateway_ms < ours.gateway_ms:
+        yield Loss(title, "processor time of the gateway, a request", told(ours.gateway_ms, "ms"), POLICIES[-1].title,
+                   told(theirs.gateway_ms, "ms"), theirs.rows[0].goodput)  # fmt: skip

@@ -1,0 +1,118 @@
+"""From a load that was run to what is kept of it. Pure: the same ledger gives the same rows."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from loadtests.load.figures import quantiles, share
+from loadtests.load.ledger import GAVE_UP, LATE, ON_TIME
+from loadtests.load.ledger import Row as Asked
+from loadtests.runs.drill import Drill, Run
+from loadtests.runs.matrix.cell import Row, Second, TenantRow
+from loadtests.simulator.fairness import index, max_min
+
+DROPPED = "refused:deadline_expired"
+"""Let in, and told at its deadline that it is too late."""
+EXCEEDED = "refused:deadline_exceeded"
+"""A 504: the deadline passed while a worker worked on it."""
+BROKEN = frozenset({EXCEEDED, "refused:upstream_failed", "refused:internal_error", GAVE_UP, LATE})
+
+
+def failed(ending: str) -> bool:
+    """A 5xx that is no refusal, a broken answer, a client that gave up, an answer after its deadline."""
+    return ending.startswith("failed:") or ending in BROKEN
+
+
+def refused(ending: str) -> bool:
+    return ending.startswith("refused:") and not failed(ending)
+
+
+def admitted(asked: Asked) -> bool:
+    """It was let in: not refused at the door."""
+    return not refused(asked.ending) or asked.ending == DROPPED
+
+
+def row(name: str, drill: Drill, run: Run, load: float, window_s: tuple[float, float] | None = None) -> Row:
+    """A line of the table, of the requests that arrived in the window; the plan's own where none is given."""
+    begin, end = window_s or run.plan.window
+    rows = [each for each in run.ledger.rows if begin <= each.intended_s < end]
+    refusals = [each for each in run.ledger.refusals if begin <= each.at_s < end]
+    seconds = end - begin
+    told = share(rows, refusals, seconds)
+    waited = quantiles(each.latency_s for each in rows if admitted(each))
+    endings = [each.ending for each in rows]
+    count = max(1, len(rows))
+    return Row(
+        name=name,
+        load=load,
+        asked_per_s=told.offered_per_s,
+        answers_per_s=told.answers_ms.count / seconds,
+        p50_ms=waited.p50,
+        p95_ms=waited.p95,
+        p99_ms=waited.p99,
+        deadline_ms=max((each.deadline_ms for each in rows), default=0.0),
+        on_time=told.on_time,
+        refused=sum(map(refused, endings)) / count,
+        dropped=endings.count(DROPPED) / count,
+        failed=sum(map(failed, endings)) / count,
+        exceeded=endings.count(EXCEEDED) / count,
+        on_time_per_s=told.goodput_per_s,
+        goodput=told.goodput_tokens_per_s / drill.capacity.tokens_per_s,
+        in_vain=in_vain(run),
+        refused_p50_ms=told.refusals_ms.p50,
+        refused_p99_ms=told.refusals_ms.p99,
+        hinted=hinted(run),
+        cut=told.cut,
+        fairness=fairness(rows),
+        tenants=[_tenant(tenant.name, rows, seconds) for tenant in run.plan.tenants],
+    )
+
+
+def _tenant(name: str, rows: Sequence[Asked], seconds: float) -> TenantRow:
+    own = [each for each in rows if each.tenant == name]
+    on_time = sum(each.ending == ON_TIME for each in own) / max(1, len(own))
+    return TenantRow(name, len(own) / seconds, on_time, quantiles(each.latency_s for each in own if admitted(each)).p95)
+
+
+def in_vain(run: Run) -> float:
+    """Share of the tokens that workers wrote during the whole load which were in no answer on time."""
+    useful = sum(each.tokens for each in run.ledger.rows if each.ending == ON_TIME)
+    return max(0.0, 1 - useful / run.used.meter.tokens) if run.used.meter.tokens else 0.0
+
+
+def hinted(run: Run) -> float:
+    """Share of the refusals that say when to come back, of those where coming back could help.
+
+    A deadline that has passed, or that no wait would let a request meet, is none of those.
+    """
+    useful = [each for each in run.ledger.refusals if each.should_retry or not each.code.startswith("deadline_")]
+    return sum(each.hint_ms is not None for each in useful) / max(1, len(useful))
+
+
+def fairness(rows: Sequence[Asked]) -> float | None:
+    """Jain's index of the tokens that tenants got on time, over their max-min fair shares of all that were got."""
+    asked: dict[str, float] = {}
+    got: dict[str, float] = {}
+    for each in rows:
+        asked[each.tenant] = asked.get(each.tenant, 0.0) + each.asked_tokens
+        got[each.tenant] = got.get(each.tenant, 0.0) + (each.tokens if each.ending == ON_TIME else 0)
+    total = sum(got.values())
+    if len(asked) < 2 or total == 0:
+        return None
+    shares = max_min(list(asked.values()), [1.0] * len(asked), total)
+    return index([got[name] / fair for name, fair in zip(asked, shares, strict=True)])
+
+
+def seconds(run: Run) -> list[Second]:
+    """What was sent in each second, and what ended in it."""
+    counts = [[0, 0, 0, 0] for _ in range(int(run.plan.seconds) + 1)]
+    for each in run.ledger.rows:
+        _count(counts, each.intended_s, 0)
+        if each.end_s is not None:
+            _count(counts, each.end_s, 1 if each.ending == ON_TIME else 2 if refused(each.ending) else 3)
+    return [Second(*count) for count in counts]
+
+
+def _count(counts: list[list[int]], at_s: float, place: int) -> None:
+    if 0 <= at_s < len(counts):
+        counts[int(at_s)][place] += 1

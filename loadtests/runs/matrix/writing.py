@@ -1,0 +1,22 @@
+"""Everything that is made of the series: its JSON, the pictures, the page, and the README's table."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from loadtests.report.console import say
+from loadtests.runs.matrix import kept, page, pictures, readme
+from loadtests.runs.matrix.cell import Series
+
+NAME = "REPORT"
+
+
+def publish(series: Series, folder: Path, readme_path: Path | None) -> None:
+    """Into this folder; the README's table too where one is named."""
+    folder.mkdir(parents=True, exist_ok=True)
+    kept.write(folder / f"{NAME}.json", series)
+    drawn = list(pictures.draw(series, folder))
+    (folder / f"{NAME}.md").write_text(page.page(series, drawn), encoding="utf-8")
+    say(f"Written to {folder}: {NAME}.md, {NAME}.json and {2 * len(drawn)} pictures.")
+    if readme_path is not None and not readme.update(readme_path, series):
+        say(f"{readme_path.name} has no place for its table: {readme.BEGIN} ... {readme.END}")

@@ -1,0 +1,85 @@
+"""A virtual environment for each gateway that pip can fetch, under `.venv/peers/`, which git ignores.
+
+What is installed stands in `pins/NAME.txt`. An environment is made once, and again when its pins change; where pip
+cannot fetch them, the gateway is left out, with pip's last words.
+"""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from hashlib import sha256
+from pathlib import Path
+
+from loadtests.paths import ROOT
+
+PINS = Path(__file__).with_name("pins")
+ENVIRONMENTS = ROOT / ".venv" / "peers"
+INSTALL_WITHIN_S = 600
+LAST_WORDS = 300
+STAMP = ".pins"  # written last: what is installed is whole
+
+Say = Callable[[str], None]
+
+
+def program(name: str) -> Callable[[], Path | None]:
+    """Finds the command of that name in the environment of that name, if it is whole."""
+
+    def find() -> Path | None:
+        path = ENVIRONMENTS / name / "bin" / name
+        return path if path.exists() and _stamp(name) == _wanted(name) else None
+
+    return find
+
+
+def versions(name: str) -> str:
+    """The first pin: the gateway's own."""
+    return _pins(name)[0]
+
+
+def make(name: str, say: Say) -> bool:
+    """Make the environment unless it is there; False, with a word, where it cannot be."""
+    if _stamp(name) == _wanted(name):
+        return True
+    folder = ENVIRONMENTS / name
+    say(f"Installing {versions(name)} into {folder.relative_to(ROOT)} (up to two minutes, once)")
+    shutil.rmtree(folder, ignore_errors=True)
+    install = [str(folder / "bin" / "python"), "-m", "pip", "install", "-q", "--disable-pip-version-check"]
+    steps = [
+        [sys.executable, "-m", "venv", str(folder)],
+        [*install, "--no-input", "--no-deps", "-r", str(PINS / f"{name}.txt")],
+    ]
+    for step in steps:
+        if failed := _run(step):
+            say(f"{name} is left out: {failed}")
+            return False
+    (folder / STAMP).write_text(_wanted(name), encoding="utf-8")
+    return True
+
+
+def _run(step: list[str]) -> str:
+    """Why it failed; empty if it did not."""
+    try:
+        done = subprocess.run(step, capture_output=True, text=True, check=False, timeout=INSTALL_WITHIN_S)
+    except subprocess.TimeoutExpired:
+        return f"not installed within {INSTALL_WITHIN_S} s"
+    errors = [line for line in done.stderr.splitlines() if line.startswith("ERROR")]
+    return "" if done.returncode == 0 else (errors[-1] if errors else done.stderr)[-LAST_WORDS:].strip()
+
+
+def _pins(name: str) -> list[str]:
+    lines = (line.split("#")[0].strip() for line in (PINS / f"{name}.txt").read_text(encoding="utf-8").splitlines())
+    return [line for line in lines if line]
+
+
+def _wanted(name: str) -> str:
+    return sha256("\n".join(_pins(name)).encode()).hexdigest()
+
+
+def _stamp(name: str) -> str:
+    try:
+        return (ENVIRONMENTS / name / STAMP).read_text(encoding="utf-8")
+    except OSError:
+        return ""

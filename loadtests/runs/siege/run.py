@@ -1,0 +1,231 @@
+"""Rows: an honest tenant at half the capacity, first alone, then beside each kind of attacker, on a stand of its own.
+
+The honest tenant has two kinds of clients, because an attack on connections is felt by one and not by the other: those
+who ask on connections that were open before the attack, as a pool of clients does, and newcomers, who open one for
+each request. The first second asks for twice the capacity, so that the pool has its connections.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from loadtests.cluster import cpu
+from loadtests.cluster.processes import Process, StandError, python
+from loadtests.cluster.stand import Shape, Stand, key_of, stand
+from loadtests.load import capacity
+from loadtests.load.arrivals import Ask
+from loadtests.load.asking import Asking
+from loadtests.load.client import Client
+from loadtests.load.figures import figures
+from loadtests.load.ledger import Ledger
+from loadtests.load.plan import Plan, Size, Step, Tenant
+from loadtests.paths import ROOT
+from loadtests.report.console import why
+from loadtests.runs.drill import SPREAD
+from loadtests.runs.siege.attackers import latest
+from loadtests.runs.siege.attacks import BY_NAME, GUEST
+from loadtests.runs.siege.judging import NEWCOMER, POOLED, Result, Row
+
+SHAPE = Shape()
+LOAD = 0.5  # of the capacity
+NEWCOMERS = 0.2  # of the load
+DEADLINE_MS = 1000.0
+TENANTS = (POOLED, NEWCOMER, GUEST)
+CONNECTIONS = 64
+SETTLE_S = 6.0  # before the attack: connections are opened, and what waited in the first second is answered
+ENDED_WITHIN_S = 15.0  # the attackers began later than the honest client by what it takes to start a process
+STAND_S = 6.0  # about as long as it takes to start one
+LOOK_EVERY_S, COUNT_EVERY = 0.25, 4  # memory at each look, descriptors at every fourth: 10,000 take some ms to list
+TELL_EVERY_S = 10
+
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """`most` bounds the attackers of each row."""
+
+    rows: tuple[str, ...] = tuple(BY_NAME)
+    seconds: float = 60.0
+    most: int = 10_000
+    settle_s: float = SETTLE_S
+
+
+class Questions:
+    """The usual ones; a newcomer's say that its connection is for this one request."""
+
+    def __init__(self, url: str) -> None:
+        self._asking = Asking(url, "completions")
+
+    def bytes_of(self, ask: Ask, number: int) -> bytes:
+        request = self._asking.bytes_of(ask, number)
+        if ask.tenant.name != NEWCOMER:
+            return request
+        return request.replace(b"\r\n", b"\r\nconnection: close\r\n", 1)
+
+
+def plan(per_s: float, seconds: float, settle_s: float = SETTLE_S) -> Plan:
+    """Half of the capacity `per_s`, for `seconds` after the settling; only those seconds count."""
+    tokens = Size(SHAPE.answer_tokens, sigma=SPREAD, most=2 * SHAPE.answer_tokens)
+    rates = {POOLED: (1 - NEWCOMERS) * LOAD * per_s, NEWCOMER: NEWCOMERS * LOAD * per_s}
+    tenants = tuple(
+        Tenant(
+            name, (Step(0, 2 * per_s if name == POOLED else 0), Step(1, rate)), answer_tokens=tokens,
+            deadline_ms=DEADLINE_MS, key=key_of(name), connections=CONNECTIONS,
+        )
+        for name, rate in rates.items()
+    )  # fmt: skip
+    return Plan(settle_s + seconds, tenants, warmup_s=settle_s, cooldown_s=0)
+
+
+async def play(wanted: Wanted, say: Say) -> Result:
+    """All rows. Raises StandError where the first stand cannot be set up."""
+    if warned := await cpu.warning():
+        say(warned)
+    attacks = [None, *(BY_NAME[name] for name in wanted.rows)]
+    rows: list[Row] = []
+    per_s = 0.0
+    with _one_core_for_the_router() as cores:
+        for number, attack in enumerate(attacks):
+            left_s = (len(attacks) - number) * (wanted.seconds + wanted.settle_s + STAND_S)
+            row = Row(attack)
+            say(f"\n{number + 1}/{len(attacks)} {row.name}: {row.about} (all done in about {left_s / 60:.0f} min)")
+            async with stand(SHAPE, TENANTS) as made:
+                per_s = per_s or (await capacity.measure(made)).per_s
+                _pin(made, cores)
+                await play_row(row, made, plan(per_s, wanted.seconds, wanted.settle_s), wanted, say)
+            rows.append(row)
+            say(f"  {row.fault or 'done'}")
+    return Result(wanted.seconds, per_s, rows)
+
+
+async def play_row(row: Row, made: Stand, load: Plan, wanted: Wanted, say: Say) -> None:
+    """One row. A router that dies is its result."""
+    try:
+        async with _besieged(row, made, wanted) as attackers, _watched(row, made, wanted):
+            before = cpu.read(made)
+            client = Client(load, made.url, requests=Questions(made.url), rest_s=load.seconds)
+
+            def tell(now_s: float, ledger: Ledger) -> None:
+                if attackers is not None:
+                    row.counts = latest(attackers.log.read_text(encoding="utf-8"))
+                if int(now_s) % TELL_EVERY_S == 0 and now_s >= wanted.settle_s:
+                    say(_told(row, now_s - wanted.settle_s, wanted.seconds, ledger))
+
+            ledger = await client.run(tell)
+            made.check()
+            row.measured, row.late = figures(load, ledger), late(load, ledger)
+            row.router_cpu = (cpu.read(made) - before).router
+            if attackers is not None:
+                await _ended(attackers)
+                row.counts = latest(attackers.log.read_text(encoding="utf-8"))
+                if not row.counts.opened:
+                    raise StandError(f"no attacker could connect: {attackers.last_words()}")
+    except (OSError, RuntimeError, ExceptionGroup) as error:
+        row.fault = why(error)
+
+
+def late(load: Plan, ledger: Ledger) -> float:
+    """Share of the requests after the settling, in whose first second many wait for one of the pool's connections."""
+    counted = [row.late_s * 1000 > load.late_ms for row in ledger.rows if row.intended_s >= load.warmup_s]
+    return sum(counted) / max(1, len(counted))
+
+
+async def _ended(attackers: Process) -> None:
+    """Until they have ended by themselves, or should have."""
+    loop = asyncio.get_running_loop()
+    end = loop.time() + ENDED_WITHIN_S
+    while attackers.running and loop.time() < end:  # noqa: ASYNC110  another process's end is no event of this loop
+        await asyncio.sleep(LOOK_EVERY_S)
+    await attackers.stop()
+
+
+def _told(row: Row, now_s: float, seconds: float, ledger: Ledger) -> str:
+    counts = row.counts
+    besieged = f"{counts.connected:,} attackers connected, {counts.cut:,} cut off, {counts.refused:,} refused; "
+    return (
+        f"  {now_s:3.0f} of {seconds:g} s, {max(0.0, seconds - now_s):.0f} s left: {besieged if row.attack else ''}"
+        f"router {row.memory_mb[-1] if row.memory_mb else 0:.0f} MB; honest {ledger.tries.total():,} tries, "
+        f"{ledger.open:,} open"
+    )
+
+
+@asynccontextmanager
+async def _besieged(row: Row, made: Stand, wanted: Wanted) -> AsyncIterator[Process | None]:
+    """With the attackers, who wait for the settling and then last as long as the row does."""
+    if row.attack is None:
+        yield None
+        return
+    port = made.url.rpartition(":")[2]
+    command = python(
+        "-m", "loadtests.runs.siege.attackers", row.attack.name, "--port", port, "--count", str(wanted.most),
+        "--wait-s", str(wanted.settle_s), "--seconds", str(wanted.seconds),
+    )  # fmt: skip
+    attackers = Process("attackers", command, {"PYTHONPATH": str(ROOT)}, made.folder)
+    attackers.start()
+    try:
+        yield attackers
+    finally:
+        await attackers.stop()
+
+
+@asynccontextmanager
+async def _watched(row: Row, made: Stand, wanted: Wanted) -> AsyncIterator[None]:
+    """The router's memory and descriptors, from the end of the settling on."""
+    assert made.router is not None
+    watching = asyncio.create_task(_watch(row, made.router.process.pid, wanted.settle_s))
+    try:
+        yield
+    finally:
+        watching.cancel()
+        await asyncio.gather(watching, return_exceptions=True)
+
+
+async def _watch(row: Row, pid: int, settle_s: float) -> None:
+    await asyncio.sleep(settle_s)
+    while True:
+        with contextlib.suppress(OSError):
+            row.memory_mb.append(resident_mb(pid))
+            if len(row.memory_mb) % COUNT_EVERY == 0:
+                row.descriptors.append(len(os.listdir(f"/proc/{pid}/fd")))
+        await asyncio.sleep(LOOK_EVERY_S)
+
+
+def resident_mb(pid: int) -> float:
+    """VmRSS, in MB of 1,000,000 bytes. Raises OSError where the process is gone."""
+    for line in Path(f"/proc/{pid}/status").read_text(encoding="ascii", errors="replace").splitlines():
+        if line.startswith("VmRSS:"):
+            return int(line.split()[1]) * 1024 / 1_000_000
+    raise ProcessLookupError(f"process {pid} has no memory")
+
+
+@contextmanager
+def _one_core_for_the_router() -> Iterator[Sequence[int]]:
+    """The first core is the router's alone, so that attackers cost it what they send and no processor time.
+
+    Everything else has the other cores: what this process starts inherits them. With one core nothing is pinned.
+    """
+    cores = sorted(os.sched_getaffinity(0))
+    if len(cores) < 2:
+        yield ()
+        return
+    os.sched_setaffinity(0, cores[1:])
+    try:
+        yield cores[:1]
+    finally:
+        os.sched_setaffinity(0, cores)
+
+
+def _pin(made: Stand, cores: Iterable[int]) -> None:
+    """The router and every thread that it has."""
+    if not cores or made.router is None:
+        return
+    for thread in os.listdir(f"/proc/{made.router.process.pid}/task"):
+        with contextlib.suppress(ProcessLookupError):
+            os.sched_setaffinity(int(thread), cores)

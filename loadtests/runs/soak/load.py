@@ -1,0 +1,88 @@
+"""The load of a soak: rounds that are all alike, each with a burst, people who leave, and people in a hurry.
+
+The questions are few and come again and again, and what is cached of them is soon stale: so every path is used, and
+every cache is full after a round or two. What grows afterwards is not the caches.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from random import Random
+
+from loadtests.load.arrivals import Ask
+from loadtests.load.client import Client
+from loadtests.load.connection import Exchange
+from loadtests.load.ledger import GAVE_UP, Row
+from loadtests.load.plan import Plan, Tenant
+from loadtests.runs.chaos.questions import ASK_SHARE, MAX_TOKENS, STREAM_SHARE, Questions, plan_of, verdict_on
+from loadtests.runs.nonces.asking import Kept
+from loadtests.runs.nonces.judge import Verdict
+
+ROUND_S = 30.0
+PER_S = 50.0
+BURST_FROM_S, BURST_S, BURST_PER_S = 20.0, 2.0, 400.0
+DEADLINE_MS = 2000.0
+LEAVERS, LEAVE_AFTER_MS = 0.05, 60.0
+HURRIED, HURRIED_DEADLINE_MS = 0.05, 40.0
+QUESTIONS = 500
+WRONG = (Verdict.FOREIGN, Verdict.WRONG, Verdict.DROPPED)
+
+
+@dataclass
+class Heard:
+    """How the requests ended; `left` are those whose clients were meant to leave and did."""
+
+    verdicts: Counter[str] = field(default_factory=Counter)
+    left: int = 0
+
+    def hear(self, row: Row, exchange: Exchange) -> None:
+        """See `loadtests.load.client.Listen`."""
+        if exchange.failure == GAVE_UP:
+            self.left += 1
+            return
+        self.verdicts[verdict_on(exchange)] += 1
+
+    @property
+    def wrong(self) -> int:
+        """Answers that must never be."""
+        return sum(self.verdicts[verdict] for verdict in WRONG)
+
+
+class Few(Questions):
+    """The same few questions, round and round."""
+
+    __slots__ = ()
+
+    def bytes_of(self, ask: Ask, number: int) -> bytes:
+        """See `loadtests.load.client.Requests`."""
+        return super().bytes_of(ask, number % QUESTIONS)
+
+
+async def one_round(url: str, number: int, seconds: float, heard: Heard) -> None:
+    """Ask for so long, and until everybody has been answered."""
+    plan = plan_of(seconds, PER_S, DEADLINE_MS, number)
+    await Client(plan, url, _asks(plan), requests=Few(url), answer=Kept, listen=heard.hear).run()
+
+
+def _asks(plan: Plan) -> Iterator[Ask]:
+    chance = Random(f"soak:{plan.seed}")
+    by_name = {tenant.name: tenant for tenant in plan.tenants}
+    at_s = 0.0
+    while True:
+        bursting = BURST_FROM_S <= at_s < BURST_FROM_S + BURST_S
+        at_s += chance.expovariate(BURST_PER_S if bursting else PER_S)
+        if at_s >= plan.seconds:
+            return
+        tenant = by_name["ask" if chance.random() < ASK_SHARE else "chat"]
+        yield Ask(at_s, _mood(tenant, chance.random()), 16, MAX_TOKENS, chance.random() < STREAM_SHARE)
+
+
+def _mood(tenant: Tenant, drawn: float) -> Tenant:
+    """Most wait; some leave in the middle, some ask for what cannot be done in time."""
+    if drawn < LEAVERS:
+        return replace(tenant, patience_ms=LEAVE_AFTER_MS)
+    if drawn < LEAVERS + HURRIED:
+        return replace(tenant, deadline_ms=HURRIED_DEADLINE_MS)
+    return tenant

@@ -1,0 +1,323 @@
+"""What is simulated: workers, tenants with their clients, and the policies to compare. One YAML file, read whole.
+
+Every name carries its unit and every number its bounds, so a typing error is a fault with a path, and all faults of a
+file are told at once. *Load* is a multiple of capacity in worker time: a group at load 2 asks for twice what the
+workers could do if they served that group alone. Capacity is measured in the same run, never typed in.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any, Literal, Self
+
+import yaml
+from pydantic import BeforeValidator, Field, ValidationError, model_validator
+
+from loadtests.scenarios.arrivals import Arrivals, Closed, Load, PositiveSeconds, Seconds, Trace
+from loadtests.scenarios.distributions import Distribution, Model, constant
+from loadtests.scenarios.telling import tell
+from services.cli.errors import LabError
+
+NAMED = Path(__file__).parent
+LARGEST_FILE_BYTES = 1_000_000
+MOST_TENANTS = 100_000
+
+PolicyName = Literal[
+    "weir",
+    "fifo",
+    "bounded_fifo",
+    "fifo_ttl",
+    "round_robin_ttl",
+    "round_robin_ttl_cancel",
+    "vtc",
+]
+
+Name = Annotated[str, Field(min_length=1, max_length=100, pattern=r"^[\w.\-]+$")]
+Milliseconds = Annotated[float, Field(ge=0, le=600_000)]
+Weight = Annotated[float, Field(gt=0, le=1e6)]
+Share = Annotated[float, Field(ge=0, le=1)]
+
+
+# ---- workers
+
+
+class Failure(Model):
+    """From one second to another, workers of the group are down, or slower by a factor."""
+
+    from_s: Seconds
+    until_s: PositiveSeconds
+    kind: Literal["down", "slow"] = "down"
+    factor: float = Field(2.0, ge=1, le=1000)
+    workers: int | None = Field(None, ge=1, le=1000)
+    """How many of the group, the first ones; all by default."""
+
+    @model_validator(mode="after")
+    def _ends_after_it_begins(self) -> Self:
+        if self.until_s <= self.from_s:
+            raise ValueError(f"until_s ({self.until_s:g}) must be after from_s ({self.from_s:g})")
+        return self
+
+
+class WorkerGroup(Model):
+    """Workers of one kind, with what both kinds have."""
+
+    count: int = Field(1, ge=1, le=1000)
+    slots: int = Field(ge=1, le=4096)
+    round_trip_ms: Milliseconds = 0.0
+    """Between a slot that comes free and the next request in it; a worker's own line (lookahead) hides it."""
+    lookahead: int = Field(0, ge=0, le=1)
+    failures: tuple[Failure, ...] = Field((), max_length=100)
+
+
+class SlotWorkers(WorkerGroup):
+    """Independent slots: prompt / prefill rate, then so much per token of the answer, whatever the others do."""
+
+    kind: Literal["slots"]
+    prefill_tokens_per_s: float = Field(ge=1, le=1e9)
+    s_per_token: float = Field(gt=0, le=60)
+    jitter: Share = 0.1
+    """A service takes uniformly between 1 - jitter and 1 + jitter of its length."""
+
+
+class StepWorkers(WorkerGroup):
+    """Continuous batching: sequences join and leave at every step; a step's length depends on what is in it."""
+
+    kind: Literal["steps"]
+    base_ms: float = Field(gt=0, le=60_000)
+    per_sequence_ms: Milliseconds = 0.0
+    per_prefill_token_ms: float = Field(0.0, ge=0, le=1000)
+    chunk_tokens: int = Field(512, ge=1, le=1_000_000)
+    """Prompt tokens that one step takes in at most."""
+
+
+Workers = Annotated[SlotWorkers | StepWorkers, Field(discriminator="kind")]
+
+
+# ---- tenants: who they are
+
+
+class Retries(Model):
+    """What a client does when it is refused, let down, or out of patience."""
+
+    attempts: int = Field(default=0, ge=0, le=100)
+    """How often it asks again at most."""
+    wait: Literal["immediate", "backoff", "hint", "never"] = "never"
+    """`hint` obeys the retry hint, and backs off where there is none."""
+    base_s: PositiveSeconds = 0.5
+    """First wait of the backoff; it doubles, with full jitter (uniform between 0 and that)."""
+    at_most_s: PositiveSeconds = 30.0
+    keeps_deadline: bool = False
+    """Whether a retry inherits what is left of the deadline; else it has a new one."""
+
+
+class TenantGroup(Model):
+    """One tenant, or `count` of them alike that split the group's rate evenly."""
+
+    name: Name
+    count: int = Field(1, ge=1, le=MOST_TENANTS)
+    weight: Weight = 1.0
+    """Of each tenant within its class."""
+    tenant_class: Name = Field("standard", alias="class")
+    arrivals: Arrivals
+    prompt_tokens: Distribution = constant(200)
+    context_tokens: Distribution = constant(0)
+    completion_tokens: Distribution = constant(100)
+    """How long the answers would be if nobody cut them. No policy sees it."""
+    max_tokens: int = Field(1024, ge=1, le=1_000_000)
+    deadline_s: Distribution = constant(10.0)
+    patience_s: Distribution | None = None
+    """When the client leaves; at its deadline by default."""
+    retries: Retries = Retries()
+    max_level: int = Field(0, ge=0, le=10)
+    may_clamp: bool = False
+
+    @model_validator(mode="after")
+    def _a_trace_by_client_makes_its_own_tenants(self) -> Self:
+        if isinstance(self.arrivals, Trace) and self.count > 1:
+            raise ValueError("a trace is replayed by one tenant, or by_client; count must be 1")
+        return self
+
+
+class TenantClass(Model):
+    """A class of tenants: its weight against the other classes, and the share it keeps at least."""
+
+    name: Name
+    weight: Weight = 1.0
+    floor: Share = 0.0
+
+
+# ---- what is compared
+
+
+class PolicyChoice(Model):
+    """A policy, perhaps with other settings, under a name of its own."""
+
+    policy: PolicyName
+    label: str = Field(default="", max_length=60)
+    settings: dict[str, Any] = Field(default_factory=dict)
+    """Over those under `weir`; for the baselines: `queue_size`."""
+    max_level: int | None = Field(default=None, ge=0, le=10)
+    """No tenant is degraded further than this; 0 switches the ladder off."""
+    may_clamp: bool | None = None
+    """For all tenants, whatever they say."""
+
+    @property
+    def name(self) -> str:
+        return self.label or self.policy
+
+
+def _name_is_choice(given: Any) -> Any:
+    return {"policy": given} if isinstance(given, str) else given
+
+
+class Sweep(Model):
+    """Repeat the scenario at each of these loads: the total of the swept tenants, kept in proportion."""
+
+    loads: tuple[Load, ...] = Field(min_length=1, max_length=100)
+    tenants: tuple[Name, ...] = ()
+    """Which groups are swept; all with a rate by default."""
+
+
+class Scenario(Model):
+    """A whole experiment."""
+
+    title: str = Field(min_length=1, max_length=200)
+    about: str = Field("", max_length=5000)
+    seed: int = Field(1, ge=0, le=2**32)
+    seeds: tuple[Annotated[int, Field(ge=0, le=2**32)], ...] = Field((), max_length=10_000)
+    """Repeat it with each of these; `seed` alone by default."""
+    duration_s: float = Field(gt=0, le=1e6)
+    warm_up_s: Seconds = 3.0
+    cool_down_s: Seconds = 3.0
+    """Only what arrives after the warm-up and before the cool-down counts."""
+    bucket_s: float = Field(1.0, ge=0.05, le=3600)
+    """Resolution of the time series."""
+    workers: tuple[Workers, ...] = Field(min_length=1, max_length=100)
+    classes: tuple[TenantClass, ...] = Field((TenantClass(name="standard"),), max_length=32)
+    tenants: tuple[TenantGroup, ...] = Field(min_length=1, max_length=1000)
+    quality: tuple[Share, ...] = Field((1.0, 0.9, 0.8, 0.65, 0.5), min_length=1, max_length=11)
+    """What an answer is worth by the level it was degraded to; the last one stands for all deeper levels."""
+    policies: tuple[Annotated[PolicyChoice, BeforeValidator(_name_is_choice)], ...] = Field(
+        (PolicyChoice(policy="weir"),), min_length=1, max_length=32
+    )
+    weir: dict[str, Any] = Field(default_factory=dict)
+    """Settings of Weir's core, by their own names."""
+    sweep: Sweep | None = None
+
+    @model_validator(mode="after")
+    def _parts_agree(self) -> Self:
+        faults = [*_window(self), *_repeated(self), *_unknown(self)]
+        if faults:
+            raise ValueError("; ".join(faults))
+        return self
+
+    @property
+    def runs(self) -> tuple[int, ...]:
+        """The seeds."""
+        return self.seeds or (self.seed,)
+
+    @property
+    def slots(self) -> int:
+        return sum(group.count * group.slots for group in self.workers)
+
+    @property
+    def tenant_count(self) -> int:
+        return sum(group.count for group in self.tenants)
+
+    def with_seed(self, seed: int) -> Scenario:
+        return self.model_copy(update={"seed": seed, "seeds": ()})
+
+    def at_load(self, load: float) -> Scenario:
+        """The same with the swept tenants at this load in total."""
+        swept = self._swept()
+        total = sum(group.arrivals.load or 0.0 for group in swept if not isinstance(group.arrivals, Closed))
+        if not total:
+            raise LabError("A sweep needs tenants whose arrivals have a load.")
+        names = {group.name for group in swept}
+        tenants = tuple(_times(group, load / total) if group.name in names else group for group in self.tenants)
+        return self.model_copy(update={"tenants": tenants, "sweep": None})
+
+    def _swept(self) -> list[TenantGroup]:
+        chosen = self.sweep.tenants if self.sweep else ()
+        return [group for group in self.tenants if not chosen or group.name in chosen]
+
+
+def _times(group: TenantGroup, factor: float) -> TenantGroup:
+    if isinstance(group.arrivals, Closed) or group.arrivals.load is None:
+        return group
+    arrivals = group.arrivals.model_copy(update={"load": group.arrivals.load * factor})
+    return group.model_copy(update={"arrivals": arrivals})
+
+
+def _window(scenario: Scenario) -> list[str]:
+    if scenario.warm_up_s + scenario.cool_down_s < scenario.duration_s:
+        return []
+    return [f"warm_up_s and cool_down_s leave nothing of duration_s ({scenario.duration_s:g})"]
+
+
+def _repeated(scenario: Scenario) -> list[str]:
+    kinds = {
+        "tenants": [group.name for group in scenario.tenants],
+        "classes": [each.name for each in scenario.classes],
+        "policies": [choice.name for choice in scenario.policies],
+    }
+    return [
+        f"{kind}: {name} is there twice"
+        for kind, names in kinds.items()
+        for name in sorted(set(names))
+        if names.count(name) > 1
+    ]
+
+
+def _unknown(scenario: Scenario) -> list[str]:
+    classes = {each.name for each in scenario.classes}
+    names = {group.name for group in scenario.tenants}
+    faults = [
+        f"tenants: {group.name} is of class {group.tenant_class}, which is not under classes"
+        for group in scenario.tenants
+        if group.tenant_class not in classes
+    ]
+    swept = scenario.sweep.tenants if scenario.sweep else ()
+    return faults + [f"sweep.tenants: there is no tenant {name}" for name in swept if name not in names]
+
+
+# ---- reading
+
+
+def load(path_or_name: str | Path) -> Scenario:
+    """A scenario from a file, or by the name of one that ships with Weir. LabError tells every fault."""
+    path = find(path_or_name)
+    return parse(load_raw(path), name=path.name, folder=path.parent)
+
+
+def parse(raw: Any, *, name: str = "scenario", folder: Path | None = None) -> Scenario:
+    """A scenario from what YAML gave."""
+    try:
+        return Scenario.model_validate(raw, context={"folder": folder})
+    except ValidationError as error:
+        faults = tell(raw, error)
+        count = f"{len(faults)} faults" if len(faults) > 1 else "a fault"
+        raise LabError(f"{name} has {count}:", notes=faults) from None
+
+
+def names() -> list[str]:
+    """Those that ship with Weir."""
+    return sorted(path.stem for path in NAMED.glob("*.yaml"))
+
+
+def find(path_or_name: str | Path) -> Path:
+    """Where a scenario's file is."""
+    for path in (Path(path_or_name), NAMED / f"{path_or_name}.yaml"):
+        if path.is_file():
+            return path
+    raise LabError(f"There is no scenario {path_or_name}.", notes=(f"Those that ship: {', '.join(names())}.",))
+
+
+def load_raw(path: Path) -> Any:
+    """What its YAML says, unjudged."""
+    if path.stat().st_size > LARGEST_FILE_BYTES:
+        raise LabError(f"{path} is larger than {LARGEST_FILE_BYTES:,} bytes: that is no scenario.")
+    try:
+        return yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise LabError(f"{path} is not YAML.", notes=tuple(str(error).splitlines())) from None

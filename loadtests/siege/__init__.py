@@ -1,5 +1,0 @@
-"""Does an honest tenant notice a thousand clients who misbehave? `python -m loadtests.siege` finds out.
-
-`attacks` says what each kind of attacker sends, `attackers` is the process that sends it, `run` plays each row beside
-the honest tenant, and `report` compares what was measured with the targets.
-"""

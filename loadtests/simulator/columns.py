@@ -1,0 +1,147 @@
+"""Which figures are compared, what they are called, and how they are written."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from loadtests.scenarios.arrivals import Trace
+from loadtests.scenarios.model import TenantGroup
+from loadtests.simulator.report import PolicyReport, TenantReport
+from loadtests.simulator.results import Figure
+
+LEAST_ASKED = 20
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """Two lines of heading, the figure below them, and how it is written."""
+
+    head: str
+    below: str
+    read: Figure
+    write: Callable[[float], str]
+    matters: Figure | None = None
+    """The column is there if any policy has this figure; by default the one that is shown."""
+
+
+# ---- how figures are written
+
+
+def share(value: float) -> str:
+    """`97%`, and a decimal where it matters: `0.4%`, `99.6%`."""
+    percent = 100 * value
+    if 0 < percent < 0.05:
+        return "<0.1%"
+    near_an_end = 0 < abs(percent) < 9.95 or 90.05 < percent < 99.95
+    return f"{percent:.1f}%" if near_an_end else f"{percent:.0f}%"
+
+
+def seconds(value: float) -> str:
+    if value < 0.9995:
+        return f"{1000 * value:.0f} ms"
+    return f"{value:.2f} s" if value < 9.995 else f"{value:.1f} s" if value < 99.95 else f"{value:.0f} s"
+
+
+def milliseconds(value: float) -> str:
+    """Below ten seconds the number of milliseconds; what is longer says its unit."""
+    return f"{1000 * value:,.0f}" if value < 9.9995 else f"{value:.1f}s" if value < 99.95 else f"{value:.0f}s"
+
+
+def ratio(value: float) -> str:
+    return f"{value:.2f}"
+
+
+def short(value: float) -> str:
+    """Three digits."""
+    return f"{value:.2f}" if value < 0.995 else f"{value:.1f}" if value < 99.95 else f"{value:,.0f}"
+
+
+def whole(value: float) -> str:
+    return f"{value:,.0f}"
+
+
+def load_name(load: float) -> str:
+    return f"{load:g}x"
+
+
+# ---- the figures
+
+
+def on_time_share(report: PolicyReport) -> float | None:
+    return report.ledger.on_time / report.ledger.distinct if report.ledger.distinct else None
+
+
+def refused_share(report: PolicyReport) -> float | None:
+    return report.ledger.rejected_total / report.ledger.distinct if report.ledger.distinct else None
+
+
+def gap_s(report: PolicyReport) -> float | None:
+    """The fairness gap in seconds of all workers' work."""
+    gap = report.fairness.gap_cost
+    return None if gap is None else gap / report.capacity.cost_per_s
+
+
+def worst_tenant(tenants: Sequence[TenantReport]) -> float | None:
+    """The smallest share on time, of those who asked often enough for a share to mean something."""
+    shares = [each.on_time_share for each in tenants if each.ledger.distinct >= LEAST_ASKED]
+    return min((value for value in shares if value is not None), default=None)
+
+
+def _has_tenants(report: PolicyReport) -> float | None:
+    return 1.0 if len(report.tenants) > 1 else None
+
+
+def _retried(report: PolicyReport) -> float | None:
+    return 1.0 if report.ledger.attempts > report.ledger.distinct else None
+
+
+def _degraded(report: PolicyReport) -> float | None:
+    return 1.0 if any(answers for level, answers in report.quality.by_level.items() if level) else None
+
+
+def _cut(report: PolicyReport) -> float | None:
+    return 1.0 if report.quality.clamped or _degraded(report) else None
+
+
+MAIN = (
+    Column("on time", "of asked", on_time_share, share),
+    Column("on time", "of cap.", lambda report: report.goodput_cost_to_capacity, ratio),
+    Column("wait", "p50 ms", lambda report: report.wait_s.p50, milliseconds),
+    Column("wait", "p95 ms", lambda report: report.wait_s.p95, milliseconds),
+    Column("latency", "p95 ms", lambda report: report.latency_s.p95, milliseconds),
+    Column("refused", "", refused_share, share),
+    Column("dropped", "", lambda report: report.dropped_after_admission_share, share),
+    Column("wasted", "", lambda report: report.work.wasted_share, share),
+    Column("gap", "s", gap_s, short),
+    Column("sim.", "k/s", lambda report: report.simulated_per_real_s / 1000, short),
+)
+MORE = (
+    Column("missed", "running", lambda report: report.missed_after_worker_share, share),
+    Column("latency", "/ deadline p99", lambda report: report.latency_to_deadline.p99, ratio),
+    Column("Jain index", "least, 60 s", lambda report: report.fairness.jain_least, ratio),
+    Column("on time,", "worst tenant", lambda report: worst_tenant(report.tenants), share, _has_tenants),
+    Column("starts", "per request", lambda report: report.dispatches_per_distinct, ratio, _retried),
+    Column("hints", "admitted", lambda report: report.hints.first_admitted_share, share),
+    Column("worth", "by level", lambda report: report.quality.weighted_on_time, whole, _degraded),
+    Column("worth", "by tokens", lambda report: report.quality.token_weighted_on_time, whole, _cut),
+    Column("level", "changes/min", lambda report: report.quality.level_changes_per_min, ratio, _degraded),
+)
+
+
+MATRICES = (
+    ("work done on time, relative to capacity", lambda report: report.goodput_cost_to_capacity, ratio),
+    ("wait of the admitted, p95, ms", lambda report: report.wait_s.p95, milliseconds),
+    ("dropped after admission, of the admitted", lambda report: report.dropped_after_admission_share, share),
+    ("work wasted, of the time workers were busy", lambda report: report.work.wasted_share, share),
+)
+
+
+# ---- by tenant
+
+
+def members(report: PolicyReport, group: TenantGroup) -> list[TenantReport]:
+    """The reports of a group's tenants: one each, or one for all of them where there are very many."""
+    if isinstance(group.arrivals, Trace):
+        return [each for each in report.tenants if each.name == group.name or each.name.startswith(f"{group.name}-")]
+    return [each for each in report.tenants if group.name in (each.name, each.name.rpartition("-")[0])]

@@ -1,0 +1,291 @@
+"""The plots: what each shows is decided in figures.py; how they look, in style.py. This file draws.
+
+Everything is drawn with matplotlib's objects and its Agg canvas: no window, no global state, so that processes and
+tests may draw side by side.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import matplotlib as mpl
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.patheffects import withStroke
+from matplotlib.ticker import FixedFormatter, FixedLocator, NullLocator, PercentFormatter
+
+from loadtests.report.style import (
+    DARK,
+    LIGHT,
+    SMALL_PT,
+    Stroke,
+    Theme,
+    headline,
+    is_weir,
+    settings,
+    sheet,
+    spread,
+    strokes,
+)
+from loadtests.simulator.charts import Bar, Bars, Chart, Curve, Panel, Panels
+from loadtests.simulator.columns import load_name, share
+
+PNG_DPI = 160
+POINT = 1 / 72
+LABEL_GAP_PT = 13.0
+DOTS = (0, (1.5, 2.5))
+NAMES_START = 1.035
+LEAST_TICK_GAP = 0.05  # of the axis
+
+
+def draw(charts: Sequence[Chart | Panels | Bars], folder: Path, prefix: str) -> Iterator[Path]:
+    """Write each chart as PNG and SVG, and once more as an SVG for dark pages: `burst-waste.svg`, ..."""
+    for chart in charts:
+        path = folder / f"{prefix}-{chart.name}"
+        for theme in (LIGHT, DARK):
+            with mpl.rc_context(settings(theme)):
+                figure = _DRAWN_BY[type(chart)](chart, theme)
+                yield from _save(figure, path, theme)
+
+
+def _save(figure: Figure, path: Path, theme: Theme) -> Iterator[Path]:
+    svg = path.with_name(f"{path.name}.svg" if theme is LIGHT else f"{path.name}-{theme.name}.svg")
+    figure.savefig(svg, metadata={"Date": None, "Creator": None})
+    yield svg
+    if theme is LIGHT:
+        picture = path.with_name(f"{path.name}.png")
+        figure.savefig(picture, dpi=PNG_DPI)
+        yield picture
+
+
+# ---- curves
+
+
+def _chart(chart: Chart, theme: Theme) -> Figure:
+    figure, (axes,) = sheet()
+    headline(figure, theme, chart.question, chart.note)
+    drawn = strokes([curve.label for curve in chart.curves], theme)
+    for curve in chart.curves:
+        _line(axes, _lifted(curve, chart), drawn[curve.label], marked=bool(chart.loads))
+    if chart.ideal:
+        axes.plot(chart.ideal.xs, _floats(chart.ideal.ys), color=theme.quiet, linewidth=1.0, linestyle=DOTS, zorder=2)
+    _x_axis(axes, chart)
+    _y_axis(axes, chart)
+    _compare_with(axes, chart, theme)
+    named = [(_lifted(curve, chart), drawn[curve.label]) for curve in chart.curves]
+    _name_lines(axes, [*named, (chart.ideal, _plain_stroke(theme))] if chart.ideal else named)
+    return figure
+
+
+def _lifted(curve: Curve, chart: Chart) -> Curve:
+    """A logarithmic axis has no zero: what is below its lowest tick is drawn on it."""
+    if not chart.times:
+        return curve
+    return replace(curve, ys=tuple(y if y is None else max(y, chart.times[0]) for y in curve.ys))
+
+
+def _line(axes: Axes, curve: Curve, stroke: Stroke, *, marked: bool) -> None:
+    axes.plot(
+        curve.xs,
+        _floats(curve.ys),
+        color=stroke.color,
+        linewidth=stroke.width,
+        linestyle=stroke.dash,
+        zorder=stroke.front,
+        marker="o" if marked else "",
+        markersize=4.0 if stroke.is_first else 3.0,
+        clip_on=False,
+    )
+
+
+def _x_axis(axes: Axes, chart: Chart) -> None:
+    axes.set_xlabel(chart.x_label)
+    if chart.loads:
+        axes.set_xscale("log")
+        axes.xaxis.set_major_locator(FixedLocator(chart.loads))
+        axes.xaxis.set_major_formatter(FixedFormatter(_uncrowded(chart.loads)))
+        axes.xaxis.set_minor_locator(NullLocator())
+    xs = [x for curve in chart.curves for x in curve.xs]
+    axes.set_xlim(min(xs) if chart.loads else 0, max(xs))
+
+
+def _uncrowded(loads: Sequence[float]) -> list[str]:
+    """Names of the loads, without those that would touch another on a logarithmic axis; 1x and the ends stay."""
+    span = math.log(max(loads) / min(loads)) or 1.0
+    kept: list[float] = []
+    for load in sorted(loads, key=lambda load: (load != 1.0, load not in (min(loads), max(loads)), load)):
+        if all(abs(math.log(load / other)) >= LEAST_TICK_GAP * span for other in kept):
+            kept.append(load)
+    return [load_name(load) if load in kept else "" for load in loads]
+
+
+def _y_axis(axes: Axes, chart: Chart) -> None:
+    axes.set_ylabel(chart.y_label)
+    ys = [y for curve in chart.curves for y in curve.ys if y is not None and not math.isnan(y)]
+    ys += [level.y for level in chart.levels]
+    if chart.times:
+        axes.set_yscale("log")
+        axes.yaxis.set_major_locator(FixedLocator(chart.times))
+        axes.yaxis.set_major_formatter(FixedFormatter(_ticks(chart)))
+        axes.yaxis.set_minor_locator(NullLocator())
+        axes.set_ylim(chart.times[0] * 0.9, chart.times[-1] * 1.1)
+        return
+    most = max([*ys, 0.01]) * 1.06
+    if chart.y_label.endswith(("share of capacity", "share of those asked")):
+        axes.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))
+        most = max(most, 1.06)
+    axes.set_ylim(0, most)
+
+
+def _ticks(chart: Chart) -> list[str]:
+    names = [f"{time:g} s" if time >= 1 else f"{1000 * time:g} ms" for time in chart.times]
+    is_lifted = any(y is not None and y < chart.times[0] for curve in chart.curves for y in curve.ys)
+    return [f"≤ {names[0]}", *names[1:]] if is_lifted else names
+
+
+def _compare_with(axes: Axes, chart: Chart, theme: Theme) -> None:
+    """The stretches in which something is different, and the lines to measure against."""
+    for band in chart.bands:
+        axes.axvspan(band.start, band.end, color=theme.quiet, alpha=0.13, linewidth=0, zorder=0)
+        place: dict[str, Any] = {"transform": axes.get_xaxis_transform(), "ha": "center", "va": "bottom"}
+        axes.text((band.start + band.end) / 2, 1.01, band.label, fontsize=SMALL_PT, color=theme.quiet, **place)
+    for level in chart.levels:
+        axes.axhline(level.y, color=theme.quiet, linewidth=1.0, linestyle=DOTS, zorder=2)
+        place = {"transform": axes.get_yaxis_transform(), "ha": "left", "va": "bottom"}
+        words = axes.text(0.008, level.y, level.label, fontsize=SMALL_PT, color=theme.quiet, zorder=6, **place)
+        words.set_path_effects([withStroke(linewidth=3, foreground=theme.paper)])
+
+
+def _name_lines(axes: Axes, named: Sequence[tuple[Curve, Stroke]]) -> None:
+    """Each line's name beside its right end. Names that would touch move apart, and a thin line says whose they are."""
+    gap = LABEL_GAP_PT * POINT / _height_in(axes)
+    ends = [_end(axes, curve) for curve, _ in named]
+    places = spread([0.0 if end is None else end for end in ends], gap, 0.0, 1.0)
+    for (curve, stroke), end, place in zip(named, ends, places, strict=True):
+        leader = {"arrowstyle": "-", "color": stroke.color, "linewidth": 0.7, "shrinkA": 1, "shrinkB": 0}
+        axes.annotate(
+            curve.label if end is not None else f"({curve.label}: none)",
+            xy=(1.004, end or 0.0),
+            xytext=(NAMES_START, place),
+            xycoords="axes fraction",
+            textcoords="axes fraction",
+            va="center",
+            color=stroke.color,
+            fontsize=SMALL_PT + (1 if stroke.is_first else 0),
+            fontweight="bold" if stroke.is_first else "normal",
+            arrowprops={**leader, "relpos": (0, 0.5)} if end is not None else None,
+            annotation_clip=False,
+        )
+
+
+def _end(axes: Axes, curve: Curve) -> float | None:
+    """Where a line ends, as a fraction of the height of the axes; None if it has ended before."""
+    last = curve.ys[-1]
+    if last is None:
+        return None
+    _, pixel = axes.transData.transform((curve.xs[-1], max(last, 1e-9)))
+    _, place = axes.transAxes.inverted().transform((0.0, pixel))
+    return min(max(float(place), 0.0), 1.0)
+
+
+def _height_in(axes: Axes) -> float:
+    figure = axes.get_figure(root=True)
+    assert figure is not None
+    return float(axes.get_position().height * figure.get_figheight())
+
+
+def _plain_stroke(theme: Theme) -> Stroke:
+    return Stroke(theme.quiet, 1.0, DOTS, 2)
+
+
+def _floats(values: Sequence[float | None]) -> list[float]:
+    return [math.nan if value is None else value for value in values]
+
+
+# ---- a panel for each policy
+
+
+def _panels(chart: Panels, theme: Theme) -> Figure:
+    figure, panes = sheet(len(chart.panels), right=0.88)
+    headline(figure, theme, chart.question, chart.note)
+    panes[0].set_ylabel(chart.y_label)
+    for axes, panel in zip(panes, chart.panels, strict=True):
+        _panel(axes, panel, theme)
+        axes.set_xlabel(chart.x_label)
+        axes.tick_params(labelleft=axes is panes[0])
+    most = max(y or 0.0 for panel in chart.panels for curve in panel.curves for y in curve.ys)
+    panes[0].set_ylim(0, most * 1.04)
+    panes[0].set_xlim(0, max(curve.xs[-1] for panel in chart.panels for curve in panel.curves))
+    if len(chart.panels[-1].curves) <= 6:
+        _name_lines(panes[-1], [(curve, _tenant_stroke(i, theme)) for i, curve in enumerate(chart.panels[-1].curves)])
+    return figure
+
+
+def _panel(axes: Axes, panel: Panel, theme: Theme) -> None:
+    for i, curve in enumerate(panel.curves):
+        _line(axes, curve, _tenant_stroke(i, theme), marked=False)
+    ours = is_weir(panel.policy)
+    axes.set_title(
+        panel.policy,
+        loc="left",
+        pad=6,
+        fontsize=SMALL_PT + 1,
+        fontweight="bold" if ours else "normal",
+        color=theme.weir if ours else theme.ink,
+    )
+    words = axes.text(0.03, 0.97, panel.remark, transform=axes.transAxes, va="top", fontsize=SMALL_PT, color=theme.ink)
+    words.set_path_effects([withStroke(linewidth=4, foreground=theme.paper)])
+    heights = [_floats(curve.ys) for curve in panel.curves]
+    lowest, highest = (list(map(end, zip(*heights, strict=True))) for end in (min, max))
+    axes.fill_between(panel.curves[0].xs, lowest, highest, color=theme.quiet, alpha=0.15, linewidth=0)
+
+
+def _tenant_stroke(index: int, theme: Theme) -> Stroke:
+    return Stroke(theme.tenants[index % len(theme.tenants)], 1.8, (0, ()), 3)
+
+
+# ---- bars
+
+
+def _bars(chart: Bars, theme: Theme) -> Figure:
+    figure, (axes,) = sheet(left=0.235, right=0.97, height_in=1.75 + 0.36 * len(chart.bars))
+    headline(figure, theme, chart.question, chart.note)
+    for row, bar in enumerate(chart.bars):
+        axes.barh(row, bar.useful, color=theme.weir if is_weir(bar.policy) else theme.useful, height=0.62)
+        axes.barh(row, bar.wasted, left=bar.useful, color=theme.wasted, height=0.62)
+        _bar_words(axes, row, bar, theme)
+    axes.set_yticks(range(len(chart.bars)), [bar.policy for bar in chart.bars], fontsize=SMALL_PT + 0.5)
+    axes.tick_params(axis="y", length=0, pad=4)
+    for words, bar in zip(axes.get_yticklabels(), chart.bars, strict=True):
+        words.set_color(theme.weir if is_weir(bar.policy) else theme.ink)
+        words.set_fontweight("bold" if is_weir(bar.policy) else "normal")
+    axes.invert_yaxis()
+    axes.grid(visible=False)
+    axes.set_xlim(0, 1.25)
+    axes.set_xticks([0, 0.25, 0.5, 0.75, 1.0])
+    axes.xaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))
+    axes.spines["bottom"].set_bounds(0, 1.0)
+    axes.set_xlabel(chart.x_label, x=0.5 / 1.25)
+    return figure
+
+
+def _bar_words(axes: Axes, row: int, bar: Bar, theme: Theme) -> None:
+    """What was useful stands in its bar, what was wasted behind the end."""
+    wasted = bar.wasted / (bar.useful + bar.wasted) if bar.useful + bar.wasted else 0.0
+    if bar.useful > 0.2:
+        axes.text(0.012, row, f"{share(bar.useful)} useful", va="center", fontsize=SMALL_PT, color=theme.paper)
+    axes.text(
+        bar.useful + bar.wasted + 0.012,
+        row,
+        f"{share(wasted)} of it wasted" if wasted >= 0.0005 else "nothing wasted",
+        va="center",
+        fontsize=SMALL_PT,
+        color=theme.wasted if wasted >= 0.0005 else theme.quiet,
+    )
+
+
+_DRAWN_BY: Mapping[type, Callable[..., Figure]] = {Chart: _chart, Panels: _panels, Bars: _bars}

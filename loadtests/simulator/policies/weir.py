@@ -1,0 +1,139 @@
+"""Weir itself: the classes that the router runs, driven on the simulator's clock. This file only translates."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import fields
+from typing import Any
+
+from loadtests.scenarios.model import Scenario, TenantGroup
+from loadtests.simulator.job import Job
+from loadtests.simulator.policy import Refusal
+from services.cli.errors import LabError
+from services.core.account import Bounds, ClassSpec, TenantSpec
+from services.core.calibration import PUBLISHED
+from services.core.choices import WeirSettings
+from services.core.cost import Weights
+from services.core.door import Refused
+from services.core.estimator import Estimator
+from services.core.outcome import Outcome
+from services.core.policies import Policies
+from services.core.weir import Weir
+
+POOL = "default"
+MOST_CONFIGURED = 100
+"""Groups with more tenants than this are left to be met as strangers, as they would be at a real door."""
+
+
+class WeirPolicy:
+    """Cancels, expires, predicts, degrades; as far as its switches say so."""
+
+    quantiles: Sequence[float] = PUBLISHED
+
+    def __init__(self, weir: Weir) -> None:
+        self.weir = weir
+        self.context_shares: Sequence[float] = tuple(
+            level.context_share if level.retrieval else 0.0 for level in weir.settings.ladder
+        )
+
+    @property
+    def cancels(self) -> bool:
+        return self.weir.settings.policies.cancellation
+
+    @property
+    def level_changes(self) -> int:
+        learned = self.weir.learned.values()
+        return sum(of_class.controller.changes for of_pool in learned for of_class in of_pool.classes.values())
+
+    def offer(self, now: float, job: Job) -> Refusal | None:
+        answer = self.weir.offer(now, job)
+        if isinstance(answer, Refused):
+            return answer
+        job.forecast = self.weir.forecast(job)
+        return None
+
+    def predicted(self, job: Job) -> Sequence[float]:
+        return job.forecast
+
+    def next(self, now: float) -> tuple[Job | None, Sequence[Job]]:
+        return self.weir.next(now)  # type: ignore[return-value]  # it gives back what it was given: jobs
+
+    def expire(self, now: float) -> Sequence[Job]:
+        return self.weir.expire(now)  # type: ignore[return-value]
+
+    def wakes_at(self) -> float:
+        return self.weir.wakes_at()
+
+    def leave(self, now: float, job: Job) -> None:
+        if self.cancels:
+            self.weir.leave(now, job)
+
+    def first_token(self, now: float, job: Job) -> None:
+        self.weir.first_token(now, job)
+
+    def finish(self, now: float, job: Job, outcome: Outcome, prompt_tokens: int, completion_tokens: int) -> None:
+        self.weir.finish(now, job, outcome, prompt_tokens, completion_tokens)
+
+    def capacity(self, now: float, slots: int) -> None:
+        self.weir.capacity(now, slots)
+
+    def __repr__(self) -> str:
+        return repr(self.weir)
+
+
+def build(
+    scenario: Scenario,
+    overrides: Mapping[str, Any],
+    weights: Weights,
+    announced: Estimator,
+    random: Callable[[], float],
+) -> WeirPolicy:
+    """Weir with the scenario's classes and tenants, and what the workers announce."""
+    given = dict(overrides)
+    tenant_bounds = _bounds("tenant_bounds", given.pop("tenant_bounds", 64))
+    first = scenario.classes[0].name
+    classes = tuple(ClassSpec(each.name, each.weight, each.floor) for each in scenario.classes)
+    chosen: dict[str, Any] = {
+        "classes": classes,
+        "strict": True,
+        "weights": weights,
+        "stranger": TenantSpec("", tenant_bounds, class_name=first),
+    }
+    weir = Weir(_settings(chosen | given), random)
+    for group in scenario.tenants:
+        for name in _configured(group, first):
+            weir.configure(TenantSpec(name, tenant_bounds, group.weight, group.tenant_class))
+    weir.announce(POOL, announced)
+    return WeirPolicy(weir)
+
+
+def _configured(group: TenantGroup, first_class: str) -> Sequence[str]:
+    is_stranger = group.weight == 1.0 and group.tenant_class == first_class
+    if is_stranger and group.count > MOST_CONFIGURED:
+        return ()
+    return [group.name] if group.count == 1 else [f"{group.name}-{number}" for number in range(group.count)]
+
+
+def _settings(given: Mapping[str, Any]) -> WeirSettings:
+    known = {each.name for each in fields(WeirSettings)}
+    unknown = sorted(set(given) - known)
+    if unknown:
+        raise LabError(
+            f"Weir has no setting {', '.join(unknown)}.", notes=(f"Its settings: {', '.join(sorted(known))}",)
+        )
+    values = dict(given)
+    if "bounds" in values:
+        values["bounds"] = _bounds("bounds", values["bounds"])
+    try:
+        if "policies" in values:
+            values["policies"] = Policies.named(str(values["policies"]))
+        return WeirSettings(**values)
+    except (TypeError, ValueError) as error:
+        raise LabError(f"A setting of Weir is wrong: {error}.") from None
+
+
+def _bounds(name: str, given: Any) -> Bounds:
+    try:
+        return Bounds(**given) if isinstance(given, Mapping) else Bounds(given)
+    except (TypeError, ValueError) as error:
+        raise LabError(f"{name} of Weir is wrong: {error}.") from None

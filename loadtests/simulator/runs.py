@@ -1,0 +1,172 @@
+"""Many runs at once: every policy at every load with every seed, spread over the cores.
+
+Each run is a process's own business from beginning to end and gets only its seed, so the figures do not depend on
+how many processes there were or which came first. The biggest runs start first, so that none is left to wait for at
+the end.
+"""
+
+from __future__ import annotations
+
+import math
+import multiprocessing
+import os
+import signal
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import FIRST_EXCEPTION, Future, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
+from dataclasses import dataclass
+from multiprocessing.shared_memory import ShareableList
+
+from loadtests.scenarios.arrivals import Closed, Trace
+from loadtests.scenarios.model import PolicyChoice, Scenario
+from loadtests.simulator.capacity import announced as announced_by
+from loadtests.simulator.capacity import weights_of
+from loadtests.simulator.engine import Progress
+from loadtests.simulator.engine import run as simulate
+from loadtests.simulator.histogram import Histogram
+from loadtests.simulator.job import Job
+from loadtests.simulator.policies.catalog import build
+from loadtests.simulator.results import Result, loads
+from services.cli.errors import LabError
+from services.core.outcome import Outcome
+
+LOOK_EVERY_S = 0.1
+Moved = Callable[[float, int], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """One policy at one load with one seed."""
+
+    scenario: Scenario
+    choice: PolicyChoice
+    load: float | None
+
+    @property
+    def size(self) -> float:
+        """Simulated seconds times load: how long it takes, relative to others."""
+        return self.scenario.duration_s * sum(_asked(self.scenario))
+
+
+def _asked(scenario: Scenario) -> Iterator[float]:
+    for group in scenario.tenants:
+        arrivals = group.arrivals
+        load = 1.0 if isinstance(arrivals, Closed) else arrivals.load or 1.0
+        yield load
+        for phase in () if isinstance(arrivals, Closed | Trace) else arrivals.phases:
+            yield load * phase.times * (phase.until_s - phase.from_s) / scenario.duration_s
+
+
+def plan(scenario: Scenario) -> list[Run]:
+    """All runs of a scenario."""
+    return [
+        Run((scenario if load is None else scenario.at_load(load)).with_seed(seed), choice, load)
+        for load in loads(scenario)
+        for seed in scenario.runs
+        for choice in scenario.policies
+    ]
+
+
+def check(scenario: Scenario) -> None:
+    """Make each policy once, so that a wrong setting is told before anything runs."""
+    weights, announced = weights_of(scenario.workers), announced_by(scenario.workers)
+    for choice in scenario.policies:
+        build(scenario, choice, seed=scenario.seed, weights=weights, announced=announced, tenant_weights={})
+
+
+def cores() -> int:
+    """Those that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def execute(runs: Sequence[Run], jobs: int, moved: Moved) -> list[Result]:
+    """Make them all. `moved` is told, now and then, how much is done (in `size`), and how many runs."""
+    ordered = sorted(runs, key=lambda run: -run.size)
+    if jobs == 1 or len(runs) == 1:
+        return list(_here(ordered, moved))
+    return _in_processes(ordered, min(jobs, len(runs)), moved)
+
+
+def one(run: Run, progress: Progress | None = None) -> Result:
+    """The report, and what it does not hold: latencies over time."""
+    latencies = Latencies(run.scenario.duration_s, run.scenario.bucket_s)
+    report = simulate(run.scenario, run.choice, progress=progress, ended=latencies.ended)
+    return Result(run.load, report, latencies.p95())
+
+
+class Latencies:
+    """Of the answers in each bucket of time."""
+
+    def __init__(self, duration_s: float, bucket_s: float) -> None:
+        self._bucket_s = bucket_s
+        self._buckets = [Histogram() for _ in range(math.ceil(duration_s / bucket_s))]
+
+    def ended(self, now: float, job: Job, how: str) -> None:
+        place = int(now / self._bucket_s)
+        if how == Outcome.SERVED and place < len(self._buckets):
+            self._buckets[place].add(now - job.arrived_at)
+
+    def p95(self) -> tuple[float | None, ...]:
+        return tuple(bucket.quantile(0.95) for bucket in self._buckets)
+
+
+def _here(runs: Sequence[Run], moved: Moved) -> Iterator[Result]:
+    before = 0.0
+    for number, run in enumerate(runs):
+
+        def told(done: float, number: int = number, run: Run = run, before: float = before) -> None:
+            moved(before + done * run.size, number)
+
+        yield one(run, told)
+        before += run.size
+        moved(before, number + 1)
+
+
+def _in_processes(runs: Sequence[Run], jobs: int, moved: Moved) -> list[Result]:
+    context = multiprocessing.get_context("spawn")  # a fork would copy the progress bar's thread in mid-stride
+    shares = ShareableList([0.0] * len(runs))
+    try:
+        with ProcessPoolExecutor(jobs, mp_context=context, initializer=_die_quietly) as pool:
+            futures = [pool.submit(_there, run, shares, place) for place, run in enumerate(runs)]
+            try:
+                _follow(futures, lambda: sum(shares[place] * run.size for place, run in enumerate(runs)), moved)
+                return [future.result() for future in futures]
+            except BrokenProcessPool:
+                raise LabError("A simulating process died: most likely it ran out of memory. Try --jobs 1.") from None
+            except BaseException:
+                pool.shutdown(wait=False, cancel_futures=True)
+                for child in multiprocessing.active_children():
+                    child.terminate()
+                raise
+    finally:
+        shares.shm.close()
+        shares.shm.unlink()
+
+
+def _follow(futures: Sequence[Future[Result]], done: Callable[[], float], moved: Moved) -> None:
+    """Until all are done, or one has failed."""
+    waiting: set[Future[Result]] = set(futures)
+    while waiting:
+        ready, waiting = wait(waiting, timeout=LOOK_EVERY_S, return_when=FIRST_EXCEPTION)
+        moved(done(), len(futures) - len(waiting))
+        for future in ready:
+            future.result()
+
+
+def _there(run: Run, shares: ShareableList[float], place: int) -> Result:
+    """In another process: one run, which writes how far it is into its own place."""
+
+    def told(done: float) -> None:
+        shares[place] = done
+
+    try:
+        result = one(run, told)
+        told(1.0)
+        return result
+    finally:
+        shares.shm.close()
+
+
+def _die_quietly() -> None:
+    """Ctrl-C reaches every process of the terminal: the parent tells about it, once."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)

@@ -1,0 +1,211 @@
+"""Counting while it runs: exact counts and logarithmic histograms, so that ten million requests need no list."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from loadtests.simulator.histogram import Histogram
+from loadtests.simulator.job import Job
+from loadtests.simulator.report import Hints, Ledger, Quality, Series, Work
+from services.core.outcome import Outcome
+
+
+class LedgerError(AssertionError):
+    """A request ended twice, or never: a bug in the simulator or in the policy, never a result."""
+
+
+class Account:
+    """Everything that is counted of one tenant."""
+
+    __slots__ = (
+        "admitted",
+        "attempts",
+        "by_level",
+        "clamped",
+        "dispatches",
+        "distinct",
+        "dropped",
+        "evicted",
+        "failed",
+        "first_obeyed",
+        "first_obeyed_admitted",
+        "first_token_s",
+        "gone",
+        "hints",
+        "late",
+        "latency_s",
+        "latency_to_deadline",
+        "missed",
+        "obeyed",
+        "on_time",
+        "on_time_cost",
+        "rejected",
+        "served_cost",
+        "token_weighted",
+        "wait_s",
+    )
+
+    def __init__(self) -> None:
+        self.distinct = self.attempts = self.admitted = self.dispatches = 0
+        self.on_time = self.late = self.dropped = self.missed = 0
+        self.rejected: dict[Outcome, int] = {}
+        self.evicted: dict[Outcome, int] = {}
+        self.failed: dict[Outcome, int] = {}
+        self.gone: dict[str, int] = {"waiting": 0, "running": 0}
+        self.hints = self.obeyed = self.first_obeyed = self.first_obeyed_admitted = 0
+        self.by_level: dict[int, int] = {}
+        self.clamped = 0
+        self.token_weighted = self.served_cost = self.on_time_cost = 0.0
+        self.latency_s, self.latency_to_deadline = Histogram(), Histogram()
+        self.first_token_s, self.wait_s = Histogram(), Histogram()
+
+    def came_back(self, job: Job, *, admitted: bool) -> None:
+        """Its client obeyed a hint."""
+        self.obeyed += 1
+        if job.obeyed == 1:
+            self.first_obeyed += 1
+            self.first_obeyed_admitted += admitted
+
+    def answered(self, now: float, job: Job, cost: float) -> None:
+        """Its client has the whole answer."""
+        latency_s = now - job.arrived_at
+        self.latency_s.add(latency_s)
+        self.latency_to_deadline.add(latency_s / (job.deadline - job.arrived_at))
+        self.served_cost += cost
+        if now > job.deadline:
+            self.late += 1
+            self.missed += 1
+            return
+        self.on_time += 1
+        self.on_time_cost += cost
+        self.by_level[job.level] = self.by_level.get(job.level, 0) + 1
+        uncut = min(job.natural_tokens, job.max_tokens)
+        self.clamped += job.worker_tokens < uncut
+        self.token_weighted += job.worker_tokens / uncut
+
+    def ledger(self) -> Ledger:
+        kinds = (self.rejected, self.evicted, self.failed)
+        rejected, evicted, failed = ({outcome.value: count for outcome, count in each.items()} for each in kinds)
+        return Ledger(
+            self.distinct,
+            self.attempts,
+            self.on_time,
+            self.late,
+            rejected,
+            evicted,
+            failed,
+            self.gone["waiting"],
+            self.gone["running"],
+        )
+
+    def told_hints(self) -> Hints:
+        return Hints(self.hints, self.obeyed, self.first_obeyed, self.first_obeyed_admitted)
+
+    def quality(self, weights: tuple[float, ...], level_changes: int, minutes: float) -> Quality:
+        weighted = sum(weights[min(level, len(weights) - 1)] * count for level, count in self.by_level.items())
+        by_level = dict(sorted(self.by_level.items()))
+        per_min = level_changes / minutes
+        return Quality(weighted, self.token_weighted, by_level, self.clamped, level_changes, per_min)
+
+    def merge(self, other: Account) -> None:
+        """Take in what the other one counted."""
+        for name in self.__slots__:
+            mine, its = getattr(self, name), getattr(other, name)
+            if isinstance(mine, Histogram):
+                mine.merge(its)
+            elif isinstance(mine, dict):
+                for key, count in its.items():
+                    mine[key] = mine.get(key, 0) + count
+            else:
+                setattr(self, name, mine + its)
+
+    def __repr__(self) -> str:
+        return f"<Account of {self.distinct} requests, {self.on_time} on time>"
+
+
+def merged(accounts: Iterable[Account]) -> Account:
+    """All of them as one."""
+    total = Account()
+    for account in accounts:
+        total.merge(account)
+    return total
+
+
+class Timeline:
+    """One value a bucket. The simulation counts up, and turns the page at the end of each bucket."""
+
+    __slots__ = ("bucket_s", "late", "level", "offered", "on_time", "pages", "refused", "served")
+
+    def __init__(self, bucket_s: float) -> None:
+        self.bucket_s = bucket_s
+        self.pages: list[tuple[int, ...]] = []
+        self.served: dict[str, list[float]] = {}
+        self.offered = self.on_time = self.late = self.refused = self.level = 0
+
+    def watch(self, tenants: Iterable[str]) -> None:
+        """Whose served cost to keep."""
+        self.served = {name: [0.0] for name in tenants}
+
+    def serve(self, tenant: str, cost: float) -> None:
+        costs = self.served.get(tenant)
+        if costs is not None:
+            costs[-1] += cost
+
+    def turn(self, queue_depth: int, running: int) -> None:
+        self.pages.append((self.offered, self.on_time, self.late, self.refused, queue_depth, running, self.level))
+        self.offered = self.on_time = self.late = self.refused = self.level = 0
+        for costs in self.served.values():
+            costs.append(0.0)
+
+    @property
+    def offered_total(self) -> int:
+        """Attempts in all buckets."""
+        return sum(page[0] for page in self.pages) + self.offered
+
+    def told(self) -> Series:
+        columns = zip(*self.pages, strict=True) if self.pages else [()] * 7
+        offered, on_time, late, refused, queue_depth, running, level = (tuple(column) for column in columns)
+        served = {name: tuple(costs[: len(self.pages)]) for name, costs in self.served.items()}
+        return Series(self.bucket_s, offered, on_time, late, refused, queue_depth, running, level, served)
+
+
+class WorkTally:
+    """Slot-seconds within the counting window."""
+
+    __slots__ = ("_available_s", "_busy_s", "_from_s", "_seen_at", "_slots", "_until_s", "_useful_s")
+
+    def __init__(self, from_s: float, until_s: float) -> None:
+        self._from_s, self._until_s = from_s, until_s
+        self._available_s = self._busy_s = self._useful_s = 0.0
+        self._slots = 0
+        self._seen_at = 0.0
+
+    def slots(self, now: float, slots: int) -> None:
+        """How many are up from now on."""
+        self._available_s += self._slots * self._within(self._seen_at, now)
+        self._slots, self._seen_at = slots, now
+
+    def used(self, job: Job, *, useful: bool) -> None:
+        """A job is off its worker."""
+        if job.ran_until <= job.ran_from:
+            return
+        inside = self._within(job.ran_from, job.ran_until) / (job.ran_until - job.ran_from)
+        self._busy_s += job.used_s * inside
+        self._useful_s += job.used_s * inside * useful
+
+    def _within(self, from_s: float, until_s: float) -> float:
+        return max(0.0, min(until_s, self._until_s) - max(from_s, self._from_s))
+
+    def told(self, now: float) -> Work:
+        self.slots(now, self._slots)
+        return Work(self._available_s, self._busy_s, self._useful_s)
+
+
+def check(accounts: Mapping[str, Account], live: int) -> None:
+    """Every distinct request ended exactly once, or LedgerError."""
+    if live:
+        raise LedgerError(f"{live} requests never ended")
+    for name, account in accounts.items():
+        ledger = account.ledger()
+        if ledger.ended != ledger.distinct:
+            raise LedgerError(f"{name}: {ledger.distinct} requests, but {ledger.ended} ends: {ledger}")

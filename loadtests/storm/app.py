@@ -1,0 +1,39 @@
+"""The composition root: every part of the storm bench is made here, and nowhere else."""
+
+from __future__ import annotations
+
+from loadtests.storm.api import storm_routes
+from loadtests.storm.bench import StormBench
+from loadtests.storm.config import StormSettings
+from services.runtime.drain import Drain
+from services.runtime.internal import inner_checks, is_health
+from services.runtime.log import Log
+from services.runtime.serve import Process, from_settings
+from services.runtime.service import Readiness, Service
+from services.runtime.telemetry import metrics_app, new_registry
+
+NAME = "storm"
+
+
+def build(settings: StormSettings) -> Process:
+    """The bench, ready to be run."""
+    log, drain = Log(NAME, settings.log_level), Drain()
+    registry = new_registry()
+    bench = StormBench(settings, log)
+    service = Service(NAME, storm_routes(bench), ready=lambda: Readiness(True), log=log, drain=drain)
+    token = settings.shared_token
+    return from_settings(
+        settings,
+        name=NAME,
+        port=settings.storm_port,
+        port_variable="STORM_PORT",
+        app=service,
+        metrics=metrics_app(registry),
+        registry=registry,
+        log=log,
+        drain=drain,
+        checks=inner_checks(settings.host, token=token, allowed_hosts=settings.allowed_hosts, is_open=is_health),
+        metrics_checks=inner_checks(settings.metrics_host, token=token, allowed_hosts=settings.allowed_hosts),
+        start=bench.begin,
+        stop=bench.end,
+    )

@@ -1,0 +1,132 @@
+"""The bench: one run at a time, the last twenty kept, and what each scenario lacks here."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections import deque
+
+import msgspec
+
+from loadtests.storm.config import StormSettings
+from loadtests.storm.plan import MOST_SECONDS
+from loadtests.storm.run import Run, Wish
+from loadtests.storm.scenarios import SCENARIOS, Scenario
+from loadtests.storm.sliders import turned
+from loadtests.storm.troubles import missing
+from services.contracts.storm import MAX_KEPT_RUNS, ScenarioTold, StartRun, State, Summary
+from services.contracts.storm import Bounds as BoundsTold
+from services.contracts.storm import Run as RunTold
+from services.runtime.clock import unix_milliseconds
+from services.runtime.errors import BadInput
+from services.runtime.log import Log
+
+LOOK_EVERY_S = 2.0
+WITH_TENANTS = "the router has a tenants file, whose tenants' capacity is not for storms"
+
+
+class StormBench:
+    """Everything that its HTTP face shows."""
+
+    def __init__(self, settings: StormSettings, log: Log) -> None:
+        self._settings = settings
+        self._log = log
+        self._run: Run | None = None
+        self._task: asyncio.Task[None] | None = None
+        self._stopping = False
+        self._looking: asyncio.Task[None] | None = None
+        self._kept: deque[RunTold] = deque(maxlen=MAX_KEPT_RUNS)
+        self._lacking: dict[str, str] = {}
+
+    async def begin(self) -> None:
+        """Find out what can be run here, and go on looking."""
+        await self._look()
+        self._looking = asyncio.ensure_future(self._look_on())
+
+    async def end(self) -> None:
+        """This process leaves."""
+        if self._looking is not None:
+            self._looking.cancel()
+        await self.stop()
+
+    def start(self, asked: StartRun) -> str:
+        """Begin a run; its id. Raises BadInput."""
+        scenario = SCENARIOS.get(asked.scenario)
+        if scenario is None:
+            known = ", ".join(SCENARIOS)
+            raise BadInput(f"scenario: there are {known}", "scenario", status=404, code="no_such_scenario")
+        values = turned(scenario.sliders, asked.sliders)
+        if self._run is not None:
+            raise BadInput("a storm goes on: stop it first", status=409, code="storm_running")
+        if why := self._lacking.get(scenario.name, ""):
+            raise BadInput(why, status=409, code="storm_unavailable")
+        wish = Wish(secrets.token_hex(4), scenario, values, unix_milliseconds())
+        self._stopping = False
+        self._run = run = Run(wish, self._settings, self._log)
+        self._task = asyncio.ensure_future(self._play(run))
+        self._log.info("a storm begins", run=wish.id, scenario=scenario.name, **values)
+        return wish.id
+
+    async def stop(self) -> str | None:
+        """End what goes on, now: everybody leaves, and what was broken is mended. Its id; None where nothing ran."""
+        run, task = self._run, self._task
+        if run is None or task is None:
+            return None
+        if not self._stopping:  # once: a second blow would hit those who tidy up
+            self._stopping = True
+            task.cancel()
+        await asyncio.wait({task})
+        return run.wish.id
+
+    async def _play(self, run: Run) -> None:
+        try:
+            await run.play()
+        finally:
+            told = run.told()
+            self._kept.appendleft(told)
+            self._run = self._task = None
+            self._log.info("a storm is over", run=told.run, ended=told.ended, why=told.why, sent=told.sent)
+
+    def state(self) -> State:
+        """What is shown."""
+        settings = self._settings
+        return State(
+            running=None if self._run is None else self._run.running(),
+            scenarios=[self._told(scenario) for scenario in SCENARIOS.values()],
+            runs=[_summary(run) for run in self._kept],
+            bounds=BoundsTold(settings.storm_max_rps, settings.storm_connections, MOST_SECONDS),
+        )
+
+    def kept(self, id: str) -> RunTold:
+        """A run that is over. Raises BadInput where it is not known, or forgotten."""
+        for run in self._kept:
+            if run.run == id:
+                return run
+        message = f"there is no run {id[:32]!r} here: the last {MAX_KEPT_RUNS} are kept, until this process ends"
+        raise BadInput(message, "run", status=404, code="no_such_run")
+
+    def _told(self, scenario: Scenario) -> ScenarioTold:
+        why_not = self._lacking.get(scenario.name, "")
+        return ScenarioTold(
+            scenario.name, scenario.title, scenario.caption, list(scenario.watch), list(scenario.sliders),
+            available=not why_not, why_not=why_not,
+        )  # fmt: skip
+
+    async def _look_on(self) -> None:
+        while True:
+            await asyncio.sleep(LOOK_EVERY_S)
+            if self._run is None:
+                await self._look()
+
+    async def _look(self) -> None:
+        """What each scenario lacks. A paused cache answers late, so nothing is asked during a run."""
+        if self._settings.tenants_file is not None:
+            self._lacking = dict.fromkeys(SCENARIOS, WITH_TENANTS)
+            return
+        needs = {scenario.needs for scenario in SCENARIOS.values()}
+        lacking = {need: await missing(need, self._settings) for need in needs}
+        self._lacking = {name: lacking[scenario.needs] for name, scenario in SCENARIOS.items()}
+
+
+def _summary(run: RunTold) -> Summary:
+    return msgspec.convert({name: getattr(run, name) for name in Summary.__struct_fields__}, Summary)

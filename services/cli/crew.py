@@ -1,0 +1,152 @@
+"""Our own services as children of this process: started, waited for, shown, and stopped in order.
+
+`weir up` and `weir worker run` are two stories told with the same words. A story starts what it needs with `serve`; the
+crew then stays until Ctrl-C, SIGTERM, or a child that ends unasked, and stops everybody within bounds, however the
+story ended.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import signal
+import sys
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx2
+from rich.console import Console, RenderableType
+from rich.text import Text
+
+from services.cli.child import PRIVATE_FOLDER, Child
+from services.cli.display import display_for
+from services.cli.errors import LabError, complain
+from services.cli.internal import shown
+from services.cli.parts import Part
+from services.cli.supervisor import Supervisor, raise_if_dead
+from services.runtime.settings import environment
+
+EXIT_FAILED = 1
+READY_WITHIN_S = 60.0  # beside what a part asks for itself, such as the time to load a model
+PROBE_EVERY_S = 0.05
+SAY_EVERY_S = 15.0  # that it still loads
+SPARE_S = 2.0  # a service gets its drain delay, its drain timeout and this much more before SIGKILL
+
+
+@dataclass(frozen=True, slots=True)
+class Story:
+    """What a crew plays: how everything starts, and what stands on the screen once it has."""
+
+    start: Callable[[], Coroutine[Any, Any, None]]
+    ending: Callable[[], RenderableType]
+
+
+class Crew:
+    """One object per run."""
+
+    def __init__(self, console: Console, names: Sequence[str], logs: Path, *, leave_s: float) -> None:
+        self.display = display_for(console, list(names))
+        self.supervisor = Supervisor(on_lost=lambda why: self._mutter(why))
+        self.logs = logs
+        logs.mkdir(mode=PRIVATE_FOLDER, parents=True, exist_ok=True)
+        logs.chmod(PRIVATE_FOLDER)  # an earlier version made it for everybody
+        self._console = console
+        self._stop_within_s = leave_s + SPARE_S
+        self._environment = environment()
+
+    async def play(self, story: Story) -> int:
+        """Start, show, stay; the exit code."""
+        leaving = asyncio.Event()
+        self._obey_signals(leaving)
+        try:
+            with self.display.shown():
+                await self._unless_told_to_leave(leaving, story.start())
+            if not leaving.is_set():
+                self.display.say(story.ending())
+                await self._unless_told_to_leave(leaving, asyncio.Event().wait())
+        except LabError as error:
+            complain(self._console, error)
+            return EXIT_FAILED
+        finally:
+            await self._stop()
+        return 0
+
+    def child(self, name: str, words: Sequence[str], env: Mapping[str, str]) -> Child:
+        """A Python process of ours, not started yet."""
+        return Child(name, [sys.executable, *words], {**self._environment, **env}, self.logs / f"{name}.log")
+
+    async def serve(self, part: Part, tier: int, *, vital: bool = True) -> None:
+        """Start a service and wait until it is ready. Without one that is not `vital` the others go on."""
+        self.display.starting(part.name, f"{part.host}:{part.port}", part.note)
+        child = self.child(part.name, ["-m", part.module], part.env)
+        child.spawn()
+        self.supervisor.take(child, tier, self._stop_within_s, vital=vital)
+        await self._until_ready(part, child)
+        self.display.ready(part.name, child.pid, part.note)
+
+    async def _until_ready(self, part: Part, child: Child) -> None:
+        loop = asyncio.get_running_loop()
+        began_s, said_at = loop.time(), loop.time()
+        within_s = READY_WITHIN_S + part.loads_s
+        said = "it does not answer"
+        async with httpx2.AsyncClient(timeout=2.0, trust_env=False) as client:
+            while (now := loop.time()) < began_s + within_s:
+                raise_if_dead(child)
+                ready, said = await _look(client, part, said)
+                if ready:
+                    return
+                if now - said_at >= SAY_EVERY_S:
+                    said_at = now
+                    self.display.starting(part.name, note=f"{part.note}, for {now - began_s:.0f} s".lstrip(", "))
+                await asyncio.sleep(PROBE_EVERY_S)
+        raise LabError(
+            f"{part.name} was not ready within {within_s:.0f} s ({said}); its log: {child.log}", notes=child.tail(8)
+        )
+
+    async def _stop(self) -> None:
+        loop = asyncio.get_running_loop()
+        began_s = loop.time()
+        self._mutter("Stopping (Ctrl-C again: at once) ...")
+        killed = await self.supervisor.stop()
+        if killed:
+            self._mutter(f"These did not stop when asked and were killed: {', '.join(killed)}.")
+        self._mutter(f"Stopped in {loop.time() - began_s:.1f} s. Nothing is left running.")
+
+    def _mutter(self, words: str) -> None:
+        """Say it if anyone is there: a closed terminal or pipe must not keep us from stopping."""
+        with contextlib.suppress(OSError, LabError):
+            self.display.say(Text(words, style="dim"))
+
+    async def _unless_told_to_leave(self, leaving: asyncio.Event, work: Coroutine[Any, Any, object]) -> None:
+        """Until the work is done, a signal arrives, or a child dies (which raises), whichever is first."""
+        tasks = [asyncio.ensure_future(each) for each in (work, leaving.wait(), self.supervisor.watch())]
+        try:
+            done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            for task in done:
+                task.result()
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+    def _obey_signals(self, leaving: asyncio.Event) -> None:
+        """The first signal asks everyone to finish; a second one does not wait for that."""
+
+        def received() -> None:
+            if leaving.is_set():
+                self.supervisor.kill()
+            leaving.set()
+
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            asyncio.get_running_loop().add_signal_handler(number, received)
+
+
+async def _look(client: httpx2.AsyncClient, part: Part, said: str) -> tuple[bool, str]:
+    """Whether it is ready, and what it said last."""
+    try:
+        reply = await client.get(part.ready_url, headers=shown(part.env.get("INTERNAL_TOKEN", "")))
+    except httpx2.HTTPError:
+        return False, said
+    return reply.status_code == 200, reply.text[:200]

@@ -1,0 +1,107 @@
+"""Which device each worker computes on, and whether this machine can compute at all.
+
+Only torch knows the devices: which are visible, and whether the driver fits. The lab does not import it (it is an
+extra, and takes seconds), so it asks a process that does, once, and only where the answer changes something.
+
+Placement is by index: worker i of n computes on `cuda:(i mod G)` with G devices. A list is taken in turn the same way.
+Two workers on one device share its memory, and neither knows of the other.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import importlib.metadata
+import json
+import re
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from services.cli.config import LabSettings
+from services.cli.errors import LabError
+
+NEEDED = ("torch", "transformers")
+ONE = re.compile(r"auto|cpu|cuda(:\d{1,3})?")
+ANSWER_WITHIN_S = 120.0  # the first import of torch on a slow disk
+QUESTION = """
+import json, torch
+found = [torch.cuda.get_device_properties(i) for i in range(torch.cuda.device_count())]
+print(json.dumps([[each.name, each.total_memory] for each in found]))
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Device:
+    """A CUDA device that torch can use here, at its index."""
+
+    name: str
+    memory_bytes: int
+
+    def __str__(self) -> str:
+        return f"{self.name} ({self.memory_bytes / 2**30:.0f} GiB)"
+
+
+def missing() -> list[str]:
+    """What real models need and is not installed."""
+    return [name for name in NEEDED if installed(name) is None]
+
+
+def installed(package: str) -> str | None:
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def refuse(settings: LabSettings) -> None:
+    """What would fail every worker in the same words, before anything is started."""
+    if not settings.loads_a_model:
+        return
+    if absent := missing():
+        raise LabError(f"ENGINE={settings.engine} needs {' and '.join(absent)}: `make torch` installs them.")
+    names(settings.device)
+
+
+def ask() -> list[Device]:
+    """The CUDA devices that torch sees. None is no fault; a torch that cannot be asked is a LabError."""
+    try:
+        asked = subprocess.run(
+            [sys.executable, "-c", QUESTION], capture_output=True, text=True, check=False, timeout=ANSWER_WITHIN_S
+        )
+        return [Device(name, memory) for name, memory in json.loads(asked.stdout)]
+    except subprocess.TimeoutExpired:
+        raise LabError(f"torch does not say within {ANSWER_WITHIN_S:.0f} s which devices there are.") from None
+    except (ValueError, TypeError):
+        why = tuple(asked.stderr.splitlines()[-4:])
+        raise LabError("torch cannot say which devices there are; `make torch` installs it.", notes=why) from None
+
+
+async def placed(settings: LabSettings) -> list[str]:
+    """The device of each worker of this machine, where they load a model."""
+    if not settings.loads_a_model:
+        return []
+    named, count = names(settings.device), len(settings.worker_ports)
+    there = await asyncio.to_thread(ask) if count > 1 and any_will_do(named) else []
+    return place(named, count, len(there))
+
+
+def names(device: str) -> list[str]:
+    """DEVICE, read. Raises LabError."""
+    named = [name.strip() for name in device.split(",")]
+    for name in named:
+        if not ONE.fullmatch(name):
+            raise LabError(f"DEVICE={device}: {name!r} is none of auto, cpu, cuda, cuda:0; several stand with commas.")
+    return named
+
+
+def any_will_do(named: Sequence[str]) -> bool:
+    """Whether it is left to us which CUDA device is taken."""
+    return list(named) in (["auto"], ["cuda"])
+
+
+def place(named: Sequence[str], count: int, cuda_devices: int = 0) -> list[str]:
+    """A device for each of `count` workers. Where there is no CUDA device the name stays, and the worker says so."""
+    if cuda_devices and any_will_do(named):
+        named = [f"cuda:{index}" for index in range(cuda_devices)]
+    return [named[index % len(named)] for index in range(count)]

@@ -1,0 +1,115 @@
+"""`weir doctor`: look at everything, change nothing, say what to mend."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib.metadata
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import httpx2
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from services.cli import checks, devices, parts, postgres, valkey
+from services.cli.checks import Finding, Level, Usual
+from services.cli.config import LabSettings
+from services.cli.errors import LabError
+from services.cli.internal import token_of
+from services.cli.lease import running_stack
+from services.cli.ports import taken
+
+CONSTRAINTS = Path(__file__).parents[2] / "constraints.txt"
+STYLES = {Level.OK: "green", Level.SKIP: "dim", Level.WARN: "yellow", Level.FAIL: "bold red"}
+
+
+def doctor(settings: LabSettings, console: Console) -> int:
+    """Print the table. 1 if anything fails, else 0."""
+    findings = asyncio.run(examine(settings))
+    show(findings, console)
+    return 1 if any(finding.level is Level.FAIL for finding in findings) else 0
+
+
+async def examine(settings: LabSettings) -> list[Finding]:
+    return [*machine(settings), *await stores(settings), *await services(settings)]
+
+
+def machine(settings: LabSettings) -> list[Finding]:
+    stack_runs = running_stack(settings.folder) is not None
+    installed = {checks.canonical(each.name): each.version for each in importlib.metadata.distributions()}
+    embedded = {
+        **({} if settings.postgres_url else {"PostgreSQL": ("POSTGRES_URL", postgres.programs() is not None)}),
+        **({} if settings.redis_url else {"Valkey": ("REDIS_URL", valkey.program() is not None)}),
+    }
+    wanted = list(parts.ports(settings))
+    return [
+        checks.python(sys.version_info[:3]),
+        *checks.packages(checks.read_pins(CONSTRAINTS), installed),
+        *checks.programs(embedded),
+        *engine(settings),
+        checks.folder(settings.folder),
+        *checks.ports([] if stack_runs else taken(wanted), len(wanted), stack_runs=stack_runs),
+    ]
+
+
+def engine(settings: LabSettings) -> list[Finding]:
+    """Only where a model is to be loaded here: torch takes seconds to say which devices it sees."""
+    if not (settings.loads_a_model and settings.own_workers):
+        return []
+    versions = [f"{name} {version}" for name in devices.NEEDED if (version := devices.installed(name))]
+    try:
+        devices.names(settings.device)
+        found = [] if (missing := devices.missing()) else [str(each) for each in devices.ask()]
+    except LabError as error:
+        return [Finding("engine", Level.FAIL, ", ".join(versions), error.message)]
+    return checks.engine(missing, versions, found, settings.device)
+
+
+async def stores(settings: LabSettings) -> list[Finding]:
+    stack = running_stack(settings.folder)
+    postgres_url = settings.postgres_url or (stack.postgres_url if stack else "")
+    redis_url = settings.redis_url or (stack.redis_url if stack else "")
+    away = "embedded, and nothing runs here"
+    async with httpx2.AsyncClient(timeout=checks.WITHIN_S, trust_env=False) as client:
+        model = await checks.embedder(client, settings.retrieval_url)
+    return [
+        *(await checks.database(postgres_url, model) if postgres_url else [Finding("database", Level.SKIP, away)]),
+        await checks.cache(redis_url) if redis_url else Finding("cache", Level.SKIP, away),
+    ]
+
+
+async def services(settings: LabSettings) -> list[Finding]:
+    expected, token = running_stack(settings.folder) is not None, token_of(settings)
+    usual = Usual(settings.default_max_tokens, settings.admission_safety_margin * settings.default_slo_ms / 1000)
+    async with httpx2.AsyncClient(timeout=10.0, trust_env=False) as client:
+        found = await asyncio.gather(
+            *(
+                checks.worker(client, f"worker-{index}", url, usual, expected=expected, token=token)
+                for index, url in enumerate(settings.worker_urls)
+            ),
+            checks.service(client, "retrieval", settings.retrieval_url, expected=expected),
+            asyncio.to_thread(checks.governor, settings.governor_address, expected=expected),
+            checks.service(client, "router", settings.router_url, expected=expected),
+        )
+        router_up = found[-1].level in (Level.OK, Level.WARN)
+        return [
+            *found,
+            *([await checks.answer(client, settings.router_url, settings.seed_tenant)] if router_up else []),
+        ]
+
+
+def show(findings: Sequence[Finding], console: Console) -> None:
+    grid = Table.grid(padding=(0, 2, 0, 0))
+    grid.add_column(width=6, justify="right")
+    grid.add_column(no_wrap=True)
+    grid.add_column(overflow="fold")
+    for finding in findings:
+        seen = Text(finding.seen, style="dim" if finding.level is Level.SKIP else "")
+        if finding.mend and finding.level is not Level.OK:
+            seen.append(f"\n→ {finding.mend}", style=STYLES[finding.level])
+        grid.add_row(Text(finding.level.value, style=STYLES[finding.level]), finding.what, seen)
+    failed = sum(finding.level is Level.FAIL for finding in findings)
+    verdict = f"{failed} to mend." if failed else "Nothing to mend."
+    console.print("", grid, "", Text(f"  {verdict}", style="bold red" if failed else "green"), sep="\n")

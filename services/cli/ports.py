@@ -1,0 +1,84 @@
+"""Who holds a port: asked before anything is started, so that all conflicts are named in one sentence each."""
+
+from __future__ import annotations
+
+import random
+import socket
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+import psutil
+
+from services.cli.errors import LabError
+
+LENT = range(10_000, 20_000)
+"""What `free_port` chooses from. Linux takes source ports from 32,768 on, and a server that is to start in a second
+would find its port taken by somebody's connection. Above them are those of stacks in blocks (`loadtests`)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Port:
+    name: str  # what will listen there
+    setting: str  # the setting that moves it; empty if it follows another's
+    host: str
+    number: int
+
+
+def is_free(host: str, number: int) -> bool:
+    """Whether we could listen there now. A connection in TIME_WAIT does not count, as it will not for the server."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    with socket.socket(family, socket.SOCK_STREAM) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((host, number))
+            probe.listen(1)
+        except OSError:
+            return False
+    return True
+
+
+def taken(ports: Iterable[Port]) -> list[Port]:
+    return [port for port in ports if port.number and not is_free(port.host, port.number)]
+
+
+def refuse_taken(ports: Iterable[Port], another_way: Callable[[list[Port]], str]) -> None:
+    """All that are taken at once, before anything is started. `another_way`: the command that would avoid them."""
+    conflicts = taken(ports)
+    if conflicts:
+        lines = tuple(f"{port.number} ({port.name}): held by {holder(port.number)}" for port in conflicts)
+        several = "These ports are" if len(conflicts) > 1 else "This port is"
+        raise LabError(f"{several} taken, nothing was started. Choose others: {another_way(conflicts)}", notes=lines)
+
+
+def holder(number: int) -> str:
+    """The process that listens on a port, in words; what cannot be seen is said to be another user's."""
+    try:
+        for connection in psutil.net_connections("tcp"):
+            listening = connection.status == psutil.CONN_LISTEN
+            if listening and connection.laddr and connection.laddr.port == number and connection.pid:
+                return f"{_title(connection.pid)} (pid {connection.pid})"
+    except psutil.Error:
+        pass
+    return "a process that cannot be seen from here (another user's, or another container's)"
+
+
+def _title(pid: int) -> str:
+    try:
+        process = psutil.Process(pid)
+        words = process.cmdline()
+        if "-m" in words[:-1]:
+            return f"python -m {words[words.index('-m') + 1]}"
+        return process.name()
+    except psutil.Error:
+        return "a process"
+
+
+def free_port(host: str = "127.0.0.1") -> int:
+    """A port nobody holds, below those that the kernel takes for outgoing connections: so it is free in a moment, too.
+
+    Raises LabError where there is none.
+    """
+    for number in random.sample(LENT, len(LENT)):
+        if is_free(host, number):
+            return number
+    raise LabError(f"No port from {LENT.start} to {LENT.stop - 1} is free on {host}.")

@@ -1,0 +1,82 @@
+"""The first corpus: the retrieval service's ingester as a child process, its JSON lines turned into progress.
+
+The lab speaks to it as any program would: arguments in, one JSON object per line out, an exit status at the end.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from services.cli.child import Child, describe_exit
+
+MODULE = "services.retrieval.ingest"
+FINISHED = "finished"
+READ_EVERY_S = 0.05
+NO_CORPUS = "none"
+CHANGES = {"added": "added", "updated": "updated", "completed": "embedded anew", "removed": "removed"}
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One line: `read` and `embed` count on; `finished` holds the summary."""
+
+    name: str
+    done: int
+    total: int
+    told: dict[str, Any]
+
+
+def words(corpus: str, tenant: str) -> list[str]:
+    return ["-m", MODULE, corpus, "--tenant", tenant, "--progress", "json"]
+
+
+def no_corpus(corpus: str) -> str:
+    """Why there is nothing to ingest; empty if there is."""
+    if corpus == NO_CORPUS:
+        return "SEED_CORPUS=none"
+    return "" if Path(corpus).exists() else f"no folder {corpus} here (SEED_CORPUS)"
+
+
+async def steps(child: Child) -> AsyncIterator[Step]:
+    """What the ingester tells, as it tells it, until it ends."""
+    async for line in _lines(child):
+        try:
+            told = json.loads(line)
+            yield Step(str(told["step"]), int(told["done"]), int(told["total"]), told)
+        except (ValueError, TypeError, KeyError):
+            continue  # a warning of some library: it stays in the log
+
+
+def summary(finished: Step | None, child: Child) -> tuple[bool, str]:
+    """Whether there is a corpus now, and what became of it, in a few words."""
+    if finished is None:
+        last = child.tail(1)
+        reason = last[0] if last else describe_exit(child.poll() or 0)
+        return False, f"not ingested: {reason}"
+    if finished.done == 0:
+        return False, "no documents there" if finished.total == 0 else f"none of {finished.total} files could be read"
+    told = finished.told
+    changes = [f"{told[word]} {said}" for word, said in CHANGES.items() if told.get(word)]
+    skipped = len(told.get("skipped") or [])
+    changes += [f"{skipped} skipped, see {child.log.name}"] if skipped else []
+    return True, f"{finished.done} documents: {', '.join(changes) or 'nothing has changed'}"
+
+
+async def _lines(child: Child) -> AsyncIterator[str]:
+    with child.log.open(encoding="utf-8", errors="replace") as log:
+        partial = ""
+        while True:
+            ended = child.poll() is not None  # asked before reading: what it wrote last is still read
+            while piece := log.readline():
+                partial += piece
+                if partial.endswith("\n"):
+                    yield partial
+                    partial = ""
+            if ended:
+                return
+            await asyncio.sleep(READ_EVERY_S)

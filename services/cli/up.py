@@ -1,0 +1,209 @@
+"""`weir up`: the whole platform on one machine, from one process that cleans up after itself.
+
+The story, in order:
+
+1. take the folder's lease (one stack per folder), refuse ports that are taken, all of them at once;
+2. start what depends on nothing: PostgreSQL, Valkey, the workers, the router (it waits for workers by itself), and the
+   governor before it;
+3. bring the embedded database's schema up to date, as its owner, then start retrieval, whose user owns nothing; and in
+   lab mode the storm bench;
+4. ingest the first corpus, skipping what has not changed;
+5. say where everything is; then wait for Ctrl-C, SIGTERM, or a child that dies;
+6. stop in reverse order, within bounds.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Coroutine
+from typing import Any
+
+from rich.console import Console, RenderableType
+
+from services.cli import devices, parts, seed
+from services.cli.child import describe_exit
+from services.cli.config import LabSettings
+from services.cli.crew import Crew, Story
+from services.cli.errors import LabError
+from services.cli.internal import kept, with_token
+from services.cli.lease import Lease, StackNote
+from services.cli.ports import Port, refuse_taken
+from services.cli.postgres import EmbeddedPostgres
+from services.cli.supervisor import together
+from services.cli.valkey import EmbeddedValkey
+from services.cli.welcome import welcome
+
+POSTGRES, VALKEY, RETRIEVAL, ROUTER = "PostgreSQL", "Valkey", "retrieval", "router"
+GOVERNOR, STORM, CORPUS = "governor", "storm", "corpus"
+STORES, BEHIND, FRONT, BEFORE_IT = range(4)  # tiers: each leans on those before it
+STORE_STOP_S = 5.0
+ONCE_STOP_S = 2.0
+MIGRATE = "services.retrieval.migrate"
+
+
+def up(settings: LabSettings, console: Console) -> int:
+    """Run the stack until it is told to stop. The exit code."""
+    with Lease(settings.folder) as lease:
+        refuse_taken_ports(settings)
+        if settings.own_workers:
+            devices.refuse(settings)
+        settings = with_token(settings)
+        with kept(settings):
+            return asyncio.run(Stack(settings, lease, console).run())
+
+
+def refuse_taken_ports(settings: LabSettings) -> None:
+    """All of them at once, before anything is started."""
+    if clashes := parts.clashes(settings):
+        raise LabError(
+            "Two parts would share a port (metrics listen 1000 above, the governor's 1230, the storm bench's 918).",
+            notes=tuple(clashes),
+        )
+    refuse_taken(parts.ports(settings), another_way)
+
+
+def another_way(conflicts: list[Port]) -> str:
+    """The command that would move what is in the way, a hundred ports up."""
+    moved: dict[str, int] = {}
+    for port in conflicts:
+        number = port.number - parts.metrics_offset(port.setting) if port.name.endswith("metrics") else port.number
+        moved[port.setting] = min(moved.get(port.setting, 65535), number + 100)
+    return "make up " + " ".join(f"{setting}={number}" for setting, number in moved.items())
+
+
+class Stack:
+    """What `up` starts; one object per run."""
+
+    def __init__(self, settings: LabSettings, lease: Lease, console: Console) -> None:
+        self._settings = settings
+        self._lease = lease
+        self._began_s = self._ready_s = 0.0
+        self._urls = {POSTGRES: settings.postgres_url, VALKEY: settings.redis_url}
+        workers = [parts.worker_name(index) for index in range(len(settings.worker_ports))]
+        storm = [STORM] if settings.tenants_file is None else []
+        names = [POSTGRES, VALKEY, *workers, RETRIEVAL, ROUTER, GOVERNOR, *storm, CORPUS]
+        self._crew = Crew(console, names, settings.folder / "logs", leave_s=settings.leave_s)
+        self._display = self._crew.display
+
+    async def run(self) -> int:
+        return await self._crew.play(Story(self._start, self._ending))
+
+    def _ending(self) -> RenderableType:
+        whole_s = asyncio.get_running_loop().time() - self._began_s
+        return welcome(self._settings, self._ready_s, whole_s)
+
+    async def _start(self) -> None:
+        loop = asyncio.get_running_loop()
+        self._began_s = loop.time()
+        await together(self._retrieval_behind_its_stores(), self._answers())
+        self._ready_s = loop.time() - self._began_s
+        self._publish()
+        await self._seed()
+
+    async def _answers(self) -> None:
+        """The workers and the router, which waits for workers by itself, but not for minutes: a model loads first."""
+        settings = self._settings
+        placed = await devices.placed(settings) if settings.own_workers else []
+        workers, router = parts.workers(settings, placed), parts.router(settings)
+        if settings.loads_a_model:
+            await together(*(self._crew.serve(worker, BEHIND) for worker in workers))
+            await together(*self._doors(router))
+        else:
+            behind = (self._crew.serve(worker, BEHIND) for worker in workers)
+            await together(*behind, *self._doors(router))
+
+    def _doors(self, router: parts.Part) -> list[Coroutine[Any, Any, None]]:
+        """The router, and the governor, which needs it with its first job only."""
+        governor = parts.governor(self._settings, self._settings.router_url)
+        return [self._crew.serve(router, FRONT), self._crew.serve(governor, BEFORE_IT)]
+
+    async def _retrieval_behind_its_stores(self) -> None:
+        settings = self._settings
+        database = EmbeddedPostgres(
+            settings.folder / "postgres", settings.embedded_postgres_port, log=self._crew.logs / "postgres.log"
+        )
+        cache = EmbeddedValkey(
+            settings.folder / "valkey", settings.embedded_redis_port, log=self._crew.logs / "valkey.log"
+        )
+        await together(
+            self._embed(POSTGRES, "POSTGRES_URL", database, "" if database.exists else "a new database"),
+            self._embed(VALKEY, "REDIS_URL", cache),
+        )
+        if not settings.postgres_url:
+            await self._migrate(database)
+        retrieval = parts.retrieval(settings, self._urls[POSTGRES], self._urls[VALKEY])
+        await together(self._crew.serve(retrieval, BEHIND), *self._storm())
+
+    async def _migrate(self, database: EmbeddedPostgres) -> None:
+        """As the owner, in a process that ends: nothing that goes on running knows the owner's password."""
+        urls = {"POSTGRES_MIGRATE_URL": database.url, "POSTGRES_URL": database.service_url}
+        child = self._crew.child("migrate", ["-m", MIGRATE], urls)
+        child.spawn()
+        try:
+            code = await asyncio.to_thread(child.wait)
+        finally:
+            child.stop(ONCE_STOP_S)
+        if code != 0:
+            raise LabError(
+                f"The database's schema could not be brought up to date ({describe_exit(code)}); see {child.log}.",
+                notes=child.tail(),
+            )
+        self._urls[POSTGRES] = database.service_url
+
+    def _storm(self) -> list[Coroutine[Any, Any, None]]:
+        """In lab mode, what can put all of this under load; it needs the others with its first run only."""
+        if self._settings.tenants_file is not None:
+            return []
+        return [self._crew.serve(parts.storm(self._settings, self._urls[VALKEY]), BEFORE_IT, vital=False)]
+
+    async def _embed(self, name: str, setting: str, server: EmbeddedPostgres | EmbeddedValkey, note: str = "") -> None:
+        if self._urls[name]:
+            self._display.skipped(name, f"yours, from {setting}")
+            return
+        self._display.starting(name, f"127.0.0.1:{server.port}", note)
+        try:
+            await asyncio.to_thread(server.prepare)
+            server.spawn()
+            while not await asyncio.to_thread(server.wait_ready):
+                server.spawn()
+        except BaseException:
+            server.stop()
+            raise
+        self._crew.supervisor.take(server.child, STORES, STORE_STOP_S)
+        self._urls[name] = server.url
+        self._display.ready(name, server.pid)
+
+    async def _seed(self) -> None:
+        """Ingest the first corpus. What cannot be ingested is said, and no reason to stop the platform."""
+        corpus, tenant = self._settings.seed_corpus, self._settings.seed_tenant
+        if reason := seed.no_corpus(corpus):
+            self._display.skipped(CORPUS, reason)
+            return
+        self._display.starting(CORPUS, corpus, f"for tenant {tenant}")
+        stores = {"POSTGRES_URL": self._urls[POSTGRES], "REDIS_URL": self._urls[VALKEY]}
+        child = self._crew.child("ingest", seed.words(corpus, tenant), stores)
+        child.spawn()
+        finished = None
+        try:
+            async for step in seed.steps(child):
+                if step.name == seed.FINISHED:
+                    finished = step
+                else:
+                    self._display.progress(CORPUS, step.done, step.total, step.name)
+        finally:
+            child.stop(ONCE_STOP_S)
+        there, became = seed.summary(finished, child)
+        if there:
+            self._display.ready(CORPUS, note=became)
+        else:
+            self._display.skipped(CORPUS, became)
+
+    def _publish(self) -> None:
+        settings = self._settings
+        workers = settings.worker_urls
+        stores, governor = (self._urls[POSTGRES], self._urls[VALKEY]), settings.governor_address
+        storm = settings.storm_url if settings.tenants_file is None else ""
+        self._lease.publish(
+            StackNote(os.getpid(), settings.router_url, settings.retrieval_url, workers, *stores, governor, storm)
+        )

@@ -1,0 +1,74 @@
+"""What stands on the screen once the stack is up: where everything is, and three things to try."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from pathlib import Path
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from services.cli.config import METRICS_OFFSET, LabSettings
+
+QUESTION = "When does Weir refuse a request?"
+
+
+def welcome(settings: LabSettings, ready_s: float, whole_s: float) -> RenderableType:
+    """No box around the commands, so that they can be copied whole."""
+    took = f"ready in {ready_s:.1f} s" + (f", with its corpus in {whole_s:.1f} s" if whole_s - ready_s >= 1 else "")
+    title = Text.assemble(("── weir is up ", "bold green"), (f"· {took} ", "dim"), ("─" * (62 - len(took)), "green"))
+    return Group(title, "", addresses(settings), "", commands(settings), "")
+
+
+def addresses(settings: LabSettings) -> RenderableType:
+    url = settings.router_url
+    metrics = f"http://{settings.reach}:{settings.router_port + METRICS_OFFSET}/metrics"
+    return _lines(
+        ("console", f"{url}/console", "watch it work, and start a storm; with TENANTS_FILE it is beside the metrics"),
+        ("router", f"{url}", "POST /ask"),
+        ("openai", f"{url}/v1", "base_url of any OpenAI client; any key will do, without TENANTS_FILE"),
+        ("API", f"{url}/docs", "every route"),
+        ("governor", settings.governor_address, "a hard cap over TCP: weir governor send FILE"),
+        ("metrics", metrics, f"Prometheus text, for {_asked(settings)}"),
+        ("logs", str(_short(settings.folder / "logs")), "one file per part"),
+    )
+
+
+def commands(settings: LabSettings) -> RenderableType:
+    moved = f"ROUTER_PORT={settings.router_port} " if settings.router_port != 8000 else ""
+    body = """-H 'content-type: application/json' -d '{"query": "What is a weir?"}'"""
+    lines = (
+        f'{moved}{weir()} ask "{QUESTION}"',
+        f"curl {settings.router_url}/ask {body}",
+        f"{moved}make load",
+    )
+    return Group(Text("  try", style="bold"), *(Text(f"    {line}", overflow="fold") for line in lines))
+
+
+def weir() -> str:
+    """How this very program is called from the shell the reader has."""
+    if shutil.which("weir"):
+        return "weir"
+    return str(_short(Path(sys.executable).parent / "weir"))
+
+
+def _lines(*rows: tuple[str, str, str]) -> RenderableType:
+    grid = Table.grid(padding=(0, 2, 0, 0))
+    grid.add_column(width=9, justify="right", style="dim")
+    grid.add_column(no_wrap=True, style="cyan")
+    grid.add_column(style="dim", no_wrap=True)
+    for row in rows:
+        grid.add_row(*row)
+    return grid
+
+
+def _asked(settings: LabSettings) -> str:
+    """Whom the listeners behind the router answer."""
+    return f"the token in {_short(settings.token_file)}" if settings.shared_token else "this machine"
+
+
+def _short(path: Path) -> Path:
+    here = Path.cwd()
+    return path.relative_to(here) if path.is_relative_to(here) else path

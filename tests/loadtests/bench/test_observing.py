@@ -1,0 +1,68 @@
+"""The arithmetic of what observation costs. Not the cost."""
+
+from __future__ import annotations
+
+import os
+
+from loadtests.bench.observing.measure import LEAST_SHARE, compared, moods_compared, page_written, undisturbed, variants
+from loadtests.bench.observing.page import markdown
+from loadtests.bench.observing.stand import Router, cpu_ns, questions
+from loadtests.report.figure import Figure
+
+
+def router(name: str, *costs: float) -> Router:
+    return Router(name, pid=0, port=1, metrics_port=2, cpu_us=list(costs), per_second=[1e6 / cost for cost in costs])
+
+
+def test_a_disturbed_round_changes_no_cost() -> None:
+    assert undisturbed([100, 101, 102, 103]) == undisturbed([100, 900, 900, 900]) == 100
+    assert undisturbed([110, 90, 100, 500, 500, 500, 500, 500]) == 95
+
+
+def test_what_is_left_of_the_throughput_is_the_cost_of_the_unobserved_over_the_observed() -> None:
+    first, everything, no_log = compared(
+        [router("nothing", 100, 120), router("everything", 105, 105), router("all but the log", 125, 125)]
+    )
+    assert (first.value, first.target) == (100, None)
+    assert (round(everything.value, 3), everything.target, everything.held) == (0.952, LEAST_SHARE, True)
+    assert (no_log.value, no_log.target) == (0.8, None), "only the router as it is shipped is judged"
+
+
+def test_every_mood_is_judged_against_prometheus_gone() -> None:
+    cost = {"gone": [100.0], "often": [104.0], "slowly": [120.0]}
+    latency = {name: [1.0] for name in cost}
+    gone, often, slowly = moods_compared(cost, latency, latency)
+    assert (gone.held, often.held, slowly.held) == (None, True, False)
+
+
+def test_the_first_variant_is_silent_and_the_judged_one_is_the_router_as_it_is_shipped() -> None:
+    chosen = variants("http://127.0.0.1:1")
+    first, second, *_ = chosen.items()
+    assert (first[0], set(first[1].silent)) == ("nothing", {"metrics", "log", "journal"})
+    assert (second[0], second[1].silent, second[1].settings) == ("everything", (), {})
+
+
+def test_requests_are_of_many_tenants() -> None:
+    asked = questions(8000)
+    assert len({line for request in asked for line in request.split(b"\r\n") if line.startswith(b"x-tenant")}) == 16
+
+
+def test_processor_time_is_the_kernels_own_count() -> None:
+    before = cpu_ns(os.getpid())
+    sum(range(300_000))
+    assert cpu_ns(os.getpid()) > before
+
+
+def test_both_writers_of_the_page_are_timed_on_the_same_one() -> None:
+    ours, theirs = page_written()
+    assert 0 < ours.value < theirs.value
+
+
+def test_the_page_says_what_held_and_with_which_command() -> None:
+    figures = [Figure("observed: everything", 0.97, "of the throughput", 0.95), Figure("a page", 1.2, "ms")]
+    text = markdown(
+        figures, command="python -m loadtests.bench.observing", where="here", requests=10, rounds=2, seconds=1.0
+    )
+    assert "1 of 1 targets held" in text
+    assert "| observed: everything | 0.97 of the throughput | ≥ 0.95 of the throughput | held |  |" in text
+    assert "`python -m loadtests.bench.observing`, on here" in text

@@ -1,0 +1,131 @@
+"""What the recall figures are made from: the same vectors every time, and right answers that are right."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from loadtests.bench.recall import embedded
+from loadtests.bench.recall.data import Generated, Kept, answered
+from loadtests.bench.recall.measure import Graph, Line, Measured
+from loadtests.bench.recall.page import page
+from loadtests.bench.recall.sentences import of_source
+from loadtests.bench.recall.subject import Size
+from loadtests.bench.recall.ways import EXACT_NAME, FIRST, UNASKED, chosen, graph_name, ways
+from services.retrieval.minilm import Floats
+from services.retrieval.nearest import APPROXIMATE, EF_SEARCH, EXACT, EXACT_UP_TO, MET
+
+SOURCE = '''
+# What a comment says counts as well, over
+#   more lines than one.
+def search(k):
+    """Search for the nearest ones. Return x[0] += f(y) ** 2, or z[1:2] // 3!
+
+    no capital, so this is no sentence.
+    """
+'''
+
+
+def test_the_same_seed_gives_the_same_vectors_of_length_one() -> None:
+    first, again, other = (Generated(seed).draw(50) for seed in (1, 1, 2))
+    assert np.array_equal(first, again)
+    assert not np.array_equal(first, other)
+    assert np.allclose(np.linalg.norm(first, axis=1), 1.0, atol=1e-5)
+
+
+def test_what_counts_as_nearest_is_nearest() -> None:
+    source = Generated(1)
+    kept = source.draw(30)
+    for top_k in (10, 50):
+        for asked in answered(source.draw(5), kept, top_k):
+            distances = np.linalg.norm(kept - asked.vector, axis=1)
+            assert asked.nearest == set(np.argsort(distances)[:top_k].tolist())
+
+
+def test_a_vector_is_drawn_once() -> None:
+    made = Generated(1).draw(10)
+    source = Kept(made)
+    assert np.array_equal(np.vstack([source.draw(4), source.draw(6)]), made)
+    with pytest.raises(ValueError, match="11 are needed"):
+        source.draw(1)
+
+
+def test_sentences_are_what_begins_and_ends_like_one_and_is_mostly_words() -> None:
+    assert list(of_source(SOURCE)) == [
+        "Search for the nearest ones.",
+        "What a comment says counts as well, over more lines than one.",
+    ]
+
+
+class Model:
+    """Embeds a text as its length, and counts."""
+
+    fingerprint = "abc"
+
+    def __init__(self) -> None:
+        self.made = 0
+
+    def tokenize(self, text: str) -> list[int]:
+        return [len(text)]
+
+    def embed(self, texts: Sequence[Sequence[int]]) -> Floats:
+        self.made += len(texts)
+        return np.array([ids * 384 for ids in texts], np.float32)
+
+
+def test_what_was_embedded_is_kept_and_what_was_cut_off_is_made_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    texts = ["x" * length for length in range(20)]
+    monkeypatch.setattr(embedded, "sentences", lambda seed: texts)
+    said: list[str] = []
+    first, second = Model(), Model()
+    embedded.embedded(10, said.append, first, tmp_path)
+    kept = tmp_path / Model.fingerprint
+    kept.write_bytes(kept.read_bytes()[:-5])
+    found = embedded.embedded(12, said.append, second, tmp_path)
+    assert (first.made, second.made) == (10, 3)
+    assert found[:, 0].tolist() == list(range(12))
+    with pytest.raises(embedded.TooFewSentences, match="hold 20 sentences, and 21 are needed"):
+        embedded.embedded(21, said.append, second, tmp_path)
+
+
+@pytest.mark.parametrize(("storage", "table"), [("halfvec", "FROM vectors"), ("vector", "FROM full_vectors")])
+def test_a_graph_is_compared_as_pgvector_searches_it_unasked_and_as_retrieval_does(storage: str, table: str) -> None:
+    compared = ways(10, storage)
+    usual = compared[graph_name(EF_SEARCH)]
+    assert all(table in each.sql for each in compared.values())
+    assert [storage == "halfvec"] * 2 == [usual.sql == APPROXIMATE, compared[EXACT_NAME].sql == EXACT]
+    assert (usual.settings["hnsw.ef_search"], usual.settings["weir.rows_met"]) == (str(EF_SEARCH), str(10 * MET))
+    assert (compared[FIRST].settings["weir.rows_met"], compared[UNASKED].settings["weir.rows_met"]) == ("10", "10")
+    assert compared[UNASKED].settings["hnsw.iterative_scan"] == "off"
+
+
+def test_the_way_that_is_marked_is_the_one_that_retrieval_takes() -> None:
+    assert chosen(EXACT_UP_TO, EXACT_UP_TO, 10) == EXACT_NAME
+    assert chosen(10 * EXACT_UP_TO, 10 * EXACT_UP_TO, 10) == graph_name(EF_SEARCH)
+
+
+def line(data: str, way: str, chunks: int, recall: float, **given: bool) -> Line:
+    return Line(data, "halfvec", chunks, 100_000, way, recall, 1.0, chunks / 1000, 9.87, 100, **given)
+
+
+def test_the_page_has_a_line_for_each_measurement_names_its_command_and_says_whether_recall_held() -> None:
+    usual = graph_name(EF_SEARCH)
+    shares = [line("text", EXACT_NAME, chunks, 1.0, is_chosen=chunks < 9_000) for chunks in (100, 1_000, 10_000)]
+    shares += [line("text", usual, 10_000, 0.96, is_chosen=True), line("text", usual, 1_000, 0.912)]
+    graph = Graph("text", "halfvec", 5000, 12.3, Size(7.4, 45.6), 1.5)
+    text = page(
+        Measured(shares, shares, [graph]), "python -m loadtests.bench.recall --rows 5000", "a machine", picture=False
+    )
+    assert "`python -m loadtests.bench.recall --rows 5000`, on a machine" in text
+    assert f"| text | 10,000 | 10.0% | **{usual}** | 0.960 | 1.00 | 10.0 | 9.9 | 100 |" in text
+    assert "| text | halfvec | 7 | 46 | 5,000 | 12 | 1.50 |" in text
+    assert ": held. The least of retrieval's choices is 0.960" in text
+    assert "is 0.912." in text
+    assert "as long as an exact search of 10,000." in text
+    worse = [*shares, line("text", usual, 20_000, 0.94, is_chosen=True)]
+    assert ": **missed**." in page(Measured(worse, worse, [graph]), "x", "y", picture=False)

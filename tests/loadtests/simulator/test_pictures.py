@@ -1,0 +1,86 @@
+"""The pictures of the documents: their commands, their tables, and the pages that quote them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from loadtests.scenarios.model import Failure
+from loadtests.simulator.charts import Chart
+from loadtests.simulator.pictures import page
+from loadtests.simulator.pictures.__main__ import ALL, make
+from loadtests.simulator.pictures.added import WAYS, Start
+from loadtests.simulator.pictures.closeups import MIXES, _lost
+from loadtests.simulator.pictures.recipes import PICTURES, TABLES, Picture, Runs, dropped
+
+SHORT = Runs("sweep", ("weir", "{policy: weir, label: weir_without, settings: {calibrate: false}}"), (1, 2, 3), 3)
+
+
+@pytest.mark.parametrize("name", [*PICTURES, *TABLES])
+def test_every_picture_has_a_scenario_that_can_be_read(name: str):
+    runs = PICTURES[name].runs if name in PICTURES else TABLES[name]
+    scenario = runs.read()
+    assert len(scenario.policies) == len(runs.policies)
+    assert f"weir simulate {runs.scenario}" in runs.command
+
+
+def test_a_picture_alone_changes_its_own_section_and_leaves_the_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setitem(PICTURES, "measured-rounds", Picture(SHORT, dropped, quoted=("dropped",)))
+    monkeypatch.setattr("loadtests.simulator.pictures.__main__.PAGES", tmp_path)
+    (tmp_path / "page.md").write_text("a\n<!-- figures: measured-rounds -->\n\nold\n\n<!-- end of figures -->\nz\n")
+    page.write(tmp_path / "figures.md", {"measured-rounds": "old", "hints": "kept"})
+    make(["measured-rounds"], tmp_path, tmp_path, jobs=1)
+    sections = page.sections(tmp_path / "figures.md")
+    assert sections["hints"] == "kept"
+    assert sections["measured-rounds"].startswith(f"`{SHORT.command}`")
+    assert sections["measured-rounds"].count("| weir |") == 3
+    quoted = (tmp_path / "page.md").read_text()
+    assert quoted.startswith("a\n<!--")
+    assert quoted.endswith("-->\nz\n")
+    assert "| load | dropped: weir | dropped: weir_without |" in quoted
+    assert "old" not in quoted
+    drawn = [path.name for path in sorted(tmp_path.glob("*.*")) if path.suffix in (".svg", ".png")]
+    assert drawn == ["measured-rounds-dark.svg", "measured-rounds.png", "measured-rounds.svg"]
+
+
+def test_a_table_that_was_not_made_leaves_its_page_alone(tmp_path: Path):
+    text = "<!-- figures: hints -->\n\nold\n\n<!-- end of figures -->\n"
+    (tmp_path / "page.md").write_text(text)
+    assert not list(page.quote(tmp_path, {"ladder": "new"}))
+    assert (tmp_path / "page.md").read_text() == text
+
+
+def test_drops_are_drawn_in_percent():
+    chart = Picture(SHORT, dropped).chart(SHORT.make(jobs=1))
+    assert isinstance(chart, Chart)
+    assert all(0 <= y <= 100 for curve in chart.curves for y in curve.ys if y is not None)
+
+
+def test_each_way_to_a_q95_learns_from_the_past_only():
+    starts = [Start(float(i), "a", 1.0, 1.0, 1.0 + (i % 10) / 10) for i in range(100)]
+    for way in WAYS.values():
+        told = way.run(starts, "a")
+        assert len(told.predicted_s) == 80
+        assert told.within == 80
+        assert max(told.predicted_s) == pytest.approx(1.9)
+    assert not WAYS["plus an error, of the tenant"].run(starts, "b").predicted_s
+
+
+def test_a_ratio_is_not_learned_from_what_was_hardly_a_wait_at_all():
+    starts = [Start(float(i), "a", 0.001, 0.0, 0.05) for i in range(100)]
+    assert not WAYS["times a ratio between 1 and 3, of the class"].run(starts, "a").predicted_s
+    assert WAYS["plus an error, of the tenant"].run(starts, "a").within == 80
+
+
+def test_a_failure_takes_its_part_of_capacity_while_it_lasts():
+    down = Failure(from_s=20, until_s=40, workers=1)
+    slow = Failure(from_s=20, until_s=40, workers=1, kind="slow", factor=4)
+    assert [_lost(down, 2, now) for now in (19.9, 20, 39.9, 40)] == [0, 0.5, 0.5, 0]
+    assert _lost(slow, 2, 30) == 0.375
+
+
+def test_names_of_pictures_are_names_of_files():
+    assert all(name.replace("-", "").isalpha() for name in PICTURES)
+    assert len(ALL) == len(set(ALL))
+    assert len({mix.name for mix in MIXES}) == len(MIXES)
