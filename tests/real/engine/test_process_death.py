@@ -24,6 +24,7 @@ from tests.real.engine.process_rig import (
     odd_host,
     run,
     serves,
+    stand_still,
     until,
 )  # fmt: skip
 
@@ -127,7 +128,7 @@ def test_a_process_that_stands_still_is_replaced(tmp_path):
         async with odd(tmp_path) as host:
             await admitted(host, "a")
             pid = host.pid
-            os.kill(pid, signal.SIGSTOP)
+            await stand_still(pid)
             step, preparing = asyncio.create_task(host.step()), asyncio.create_task(host.prepare(asking("b")))
             _, pending = await asyncio.wait([step, preparing], timeout=0.1)
             assert pending == {step, preparing}
