@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
-import signal
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -38,19 +36,6 @@ async def odd(folder: Path, **fields: object) -> AsyncIterator[EngineProcess]:
         yield host
     finally:
         await host.stop()
-
-
-async def stand_still(pid: int) -> None:
-    """SIGSTOP, and until the kernel has stopped every thread: the call returns before that, and they go on."""
-    os.kill(pid, signal.SIGSTOP)
-    async with asyncio.timeout(PATIENCE_S):
-        while not _stands_still(pid):
-            await asyncio.sleep(0.001)
-
-
-def _stands_still(pid: int) -> bool:
-    stats = [thread / "stat" for thread in Path(f"/proc/{pid}/task").iterdir()]
-    return all(stat.read_text(encoding="utf-8").rpartition(")")[2].split()[0] in "Tt" for stat in stats)
 
 
 def odd_host(folder: Path, **fields: object) -> EngineProcess:
