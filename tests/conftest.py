@@ -9,6 +9,7 @@ whatever a `Databases.template` has put there. `empty_url` is for tests of what 
 from __future__ import annotations
 
 import asyncio
+import gc
 import itertools
 import time
 from collections.abc import Callable, Iterator
@@ -47,6 +48,12 @@ STORES = frozenset({"postgres", "redis"})
 
 def pytest_configure() -> None:
     WATCH.install()
+
+
+def pytest_collection_finish() -> None:
+    """Eight thousand tests and all modules are here to stay: the collector would walk through them in every test."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.hookimpl(wrapper=True)

@@ -28,15 +28,23 @@ def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="python -m loadtests.world", description="The whole system in virtual time, judged, seed by seed."
     )
-    parser.add_argument("--seeds", type=int, default=100, help="how many seeds")
+    parser.add_argument("--seeds", type=_number, default=100, help="how many seeds")
     parser.add_argument("--first", type=int, default=1, help="the first of them")
     parser.add_argument("--seconds", type=float, default=0, help="begin no further seed after so many seconds")
-    parser.add_argument("--size", type=int, default=1000, help="requests a seed, about")
-    parser.add_argument("--jobs", type=int, default=1, help="processes side by side")
+    parser.add_argument("--size", type=_number, default=1000, help="requests a seed, about")
+    parser.add_argument("--jobs", type=_number, default=1, help="processes side by side")
     parser.add_argument("--record", type=Path, help="a file that keeps each seed's result; a later run goes on with it")
     parser.add_argument("--seed", type=int, help="this one alone")
     parser.add_argument("--trace", action="store_true", help="with --seed: each event as a line, and log lines")
     return parser.parse_args()
+
+
+def _number(text: str) -> int:
+    """Of something of which there has to be one."""
+    number = int(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"{text} is less than 1")
+    return number
 
 
 def _one(seed: int, size: int, *, trace: bool) -> int:
@@ -65,9 +73,7 @@ def _many(wanted: argparse.Namespace) -> int:
         print(f"  again: make world SEED={result.seed} TRACE=1", flush=True)
 
     seeds = range(wanted.first, wanted.first + wanted.seeds)
-    totals = many(
-        seeds, size=wanted.size, seconds=wanted.seconds, jobs=wanted.jobs, record=record, tell=tell
-    )  # fmt: skip
+    totals = many(seeds, size=wanted.size, seconds=wanted.seconds, jobs=wanted.jobs, record=record, tell=tell)
     print(f"{totals}\n{machine}")
     return 1 if totals.broken else 0
 

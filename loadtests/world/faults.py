@@ -13,7 +13,7 @@ from random import Random
 import asyncpg
 
 from loadtests.cluster.loop import SimLoop, Simulation
-from loadtests.cluster.network import Host
+from loadtests.cluster.network import Host, Network
 from loadtests.cluster.node import Node
 from loadtests.cluster.postgres import Lie as DatabaseLie
 from loadtests.cluster.valkey import Lie as CacheLie
@@ -47,6 +47,19 @@ class Stage:
         loops = [node.loop for node in self.system.nodes if node.loop is not None and node.up]
         return [loop.host for loop in (*loops, *self.clients)]
 
+    def begin(self, kind: str, begin: Begin, lasts_s: float) -> tuple[float, float]:
+        """Let it go wrong now, and for so long. Returns from when to when."""
+        simulation = self.system.simulation
+        began, (detail, end) = simulation.now, begin(self)
+        simulation.note("fault", kind, detail)
+
+        def over() -> None:
+            simulation.note("fault", f"{kind} is over", detail)
+            end()
+
+        simulation.at(began + lasts_s, over)
+        return began, began + lasts_s
+
 
 def _nothing() -> None:
     return None
@@ -70,6 +83,11 @@ def _partition(stage: Stage) -> tuple[str, End]:
     one, other = stage.rng.sample(stage.hosts(), 2)
     network = stage.system.simulation.network
     ways = [(one, other)] + ([(other, one)] if stage.rng.random() < 0.7 else [])
+    return f"{one.name} and {other.name}, {len(ways)} way(s)", cut(network, ways)
+
+
+def cut(network: Network, ways: list[tuple[Host, Host]]) -> End:
+    """Nothing gets through from the first to the second of each, until the end."""
     for way in ways:
         network.cut(*way)
 
@@ -77,7 +95,7 @@ def _partition(stage: Stage) -> tuple[str, End]:
         for way in ways:
             network.heal(*way)
 
-    return f"{one.name} and {other.name}, {len(ways)} way(s)", end
+    return end
 
 
 def _resets(stage: Stage) -> tuple[str, End]:

@@ -52,12 +52,9 @@ class Governed:
         return True
 
     def _fault(self, kind: str, lasts_s: float) -> None:
-        began = self.simulation.now
-        stage = Stage(self.system, self._loops, Random(f"{kind} {self.system.scenario.seed} {began}"))
-        detail, end = GOVERNOR_FAULTS[kind](stage)
-        self.simulation.note("fault", kind, detail)
-        self.facts.faults.append((began, began + lasts_s))
-        self.simulation.at(began + lasts_s, end)
+        chance = Random(f"{kind} {self.system.scenario.seed} {self.simulation.now}")
+        stage = Stage(self.system, self._loops, chance)
+        self.facts.faults.append(stage.begin(kind, GOVERNOR_FAULTS[kind], lasts_s))
 
     def _built(self, process: Process) -> None:
         self._steps.server = process.inside  # type: ignore[assignment]

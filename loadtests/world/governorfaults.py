@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from loadtests.world.faults import Begin, End, Stage, drained, frozen, killed
+from loadtests.world.faults import Begin, End, Stage, cut, drained, frozen, killed
 
 
 def _kill(stage: Stage) -> tuple[str, End]:
@@ -29,14 +29,7 @@ def _cut_off(stage: Stage) -> tuple[str, End]:
     network, client, governor = stage.system.simulation.network, stage.rng.choice(stage.clients).host, loop.host
     ways = [(client, governor), (governor, client)]
     ways = [ways[stage.rng.randrange(2)]] if stage.rng.random() < 0.3 else ways
-    for way in ways:
-        network.cut(*way)
-
-    def end() -> None:
-        for way in ways:
-            network.heal(*way)
-
-    return f"{client.name}, {len(ways)} way(s)", end
+    return f"{client.name}, {len(ways)} way(s)", cut(network, ways)
 
 
 GOVERNOR_FAULTS: dict[str, Begin] = {

@@ -16,7 +16,6 @@ from typing import Any
 from unittest import mock
 from zlib import crc32
 
-from loadtests.world import plantedinconnections as elsewhere
 from loadtests.world.play import play
 from services.core.account import Usage as Waiting
 from services.core.hint import Appointments
@@ -25,6 +24,9 @@ from services.core.outcome import Outcome
 from services.core.pool import Pool
 from services.core.retries import RetryBudget
 from services.core.weir import Weir
+from services.governor.gate import Gate, Place
+from services.governor.protocol import Conversation
+from services.governor.server import _Connection as GovernorConnection
 from services.router.asking.alarm import Alarm
 from services.router.deciding.dispatcher import Dispatcher
 from services.router.observing.metrics import RouterMetrics
@@ -33,11 +35,15 @@ from services.router.workers.fleet import Fleet
 from services.router.workers.health import Health
 from services.router.workers.turn import Turn
 from services.runtime import drain, keepalive, serve
+from services.runtime.connection import Connection
 from services.runtime.guard import Inbound
+from services.runtime.keepalive import _Connection as Upstream
 from services.worker.engines.simulated import SimulatedEngine
 
 MOST_SEEDS = 200
 SIZE = 300
+
+Planted = Iterator[tuple[Any, str, Any]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +54,7 @@ class Bug:
     """
 
     name: str
-    plant: Callable[[], Iterator[tuple[Any, str, Any]]]
+    plant: Callable[[], Planted]
     seed: int
 
     @contextmanager
@@ -60,7 +66,7 @@ class Bug:
             yield
 
 
-def _slot_kept_on_cancel() -> Iterator[tuple[Any, str, Any]]:
+def _slot_kept_on_cancel() -> Planted:
     release = Dispatcher.release
 
     def forgetful(self: Dispatcher, now: float, turn: Turn, outcome: Outcome, *used: Any) -> None:
@@ -70,7 +76,7 @@ def _slot_kept_on_cancel() -> Iterator[tuple[Any, str, Any]]:
     yield Dispatcher, "release", forgetful
 
 
-def _charge_settled_twice() -> Iterator[tuple[Any, str, Any]]:
+def _charge_settled_twice() -> Planted:
     settle = Pool.settle
 
     def twice(self: Pool, *arguments: Any) -> None:
@@ -80,7 +86,7 @@ def _charge_settled_twice() -> Iterator[tuple[Any, str, Any]]:
     yield Pool, "settle", twice
 
 
-def _request_ended_twice() -> Iterator[tuple[Any, str, Any]]:
+def _request_ended_twice() -> Planted:
     finish = Weir.finish
 
     def twice(self: Weir, *arguments: Any) -> None:
@@ -90,7 +96,7 @@ def _request_ended_twice() -> Iterator[tuple[Any, str, Any]]:
     yield Weir, "finish", twice
 
 
-def _wake_up_lost() -> Iterator[tuple[Any, str, Any]]:
+def _wake_up_lost() -> Planted:
     wake = Turn.wake
 
     def sleepy(self: Turn) -> None:
@@ -100,11 +106,11 @@ def _wake_up_lost() -> Iterator[tuple[Any, str, Any]]:
     yield Turn, "wake", sleepy
 
 
-def _retry_outside_the_budget() -> Iterator[tuple[Any, str, Any]]:
+def _retry_outside_the_budget() -> Planted:
     yield RetryBudget, "try_retry", lambda self, now: True
 
 
-def _second_retry() -> Iterator[tuple[Any, str, Any]]:
+def _second_retry() -> Planted:
     may_retry = Attempts._may_retry
 
     def again(self: Attempts, call: Any, turn: Turn, *arguments: Any) -> bool:
@@ -114,18 +120,18 @@ def _second_retry() -> Iterator[tuple[Any, str, Any]]:
     yield Attempts, "_may_retry", again
 
 
-def _stale_connection_for_a_post() -> Iterator[tuple[Any, str, Any]]:
+def _stale_connection_for_a_post() -> Planted:
     yield keepalive, "REPEATABLE", (b"GET", b"HEAD", b"POST")
 
 
-def _hint_without_a_reservation() -> Iterator[tuple[Any, str, Any]]:
+def _hint_without_a_reservation() -> Planted:
     def soon(self: Appointments, *arguments: Any, **named: Any) -> float:
         return 0.05
 
     yield Appointments, "hint", soon
 
 
-def _drain_that_waits_for_nobody() -> Iterator[tuple[Any, str, Any]]:
+def _drain_that_waits_for_nobody() -> Planted:
     async def at_once(tasks: Any, grace_s: float) -> None:
         for task in list(tasks):
             task.cancel()
@@ -135,15 +141,15 @@ def _drain_that_waits_for_nobody() -> Iterator[tuple[Any, str, Any]]:
     yield drain, "let_end", at_once
 
 
-def _deadline_not_watched() -> Iterator[tuple[Any, str, Any]]:
+def _deadline_not_watched() -> Planted:
     yield Alarm, "_ring", lambda self: None
 
 
-def _queue_without_a_bound() -> Iterator[tuple[Any, str, Any]]:
+def _queue_without_a_bound() -> Planted:
     yield Waiting, "broken_by", lambda self, *arguments: None
 
 
-def _cap_not_asked() -> Iterator[tuple[Any, str, Any]]:
+def _cap_not_asked() -> Planted:
     def taken(self: InflightCap) -> bool:
         self.inflight += 1
         self.taken_total += 1
@@ -164,7 +170,7 @@ def _pump_without_the_cap(pump: Callable[..., bool]) -> Callable[..., bool]:
     return unbounded
 
 
-def _slot_given_back_twice() -> Iterator[tuple[Any, str, Any]]:
+def _slot_given_back_twice() -> Planted:
     give_back = Fleet.give_back
 
     def twice(self: Fleet, worker: Any, turn: Turn, **named: Any) -> None:
@@ -174,7 +180,7 @@ def _slot_given_back_twice() -> Iterator[tuple[Any, str, Any]]:
     yield Fleet, "give_back", twice
 
 
-def _request_counted_twice() -> Iterator[tuple[Any, str, Any]]:
+def _request_counted_twice() -> Planted:
     ended = RouterMetrics.ended
 
     def twice(self: RouterMetrics, label: str, outcome: Outcome, seconds: float) -> None:
@@ -185,11 +191,11 @@ def _request_counted_twice() -> Iterator[tuple[Any, str, Any]]:
     yield RouterMetrics, "ended", twice
 
 
-def _memory_kept_when_cancelled() -> Iterator[tuple[Any, str, Any]]:
+def _memory_kept_when_cancelled() -> Planted:
     yield SimulatedEngine, "drop", lambda self, sequence: None
 
 
-def _worker_never_trusted_again() -> Iterator[tuple[Any, str, Any]]:
+def _worker_never_trusted_again() -> Planted:
     answered = Health.answered
 
     def grudging(self: Health, *arguments: Any, **named: Any) -> None:
@@ -199,13 +205,74 @@ def _worker_never_trusted_again() -> Iterator[tuple[Any, str, Any]]:
     yield Health, "answered", grudging
 
 
-def _part_of_a_body_lost() -> Iterator[tuple[Any, str, Any]]:
+def _part_of_a_body_lost() -> Planted:
     on_body = Inbound.on_body
 
     def careless(self: Inbound, data: bytes) -> None:
         on_body(self, data if data.endswith(b"}") else data[:-1] + b" ")
 
     yield Inbound, "on_body", careless
+
+
+def _governor_slot_kept() -> Planted:
+    give_back = Place.give_back
+
+    def forgetful(self: Place, seconds: float | None = None) -> None:
+        if seconds is not None:
+            give_back(self, seconds)
+
+    yield Place, "give_back", forgetful
+
+
+def _governor_answers_another() -> Planted:
+    write = GovernorConnection._write
+
+    def astray(self: GovernorConnection, data: bytes) -> None:
+        newest = next(reversed(list(self._server.connections)), self)
+        write(newest if b'"status":"done"' in data else self, data)
+
+    yield GovernorConnection, "_write", astray
+
+
+def _governor_bytes_without_a_bound() -> Planted:
+    def generous(self: Gate, more_bytes: int, of_this_connection: int) -> bool:
+        self.held_bytes += more_bytes
+        return True
+
+    yield Gate, "hold", generous
+
+
+def _governor_cap_not_asked() -> Planted:
+    def taken(self: Gate) -> Place:
+        self._slots.inflight += 1
+        self._slots.taken_total += 1
+        return Place(self)
+
+    yield Gate, "try_take", taken
+
+
+def _governor_counts_who_is_back() -> Planted:
+    def never(self: Conversation, job: Any) -> None:
+        job.told = False
+
+    yield Conversation, "_back", never
+
+
+def _upstream_not_resumed() -> Planted:
+    def sleepy(self: Upstream) -> bytes:
+        data = b"".join(self.pieces)
+        self.pieces.clear()
+        self.buffered_bytes = 0
+        return data
+
+    yield Upstream, "take", sleepy
+
+
+def _client_not_resumed() -> Planted:
+    def deaf(self: Connection) -> None:
+        self.behind = False
+
+    yield Connection, "resume_writing", deaf
 
 
 BUGS = (
@@ -226,13 +293,13 @@ BUGS = (
     Bug("a worker keeps the memory of cancelled requests", _memory_kept_when_cancelled, 1),
     Bug("a worker that was down is never trusted again", _worker_never_trusted_again, 37),
     Bug("a byte is lost where a body arrives in pieces", _part_of_a_body_lost, 2),
-    Bug("the governor keeps the slot of a job that did not end well", elsewhere.governor_slot_kept, 8),
-    Bug("the governor's answer goes to another connection", elsewhere.governor_answers_another, 1),
-    Bug("the governor's bytes have no bound", elsewhere.governor_bytes_without_a_bound, 8),
-    Bug("the governor's cap is not asked", elsewhere.governor_cap_not_asked, 5),
-    Bug("whoever the governor told to come back is counted for ever", elsewhere.governor_counts_who_is_back, 1),
-    Bug("a worker's connection is not resumed after a pause", elsewhere.upstream_not_resumed, 23),
-    Bug("a client that reads again is not written to", elsewhere.client_not_resumed, 14),
+    Bug("the governor keeps the slot of a job that did not end well", _governor_slot_kept, 8),
+    Bug("the governor's answer goes to another connection", _governor_answers_another, 1),
+    Bug("the governor's bytes have no bound", _governor_bytes_without_a_bound, 8),
+    Bug("the governor's cap is not asked", _governor_cap_not_asked, 5),
+    Bug("whoever the governor told to come back is counted for ever", _governor_counts_who_is_back, 1),
+    Bug("a worker's connection is not resumed after a pause", _upstream_not_resumed, 23),
+    Bug("a client that reads again is not written to", _client_not_resumed, 14),
 )
 
 

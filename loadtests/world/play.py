@@ -187,16 +187,7 @@ class Play:
 
     def _begin(self, fault: Fault) -> None:
         stage = Stage(self.system, self._loops, Random(f"fault {self.scenario.seed} {fault.begins_s}"))
-        detail, end = FAULTS[fault.kind](stage)
-        began = self.simulation.now
-        self.simulation.note("fault", fault.kind, detail)
-        self.facts.faults.append((began, began + fault.lasts_s, fault))
-
-        def over() -> None:
-            self.simulation.note("fault", f"{fault.kind} is over", detail)
-            end()
-
-        self.simulation.at(began + fault.lasts_s, over)
+        self.facts.faults.append((*stage.begin(fault.kind, FAULTS[fault.kind], fault.lasts_s), fault))
 
     # What is seen
 

@@ -114,7 +114,7 @@ def timed(seed: int, size: int) -> Played:
     return Played(result, time.thread_time() - began)
 
 
-def played(seeds: Iterable[int], size: int, jobs: int) -> Iterator[Played]:
+def results(seeds: Iterable[int], size: int, jobs: int) -> Iterator[Played]:
     """Play seeds in so many processes, as they come to their end."""
     one = partial(timed, size=size)
     if jobs == 1:
@@ -144,7 +144,7 @@ def many(
     until = began + seconds if seconds else float("inf")
     before = totals.seeds
     to_play = [seed for seed in seeds if seed not in have]
-    for one in played(_until(until, to_play), size, jobs):
+    for one in results(_until(until, to_play), size, jobs):
         totals.add(one)
         if record is not None:
             record.add(one)

@@ -16,6 +16,7 @@ from services.cli.valkey import EmbeddedValkey
 from services.retrieval.app import Connects
 from services.retrieval.database import connect
 from tests.retrieval.cacherig import Rig, rigged
+from tests.stopping import stop
 
 TAKES_S = 0.001  # an exchange with the fake: whoever is cut off in the middle of one is to find a middle
 
@@ -69,7 +70,7 @@ class RealCache:
 
     @contextmanager
     def frozen(self) -> Iterator[None]:
-        os.kill(self._server.pid, signal.SIGSTOP)
+        stop(self._server.pid)
         try:
             yield
         finally:

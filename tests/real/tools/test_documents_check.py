@@ -100,7 +100,7 @@ def test_a_setting_that_nothing_explains_is_a_fault(repository: Path) -> None:
         ("`test_nobody_wrote_this`", "`test_nobody_wrote_this`"),
         ("Run `make coffee`.", "no verb `make coffee`"),
         ("```console\n$ make coffee\n```", "no verb `make coffee`"),
-        ("`python -m loadtests.bench.gone`", "no module bench.gone"),
+        ("`python -m loadtests.bench.gone`", "no module loadtests.bench.gone"),
     ],
 )
 def test_what_a_page_names_and_nobody_finds_is_a_fault_with_its_line(repository: Path, text: str, fault: str) -> None:
