@@ -1,7 +1,7 @@
 """A stand: simulated workers of a known service time, and the router before them with a tenant for each that will ask.
 
-Tenants have keys, as in production: weights are equal, and nothing may be cut from an answer, so that an answer at ten
-times capacity is worth what one at half of it is.
+Tenants have keys, as in production: weights are equal, and nothing may be cut from an answer unless it is said, so that
+an answer at ten times capacity is worth what one at half of it is.
 """
 
 from __future__ import annotations
@@ -132,11 +132,16 @@ def _worker(made: Stand, module: str, index: int, port: int, metrics_port: int) 
     return Server(process, f"http://127.0.0.1:{port}", f"http://127.0.0.1:{metrics_port}/metrics")
 
 
-async def start_router(made: Stand, tenants: Sequence[str], settings: Mapping[str, str] | None = None) -> None:
+async def start_router(
+    made: Stand,
+    tenants: Sequence[str],
+    settings: Mapping[str, str] | None = None,
+    may_be_cut: frozenset[str] = frozenset(),
+) -> None:
     """The router, with its default settings but for where its workers and tenants are, and for `settings`."""
     port, metrics_port = free_ports(2)
     file = made.folder / "tenants.yaml"
-    file.write_text(tenants_yaml(tenants), encoding="utf-8")
+    file.write_text(tenants_yaml(tenants, may_be_cut), encoding="utf-8")
     env = {
         "PYTHONPATH": str(ROOT),
         "ROUTER_PORT": str(port),
@@ -157,10 +162,11 @@ async def ready(server: Server) -> None:
     await until_ready(server.process, f"{server.url}/health/ready")
 
 
-def tenants_yaml(tenants: Sequence[str]) -> str:
-    """The tenants file: a key each, all else by default."""
+def tenants_yaml(tenants: Sequence[str], may_be_cut: frozenset[str] = frozenset()) -> str:
+    """The tenants file: a key each, and whether an answer may be made shorter; all else by default."""
     lines = ["tenants:"]
     for tenant in tenants:
         digest = hashlib.sha256(key_of(tenant).encode("ascii")).hexdigest()
-        lines.append(f'  - {{id: {tenant}, keys: ["sha256:{digest}"]}}')
+        cut = ", degrade: true" if tenant in may_be_cut else ""
+        lines.append(f'  - {{id: {tenant}, keys: ["sha256:{digest}"]{cut}}}')
     return "\n".join(lines) + "\n"

@@ -37,10 +37,10 @@ def figures_table(figures: Iterable[Figure]) -> Iterator[str]:
     yield from table(FIGURES, map(cells, figures))
 
 
-def parts_table(parts: Mapping[str, Sequence[Figure]]) -> Iterator[str]:
-    """Figures of several parts; a part is named at its first figure."""
-    rows = [(part if at == 0 else "", *cells(figure)) for part, some in parts.items() for at, figure in enumerate(some)]
-    yield from table(("Part", *FIGURES), rows)
+def parts_table(parts: Mapping[str, Sequence[Figure]], *, part: str = "Part") -> Iterator[str]:
+    """Figures of several parts; a part is named at its first figure. `part`: what that column is called."""
+    rows = [(name if at == 0 else "", *cells(figure)) for name, some in parts.items() for at, figure in enumerate(some)]
+    yield from table((part, *FIGURES), rows)
 
 
 def parts_summary(parts: Mapping[str, Sequence[Figure]]) -> str:

@@ -89,6 +89,19 @@ def _shorten(raw: dict[str, Any], duration_s: float) -> None:
         given = raw.get(part, 3.0)
         if isinstance(given, int | float):
             raw[part] = min(given, duration_s / 6)
+    _drop_windows(raw, duration_s)
+
+
+def _drop_windows(raw: dict[str, Any], duration_s: float) -> None:
+    """Those that end after the run, and the targets of their figures."""
+    for window in [each for each in _members(raw.get("windows")) if _ends_after(each, duration_s)]:
+        raw["windows"].remove(window)
+        raw["must"] = [each for each in _members(raw.get("must")) if _mapping(each).get("window") != window.get("name")]
+
+
+def _ends_after(window: Any, duration_s: float) -> bool:
+    until_s = _mapping(window).get("until_s")
+    return isinstance(until_s, int | float) and until_s > duration_s
 
 
 def _set(raw: dict[str, Any], assignment: str) -> None:

@@ -202,7 +202,7 @@ class Must(Model):
     window: Name | None = None
     at_least: float | None = None
     at_most: float | None = None
-    on: tuple[StageName, ...] = ()
+    stages: tuple[StageName, ...] = ()
     note: str = Field("", max_length=200)
 
     @model_validator(mode="after")
@@ -228,6 +228,8 @@ class Scenario(Model):
     """What it answers, in one sentence."""
     watch: tuple[Annotated[str, Field(max_length=500)], ...] = Field((), max_length=10)
     """What to look at."""
+    settle_s: float = Field(3.0, ge=0, le=1000)
+    """The share on time after the last trouble is counted from so long after its end."""
     alone: tuple[Name, ...] = ()
     """Tenants that are measured alone first: what they have then is what they are compared with."""
     windows: tuple[Window, ...] = Field((), max_length=10)

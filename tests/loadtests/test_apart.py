@@ -9,7 +9,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 FILES = sorted((ROOT / "loadtests").rglob("*.py"))
-A_WORKER = "runs/peers/worker.py"  # no client, but the simulated worker itself with one more door
+A_WORKER = "runs/matrix/worker.py"  # no client, but the simulated worker itself with one more door
 OUTSIDE = tuple(
     f"cluster/{name}.py" for name in ("books", "cpu", "meters", "processes", "readings", "settling", "stand")
 )

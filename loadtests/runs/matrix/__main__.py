@@ -1,94 +1,122 @@
-"""`python -m loadtests.runs.matrix [--only SCENARIO]... [--policy POLICY]... [--url URL] [--quick] [--fresh]`
+"""`python -m loadtests.runs.matrix [SCENARIO...] [--against SUBJECT,...] [--url URL] [--quick] [--fresh]`
 
-Plays what is not yet kept, and writes the page when the series is whole, or wherever `--out` says. A missed target is a
-result, not a failure: the exit status is 0, and 1 where something could not be played.
+Scenarios on real processes, each played by every subject that this machine has or can fetch. Without a name, all of the
+published page are played: what is kept of an earlier run on the same code is not played again, and the page is written
+when nothing is missing, or wherever `--out` says. A missed target is a result, not a failure: the exit status is 0, 1
+where something could not be played, and 2 where the command itself is wrong.
 """
 
 from __future__ import annotations
 
 import argparse
+import sys
 import tempfile
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 
 from loadtests.cluster import cpu
 from loadtests.cluster.processes import run
 from loadtests.cluster.stand import Stand
-from loadtests.paths import ROOT
+from loadtests.paths import RESULTS, ROOT
 from loadtests.report import machine
 from loadtests.report.console import say
-from loadtests.report.console import why as why_of
-from loadtests.runs.judged import RESULTS
-from loadtests.runs.matrix import kept, page
+from loadtests.runs.matrix import environments, given, kept, page
+from loadtests.runs.matrix.cases import SERIES, Case, case
 from loadtests.runs.matrix.cell import Series
 from loadtests.runs.matrix.kept import Kept
-from loadtests.runs.matrix.playing import Job, Playing, clock, planned_s
-from loadtests.runs.matrix.policies import POLICIES, available
-from loadtests.runs.matrix.scenarios import SCENARIOS
-from loadtests.runs.matrix.stack import embedded, running
+from loadtests.runs.matrix.playing import Job, Playing, Stands, clock, planned_s, workers_of
+from loadtests.runs.matrix.subjects import SUBJECTS, WEIR, Subject, versions
 from loadtests.runs.matrix.writing import publish
-from loadtests.runs.peers.gateways import haproxy, haproxy_version
 from loadtests.target import refusal
+from services.cli.errors import LabError
 
-KEPT = ROOT / "out" / "report"
+KEPT = ROOT / "out" / "matrix"
 QUICK_PACE = 0.12
-QUICK_ELSEWHERE = ("baseline", "burst")  # with --quick, what is played under the other policies as well
+QUICK_ELSEWHERE = ("baseline", "burst")  # with --quick, what other subjects than Weir play as well
 WORKERS = "http://127.0.0.1:8010,http://127.0.0.1:8011"
 
 
 def main() -> int:
     wanted = _arguments()
     if wanted.list:
-        say("\n".join(f"{each.name:<16} {each.seconds:>3.0f} s  {each.question}" for each in SCENARIOS))
+        _list()
         return 0
-    if wanted.url and (why := refusal(wanted.url)):
-        raise SystemExit(f"--url: {why}")
-    folder = wanted.out or KEPT
-    path = haproxy()
-    fresh = Series(kept.subject(), wanted.quick, haproxy_version(path) if path else "")
-    store = Kept(folder / ("quick.json" if wanted.quick else "series.json"), fresh, say, forget=wanted.fresh)
-    jobs = _jobs(wanted, store)
     try:
-        if jobs:
-            run(_play(wanted, store, jobs))
-    except (OSError, RuntimeError, ExceptionGroup) as error:
-        say(f"The stack does not stand: {why_of(error)}")
-        return 1
-    return _finish(wanted, store)
+        cases = {name: case(name) for name in wanted.scenarios or SERIES}
+        subjects = _here(_named(wanted.against), given_stack=bool(wanted.url))
+    except LabError as error:
+        print("\n".join([error.message, *error.notes]), file=sys.stderr)
+        return 2
+    if wanted.url and (why := refusal(wanted.url)):
+        print(f"--url: {why}", file=sys.stderr)
+        return 2
+    folder = wanted.out or KEPT
+    fresh = Series(kept.code(), wanted.quick, versions(), wanted.url or "")
+    store = Kept(folder / ("quick.json" if wanted.quick else "series.json"), fresh, say, forget=wanted.fresh)
+    jobs = _jobs(wanted, store, list(cases.values()), subjects)
+    if jobs:
+        run(_play(wanted, store, jobs))
+    return _finish(wanted, store, cases, subjects)
 
 
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
-        prog="python -m loadtests.runs.matrix", description="The whole series, as one page."
+        prog="python -m loadtests.runs.matrix", description="Scenarios on real processes, by Weir and by others."
     )
-    names, policies = [each.name for each in SCENARIOS], [each.name for each in POLICIES]
-    parser.add_argument("--only", action="append", choices=names, metavar="SCENARIO", help="play it, kept or not")
-    parser.add_argument("--policy", action="append", choices=policies, help="play this one only; may be repeated")
-    parser.add_argument("--url", help="a stack that runs, instead of one that is started for this")
+    parser.add_argument("scenarios", nargs="*", metavar="SCENARIO", help="play it, kept or not; all by default")
+    parser.add_argument("--against", default="", help="the subjects, with commas between them; all by default")
+    parser.add_argument("--url", help="a router that runs, instead of one that is started for this")
     parser.add_argument("--workers", default=WORKERS, help="its workers; metrics listen 1000 above each port")
     parser.add_argument(
         "--quick", action="store_true", help="everything much shorter: tests the machinery, not the router"
     )
     parser.add_argument("--fresh", action="store_true", help="forget what was measured before")
     parser.add_argument("--out", type=Path, help="write into this folder, whatever was played")
-    parser.add_argument("--list", action="store_true", help="list the scenarios")
+    parser.add_argument("--list", action="store_true", help="list scenarios and subjects")
     return parser.parse_args()
 
 
-def _jobs(wanted: argparse.Namespace, store: Kept) -> list[Job]:
+def _list() -> None:
+    say("\n".join(f"{name:<18} {case(name).scenario.duration_s:>4.0f} s  {case(name).scenario.question}"
+                  for name in SERIES))  # fmt: skip
+    say("\n" + "\n".join(f"{each.name:<18} {each.about}" for each in SUBJECTS))
+
+
+def _named(against: str) -> list[Subject]:
+    """Raises LabError for a subject that there is not."""
+    names = [name.strip() for name in against.split(",") if name.strip()]
+    known = {subject.name: subject for subject in SUBJECTS}
+    for name in names:
+        if name not in known:
+            raise LabError(f"--against: there is no {name}; choose of {', '.join(known)}.")
+    return [known[name] for name in names] or list(SUBJECTS)
+
+
+def _here(subjects: Sequence[Subject], *, given_stack: bool) -> list[Subject]:
+    """Those that can be run, installed first where pip can do it. Before a given stack only its own router can."""
+    if given_stack:
+        return [subject for subject in subjects if subject.is_router]
+    for subject in subjects:
+        if subject.package:
+            environments.make(subject.package, say)
+        if missing := subject.missing():
+            say(f"Left out: {subject.title}, since {missing}.")
+    return [subject for subject in subjects if not subject.missing()]
+
+
+def _jobs(wanted: argparse.Namespace, store: Kept, cases: Sequence[Case], subjects: Sequence[Subject]) -> list[Job]:
     """What is to be played: what is missing, or what was asked for."""
     wished = [
-        (scenario, policy)
-        for scenario in SCENARIOS
-        for policy in available()
-        if (not wanted.only or scenario.name in wanted.only)
-        and (not wanted.policy or policy.name in wanted.policy)
-        and (not wanted.quick or wanted.only or policy is POLICIES[0] or scenario.name in QUICK_ELSEWHERE)
+        (each, subject)
+        for each in cases
+        for subject in subjects
+        if not wanted.quick or wanted.scenarios or subject is WEIR or each.name in QUICK_ELSEWHERE
     ]
-    if wanted.only:
+    if wanted.scenarios:
         return wished
-    jobs = [(scenario, policy) for scenario, policy in wished if not store.has(f"{scenario.name} {policy.name}")]
+    jobs = [(each, subject) for each, subject in wished if not store.has(f"{each.name} {subject.name}")]
     if len(jobs) < len(wished):
         say(f"{len(wished) - len(jobs)} of {len(wished)} were measured before and are kept; --fresh plays all again.")
     return jobs
@@ -99,37 +127,35 @@ async def _play(wanted: argparse.Namespace, store: Kept, jobs: Sequence[Job]) ->
         say(warned)
     pace = QUICK_PACE if wanted.quick else 1.0
     say(f"{len(jobs)} runs, about {clock(planned_s(jobs, pace))}; each is kept as it ends.")
-    async with _stand(wanted) as stand:
-        store.series.given = f"{wanted.url}, {stand.shape}" if wanted.url else ""
-        await Playing(stand, jobs, say, store.keep, machine.describe(), pace).all()
+    stands: Stands = partial(_given, wanted.url, wanted.workers) if wanted.url else workers_of
+    await Playing(stands, jobs, say, store.keep, machine.describe(), pace).all()
 
 
 @asynccontextmanager
-async def _stand(wanted: argparse.Namespace) -> AsyncIterator[Stand]:
-    if wanted.url is None:
-        say("Starting the stack ...")
-        async with embedded() as stand:
-            yield stand
-        return
-    with tempfile.TemporaryDirectory(prefix="weir-report-") as folder:
-        yield await running(wanted.url, [each.strip() for each in wanted.workers.split(",")], Path(folder))
+async def _given(url: str, workers: str, case: Case) -> AsyncIterator[Stand]:
+    with tempfile.TemporaryDirectory(prefix="weir-matrix-") as folder:
+        yield await given.running(url, [each.strip() for each in workers.split(",")], Path(folder))
 
 
-def _finish(wanted: argparse.Namespace, store: Kept) -> int:
+def _finish(
+    wanted: argparse.Namespace, store: Kept, cases: dict[str, Case], subjects: Sequence[Subject]
+) -> int:  # fmt: skip
     series = store.series
-    say("\n" + page.summary(series))
+    say("\n" + page.summary(series, cases))
     missing = [
-        f"{scenario.name} ({policy.title})"
-        for scenario in SCENARIOS
-        for policy in available()
-        if series.cell(scenario.name, policy.name) is None
+        f"{each.name} ({subject.title})"
+        for each in cases.values()
+        for subject in subjects
+        if series.cell(each.name, subject.name) is None
     ]
     if wanted.out is not None:
-        publish(series, wanted.out, None)
+        publish(series, cases, wanted.out, None)
+    elif wanted.scenarios or wanted.against or wanted.url:
+        say("The page is written where everything is played, or with --out.")
     elif missing or wanted.quick:
         say(f"The page is not written: {', '.join(missing) or 'a quick series proves nothing'}.")
     else:
-        publish(series, RESULTS, ROOT / "README.md")
+        publish(series, cases, RESULTS, ROOT / "README.md")
     return 1 if any(cell.fault for cell in series.cells.values()) else 0
 
 

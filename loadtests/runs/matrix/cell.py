@@ -1,4 +1,4 @@
-"""What is kept of one scenario under one policy: the rows of the table, each second for the plots, and a few figures.
+"""What is kept of one scenario and one subject: the rows of the table, each second for the plots, and a few figures.
 
 Plain data, written as JSON and read again: page, pictures and the README's table are made of it alone.
 """
@@ -18,6 +18,9 @@ class TenantRow(msgspec.Struct, frozen=True):
     on_time: float
     """Share of its requests."""
     p95_ms: float
+    """Of those that were let in, answered or not."""
+    answers_p95_ms: float = 0.0
+    """Of the answers alone."""
 
 
 class Row(msgspec.Struct, frozen=True):
@@ -51,6 +54,13 @@ class Row(msgspec.Struct, frozen=True):
     """Share of the useful refusals that say when to come back."""
     cut: float
     """Share of the answers that were shorter than asked."""
+    answers_p50_ms: float = 0.0
+    answers_p95_ms: float = 0.0
+    """Of the answers alone."""
+    left: float = 0.0
+    """Share of the requests whose clients left without an answer, or whose connection failed."""
+    own_hints: float = 0.0
+    """Share of the hints that differ from the commonest: one time for all brings all back together."""
     fairness: float | None = None
     """Jain's index of what tenants got over their fair shares; None where one tenant asks."""
     tenants: list[TenantRow] = []
@@ -66,16 +76,16 @@ class Second(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Cell(msgspec.Struct, frozen=True):
-    """One scenario under one policy."""
+    """One scenario, played by one subject."""
 
     scenario: str
-    policy: str
+    subject: str
     capacity_per_s: float = 0.0
     service_ms: float = 0.0
     rows: list[Row] = []
     seconds: list[Second] = []
     figures: dict[str, float] = {}
-    """What only this scenario measures, by name."""
+    """Of the whole run, by name: see `play`."""
     requests: int = 0
     gateway_ms: float = 0.0
     """Processor time of the gateway for each distinct request."""
@@ -84,8 +94,6 @@ class Cell(msgspec.Struct, frozen=True):
     others: float = 0.0
     """Share of the machine that other programs used."""
     believable: bool = True
-    late_answers: int = 0
-    hintless: int = 0
     plays: int = 1
     machine: str = ""
     fault: str = ""
@@ -93,16 +101,16 @@ class Cell(msgspec.Struct, frozen=True):
 
     @property
     def key(self) -> str:
-        return f"{self.scenario} {self.policy}"
+        return f"{self.scenario} {self.subject}"
 
 
 class Series(msgspec.Struct):
-    """Everything that was measured. `subject`: which code it was measured on."""
+    """Everything that was measured. `code`: a digest of the code that it was measured on."""
 
-    subject: str
+    code: str
     quick: bool = False
-    version: str = ""
-    """HAProxy's."""
+    versions: str = ""
+    """Of the other gateways."""
     given: str = ""
     """The stack that was given by --url, and its workers; empty for the embedded one."""
     cells: dict[str, Cell] = {}
@@ -112,16 +120,12 @@ class Series(msgspec.Struct):
         """On what it was measured, in one line."""
         return together(cell.machine for cell in self.cells.values() if cell.machine)
 
-    def cell(self, scenario: str, policy: str) -> Cell | None:
+    def cell(self, scenario: str, subject: str) -> Cell | None:
         """None where it was not played, or could not be."""
-        found = self.cells.get(f"{scenario} {policy}")
+        found = self.cells.get(f"{scenario} {subject}")
         return None if found is None or found.fault else found
 
-    def row(self, name: str, policy: str) -> Row | None:
-        """A line of the table by its own name, whichever scenario measured it."""
-        for cell in self.cells.values():
-            if cell.policy == policy and not cell.fault:
-                for row in cell.rows:
-                    if row.name == name:
-                        return row
-        return None
+    def row(self, scenario: str, subject: str, window: str | None = None) -> Row | None:
+        """A line of a table: of the whole run, or of one of its windows."""
+        found = self.cell(scenario, subject)
+        return None if found is None else next((row for row in found.rows if row.name == (window or scenario)), None)

@@ -19,7 +19,7 @@ from loadtests.runs.matrix.cell import Cell, Series
 WHAT_COUNTS = ("services", "loadtests")
 
 
-def subject(root: Path = ROOT) -> str:
+def code(root: Path = ROOT) -> str:
     """Which code is measured: a digest of the files of services and load tests, as they stand.
 
     Of their bytes alone, committed or not: a commit of documents or of tests changes nothing, and neither does
@@ -56,7 +56,7 @@ class Kept:
         if before is None:
             say(f"{path} cannot be read: all is played again.")
             return
-        if (before.subject, before.quick) != (fresh.subject, fresh.quick):
+        if (before.code, before.quick) != (fresh.code, fresh.quick):
             say(f"{path} holds {len(before.cells)} results of other code or of another length: they are not used.")
             return
         self.series.cells = before.cells

@@ -1,18 +1,18 @@
-"""Where Weir loses: every figure in which another policy before the same workers was better, by more than noise.
+"""Where Weir loses: every figure in which another subject before the same workers was better, by more than noise.
 
-Found by comparison, not chosen. Beside each stands what the other's goodput was: a policy that answers next to nothing
+Found by comparison, not chosen. Beside each stands what the other's goodput was: a subject that answers next to nothing
 is easily fast.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 from loadtests.report.figure import told
+from loadtests.runs.matrix.cases import Case
 from loadtests.runs.matrix.cell import Row, Series
-from loadtests.runs.matrix.policies import POLICIES, WEIR
-from loadtests.runs.matrix.scenarios import SCENARIOS
+from loadtests.runs.matrix.subjects import SUBJECTS, WEIR, Subject
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,11 +27,14 @@ class Measure:
     noise: float = 0.0
 
     def better(self, theirs: Row, ours: Row) -> bool:
-        """Whether theirs is, by more than noise."""
+        """Whether theirs is, by more than noise. A gateway that answers nothing is better in nothing."""
+        if not theirs.answers_per_s:
+            return False
         by = self.of(theirs) - self.of(ours) if self.more_is_better else self.of(ours) - self.of(theirs)
         return by > self.noise + self.noise_share * abs(self.of(ours))
 
 
+BASELINE = "baseline"
 MEASURES = (
     Measure("answers on time a second", "", lambda row: row.on_time_per_s, True, noise_share=0.03),
     Measure("goodput / capacity", "", lambda row: row.goodput, True, noise=0.03),
@@ -50,45 +53,45 @@ class Loss:
     scenario: str
     what: str
     ours: str
-    policy: str
+    subject: str
     theirs: str
     their_goodput: float
-    is_tenant: bool = False
 
 
-def losses(series: Series) -> list[Loss]:
+def losses(series: Series, cases: Mapping[str, Case]) -> list[Loss]:
     """All of them, in the order of the scenarios."""
-    return list(_losses(series))
+    return list(_losses(series, cases))
 
 
-def _losses(series: Series) -> Iterator[Loss]:
-    for scenario in SCENARIOS:
-        ours = series.cell(scenario.name, WEIR.name)
-        if ours is None:
-            continue
-        for row in ours.rows:
-            title = "Overload, 10x" if row.name == "overload_10x" else scenario.title
-            for policy in POLICIES[1:]:
-                theirs = series.row(row.name, policy.name)
+def _losses(series: Series, cases: Mapping[str, Case]) -> Iterator[Loss]:
+    for name, case in cases.items():
+        ours = series.cell(name, WEIR.name)
+        for row in ours.rows if ours is not None else ():
+            title = case.title if row.name == name else f"{case.title}: {row.name}"
+            for subject in SUBJECTS[1:]:
+                theirs = series.row(name, subject.name, row.name)
                 if theirs is not None:
-                    yield from _of_rows(title, row, theirs, policy.title)
-        yield from _processor(series, scenario.name, scenario.title)
+                    yield from _of_rows(title, row, theirs, subject)
+        if name == BASELINE:
+            yield from _processor(series, case)
 
 
-def _of_rows(title: str, ours: Row, theirs: Row, policy: str) -> Iterator[Loss]:
+def _of_rows(title: str, ours: Row, theirs: Row, subject: Subject) -> Iterator[Loss]:
     for measure in MEASURES:
         if measure.better(theirs, ours):
-            yield Loss(title, measure.name, told(measure.of(ours), measure.unit), policy,
+            yield Loss(title, measure.name, told(measure.of(ours), measure.unit), subject.title,
                        told(measure.of(theirs), measure.unit), theirs.goodput)  # fmt: skip
     for mine, other in zip(ours.tenants, theirs.tenants, strict=False):
         if len(ours.tenants) == 2 and other.on_time > mine.on_time + 0.02:
-            yield Loss(title, f"{mine.name}: answered on time", told(mine.on_time, "%"), policy,
-                       told(other.on_time, "%"), theirs.goodput, is_tenant=True)  # fmt: skip
+            yield Loss(title, f"{mine.name}: answered on time", told(mine.on_time, "%"), subject.title,
+                       told(other.on_time, "%"), theirs.goodput)  # fmt: skip
 
 
-def _processor(series: Series, name: str, title: str) -> Iterator[Loss]:
-    """What a request costs in front of the workers; only HAProxy is another program."""
-    ours, theirs = series.cell(name, WEIR.name), series.cell(name, POLICIES[-1].name)
-    if name == "baseline" and ours is not None and theirs is not None and theirs.gateway_ms < ours.gateway_ms:
-        yield Loss(title, "processor time of the gateway, a request", told(ours.gateway_ms, "ms"), POLICIES[-1].title,
-                   told(theirs.gateway_ms, "ms"), theirs.rows[0].goodput)  # fmt: skip
+def _processor(series: Series, case: Case) -> Iterator[Loss]:
+    """What a request costs in front of the workers; only other programs are compared."""
+    ours = series.cell(case.name, WEIR.name)
+    for subject in SUBJECTS:
+        theirs = None if subject.is_router else series.cell(case.name, subject.name)
+        if ours is not None and theirs is not None and theirs.gateway_ms < ours.gateway_ms:
+            yield Loss(case.title, "processor time of the gateway, a request", told(ours.gateway_ms, "ms"),
+                       subject.title, told(theirs.gateway_ms, "ms"), theirs.rows[0].goodput)  # fmt: skip

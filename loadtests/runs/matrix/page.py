@@ -1,32 +1,36 @@
-"""The page docs/results/REPORT.md, from the series and nothing else."""
+"""The page docs/results/matrix.md, from the series and nothing else."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
-from loadtests.report.page import picture
+from loadtests.report.figure import Figure
+from loadtests.report.page import head, parts_table, picture, table
 from loadtests.runs.matrix import readme, sections, targets
+from loadtests.runs.matrix.cases import Case
 from loadtests.runs.matrix.cell import Series
 from loadtests.runs.matrix.losses import losses
-from loadtests.runs.matrix.policies import POLICIES, Policy
 from loadtests.runs.matrix.sections import percent, wrapped
+from loadtests.runs.matrix.subjects import SUBJECTS, Subject
 
+NAME = "matrix"
 HEAD = """\
-# The whole series
-
-Written by `{command}`, on {machines}.{version}
-
+{head}
 {summary}
 
 {stack}
 
-{policies}
+{subjects}
+
+Each of the others runs with [its configuration](../../loadtests/runs/matrix/configs), which says where it comes from.
+Versions: {versions}.
 
 The client is an open loop: arrivals do not wait for answers, and latency counts from the moment at which a request
-should have been sent. Every policy meets the same arrivals. Loads are multiples of the capacity, which a closed loop
-with one client for each slot finds at the workers themselves before each scenario. Clients name a deadline, 1 s where
-nothing else is said, and leave a quarter of a second after it. What arrives in the first and the last three seconds
-does not count. HAProxy is told no deadline and no tenant, since it has no use for them.
+should have been sent. Every subject is asked the same bytes at the same times: a chat completion with its tenant's key
+and its deadline, for those that read them. Loads are multiples of the capacity, which a closed loop with one client for
+each slot finds at the workers themselves before each scenario. Clients leave a quarter of a second after their deadline
+where nothing else is said. What arrives in the first and the last three seconds does not count. A scenario is
+[a file](../../loadtests/scenarios), and so is what must hold.
 
 {pictures}
 """
@@ -36,96 +40,98 @@ READ_ON = (
     "Each is [below](#targets), and so is [where Weir loses](#where-weir-loses). How to read such figures, and how not "
     "to be fooled by them: [load testing](../load-testing.md)."
 )
-EMBEDDED = (
-    "The embedded stack, as `make up` starts it: database, cache, retrieval, governor, router, and two simulated "
-    "workers of 8 slots and 80 ms, with 10 % jitter."
+OWN = (
+    "Simulated workers, most often two of 8 slots and 80 ms with 10 % jitter. They speak the router's protocol and "
+    "OpenAI's; what would wait behind more than they hold they refuse."
 )
 GIVEN = "A stack that ran already: {}. Where it is in lab mode, it may cut any answer."
 WAYS = "Who stands before these workers:"
 QUICK = "**A quick series: it tests the machinery, and its figures mean nothing.** "
 
 
-def summary(series: Series) -> str:
+def summary(series: Series, cases: Mapping[str, Case]) -> str:
     """For the terminal."""
     faults = [
-        f"{cell.scenario} ({cell.policy}): {cell.fault.splitlines()[0]}" for cell in series.cells.values() if cell.fault
+        f"{cell.scenario} ({cell.subject}): {cell.fault.splitlines()[0]}"
+        for cell in series.cells.values()
+        if cell.fault
     ]
-    lines = [targets.summary(series)]
-    for promise in targets.promises(series):
-        lines.append(f"\n{promise.name}")
-        for figure in promise.figures:
+    promises = targets.promises(series, cases)
+    lines = [held(promises)]
+    for title, figures in promises.items():
+        lines.append(f"\n{title}")
+        for figure in figures:
             verdict = figure.verdict.strip("*")
             lines.append(f"  {verdict:<7}{figure.name:<62} {figure.shown:>18}  {figure.wanted} {figure.note}".rstrip())
     return "\n".join([*lines, *(f"could not be played: {fault}" for fault in faults)])
 
 
-def page(series: Series, pictures: Sequence[tuple[str, str]]) -> str:
+def held(promises: Mapping[str, Sequence[Figure]]) -> str:
+    """How many targets held."""
+    judged = [figure.held for figures in promises.values() for figure in figures if figure.held is not None]
+    return f"{sum(judged)} of {len(judged)} targets held."
+
+
+def page(series: Series, cases: Mapping[str, Case], pictures: Sequence[tuple[str, str]]) -> str:
     """The whole page; pictures are names beside it, and what they show."""
-    shown = {name: picture(name, shows) for name, shows in pictures}
+    promises = targets.promises(series, cases)
+    shown = [picture(name, shows) for name, shows in pictures]
+    command = "make matrix" + (' ARGS="--quick"' if series.quick else "")
     parts = [
         HEAD.format(
-            command="make report" + (' ARGS="--quick"' if series.quick else ""),
-            machines=series.machines,
-            version=f" {series.version}." if series.version else " HAProxy is not installed there, and left out.",
-            summary=wrapped(f"{QUICK if series.quick else ''}{targets.summary(series)} {READ_ON}"),
-            stack=wrapped(f"{GIVEN.format(series.given) if series.given else EMBEDDED} {WAYS}"),
-            policies="\n".join(wrapped(f"- **{each.title}**: {each.about}.", "  ") for each in _policies(series)),
-            pictures="\n\n".join(shown.values()),
+            head=head("Weir and others: the matrix", command=command, machine=series.machines),
+            summary=wrapped(f"{QUICK if series.quick else ''}{held(promises)} {READ_ON}"),
+            stack=wrapped(f"{GIVEN.format(series.given) if series.given else OWN} {WAYS}"),
+            subjects="\n".join(wrapped(f"- **{each.title}**: {each.about}.", "  ") for each in _played(series)),
+            versions=series.versions or "no other gateway is installed there",
+            pictures="\n\n".join(shown),
         ),
-        *_short(series),
-        *_targets(series),
-        *_losing(series),
-        *sections.scenarios(series),
+        "## In short\n",
+        readme.table(series),
+        *_targets(promises),
+        *_losing(series, cases),
+        *sections.scenarios(series, cases),
         *_believing(series),
     ]
     return "\n".join(parts).rstrip() + "\n"
 
 
-def _policies(series: Series) -> list[Policy]:
-    played = {cell.policy for cell in series.cells.values()}
-    return [policy for policy in POLICIES if policy.name in played]
+def _played(series: Series) -> list[Subject]:
+    played = {cell.subject for cell in series.cells.values()}
+    return [subject for subject in SUBJECTS if subject.name in played]
 
 
-def _short(series: Series) -> Iterator[str]:
-    yield "## In short\n"
-    yield readme.table(series)
-
-
-def _targets(series: Series) -> Iterator[str]:
+def _targets(promises: Mapping[str, Sequence[Figure]]) -> Iterator[str]:
     yield "## Targets\n"
-    yield "Of Weir with its default settings. The worst is of all scenarios in which no worker is hurt on purpose.\n"
-    yield "| promise | figure | measured | target | | |"
-    yield "|---|---|---:|---:|---|---|"
-    for promise in targets.promises(series):
-        for index, figure in enumerate(promise.figures):
-            name = promise.name if index == 0 else ""
-            yield f"| {name} | {figure.name} | {figure.shown} | {figure.wanted} | {figure.verdict} | {figure.note} |"
+    yield "Of Weir with its default settings; a scenario's file names its own.\n"
+    yield from parts_table(promises, part="Scenario")
     yield ""
     yield wrapped(
         "That nothing is lost, doubled or mixed up while parts are killed, and that memory stays flat, has commands "
-        "and pages of its own: `make chaos`, `make soak`."
+        "and pages of its own: `make integrity`, `make soak`."
     )
     yield ""
 
 
-def _losing(series: Series) -> Iterator[str]:
+def _losing(series: Series, cases: Mapping[str, Case]) -> Iterator[str]:
     yield "## Where Weir loses\n"
-    found = losses(series)
+    found = losses(series, cases)
     if not found:
-        yield "In no figure of this run another policy was better by more than noise.\n"
+        yield "In no figure of this run another subject was better by more than noise.\n"
         return
     yield wrapped(
-        "Every figure of this run in which another policy was better by more than noise; none was left out, and none "
-        "chosen. The last column is the other's goodput meanwhile: who answers next to nothing is easily fast."
+        "Every figure of this run in which another subject was better by more than noise; none was left out, and none "
+        "chosen. The last column is the other's goodput meanwhile: a gateway that answers next to nothing is easily "
+        "fast."
     )
     yield ""
-    yield "| scenario | figure | Weir | better | | its goodput |"
-    yield "|---|---|---:|---|---:|---:|"
-    previous = ""
+    columns = ("scenario", "figure", "Weir:", "better", ":", "its goodput:")
+    rows, previous = [], ""
     for loss in found:
         name = loss.scenario if loss.scenario != previous else ""
         previous = loss.scenario
-        yield f"| {name} | {loss.what} | {loss.ours} | {loss.policy} | {loss.theirs} | {loss.their_goodput:.2f} |"
+        rows.append((name, loss.what, loss.ours, loss.subject, loss.theirs, f"{loss.their_goodput:.2f}"))
+    yield from table(columns, rows)
     yield ""
     yield WHY
 

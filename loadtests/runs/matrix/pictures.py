@@ -10,36 +10,31 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from loadtests.report.style import DARK, LIGHT, SMALL_PT, Stroke, Theme, headline, settings, sheet, spread, strokes
-from loadtests.runs.matrix import plays
+from loadtests.runs.matrix.cases import Case
 from loadtests.runs.matrix.cell import Cell, Row, Series
-from loadtests.runs.matrix.policies import POLICIES
-from loadtests.runs.matrix.scenarios import SCENARIOS
+from loadtests.runs.matrix.staging import troubles
+from loadtests.runs.matrix.subjects import TITLES, WEIR
+from loadtests.runs.matrix.targets import is_of
 
-TITLES = {policy.name: policy.title for policy in POLICIES}
 SWEEP = ("baseline", "at_capacity", "overload_2x", "overload_5x", "overload_10x")
 SPREADS = (*SWEEP, "noisy_neighbour", "degradation", "bursty")  # those in which all have one deadline
-MARKERS = dict(zip(TITLES, "os^D", strict=True))
+MARKERS = dict(zip(TITLES, "os^DvPX*", strict=True))
 THOSE_BESIDE = (
-    ("noisy_neighbour", "light", "a fifth of the capacity\nbeside fifty times it"),
-    ("mixed_deadlines", "tight", "300 ms deadlines\nbeside 3 s ones at 3x"),
+    ("noisy_neighbour", "small", "a fifth of the capacity\nbeside fifty times it"),
+    ("mixed_deadlines", "impatient", "300 ms deadlines\nbeside 3 s ones at 3x"),
     ("mixed_sizes", "big", "big answers at 1x\nbeside small ones at 3x"),
     ("mixed_sizes", "small", "small answers at 3x\nbeside big ones at 1x"),
 )
-ROW_NAMES = {
-    "baseline": "baseline, 0.75x", "at_capacity": "at capacity", "overload_2x": "overload, 2x",
-    "overload_5x": "overload, 5x", "overload_10x": "burst, 10x", "noisy_neighbour": "noisy neighbour",
-    "degradation": "degradation", "bursty": "bursty",
-}  # fmt: skip
-Paint = Callable[[Series, Theme], Figure | None]
+Paint = Callable[[Series, Mapping[str, Case], Theme], Figure | None]
 
 
-def draw(series: Series, folder: Path) -> Iterator[tuple[str, str]]:
+def draw(series: Series, cases: Mapping[str, Case], folder: Path) -> Iterator[tuple[str, str]]:
     """Names of the pictures, and what they show. One of which nothing was measured is left out."""
     for name, shows, paint in PICTURES:
         painted = False
         for theme, ending in ((LIGHT, ".svg"), (DARK, "-dark.svg")):
             with mpl.rc_context(settings(theme)):
-                figure = paint(series, theme)
+                figure = paint(series, cases, theme)
                 if figure is not None:
                     figure.savefig(folder / f"{name}{ending}", metadata={"Date": None, "Creator": None})
                     painted = True
@@ -47,7 +42,7 @@ def draw(series: Series, folder: Path) -> Iterator[tuple[str, str]]:
             yield name, shows
 
 
-def _sweep(series: Series, theme: Theme) -> Figure | None:
+def _sweep(series: Series, cases: Mapping[str, Case], theme: Theme) -> Figure | None:
     """Goodput and latency for each load."""
     lines = {name: [row for each in SWEEP if (row := series.row(each, name)) is not None] for name in TITLES}
     lines = {name: rows for name, rows in lines.items() if len(rows) > 1}
@@ -77,27 +72,29 @@ def _of_deadline(row: Row) -> float:
     return row.p95_ms / row.deadline_ms if row.deadline_ms else 0.0
 
 
-def _over_time(scenario: str, question: str, note: str, from_s: float, to_s: float, what: str) -> Paint:
-    """Answers on time in each second."""
+def _over_time(name: str, what: str) -> Paint:
+    """Answers on time in each second, with the time of the trouble shaded."""
 
-    def paint(series: Series, theme: Theme) -> Figure | None:
-        cells = {name: cell for name in TITLES if (cell := series.cell(scenario, name)) is not None and cell.seconds}
-        if not cells:
+    def paint(series: Series, cases: Mapping[str, Case], theme: Theme) -> Figure | None:
+        found = {each: cell for each in TITLES if (cell := series.cell(name, each)) is not None and cell.seconds}
+        if not found or name not in cases:
             return None
+        scenario = cases[name].scenario
         figure, (axes,) = sheet(1, left=0.07, right=0.84)
-        headline(figure, theme, question, note)
-        drawn = strokes(list(cells), theme)
-        pace = len(next(iter(cells.values())).seconds) / _length(scenario)
-        axes.axvspan(from_s * pace, to_s * pace, color=theme.grid, zorder=0)
-        axes.text((from_s + 0.3) * pace, 1.32, what, color=theme.quiet, fontsize=SMALL_PT, va="top")
+        headline(figure, theme, scenario.question, f"{scenario.title}. Open loop, real processes.")
+        drawn = strokes(list(found), theme)
+        pace = len(next(iter(found.values())).seconds) / (scenario.duration_s + 1)
+        for from_s, to_s in troubles(scenario):
+            axes.axvspan(from_s * pace, to_s * pace, color=theme.grid, zorder=0)
+            axes.text((from_s + 0.3) * pace, 1.32, what, color=theme.quiet, fontsize=SMALL_PT, va="top")
         ends = {}
-        for name, cell in cells.items():
+        for each, cell in found.items():
             shares = [second.on_time / cell.capacity_per_s for second in cell.seconds[:-1]]
-            _line(axes, drawn[name], [at + 0.5 for at in range(len(shares))], shares)
-            ends[name] = shares[-1] if shares else 0.0
+            _line(axes, drawn[each], [at + 0.5 for at in range(len(shares))], shares)
+            ends[each] = shares[-1] if shares else 0.0
         axes.axhline(1, color=theme.quiet, linewidth=1, linestyle=(0, (4, 3)))
         axes.set_ylim(0, 1.35)
-        axes.set_xlim(0, len(next(iter(cells.values())).seconds) - 1)
+        axes.set_xlim(0, len(next(iter(found.values())).seconds) - 1)
         axes.set_xlabel("seconds")
         axes.set_ylabel("answers on time a second / capacity")
         _names(axes, drawn, ends, axes.get_xlim()[1] * 1.01, 1.35)
@@ -106,55 +103,51 @@ def _over_time(scenario: str, question: str, note: str, from_s: float, to_s: flo
     return paint
 
 
-def _length(scenario: str) -> float:
-    return next(each.seconds for each in SCENARIOS if each.name == scenario) + 1
-
-
-def _spreads(series: Series, theme: Theme) -> Figure | None:
+def _spreads(series: Series, cases: Mapping[str, Case], theme: Theme) -> Figure | None:
     """From the p50 to the p99 of the admitted, for each scenario and policy."""
-    names = [name for name in SPREADS if series.row(name, POLICIES[0].name) is not None]
+    names = [name for name in SPREADS if name in cases and series.row(name, WEIR.name) is not None]
     if not names:
         return None
-    figure, (axes,) = sheet(1, left=0.19, right=0.97, height_in=1.8 + 0.62 * len(names))
+    figure, (axes,) = sheet(1, left=0.19, right=0.97, height_in=2.0 + 0.95 * len(names))
     note = (
         "From the p50 (mark) over the p95 (bar) to the p99, as a share of the deadline. Let in and not answered counts."
     )
     headline(figure, theme, "How long do those wait who are let in?", note)
     drawn = strokes(list(TITLES), theme)
     for place, name in enumerate(names):
-        having = [(policy, row) for policy in TITLES if (row := series.row(name, policy)) is not None]
-        for index, (policy, row) in enumerate(having):
-            y = place + (index - (len(having) - 1) / 2) * 0.19
-            p50, p95, p99 = (each / row.deadline_ms for each in (row.p50_ms, row.p95_ms, row.p99_ms))
-            label = TITLES[policy] if place == 0 else None
-            axes.plot([p50, p99], [y, y], color=drawn[policy].color, linewidth=1.6, zorder=2)
-            axes.plot([p50], [y], MARKERS[policy], color=drawn[policy].color, markersize=5, zorder=3, label=label)
-            axes.plot([p95], [y], "|", color=drawn[policy].color, markersize=9, markeredgewidth=2.2, zorder=3)
+        having = [(each, row) for each in TITLES if (row := series.row(name, each)) is not None]
+        for index, (each, row) in enumerate(having):
+            y = place + (index - (len(having) - 1) / 2) * 0.8 / len(having)
+            p50, p95, p99 = (value / row.deadline_ms for value in (row.p50_ms, row.p95_ms, row.p99_ms))
+            label = TITLES[each] if place == 0 else None
+            axes.plot([p50, p99], [y, y], color=drawn[each].color, linewidth=1.6, zorder=2)
+            axes.plot([p50], [y], MARKERS[each], color=drawn[each].color, markersize=5, zorder=3, label=label)
+            axes.plot([p95], [y], "|", color=drawn[each].color, markersize=9, markeredgewidth=2.2, zorder=3)
     axes.axvline(1, color=theme.quiet, linewidth=1, linestyle=(0, (4, 3)))
-    axes.set_yticks(range(len(names)), labels=[ROW_NAMES[name] for name in names])
+    axes.set_yticks(range(len(names)), labels=[cases[name].title for name in names])
     axes.set_ylim(len(names) - 0.5, -0.5)
     axes.set_xlim(0, 1.4)
     axes.grid(visible=False)
     axes.set_xlabel("share of the deadline")
-    axes.legend(loc="lower left", bbox_to_anchor=(0, 1), ncols=len(TITLES), frameon=False, fontsize=SMALL_PT)
+    axes.legend(loc="lower left", bbox_to_anchor=(0, 1), ncols=4, frameon=False, fontsize=SMALL_PT)
     return figure
 
 
-def _beside(series: Series, theme: Theme) -> Figure | None:
+def _beside(series: Series, cases: Mapping[str, Case], theme: Theme) -> Figure | None:
     """Who is answered on time beside somebody unlike them."""
-    shown = [each for each in THOSE_BESIDE if series.cell(each[0], POLICIES[0].name) is not None]
+    shown = [each for each in THOSE_BESIDE if series.cell(each[0], WEIR.name) is not None]
     if not shown:
         return None
-    figure, (axes,) = sheet(1, left=0.23, right=0.95, height_in=1.4 + 0.85 * len(shown))
+    figure, (axes,) = sheet(1, left=0.23, right=0.95, height_in=1.4 + 1.5 * len(shown))
     headline(figure, theme, "Who is answered on time beside somebody unlike them?", "Share of the tenant's requests.")
     drawn = strokes(list(TITLES), theme)
     for place, (scenario, tenant, _) in enumerate(shown):
         shares = _shares(series, scenario, tenant)
-        for index, (policy, share) in enumerate(shares.items()):
-            y = place + (index - (len(shares) - 1) / 2) * 0.2
-            axes.barh(y, share, height=0.17, color=drawn[policy].color)
-            words = f"{TITLES[policy]}, {100 * share:.0f} %"
-            axes.text(share + 0.01, y, words, va="center", fontsize=SMALL_PT - 1, color=theme.ink)
+        for index, (each, share) in enumerate(shares.items()):
+            y = place + (index - (len(shares) - 1) / 2) * 0.85 / len(shares)
+            axes.barh(y, share, height=0.75 / len(shares), color=drawn[each].color)
+            words = f"{TITLES[each]}, {100 * share:.0f} %"
+            axes.text(share + 0.01, y, words, va="center", fontsize=SMALL_PT - 2, color=theme.ink)
     axes.set_yticks(range(len(shown)), labels=[words for _, _, words in shown])
     axes.set_ylim(len(shown) - 0.5, -0.5)
     axes.set_xlim(0, 1.25)
@@ -166,7 +159,7 @@ def _beside(series: Series, theme: Theme) -> Figure | None:
 def _shares(series: Series, scenario: str, tenant: str) -> dict[str, float]:
     cells: Mapping[str, Cell | None] = {name: series.cell(scenario, name) for name in TITLES}
     return {
-        name: next(each.on_time for each in cell.rows[0].tenants if each.name == tenant)
+        name: min(each.on_time for each in cell.rows[0].tenants if is_of(each, tenant))
         for name, cell in cells.items()
         if cell is not None
     }
@@ -185,17 +178,13 @@ def _names(axes: Axes, drawn: Mapping[str, Stroke], ends: Mapping[str, float], x
 
 
 PICTURES: tuple[tuple[str, str, Paint], ...] = (
-    ("report-goodput", "Goodput and the p95 of the admitted, for each load from three quarters of the capacity to ten "
-     "times it, by policy.", _sweep),
-    ("report-burst", "Answers on time in each second of a burst of ten times the capacity, by policy.",
-     _over_time("burst", "Is the work done during a burst, and is it over when the burst is?",
-                "0.75 of the capacity, then ten times the capacity for twenty seconds, then 0.75 again; deadline 1 s.",
-                plays.BURST_FROM_S, plays.BURST_TO_S, "ten times the capacity")),
-    ("report-retry-storm", "Answers on time in each second of a retry storm, by policy.",
-     _over_time("retry_storm", "Does the overload end when its cause does?",
-                "0.75 of the capacity; the workers stand nearly still, and whoever is not answered asks again at once.",
-                plays.DOWN_FROM_S, plays.DOWN_TO_S, "the workers stand nearly still")),
-    ("report-latency", "The p50, p95 and p99 of the admitted as shares of their deadlines, by scenario and policy.",
+    ("matrix-goodput", "Goodput and the p95 of the admitted, for each load from three quarters of the capacity to ten "
+     "times it, by subject.", _sweep),
+    ("matrix-burst", "Answers on time in each second of a burst of ten times the capacity, by subject.",
+     _over_time("burst", "ten times the capacity")),
+    ("matrix-retry-storm", "Answers on time in each second of a retry storm, by subject.",
+     _over_time("retry_storm", "the workers stand nearly still")),
+    ("matrix-latency", "The p50, p95 and p99 of the admitted as shares of their deadlines, by scenario and subject.",
      _spreads),
-    ("report-neighbours", "The share answered on time of tenants beside others unlike them, by policy.", _beside),
+    ("matrix-neighbours", "The share answered on time of tenants beside others unlike them, by subject.", _beside),
 )  # fmt: skip

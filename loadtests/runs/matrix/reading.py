@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 
 from loadtests.load.figures import quantiles, share
-from loadtests.load.ledger import GAVE_UP, LATE, ON_TIME
+from loadtests.load.ledger import GAVE_UP, LATE, ON_TIME, Refusal
 from loadtests.load.ledger import Row as Asked
 from loadtests.runs.drill import Drill, Run
 from loadtests.runs.matrix.cell import Row, Second, TenantRow
@@ -61,8 +62,12 @@ def row(name: str, drill: Drill, run: Run, load: float, window_s: tuple[float, f
         in_vain=in_vain(run),
         refused_p50_ms=told.refusals_ms.p50,
         refused_p99_ms=told.refusals_ms.p99,
-        hinted=hinted(run),
+        hinted=hinted(run.ledger.refusals),
         cut=told.cut,
+        answers_p50_ms=told.answers_ms.p50,
+        answers_p95_ms=told.answers_ms.p95,
+        left=sum(each == GAVE_UP or each.startswith("failed:") for each in endings) / count,
+        own_hints=own_hints(refusals),
         fairness=fairness(rows),
         tenants=[_tenant(tenant.name, rows, seconds) for tenant in run.plan.tenants],
     )
@@ -71,7 +76,9 @@ def row(name: str, drill: Drill, run: Run, load: float, window_s: tuple[float, f
 def _tenant(name: str, rows: Sequence[Asked], seconds: float) -> TenantRow:
     own = [each for each in rows if each.tenant == name]
     on_time = sum(each.ending == ON_TIME for each in own) / max(1, len(own))
-    return TenantRow(name, len(own) / seconds, on_time, quantiles(each.latency_s for each in own if admitted(each)).p95)
+    waited = quantiles(each.latency_s for each in own if admitted(each))
+    answered = quantiles(each.latency_s for each in own if each.ending in (ON_TIME, LATE))
+    return TenantRow(name, len(own) / seconds, on_time, waited.p95, answered.p95)
 
 
 def in_vain(run: Run) -> float:
@@ -80,13 +87,19 @@ def in_vain(run: Run) -> float:
     return max(0.0, 1 - useful / run.used.meter.tokens) if run.used.meter.tokens else 0.0
 
 
-def hinted(run: Run) -> float:
+def hinted(refusals: Sequence[Refusal]) -> float:
     """Share of the refusals that say when to come back, of those where coming back could help.
 
     A deadline that has passed, or that no wait would let a request meet, is none of those.
     """
-    useful = [each for each in run.ledger.refusals if each.should_retry or not each.code.startswith("deadline_")]
+    useful = [each for each in refusals if each.should_retry or not each.code.startswith("deadline_")]
     return sum(each.hint_ms is not None for each in useful) / max(1, len(useful))
+
+
+def own_hints(refusals: Sequence[Refusal]) -> float:
+    """Share of the hints that differ from the commonest."""
+    hints = [each.hint_ms for each in refusals if each.hint_ms is not None]
+    return 1 - max(Counter(hints).values()) / len(hints) if hints else 0.0
 
 
 def fairness(rows: Sequence[Asked]) -> float | None:

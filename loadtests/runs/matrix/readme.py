@@ -1,4 +1,4 @@
-"""The one table of the README: a few rows of the series, the policies side by side."""
+"""The one table of the README: a few rows of the matrix, the router with and without its mechanisms, and HAProxy."""
 
 from __future__ import annotations
 
@@ -6,31 +6,35 @@ from collections.abc import Callable
 from pathlib import Path
 
 from loadtests.runs.matrix.cell import Cell, Row, Series
-from loadtests.runs.matrix.policies import POLICIES
+from loadtests.runs.matrix.subjects import SUBJECTS
+from loadtests.runs.matrix.targets import is_of
 
 BEGIN, END = "<!-- results: begin -->", "<!-- results: end -->"
-PAGE = "docs/results/REPORT.md"
+PAGE = "docs/results/matrix.md"
+SHOWN = ("weir", "no_admission", "fifo", "haproxy", "sglang-router")
 INTRO = """\
 Two workers of 8 slots, 80 ms an answer; the same arrivals each time, which do not wait for answers. *Bounded FIFO* is
-the router with its mechanisms off, *HAProxy* stands in its place with a queue tuned to the tightest deadline.
+the router with its mechanisms off. *HAProxy* and *sglang-router* stand in its place, HAProxy with a queue tuned to the
+tightest deadline.
 """
 NOTHING = "–"
 
 
 def table(series: Series) -> str:
     """In Markdown, with a line below that says on what."""
-    played = [policy for policy in POLICIES if any(cell.policy == policy.name for cell in series.cells.values())]
+    there = {cell.subject for cell in series.cells.values()}
+    played = [subject for subject in SUBJECTS if subject.name in SHOWN and subject.name in there]
     lines = [
-        f"| | {' | '.join(policy.title for policy in played)} |",
+        f"| | {' | '.join(subject.title for subject in played)} |",
         f"|---|{'---:|' * len(played)}",
-        *(f"| {words} | {' | '.join(value(series, policy.name) for policy in played)} |" for words, value in ROWS),
+        *(f"| {words} | {' | '.join(value(series, subject.name) for subject in played)} |" for words, value in ROWS),
     ]
     return "\n".join(lines) + "\n"
 
 
 def block(series: Series) -> str:
     """What stands between the README's markers."""
-    return f"\n{INTRO}\n{table(series)}\n`make report`, [the whole series]({PAGE}): {series.machines}.\n\n"
+    return f"\n{INTRO}\n{table(series)}\n`make matrix`, [the whole page]({PAGE}): {series.machines}.\n\n"
 
 
 def put(text: str, series: Series) -> str:
@@ -54,16 +58,16 @@ Value = Callable[[Series, str], str]
 
 
 def _of_row(name: str, shown: Callable[[Row], str]) -> Value:
-    def value(series: Series, policy: str) -> str:
-        row = series.row(name, policy)
+    def value(series: Series, subject: str) -> str:
+        row = series.row(name, subject)
         return NOTHING if row is None else shown(row)
 
     return value
 
 
 def _of_cell(name: str, shown: Callable[[Cell], str]) -> Value:
-    def value(series: Series, policy: str) -> str:
-        cell = series.cell(name, policy)
+    def value(series: Series, subject: str) -> str:
+        cell = series.cell(name, subject)
         return NOTHING if cell is None else shown(cell)
 
     return value
@@ -71,7 +75,7 @@ def _of_cell(name: str, shown: Callable[[Cell], str]) -> Value:
 
 def _on_time_of(tenant: str) -> Callable[[Row], str]:
     def shown(row: Row) -> str:
-        return next(_percent(each.on_time) for each in row.tenants if each.name == tenant)
+        return _percent(min(each.on_time for each in row.tenants if is_of(each, tenant)))
 
     return shown
 
@@ -94,9 +98,9 @@ ROWS: tuple[tuple[str, Value], ...] = (
      else NOTHING)),
     ("Tokens that workers wrote in vain", _of_row("overload_10x", lambda row: _percent(row.in_vain))),
     ("A tenant at a fifth of the capacity, beside one at 50 times: on time",
-     _of_row("noisy_neighbour", _on_time_of("light"))),
+     _of_row("noisy_neighbour", _on_time_of("small"))),
     ("300 ms deadlines beside 3 s ones at 3 times the capacity: on time",
-     _of_row("mixed_deadlines", _on_time_of("tight"))),
+     _of_row("mixed_deadlines", _on_time_of("impatient"))),
     ("A retry storm, from 3 s after the outage: on time",
      _of_cell("retry_storm", lambda cell: _percent(cell.figures["on_time_after"]))),
     ("Bursty arrivals at 0.8 of the capacity: on time", _of_row("bursty", lambda row: _percent(row.on_time))),

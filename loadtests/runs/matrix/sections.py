@@ -1,14 +1,14 @@
-"""The scenarios of the page: what each asks, its table with a line for each policy, and what it measures beside."""
+"""The scenarios of the page: what each asks, its table with a line for each subject, and what it measures beside."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from textwrap import fill
 
 from loadtests.report.figure import told
+from loadtests.runs.matrix.cases import Case
 from loadtests.runs.matrix.cell import Cell, Row, Series
-from loadtests.runs.matrix.policies import POLICIES
-from loadtests.runs.matrix.scenarios import SCENARIOS, Scenario
+from loadtests.runs.matrix.subjects import SUBJECTS, TITLES
 
 WIDTH = 120
 COLUMNS = """\
@@ -27,49 +27,46 @@ COLUMNS = """\
 MARKED = "† The client itself sent more than 5 % of this load over 20 ms late: it measured the machine.\n"
 
 
-def scenarios(series: Series) -> Iterator[str]:
+def scenarios(series: Series, cases: Mapping[str, Case]) -> Iterator[str]:
     yield "## Scenarios\n"
     yield COLUMNS
-    for scenario in SCENARIOS:
-        cells = [
-            cell for policy in POLICIES if (cell := series.cells.get(f"{scenario.name} {policy.name}")) is not None
-        ]
+    for name, case in cases.items():
+        cells = [cell for subject in SUBJECTS if (cell := series.cells.get(f"{name} {subject.name}")) is not None]
         if cells:
-            yield from _scenario(scenario, cells)
+            yield from _scenario(case, cells)
 
 
-def _scenario(scenario: Scenario, cells: Sequence[Cell]) -> Iterator[str]:
-    yield f"### {scenario.title}\n"
-    yield wrapped(f"{scenario.question} {scenario.about} *Look at:* {scenario.watch}") + "\n"
+def _scenario(case: Case, cells: Sequence[Cell]) -> Iterator[str]:
+    told_of = case.scenario
+    yield f"### {case.title}\n"
+    yield wrapped(" ".join([told_of.question, told_of.about, *told_of.watch])) + "\n"
+    yield f"`loadtests/scenarios/{case.name}.yaml`\n"
     names = list(dict.fromkeys(row.name for cell in cells for row in cell.rows))
     for name in names:
         if len(names) > 1:
-            yield f"{_row_title(name)}:\n"
+            yield f"{'The whole run' if name == case.name else f'`{name}`'}:\n"
         yield HEADER
         yield f"|---{'|---:' * (HEADER.count('|') - 2)}|"
         for cell in cells:
-            yield _line(cell, next((row for row in cell.rows if row.name == name), None))
+            yield _line(case, cell, next((row for row in cell.rows if row.name == name), None))
         yield ""
-    yield from _notes(scenario, cells)
+    yield from _notes(cells)
 
 
 HEADER = (
-    "| policy | asked | answered | p50 | p95 | p99 | refused | refused after | failed | goodput | in vain | fairness |"
+    "| subject | asked | answered | p50 | p95 | p99 | refused | refused after | failed | goodput | in vain | fairness |"
 )
 
 
-def _row_title(name: str) -> str:
-    return "Overload, 10x: the burst itself" if name == "overload_10x" else "The whole run"
-
-
-def _line(cell: Cell, row: Row | None) -> str:
-    title = next(policy.title for policy in POLICIES if policy.name == cell.policy)
+def _line(case: Case, cell: Cell, row: Row | None) -> str:
+    title = TITLES[cell.subject]
     if row is None:
         return f"| {title} | could not be played" + " |" * (HEADER.count("|") - 2)
     dropped = f" ({percent(row.dropped)})" if row.dropped else ""
+    changes = row.name == case.name and case.changes
     cells = (
         title + ("" if cell.believable else " †"),
-        f"{row.asked_per_s:,.0f}/s, {'up to ' if row.name == 'burst' else ''}{row.load:g}x",
+        f"{row.asked_per_s:,.0f}/s, {'up to ' if changes else ''}{row.load:g}x",
         f"{row.answers_per_s:,.0f}/s",
         *(f"{each:,.0f} ms" for each in (row.p50_ms, row.p95_ms, row.p99_ms)),
         percent(row.refused) + dropped,
@@ -92,15 +89,13 @@ def percent(share: float) -> str:
     return "0 %" if share == 0 else f"{100 * share:.2g} %" if share < 0.01 else f"{100 * share:.1f} %"
 
 
-def _notes(scenario: Scenario, cells: Sequence[Cell]) -> Iterator[str]:
-    """What this scenario measures beside the table."""
-    firsts = {cell.policy: cell.rows[0] for cell in cells if cell.rows}
-    lines = [*_tenants(firsts), *_figures(cells)]
-    if any(row.cut for row in firsts.values()):
-        lines.append("answers shorter than asked: " + _named({name: percent(row.cut) for name, row in firsts.items()}))
-    if scenario.name in COUNTED:
-        counts = {name: f"{row.on_time_per_s:.0f}" for name, row in firsts.items()}
-        lines.append(f"answers on time a second: {_named(counts)}")
+def _notes(cells: Sequence[Cell]) -> Iterator[str]:
+    """What a scenario measures beside the table."""
+    firsts = {cell.subject: cell.rows[0] for cell in cells if cell.rows}
+    lines = [*_groups(firsts), *_figures(cells)]
+    for words, shown, value in ROWS:
+        if any(value(row) for row in firsts.values()):
+            lines.append(f"{words}: " + _named({name: shown(value(row)) for name, row in firsts.items()}))
     if any(not cell.believable for cell in cells):
         yield MARKED
     for line in lines:
@@ -109,34 +104,50 @@ def _notes(scenario: Scenario, cells: Sequence[Cell]) -> Iterator[str]:
         yield ""
 
 
-def _tenants(rows: Mapping[str, Row]) -> Iterator[str]:
-    """Each of two that are unlike."""
+def _groups(rows: Mapping[str, Row]) -> Iterator[str]:
+    """Each group of tenants, where there are several; of a group, the worst."""
     tenants = next((row.tenants for row in rows.values()), [])
-    for index, tenant in enumerate(tenants if len(tenants) == 2 else ()):
-        on_time = {name: percent(row.tenants[index].on_time) for name, row in rows.items()}
-        yield f"{tenant.name}, answered on time: {_named(on_time)}"
+    groups = list(dict.fromkeys(group_of(tenant.name) for tenant in tenants))
+    for group in groups if len(groups) > 1 else ():
+        on_time = {name: percent(min(t.on_time for t in row.tenants if group_of(t.name) == group)) for name, row in
+                   rows.items()}  # fmt: skip
+        yield f"{group}, answered on time: {_named(on_time)}"
 
 
-COUNTED = ("degradation", "mixed_sizes")
-"""Where the number of answers tells what their tokens do not."""
+def group_of(tenant: str) -> str:
+    """`small` of `small-3`: several tenants of a group are numbered."""
+    group, _, number = tenant.rpartition("-")
+    return group if number.isdecimal() else tenant
+
+
+ROWS: tuple[tuple[str, Callable[[float], str], Callable[[Row], float]], ...] = (
+    ("answers shorter than asked", lambda value: percent(value), lambda row: row.cut),
+    ("clients that left without an answer", lambda value: percent(value), lambda row: row.left),
+    ("refusals with a time of their own to come back", lambda value: percent(value), lambda row: row.own_hints),
+    ("answers on time a second", lambda value: f"{value:.0f}", lambda row: row.on_time_per_s),
+)
 FIGURES = {
     "back_after_s": ("nine tenths of the share on time are back, and stay, after", "s"),
-    "on_time_before": ("on time before", "%"),
-    "on_time_after": ("on time from 3 s after its end", "%"),
+    "on_time_before": ("on time before the trouble", "%"),
+    "on_time_during": ("on time during it", "%"),
+    "on_time_after": ("on time after it", "%"),
     "dispatches": ("requests to workers, for each of a client's", ""),
-    "tries": ("tries of a client, for each request", ""),
-    "solo_p95_ms": ("light's p95 alone", "ms"),
-    "beside_p95_ms": ("light's p95 beside heavy", "ms"),
+    "attempts": ("tries of a client, for each request", ""),
 }
 
 
 def _figures(cells: Sequence[Cell]) -> Iterator[str]:
+    """Of runs with a trouble; tries are told where there was more than one."""
     for name, (words, unit) in FIGURES.items():
-        having = {cell.policy: told(cell.figures[name], unit) for cell in cells if name in cell.figures}
+        having = {cell.subject: cell.figures[name] for cell in cells if "back_after_s" in cell.figures}
         if having:
-            yield f"{words}: {_named(having)}"
+            yield f"{words}: {_named({subject: told(value, unit) for subject, value in having.items()})}"
+    for cell in cells:
+        for name, value in cell.figures.items():
+            if name.endswith("_alone_p95_ms"):
+                group = name.removesuffix("_alone_p95_ms")
+                yield f"{group}'s p95 alone: {TITLES[cell.subject]} {told(value, 'ms')}"
 
 
 def _named(values: Mapping[str, str]) -> str:
-    titles = {policy.name: policy.title for policy in POLICIES}
-    return ", ".join(f"{titles[name]} {value}" for name, value in values.items())
+    return ", ".join(f"{TITLES[name]} {value}" for name, value in values.items())

@@ -1,76 +1,167 @@
-"""What Weir is to show, as figures with targets: each is read off the series and held or missed."""
+"""What must hold, as figures with targets: what each scenario's file says, and what holds in all of them.
+
+Targets are Weir's. Figures of one row of the table are read here, those of a whole run are `play`'s.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 from loadtests.report.figure import Figure, at_least, at_most
-from loadtests.runs.matrix.cell import Cell, Row, Series
-from loadtests.runs.matrix.plays import DEADLINE_MS, LIGHT
-from loadtests.runs.matrix.policies import WEIR
-from loadtests.runs.matrix.scenarios import SCENARIOS, Scenario
+from loadtests.runs.matrix.cases import Case
+from loadtests.runs.matrix.cell import Cell, Row, Series, TenantRow
+from loadtests.runs.matrix.subjects import WEIR
+from loadtests.scenarios.model import Must
 
-OVERLOADS = {"overload_2x": "2x", "overload_5x": "5x", "overload_10x": "10x"}
-MOST_WAIT_P50, MOST_WAIT_P95 = 2.0, 4.0
+BASELINE = "baseline"
+LATE_SHARE = 0.05
+"""A run in which the client sent more of its requests late measured the machine."""
 
 
 @dataclass(frozen=True, slots=True)
-class Promise:
-    """A promise and the figures that test it."""
+class Reading:
+    """How a figure is called on a page, in which unit, and how it is read off a row and its cell."""
 
-    name: str
-    figures: tuple[Figure, ...]
-
-
-def promises(series: Series) -> list[Promise]:
-    """Those of which something was measured."""
-    made = (
-        Promise("Overload: the work is done for somebody", tuple(_overload(series))),
-        Promise("Admitted means served", tuple(_served(series))),
-        Promise("Work in vain", tuple(_in_vain(series))),
-        Promise("A tenant beside another at fifty times the capacity", tuple(_neighbour(series))),
-        Promise("A burst of ten times the capacity for twenty seconds", tuple(_burst(series))),
-        Promise("A retry storm: twenty seconds of outage", tuple(_retry_storm(series))),
-    )
-    return [promise for promise in made if promise.figures]
+    words: str
+    unit: str
+    of: Callable[[Cell, Row], float]
 
 
-def summary(series: Series) -> str:
-    """How many targets held."""
-    held = [figure.held for promise in promises(series) for figure in promise.figures if figure.held is not None]
-    return f"{sum(held)} of {len(held)} targets held."
+def _field(name: str) -> Callable[[Cell, Row], float]:
+    return lambda cell, row: float(getattr(row, name))
 
 
-def _overload(series: Series) -> Iterator[Figure]:
-    for name, load in OVERLOADS.items():
-        found = _measured(series, name)
-        if found is None:
-            continue
-        cell, row = found
-        service_ms = max(cell.service_ms, 1e-9)
-        yield at_least(f"goodput / capacity at {load}", row.goodput, 0.97)
-        for quantile, value_ms, most in (("p50", row.p50_ms, MOST_WAIT_P50), ("p95", row.p95_ms, MOST_WAIT_P95)):
-            waited = max(0.0, value_ms - service_ms) / service_ms
-            yield at_most(f"wait of the admitted at {load}, {quantile}", waited, most, "service times")
+def _figure(name: str) -> Callable[[Cell, Row], float]:
+    return lambda cell, row: cell.figures[name]
 
 
-def _served(series: Series) -> Iterator[Figure]:
-    cells = _unhurt(series)
+def _wait(name: str) -> Callable[[Cell, Row], float]:
+    """In service times."""
+    return lambda cell, row: max(0.0, getattr(row, name) - cell.service_ms) / max(cell.service_ms, 1e-9)
+
+
+READINGS: dict[str, Reading] = {
+    "on_time": Reading("answered on time", "%", _field("on_time")),
+    "goodput": Reading("goodput / capacity", "", _field("goodput")),
+    "wait_p50": Reading("wait of the admitted, p50", "service times", _wait("p50_ms")),
+    "wait_p95": Reading("wait of the admitted, p95", "service times", _wait("p95_ms")),
+    "p95_ms": Reading("p95 of the admitted", "ms", _field("p95_ms")),
+    "answers_p95_ms": Reading("p95 of the answers", "ms", _field("answers_p95_ms")),
+    "refused_p50_ms": Reading("refusals p50", "ms", _field("refused_p50_ms")),
+    "refused_p99_ms": Reading("refusals p99", "ms", _field("refused_p99_ms")),
+    "hinted": Reading("refusals that say when to come back", "%", _field("hinted")),
+    "in_vain": Reading("tokens written that were in no answer on time", "%", _field("in_vain")),
+    "failed": Reading("failure rate", "%", _field("failed")),
+    "back_after_s": Reading("nine tenths of the share on time are back after", "s", _figure("back_after_s")),
+    "after_over_before": Reading("on time afterwards / before", "", _figure("after_over_before")),
+    "dispatches": Reading("requests to workers, for each of a client's", "", _figure("dispatches")),
+}
+"""Of all tenants together."""
+TENANTS = {
+    "on_time": ("answered on time", "%"),
+    "p95_over_alone": ("p95 / alone", ""),
+    "p95_less_alone_ms": ("p95 beyond alone", "ms"),
+}
+"""Of one tenant, or of the worst of a group."""
+ACROSS = "p95_over_baseline"
+"""The p95 of the admitted over that of the scenario `baseline`."""
+
+
+def known(must: Must) -> bool:
+    """Whether this stage can read the figure."""
+    return must.figure in (TENANTS if must.of else (*READINGS, ACROSS))
+
+
+def promises(series: Series, cases: Mapping[str, Case]) -> dict[str, list[Figure]]:
+    """Figures by the title of their scenario, and of all of them; those of which something was measured."""
+    made: dict[str, list[Figure]] = {}
+    for name, case in cases.items():
+        cell = series.cell(name, WEIR.name)
+        if cell is not None:
+            figures = [judged(series, cell, must) for must in case.scenario.must if wanted(must)]
+            made[case.title] = [figure for figure in figures if figure is not None]
+    made["All scenarios"] = list(_everywhere(series, cases))
+    return {title: figures for title, figures in made.items() if figures}
+
+
+def wanted(must: Must) -> bool:
+    """Whether it is asked of real processes."""
+    return not must.stages or "processes" in must.stages
+
+
+def judged(series: Series, cell: Cell, must: Must) -> Figure | None:
+    """The figure of a file's line; None where what it is compared with was not measured."""
+    row = next((row for row in cell.rows if row.name == (must.window or cell.scenario)), None)
+    if row is None:
+        return None
+    found = _of_tenants(cell, row, must) if must.of else _of_all(series, cell, row, must)
+    if found is None:
+        return None
+    words, unit, value, note = found
+    name = f"{must.of}: {words}" if must.of else words
+    target = at_least if must.at_least is not None else at_most
+    bound = must.at_least if must.at_least is not None else must.at_most
+    assert bound is not None, "the model asks for one of the two"
+    return target(name, value, bound, unit, must.note or note)
+
+
+Found = tuple[str, str, float, str]
+
+
+def _of_all(series: Series, cell: Cell, row: Row, must: Must) -> Found | None:
+    if must.figure == ACROSS:
+        usual = series.row(BASELINE, cell.subject)
+        if usual is None:
+            return None
+        note = f"{row.p95_ms:.0f} ms against {usual.p95_ms:.0f} ms"
+        return "p95 of the admitted / the baseline's", "", row.p95_ms / max(usual.p95_ms, 1e-9), note
+    reading = READINGS[must.figure]
+    return reading.words, reading.unit, reading.of(cell, row), ""
+
+
+def _of_tenants(cell: Cell, row: Row, must: Must) -> Found | None:
+    own = [tenant for tenant in row.tenants if is_of(tenant, must.of or "")]
+    words, unit = TENANTS[must.figure]
+    if must.figure == "on_time":
+        return words, unit, min(tenant.on_time for tenant in own), ""
+    alone_ms = cell.figures.get(f"{must.of}_alone_p95_ms")
+    if alone_ms is None:
+        return None
+    beside_ms = max(tenant.answers_p95_ms for tenant in own)
+    note = f"{beside_ms:.0f} ms against {alone_ms:.0f} ms"
+    value = beside_ms / max(alone_ms, 1e-9) if must.figure == "p95_over_alone" else beside_ms - alone_ms
+    return words, unit, value, note
+
+
+def is_of(tenant: TenantRow, group: str) -> bool:
+    """Whether the tenant is the group's, or one of several."""
+    return tenant.name == group or tenant.name.rpartition("-")[0] == group
+
+
+def _everywhere(series: Series, cases: Mapping[str, Case]) -> Iterator[Figure]:
+    """What holds in every scenario; of shares, the worst scenario's. Some only where no worker fails on purpose."""
+    cells = {name: cell for name in cases if (cell := series.cell(name, WEIR.name)) is not None and cell.rows}
     if not cells:
         return
-    rows = [row for _, cell in cells for row in cell.rows]
-    yield at_most("answers sent after their deadline", sum(cell.late_answers for _, cell in cells), 0)
-    exceeded = max(row.exceeded / _admitted(row) for row in rows)
-    dropped = max(row.dropped / _admitted(row) for row in rows)
-    yield at_most("let in, and missed after using a worker, at worst", exceeded, 0.01, "%")
-    yield at_most("let in, and told at the deadline that it is late, at worst", dropped, 0.05, "%")
-    yield at_most("failure rate at worst", max(row.failed for row in rows), 0, "%", _worst_place(series))
+    yield at_most("answers sent after their deadline", sum(_all(cells, "late_answers")), 0)
+    yield at_most("invited retries without a hint", sum(_all(cells, "hintless")), 0)
+    late = max(cell.client_late for cell in cells.values())
+    yield at_most("requests that the client itself sent late, at worst", late, LATE_SHARE, "%")
+    well = {name: cell for name, cell in cells.items() if not cases[name].hurts}
+    if not well:
+        return
+    for words, share, most in SHARES:
+        worst = max(well, key=lambda name: max(share(row) for row in well[name].rows))
+        value = max(share(row) for row in well[worst].rows)
+        yield at_most(words, value, most, "%", cases[worst].title if value else "")
+    yield at_most("wasted time of the workers' slots, at worst", max(_all(well, "wasted")), 0.01, "%")
+    yield at_most("tries that failed", sum(_all(well, "failed_tries")), 0)
+    yield at_most("tries that router and client count differently", sum(_all(well, "miscounted")), 0)
 
 
-def _worst_place(series: Series) -> str:
-    name, cell = max(_unhurt(series), key=lambda each: max(row.failed for row in each[1].rows))
-    return name.title if max(row.failed for row in cell.rows) else ""
+def _all(cells: Mapping[str, Cell], name: str) -> list[float]:
+    return [cell.figures[name] for cell in cells.values()]
 
 
 def _admitted(row: Row) -> float:
@@ -78,59 +169,8 @@ def _admitted(row: Row) -> float:
     return max(1e-9, 1 - row.refused + row.dropped)
 
 
-def _in_vain(series: Series) -> Iterator[Figure]:
-    for name, load in OVERLOADS.items():
-        if found := _measured(series, name):
-            yield at_most(f"tokens written that were in no answer on time, {load}", found[1].in_vain, 0.01, "%")
-
-
-def _neighbour(series: Series) -> Iterator[Figure]:
-    cell = series.cell("noisy_neighbour", WEIR.name)
-    if cell is None:
-        return
-    light = next(tenant for tenant in cell.rows[0].tenants if tenant.name == "light")
-    solo_ms, beside_ms = cell.figures["solo_p95_ms"], cell.figures["beside_p95_ms"]
-    yield at_least(f"answered on time, of a tenant at {LIGHT:g} of the capacity", light.on_time, 0.99, "%")
-    yield at_most("its p95 beside the other / alone", beside_ms / max(solo_ms, 1e-9), 1.3, "",
-                  f"{beside_ms:.0f} ms against {solo_ms:.0f} ms")  # fmt: skip
-
-
-def _burst(series: Series) -> Iterator[Figure]:
-    found = _measured(series, "overload_10x")
-    if found is None:
-        return
-    cell, during = found
-    yield at_most("p95 of the admitted during the burst", during.p95_ms, DEADLINE_MS, "ms", "the deadline")
-    if baseline := _measured(series, "baseline"):
-        usual_ms = baseline[1].p95_ms
-        yield at_most("the same / the baseline's", during.p95_ms / max(usual_ms, 1e-9), 1.5, "",
-                      f"{during.p95_ms:.0f} ms against {usual_ms:.0f} ms")  # fmt: skip
-    yield at_most(
-        "nine tenths of the share on time are back after", cell.figures["back_after_s"], DEADLINE_MS / 1000, "s"
-    )
-    yield at_most("failure rate", max(row.failed for row in cell.rows), 0, "%")
-
-
-def _retry_storm(series: Series) -> Iterator[Figure]:
-    cell = series.cell("retry_storm", WEIR.name)
-    if cell is None:
-        return
-    before, after = cell.figures["on_time_before"], cell.figures["on_time_after"]
-    yield at_least("on time afterwards / before", after / max(before, 1e-9), 0.97, "", "from 3 s after the outage")
-    yield at_most("requests to workers, for each of a client's", cell.figures["dispatches"], 1.1)
-
-
-def _measured(series: Series, row_name: str) -> tuple[Cell, Row] | None:
-    """Weir's row of this name, and the cell that it belongs to."""
-    for cell in series.cells.values():
-        if cell.policy == WEIR.name and not cell.fault:
-            for row in cell.rows:
-                if row.name == row_name:
-                    return cell, row
-    return None
-
-
-def _unhurt(series: Series) -> list[tuple[Scenario, Cell]]:
-    """Weir's, where no worker was hurt on purpose."""
-    wanted = ((scenario, series.cell(scenario.name, WEIR.name)) for scenario in SCENARIOS if not scenario.hurts)
-    return [(scenario, cell) for scenario, cell in wanted if cell is not None and cell.rows]
+SHARES: tuple[tuple[str, Callable[[Row], float], float], ...] = (
+    ("let in, and missed after using a worker, at worst", lambda row: row.exceeded / _admitted(row), 0.01),
+    ("let in, and told at the deadline that it is late, at worst", lambda row: row.dropped / _admitted(row), 0.05),
+    ("failure rate at worst", lambda row: row.failed, 0.0),
+)

@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 
 from loadtests.report.console import say
 from loadtests.runs.matrix import kept, page, pictures, readme
+from loadtests.runs.matrix.cases import Case
 from loadtests.runs.matrix.cell import Series
 
-NAME = "REPORT"
+NAME = "matrix"
 
 
-def publish(series: Series, folder: Path, readme_path: Path | None) -> None:
+def publish(series: Series, cases: Mapping[str, Case], folder: Path, readme_path: Path | None) -> None:
     """Into this folder; the README's table too where one is named."""
     folder.mkdir(parents=True, exist_ok=True)
     kept.write(folder / f"{NAME}.json", series)
-    drawn = list(pictures.draw(series, folder))
-    (folder / f"{NAME}.md").write_text(page.page(series, drawn), encoding="utf-8")
+    drawn = list(pictures.draw(series, cases, folder))
+    (folder / f"{NAME}.md").write_text(page.page(series, cases, drawn), encoding="utf-8")
     say(f"Written to {folder}: {NAME}.md, {NAME}.json and {2 * len(drawn)} pictures.")
     if readme_path is not None and not readme.update(readme_path, series):
         say(f"{readme_path.name} has no place for its table: {readme.BEGIN} ... {readme.END}")

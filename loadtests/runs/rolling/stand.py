@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 
 from loadtests.cluster.processes import Process, free_ports, until_ready
 from loadtests.cluster.stand import Server, Shape, ready, stand, start_router
-from loadtests.runs.peers.gateways import haproxy
+from loadtests.runs.matrix.subjects import haproxy
 
 CONFIG = Path(__file__).with_name("haproxy.cfg")
 ROUTERS = 2

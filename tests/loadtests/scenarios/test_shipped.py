@@ -38,7 +38,7 @@ def shipped(name: str, folder: Path, changes: Changes) -> Scenario:
 @pytest.mark.parametrize("name", names())
 def test_it_is_read_whole_and_says_what_to_look_for(name: str, tmp_path: Path) -> None:
     scenario = shipped(name, tmp_path, Changes())
-    assert re.search(r"\b[Ll]ook\b", scenario.about), "tell the reader what to look for"
+    assert re.search(r"\b[Ll]ook\b", " ".join((scenario.about, *scenario.watch))), "tell the reader what to look for"
     assert scenario.policies[0].name == "weir"
     assert all(run.size > 0 for run in plan(scenario))
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from loadtests.runs.peers import environments
+from loadtests.runs.matrix import environments
 
 
 def test_the_last_error_of_a_failed_command_is_its_reason() -> None:

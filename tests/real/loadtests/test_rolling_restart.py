@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from loadtests.runs.peers.gateways import haproxy
+from loadtests.runs.matrix.subjects import haproxy
 from loadtests.runs.rolling import report
 from loadtests.runs.rolling.run import play
 

@@ -12,8 +12,8 @@ from loadtests.runs.matrix.kept import Kept
 from tests.loadtests.runs.matrix.made import cell, series
 
 
-def opened(path: Path, said: list[str], subject: str = "abc", *, forget: bool = False) -> Kept:
-    return Kept(path, Series(subject), said.append, forget=forget)
+def opened(path: Path, said: list[str], code: str = "abc", *, forget: bool = False) -> Kept:
+    return Kept(path, Series(code), said.append, forget=forget)
 
 
 def test_each_result_is_on_disk_as_soon_as_it_is_kept(tmp_path: Path) -> None:
@@ -40,7 +40,7 @@ def test_a_fresh_run_forgets_and_a_broken_file_is_said_to_be_one(tmp_path: Path)
     path, said = tmp_path / "series.json", list[str]()
     opened(path, said).keep(cell("baseline"))
     assert not opened(path, said, forget=True).has("baseline weir")
-    path.write_text('{"subject": "abc", "cells": {"baseline')
+    path.write_text('{"code": "abc", "cells": {"baseline')
     assert not opened(path, said).has("baseline weir")
     assert "cannot be read" in said[0]
 
@@ -71,19 +71,19 @@ def checkout(tmp_path: Path) -> Path:
 
 @pytest.mark.parametrize(
     "name",
-    ["docs/page.md", "tests/a.py", "README.md", "docs/results/REPORT.json", "services/README.md", "loadtests/NOTES.md",
+    ["docs/page.md", "tests/a.py", "README.md", "docs/results/matrix.json", "services/README.md", "loadtests/NOTES.md",
      "services/router/app.pyc"],
 )  # fmt: skip
 def test_documents_tests_and_results_change_nothing_of_what_is_measured(checkout: Path, name: str) -> None:
-    before = kept.subject(checkout)
+    before = kept.code(checkout)
     (checkout / name).parent.mkdir(parents=True, exist_ok=True)
     (checkout / name).write_text("2")
-    assert kept.subject(checkout) == before
+    assert kept.code(checkout) == before
 
 
 def test_any_change_of_the_code_is_other_code_committed_or_not(checkout: Path) -> None:
     router, page = checkout / "services" / "router" / "app.py", checkout / "loadtests" / "runs" / "matrix" / "page.py"
-    seen = [kept.subject(checkout)]
+    seen = [kept.code(checkout)]
     for change in (
         lambda: router.write_text("2"),
         lambda: router.write_text("3"),  # one change after another: neither is taken for the other
@@ -93,11 +93,11 @@ def test_any_change_of_the_code_is_other_code_committed_or_not(checkout: Path) -
         page.unlink,
     ):
         change()
-        seen.append(kept.subject(checkout))
+        seen.append(kept.code(checkout))
     assert len(set(seen)) == len(seen)
     page.write_text("2")
-    assert kept.subject(checkout) == seen[-2]  # what is as it was is the same
+    assert kept.code(checkout) == seen[-2]  # what is as it was is the same
 
 
 def test_the_code_that_is_here_has_a_name() -> None:
-    assert kept.subject() == kept.subject() != kept.subject(Path("/nowhere"))
+    assert kept.code() == kept.code() != kept.code(Path("/nowhere"))

@@ -1,0 +1,226 @@
+"""One scenario, played by one subject: its loads, what is done to the workers meanwhile, and what is read off them.
+
+Figures of the whole run, beside the rows of `reading`. Shares are of the distinct requests.
+
+    NAME_alone_p95_ms   p95 of the answers of a tenant that was measured alone first, in milliseconds
+    on_time_before      share on time before the first trouble: a phase of the load, or a failure of workers
+    on_time_during      between the beginning of the first and the end of the last
+    on_time_after       from `settle_s` after the end of the last
+    after_over_before   the quotient of the two
+    back_after_s        seconds from the end of the last trouble until nine tenths of the share before are kept
+    dispatches          requests to workers, for each of a client's
+    attempts            tries of a client, for each request
+    late_answers        answers that were sent after their deadline
+    hintless            invited retries without a hint
+    wasted              share of the workers' slot time that was spent on what was not delivered
+    failed_tries        tries that ended in no answer and no refusal
+    miscounted          tries that the router and the client count differently
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, field
+
+from loadtests.cluster import meters
+from loadtests.cluster.meters import Meter
+from loadtests.cluster.stand import Server, Stand, ready
+from loadtests.faults import slow
+from loadtests.load.client import START_IN_S, Client
+from loadtests.load.figures import Figures, on_time_between
+from loadtests.load.ledger import Ledger
+from loadtests.load.plan import Plan, Step, Tenant
+from loadtests.runs.drill import Drill, Run, Trouble
+from loadtests.runs.matrix import reading
+from loadtests.runs.matrix.asking import Chats, Reply
+from loadtests.runs.matrix.cases import Case
+from loadtests.runs.matrix.cell import Row
+from loadtests.runs.matrix.staging import tenants_of, troubles
+from loadtests.scenarios.arrivals import Open
+from loadtests.scenarios.model import Failure, Scenario
+
+CALM_S = 1.0
+BEFORE_FROM_S, UNTIL_END_S = 1.0, 1.0
+"""The time before a trouble counts from so long after the start, and the time after it to so long before the end."""
+BACK = 0.9
+LOOK_S, STEP_S = 1.0, 0.1
+"""A moving second, moved by a tenth."""
+SLOW_WITHIN_S = 5.0
+WARM_UP_PER_S = 5.0
+PATIENT_MS = 20_000.0
+
+
+@dataclass
+class MatrixDrill(Drill):
+    """A drill whose client speaks to any of the subjects. `key`: of one that knows a single key."""
+
+    key: str | None = field(default=None, kw_only=True)
+
+    def client(self, plan: Plan) -> Client:
+        return Client(plan, self.stand.url, requests=Chats(self.stand.url, self.key), answer=Reply)
+
+    async def warm_up(self, tenant: str, seconds: float) -> None:
+        """A few requests that do not count."""
+        if seconds > 0:
+            few = Tenant(tenant, (Step(0, WARM_UP_PER_S),), arrivals="paced", deadline_ms=PATIENT_MS)
+            await self.client(Plan(seconds, (few,), warmup_s=0, cooldown_s=0)).run()
+
+
+@dataclass
+class Played:
+    """What came of it: rows of the table, the last run, and figures by name."""
+
+    rows: list[Row]
+    run: Run
+    figures: dict[str, float]
+
+
+async def play(drill: Drill, case: Case, *, pace: float = 1.0, alone: bool = True) -> Played:
+    """Play it on the drill's stand. `alone`: tenants that the file wants measured alone are, first."""
+    scenario, tenants = case.scenario, tenants_of(case.scenario, drill.capacity)
+    figures: dict[str, float] = {}
+    for name in scenario.alone if alone else ():
+        own = [tenant for tenant in tenants if tenant.name == name or tenant.name.startswith(f"{name}-")]
+        run = await _load(drill, scenario, f"{name} alone", own, pace)
+        figures[f"{name}_alone_p95_ms"] = max(run.share(tenant.name).answers_ms.p95 for tenant in own)
+    run = await _load(drill, scenario, case.name, tenants, pace, trouble(scenario))
+    return Played(rows(drill, case, run), run, figures | figures_of(scenario, run))
+
+
+async def _load(
+    drill: Drill, scenario: Scenario, name: str, tenants: list[Tenant] | tuple[Tenant, ...], pace: float,
+    trouble: Trouble | None = None,
+) -> Run:  # fmt: skip
+    return await drill.run(
+        name, *tenants, seconds=scenario.duration_s, trouble=trouble, warmup_s=scenario.warm_up_s,
+        cooldown_s=scenario.cool_down_s, calm_s=CALM_S * pace,
+    )  # fmt: skip
+
+
+def rows(drill: Drill, case: Case, run: Run) -> list[Row]:
+    """Of the whole, and of each window."""
+    scenario = case.scenario
+    made = [reading.row(case.name, drill, run, most_load(scenario, 0.0, scenario.duration_s))]
+    for window in scenario.windows:
+        load = most_load(scenario, window.from_s, window.until_s)
+        made.append(reading.row(window.name, drill, run, load, (window.from_s, window.until_s)))
+    return made
+
+
+def most_load(scenario: Scenario, from_s: float, until_s: float) -> float:
+    """The greatest multiple of the capacity that is asked for between two seconds."""
+    moments = [from_s]
+    for group in scenario.tenants:
+        if isinstance(group.arrivals, Open):
+            moments += [each.from_s for each in group.arrivals.phases if from_s <= each.from_s < until_s]
+    return round(max(sum(_load_at(group.arrivals, moment) for group in scenario.tenants) for moment in moments), 2)
+
+
+def _load_at(arrivals: object, moment: float) -> float:
+    if not isinstance(arrivals, Open) or arrivals.load is None:
+        return 0.0
+    times = next((phase.times for phase in arrivals.phases if phase.from_s <= moment < phase.until_s), 1.0)
+    return arrivals.load * times
+
+
+def figures_of(scenario: Scenario, run: Run) -> dict[str, float]:
+    """Those of the whole run: see the module."""
+    found = {
+        "dispatches": run.used.meter.requests / max(1, run.figures.requests),
+        "attempts": run.figures.all.attempts,
+        "late_answers": float(run.figures.late_answers),
+        "hintless": float(run.figures.hintless),
+        "wasted": run.used.meter.wasted,
+        "failed_tries": float(failed_tries(run.figures)),
+        "miscounted": float(sum(abs(count) for count in run.used.miscounted.values())),
+    }
+    spans = troubles(scenario)
+    if spans:
+        begins, ends = min(begin for begin, _ in spans), max(end for _, end in spans)
+        until = scenario.duration_s - UNTIL_END_S
+        before = on_time_between(run.ledger, BEFORE_FROM_S, begins)
+        after = on_time_between(run.ledger, min(ends + scenario.settle_s, until), until)
+        found |= {
+            "on_time_before": before,
+            "on_time_during": on_time_between(run.ledger, begins, ends),
+            "on_time_after": after,
+            "after_over_before": after / max(before, 1e-9),
+            "back_after_s": back_after(run.ledger, ends, until, BACK * before),
+        }
+    return found
+
+
+def failed_tries(figures: Figures) -> int:
+    """Tries that ended in no answer and no refusal."""
+    return sum(count for ending, count in figures.tries.items() if ending.startswith(("failed:", "client_gave_up")))
+
+
+def back_after(ledger: Ledger, from_s: float, until_s: float, level: float) -> float:
+    """Seconds from `from_s` until every moving second has a share on time of `level`, up to `until_s`.
+
+    Where the share never comes back, all of the time counts.
+    """
+    starts = [from_s + STEP_S * index for index in range(int((until_s - LOOK_S - from_s) / STEP_S) + 1)]
+    good = [on_time_between(ledger, start, start + LOOK_S) >= level for start in starts]
+    if not good or not good[-1]:
+        return until_s - from_s
+    bad = [index for index, is_good in enumerate(good) if not is_good]
+    return 0.0 if not bad else starts[bad[-1] + 1] - from_s
+
+
+# ---- what is done to workers
+
+
+def trouble(scenario: Scenario) -> Trouble | None:
+    """All of the file's failures, in one task; None where it has none."""
+    failures = [failure for group in scenario.workers for failure in group.failures]
+    if not failures:
+        return None
+
+    async def all_of_them(stand: Stand) -> Meter:
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(_fail(stand, failure)) for failure in failures]
+        return sum((task.result() for task in tasks), Meter())
+
+    return all_of_them
+
+
+async def _fail(stand: Stand, failure: Failure) -> Meter:
+    """One failure. Returns what workers had counted that are gone."""
+    workers = stand.workers[: failure.workers]
+    lasts_s = failure.until_s - failure.from_s
+    await asyncio.sleep(START_IN_S + failure.from_s)
+    if failure.kind == "slow":
+        await asyncio.to_thread(make_slow, workers, failure.factor, lasts_s)
+        return Meter()
+    return await (_frozen if failure.kind == "frozen" else _killed)(workers, lasts_s)
+
+
+def make_slow(workers: list[Server], factor: float, for_s: float) -> None:
+    """They take so many times as long for a step, and heal by themselves. Raises OSError where one does not take it."""
+    for worker in workers:
+        slow.put(worker.metrics_url.removesuffix("/metrics"), factor, for_s, within_s=SLOW_WITHIN_S)
+
+
+async def _frozen(workers: list[Server], lasts_s: float) -> Meter:
+    """Every one stops, and goes on as if nothing had been."""
+    try:
+        for worker in workers:
+            worker.process.freeze()
+        await asyncio.sleep(lasts_s)
+    finally:
+        for worker in workers:
+            worker.process.thaw()
+    return Meter()
+
+
+async def _killed(workers: list[Server], lasts_s: float) -> Meter:
+    """Every one dies, and another takes its place; the new ones count from 0."""
+    counted = await meters.read(workers)
+    for worker in workers:
+        worker.process.kill()
+    await asyncio.sleep(lasts_s)
+    for worker in workers:
+        worker.process.start()
+    await asyncio.gather(*(ready(worker) for worker in workers))
+    return counted

@@ -1,0 +1,266 @@
+"""What stands before the workers: Weir, Weir with mechanisms switched off, or another gateway.
+
+Every subject stands before the same workers and is asked the same bytes. The router's mechanisms are switched off as an
+operator does it (`POST /admin/policy`). Each other gateway has the configuration in `configs/` that its users would
+call fair. What a configuration takes from the load at hand is made here, by one rule for all (`values`): a worker gets
+as many requests as it has slots, as many again may wait, and no request waits longer than the service promises.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import shutil
+import subprocess
+import urllib.request
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from string import Template
+from time import monotonic
+from urllib.parse import urlsplit
+
+from loadtests.cluster.processes import Process, free_ports, get, until_ready
+from loadtests.cluster.stand import Server, Shape, Stand, start_router
+from loadtests.internal import headers
+from loadtests.runs.matrix import environments
+
+CONFIGS = Path(__file__).with_name("configs")
+ALSO_IN = "/usr/sbin:/usr/local/sbin"  # where packages put it, and where PATH may not look
+LITELLM_KEY = "sk-bench-0f3c1e5b7a9d2468ace13579"  # it refuses to start with a key that is short or well known
+READY_WITHIN_S = 150.0  # LiteLLM needs a dozen seconds of a core to start
+MECHANISMS = ("admission", "fairness", "cancellation")
+AT_REST_WITHIN_S = 10.0
+LOOK_EVERY_S = 0.2
+WITHIN_S = 5.0
+WAIT_IN_SERVICES = 1.5  # what must be left of a deadline when its request leaves the queue
+
+
+@dataclass(frozen=True, slots=True)
+class Deadlines:
+    """What is promised: the longest deadline of the service, and the shortest, in milliseconds."""
+
+    longest_ms: float
+    shortest_ms: float
+
+
+def values(made: Stand, deadlines: Deadlines, port: int, other_port: int) -> dict[str, str]:
+    """What a configuration may name in `${}`; `other_port` is for health or metrics."""
+    shape = made.shape
+    found = {
+        "PORT": port,
+        "HEALTH_PORT": other_port,
+        "METRICS_PORT": other_port,
+        "SLOTS": shape.slots,
+        "ALL_SLOTS": shape.all_slots,
+        "QUEUE_SIZE": shape.all_slots,
+        "TENANT_LIMIT": shape.all_slots + shape.all_slots // 2,
+        "ALL_TENANTS_QUEUE_SIZE": 2 * shape.all_slots,
+        "QUEUE_MS": f"{in_time_for_the_tightest(shape, deadlines):.0f}",
+        "LONGEST_S": max(1, round(deadlines.longest_ms / 1000)),
+        "KEY": LITELLM_KEY,
+        **{f"WORKER_{index}": worker.url for index, worker in enumerate(made.workers)},
+    }
+    return {name: str(value) for name, value in found.items()}
+
+
+def in_time_for_the_tightest(shape: Shape, deadlines: Deadlines) -> float:
+    """The longest wait, in milliseconds, that leaves the shortest deadline time for an answer."""
+    return max(1.0, deadlines.shortest_ms - WAIT_IN_SERVICES * shape.service_s * 1000)
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """How a gateway is run: a command line, settings, and where it says that it is ready."""
+
+    line: Sequence[str]
+    ready_url: str
+    env: Mapping[str, str] | None = None
+
+
+Build = Callable[[Path, Mapping[str, str], Path], Command]
+"""A command from the program, the values and a folder for files."""
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """One row of every table.
+
+    `off`: the router's mechanisms that are switched off. Of another gateway: `program` finds what is run, `build` says
+    how, `package` is what pip fetches for it, `key` is the one key that it knows where it knows no tenants, and
+    `warm_up_s` is how long a few requests go to it first, for what loads parts of itself with the first ones.
+    """
+
+    name: str
+    title: str
+    about: str
+    off: tuple[str, ...] = ()
+    program: Callable[[], Path | None] | None = None
+    build: Build | None = None
+    package: str = ""
+    key: str | None = None
+    warm_up_s: float = 0.0
+
+    @property
+    def is_router(self) -> bool:
+        """Whether it is Weir's router, whole or not."""
+        return self.program is None
+
+    def missing(self) -> str:
+        """Why it cannot be run here; empty where it can."""
+        if self.program is None or self.program() is not None:
+            return ""
+        return f"{self.title} is not installed"
+
+    @asynccontextmanager
+    async def standing(
+        self, made: Stand, tenants: Sequence[str], may_be_cut: frozenset[str], deadlines: Deadlines
+    ) -> AsyncIterator[Stand]:
+        """It stands before the workers of a stand, and afterwards it does not.
+
+        A stand that has a router is one that was given: that router is used, and is whole again afterwards.
+        Raises StandError or RuntimeError where it does not start.
+        """
+        if made.router is not None:
+            async with self._switched(made):
+                yield made
+            return
+        before_workers = replace(made, router=None)
+        try:
+            if self.is_router:
+                await start_router(before_workers, tenants, may_be_cut=may_be_cut)
+                async with self._switched(before_workers):
+                    yield before_workers
+            else:
+                await self._start(before_workers, deadlines)
+                yield before_workers
+        finally:
+            if before_workers.router is not None:
+                await before_workers.router.process.stop()
+
+    @asynccontextmanager
+    async def _switched(self, made: Stand) -> AsyncIterator[None]:
+        await at_rest(made)
+        await asyncio.to_thread(switch, made, self.off)
+        try:
+            yield
+        finally:
+            await asyncio.to_thread(switch, made, ())
+
+    async def _start(self, made: Stand, deadlines: Deadlines) -> None:
+        program = self.program() if self.program else None
+        if program is None or self.build is None:
+            raise RuntimeError(self.missing())
+        port, other_port = free_ports(2)
+        command = self.build(program, values(made, deadlines, port, other_port), made.folder)
+        process = Process("gateway", command.line, command.env or {}, made.folder)
+        made.router = Server(process, f"http://127.0.0.1:{port}")
+        process.start()
+        await until_ready(process, command.ready_url, READY_WITHIN_S)
+
+
+def switch(stand: Stand, off: Sequence[str]) -> None:
+    """These mechanisms off, the others on. Raises OSError where the router does not do it."""
+    body = json.dumps({name: name not in off for name in MECHANISMS}).encode()
+    request = urllib.request.Request(
+        f"{admin_url(stand)}/admin/policy", body, {"content-type": "application/json", **headers()}, method="POST"
+    )
+    with urllib.request.urlopen(request, timeout=WITHIN_S) as answer:
+        answer.read()
+
+
+async def at_rest(stand: Stand) -> None:
+    """Until no request waits in the router or runs at a worker, so that no run begins in the backlog of another."""
+    end = monotonic() + AT_REST_WITHIN_S
+    while monotonic() < end:
+        state = json.loads(await asyncio.to_thread(get, f"{admin_url(stand)}/admin/state"))
+        if not state["inflight"]["now"] and not state["in_line"]:
+            return
+        await asyncio.sleep(LOOK_EVERY_S)
+
+
+def admin_url(stand: Stand) -> str:
+    """The router's metrics listener, which carries the operator's routes."""
+    if stand.router is None:
+        raise RuntimeError("this stand has no router")
+    parts = urlsplit(stand.router.metrics_url)
+    return f"{parts.scheme}://{parts.netloc}"
+
+
+def haproxy() -> Path | None:
+    """Where it is installed."""
+    found = shutil.which("haproxy") or shutil.which("haproxy", path=ALSO_IN)
+    return None if found is None else Path(found)
+
+
+def haproxy_version(path: Path) -> str:
+    """`HAProxy version 2.6.12-1 ...`, as it says itself."""
+    said = subprocess.run([str(path), "-v"], capture_output=True, text=True, check=False).stdout
+    return " ".join(said.split()[:3]) or "HAProxy"
+
+
+def haproxy_with(config: str) -> Build:
+    """HAProxy reads its values from the environment; a worker is a port to it."""
+
+    def build(program: Path, given: Mapping[str, str], folder: Path) -> Command:
+        ports = {name: str(urlsplit(url).port) for name, url in given.items() if name.startswith("WORKER_")}
+        ready = f"http://127.0.0.1:{given['HEALTH_PORT']}/health/ready"
+        return Command([str(program), "-db", "-f", str(CONFIGS / config)], ready, {**given, **ports})
+
+    return build
+
+
+def litellm(program: Path, given: Mapping[str, str], folder: Path) -> Command:
+    """Its own variables: `LITELLM_LOG=ERROR` as its documents advise, and no price list from the network."""
+    file = folder / "litellm.yaml"
+    file.write_text(filled("litellm.yaml", given), encoding="utf-8")
+    line = [str(program), "--config", str(file), "--host", "127.0.0.1", "--port", given["PORT"], "--num_workers", "1"]
+    env = {"LITELLM_LOG": "ERROR", "LITELLM_LOCAL_MODEL_COST_MAP": "True", "LITELLM_MODE": "PRODUCTION"}
+    return Command(line, f"http://127.0.0.1:{given['PORT']}/health/readiness", env)
+
+
+def router_with(config: str) -> Build:
+    """vllm-router and sglang-router take arguments."""
+
+    def build(program: Path, given: Mapping[str, str], folder: Path) -> Command:
+        lines = (line.strip() for line in filled(config, given).splitlines())
+        arguments = [line for line in lines if line and not line.startswith("#")]
+        return Command([str(program), *arguments], f"http://127.0.0.1:{given['PORT']}/readiness")
+
+    return build
+
+
+def filled(config: str, given: Mapping[str, str]) -> str:
+    """A configuration with its values. Raises KeyError where one is missing."""
+    return Template((CONFIGS / config).read_text(encoding="utf-8")).substitute(given)
+
+
+WEIR = Subject("weir", "Weir", "the router with its default settings")
+SUBJECTS = (
+    WEIR,
+    Subject("no_admission", "no admission", "the same without admission: no request is refused for its deadline; fair "
+            "queues, and what no client waits for is cancelled", off=("admission",)),
+    Subject("fifo", "bounded FIFO", "the same with all three mechanisms off: one queue of at most 256, first in, first "
+            "out", off=MECHANISMS),
+    Subject("haproxy", "HAProxy", "`maxconn` is a worker's slots, and `timeout queue` is tuned for each scenario by "
+            "somebody who knows its tightest deadline and the service time", program=haproxy,
+            build=haproxy_with("haproxy.cfg")),
+    Subject("haproxy_by_hand", "HAProxy by hand", "limits, order and refusals written for the very load",
+            program=haproxy, build=haproxy_with("haproxy_by_hand.cfg")),
+    Subject("sglang-router", "sglang-router", "its concurrency limit and queue",
+            program=environments.program("sglang-router"), build=router_with("sglang_router.args"),
+            package="sglang-router"),
+    Subject("vllm-router", "vllm-router", "its concurrency limit and queue",
+            program=environments.program("vllm-router"), build=router_with("vllm_router.args"), package="vllm-router"),
+    Subject("litellm", "LiteLLM", "one proxy process, warmed up before each load",
+            program=environments.program("litellm"), build=litellm, package="litellm", key=LITELLM_KEY, warm_up_s=4.0),
+)  # fmt: skip
+TITLES = {subject.name: subject.title for subject in SUBJECTS}
+
+
+def versions() -> str:
+    """What the other gateways are, as they or their pins say."""
+    path = haproxy()
+    fetched = [environments.versions(each.package) for each in SUBJECTS if each.package and not each.missing()]
+    return ", ".join([*([haproxy_version(path)] if path else []), *fetched])
