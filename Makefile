@@ -22,7 +22,7 @@ ROUTER_PORT ?= 8000
 HOST_URL ?= http://127.0.0.1:$(ROUTER_PORT)
 QUESTION ?= How does Weir decide to refuse a request?
 
-.PHONY: help up down ask doctor simulate simulate-proof pictures test test-real oracles check bench fire nonces rolling chaos soak siege world bench-peers report load docs diagrams fuzz lock audit venv otel torch clean clean-data clean-venv
+.PHONY: help up down ask doctor simulate simulate-proof pictures test test-real oracles check bench play matrix nonces rolling chaos soak siege world load docs diagrams fuzz lock audit venv otel torch clean clean-data clean-venv
 
 help: ## list the verbs
 	@if [ -t 1 ]; then on=$$(printf '\033[36m') off=$$(printf '\033[0m'); fi; \
@@ -92,8 +92,14 @@ fuzz: $(VENV)/.fuzz ## feed every reader of strangers' bytes with mutated input:
 bench: $(VENV)/.dev ## measure the figures that docs/results quotes
 	@exec $(BIN)/python -m loadtests.bench $(ARGS)
 
-fire: $(VENV)/.run ## the router under fire, real processes: make fire ARGS="--only sweep" (--list shows the cases)
-	@exec $(BIN)/python -m loadtests.runs.fire $(ARGS)
+# The stages that need packages of their own fetch them: make play SCENARIO=burst ON=locust
+play: SCENARIO ?= burst
+play: ON ?= processes
+play: $(VENV)/.simulate $(if $(filter locust,$(ON)),$(VENV)/.load) ## play one scenario: make play SCENARIO=burst ON=processes|world|simulator|locust AGAINST=weir,haproxy
+	@exec $(BIN)/python -m loadtests.runs $(SCENARIO) --on $(ON) --against "$(AGAINST)" $(ARGS)
+
+matrix: $(VENV)/.simulate ## every scenario on real processes, by Weir and by others, as one page (about an hour, resumable; ARGS=--list)
+	@exec $(BIN)/python -m loadtests.runs.matrix $(ARGS)
 
 nonces: $(VENV)/.run ## 20,000 questions with a nonce each, before workers that are killed, frozen and evil: whose answer is whose?
 	@exec $(BIN)/python -m loadtests.runs.nonces $(ARGS)
@@ -115,12 +121,6 @@ world: $(VENV)/.dev ## the whole system in virtual time, judged: make world SEED
 
 siege: $(VENV)/.run ## an honest tenant beside slow readers, slowloris, idle connections, floods (ten minutes): ARGS="--only idle"
 	@exec $(BIN)/python -m loadtests.runs.siege $(ARGS)
-
-bench-peers: $(VENV)/.run ## Weir beside HAProxy, LiteLLM, vllm-router, sglang-router: 20 minutes, resumable; ARGS=--list
-	@exec $(BIN)/python -m loadtests.runs.peers $(ARGS)
-
-report: $(VENV)/.simulate ## the whole series, four policies, as one page (about 17 minutes): make report ARGS="--only burst"
-	@exec $(BIN)/python -m loadtests.runs.matrix $(ARGS)
 
 load: export SCENARIO ?= baseline
 load: export LOAD_OUT = $(OUT)

@@ -18,15 +18,24 @@ def on_stage(path_or_name: str | Path, stage: StageName, changes: Changes | None
     return parse(changed(raw, changes or Changes()), name=path.name, folder=path.parent)
 
 
+def reason_against(raw: Any, stage: StageName) -> str:
+    """Why that stage cannot play what YAML gave, as the file says; empty where it can."""
+    variant = _variant(raw, stage)
+    return str(variant.get("without") or "")
+
+
 def for_stage(raw: Any, stage: StageName, name: str) -> Any:
     """What YAML gave, with the stage's own changes made. Raises LabError."""
-    variants = raw.get("stages") if isinstance(raw, dict) else None
-    variant = variants.get(stage) if isinstance(variants, dict) else None
-    if not isinstance(variant, dict):
-        return raw
-    if reason := variant.get("without"):
+    variant = _variant(raw, stage)
+    if reason := reason_against(raw, stage):
         raise LabError(f"{name} is not played by {stage}: {reason}")
     sets = variant.get("sets", ())
     if not isinstance(sets, list) or not all(isinstance(each, str) for each in sets):
         return raw  # reading the file says so
-    return changed(raw, Changes(sets=tuple(sets)))
+    return changed(raw, Changes(sets=tuple(sets))) if sets else raw
+
+
+def _variant(raw: Any, stage: StageName) -> dict[str, Any]:
+    variants = raw.get("stages") if isinstance(raw, dict) else None
+    variant = variants.get(stage) if isinstance(variants, dict) else None
+    return variant if isinstance(variant, dict) else {}

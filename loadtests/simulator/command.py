@@ -16,6 +16,7 @@ from rich.text import Text
 
 from loadtests.scenarios.changes import Changes, changed, missing_trace
 from loadtests.scenarios.model import NAMED, Scenario, find, load_raw, names, parse
+from loadtests.scenarios.stages import for_stage
 from loadtests.simulator import figures, table
 from loadtests.simulator.results import Comparison, compare
 from loadtests.simulator.runs import Moved, Run, check, execute, plan
@@ -90,7 +91,7 @@ def show_list(console: Console) -> int:
 def _read(name: str, changes: Changes, aside: Console) -> Scenario | None:
     """None for a replay whose trace is not there: that is said, and is no fault."""
     path = find(name)
-    raw = changed(load_raw(path), changes)
+    raw = changed(for_stage(load_raw(path), "simulator", path.stem), changes)
     missing = missing_trace(raw, path.parent)
     if missing is not None and changes.trace is None and path.parent == NAMED:
         told = f"Skipped {path.stem}: it replays {missing}, which does not come with Weir. --trace PATH names the file."

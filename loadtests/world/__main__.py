@@ -8,13 +8,19 @@ from pathlib import Path
 
 from loadtests.cluster.loop import BEGINS_S
 from loadtests.report.machine import describe
-from loadtests.world.play import Result, play
+from loadtests.scenarios.changes import Changes
+from loadtests.scenarios.stages import on_stage
+from loadtests.world.play import Result, play, play_scenario
 from loadtests.world.run import OtherRun, Record, many
+from loadtests.world.staging import judged, made_of
+from services.cli.errors import LabError
 
 
 def main() -> int:
     """The exit status: 1 where a promise was broken, 2 where nothing could be played."""
     wanted = _arguments()
+    if wanted.scenario is not None:
+        return _scenario(wanted.scenario, tuple(wanted.set), trace=wanted.trace)
     if wanted.seed is not None:
         return _one(wanted.seed, wanted.size, trace=wanted.trace)
     try:
@@ -35,7 +41,9 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--jobs", type=_number, default=1, help="processes side by side")
     parser.add_argument("--record", type=Path, help="a file that keeps each seed's result; a later run goes on with it")
     parser.add_argument("--seed", type=int, help="this one alone")
-    parser.add_argument("--trace", action="store_true", help="with --seed: each event as a line, and log lines")
+    parser.add_argument("--scenario", metavar="NAME", help="a scenario's file, in place of seeds")
+    parser.add_argument("--set", action="append", default=[], metavar="PATH=VALUE", help="with --scenario: change it")
+    parser.add_argument("--trace", action="store_true", help="with --seed or --scenario: each event, and log lines")
     return parser.parse_args()
 
 
@@ -48,12 +56,30 @@ def _number(text: str) -> int:
 
 
 def _one(seed: int, size: int, *, trace: bool) -> int:
-    def told(now: float, who: str, what: str, detail: str) -> None:
-        print(f"{now - BEGINS_S:11.6f}  {who:<10} {what:<10} {detail}")
-
-    result = play(seed, told if trace else None, size=size)
+    result = play(seed, _told if trace else None, size=size)
     _tell(result)
     return 1 if result.violations else 0
+
+
+def _scenario(name: str, sets: tuple[str, ...], *, trace: bool) -> int:
+    """A file, judged as seeds are; a target of the file that is missed is told, and is no broken promise."""
+    try:
+        file = on_stage(name, "world", Changes(sets=sets))
+        made = made_of(file)
+    except LabError as error:
+        print("\n".join([error.message, *error.notes]), file=sys.stderr)
+        return 2
+    result = play_scenario(made, _told if trace else None)
+    _tell(result)
+    for group, share in result.on_time.items():
+        print(f"  {group}: {share:.2%} answered on time")
+    for figure in judged(file, result):
+        print(f"  {figure.verdict.strip('*'):<7}{figure.name} {figure.shown}  {figure.wanted} {figure.note}".rstrip())
+    return 1 if result.violations else 0
+
+
+def _told(now: float, who: str, what: str, detail: str) -> None:
+    print(f"{now - BEGINS_S:11.6f}  {who:<10} {what:<10} {detail}")
 
 
 def _tell(result: Result) -> None:

@@ -28,18 +28,29 @@ Begin = Callable[["Stage"], tuple[str, End]]
 class Stage:
     """What a fault may touch, and the chance that chooses."""
 
-    def __init__(self, system: System, clients: list[SimLoop], rng: Random) -> None:
+    def __init__(
+        self,
+        system: System,
+        clients: list[SimLoop],
+        rng: Random,
+        worker: int | None = None,
+        factor: float | None = None,
+    ) -> None:
         self.system = system
         self.clients = clients
         self.rng = rng
+        self.factor = factor
+        self._worker = worker
 
     @property
     def router(self) -> Node:
         return self.system.router
 
     def worker(self) -> Node | None:
-        """One that runs, by chance."""
+        """The one that is named, if it runs; else one that runs, by chance."""
         up = [node for node in self.system.workers if node.up]
+        if self._worker is not None:
+            return next((node for node in up if node.name == f"worker-{self._worker}"), None)
         return self.rng.choice(up) if up else None
 
     def hosts(self) -> list[Host]:
@@ -200,7 +211,7 @@ def _slow_worker(stage: Stage) -> tuple[str, End]:
     if node is None or node.inside is None:
         return "nobody", _nothing
     faults: Faults = node.inside.host.engine.faults
-    factor = stage.rng.choice((2.0, 5.0, 20.0))
+    factor = stage.factor or stage.rng.choice((2.0, 5.0, 20.0))
     faults.replace(replace(faults.plan, slow_factor=factor))
 
     def end() -> None:

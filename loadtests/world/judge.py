@@ -141,6 +141,10 @@ class Judge:
         """How the tries ended, for the run's summary."""
         return Counter(self._verdict_of[attempt.number].value for attempt in self._facts.tries)
 
+    def is_right(self, attempt: Try) -> bool:
+        """Whether it was answered, with its own answer."""
+        return self._verdict_of[attempt.number] is Verdict.RIGHT
+
     def _verdict(self, attempt: Try) -> Verdict:
         kind = attempt.headers.get(b"content-type", b"")
         heard = Heard(

@@ -20,7 +20,7 @@ from loadtests.world.faults import FAULTS, KINDS, Stage
 from loadtests.world.governed import Governed
 from loadtests.world.judge import Facts, Judge, Steps
 from loadtests.world.metrics import counted
-from loadtests.world.scenario import Fault, Load, Scenario, Tight, scenario
+from loadtests.world.scenario import Fault, Group, Load, Scenario, Tight, scenario
 from loadtests.world.system import GOVERNOR_METRICS, ROUTER, ROUTER_METRICS, System
 from services.runtime import connection, keepalive
 from services.runtime.serve import Process
@@ -46,6 +46,8 @@ class Result:
     virtual_s: float
     faults: int
     counts: Counter[str] = field(default_factory=Counter)
+    on_time: dict[str, float] = field(default_factory=dict)
+    """By group of tenants: the share of its requests that were answered right. A retry belongs to what it repeats."""
 
 
 class Play:
@@ -107,7 +109,20 @@ class Play:
             virtual_s=self.simulation.now - self._began,
             faults=len(self.scenario.faults) + len(self.scenario.governor.faults),
             counts=verdict.counts() + self._governed.counts(),
+            on_time=self._on_time(verdict),
         )
+
+    def _on_time(self, verdict: Judge) -> dict[str, float]:
+        """See `Result`."""
+        groups = {load.group.name: load.group for load in self.scenario.loads if load.group is not None}
+        asked: dict[str, dict[int, bool]] = {name: {} for name in groups}
+        for attempt in self.facts.tries:
+            tenant = attempt.ask.tenant
+            name = tenant if tenant in groups else tenant.rpartition("-")[0]
+            if name in asked:
+                right = verdict.is_right(attempt)
+                asked[name][id(attempt.ask)] = asked[name].get(id(attempt.ask), False) or right
+        return {name: sum(asks.values()) / len(asks) for name, asks in asked.items() if asks}
 
     async def _play(self) -> None:
         self._began = self.simulation.now
@@ -129,13 +144,15 @@ class Play:
 
     def _arrivals(self, zero: float, load: Load) -> None:
         """The next arrival of that load, one after the other."""
-        rng = Random(f"arrivals {self.scenario.seed} {load.begins_s}")
+        of = "" if load.group is None else f" of {load.group.name}"
+        rng = Random(f"arrivals {self.scenario.seed} {load.begins_s}{of}")
         until = zero + load.begins_s + load.lasts_s
         of_tail = load.begins_s >= self.scenario.calm_from_s
 
         def arrive() -> None:
-            ask = self._ask(rng, of_tail)
-            retries = {"hint": HINT_RETRIES, "naive": NAIVE_RETRIES}.get(ask.manner, 0)
+            ask = self._ask(rng, of_tail) if load.group is None else _of_group(rng, load.group)
+            usual = {"hint": HINT_RETRIES, "naive": NAIVE_RETRIES}.get(ask.manner, 0)
+            retries = usual if load.group is None else load.group.retries
             self._send(rng.choice(self._machines), ask, retries, of_tail=of_tail)
             next_arrival()
 
@@ -186,7 +203,8 @@ class Play:
     # Faults
 
     def _begin(self, fault: Fault) -> None:
-        stage = Stage(self.system, self._loops, Random(f"fault {self.scenario.seed} {fault.begins_s}"))
+        chance = Random(f"fault {self.scenario.seed} {fault.begins_s}")
+        stage = Stage(self.system, self._loops, chance, fault.worker, fault.factor)
         self.facts.faults.append((*stage.begin(fault.kind, FAULTS[fault.kind], fault.lasts_s), fault))
 
     # What is seen
@@ -254,6 +272,19 @@ class Play:
         return [f"{count} {what}" for what, count in held.items() if count]
 
 
+def _of_group(rng: Random, group: Group) -> Ask:
+    """What a client of one of its tenants asks."""
+    number = rng.randrange(group.count) + 1
+    return Ask(
+        tenant=group.name if group.count == 1 else f"{group.name}-{number}",
+        kind=rng.choice(("chat", "completion")),
+        stream=rng.random() < group.stream_share,
+        deadline_s=group.deadline_s,
+        manner=group.manner,
+        leaves_after_s=group.leaves_after_s,
+    )
+
+
 @contextmanager
 def _bounds(tight: Tight | None) -> Iterator[None]:
     """The product with the bounds of connections that this scenario has."""
@@ -266,9 +297,14 @@ def _bounds(tight: Tight | None) -> Iterator[None]:
 
 def play(seed: int, trace: Trace | None = None, *, size: int = 1000, kinds: tuple[str, ...] = KINDS) -> Result:
     """Play one seed and judge it."""
+    return play_scenario(scenario(seed, kinds, size=size), trace)
+
+
+def play_scenario(made: Scenario, trace: Trace | None = None) -> Result:
+    """Play it and judge it."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ResourceWarning)  # a killed process closes nothing; its kernel does
-        stage = Play(scenario(seed, kinds, size=size), trace)
+        stage = Play(made, trace)
         result = stage.run()
         del stage
         gc.collect()

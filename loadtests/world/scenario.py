@@ -20,13 +20,17 @@ MANNERS = ("none", "hint", "hint", "naive")
 
 @dataclass(slots=True, frozen=True)
 class WorkerSpec:
-    """A worker's size and speed. `evil`: it is the byzantine one, which answers by tricks."""
+    """A worker's size and speed. `evil`: it is the byzantine one, which answers by tricks.
+
+    `prefill_ms`: what a token of a prompt takes; the worker's own default where none is given.
+    """
 
     slots: int
     step_ms: float
     per_sequence_ms: float
     queue: int
     evil: bool = False
+    prefill_ms: float | None = None
 
     @property
     def answers_per_s(self) -> float:
@@ -35,21 +39,40 @@ class WorkerSpec:
 
 
 @dataclass(slots=True, frozen=True)
+class Group:
+    """Tenants that are alike: `count` of them, and how their clients behave. `manner`: one of MANNERS."""
+
+    name: str
+    count: int
+    deadline_s: float
+    leaves_after_s: float
+    stream_share: float
+    manner: str
+    retries: int
+
+
+@dataclass(slots=True, frozen=True)
 class Load:
-    """Arrivals from `begins_s` on for `lasts_s`, at a rate, as a Poisson process."""
+    """Arrivals from `begins_s` on for `lasts_s`, at a rate, as a Poisson process. `group`: of the tenants of one."""
 
     begins_s: float
     lasts_s: float
     per_s: float
+    group: Group | None = None
 
 
 @dataclass(slots=True, frozen=True)
 class Fault:
-    """What goes wrong. `kind` is a key of `faults.FAULTS`; `arguments` are drawn from the seed where it begins."""
+    """What goes wrong. `kind` is a key of `faults.FAULTS`.
+
+    What is not given here is drawn where it begins: which worker, and how many times slower.
+    """
 
     kind: str
     begins_s: float
     lasts_s: float
+    worker: int | None = None
+    factor: float | None = None
 
 
 @dataclass(slots=True, frozen=True)

@@ -199,6 +199,7 @@ class System:
             sim_step_ms=spec.step_ms,
             sim_step_per_sequence_ms=spec.per_sequence_ms,
             sim_jitter=0.1,
+            **({} if spec.prefill_ms is None else {"sim_prefill_ms_per_token": spec.prefill_ms}),
             drain_timeout_s=self.scenario.deadline_s,
         )
         process = worker_app.build(settings, rng=rng, log=log)

@@ -95,3 +95,16 @@ def test_a_trace_goes_where_the_replay_is(raw: dict[str, Any], tmp_path: Path) -
 
 def test_what_is_no_mapping_is_left_for_the_reader_to_complain_about() -> None:
     assert changed(["no", "scenario"], Changes(loads=(1.0,))) == ["no", "scenario"]
+
+
+def test_a_shorter_run_has_no_windows_that_end_after_it_and_no_targets_of_them() -> None:
+    window = {"name": "late", "from_s": 20, "until_s": 40}
+    raw = {
+        "duration_s": 60,
+        "windows": [{"name": "early", "from_s": 1, "until_s": 2}, window],
+        "must": [{"figure": "goodput", "window": "late"}, {"figure": "goodput"}],
+    }
+    made = changed(raw, Changes(duration_s=30.0))
+    assert [each["name"] for each in made["windows"]] == ["early"]
+    assert made["must"] == [{"figure": "goodput"}]
+    assert raw["windows"] == [{"name": "early", "from_s": 1, "until_s": 2}, window]

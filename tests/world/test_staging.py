@@ -1,0 +1,79 @@
+"""A scenario's file on the world: the same loads and failures, all of HTTP, and every promise judged."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from loadtests.scenarios.changes import Changes
+from loadtests.scenarios.model import Scenario as ScenarioFile
+from loadtests.scenarios.stages import on_stage
+from loadtests.world.play import Play
+from loadtests.world.scenario import Fault
+from loadtests.world.staging import ANSWER_TOKENS, judged, made_of
+from services.cli.errors import LabError
+
+SHORT = ("duration_s=3", "warm_up_s=0", "cool_down_s=0")
+
+
+def file(name: str, *sets: str) -> ScenarioFile:
+    return on_stage(name, "world", Changes(sets=sets))
+
+
+def test_its_tenants_are_answered_as_the_file_wants_and_each_answer_takes_its_time() -> None:
+    wanted = file("half", *SHORT)
+    play = Play(made_of(wanted))
+    result = play.run()
+    assert result.violations == []
+    assert result.on_time == {"tenant": 1.0}
+    (figure,) = judged(wanted, result)
+    assert (figure.held, figure.target, figure.value) == (True, 0.99, 1.0)
+    answers = [json.loads(b"".join(one.body)) for one in play.facts.tries if one.status == 200]
+    assert {answer["usage"]["completion_tokens"] for answer in answers} == {ANSWER_TOKENS}
+
+
+def test_at_twice_the_capacity_about_half_is_answered_and_every_promise_holds() -> None:
+    result = Play(made_of(file("overload_2x", *SHORT))).run()
+    assert result.violations == []
+    assert result.on_time["tenant"] == pytest.approx(0.5, abs=0.1)  # what waits at the end is answered too
+
+
+def test_workers_fail_when_and_as_the_file_says() -> None:
+    made = made_of(file("outage_killed"))
+    assert made.faults == [Fault("killed worker", 7.0, 4.0, worker, 2.0) for worker in (0, 1)]
+    assert [fault.worker for fault in made_of(file("outage_frozen")).faults] == [0, 1]
+    (slow,) = made_of(file("slow_worker")).faults
+    assert (slow.kind, slow.worker, slow.factor) == ("slow worker", 0, 4.0)
+
+
+def test_a_load_changes_when_the_file_says() -> None:
+    loads = [load for load in made_of(file("burst")).loads if load.group is not None]
+    assert [(load.begins_s, load.lasts_s) for load in loads] == [(0.0, 20.0), (20.0, 20.0), (40.0, 80.0)]
+    assert loads[1].per_s / loads[0].per_s == pytest.approx(13.3333)
+    assert loads[2].per_s == loads[0].per_s == pytest.approx(0.75 * 200)
+
+
+@pytest.mark.parametrize(
+    ("name", "sets", "told"),
+    [
+        ("big_neighbour", (), "all answers have one length"),
+        ("bursty", ("tenants.tenant.completion_tokens=50",), "no gamma arrivals"),
+        ("bursty", (), "completion_tokens: the world needs a number"),
+        ("outage", (), "the world has no backoff"),
+        ("steps_overload", (), "one group of workers of the kind `slots`"),
+        ("mixed_deadlines", (), "deadline_s: the world needs a number"),
+    ],
+)
+def test_what_the_world_cannot_play_is_said_with_its_place(name: str, sets: tuple[str, ...], told: str) -> None:
+    with pytest.raises(LabError, match=told):
+        made_of(file(name, *sets))
+
+
+def test_the_same_file_is_the_same_run() -> None:
+    def digest(seed: int) -> Any:
+        return Play(made_of(file("half", "duration_s=1", "warm_up_s=0", "cool_down_s=0", f"seed={seed}")))
+
+    first, second, other = (digest(seed).run().digest for seed in (1, 1, 2))
+    assert first == second != other
