@@ -5,8 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from loadtests.cluster.stand import Shape
+from loadtests.load.capacity import Capacity
+from loadtests.load.figures import Quantiles
 from loadtests.load.plan import Tenant
-from loadtests.runs.matrix.staging import faster, names_of, shape_of
+from loadtests.runs.matrix.staging import faster, names_of, shape_of, tenants_of
 from loadtests.runs.matrix.subjects import WAIT_IN_SERVICES, Deadlines
 from loadtests.scenarios.arrivals import Open
 from loadtests.scenarios.model import Scenario
@@ -70,7 +72,7 @@ class Case:
 def case(name: str) -> Case:
     """Raises LabError where the file has a fault, or where real processes cannot play it."""
     made = Case(name, on_stage(name, "processes"))
-    _ = made.shape
+    tenants_of(made.scenario, Capacity(1.0, made.shape.answer_tokens, Quantiles()))  # any capacity: can they be made?
     return made
 
 

@@ -18,7 +18,6 @@ import uvloop
 from loadtests.cluster.processes import free_ports, get
 from loadtests.cluster.stand import Stand, start_router
 from loadtests.paths import ROOT
-from loadtests.runs.matrix import given
 from loadtests.runs.matrix.cases import SERIES, case
 from loadtests.runs.matrix.cell import Cell, Series
 from loadtests.runs.matrix.kept import Kept
@@ -101,17 +100,15 @@ async def check_subjects(workers: Stand) -> None:
         assert not proxy.running
 
 
-async def check_given(workers: Stand, folder: Path) -> None:
+async def check_given(workers: Stand) -> None:
     """A router that was given is switched and whole again, and it is not stopped."""
     await start_router(workers, ("a",))
     assert workers.router is not None
-    same = await given.running(workers.url, [worker.url for worker in workers.workers], folder)
-    assert [server.process.pid for server in same.servers] == [server.process.pid for server in workers.servers]
-    async with BY_NAME["no_admission"].standing(same, ("a",), frozenset(), DEADLINES) as asked:
-        assert asked is same
+    async with BY_NAME["no_admission"].standing(workers, ("a",), frozenset(), DEADLINES) as asked:
+        assert asked is workers
         assert told(asked, "/admin/policy")["admission"] is False
-    await at_rest(same)
-    assert set(told(same, "/admin/policy").values()) == {True}
+    await at_rest(workers)
+    assert set(told(workers, "/admin/policy").values()) == {True}
     await workers.router.process.stop()
     workers.router = None
 
@@ -140,11 +137,11 @@ def check_cell(cell: Cell) -> None:
     assert sum(second.sent for second in cell.seconds) == cell.requests
 
 
-def test_subjects_stand_and_go_and_workers_heal(tmp_path: Path) -> None:
+def test_subjects_stand_and_go_and_workers_heal() -> None:
     async def play() -> list[psutil.Process]:
         async with workers_of(case("baseline")) as stand:
             await check_subjects(stand)
-            await check_given(stand, tmp_path)
+            await check_given(stand)
             check_trouble(stand)
             return [psutil.Process(server.process.pid) for server in stand.servers]
 
