@@ -29,6 +29,7 @@ from loadtests.simulator.columns import (
 )
 from loadtests.simulator.report import TenantReport
 from loadtests.simulator.results import Cell, Comparison, Figure
+from loadtests.simulator.targets import targets
 
 POLICY_WIDTH = 22
 PAGE_WIDTH = 100
@@ -45,8 +46,9 @@ def _parts(comparison: Comparison) -> Iterator[RenderableType]:
     yield ""
     yield Text(comparison.scenario.title, style="bold")
     yield Text(_conditions(comparison), style="dim")
-    if about := comparison.scenario.about:
-        yield Constrain(Padding(Text(" ".join(about.split())), (1, 0, 0, 2), expand=False), PAGE_WIDTH)
+    scenario = comparison.scenario
+    if told := " ".join([scenario.question, *scenario.about.split(), *scenario.watch]).strip():
+        yield Constrain(Padding(Text(told), (1, 0, 0, 2), expand=False), PAGE_WIDTH)
     loads = comparison.loads
     if len(loads) > MOST_FULL_TABLES:
         for title, read, write in MATRICES:
@@ -65,6 +67,13 @@ def _parts(comparison: Comparison) -> Iterator[RenderableType]:
         if len(comparison.scenario.tenants) > 1:
             yield ""
             yield _tenants(cells, comparison.scenario.tenants)
+    if figures := targets(comparison):
+        yield ""
+        yield Text("weir is to hold:", style="dim")
+        for figure in figures:
+            verdict = figure.verdict.strip("*")
+            style = "green" if figure.held else "bold red"
+            yield Text.assemble((f"  {verdict:<7}", style), f"{figure.name}: {figure.shown}, {figure.wanted}")
 
 
 def _conditions(comparison: Comparison) -> str:

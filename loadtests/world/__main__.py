@@ -12,7 +12,7 @@ from loadtests.scenarios.changes import Changes
 from loadtests.scenarios.stages import on_stage
 from loadtests.world.play import Result, play, play_scenario
 from loadtests.world.run import OtherRun, Record, many
-from loadtests.world.staging import judged, made_of
+from loadtests.world.staging import made_of, targets
 from services.cli.errors import LabError
 
 
@@ -73,7 +73,7 @@ def _scenario(name: str, sets: tuple[str, ...], *, trace: bool) -> int:
     _tell(result)
     for group, share in result.on_time.items():
         print(f"  {group}: {share:.2%} answered on time")
-    for figure in judged(file, result):
+    for figure in targets(file, result):
         print(f"  {figure.verdict.strip('*'):<7}{figure.name} {figure.shown}  {figure.wanted} {figure.note}".rstrip())
     return 1 if result.violations else 0
 

@@ -11,9 +11,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import pairwise
 
-from loadtests.report.figure import Figure, at_least
+from loadtests.report.figure import Figure
 from loadtests.scenarios.arrivals import Open, Poisson
 from loadtests.scenarios.distributions import Constant, Distribution
+from loadtests.scenarios.figures import is_asked, judged
 from loadtests.scenarios.model import Failure, SlotWorkers, TenantGroup
 from loadtests.scenarios.model import Scenario as ScenarioFile
 from loadtests.world.play import Result
@@ -32,20 +33,13 @@ MANNERS = {"never": "none", "immediate": "naive", "hint": "hint"}
 KINDS = {"down": "killed worker", "frozen": "frozen worker", "slow": "slow worker"}
 
 
-def judged(file: ScenarioFile, result: Result) -> list[Figure]:
-    """The targets of the file that the world can read: shares on time."""
+def targets(file: ScenarioFile, result: Result) -> list[Figure]:
+    """The bounds of the file that the world can read: shares on time; of the worst group where none is named."""
     return [
-        at_least(
-            f"{must.of or 'each group'}: answered on time", on_time(result, must.of), must.at_least, "%", must.note
-        )
+        judged(must, result.on_time[must.of] if must.of else min(result.on_time.values()))
         for must in file.must
-        if must.figure == "on_time" and must.at_least is not None and (not must.stages or "world" in must.stages)
+        if must.figure == "on_time" and must.window is None and is_asked(must, "world")
     ]
-
-
-def on_time(result: Result, group: str | None) -> float:
-    """The share of a group; of the worst where none is named."""
-    return min(result.on_time.values()) if group is None else result.on_time[group]
 
 
 def made_of(file: ScenarioFile) -> Scenario:

@@ -12,7 +12,7 @@ from loadtests.scenarios.model import Scenario as ScenarioFile
 from loadtests.scenarios.stages import on_stage
 from loadtests.world.play import Play
 from loadtests.world.scenario import Fault
-from loadtests.world.staging import ANSWER_TOKENS, judged, made_of
+from loadtests.world.staging import ANSWER_TOKENS, made_of, targets
 from services.cli.errors import LabError
 
 SHORT = ("duration_s=3", "warm_up_s=0", "cool_down_s=0")
@@ -28,7 +28,7 @@ def test_its_tenants_are_answered_as_the_file_wants_and_each_answer_takes_its_ti
     result = play.run()
     assert result.violations == []
     assert result.on_time == {"tenant": 1.0}
-    (figure,) = judged(wanted, result)
+    (figure,) = targets(wanted, result)
     assert (figure.held, figure.target, figure.value) == (True, 0.99, 1.0)
     answers = [json.loads(b"".join(one.body)) for one in play.facts.tries if one.status == 200]
     assert {answer["usage"]["completion_tokens"] for answer in answers} == {ANSWER_TOKENS}

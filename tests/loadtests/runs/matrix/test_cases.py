@@ -19,6 +19,7 @@ from loadtests.runs.matrix.play import MatrixDrill, play
 from loadtests.runs.matrix.playing import planned_s
 from loadtests.runs.matrix.staging import tenants_of
 from loadtests.runs.matrix.subjects import SUBJECTS, in_time_for_the_tightest
+from loadtests.scenarios.figures import is_asked
 from loadtests.scenarios.model import names
 from tests.loadtests.runs.matrix.made import case, load
 
@@ -92,7 +93,7 @@ def test_it_asks_something_and_says_what_to_look_at_and_its_targets_can_be_read(
     scenario = case(name).scenario
     assert scenario.question.endswith("?")
     assert "ook " in scenario.about + " ".join(scenario.watch)
-    assert [must.figure for must in scenario.must if targets.wanted(must) and not targets.known(must)] == []
+    assert [must.figure for must in scenario.must if is_asked(must, "processes") and not targets.known(must)] == []
 
 
 @pytest.mark.parametrize(
