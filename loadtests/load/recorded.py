@@ -101,8 +101,9 @@ def _names(name: str, recording: Recording, asked: Counter[str]) -> dict[str, st
         return dict.fromkeys(asked, name)
     active = [client for client, _ in asked.most_common()]
     kept, rest = active[: recording.most_clients], active[recording.most_clients :]
-    return {client: _name(name, client) for client in kept} | dict.fromkeys(rest, _name(name, OTHERS))
+    return {client: recorded_name(name, client) for client in kept} | dict.fromkeys(rest, recorded_name(name, OTHERS))
 
 
-def _name(name: str, client: str) -> str:
+def recorded_name(name: str, client: str) -> str:
+    """What a client of the trace is called."""
     return f"{name}-{_NO_NAME.sub('-', client)}"[:MOST_NAME] if client else name

@@ -15,7 +15,8 @@ import os
 import sys
 from collections.abc import Callable, Sequence
 
-from loadtests.scenarios.stages import on_stage
+from loadtests.scenarios.model import find, load_raw
+from loadtests.scenarios.stages import for_stage
 from services.cli.errors import LabError
 
 Words = Callable[[str, Sequence[str]], list[str]]
@@ -59,7 +60,7 @@ def main() -> int:
     parser.add_argument("--against", default="", help="policies or subjects, with commas between them")
     wanted, more = parser.parse_known_args()
     try:
-        on_stage(wanted.scenario, wanted.on)
+        for_stage(load_raw(find(wanted.scenario)), wanted.on, wanted.scenario)
         names = [name.strip() for name in wanted.against.split(",") if name.strip()]
         words = STAGES[wanted.on](wanted.scenario, names)
     except LabError as error:

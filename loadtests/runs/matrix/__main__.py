@@ -29,6 +29,7 @@ from loadtests.runs.matrix.kept import Kept
 from loadtests.runs.matrix.playing import Job, Playing, Stands, clock, planned_s, workers_of
 from loadtests.runs.matrix.subjects import SUBJECTS, WEIR, Subject, versions
 from loadtests.runs.matrix.writing import publish
+from loadtests.scenarios.changes import Changes
 from loadtests.target import refusal
 from services.cli.errors import LabError
 
@@ -44,7 +45,8 @@ def main() -> int:
         _list()
         return 0
     try:
-        cases = {name: case(name) for name in wanted.scenarios or SERIES}
+        changes = Changes(trace=wanted.trace, sets=tuple(wanted.set))
+        cases = {each.name: each for each in (case(name, changes) for name in wanted.scenarios or SERIES)}
         subjects = _here(_named(wanted.against), given_stack=bool(wanted.url))
     except LabError as error:
         print("\n".join([error.message, *error.notes]), file=sys.stderr)
@@ -52,7 +54,7 @@ def main() -> int:
     if wanted.url and (why := refusal(wanted.url)):
         print(f"--url: {why}", file=sys.stderr)
         return 2
-    folder = wanted.out or KEPT
+    folder = wanted.out or (ROOT / "out" / "played" if wanted.set or wanted.trace else KEPT)
     fresh = Series(kept.code(), wanted.quick, versions(), wanted.url or "")
     store = Kept(folder / ("quick.json" if wanted.quick else "series.json"), fresh, say, forget=wanted.fresh)
     jobs = _jobs(wanted, store, list(cases.values()), subjects)
@@ -66,6 +68,8 @@ def _arguments() -> argparse.Namespace:
         prog="python -m loadtests.runs.matrix", description="Scenarios on real processes, by Weir and by others."
     )
     parser.add_argument("scenarios", nargs="*", metavar="SCENARIO", help="play it, kept or not; all by default")
+    parser.add_argument("--trace", type=Path, help="the file to replay, for scenarios that replay one")
+    parser.add_argument("--set", action="append", default=[], metavar="PATH=VALUE", help="change it for this run")
     parser.add_argument("--against", default="", help="the subjects, with commas between them; all by default")
     parser.add_argument("--url", help="a router that runs, instead of one that is started for this")
     parser.add_argument("--workers", default=WORKERS, help="its workers; metrics listen 1000 above each port")
@@ -150,7 +154,7 @@ def _finish(
     ]
     if wanted.out is not None:
         publish(series, cases, wanted.out, None)
-    elif wanted.scenarios or wanted.against or wanted.url:
+    elif wanted.scenarios or wanted.against or wanted.url or wanted.set:
         say("The page is written where everything is played, or with --out.")
     elif missing or wanted.quick:
         say(f"The page is not written: {', '.join(missing) or 'a quick series proves nothing'}.")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 
 from loadtests.cluster.stand import Shape
 from loadtests.load.capacity import Capacity
@@ -11,6 +12,7 @@ from loadtests.load.plan import Tenant
 from loadtests.runs.matrix.staging import faster, names_of, shape_of, tenants_of
 from loadtests.runs.matrix.subjects import WAIT_IN_SERVICES, Deadlines
 from loadtests.scenarios.arrivals import Open
+from loadtests.scenarios.changes import Changes
 from loadtests.scenarios.model import Scenario
 from loadtests.scenarios.stages import on_stage
 
@@ -69,9 +71,9 @@ class Case:
         return Case(self.name, faster(self.scenario, pace))
 
 
-def case(name: str) -> Case:
+def case(name: str, changes: Changes | None = None) -> Case:
     """Raises LabError where the file has a fault, or where real processes cannot play it."""
-    made = Case(name, on_stage(name, "processes"))
+    made = Case(Path(name).stem, on_stage(name, "processes", changes))
     tenants_of(made.scenario, Capacity(1.0, made.shape.answer_tokens, Quantiles()))  # any capacity: can they be made?
     return made
 

@@ -2,20 +2,24 @@
 
 Worker time is what stays the same. A simulated worker takes a step for each token, and a step below a few milliseconds
 would cost more processor time than this machine has. So steps here last `STEP_S`: a request of the file that holds a
-slot for 80 ms becomes an answer of 8 tokens of 10 ms, and its prompt costs nothing.
+slot for 80 ms becomes an answer of 8 tokens of 10 ms, and its prompt costs nothing. A recorded trace keeps its times,
+and its lengths become steps in the same way.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from statistics import fmean
 from typing import Any
 
 from loadtests.cluster.stand import Shape, key_of
 from loadtests.load.capacity import Capacity
-from loadtests.load.plan import Retry, Size, Step, Tenant
-from loadtests.scenarios.arrivals import Closed, Gamma, OnOff, Open, Poisson
+from loadtests.load.plan import MAX_TOKENS, Recorded, Retry, Size, Step, Tenant
+from loadtests.load.recorded import NO_ROWS, OTHERS, Recording, recorded_name
+from loadtests.load.recorded import tenants_of as recorded_tenants
+from loadtests.scenarios.arrivals import Closed, Gamma, OnOff, Open, Poisson, Trace
 from loadtests.scenarios.distributions import Constant, Distribution, Exponential, LogNormal, Model
 from loadtests.scenarios.model import Retries, Scenario, SlotWorkers, TenantGroup
 from services.cli.errors import LabError
@@ -24,6 +28,8 @@ STEP_S = 0.010
 SPREAD = 0.12
 """Of constant lengths, about their median. Sequences of one length that start together end together, for ever: a worker
 whose slots have fallen into step frees them all at once, and a newcomer waits for a whole service."""
+MOST_USUAL_STEPS = 40
+"""Longer answers would take too long where the capacity is measured."""
 LEAVES_AFTER_MS = 250.0
 """Clients wait this much longer than their deadline where the file names no patience."""
 RETRIES = {"never": "none", "immediate": "immediate", "hint": "obey"}
@@ -50,7 +56,11 @@ def shape_of(scenario: Scenario) -> Shape:
         raise LabError("Real processes play one group of workers of the kind `slots`: put others into `stages`.")
     (group,) = scenario.workers
     assert isinstance(group, SlotWorkers)
-    usual = service_of(scenario.tenants[0], group).size.median
+    first = scenario.tenants[0]
+    if isinstance(first.arrivals, Trace):
+        usual = min(mean_steps(first.arrivals, group), MOST_USUAL_STEPS)
+    else:
+        usual = service_of(first, group).size.median
     return Shape(group.count, group.slots, 1000 * STEP_S, round(usual), group.jitter)
 
 
@@ -81,7 +91,15 @@ def tenants_of(scenario: Scenario, capacity: Capacity) -> tuple[Tenant, ...]:
     """Who asks, at the capacity that was measured. Raises LabError."""
     (workers,) = scenario.workers
     assert isinstance(workers, SlotWorkers)
-    return tuple(tenant for group in scenario.tenants for tenant in _members(group, workers, capacity))
+    return tuple(
+        tenant
+        for group in scenario.tenants
+        for tenant in (
+            _recorded(group, group.arrivals, workers, capacity, scenario.duration_s)
+            if isinstance(group.arrivals, Trace)
+            else _members(group, workers, capacity)
+        )
+    )
 
 
 def names_of(scenario: Scenario) -> tuple[str, ...]:
@@ -90,7 +108,10 @@ def names_of(scenario: Scenario) -> tuple[str, ...]:
 
 
 def members(group: TenantGroup) -> list[str]:
-    """One tenant has the group's name; several are numbered."""
+    """One tenant has the group's name; several are numbered. Of a trace, each client may be one."""
+    if isinstance(group.arrivals, Trace):
+        clients = {row.client for row in group.arrivals.part().rows} if group.arrivals.by_client else {""}
+        return sorted({recorded_name(group.name, client) for client in clients} | {f"{group.name}-{OTHERS}"})
     return [group.name] if group.count == 1 else [f"{group.name}-{number}" for number in range(1, group.count + 1)]
 
 
@@ -137,10 +158,7 @@ def faster(scenario: Scenario, pace: float) -> Scenario:
 def _members(group: TenantGroup, workers: SlotWorkers, capacity: Capacity) -> Iterator[Tenant]:
     service = service_of(group, workers)
     kind, cv, steps = _arrivals(group, capacity.tokens_per_s / service.mean_steps)
-    deadline_ms = 1000 * _constant(group.deadline_s, f"{group.name}.deadline_s")
-    patience_ms = deadline_ms + LEAVES_AFTER_MS
-    if group.patience_s is not None:
-        patience_ms = 1000 * _constant(group.patience_s, f"{group.name}.patience_s")
+    deadline_ms, patience_ms = _times(group)
     for name in members(group):
         yield Tenant(
             name,
@@ -154,6 +172,51 @@ def _members(group: TenantGroup, workers: SlotWorkers, capacity: Capacity) -> It
             key=key_of(name),
             cv=cv,
         )
+
+
+def _recorded(
+    group: TenantGroup, trace: Trace, workers: SlotWorkers, capacity: Capacity, seconds: float
+) -> Iterator[Tenant]:
+    """The tenants of a trace, at their recorded times, or so much faster that they ask for a multiple of capacity."""
+    per_s = None if trace.load is None else trace.load * capacity.tokens_per_s / mean_steps(trace, workers)
+    recording = Recording(
+        trace.path, trace.format, None if per_s else trace.time_scale, per_s, trace.start_s, trace.length_s,
+        trace.repeat, trace.token_scale, by_client=trace.by_client,
+    )  # fmt: skip
+    deadline_ms, patience_ms = _times(group)
+    template = Tenant(
+        group.name, arrivals="recorded", recorded=NO_ROWS, deadline_ms=deadline_ms, patience_ms=patience_ms,
+        retry=_retry(group),
+    )  # fmt: skip
+    try:
+        found = recorded_tenants(template, recording, seconds)
+    except ValueError as error:
+        raise LabError(f"tenants.{group.name}.arrivals: {error}") from None
+    for tenant in found:
+        rows = tuple(Recorded(row.at_s, 1, steps_of(row.prompt_tokens, row.answer_tokens, workers)) for row in
+                     tenant.recorded)  # fmt: skip
+        yield replace(tenant, recorded=rows, key=key_of(tenant.name))
+
+
+def mean_steps(trace: Trace, workers: SlotWorkers) -> float:
+    """Of the trace's requests."""
+    rows = trace.part().rows
+    scale = trace.token_scale
+    return fmean(steps_of(scale * row.prompt_tokens, scale * row.completion_tokens, workers) for row in rows)
+
+
+def steps_of(prompt_tokens: float, answer_tokens: float, workers: SlotWorkers) -> int:
+    """How many steps a request takes."""
+    seconds = prompt_tokens / workers.prefill_tokens_per_s + answer_tokens * workers.s_per_token
+    return min(max(1, round(seconds / STEP_S)), MAX_TOKENS)
+
+
+def _times(group: TenantGroup) -> tuple[float, float]:
+    """Deadline and patience, in milliseconds."""
+    deadline_ms = 1000 * _constant(group.deadline_s, f"{group.name}.deadline_s")
+    if group.patience_s is None:
+        return deadline_ms, deadline_ms + LEAVES_AFTER_MS
+    return deadline_ms, 1000 * _constant(group.patience_s, f"{group.name}.patience_s")
 
 
 def _arrivals(group: TenantGroup, capacity_per_s: float) -> tuple[str, float, list[Step]]:

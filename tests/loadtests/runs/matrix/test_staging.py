@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -88,6 +89,32 @@ def test_what_this_stage_cannot_play_is_said_with_its_place(tenant: dict[str, An
     made = scenario({"name": "a", "arrivals": {"kind": "poisson", "load": 1}} | tenant)
     with pytest.raises(LabError, match=told):
         tenants_of(made, CAPACITY)
+
+
+def test_a_trace_keeps_its_times_and_its_lengths_become_steps(tmp_path: Path) -> None:
+    file = tmp_path / "trace.csv"
+    rows = [(0.0, "a", 250, 100), (1.0, "b", 500, 200), (2.0, "a", 250, 100), (4.0, "a", 250, 100)]
+    lines = ["t_s,client,input_tokens,output_tokens", *(",".join(map(str, row)) for row in rows)]
+    file.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    kind = {"kind": "trace", "path": str(file), "format": "servegen", "by_client": True, "repeat": False}
+    made = scenario({"name": "t", "arrivals": kind | {"time_scale": 2}})
+    one, other = tenants_of(made, CAPACITY)
+    assert names_of(made) == ("t-a", "t-b", "t-others")
+    assert (one.name, other.name) == ("t-a", "t-b")
+    assert [(row.at_s, row.answer_tokens) for row in one.recorded] == [(0.0, 18), (1.0, 18), (2.0, 18)]  # 0.18 s each
+    assert [(row.at_s, row.prompt_tokens, row.answer_tokens) for row in other.recorded] == [(0.5, 1, 36)]
+    assert one.key != other.key
+    assert shape_of(made).answer_tokens == 22  # their mean
+
+
+def test_a_trace_at_a_load_is_as_much_faster_as_gives_that_multiple_of_the_capacity(tmp_path: Path) -> None:
+    file = tmp_path / "trace.csv"
+    lines = ["t_s,client,input_tokens,output_tokens", *(f"{second},a,250,100" for second in range(60))]
+    file.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    kind = {"kind": "trace", "path": str(file), "load": 0.5}
+    (tenant,) = tenants_of(scenario({"name": "t", "arrivals": kind}), CAPACITY)
+    asked = sum(row.answer_tokens for row in tenant.recorded if row.at_s < 30)
+    assert asked / 30 == pytest.approx(0.5 * 1600, rel=0.03)
 
 
 def test_lengths_keep_their_median_and_their_tail() -> None:
