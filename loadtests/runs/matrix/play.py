@@ -20,21 +20,20 @@ Figures of the whole run, beside the rows of `reading`. Shares are of the distin
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from loadtests.cluster import meters
 from loadtests.cluster.meters import Meter
 from loadtests.cluster.stand import Server, Stand, ready
 from loadtests.faults import slow
-from loadtests.load.client import START_IN_S, Client
+from loadtests.load.client import START_IN_S
 from loadtests.load.figures import Figures, on_time_between
 from loadtests.load.ledger import Ledger
-from loadtests.load.plan import Plan, Step, Tenant
-from loadtests.runs.drill import Drill, Run, Trouble
+from loadtests.load.plan import Tenant
 from loadtests.runs.matrix import reading
-from loadtests.runs.matrix.asking import Chats, Reply
 from loadtests.runs.matrix.cases import Case
 from loadtests.runs.matrix.cell import Row
+from loadtests.runs.matrix.drill import Drill, Run, Trouble
 from loadtests.runs.matrix.staging import tenants_of, troubles
 from loadtests.scenarios.arrivals import Open
 from loadtests.scenarios.model import Failure, Scenario
@@ -46,24 +45,6 @@ BACK = 0.9
 LOOK_S, STEP_S = 1.0, 0.1
 """A moving second, moved by a tenth."""
 SLOW_WITHIN_S = 5.0
-WARM_UP_PER_S = 5.0
-PATIENT_MS = 20_000.0
-
-
-@dataclass
-class MatrixDrill(Drill):
-    """A drill whose client speaks to any of the subjects. `key`: of one that knows a single key."""
-
-    key: str | None = field(default=None, kw_only=True)
-
-    def client(self, plan: Plan) -> Client:
-        return Client(plan, self.stand.url, requests=Chats(self.stand.url, self.key), answer=Reply)
-
-    async def warm_up(self, tenant: str, seconds: float) -> None:
-        """A few requests that do not count."""
-        if seconds > 0:
-            few = Tenant(tenant, (Step(0, WARM_UP_PER_S),), arrivals="paced", deadline_ms=PATIENT_MS)
-            await self.client(Plan(seconds, (few,), warmup_s=0, cooldown_s=0)).run()
 
 
 @dataclass

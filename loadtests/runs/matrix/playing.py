@@ -19,7 +19,8 @@ from loadtests.load.capacity import Capacity
 from loadtests.report.console import why
 from loadtests.runs.matrix.cases import Case, deadlines
 from loadtests.runs.matrix.cell import Cell
-from loadtests.runs.matrix.play import CALM_S, MatrixDrill, Played, play
+from loadtests.runs.matrix.drill import Drill
+from loadtests.runs.matrix.play import CALM_S, Played, play
 from loadtests.runs.matrix.reading import seconds
 from loadtests.runs.matrix.staging import tenants_of
 from loadtests.runs.matrix.subjects import WEIR, Subject
@@ -98,7 +99,7 @@ class Playing:
                 asyncio.timeout(within_s),
                 subject.standing(made, case.tenants, case.may_be_cut, hand) as asked,
             ):
-                drill = MatrixDrill(asked, measured, lambda text: self.say(f"  {text}"), key=subject.key)
+                drill = Drill(asked, measured, lambda text: self.say(f"  {text}"), subject.key)
                 await drill.warm_up(case.tenants[0], subject.warm_up_s * self.pace)
                 done = await play(drill, staged, pace=self.pace, alone=subject is WEIR)
                 return self._told(case, subject, drill, done)
@@ -107,7 +108,7 @@ class Playing:
         except (OSError, RuntimeError, ExceptionGroup) as error:
             return self._failed(case, subject, why(error))
 
-    def _told(self, case: Case, subject: Subject, drill: MatrixDrill, done: Played) -> Cell:
+    def _told(self, case: Case, subject: Subject, drill: Drill, done: Played) -> Cell:
         run = done.run
         return Cell(
             scenario=case.name,

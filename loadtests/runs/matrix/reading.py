@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from loadtests.load.figures import quantiles, share
 from loadtests.load.ledger import GAVE_UP, LATE, ON_TIME, Refusal
 from loadtests.load.ledger import Row as Asked
-from loadtests.runs.drill import Drill, Run
 from loadtests.runs.matrix.cell import Row, Second, TenantRow
+from loadtests.runs.matrix.drill import Drill, Run
 from loadtests.simulator.fairness import index, max_min
 
 DROPPED = "refused:deadline_expired"

@@ -27,7 +27,7 @@ from loadtests.load.ledger import Ledger
 from loadtests.load.plan import Plan, Size, Step, Tenant
 from loadtests.paths import ROOT
 from loadtests.report.console import why
-from loadtests.runs.drill import SPREAD
+from loadtests.runs.matrix.staging import SPREAD
 from loadtests.runs.siege.attackers import latest
 from loadtests.runs.siege.attacks import BY_NAME, GUEST
 from loadtests.runs.siege.judging import NEWCOMER, POOLED, Result, Row

@@ -18,10 +18,10 @@ from loadtests.load.figures import Quantiles, figures
 from loadtests.load.ledger import Ledger
 from loadtests.load.ledger import Row as Asked
 from loadtests.load.plan import Plan, Step, Tenant
-from loadtests.runs.drill import Drill, Run
 from loadtests.runs.matrix import cases as module
 from loadtests.runs.matrix.cases import SERIES, Case
 from loadtests.runs.matrix.cell import Cell, Row, Second, Series, TenantRow
+from loadtests.runs.matrix.drill import Drill, Run
 from loadtests.runs.matrix.staging import troubles
 
 MACHINE = "2 cores of a test; commit abc, 2026-01-01"

@@ -12,10 +12,10 @@ from loadtests.cluster.stand import Stand
 from loadtests.load.capacity import Capacity
 from loadtests.load.figures import Quantiles
 from loadtests.load.plan import Plan, Tenant
-from loadtests.runs.drill import MOST_SECONDS, Run
 from loadtests.runs.matrix import targets
 from loadtests.runs.matrix.cases import SERIES, Case, deadlines
-from loadtests.runs.matrix.play import MatrixDrill, play
+from loadtests.runs.matrix.drill import MOST_SECONDS, Drill, Run
+from loadtests.runs.matrix.play import play
 from loadtests.runs.matrix.playing import planned_s
 from loadtests.runs.matrix.staging import tenants_of
 from loadtests.runs.matrix.subjects import SUBJECTS, in_time_for_the_tightest
@@ -26,7 +26,7 @@ from tests.loadtests.runs.matrix.made import case, load
 PER_S = 200.0
 
 
-class Dry(MatrixDrill):
+class Dry(Drill):
     """Runs nothing, and remembers what it was asked to run."""
 
     plans: list[Plan]

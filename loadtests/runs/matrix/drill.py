@@ -1,28 +1,26 @@
-"""One stand, its capacity, and loads run against it: what every case is made of."""
+"""Workers with a subject before them, their capacity, and loads that are run against it."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
-from contextlib import asynccontextmanager
-from dataclasses import asdict, dataclass, field
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass, field
 from typing import Any
 
 from loadtests.cluster import readings
 from loadtests.cluster.meters import Meter
 from loadtests.cluster.readings import Used
-from loadtests.cluster.stand import Shape, Stand, key_of, stand
-from loadtests.load import capacity
+from loadtests.cluster.stand import Stand
 from loadtests.load.capacity import Capacity
 from loadtests.load.client import Client
 from loadtests.load.figures import Figures, Share, figures
 from loadtests.load.ledger import Ledger
-from loadtests.load.plan import Plan, Retry, Size, Step, Tenant
+from loadtests.load.plan import Plan, Step, Tenant
+from loadtests.runs.matrix.asking import Chats, Reply
 
 MOST_SECONDS = 45.0
-SPREAD = 0.12  # of answer lengths, about their median
-CALM_S = 1.5  # between two loads: what still waits is answered or expires
-WARMUP_S = COOLDOWN_S = 3.0
+WARM_UP_PER_S = 5.0
+PATIENT_MS = 20_000.0
 
 Say = Callable[[str], None]
 Trouble = Callable[[Stand], Coroutine[Any, Any, Meter]]
@@ -40,46 +38,19 @@ class Run:
     used: Used
 
     def share(self, tenant: str) -> Share:
+        """How one tenant fared."""
         return self.figures.tenants[tenant]
-
-    def as_dict(self) -> dict[str, Any]:
-        return {
-            "name": self.name,
-            "figures": self.figures.as_dict(),
-            "wasted": self.used.meter.wasted,
-            "cpu": asdict(self.used.cpu),
-            "miscounted": dict(self.used.miscounted),
-        }
 
 
 @dataclass
 class Drill:
-    """What a case works with."""
+    """What a scenario is played with. `key`: of a subject that knows a single key."""
 
     stand: Stand
     capacity: Capacity
     say: Say
-    route: str = "completions"
+    key: str | None = None
     runs: list[Run] = field(default_factory=list)
-
-    @property
-    def shape(self) -> Shape:
-        return self.stand.shape
-
-    def tenant(self, name: str, load: float, *, size: int = 1, **more: Any) -> Tenant:
-        """A tenant that asks for `load` times the capacity, in answers `size` times as long as the usual one.
-
-        Their lengths differ by a tenth or so. Sequences of one length that start together end together, for ever: a
-        worker whose slots have fallen into step frees them all at once, and a newcomer waits for a whole service.
-        """
-        tokens = self.shape.answer_tokens * size
-        rate = load * self.capacity.tokens_per_s / tokens
-        steps = more.pop("steps", (Step(0, rate),))
-        return Tenant(name, steps, answer_tokens=Size(tokens, sigma=SPREAD, most=2 * tokens), key=key_of(name), **more)
-
-    def rate(self, load: float) -> float:
-        """Usual requests a second at a multiple of the capacity."""
-        return load * self.capacity.per_s
 
     def goodput(self, run: Run) -> float:
         """Tokens of answers on time, over what the workers can make: 1 is all they have."""
@@ -87,23 +58,29 @@ class Drill:
 
     def client(self, plan: Plan) -> Client:
         """Who asks."""
-        return Client(plan, self.stand.url)
+        return Client(plan, self.stand.url, requests=Chats(self.stand.url, self.key), answer=Reply)
+
+    async def warm_up(self, tenant: str, seconds: float) -> None:
+        """A few requests that do not count."""
+        if seconds > 0:
+            few = Tenant(tenant, (Step(0, WARM_UP_PER_S),), arrivals="paced", deadline_ms=PATIENT_MS)
+            await self.client(Plan(seconds, (few,), warmup_s=0, cooldown_s=0)).run()
 
     async def run(
         self,
         name: str,
         *tenants: Tenant,
         seconds: float,
+        warmup_s: float,
+        cooldown_s: float,
+        calm_s: float,
         trouble: Trouble | None = None,
-        warmup_s: float = WARMUP_S,
-        cooldown_s: float = COOLDOWN_S,
-        calm_s: float = CALM_S,
     ) -> Run:
-        """Run a load, with trouble beside it if there is to be some."""
+        """Run a load after a calm of `calm_s`, with trouble beside it if there is to be some."""
         if seconds > MOST_SECONDS:
             raise ValueError(f"{name}: {seconds:g} s is longer than a load may last, {MOST_SECONDS:g} s")
         await asyncio.sleep(calm_s)
-        plan = Plan(seconds, tenants, self.route, warmup_s=warmup_s, cooldown_s=cooldown_s)
+        plan = Plan(seconds, tenants, warmup_s=warmup_s, cooldown_s=cooldown_s)
         client, before = self.client(plan), await readings.read(self.stand)
         async with asyncio.TaskGroup() as group:
             sending = group.create_task(client.run())
@@ -132,17 +109,3 @@ class Drill:
 
 async def _no_trouble(stand: Stand) -> Meter:
     return Meter()
-
-
-@asynccontextmanager
-async def drill(shape: Shape, tenants: Sequence[str], say: Say) -> AsyncIterator[Drill]:
-    """Start a stand and measure its capacity."""
-    async with stand(shape, tenants) as made:
-        measured = await capacity.measure(made)
-        say(f"  {shape}: {measured.per_s:.1f} answers/s, service p50 {measured.service_ms.p50:.0f} ms")
-        yield Drill(made, measured, say)
-
-
-def storming(most: int) -> Retry:
-    """Clients who ask again at once, whatever they were told."""
-    return Retry("immediate", most)
