@@ -22,7 +22,7 @@ from loadtests.cluster.stand import Stand
 from loadtests.paths import RESULTS, ROOT
 from loadtests.report import machine
 from loadtests.report.console import say
-from loadtests.runs.matrix import environments, given, kept, page
+from loadtests.runs.matrix import environments, given, kept, page, simulated
 from loadtests.runs.matrix.cases import SERIES, Case, case
 from loadtests.runs.matrix.cell import Series
 from loadtests.runs.matrix.kept import Kept
@@ -30,6 +30,7 @@ from loadtests.runs.matrix.playing import Job, Playing, Stands, clock, planned_s
 from loadtests.runs.matrix.subjects import SUBJECTS, WEIR, Subject, versions
 from loadtests.runs.matrix.writing import publish
 from loadtests.scenarios.changes import Changes
+from loadtests.simulator.runs import cores
 from loadtests.target import refusal
 from services.cli.errors import LabError
 
@@ -60,6 +61,8 @@ def main() -> int:
     jobs = _jobs(wanted, store, list(cases.values()), subjects)
     if jobs:
         run(_play(wanted, store, jobs))
+    if not (wanted.scenarios or wanted.url or wanted.quick):
+        _simulate(store, list(cases))
     return _finish(wanted, store, cases, subjects)
 
 
@@ -133,6 +136,14 @@ async def _play(wanted: argparse.Namespace, store: Kept, jobs: Sequence[Job]) ->
     say(f"{len(jobs)} runs, about {clock(planned_s(jobs, pace))}; each is kept as it ends.")
     stands: Stands = partial(_given, wanted.url, wanted.workers) if wanted.url else workers_of
     await Playing(stands, jobs, say, store.keep, machine.describe(), pace).all()
+
+
+def _simulate(store: Kept, names: Sequence[str]) -> None:
+    """The same scenarios on a virtual clock, where that is missing."""
+    missing = [name for name in names if name not in store.series.simulated and simulated.can(name)]
+    for number, name in enumerate(missing, start=1):
+        say(f"In the simulator, {number} of {len(missing)}: {name}")
+        store.keep_simulated(name, simulated.simulate(name, cores()))
 
 
 @asynccontextmanager

@@ -8,6 +8,7 @@ from __future__ import annotations
 import msgspec
 
 from loadtests.report.machine import together
+from loadtests.runs.matrix.simulated import Simulated
 
 
 class TenantRow(msgspec.Struct, frozen=True):
@@ -114,6 +115,8 @@ class Series(msgspec.Struct):
     given: str = ""
     """The stack that was given by --url, and its workers; empty for the embedded one."""
     cells: dict[str, Cell] = {}
+    simulated: dict[str, Simulated] = {}
+    """By scenario."""
 
     @property
     def machines(self) -> str:

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import msgspec
 
 from loadtests.paths import ROOT
 from loadtests.runs.matrix.cell import Cell, Series
+from loadtests.runs.matrix.simulated import Simulated
 
 WHAT_COUNTS = ("services", "loadtests")
 
@@ -59,7 +60,7 @@ class Kept:
         if (before.code, before.quick) != (fresh.code, fresh.quick):
             say(f"{path} holds {len(before.cells)} results of other code or of another length: they are not used.")
             return
-        self.series.cells = before.cells
+        self.series.cells, self.series.simulated = before.cells, before.simulated
 
     def has(self, key: str) -> bool:
         """Whether it was played and could be."""
@@ -71,12 +72,22 @@ class Kept:
         self.series.cells[cell.key] = cell
         write(self._path, self.series)
 
+    def keep_simulated(self, scenario: str, found: Simulated) -> None:
+        """The same, of a scenario that was simulated."""
+        self.series.simulated[scenario] = found
+        write(self._path, self.series)
+
 
 def encoded(series: Series) -> bytes:
-    """As JSON, with a line for each cell, so that a difference between two runs can be read."""
-    head = msgspec.json.encode(msgspec.structs.replace(series, cells={})).removesuffix(b"{}}")
-    cells = (b"%b:%b" % (msgspec.json.encode(key), msgspec.json.encode(cell)) for key, cell in series.cells.items())
-    return head + b"{\n" + b",\n".join(cells) + b"\n}}\n"
+    """As JSON, with a line for each cell and each simulated scenario, so that a difference of two runs can be read."""
+    head = msgspec.json.encode(msgspec.structs.replace(series, cells={}, simulated={}))
+    head = head.removesuffix(b'"cells":{},"simulated":{}}')
+    return b'%b"cells":%b,"simulated":%b}\n' % (head, _lines(series.cells), _lines(series.simulated))
+
+
+def _lines(entries: Mapping[str, object]) -> bytes:
+    lines = (b"%b:%b" % (msgspec.json.encode(key), msgspec.json.encode(each)) for key, each in entries.items())
+    return b"{\n" + b",\n".join(lines) + b"\n}"
 
 
 def write(path: Path, series: Series) -> None:

@@ -6,8 +6,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from textwrap import fill
 
 from loadtests.report.figure import told
+from loadtests.report.page import table
 from loadtests.runs.matrix.cases import Case
 from loadtests.runs.matrix.cell import Cell, Row, Series
+from loadtests.runs.matrix.simulated import Simulated
 from loadtests.runs.matrix.subjects import SUBJECTS, TITLES
 
 WIDTH = 120
@@ -34,6 +36,7 @@ def scenarios(series: Series, cases: Mapping[str, Case]) -> Iterator[str]:
         cells = [cell for subject in SUBJECTS if (cell := series.cells.get(f"{name} {subject.name}")) is not None]
         if cells:
             yield from _scenario(case, cells)
+            yield from _simulated(series.simulated.get(name))
 
 
 def _scenario(case: Case, cells: Sequence[Cell]) -> Iterator[str]:
@@ -56,6 +59,36 @@ def _scenario(case: Case, cells: Sequence[Cell]) -> Iterator[str]:
 HEADER = (
     "| subject | asked | answered | p50 | p95 | p99 | refused | refused after | failed | goodput | in vain | fairness |"
 )
+
+
+def _simulated(found: Simulated | None) -> Iterator[str]:
+    """The policies of the simulator below one another."""
+    if found is None:
+        return
+    load = found.rows[0].load
+    yield f"In the simulator{'' if load is None else f', at {load:g}x'}, the scheduler alone and other policies:\n"
+    groups = list(dict.fromkeys(name for row in found.rows for name in row.groups))
+    columns = ("policy", "on time:", "goodput:", "wait p95:", "latency p95:", "refused:", "in vain:")
+    yield from table((*columns, *(f"{name} on time:" for name in groups)), (
+        (row.policy, *(shown(value) for shown, value in (
+            (_share, row.on_time), (_two, row.goodput), (_ms, row.wait_p95_ms), (_ms, row.latency_p95_ms),
+            (_share, row.refused), (_share, row.in_vain), *((_share, row.groups.get(name)) for name in groups),
+        )))
+        for row in found.rows
+    ))  # fmt: skip
+    yield ""
+
+
+def _share(value: float | None) -> str:
+    return "–" if value is None else percent(value)
+
+
+def _two(value: float | None) -> str:
+    return "–" if value is None else f"{value:.2f}"
+
+
+def _ms(value: float | None) -> str:
+    return "–" if value is None else f"{value:,.0f} ms"
 
 
 def _line(case: Case, cell: Cell, row: Row | None) -> str:

@@ -73,6 +73,8 @@ def promises(series: Series, cases: Mapping[str, Case]) -> dict[str, list[Figure
         if cell is not None:
             figures = [target(series, cell, must) for must in case.scenario.must if is_asked(must, "processes")]
             made[case.title] = [figure for figure in figures if figure is not None]
+        if name in series.simulated:
+            made[f"{case.title}, simulated"] = list(series.simulated[name].figures)
     made["All scenarios"] = list(_everywhere(series, cases))
     return {title: figures for title, figures in made.items() if figures}
 

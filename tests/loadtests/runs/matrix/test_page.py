@@ -8,10 +8,12 @@ import msgspec
 import pytest
 
 from loadtests.paths import RESULTS, ROOT
+from loadtests.report.figure import at_least
 from loadtests.runs.matrix import kept, page, readme, targets, writing
 from loadtests.runs.matrix.cases import SERIES
 from loadtests.runs.matrix.cell import Cell, Series, TenantRow
 from loadtests.runs.matrix.losses import losses
+from loadtests.runs.matrix.simulated import PolicyRow, Simulated
 from loadtests.runs.matrix.subjects import SUBJECTS
 from tests.loadtests.runs.matrix.made import MACHINE, cases, cell, row, series
 
@@ -131,6 +133,20 @@ def test_a_window_of_a_scenario_is_compared_by_itself() -> None:
     assert [(loss.scenario, loss.what) for loss in losses(made, CASES)] == [
         ("Ten times capacity for twenty seconds: overload_10x", "goodput / capacity")
     ]
+
+
+def test_what_the_simulator_found_stands_beside_what_processes_did() -> None:
+    made = whole()
+    made.simulated["mixed_sizes"] = Simulated(
+        [PolicyRow("weir", None, 0.5, 1.0, 120.0, 300.0, 0.5, 0.0, {"small": 0.4, "big": 0.9}),
+         PolicyRow("fifo", None, 0.0, 0.0, None, None, 0.0, 1.0, {"small": 0.0, "big": 0.0})],
+        [at_least("goodput / capacity", 0.9, 0.97)],
+    )  # fmt: skip
+    text = page.page(made, CASES, [])
+    assert "| weir | 50.0 % | 1.00 | 120 ms | 300 ms | 50.0 % | 0 % | 40.0 % | 90.0 % |" in text
+    assert "| fifo | 0 % | 0.00 | – | – | 0 % | 100.0 % | 0 % | 0 % |" in text
+    assert verdicts(made)["Mixed sizes, simulated", "goodput / capacity"] is False
+    assert kept.encoded(made) == kept.encoded(msgspec.json.decode(kept.encoded(made), type=Series))
 
 
 def test_only_other_programs_are_compared_by_their_processor_time() -> None:

@@ -1,0 +1,92 @@
+"""The same scenarios in the simulator: the scheduler alone on a virtual clock, beside policies that a file names."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+
+import msgspec
+
+from loadtests.report.figure import Figure
+from loadtests.scenarios.model import TenantGroup, find, load_raw
+from loadtests.scenarios.stages import on_stage, reason_against
+from loadtests.simulator.columns import members
+from loadtests.simulator.report import PolicyReport
+from loadtests.simulator.results import Cell, Comparison, compare
+from loadtests.simulator.runs import execute, plan
+from loadtests.simulator.targets import READ, targets
+
+REFUSED = ("rejected_total", "evicted_total")
+
+
+class PolicyRow(msgspec.Struct, frozen=True):
+    """One policy; shares are of the distinct requests, means over the seeds. None: there was no sample."""
+
+    policy: str
+    load: float | None
+    on_time: float | None
+    goodput: float | None
+    wait_p95_ms: float | None
+    latency_p95_ms: float | None
+    refused: float | None
+    in_vain: float | None
+    groups: dict[str, float] = {}
+    """Share on time by group of tenants, where there are several."""
+
+
+class Simulated(msgspec.Struct, frozen=True):
+    """One scenario: its policies at the greatest load, and what Weir had to hold."""
+
+    rows: list[PolicyRow]
+    figures: list[Figure] = []
+
+
+def can(name: str) -> bool:
+    """Whether the simulator plays it."""
+    return not reason_against(load_raw(find(name)), "simulator")
+
+
+def simulate(name: str, jobs: int) -> Simulated:
+    """Play it. Raises LabError where the file has a fault."""
+    scenario = on_stage(name, "simulator")
+    comparison = compare(name, scenario, execute(plan(scenario), jobs, lambda size, done: None))
+    rows = [_row(comparison, cell) for cell in comparison.at(comparison.loads[-1])]
+    return Simulated(rows, targets(comparison))
+
+
+def _row(comparison: Comparison, cell: Cell) -> PolicyRow:
+    groups = comparison.scenario.tenants
+    return PolicyRow(
+        policy=cell.policy,
+        load=cell.load,
+        on_time=cell.mean(READ["on_time"]),
+        goodput=cell.mean(READ["goodput"]),
+        wait_p95_ms=cell.mean(lambda report: _ms(report.wait_s.p95)),
+        latency_p95_ms=cell.mean(READ["p95_ms"]),
+        refused=cell.mean(_refused),
+        in_vain=cell.mean(READ["in_vain"]),
+        groups=dict(_groups(comparison, cell)),
+    )
+
+
+def _groups(comparison: Comparison, cell: Cell) -> Iterator[tuple[str, float]]:
+    groups = comparison.scenario.tenants
+    for group in groups if len(groups) > 1 else ():
+        share = cell.mean(partial(_least, group=group))
+        if share is not None:
+            yield group.name, share
+
+
+def _least(report: PolicyReport, group: TenantGroup) -> float | None:
+    """The share on time of the worst tenant of a group."""
+    shares = [each.on_time_share for each in members(report, group) if each.on_time_share is not None]
+    return min(shares, default=None)
+
+
+def _refused(report: PolicyReport) -> float | None:
+    refused = sum(getattr(report.ledger, name) for name in REFUSED)
+    return refused / report.ledger.distinct if report.ledger.distinct else None
+
+
+def _ms(seconds: float | None) -> float | None:
+    return None if seconds is None else 1000 * seconds
