@@ -131,8 +131,16 @@ class TenantGroup(Model):
     retries: Retries = Retries()
     stream: Share = 0.0
     """Of its requests, those that ask for a stream. The simulator answers all in the same way."""
+    ask: Share = 0.0
+    """Of its requests, those that are questions to `/ask`; what is neither is a whole chat answer."""
     max_level: int = Field(0, ge=0, le=10)
     may_clamp: bool = False
+
+    @model_validator(mode="after")
+    def _no_request_is_both(self) -> Self:
+        if self.ask and self.ask + self.stream > 1:
+            raise ValueError("ask and stream are shares of the same requests: together at most 1")
+        return self
 
     @model_validator(mode="after")
     def _a_trace_by_client_makes_its_own_tenants(self) -> Self:
@@ -213,8 +221,10 @@ class Must(Model):
 
 
 class Variant(Model):
-    """How one stage differs: changes as `--set` takes them, or why it cannot play this scenario."""
+    """How one stage differs: other values, changes as `--set` takes them, or why it cannot play this scenario."""
 
+    instead: dict[Annotated[str, Field(max_length=200)], Any] = Field(default_factory=dict, max_length=50)
+    """Other values, each under its path in the file: `duration_s`, or `workers.0.failures`. Made before `sets`."""
     sets: tuple[Annotated[str, Field(max_length=1000)], ...] = Field((), max_length=100)
     without: str = Field("", max_length=300)
 

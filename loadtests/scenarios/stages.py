@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import copy
 from pathlib import Path
 from typing import Any
 
-from loadtests.scenarios.changes import Changes, changed
+from loadtests.scenarios.changes import Changes, changed, put
 from loadtests.scenarios.model import Scenario, StageName, find, load_raw, parse
 from services.cli.errors import LabError
 
@@ -26,7 +27,12 @@ def for_stage(raw: Any, stage: StageName, name: str) -> Any:
         return raw
     if reason := variant.get("without"):
         raise LabError(f"{name} is not played by {stage}: {reason}")
-    sets = variant.get("sets", ())
-    if not isinstance(sets, list) or not all(isinstance(each, str) for each in sets):
+    instead, sets = variant.get("instead", {}), variant.get("sets", [])
+    if not isinstance(instead, dict) or not isinstance(sets, list):
         return raw  # reading the file says so
-    return changed(raw, Changes(sets=tuple(sets)))
+    if not all(isinstance(each, str) for each in [*instead, *sets]):
+        return raw
+    made = copy.deepcopy(raw)
+    for path, value in instead.items():
+        put(made, path, copy.deepcopy(value), f"{path} of stages.{stage}.instead")
+    return changed(made, Changes(sets=tuple(sets)))

@@ -9,9 +9,9 @@ from itertools import count
 from pathlib import Path
 from time import perf_counter
 
+from loadtests.scenarios.people import Group, Scenario
 from loadtests.users.lateness import Lateness
 from loadtests.users.ledger import Ledger, Row
-from loadtests.users.scenario import Group, Scenario
 from loadtests.users.trouble import Trouble
 from loadtests.users.verdict import Verdict, excused, in_time
 

@@ -16,9 +16,9 @@ from locust import FastHttpUser, task
 from locust.contrib.fasthttp import FAILURE_EXCEPTIONS, ResponseContextManager
 from locust.exception import StopTest
 
-from loadtests.target import refusal
+from loadtests.scenarios.people import Group
+from loadtests.users.access import Access
 from loadtests.users.run import Run
-from loadtests.users.scenario import Group
 from loadtests.users.verdict import (
     Kind,
     StreamVerdict,
@@ -30,7 +30,6 @@ from loadtests.users.verdict import (
     no_answer,
 )
 
-TRIES = 3  # what the openai client makes of one question, its first included
 PATIENCE_S = 10.0  # a user who is told to come back later than this goes away instead
 CONNECT_S = 5.0
 GRACE_S = 5.0  # beyond the deadline: then the socket is given up, and the request counts as hung
@@ -48,7 +47,8 @@ class Visitor(FastHttpUser):
     group: ClassVar[Group]
 
     def __init__(self, environment: Any) -> None:
-        forbidden = refusal(environment.host or self.host)
+        self.access: Access = environment.access
+        forbidden = self.access.refusal(environment.host or self.host)
         if forbidden:
             raise StopTest(forbidden)
         self.run_data: Run = environment.run_data
@@ -82,16 +82,23 @@ class Visitor(FastHttpUser):
 
     def again_in(self, verdict: Verdict) -> float | None:
         """After how long this question is asked once more; none if it is not."""
-        if verdict.kind is Kind.SERVED or self.tries >= TRIES or self.group.manners == "leaves":
+        retries = self.group.retries
+        if verdict.kind is Kind.SERVED or self.tries > retries.attempts:
             return None
-        if self.group.manners == "insists":
-            return 0.0
-        return verdict.hint_s if verdict.retry and verdict.hint_s <= PATIENCE_S else None
+        match retries.wait:
+            case "immediate":
+                return 0.0
+            case "backoff":
+                return self.chance.uniform(0.0, min(retries.at_most_s, retries.base_s * 2.0 ** (self.tries - 1)))
+            case "hint":
+                return verdict.hint_s if verdict.retry and verdict.hint_s <= PATIENCE_S else None
+            case _:
+                return None
 
     def put(self) -> Verdict:
         """One request, to its end."""
         if self.surface == "ask":
-            body = {"query": self.question, "tenant": self.group.tenant, "max_tokens": self.group.max_tokens}
+            body = {"query": self.question, "tenant": self.group.name, "max_tokens": self.group.max_tokens}
             return self._whole("/ask", body)
         body = {"messages": [{"role": "user", "content": self.question}], "max_tokens": self.group.max_tokens}
         if self.surface == "chat":
@@ -172,7 +179,7 @@ class Visitor(FastHttpUser):
 
     def _headers(self) -> dict[str, str]:
         return {
-            "X-Tenant": self.group.tenant,
+            **self.access.headers(self.group.name),
             "X-Weir-Deadline-Ms": str(self.group.deadline_ms),
             "x-stainless-retry-count": str(self.tries - 1),
         }

@@ -8,15 +8,15 @@ import pytest
 
 pytest.importorskip("gevent", reason="Locust is not installed (make load installs it)")
 
+from loadtests.scenarios.people import Group, Scenario, Stage
 from loadtests.users.lateness import Lateness
 from loadtests.users.run import Run
-from loadtests.users.scenario import Group, Scenario, Stage
 from loadtests.users.summary import afterwards, as_dict, lines, onto_page, text, write
 from loadtests.users.trouble import Trouble
 from loadtests.users.verdict import Kind, Verdict, failed
 
-PEOPLE = Group("people", "demo", 1000, 8, (0, 1), {"ask": 1, "stream": 1})
-OTHERS = Group("others", "demo", 4000, 8, (0, 1), {"chat": 1})
+PEOPLE = Group("people", 1000, 8, (0, 1), {"ask": 1, "stream": 1})
+OTHERS = Group("others", 4000, 8, (0, 1), {"chat": 1})
 STAGES = (Stage("before", 10, {"people": 1}, 1), Stage("after", 10, {"people": 1, "others": 1}, 1))
 SERVED, CUT, REFUSED = Verdict(Kind.SERVED), Verdict(Kind.SERVED, "degraded"), Verdict(Kind.REFUSED, "yield", True, 0.1)
 LOST = failed("504 deadline_exceeded")
