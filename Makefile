@@ -22,7 +22,7 @@ ROUTER_PORT ?= 8000
 HOST_URL ?= http://127.0.0.1:$(ROUTER_PORT)
 QUESTION ?= How does Weir decide to refuse a request?
 
-.PHONY: help up down ask doctor simulate simulate-proof pictures test test-real oracles check bench fire nonces rolling chaos soak siege world bench-peers report load docs diagrams fuzz lock audit venv otel torch clean clean-data clean-venv
+.PHONY: help up down ask doctor simulate simulate-proof pictures test test-real oracles check bench fire nonces rolling chaos soak siege world bench-peers report load load-report docs diagrams fuzz lock audit venv otel torch clean clean-data clean-venv
 
 help: ## list the verbs
 	@if [ -t 1 ]; then on=$$(printf '\033[36m') off=$$(printf '\033[0m'); fi; \
@@ -129,6 +129,9 @@ load: $(VENV)/.load ## load a running stack with Locust: make load SCENARIO=burs
 	  2>/dev/null || { echo "Nothing answers at $(HOST_URL): run 'make up' in another terminal first." >&2; exit 1; }
 	@exec $(BIN)/locust -f loadtests/locustfile.py --headless --only-summary --loglevel WARNING --host "$(HOST_URL)" \
 	  $(if $(OUT),--html "$(OUT)/report.html" --csv "$(OUT)/requests" --json-file "$(OUT)/locust") $(ARGS)
+
+load-report: $(VENV)/.load $(VENV)/.simulate ## every scenario with people, as one page: docs/results/locust.md (about ten minutes, resumable)
+	@exec $(BIN)/python -m loadtests.runs.people --host "$(HOST_URL)" $(ARGS)
 
 # ---- set up: one stamp per level, so that a second run costs nothing
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from itertools import count
 from pathlib import Path
 from time import perf_counter
@@ -28,6 +29,7 @@ class Run:
     lateness: Lateness = field(default_factory=Lateness)
     seeds: Iterator[int] = field(default_factory=count)
     began: float = field(default_factory=perf_counter)
+    began_at: float = field(default_factory=lambda: datetime.now(UTC).timestamp())
     ended: float = 0.0
 
     def __post_init__(self) -> None:

@@ -139,17 +139,22 @@ def afterwards(run: Run) -> list[float | None]:
 
 
 def as_dict(run: Run, host: str) -> dict[str, Any]:
-    """Everything, for programs."""
+    """Everything, for programs. `began_at` is in seconds since 1970; the percentiles are of answers alone."""
     scenario = run.scenario
+    answers = run.ledger.times(lambda row: row.kind == "served")
     return {
         "scenario": scenario.name,
         "asks": scenario.asks,
         "caption": scenario.caption,
         "watch": list(scenario.watch),
         "host": host,
+        "began_at": run.began_at,
         "seconds": round(run.seconds, 1),
+        "users": scenario.most_users,
         "requests": run.ledger.total,
         **{kind: run.ledger.count(kind) for kind in KINDS},
+        "degraded": run.ledger.times(lambda row: row.kind == "served" and bool(row.detail)).count,
+        **{f"p{q * 100:g}_ms": answers.percentile_ms(q) for q in (0.5, 0.95, 0.99)},
         "stages": [line._asdict() for line in lines(run)],
         "outcomes": [
             {**row._asdict(), "count": times.count}
