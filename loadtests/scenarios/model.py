@@ -220,6 +220,26 @@ class Must(Model):
         return self
 
 
+class Turn(Model):
+    """One slider of the console. What it turns is its name's; a name alone has the console's usual title and bounds."""
+
+    name: Literal[
+        "intensity", "deadline_ms", "leaving", "seconds", "outage_s", "slow_factor", "retries", "obey_hints"
+    ]  # fmt: skip
+    title: str = Field("", max_length=60)
+    low: float | None = None
+    high: float | None = None
+    default: float | None = None
+    of: tuple[Name, ...] = ()
+    """Whose load `intensity` sets, all together; everybody's by default."""
+    during: Name | None = None
+    """The window in which it does; all the time by default."""
+
+
+def _name_is_turn(given: Any) -> Any:
+    return {"name": given} if isinstance(given, str) else given
+
+
 class Variant(Model):
     """How one stage differs: other values, changes as `--set` takes them, or why it cannot play this scenario."""
 
@@ -227,6 +247,21 @@ class Variant(Model):
     """Other values, each under its path in the file: `duration_s`, or `workers.0.failures`. Made before `sets`."""
     sets: tuple[Annotated[str, Field(max_length=1000)], ...] = Field((), max_length=100)
     without: str = Field("", max_length=300)
+    sliders: tuple[Annotated[Turn, BeforeValidator(_name_is_turn)], ...] = Field((), max_length=16)
+    """Of the console alone: what a person may turn."""
+
+
+class Silence(Model):
+    """From one second to another a part answers nobody. The simulator does not know that part."""
+
+    from_s: Seconds
+    until_s: PositiveSeconds
+
+    @model_validator(mode="after")
+    def _ends_after_it_begins(self) -> Self:
+        if self.until_s <= self.from_s:
+            raise ValueError(f"until_s ({self.until_s:g}) must be after from_s ({self.from_s:g})")
+        return self
 
 
 class Scenario(Model):
@@ -253,6 +288,8 @@ class Scenario(Model):
     bucket_s: float = Field(1.0, ge=0.05, le=3600)
     """Resolution of the time series."""
     workers: tuple[Workers, ...] = Field(min_length=1, max_length=100)
+    cache_silent: tuple[Silence, ...] = Field((), max_length=100)
+    """When the cache of passages answers nobody."""
     classes: tuple[TenantClass, ...] = Field((TenantClass(name="standard"),), max_length=32)
     tenants: tuple[TenantGroup, ...] = Field(min_length=1, max_length=1000)
     quality: tuple[Share, ...] = Field((1.0, 0.9, 0.8, 0.65, 0.5), min_length=1, max_length=11)

@@ -17,7 +17,7 @@ from loadtests.scenarios import model
 from loadtests.scenarios.arrivals import Closed, Crowd
 from loadtests.scenarios.distributions import Constant, Distribution, Uniform
 from loadtests.scenarios.model import Failure, Retries, TenantGroup, Window
-from loadtests.scenarios.stages import for_stage
+from loadtests.scenarios.stages import for_stage, unjudged
 from services.cli.errors import LabError
 
 SCENARIOS = Path(__file__).parent
@@ -207,9 +207,8 @@ def _has_people(path: Path) -> bool:
 
 
 def _people(path: Path) -> Any:
-    """What YAML gave for this stage, without what other stages are judged by."""
-    raw = for_stage(model.load_raw(path), "locust", path.stem)
-    return {**raw, "alone": [], "must": [], "sweep": None} if isinstance(raw, dict) else raw
+    """What YAML gave for this stage."""
+    return unjudged(for_stage(model.load_raw(path), "locust", path.stem))
 
 
 def _group(group: TenantGroup) -> Group:

@@ -19,6 +19,11 @@ def on_stage(path_or_name: str | Path, stage: StageName, changes: Changes | None
     return parse(changed(raw, changes or Changes()), name=path.name, folder=path.parent)
 
 
+def unjudged(raw: Any) -> Any:
+    """What YAML gave without what other stages are judged and swept by: tenants of this stage have other names."""
+    return {**raw, "alone": [], "must": [], "sweep": None} if isinstance(raw, dict) else raw
+
+
 def for_stage(raw: Any, stage: StageName, name: str) -> Any:
     """What YAML gave, with the stage's own changes made. Raises LabError."""
     variants = raw.get("stages") if isinstance(raw, dict) else None

@@ -104,6 +104,7 @@ class Books(ThreadingHTTPServer):
         self.faults: list[tuple[str, Any]] = []
         self.counts: Counter[tuple[str, str]] = Counter()
         self.tenants: Counter[str] = Counter()
+        self.keys: set[tuple[str, str | None]] = set()
         self.came_back: set[str] = set()
         self.deadlines: set[str] = set()
         self.busy = threading.Event()
@@ -115,6 +116,7 @@ class Books(ThreadingHTTPServer):
             self.counts[surface, "served" if served else "refused: yield"] += 1
             self.deadlines.add(headers["x-weir-deadline-ms"])
             self.tenants[headers["x-tenant"]] += 1
+            self.keys.add((headers["x-tenant"], headers["authorization"]))
             if headers["x-stainless-retry-count"] != "0":
                 self.came_back.add(headers["x-tenant"])
             if self.counts.total() >= ENOUGH:
@@ -223,14 +225,17 @@ def test_locust_sends_nothing_to_another_machine():
     assert running.returncode == 2
 
 
-def test_each_group_asks_as_its_tenant_and_the_crowd_comes_and_goes_and_takes_no_hint():
+def test_each_group_asks_as_its_tenant_and_the_crowd_comes_and_goes_and_takes_no_hint(tmp_path):
     """Those who obey do not come back at all: they are told to wait for a minute."""
+    keys = tmp_path / "keys"
+    keys.write_text("anna: weir_a\nben: weir_b\ncrowd: weir_c\n", encoding="utf-8")
     with serving(hint_ms=60_000) as server:
-        running = locust(server.url, "noisy_neighbour", "--share", "0.01")
+        running = locust(server.url, "noisy_neighbour", "--share", "0.01", "--keys", str(keys))
         output, _ = running.communicate(timeout=120)
     assert running.returncode == 0, output
     assert server.tenants.keys() == {"anna", "ben", "crowd"}
     assert server.tenants["crowd"] > 3 * server.tenants["anna"]
+    assert server.keys == {("anna", "Bearer weir_a"), ("ben", "Bearer weir_b"), ("crowd", "Bearer weir_c")}
     assert server.came_back == {"crowd"}
     stages = {tuple(words[:2]) for line in output.splitlines() if len(words := re.split(r"  +", line)) > 3}
     assert {("the crowd", "crowd"), ("quiet", "anna"), ("quiet again", "ben")} <= stages
