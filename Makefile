@@ -124,13 +124,19 @@ report: $(VENV)/.simulate ## the whole series, four policies, as one page (about
 
 load: export SCENARIO ?= baseline
 load: export LOAD_OUT = $(OUT)
+# Nothing to load is told in a sentence.
+define ANSWERING
+@$(BIN)/python -c 'import sys, urllib.request as u; u.urlopen(sys.argv[1] + "/health", timeout=3)' "$(HOST_URL)" \
+  2>/dev/null || { echo "Nothing answers at $(HOST_URL): run 'make up' in another terminal first." >&2; exit 1; }
+endef
+
 load: $(VENV)/.load ## load a running stack with Locust: make load SCENARIO=burst OUT=out/burst
-	@$(BIN)/python -c 'import sys, urllib.request as u; u.urlopen(sys.argv[1] + "/health", timeout=3)' "$(HOST_URL)" \
-	  2>/dev/null || { echo "Nothing answers at $(HOST_URL): run 'make up' in another terminal first." >&2; exit 1; }
+	$(ANSWERING)
 	@exec $(BIN)/locust -f loadtests/locustfile.py --headless --only-summary --loglevel WARNING --host "$(HOST_URL)" \
 	  $(if $(OUT),--html "$(OUT)/report.html" --csv "$(OUT)/requests" --json-file "$(OUT)/locust") $(ARGS)
 
 load-report: $(VENV)/.load $(VENV)/.simulate ## every scenario with people, as one page: docs/results/locust.md (about ten minutes, resumable)
+	$(ANSWERING)
 	@exec $(BIN)/python -m loadtests.runs.people --host "$(HOST_URL)" $(ARGS)
 
 # ---- set up: one stamp per level, so that a second run costs nothing

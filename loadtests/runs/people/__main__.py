@@ -22,7 +22,8 @@ from loadtests.runs.people.playing import NOT_MADE, NotPlayed, Wanted, play
 from loadtests.scenarios.people import load, names
 from loadtests.target import BEYOND, refusal
 
-SERIES = ROOT / "out" / "people" / "series.json"
+KEPT = ROOT / "out" / "people"
+SERIES = "series.json"
 HOST = "http://127.0.0.1:8000"
 METRICS_OFFSET = 1000
 """`make up` puts the router's metrics listener so far above its port."""
@@ -35,12 +36,13 @@ def main() -> int:
     given = _arguments()
     wanted = Wanted(given.host, given.metrics, given.prometheus, given.share, given.keys, given.beyond)
     what = f"{subject()} {given.host} {given.share:g} {given.prometheus}"
-    kept = Kept(SERIES, what, say, forget=given.fresh)
+    series = (given.out or KEPT) / SERIES
+    kept = Kept(series, what, say, forget=given.fresh)
     known = names()
     chosen = [name for name in known if not given.only or name in given.only]
     missing = [name for name in chosen if name not in kept.book.played]
     if done := len(chosen) - len(missing):
-        say(f"{done} of {len(chosen)} are kept from before ({SERIES}).")
+        say(f"{done} of {len(chosen)} are kept from before ({series}).")
     try:
         for place, name in enumerate(missing):
             kept.keep(_played(name, missing[place:], wanted))
@@ -97,7 +99,7 @@ def _arguments() -> argparse.Namespace:
     )
     parser.add_argument("--share", type=float, default=1.0, help="a share of every stage's time, from 0.01 to 1")
     parser.add_argument("--fresh", action="store_true", help="play again what is kept")
-    parser.add_argument("--out", type=Path, help="write the page and the picture into this folder")
+    parser.add_argument("--out", type=Path, help="write the page and the picture into this folder, and what is kept")
     parser.add_argument("--keys", default="", help="a file with a line `tenant: key` for each tenant")
     parser.add_argument(BEYOND, dest="beyond", action="store_true", help="load another machine, if --host names one")
     given = parser.parse_args()

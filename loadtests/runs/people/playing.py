@@ -14,6 +14,7 @@ from typing import Any
 
 from loadtests.paths import ROOT
 from loadtests.report import machine
+from loadtests.report.console import say
 from loadtests.runs.people.kept import Played, Trouble
 from loadtests.runs.people.watching import Sample, Watching, from_prometheus
 from loadtests.target import BEYOND
@@ -83,7 +84,12 @@ def _samples(told: Mapping[str, Any], wanted: Wanted, watching: Watching) -> lis
     """Within the run. Raises NotPlayed where a Prometheus was named that tells nothing."""
     began, seconds = told["began_at"], told["seconds"]
     if not wanted.prometheus:
-        return [each for each in watching.since(began) if each.at_s <= seconds]
+        found = [each for each in watching.since(began) if each.at_s <= seconds]
+        if not found:
+            say(
+                f"{wanted.metrics} told nothing of {told['scenario']}: its columns stay empty (--metrics names another)"
+            )
+        return found
     try:
         return from_prometheus(wanted.prometheus, began, seconds)
     except (OSError, ValueError) as error:

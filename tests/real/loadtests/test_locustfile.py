@@ -61,6 +61,11 @@ class Fickle(BaseHTTPRequestHandler):
             self.stream()
 
     def do_GET(self) -> None:
+        if self.path == "/metrics":
+            waiting = 'weir_queue_depth{tenant="demo"} 3.0'
+            refused = f'weir_admission_total{{decision="yield"}} {self.server.counts["chat", "refused: yield"]}'
+            self.text(f"weir_inflight 1.0\n{waiting}\n{refused}\n")
+            return
         body = self.rfile.read(int(self.headers.get("content-length", 0)))
         self.server.faults.append((self.command, json.loads(body) if body else None))
         if self.command == "PUT":
@@ -76,6 +81,12 @@ class Fickle(BaseHTTPRequestHandler):
             self.send_header(name, value)
         self.end_headers()
         self.wfile.write(data)
+
+    def text(self, said: str) -> None:
+        self.send_response(200)
+        self.send_header("content-length", str(len(said)))
+        self.end_headers()
+        self.wfile.write(said.encode())
 
     def stream(self) -> None:
         self.send_response(200)
@@ -275,6 +286,37 @@ def test_a_slowed_worker_heals_though_locust_is_killed():
         running.communicate(timeout=60)
         assert slowed.faults[-1][0] == "PUT"
         assert all(body["for_s"] <= 3 for _, body in slowed.faults if body)
+
+
+def published(server: Books, folder: Path, *more: str) -> subprocess.CompletedProcess[str]:
+    command = [
+        sys.executable,
+        "-m",
+        "loadtests.runs.people",
+        "--host",
+        server.url,
+        "--metrics",
+        f"{server.url}/metrics",
+    ]
+    wanted = [*command, "--only", "baseline", "--share", "0.05", "--out", str(folder), *more]
+    return subprocess.run(wanted, cwd=ROOT, capture_output=True, text=True, check=False, timeout=120)
+
+
+def test_what_was_played_is_published_beside_the_routers_own_word_and_not_played_again(tmp_path):
+    pytest.importorskip("matplotlib")
+    with serving() as server:
+        first = published(server, tmp_path)
+        assert first.returncode == 0, first.stdout + first.stderr
+        page = (tmp_path / "locust.md").read_text(encoding="utf-8")
+        assert "| `baseline` | 8 |" in page
+        assert "| 3.00 / 3.00 |" in page
+        assert "1 of 1 targets held." in page
+        assert (tmp_path / "locust-dark.svg").exists()
+        asked = server.counts.total()
+        again = published(server, tmp_path)
+        assert again.returncode == 0
+        assert "1 of 1 are kept from before" in again.stdout
+        assert server.counts.total() == asked
 
 
 def test_on_locusts_page_a_scenario_is_chosen_anew_for_each_run_and_its_summary_is_there():
