@@ -18,6 +18,7 @@ from locust.exception import StopTest
 
 from loadtests.scenarios.people import Group
 from loadtests.users.access import Access
+from loadtests.users.returning import again_in
 from loadtests.users.run import Run
 from loadtests.users.verdict import (
     Kind,
@@ -30,7 +31,6 @@ from loadtests.users.verdict import (
     no_answer,
 )
 
-PATIENCE_S = 10.0  # a user who is told to come back later than this goes away instead
 CONNECT_S = 5.0
 GRACE_S = 5.0  # beyond the deadline: then the socket is given up, and the request counts as hung
 SEED = 9
@@ -67,33 +67,18 @@ class Visitor(FastHttpUser):
 
     @task
     def ask(self) -> None:
-        """Put the question; whether it is put again is a matter of manners."""
+        """Put the question; whether it is put again is for `returning` to say."""
         if not self.question:
             self.question = self.run_data.question(self.chance)
             self.surface = self.chance.choices(list(self.group.surfaces), list(self.group.surfaces.values()))[0]
         self.tries += 1
         verdict = self.put()
-        again_in_s = self.again_in(verdict)
+        again_in_s = again_in(self.group.retries, verdict, self.tries, self.chance)
         if again_in_s is None:
             self.question, self.tries = "", 0
             self.pause_s = self.chance.uniform(*self.group.think_s)
         else:
             self.pause_s = again_in_s
-
-    def again_in(self, verdict: Verdict) -> float | None:
-        """After how long this question is asked once more; none if it is not."""
-        retries = self.group.retries
-        if verdict.kind is Kind.SERVED or self.tries > retries.attempts:
-            return None
-        match retries.wait:
-            case "immediate":
-                return 0.0
-            case "backoff":
-                return self.chance.uniform(0.0, min(retries.at_most_s, retries.base_s * 2.0 ** (self.tries - 1)))
-            case "hint":
-                return verdict.hint_s if verdict.retry and verdict.hint_s <= PATIENCE_S else None
-            case _:
-                return None
 
     def put(self) -> Verdict:
         """One request, to its end."""

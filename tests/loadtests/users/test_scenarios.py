@@ -62,6 +62,11 @@ def test_baseline_and_burst_begin_and_end_alike():
     assert baseline.groups == burst.groups
 
 
+def test_a_stage_grows_as_fast_as_its_tenants_do_together():
+    assert [stage.spawn_per_s for stage in load("noisy_neighbour").stages] == [6, 46, 6]
+    assert [stage.spawn_per_s for stage in load("mixed_deadlines").stages] == [30]
+
+
 def test_the_quiet_stay_as_they_are_while_the_crowd_is_there():
     stages = load("noisy_neighbour").stages
     assert len({(stage.users["anna"], stage.users["ben"]) for stage in stages}) == 1
