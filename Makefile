@@ -22,7 +22,7 @@ ROUTER_PORT ?= 8000
 HOST_URL ?= http://127.0.0.1:$(ROUTER_PORT)
 QUESTION ?= How does Weir decide to refuse a request?
 
-.PHONY: help up down ask doctor simulate simulate-proof pictures test test-real oracles check bench play matrix nonces rolling chaos soak siege world load docs diagrams fuzz lock audit venv otel torch clean clean-data clean-venv
+.PHONY: help up down ask doctor simulate simulate-proof pictures test test-real oracles check bench play matrix nonces rolling chaos soak siege world load load-report docs diagrams fuzz lock audit venv otel torch clean clean-data clean-venv
 
 help: ## list the verbs
 	@if [ -t 1 ]; then on=$$(printf '\033[36m') off=$$(printf '\033[0m'); fi; \
@@ -96,7 +96,7 @@ bench: $(VENV)/.dev ## measure the figures that docs/results quotes
 play: SCENARIO ?= burst
 play: ON ?= processes
 play: $(VENV)/.simulate $(if $(filter locust,$(ON)),$(VENV)/.load) ## play one scenario: make play SCENARIO=burst ON=processes|world|simulator|locust AGAINST=weir,haproxy
-	@exec $(BIN)/python -m loadtests.runs $(SCENARIO) --on $(ON) --against "$(AGAINST)" $(ARGS)
+	@exec $(BIN)/python -m loadtests.runs $(SCENARIO) --on $(ON) --against "$(AGAINST)" $(if $(filter locust,$(ON)),--host "$(HOST_URL)") $(ARGS)
 
 matrix: $(VENV)/.simulate ## every scenario on real processes, by Weir and by others, as one page (about an hour, resumable; ARGS=--list)
 	@exec $(BIN)/python -m loadtests.runs.matrix $(ARGS)
@@ -124,11 +124,20 @@ siege: $(VENV)/.run ## an honest tenant beside slow readers, slowloris, idle con
 
 load: export SCENARIO ?= baseline
 load: export LOAD_OUT = $(OUT)
+# Nothing to load is told in a sentence.
+define ANSWERING
+@$(BIN)/python -c 'import sys, urllib.request as u; u.urlopen(sys.argv[1] + "/health", timeout=3)' "$(HOST_URL)" \
+  2>/dev/null || { echo "Nothing answers at $(HOST_URL): run 'make up' in another terminal first." >&2; exit 1; }
+endef
+
 load: $(VENV)/.load ## load a running stack with Locust: make load SCENARIO=burst OUT=out/burst
-	@$(BIN)/python -c 'import sys, urllib.request as u; u.urlopen(sys.argv[1] + "/health", timeout=3)' "$(HOST_URL)" \
-	  2>/dev/null || { echo "Nothing answers at $(HOST_URL): run 'make up' in another terminal first." >&2; exit 1; }
+	$(ANSWERING)
 	@exec $(BIN)/locust -f loadtests/locustfile.py --headless --only-summary --loglevel WARNING --host "$(HOST_URL)" \
 	  $(if $(OUT),--html "$(OUT)/report.html" --csv "$(OUT)/requests" --json-file "$(OUT)/locust") $(ARGS)
+
+load-report: $(VENV)/.load $(VENV)/.simulate ## every scenario with people, as one page: docs/results/locust.md (about ten minutes, resumable)
+	$(ANSWERING)
+	@exec $(BIN)/python -m loadtests.runs.people --host "$(HOST_URL)" $(ARGS)
 
 # ---- set up: one stamp per level, so that a second run costs nothing
 

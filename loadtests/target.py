@@ -1,4 +1,4 @@
-"""Where load may go: this machine, or the router of the compose network. Nowhere else, whatever is typed."""
+"""Where load may go: this machine, or the router of the compose network. Elsewhere only where that is asked for."""
 
 from __future__ import annotations
 
@@ -6,20 +6,29 @@ from ipaddress import ip_address
 from urllib.parse import urlsplit
 
 COMPOSE_NAME = "router"
+BEYOND = "--beyond-this-machine"
 
 
-def refusal(host: str | None) -> str:
-    """Why this host must not be loaded; empty if it may be."""
+def refusal(host: str | None, *, beyond: bool = False) -> str:
+    """Why this host must not be loaded; empty if it may be. `beyond`: the user has asked for other machines, too."""
     parts = urlsplit(host or "")
     if parts.scheme not in ("http", "https") or not parts.hostname:
         return f"{host!r} is not an http:// address"
-    if parts.hostname in ("localhost", COMPOSE_NAME) or _loopback(parts.hostname):
+    if beyond or _is_here(parts.hostname):
         return ""
-    return f"{parts.hostname} is neither this machine nor the compose network's `{COMPOSE_NAME}`: no load is sent there"
+    return (
+        f"{parts.hostname} is neither this machine nor the compose network's `{COMPOSE_NAME}`: no load is sent there "
+        f"without {BEYOND}"
+    )
 
 
-def _loopback(hostname: str) -> bool:
+def is_beyond(host: str) -> bool:
+    """Whether this host is another machine."""
+    return not _is_here(urlsplit(host).hostname or "")
+
+
+def _is_here(hostname: str) -> bool:
     try:
-        return ip_address(hostname).is_loopback
+        return hostname in ("localhost", COMPOSE_NAME) or ip_address(hostname).is_loopback
     except ValueError:
         return False

@@ -250,7 +250,7 @@ def test_every_image_of_ours_has_its_target_its_source_and_the_settings_that_com
     dockerfile = (ROOT / "services" / "Dockerfile").read_text(encoding="utf-8")
     (copied,) = re.findall(r"for service in ([a-z ]+); do", dockerfile)
     modules = {service: f"services.{service}" for service in copied.split()} | {"storm": "loadtests.storm"}
-    assert "cp -a loadtests/__init__.py loadtests/storm /tree/storm/loadtests/" in dockerfile
+    assert "cp -a loadtests/storm /tree/storm/loadtests/" in dockerfile
     stages = dict(re.findall(r"^FROM \S+ AS (\S+)\n(.*?)(?=^FROM |\Z)", dockerfile, re.MULTILINE | re.DOTALL))
     for service, module in modules.items():
         stage = stages[service]
@@ -261,7 +261,17 @@ def test_every_image_of_ours_has_its_target_its_source_and_the_settings_that_com
         assert f"ENV {variable}={SERVICES[port]['environment'][variable]}" in stage
         assert f'healthcheck.py "${variable}"' in stage
     targets = {service["build"]["target"] for service in SERVICES.values() if "build" in service}
-    assert targets - {"worker-torch"} == set(modules)
+    assert targets - {"worker-torch", "locust"} == set(modules)
+
+
+def test_locusts_image_has_what_its_users_need():
+    dockerfile = (ROOT / "services" / "Dockerfile").read_text(encoding="utf-8")
+    stage = re.search(r"^FROM service AS locust\n(.*?)(?=^FROM |\n#)", dockerfile, re.MULTILINE | re.DOTALL)
+    assert stage is not None
+    assert "COPY --from=locust-dependencies /opt/weir /opt/weir" in stage[1]
+    assert "COPY --from=source /tree/locust /app" in stage[1]
+    assert "LOCUST_LOCUSTFILE=loadtests/locustfile.py" in stage[1]
+    assert "loadtests/users loadtests/locustfile.py" in dockerfile
 
 
 def test_the_storm_bench_reaches_nothing_outside_and_is_reached_by_the_router_alone():

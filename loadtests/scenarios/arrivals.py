@@ -115,12 +115,56 @@ class Trace(Model):
         raise ValueError(f"there is no file {path}")
 
 
+class Crowd(Model):
+    """From one second to another there are so many clients instead of the usual number."""
+
+    from_s: Seconds
+    until_s: PositiveSeconds
+    clients: int = Field(ge=0, le=1_000_000)
+    spawn_per_s: Rate | None = None
+
+    @model_validator(mode="after")
+    def _ends_after_it_begins(self) -> Self:
+        if self.until_s <= self.from_s:
+            raise ValueError(f"until_s ({self.until_s:g}) must be after from_s ({self.from_s:g})")
+        return self
+
+
 class Closed(Model):
     """So many clients, each asking again `think_s` after its answer: they wait, so they cannot overload."""
 
     kind: Literal["closed"]
-    clients: int = Field(ge=1, le=1_000_000)
+    clients: int = Field(ge=0, le=1_000_000)
     think_s: Distribution = constant(0.0)
+    phases: tuple[Crowd, ...] = Field((), max_length=100)
+    """When there are more of them, or fewer. Who has to leave hears its answer first."""
+    spawn_per_s: Rate | None = None
+    """How fast their number grows; all come at once by default. The simulator's always do."""
+
+    @property
+    def most_clients(self) -> int:
+        """The largest number of them at any time."""
+        return max(self.clients, *(phase.clients for phase in self.phases), 0)
+
+    def at(self, second: float) -> tuple[int, float | None]:
+        """How many there are at this second, and how many start in a second (None: all at once)."""
+        for phase in self.phases:
+            if phase.from_s <= second < phase.until_s:
+                return phase.clients, phase.spawn_per_s or self.spawn_per_s
+        return self.clients, self.spawn_per_s
+
+    @model_validator(mode="after")
+    def _phases_are_in_order(self) -> Self:
+        for before, after in zip(self.phases, self.phases[1:], strict=False):
+            if after.from_s < before.until_s:
+                raise ValueError(f"the phase from {after.from_s:g} s begins before the one before it ends")
+        return self
+
+    @model_validator(mode="after")
+    def _somebody_is_there_at_some_time(self) -> Self:
+        if not self.most_clients:
+            raise ValueError("there must be a client at some time")
+        return self
 
 
 Arrivals = Annotated[Poisson | Gamma | OnOff | Trace | Closed, Field(discriminator="kind")]

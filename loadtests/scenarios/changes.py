@@ -108,16 +108,21 @@ def _set(raw: dict[str, Any], assignment: str) -> None:
     path, equals, written = assignment.partition("=")
     if not equals or not path:
         raise LabError(f"--set {assignment}: write it as path.to.key=value.")
+    put(raw, path, _value(written, assignment), f"--set {assignment}")
+
+
+def put(raw: dict[str, Any], path: str, value: Any, where: str) -> None:
+    """Set what is at `path`, in place. Raises LabError, which begins with `where`."""
     *way, last = path.split(".")
     node: Any = raw
     for part in way:
-        node = _step(node, part, assignment)
+        node = _step(node, part, where)
     if isinstance(node, list):
-        node[_index(node, last, assignment)] = _value(written, assignment)
+        node[_index(node, last, where)] = value
     elif isinstance(node, dict):
-        node[last] = _value(written, assignment)
+        node[last] = value
     else:
-        raise LabError(f"--set {assignment}: there is nothing below {way[-1]}.")
+        raise LabError(f"{where}: there is nothing below {way[-1]}.")
 
 
 def _value(written: str, assignment: str) -> Any:
@@ -127,22 +132,22 @@ def _value(written: str, assignment: str) -> Any:
         raise LabError(f"--set {assignment}: the value is not YAML.") from None
 
 
-def _step(node: Any, part: str, assignment: str) -> Any:
+def _step(node: Any, part: str, where: str) -> Any:
     if isinstance(node, dict):
         return node.setdefault(part, {})
     if isinstance(node, list):
-        return node[_index(node, part, assignment)]
-    raise LabError(f"--set {assignment}: nothing can stand above {part}.")
+        return node[_index(node, part, where)]
+    raise LabError(f"{where}: nothing can stand above {part}.")
 
 
-def _index(node: list[Any], part: str, assignment: str) -> int:
+def _index(node: list[Any], part: str, where: str) -> int:
     """A member by its number, or by its name."""
     if part.isdecimal() and int(part) < len(node):
         return int(part)
     for index, member in enumerate(node):
         if any(_mapping(member).get(key) == part for key in NAMED_BY) or member == part:
             return index
-    raise LabError(f"--set {assignment}: there is no {part}; {_choice(node)}.")
+    raise LabError(f"{where}: there is no {part}; {_choice(node)}.")
 
 
 def _choice(node: Sequence[Any]) -> str:

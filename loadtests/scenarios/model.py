@@ -131,8 +131,16 @@ class TenantGroup(Model):
     retries: Retries = Retries()
     stream: Share = 0.0
     """Of its requests, those that ask for a stream. The simulator answers all in the same way."""
+    ask: Share = 0.0
+    """Of its requests, those that are questions to `/ask`; what is neither is a whole chat answer."""
     max_level: int = Field(0, ge=0, le=10)
     may_clamp: bool = False
+
+    @model_validator(mode="after")
+    def _no_request_is_both(self) -> Self:
+        if self.ask and self.ask + self.stream > 1:
+            raise ValueError("ask and stream are shares of the same requests: together at most 1")
+        return self
 
     @model_validator(mode="after")
     def _a_trace_by_client_makes_its_own_tenants(self) -> Self:
@@ -212,11 +220,47 @@ class Must(Model):
         return self
 
 
-class Variant(Model):
-    """How one stage differs: changes as `--set` takes them, or why it cannot play this scenario."""
+class Turn(Model):
+    """One slider of the console. What it turns is its name's; a name alone has the console's usual title and bounds."""
 
-    sets: tuple[Annotated[str, Field(max_length=1000)], ...] = Field((), max_length=100)
+    name: Literal[
+        "intensity", "deadline_ms", "leaving", "seconds", "outage_s", "slow_factor", "retries", "obey_hints"
+    ]  # fmt: skip
+    title: str = Field("", max_length=60)
+    low: float | None = None
+    high: float | None = None
+    default: float | None = None
+    of: tuple[Name, ...] = ()
+    """Whose load `intensity` sets, all together; everybody's by default."""
+    during: Name | None = None
+    """The window in which it does; all the time by default."""
+
+
+def _name_is_turn(given: Any) -> Any:
+    return {"name": given} if isinstance(given, str) else given
+
+
+class Variant(Model):
+    """How one stage differs: other values, or why it cannot play this scenario."""
+
+    instead: dict[Annotated[str, Field(max_length=200)], Any] = Field(default_factory=dict, max_length=50)
+    """Other values, each under its path in the file: `duration_s`, or `workers.0.failures`."""
     without: str = Field("", max_length=300)
+    sliders: tuple[Annotated[Turn, BeforeValidator(_name_is_turn)], ...] = Field((), max_length=16)
+    """Of the console alone: what a person may turn."""
+
+
+class Silence(Model):
+    """From one second to another a part answers nobody. The simulator does not know that part."""
+
+    from_s: Seconds
+    until_s: PositiveSeconds
+
+    @model_validator(mode="after")
+    def _ends_after_it_begins(self) -> Self:
+        if self.until_s <= self.from_s:
+            raise ValueError(f"until_s ({self.until_s:g}) must be after from_s ({self.from_s:g})")
+        return self
 
 
 class Scenario(Model):
@@ -245,6 +289,8 @@ class Scenario(Model):
     bucket_s: float = Field(1.0, ge=0.05, le=3600)
     """Resolution of the time series."""
     workers: tuple[Workers, ...] = Field(min_length=1, max_length=100)
+    cache_silent: tuple[Silence, ...] = Field((), max_length=100)
+    """When the cache of passages answers nobody."""
     classes: tuple[TenantClass, ...] = Field((TenantClass(name="standard"),), max_length=32)
     tenants: tuple[TenantGroup, ...] = Field(min_length=1, max_length=1000)
     quality: tuple[Share, ...] = Field((1.0, 0.9, 0.8, 0.65, 0.5), min_length=1, max_length=11)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import copy
 from pathlib import Path
 from typing import Any
 
-from loadtests.scenarios.changes import Changes, changed
+from loadtests.scenarios.changes import Changes, changed, put
 from loadtests.scenarios.model import Scenario, StageName, find, load_raw, parse
 from services.cli.errors import LabError
 
@@ -24,15 +25,23 @@ def reason_against(raw: Any, stage: StageName) -> str:
     return str(variant.get("without") or "")
 
 
+def unjudged(raw: Any) -> Any:
+    """What YAML gave without what other stages are judged and swept by: tenants of this stage have other names."""
+    return {**raw, "alone": [], "must": [], "sweep": None} if isinstance(raw, dict) else raw
+
+
 def for_stage(raw: Any, stage: StageName, name: str) -> Any:
     """What YAML gave, with the stage's own changes made. Raises LabError."""
     variant = _variant(raw, stage)
     if reason := reason_against(raw, stage):
         raise LabError(f"{name} is not played by {stage}: {reason}")
-    sets = variant.get("sets", ())
-    if not isinstance(sets, list) or not all(isinstance(each, str) for each in sets):
+    instead = variant.get("instead", {})
+    if not isinstance(instead, dict) or not all(isinstance(each, str) for each in instead):
         return raw  # reading the file says so
-    return changed(raw, Changes(sets=tuple(sets))) if sets else raw
+    made = copy.deepcopy(raw)
+    for path, value in instead.items():
+        put(made, path, copy.deepcopy(value), f"{path} of stages.{stage}.instead")
+    return made
 
 
 def _variant(raw: Any, stage: StageName) -> dict[str, Any]:

@@ -76,8 +76,8 @@ def _rate(scenario: Scenario, group: TenantGroup) -> float | None:
 def _mix(scenario: Scenario, rates: Mapping[str, float]) -> Capacity:
     """Of these groups in these proportions; of the closed ones by their clients, if there are no others."""
     if not rates:
-        closed = [group for group in scenario.tenants if isinstance(group.arrivals, Closed)]
-        rates = {group.name: float(group.arrivals.clients) for group in closed if isinstance(group.arrivals, Closed)}
+        closed = {each.name: each.arrivals for each in scenario.tenants if isinstance(each.arrivals, Closed)}
+        rates = {name: float(arrivals.most_clients) for name, arrivals in closed.items()}
     shares: dict[str, float] = {}
     for group in scenario.tenants:
         if group.name in rates:
@@ -155,6 +155,9 @@ class Saturation:
 
     def think(self) -> float:
         return 0.0
+
+    def there(self, client: int, at: float) -> float:
+        return at
 
     def draw(self, number: int, client: int, now: float) -> Job:
         place = 0

@@ -136,6 +136,10 @@ class Asks(Protocol):
         """Seconds until a client asks again."""
         ...
 
+    def there(self, client: int, at: float) -> float:
+        """When this client is there next, from `at` on; infinity if never again."""
+        ...
+
     def draw(self, number: int, client: int, now: float) -> Job:
         """What this client asks now."""
         ...
@@ -159,17 +163,25 @@ class Arrives(Protocol):
 class Loop:
     """A closed group: each client's next request is drawn when it asks."""
 
-    __slots__ = ("_think", "clients", "sizes", "tenants")
+    __slots__ = ("_arrivals", "_think", "clients", "sizes", "tenants")
 
     def __init__(self, group: TenantGroup, tenants: Sequence[Tenant], chance: Random) -> None:
         assert isinstance(group.arrivals, Closed)
-        self.clients = group.arrivals.clients
+        self._arrivals = group.arrivals
+        self.clients = group.arrivals.most_clients
         self.tenants = tenants
         self._think = group.arrivals.think_s.sampler(chance)
         self.sizes = Sizes(group, chance)
 
     def think(self) -> float:
         return self._think()
+
+    def there(self, client: int, at: float) -> float:
+        arrivals = self._arrivals
+        if not arrivals.phases:
+            return at
+        edges = sorted({edge for phase in arrivals.phases for edge in (phase.from_s, phase.until_s)})
+        return next((edge for edge in (at, *edges) if edge >= at and client < arrivals.at(edge)[0]), math.inf)
 
     def draw(self, number: int, client: int, now: float) -> Job:
         return self.sizes.job(number, self.tenants[client % len(self.tenants)], now)

@@ -81,7 +81,7 @@ class Simulation:
             self.schedule(self._until_s, self._jain, True)
         for loop in self.plan.loops:
             for client in range(loop.clients):
-                self.schedule(0.0, self._ask, (loop, client))
+                self._ask_at(0.0, loop, client)
 
     # ---- the clock
 
@@ -223,7 +223,13 @@ class Simulation:
             pause_s = job.loop.think()
             if why != Outcome.SERVED:
                 pause_s = max(pause_s, PAUSE_S)
-            self.schedule(now + pause_s, self._ask, (job.loop, job.client))
+            self._ask_at(now + pause_s, job.loop, job.client)
+
+    def _ask_at(self, at: float, loop: Asks, client: int) -> None:
+        """Or later, when this client is there again; never, if it does not come back."""
+        at = loop.there(client, at)
+        if at < math.inf:
+            self.schedule(at, self._ask, (loop, client))
 
     def _ask(self, now: float, what: tuple[Asks, int]) -> None:
         loop, client = what

@@ -1,4 +1,4 @@
-"""The six storms: what each is for, what it does, and what to look at while it does it.
+"""The six storms, read from the scenarios that every stage plays: what a file says under `stages.console`, turned.
 
 Loads are multiples of capacity, so that a laptop and a large machine see the same picture. Tenants have names that no
 one else in the lab uses, so that the router's counters for them are this run's alone; only `redis_gone` asks as the
@@ -7,18 +7,25 @@ tenant whose documents `weir up` ingests.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Literal
 
+from loadtests.scenarios import model
+from loadtests.scenarios.arrivals import Poisson
+from loadtests.scenarios.distributions import Constant, Distribution
+from loadtests.scenarios.model import TenantGroup, Turn
+from loadtests.scenarios.stages import for_stage, unjudged
 from loadtests.storm.plan import Chapter, Load, Manners, Plan, Question, Step, Trouble
-from loadtests.storm.sliders import DEADLINE, LEAVING, SECONDS, intensity
+from loadtests.storm.sliders import slider
+from services.cli.errors import LabError
 from services.contracts.storm import Slider
 
-EQUALS = ("anna", "ben", "chloe")
-CROWD = "crowd"
-STANDSTILL = 50.0
-"""As good as an outage: a step takes a second and more."""
+BUTTONS = ("steady", "burst", "noisy_neighbour", "retry_storm", "slow_worker", "redis_gone")
+"""In this order."""
+LATEST_END = 0.6
+"""An outage whose length is turned is over after this share of the run at the latest."""
 
 Values = Mapping[str, float]
 Need = Literal["faults", "redis"]
@@ -37,190 +44,115 @@ class Scenario:
     needs: Need | None = None
 
 
-def manners(values: Values, **others: float) -> Manners:
-    """Answers after the deadline are late; half a deadline later everybody has left."""
-    deadline_s = values.get("deadline_ms", DEADLINE.default) / 1000
+def load(name: str) -> Scenario:
+    """A scenario that ships, as the console plays it. Raises LabError."""
+    path = model.find(name)
+    told = model.parse(unjudged(for_stage(model.load_raw(path), "console", name)), name=path.name, folder=path.parent)
+    turns = told.stages["console"].sliders if "console" in told.stages else ()
+    if not turns:
+        raise LabError(f"{path.name}: the console plays what has sliders under stages.console.")
+    broken = any(workers.failures for workers in told.workers)
+    return Scenario(
+        name, told.title, " ".join(told.about.split()), told.watch, tuple(map(slider, turns)),
+        partial(plan_of, told, turns), "faults" if broken else "redis" if told.cache_silent else None,
+    )  # fmt: skip
+
+
+def plan_of(told: model.Scenario, turns: Sequence[Turn], values: Values) -> Plan:
+    """The file with its sliders at these values; where a slider is not named, the file's own. Raises LabError."""
+    at = _clock(told, values)
+    intensity = next((turn for turn in turns if turn.name == "intensity" and "intensity" in values), None)
+    return Plan(
+        at(told.duration_s),
+        tuple(Load(group.name, tuple(_steps(told, group, intensity, values, at))) for group in told.tenants),
+        tuple(Chapter(at(window.from_s), window.name.replace("_", " ")) for window in told.windows),
+        _question(told.tenants[0]),
+        _manners(told, values),
+        tuple(_troubles(told, values, at)),
+    )
+
+
+Clock = Callable[[float], float]
+
+
+def _clock(told: model.Scenario, values: Values) -> Clock:
+    """From the file's seconds to the run's: all in proportion, but for the end of an outage whose length is turned."""
+    seconds = values.get("seconds", told.duration_s)
+    pace = seconds / told.duration_s
+    outage = next((failure for workers in told.workers for failure in workers.failures), None)
+    if outage is None or "outage_s" not in values:
+        return lambda second: second * pace
+    ends_at, moved = outage.until_s, min(outage.from_s * pace + values["outage_s"], LATEST_END * seconds)
+    return lambda second: moved if second == ends_at else second * pace
+
+
+def _steps(told: model.Scenario, group: TenantGroup, turn: Turn | None, values: Values, at: Clock) -> Iterator[Step]:
+    """Its multiple of capacity from each second on at which it changes."""
+    arrivals = _poisson(group)
+    usual, window = _usual(group), next((one for one in told.windows if turn and one.name == turn.during), None)
+    factor = None
+    if turn is not None and (not turn.of or group.name in turn.of):
+        factor = values["intensity"] / sum(_usual(one) for one in told.tenants if not turn.of or one.name in turn.of)
+    base = usual if factor is None or window is not None else usual * factor
+    changes = {0.0: base} | {phase.until_s: base for phase in arrivals.phases}
+    for phase in arrivals.phases:  # one that begins where another ends counts
+        turned = window is not None and phase.from_s == window.from_s
+        changes[phase.from_s] = usual * factor if factor is not None and turned else base * phase.times
+    yield from (Step(at(from_s), times) for from_s, times in sorted(changes.items()) if from_s < told.duration_s)
+
+
+def _usual(group: TenantGroup) -> float:
+    load = _poisson(group).load
+    if load is None:
+        raise LabError(f"tenants.{group.name}.arrivals: the console knows capacity alone: write load.")
+    return load
+
+
+def _poisson(group: TenantGroup) -> Poisson:
+    if not isinstance(group.arrivals, Poisson) or group.count != 1:
+        raise LabError(f"tenants.{group.name}: the console plays single tenants with poisson arrivals.")
+    return group.arrivals
+
+
+def _question(group: TenantGroup) -> Question:
+    """What everybody asks."""
+    prompt, context = (_number(each, group.name) for each in (group.prompt_tokens, group.context_tokens))
+    return Question("ask" if group.ask == 1 else "chat", round(prompt + context), group.max_tokens)
+
+
+def _manners(told: model.Scenario, values: Values) -> Manners:
+    """Everybody's: a file whose tenants differ is none for the console."""
+    ways = {(_number(one.deadline_s, one.name), _patience(one), one.retries) for one in told.tenants}
+    if len({repr(way) for way in ways}) != 1:
+        raise LabError("tenants: for the console, all have the same deadline, patience and retries.")
+    ((usual_s, patience_s, retries),) = ways
+    deadline_s = values.get("deadline_ms", 1000 * usual_s) / 1000
     return Manners(
         deadline_s,
-        patience_s=deadline_s * others.get("patience", 1.5),
+        patience_s=deadline_s * patience_s / usual_s,
         leaving_share=values.get("leaving", 0.0) / 100,
-        retries=int(values.get("retries", 0)),
-        obeys_hints=bool(values.get("obey_hints", 0)),
+        retries=int(values.get("retries", retries.attempts)),
+        obeys_hints=bool(values.get("obey_hints", retries.wait == "hint")),
     )
 
 
-def _equals(*steps: tuple[float, float]) -> tuple[Load, ...]:
-    """Three tenants who ask for the same; the multiples are of all together."""
-    shared = tuple(Step(from_s, times / len(EQUALS)) for from_s, times in steps)
-    return tuple(Load(tenant, shared) for tenant in EQUALS)
+def _patience(group: TenantGroup) -> float:
+    return _number(group.patience_s or group.deadline_s, group.name)
 
 
-def _steady(values: Values) -> Plan:
-    return Plan(
-        values["seconds"],
-        _equals((0.0, values["intensity"])),
-        (Chapter(0.0, "steady load"),),
-        manners=manners(values),
-    )
+def _troubles(told: model.Scenario, values: Values, at: Clock) -> Iterator[Trouble]:
+    for failure in (failure for workers in told.workers for failure in workers.failures):
+        if failure.kind != "slow" or failure.workers not in (None, 1):
+            raise LabError("workers.failures: the console slows one worker, or all of them.")
+        kind: Literal["all_workers", "one_worker"] = "all_workers" if failure.workers is None else "one_worker"
+        yield Trouble(kind, at(failure.from_s), at(failure.until_s), values.get("slow_factor", failure.factor))
+    yield from (Trouble("cache", at(silence.from_s), at(silence.until_s)) for silence in told.cache_silent)
 
 
-def _burst(values: Values) -> Plan:
-    seconds = values["seconds"]
-    begin, end = seconds * 0.25, seconds * 0.6
-    return Plan(
-        seconds,
-        _equals((0.0, 0.5), (begin, values["intensity"]), (end, 0.5)),
-        (Chapter(0.0, "before the burst"), Chapter(begin, "the burst"), Chapter(end, "after the burst")),
-        manners=manners(values),
-    )
+def _number(distribution: Distribution, name: str) -> float:
+    if not isinstance(distribution, Constant):
+        raise LabError(f"tenants.{name}: for the console, lengths and times are numbers.")
+    return distribution.value
 
 
-def _noisy(values: Values) -> Plan:
-    seconds = values["seconds"]
-    begin, end = seconds * 0.2, seconds * 0.75
-    quiet = tuple(Load(tenant, (Step(0.0, 0.15),)) for tenant in EQUALS[:2])
-    noisy = Load(CROWD, (Step(0.0, 0.15), Step(begin, values["intensity"]), Step(end, 0.15)))
-    return Plan(
-        seconds,
-        (*quiet, noisy),
-        (Chapter(0.0, "everybody is quiet"), Chapter(begin, "crowd is loud"), Chapter(end, "everybody is quiet again")),
-        manners=manners(values),
-    )
-
-
-def _retry_storm(values: Values) -> Plan:
-    seconds = values["seconds"]
-    begin = seconds * 0.2
-    end = min(begin + values["outage_s"], seconds * 0.6)
-    return Plan(
-        seconds,
-        _equals((0.0, values["intensity"])),
-        (Chapter(0.0, "before the outage"), Chapter(begin, "the outage"), Chapter(end, "after the outage")),
-        manners=manners(values, patience=1.0),
-        troubles=(Trouble("all_workers", begin, end, STANDSTILL),),
-    )
-
-
-def _slow_worker(values: Values) -> Plan:
-    seconds = values["seconds"]
-    begin, end = seconds * 0.25, seconds * 0.7
-    return Plan(
-        seconds,
-        _equals((0.0, values["intensity"])),
-        (
-            Chapter(0.0, "all are well"),
-            Chapter(begin, "one worker is slow"),
-            Chapter(end, "all are well again"),
-        ),
-        manners=manners(values),
-        troubles=(Trouble("one_worker", begin, end, values["slow_factor"]),),
-    )
-
-
-def _redis_gone(values: Values) -> Plan:
-    seconds = values["seconds"]
-    begin, end = seconds * 0.3, seconds * 0.7
-    return Plan(
-        seconds,
-        (Load("demo", (Step(0.0, values["intensity"]),)),),
-        (Chapter(0.0, "the cache answers"), Chapter(begin, "the cache is silent"), Chapter(end, "the cache is back")),
-        question=Question("ask", prompt_tokens=400),
-        manners=manners(values),
-        troubles=(Trouble("cache", begin, end),),
-    )
-
-
-SCENARIOS: dict[str, Scenario] = {
-    scenario.name: scenario
-    for scenario in (
-        Scenario(
-            "steady",
-            "Steady load",
-            "Three tenants ask for the same amount, together less than the workers can do. Nothing special happens: "
-            "this is what a healthy system looks like.",
-            (
-                "Lines stay short, and answers come well before their deadline.",
-                "Move the load past 1: some requests are refused at once, and those that are taken still come in time.",
-            ),
-            (intensity("Load", 0.1, 2.0, 0.7), LEAVING, DEADLINE, SECONDS),
-            _steady,
-        ),
-        Scenario(
-            "burst",
-            "Burst",
-            "Three tenants ask for half of what the workers can do. Then, for a third of the run, they ask for several "
-            "times as much as can be done, and then for half again.",
-            (
-                "With admission on, answers first become shorter, then the excess is refused at the door; "
-                "what is taken comes before its deadline.",
-                "With admission off, the line fills, and the workers' time goes into answers that miss their deadline.",
-                "After the burst: how long until answers are on time again.",
-            ),
-            (intensity("Load at the peak", 1.0, 20.0, 5.0), LEAVING, DEADLINE, SECONDS),
-            _burst,
-        ),
-        Scenario(
-            "noisy_neighbour",
-            "Noisy neighbour",
-            "anna and ben ask for little. Then crowd, a tenant like them, asks for several times what the workers can "
-            "do.",
-            (
-                "With fairness on, anna and ben are answered on time as before, and crowd's own excess is refused.",
-                "With fairness off (first come, first served), crowd's line is everybody's line.",
-            ),
-            (intensity("What crowd asks for", 1.0, 20.0, 5.0), DEADLINE, SECONDS),
-            _noisy,
-        ),
-        Scenario(
-            "retry_storm",
-            "Retry storm",
-            "The load fits. For a few seconds the workers stand nearly still, and clients whose deadline passes ask "
-            "again, at once. Then the workers are well again.",
-            (
-                "How soon answers are on time after the outage.",
-                "With cancellation off, the workers go on computing answers for clients that have left.",
-                "Clients that obey the hints come back one after the other instead of all together.",
-            ),
-            (
-                intensity("Load", 0.1, 1.5, 0.75),
-                Slider("outage_s", "Length of the outage", 2, 10, 1, 6, "s"),
-                Slider("retries", "Further tries of each client", 0, 5, 1, 3),
-                Slider("obey_hints", "Clients wait as long as they are told", 0, 1, 1, 0, kind="switch"),
-                DEADLINE,
-                SECONDS,
-            ),
-            _retry_storm,
-            needs="faults",
-        ),
-        Scenario(
-            "slow_worker",
-            "Slow worker",
-            "One worker becomes several times slower than the others, and later recovers. Nobody tells the router.",
-            (
-                "Requests move to the other workers, and fewer stand at the slow one.",
-                "Answers of the slow worker may miss their deadline while the router learns how slow it is.",
-            ),
-            (
-                intensity("Load", 0.1, 2.0, 0.5),
-                Slider("slow_factor", "How many times as slow", 2, 20, 1, 8, "x"),
-                DEADLINE,
-                SECONDS,
-            ),
-            _slow_worker,
-            needs="faults",
-        ),
-        Scenario(
-            "redis_gone",
-            "Redis gone",
-            "Clients ask about the ingested documents, the same questions again and again, so that most passages come "
-            "from the cache. Then the cache stops answering for a while.",
-            (
-                "Where passages come from: the cache, and while it is silent the database.",
-                "Answers go on, and their latency hardly changes: the cache is given a few milliseconds and no more.",
-            ),
-            (intensity("Load", 0.1, 1.5, 0.5), DEADLINE, SECONDS),
-            _redis_gone,
-            needs="redis",
-        ),
-    )
-}
+SCENARIOS: Mapping[str, Scenario] = {name: load(name) for name in BUTTONS}

@@ -5,11 +5,15 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 
+from msgspec.structs import replace
+
+from loadtests.scenarios.model import Turn
 from loadtests.storm.plan import LEAST_SECONDS, MOST_SECONDS
+from services.cli.errors import LabError
 from services.contracts.storm import Slider
 from services.runtime.errors import BadInput
 
-TIMES, SECONDS_UNIT = "x capacity", "s"
+TIMES, TIMES_AS_LONG, SECONDS_UNIT = "x capacity", "x", "s"
 
 
 def intensity(title: str, low: float, high: float, default: float) -> Slider:
@@ -20,6 +24,32 @@ def intensity(title: str, low: float, high: float, default: float) -> Slider:
 DEADLINE = Slider("deadline_ms", "Deadline of each request", 1000, 8000, 100, 2000, "ms")
 LEAVING = Slider("leaving", "Clients that leave early", 0, 100, 5, 0, "%")
 SECONDS = Slider("seconds", "Length of the run", LEAST_SECONDS, MOST_SECONDS, 1, 30, SECONDS_UNIT)
+
+
+USUAL = {
+    one.name: one
+    for one in (
+        Slider("outage_s", "Length of the outage", 2, 10, 1, 6, "s"),
+        Slider("retries", "Further tries of each client", 0, 5, 1, 3),
+        Slider("obey_hints", "Clients wait as long as they are told", 0, 1, 1, 0, kind="switch"),
+        Slider("slow_factor", "How many times as slow", 2, 20, 1, 8, TIMES_AS_LONG),
+        DEADLINE,
+        LEAVING,
+        SECONDS,
+    )
+}
+"""Sliders that mean the same in every scenario."""
+
+
+def slider(turn: Turn) -> Slider:
+    """As a scenario's file has it. Raises LabError where that leaves something open."""
+    usual = USUAL.get(turn.name)
+    if usual is not None:
+        given = {"title": turn.title or None, "min": turn.low, "max": turn.high, "default": turn.default}
+        return replace(usual, **{name: value for name, value in given.items() if value is not None})
+    if not turn.title or turn.low is None or turn.high is None or turn.default is None:
+        raise LabError(f"sliders.{turn.name}: write its title, low, high and default.")
+    return intensity(turn.title, turn.low, turn.high, turn.default)
 
 
 def turned(sliders: Sequence[Slider], wish: Mapping[str, float]) -> dict[str, float]:

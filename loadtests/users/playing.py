@@ -16,9 +16,10 @@ from typing import Any
 import gevent
 from locust import events
 
-from loadtests.target import refusal
+from loadtests.scenarios.people import Scenario, load, names
+from loadtests.target import BEYOND
+from loadtests.users.access import Access, access
 from loadtests.users.run import Run
-from loadtests.users.scenario import Scenario, load, names
 from loadtests.users.shapes import Places, Stages
 from loadtests.users.summary import onto_page, text, write
 from loadtests.users.trouble import NoFaults, Trouble, urls_of
@@ -42,7 +43,7 @@ class Scenarios(Stages):
 
 @events.init_command_line_parser.add_listener
 def options(parser: Any) -> None:
-    """Three of our own; Locust's page shows the first two."""
+    """Five of our own; Locust's page shows the first two."""
     parser.add_argument(
         "--scenario", choices=names(), default="baseline", env_var="SCENARIO",
         help="What to play: a file in loadtests/scenarios",
@@ -55,6 +56,14 @@ def options(parser: Any) -> None:
         "--out", default="", env_var="LOAD_OUT", include_in_web_ui=False,
         help="Folder for summary.txt and summary.json",
     )  # fmt: skip
+    parser.add_argument(
+        "--keys", default="", env_var="LOAD_KEYS", include_in_web_ui=False,
+        help="A file with a line `tenant: key` for each tenant, where the router has a tenants file",
+    )  # fmt: skip
+    parser.add_argument(
+        BEYOND, dest="beyond", action="store_true", default=False, include_in_web_ui=False,
+        help="Load another machine than this one, if --host names one",
+    )  # fmt: skip
 
 
 @events.init.add_listener
@@ -63,6 +72,7 @@ def prepare(environment: Any, **_: Any) -> None:
     environment.host = environment.host or DEFAULT_HOST
     environment.dispatcher_class = Places
     environment.run_data = None
+    environment.access = access(environment.parsed_options.beyond, environment.parsed_options.keys)
     if environment.web_ui is None:  # while a shape runs headless, Locust does not obey SIGTERM: end with the summary
         gevent.signal_handler(signal.SIGTERM, environment.runner.quit)
     else:
@@ -71,9 +81,12 @@ def prepare(environment: Any, **_: Any) -> None:
 
 def begin(environment: Any) -> Run | None:
     """A new run with empty books. None, and a word about why, where it cannot be played: then nothing is sent."""
-    if why := refusal(environment.host) or _unplayable(environment):
-        logging.getLogger("loadtests").error(why)  # on Locust's page, too
+    log = logging.getLogger("loadtests")  # on Locust's page, too
+    if why := environment.access.refusal(environment.host) or _unplayable(environment):
+        log.error(why)
         return None
+    if warning := environment.access.warning(environment.host):
+        log.warning(warning)
     scenario = _chosen(environment)
     environment.profile = scenario.name
     environment.user_classes = [of_group(group) for group in scenario.groups]
@@ -93,6 +106,9 @@ def _unplayable(environment: Any) -> str:
     """Empty if the chosen scenario can be played here; else why not."""
     try:
         scenario = _chosen(environment)
+        allowed: Access = environment.access
+        if why := allowed.refusal(environment.host, [group.name for group in scenario.groups]):
+            return why
         if scenario.breaks_something:
             Trouble(urls_of(os.environ, environment.host)).check()
     except NoFaults as error:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from itertools import count
 from pathlib import Path
 from time import perf_counter
 
+from loadtests.scenarios.people import Group, Scenario
 from loadtests.users.lateness import Lateness
 from loadtests.users.ledger import Ledger, Row
-from loadtests.users.scenario import Group, Scenario
 from loadtests.users.trouble import Trouble
 from loadtests.users.verdict import Verdict, excused, in_time
 
@@ -28,6 +29,7 @@ class Run:
     lateness: Lateness = field(default_factory=Lateness)
     seeds: Iterator[int] = field(default_factory=count)
     began: float = field(default_factory=perf_counter)
+    began_at: float = field(default_factory=lambda: datetime.now(UTC).timestamp())
     ended: float = 0.0
 
     def __post_init__(self) -> None:

@@ -15,9 +15,9 @@ import gevent
 from locust import LoadTestShape, User
 from locust.dispatch import UsersDispatcher
 
+from loadtests.scenarios.people import Stage
 from loadtests.users.placing import nearer
 from loadtests.users.run import Run
-from loadtests.users.scenario import Stage
 
 Users = list[type[User]]
 Steps = Iterator[dict[str, dict[str, int]]]

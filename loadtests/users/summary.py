@@ -42,8 +42,8 @@ class Line(NamedTuple):
 
 def lines(run: Run) -> list[Line]:
     """Those that asked for anything, in the order of the scenario."""
-    stages, groups = run.scenario.stages, run.scenario.groups
-    every = [_line(run.ledger, stage.name, group.name) for stage in stages for group in groups]
+    stages, groups = run.scenario.stage_names, run.scenario.groups
+    every = [_line(run.ledger, stage, group.name) for stage in stages for group in groups]
     return [line for line in every if line.requests]
 
 
@@ -80,7 +80,7 @@ def _stages(run: Run) -> Iterator[str]:
         "requests  served (cut)  refused    left    lost  failed | "
         "served p50     p95     p99 | first p50     p95 | refused p50"
     )
-    wide = max(5, *(len(stage.name) for stage in run.scenario.stages))
+    wide = max(5, *map(len, run.scenario.stage_names))
     who = max(3, *(len(group.name) for group in run.scenario.groups))
     yield f"{'stage':<{wide}}  {'who':<{who}} {columns}"
     yield "-" * (wide + who + 3 + len(columns))
@@ -139,17 +139,22 @@ def afterwards(run: Run) -> list[float | None]:
 
 
 def as_dict(run: Run, host: str) -> dict[str, Any]:
-    """Everything, for programs."""
+    """Everything, for programs. `began_at` is in seconds since 1970; the percentiles are of answers alone."""
     scenario = run.scenario
+    answers = run.ledger.times(lambda row: row.kind == "served")
     return {
         "scenario": scenario.name,
         "asks": scenario.asks,
         "caption": scenario.caption,
         "watch": list(scenario.watch),
         "host": host,
+        "began_at": run.began_at,
         "seconds": round(run.seconds, 1),
+        "users": scenario.most_users,
         "requests": run.ledger.total,
         **{kind: run.ledger.count(kind) for kind in KINDS},
+        "degraded": run.ledger.times(lambda row: row.kind == "served" and bool(row.detail)).count,
+        **{f"p{q * 100:g}_ms": answers.percentile_ms(q) for q in (0.5, 0.95, 0.99)},
         "stages": [line._asdict() for line in lines(run)],
         "outcomes": [
             {**row._asdict(), "count": times.count}

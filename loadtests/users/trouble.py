@@ -12,8 +12,8 @@ from time import perf_counter
 from urllib.parse import urlsplit
 
 from loadtests.faults import slow as faults
+from loadtests.scenarios.people import Stage
 from loadtests.target import refusal
-from loadtests.users.scenario import Stage
 
 LEASE_S = 3.0
 WITHIN_S = 1.0
@@ -88,7 +88,8 @@ def urls_of(environment: Mapping[str, str], host: str) -> list[str]:
     WORKER_PORT was given: another stack's workers must not be slowed by mistake.
     """
     named = [url for url in environment.get("FAULT_URLS", "").split(",") if url]
-    if not named and (environment.get("WORKER_PORT") or urlsplit(host).port == DEFAULT_ROUTER_PORT):
+    usual = not refusal(host) and urlsplit(host).port == DEFAULT_ROUTER_PORT
+    if not named and (environment.get("WORKER_PORT") or usual):
         first = int(environment.get("WORKER_PORT") or DEFAULT_WORKER_PORT) + METRICS_OFFSET
         count = min(int(environment.get("WORKERS_COUNT") or DEFAULT_WORKERS), MOST_WORKERS)
         named = [f"http://127.0.0.1:{first + index}" for index in range(count)]

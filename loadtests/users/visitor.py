@@ -16,9 +16,10 @@ from locust import FastHttpUser, task
 from locust.contrib.fasthttp import FAILURE_EXCEPTIONS, ResponseContextManager
 from locust.exception import StopTest
 
-from loadtests.target import refusal
+from loadtests.scenarios.people import Group
+from loadtests.users.access import Access
+from loadtests.users.returning import again_in
 from loadtests.users.run import Run
-from loadtests.users.scenario import Group
 from loadtests.users.verdict import (
     Kind,
     StreamVerdict,
@@ -30,8 +31,6 @@ from loadtests.users.verdict import (
     no_answer,
 )
 
-TRIES = 3  # what the openai client makes of one question, its first included
-PATIENCE_S = 10.0  # a user who is told to come back later than this goes away instead
 CONNECT_S = 5.0
 GRACE_S = 5.0  # beyond the deadline: then the socket is given up, and the request counts as hung
 SEED = 9
@@ -48,7 +47,8 @@ class Visitor(FastHttpUser):
     group: ClassVar[Group]
 
     def __init__(self, environment: Any) -> None:
-        forbidden = refusal(environment.host or self.host)
+        self.access: Access = environment.access
+        forbidden = self.access.refusal(environment.host or self.host)
         if forbidden:
             raise StopTest(forbidden)
         self.run_data: Run = environment.run_data
@@ -67,31 +67,23 @@ class Visitor(FastHttpUser):
 
     @task
     def ask(self) -> None:
-        """Put the question; whether it is put again is a matter of manners."""
+        """Put the question; whether it is put again is for `returning` to say."""
         if not self.question:
             self.question = self.run_data.question(self.chance)
             self.surface = self.chance.choices(list(self.group.surfaces), list(self.group.surfaces.values()))[0]
         self.tries += 1
         verdict = self.put()
-        again_in_s = self.again_in(verdict)
+        again_in_s = again_in(self.group.retries, verdict, self.tries, self.chance)
         if again_in_s is None:
             self.question, self.tries = "", 0
             self.pause_s = self.chance.uniform(*self.group.think_s)
         else:
             self.pause_s = again_in_s
 
-    def again_in(self, verdict: Verdict) -> float | None:
-        """After how long this question is asked once more; none if it is not."""
-        if verdict.kind is Kind.SERVED or self.tries >= TRIES or self.group.manners == "leaves":
-            return None
-        if self.group.manners == "insists":
-            return 0.0
-        return verdict.hint_s if verdict.retry and verdict.hint_s <= PATIENCE_S else None
-
     def put(self) -> Verdict:
         """One request, to its end."""
         if self.surface == "ask":
-            body = {"query": self.question, "tenant": self.group.tenant, "max_tokens": self.group.max_tokens}
+            body = {"query": self.question, "tenant": self.group.name, "max_tokens": self.group.max_tokens}
             return self._whole("/ask", body)
         body = {"messages": [{"role": "user", "content": self.question}], "max_tokens": self.group.max_tokens}
         if self.surface == "chat":
@@ -172,7 +164,7 @@ class Visitor(FastHttpUser):
 
     def _headers(self) -> dict[str, str]:
         return {
-            "X-Tenant": self.group.tenant,
+            **self.access.headers(self.group.name),
             "X-Weir-Deadline-Ms": str(self.group.deadline_ms),
             "x-stainless-retry-count": str(self.tries - 1),
         }

@@ -51,10 +51,10 @@ def test_who_misbehaves_and_who_judges_takes_nothing_of_the_services_at_all() ->
             assert not [name for name in imported(path) if name.startswith("services")], within(path)
 
 
-def test_what_locust_plays_needs_nothing_but_locust() -> None:
-    """In Locust's own container there is nothing else."""
+def test_what_locust_plays_needs_locust_and_the_reader_of_scenarios_alone() -> None:
+    """Its container is given no more of the test bed."""
     ours = [path for path in FILES if within(path).startswith(("users/", "faults/slow")) or "/" not in within(path)]
-    names = tuple(".".join(path.relative_to(ROOT).with_suffix("").parts) for path in ours)
+    names = (*(".".join(path.relative_to(ROOT).with_suffix("").parts) for path in ours), "loadtests.scenarios")
     assert {"loadtests.locustfile", "loadtests.users.playing"} <= {*names}
     for path in ours:
         for name in imported(path):

@@ -55,7 +55,6 @@ def simulate(name: str, jobs: int) -> Simulated:
 
 
 def _row(comparison: Comparison, cell: Cell) -> PolicyRow:
-    groups = comparison.scenario.tenants
     return PolicyRow(
         policy=cell.policy,
         load=cell.load,

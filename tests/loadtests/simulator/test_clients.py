@@ -152,3 +152,13 @@ def test_a_client_that_is_refused_at_once_still_takes_time_to_ask_again() -> Non
     tenant = {"arrivals": {"kind": "closed", "clients": 220}, **SECOND, "deadline_s": 100}
     report = unmeasured(scenario(tenant, worker=ONE, duration_s=2), "bounded_fifo")
     assert 0 < report.ledger.rejected_total <= 20 * 100 * 2  # 19 or 20 are refused, a hundred times a second
+
+
+def test_clients_of_a_closed_loop_come_and_go_with_its_phases() -> None:
+    """Each of them asks every other second: a second of thinking, and one of service."""
+    phase = {"from_s": 2, "until_s": 6, "clients": 3}
+    wide, closed = ONE | {"slots": 8}, {"kind": "closed", "think_s": 1}
+    crowd = ledger(worker=wide, arrivals={**closed, "clients": 0, "phases": [phase]}, deadline_s=100)
+    assert crowd.distinct == 3 * 2
+    more = ledger(worker=wide, arrivals={**closed, "clients": 1, "phases": [phase]}, deadline_s=100)
+    assert more.distinct == 5 + 2 * 2

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from loadtests.scenarios.model import Turn, find, load_raw, names, parse
 from loadtests.storm.arrivals import arrivals, scale
 from loadtests.storm.plan import MOST_RATE_PER_S, MOST_SECONDS, Chapter, Load, Manners, Plan, Step, Trouble
-from loadtests.storm.scenarios import SCENARIOS, Scenario
-from loadtests.storm.sliders import turned
+from loadtests.storm.scenarios import SCENARIOS, Scenario, load, plan_of
+from loadtests.storm.sliders import slider, turned
+from services.cli.errors import LabError
 from services.contracts.storm import Slider
 from services.runtime.errors import BadInput
 
@@ -88,9 +91,9 @@ def test_a_scenario_says_what_it_does_and_what_to_look_at(scenario: Scenario):
     assert scenario.caption.endswith(".")
     assert len(scenario.watch) >= 2
     assert scenario.sliders[-1].name == "seconds"
-    for slider in scenario.sliders:
-        assert slider.min <= slider.default <= slider.max
-        assert slider.step > 0
+    for one in scenario.sliders:
+        assert one.min <= one.default <= one.max
+        assert one.step > 0
 
 
 @every_scenario
@@ -104,6 +107,72 @@ def test_everybody_leaves_within_a_minute_and_a_quarter():
         for values in corners(scenario):
             made = scenario.plan(values)
             assert made.seconds + made.manners.patience_s <= 72
+
+
+@every_scenario
+def test_sliders_at_rest_leave_the_file_as_it_is(scenario: Scenario):
+    rest, file = scenario.plan(turned(scenario.sliders, {})), scenario.plan({})
+    assert (rest.seconds, rest.chapters, rest.question, rest.manners) == (
+        file.seconds, file.chapters, file.question, file.manners,
+    )  # fmt: skip
+    assert rest.troubles == file.troubles
+    for mine, files in zip(rest.loads, file.loads, strict=True):
+        assert [step.from_s for step in mine.steps] == [step.from_s for step in files.steps]
+        assert [step.times for step in mine.steps] == pytest.approx([step.times for step in files.steps], rel=1e-4)
+
+
+def test_every_file_that_the_console_can_play_is_a_button():
+    having = {name for name in names() if "console" in (load_raw(find(name)).get("stages") or {})}
+    assert having == set(SCENARIOS)
+
+
+def test_what_is_turned_is_the_load_of_those_it_says_in_the_window_it_says():
+    loud = SCENARIOS["noisy_neighbour"].plan({"intensity": 9.0, "seconds": 60.0})
+    assert {load.tenant: load.times_at(20.0) for load in loud.loads} == pytest.approx(
+        {"anna": 0.15, "ben": 0.15, "crowd": 9.0}
+    )
+    assert loud.loads[2].times_at(59.0) == pytest.approx(0.15)
+    assert loud.chapters[1].from_s == pytest.approx(12.0)
+
+
+def test_an_outage_ends_when_it_is_told_to_and_leaves_time_for_what_comes_after():
+    storm = SCENARIOS["retry_storm"]
+    (short,) = storm.plan({"outage_s": 2.0, "seconds": 30.0}).troubles
+    assert (short.from_s, short.until_s) == pytest.approx((6.0, 8.0))
+    long = storm.plan({"outage_s": 10.0, "seconds": 10.0})
+    assert long.troubles[0].until_s == pytest.approx(6.0)
+    assert long.chapters[-1].from_s == pytest.approx(6.0)
+
+
+TENANT: dict[str, Any] = {"name": "a", "arrivals": {"kind": "poisson", "load": 1}, "deadline_s": 2}
+WORKER = {"kind": "slots", "slots": 4, "prefill_tokens_per_s": 2500, "s_per_token": 0.0008}
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        ({"tenants": [TENANT, {**TENANT, "name": "b", "deadline_s": 3}]}, "the same deadline"),
+        ({"tenants": [{**TENANT, "arrivals": {"kind": "closed", "clients": 3}}]}, "poisson arrivals"),
+        ({"tenants": [{**TENANT, "arrivals": {"kind": "poisson", "rate_per_s": 3}}]}, "write load"),
+        ({"tenants": [{**TENANT, "prompt_tokens": {"kind": "uniform", "low": 1, "high": 2}}]}, "are numbers"),
+        ({"workers": [{**WORKER, "failures": [{"from_s": 1, "until_s": 2}]}]}, "slows one worker"),
+    ],
+)
+def test_a_file_that_the_console_cannot_play_is_told(change: dict[str, Any], told: str):
+    raw = {"title": "T", "duration_s": 30, "workers": [WORKER], "tenants": [TENANT], **change}
+    with pytest.raises(LabError, match=told):
+        plan_of(parse(raw), (), {})
+
+
+def test_a_file_without_sliders_is_no_button():
+    with pytest.raises(LabError, match=r"sliders under stages\.console"):
+        load("sweep")
+
+
+def test_a_slider_without_usual_bounds_says_its_own():
+    assert slider(Turn(name="retries", high=2)).max == 2
+    with pytest.raises(LabError, match="title, low, high"):
+        slider(Turn(name="intensity", low=1, high=2))
 
 
 NUMBERS = st.one_of(st.floats(), st.integers(-(10**9), 10**9).map(float))

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
-from loadtests.target import refusal
-from loadtests.users import scenario as scenarios
+from loadtests.scenarios import people
+from loadtests.scenarios.model import Retries
+from loadtests.scenarios.people import MAX_SECONDS, MAX_USERS, SHORTEST_STAGE_S, Group, Scenario, Stage, load, names
+from loadtests.target import BEYOND, is_beyond, refusal
 from loadtests.users.placing import nearer
-from loadtests.users.scenario import MAX_SECONDS, MAX_USERS, SHORTEST_STAGE_S, Group, Scenario, Stage, load, names
 
-PEOPLE = Group("people", "demo", 1000, 8, (0, 1), {"ask": 2, "stream": 1})
+PEOPLE = Group("people", 1000, 8, (0, 1), {"ask": 2, "stream": 1})
 BURST = (
     Stage("before", 20, {"people": 8}, 4),
     Stage("the burst", 20, {"people": 160}, 80),
@@ -27,8 +30,7 @@ def scenario(**changes: object) -> Scenario:
 
 def group(**changes: object) -> Group:
     fields = {
-        "name": "people", "tenant": "demo", "deadline_ms": 1000, "max_tokens": 8, "think_s": (0, 1),
-        "surfaces": {"chat": 1},
+        "name": "people", "deadline_ms": 1000, "max_tokens": 8, "think_s": (0, 1), "surfaces": {"chat": 1},
     }  # fmt: skip
     return Group(**{**fields, **changes})  # type: ignore[arg-type]
 
@@ -60,6 +62,11 @@ def test_baseline_and_burst_begin_and_end_alike():
     assert baseline.groups == burst.groups
 
 
+def test_a_stage_grows_as_fast_as_its_tenants_do_together():
+    assert [stage.spawn_per_s for stage in load("noisy_neighbour").stages] == [6, 46, 6]
+    assert [stage.spawn_per_s for stage in load("mixed_deadlines").stages] == [30]
+
+
 def test_the_quiet_stay_as_they_are_while_the_crowd_is_there():
     stages = load("noisy_neighbour").stages
     assert len({(stage.users["anna"], stage.users["ben"]) for stage in stages}) == 1
@@ -76,21 +83,73 @@ def test_an_unknown_scenario_is_refused_by_naming_the_known():
         load("../baseline")
 
 
+WELL = """
+title: T
+question: "Is it well?"
+about: So.
+watch: [That.]
+duration_s: 60
+workers: [{kind: slots, slots: 4, prefill_tokens_per_s: 2500, s_per_token: 0.001}]
+tenants: [{name: anna, arrivals: {kind: poisson, load: 1}}]
+stages:
+  locust:
+    instead:
+      tenants: [{name: demo, ask: 0.5, deadline_s: 2, arrivals: {kind: closed, clients: 8, think_s: 1}}]
+"""
 FAULTY = {
-    "surprise = 1": "surprise",
-    "groups = [{name = 'a'}]": "missing",
-    "[[stages]]\nname = 'a'\nusers = 1": "a|missing",
-    "[each]\nthink_s = [1, 2, 3]\n[[groups]]\nname = 'a'\nsurfaces = {ask = 1}\ndeadline_ms = 1\nmax_tokens = 1": "two",
-    "= nonsense": "",
+    "surprise: 1": "surprise",
+    "watch: []": "need a question",
+    "duration_s: 3600": "1800",
+    "tenants: [{name: demo}]": "arrivals",
+    "tenants: [{name: demo, arrivals: {kind: closed, clients: 2000}}]": "2000",
+    "tenants: [{name: demo, count: 2, arrivals: {kind: closed, clients: 8}}]": "one tenant each",
+    "tenants: [{name: demo, stream: 0.7, ask: 0.7, arrivals: {kind: closed, clients: 8}}]": "shares",
+    "tenants: [{name: demo, arrivals: {kind: closed, clients: 0}}]": "a client at some time",
+    "workers.0.failures: [{from_s: 1, until_s: 2}]": "are slow",
+    "tenants: [{name: demo, patience_s: {kind: choice, values: [1]}, arrivals: {kind: closed, clients: 8}}]": "number",
+    "nowhere.at.0.all.x: 1": "",
 }
+
+
+def written(text: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (folder / "odd.yaml").write_text(text, encoding="utf-8")
+    monkeypatch.setattr(people, "SCENARIOS", folder)
+
+
+def test_a_file_plays_with_people_where_it_says_how_many(tmp_path, monkeypatch):
+    written(WELL, tmp_path, monkeypatch)
+    loaded = load("odd")
+    assert names() == ["odd"]
+    assert loaded.stages == (Stage("between", 60, {"demo": 8}, MAX_USERS),)
+    assert loaded.groups == (Group("demo", 2000, 1024, (1, 1), {"ask": 0.5, "chat": 0.5}),)
+
+
+def test_a_file_whose_tenants_ask_at_a_rate_is_not_for_people_and_says_so(tmp_path, monkeypatch):
+    written(WELL.partition("stages:")[0], tmp_path, monkeypatch)
+    assert names() == []
+    with pytest.raises(ValueError, match=r"closed arrivals: see stages\.locust"):
+        load("odd")
+
+
+def test_a_file_that_is_not_for_people_gives_its_own_reason(tmp_path, monkeypatch):
+    written(WELL.partition("stages:")[0] + "stages: {locust: {without: it takes a day.}}", tmp_path, monkeypatch)
+    assert names() == []
+    with pytest.raises(ValueError, match="not played by locust: it takes a day"):
+        load("odd")
 
 
 @pytest.mark.parametrize(("text", "what"), FAULTY.items())
 def test_a_faulty_file_is_refused_by_name(text, what, tmp_path, monkeypatch):
-    (tmp_path / "odd.toml").write_text(text, encoding="utf-8")
-    monkeypatch.setattr(scenarios, "SCENARIOS", tmp_path)
-    with pytest.raises(ValueError, match=rf"^odd\.toml: .*({what})"):
+    before = WELL.rpartition("      tenants")[0] if text.startswith("tenants") else WELL
+    written(f"{before}      {text}\n", tmp_path, monkeypatch)
+    with pytest.raises(ValueError, match=f"(?s)odd.*{what}"):
         load("odd")
+
+
+def test_what_only_other_stages_are_judged_by_does_not_disturb_people(tmp_path, monkeypatch):
+    others = "alone: [anna]\nsweep: {loads: [1], tenants: [anna]}\nmust: [{figure: on_time, of: anna, at_least: 1}]"
+    written(f"{others}\n{WELL}", tmp_path, monkeypatch)
+    assert load("odd").groups[0].name == "demo"
 
 
 @pytest.mark.parametrize(
@@ -99,14 +158,13 @@ def test_a_faulty_file_is_refused_by_name(text, what, tmp_path, monkeypatch):
         {"stages": ()},
         {"groups": ()},
         {"groups": (PEOPLE, PEOPLE)},
-        {"stages": (BURST[0], BURST[0])},
         {"stages": (Stage("a", 1800, {"people": 1}, 1), Stage("b", 1, {"people": 1}, 1))},
         {"stages": (Stage("a", 1, {"others": 1}, 1),)},
         {"watch": ()},
     ],
 )
 def test_a_scenario_that_makes_no_sense_is_refused(changes):
-    with pytest.raises(ValueError, match=r"expected|needs|same name|no group"):
+    with pytest.raises(ValueError, match=r"expected|need|same name|no group"):
         scenario(**changes)
 
 
@@ -118,9 +176,9 @@ def test_a_scenario_that_makes_no_sense_is_refused(changes):
         {"think_s": (2, 1)},
         {"surfaces": {}},
         {"surfaces": {"mail": 1}},
-        {"manners": "rude"},
+        {"retries": Retries(attempts=99)},
         {"patience_ms": -1},
-        {"tenant": "a\r\nx-evil: 1"},
+        {"name": "a\r\nx-evil: 1"},
     ],
 )
 def test_a_group_out_of_bounds_is_refused(changes):
@@ -185,3 +243,11 @@ def test_load_may_go_to_this_machine_and_the_compose_router(host):
 )
 def test_load_goes_nowhere_else(host):
     assert refusal(host)
+
+
+def test_another_machine_is_refused_by_naming_the_flag_and_loaded_with_it():
+    assert refusal("http://example.org").endswith(f"without {BEYOND}")
+    assert refusal("http://example.org", beyond=True) == ""
+    assert refusal("example.org", beyond=True).endswith("is not an http:// address")
+    assert is_beyond("http://example.org")
+    assert not is_beyond("http://127.0.0.1:8000")

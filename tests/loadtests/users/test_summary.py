@@ -8,15 +8,18 @@ import pytest
 
 pytest.importorskip("gevent", reason="Locust is not installed (make load installs it)")
 
+from loadtests.runs.people.kept import Trouble
+from loadtests.runs.people.playing import played
+from loadtests.runs.people.watching import Sample
+from loadtests.scenarios.people import Group, Scenario, Stage
+from loadtests.users import trouble
 from loadtests.users.lateness import Lateness
 from loadtests.users.run import Run
-from loadtests.users.scenario import Group, Scenario, Stage
 from loadtests.users.summary import afterwards, as_dict, lines, onto_page, text, write
-from loadtests.users.trouble import Trouble
 from loadtests.users.verdict import Kind, Verdict, failed
 
-PEOPLE = Group("people", "demo", 1000, 8, (0, 1), {"ask": 1, "stream": 1})
-OTHERS = Group("others", "demo", 4000, 8, (0, 1), {"chat": 1})
+PEOPLE = Group("people", 1000, 8, (0, 1), {"ask": 1, "stream": 1})
+OTHERS = Group("others", 4000, 8, (0, 1), {"chat": 1})
 STAGES = (Stage("before", 10, {"people": 1}, 1), Stage("after", 10, {"people": 1, "others": 1}, 1))
 SERVED, CUT, REFUSED = Verdict(Kind.SERVED), Verdict(Kind.SERVED, "degraded"), Verdict(Kind.REFUSED, "yield", True, 0.1)
 LOST = failed("504 deadline_exceeded")
@@ -24,7 +27,7 @@ LOST = failed("504 deadline_exceeded")
 
 def a_run() -> Run:
     scenario = Scenario("odd", "Does <it> hold?", "Some ask.", ("The times.",), (PEOPLE, OTHERS), STAGES)
-    return Run(scenario, Trouble([]), began=100.0)
+    return Run(scenario, trouble.Trouble([]), began=100.0)
 
 
 def test_a_request_belongs_to_the_stage_in_which_it_began():
@@ -124,3 +127,15 @@ def test_the_summary_stands_on_locusts_page_as_text():
     assert "Does &lt;it&gt; hold?" in page
     assert page.index("</section>") < page.index('<div id="root">')
     assert onto_page("<p>another page</p>", run) == "<p>another page</p>"
+
+
+def test_the_json_has_what_the_published_page_needs():
+    run = a_run()
+    for verdict, took_ms in ((SERVED, 100), (CUT, 300), (REFUSED, 2)):
+        run.settle(PEOPLE, "/ask", verdict, 101.0, took_ms)
+    run.trouble.windows = [(102.0, 104.0)]
+    told = played(json.loads(json.dumps(as_dict(run, "http://127.0.0.1:8000"))), [Sample(1.0)], "a machine")
+    assert (told.scenario, told.users, told.requests, told.served, told.degraded) == ("odd", 2, 3, 2, 1)
+    assert (told.p50_ms, told.p95_ms, told.p99_ms) == (100, 300, 300)
+    assert told.broken == (Trouble(2.0, 4.0),)
+    assert told.began_at == run.began_at

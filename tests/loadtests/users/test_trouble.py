@@ -9,7 +9,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
-from loadtests.users.scenario import Stage
+from loadtests.scenarios.people import Stage
 from loadtests.users.trouble import LEASE_S, NoFaults, Trouble, urls_of
 
 pytestmark = pytest.mark.sockets
@@ -149,6 +149,7 @@ def test_workers_are_where_up_puts_them():
 def test_another_stacks_workers_are_not_slowed_by_mistake():
     """A router elsewhere, and nothing said about its workers: the usual ports may be somebody else's."""
     assert urls_of({}, "http://127.0.0.1:8100") == []
+    assert urls_of({}, "http://example.org:8000") == []
 
 
 def test_the_workers_of_compose_may_be_slowed_and_nobody_elses():

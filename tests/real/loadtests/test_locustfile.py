@@ -61,6 +61,11 @@ class Fickle(BaseHTTPRequestHandler):
             self.stream()
 
     def do_GET(self) -> None:
+        if self.path == "/metrics":
+            waiting = 'weir_queue_depth{tenant="demo"} 3.0'
+            refused = f'weir_admission_total{{decision="yield"}} {self.server.counts["chat", "refused: yield"]}'
+            self.text(f"weir_inflight 1.0\n{waiting}\n{refused}\n")
+            return
         body = self.rfile.read(int(self.headers.get("content-length", 0)))
         self.server.faults.append((self.command, json.loads(body) if body else None))
         if self.command == "PUT":
@@ -76,6 +81,12 @@ class Fickle(BaseHTTPRequestHandler):
             self.send_header(name, value)
         self.end_headers()
         self.wfile.write(data)
+
+    def text(self, said: str) -> None:
+        self.send_response(200)
+        self.send_header("content-length", str(len(said)))
+        self.end_headers()
+        self.wfile.write(said.encode())
 
     def stream(self) -> None:
         self.send_response(200)
@@ -104,6 +115,7 @@ class Books(ThreadingHTTPServer):
         self.faults: list[tuple[str, Any]] = []
         self.counts: Counter[tuple[str, str]] = Counter()
         self.tenants: Counter[str] = Counter()
+        self.keys: set[tuple[str, str | None]] = set()
         self.came_back: set[str] = set()
         self.deadlines: set[str] = set()
         self.busy = threading.Event()
@@ -115,6 +127,7 @@ class Books(ThreadingHTTPServer):
             self.counts[surface, "served" if served else "refused: yield"] += 1
             self.deadlines.add(headers["x-weir-deadline-ms"])
             self.tenants[headers["x-tenant"]] += 1
+            self.keys.add((headers["x-tenant"], headers["authorization"]))
             if headers["x-stainless-retry-count"] != "0":
                 self.came_back.add(headers["x-tenant"])
             if self.counts.total() >= ENOUGH:
@@ -201,7 +214,7 @@ def test_locust_and_the_server_count_the_same_and_a_refusal_is_no_failure(tmp_pa
     assert counted == server.counts, output
     assert server.deadlines == {"10000"}
     assert server.tenants.keys() == {"demo"}
-    assert "people: chat stream: first token" in (tmp_path / "requests_stats.csv").read_text(encoding="utf-8")
+    assert "demo: chat stream: first token" in (tmp_path / "requests_stats.csv").read_text(encoding="utf-8")
     assert "What does an answer cost" in (tmp_path / "report.html").read_text(encoding="utf-8")
     assert sum(len(list(tmp_path.glob(pattern))) for pattern in ("requests_*.csv", "locust.json")) == 5
 
@@ -219,18 +232,21 @@ def test_a_server_that_fails_gives_exit_status_1():
 def test_locust_sends_nothing_to_another_machine():
     running = locust("http://192.0.2.1")
     output, _ = running.communicate(timeout=60)
-    assert "no load is sent there" in output
+    assert "no load is sent there without --beyond-this-machine" in output
     assert running.returncode == 2
 
 
-def test_each_group_asks_as_its_tenant_and_the_crowd_comes_and_goes_and_takes_no_hint():
+def test_each_group_asks_as_its_tenant_and_the_crowd_comes_and_goes_and_takes_no_hint(tmp_path):
     """Those who obey do not come back at all: they are told to wait for a minute."""
+    keys = tmp_path / "keys"
+    keys.write_text("anna: weir_a\nben: weir_b\ncrowd: weir_c\n", encoding="utf-8")
     with serving(hint_ms=60_000) as server:
-        running = locust(server.url, "noisy_neighbour", "--share", "0.01")
+        running = locust(server.url, "noisy_neighbour", "--share", "0.01", "--keys", str(keys))
         output, _ = running.communicate(timeout=120)
     assert running.returncode == 0, output
     assert server.tenants.keys() == {"anna", "ben", "crowd"}
     assert server.tenants["crowd"] > 3 * server.tenants["anna"]
+    assert server.keys == {("anna", "Bearer weir_a"), ("ben", "Bearer weir_b"), ("crowd", "Bearer weir_c")}
     assert server.came_back == {"crowd"}
     stages = {tuple(words[:2]) for line in output.splitlines() if len(words := re.split(r"  +", line)) > 3}
     assert {("the crowd", "crowd"), ("quiet", "anna"), ("quiet again", "ben")} <= stages
@@ -270,6 +286,37 @@ def test_a_slowed_worker_heals_though_locust_is_killed():
         running.communicate(timeout=60)
         assert slowed.faults[-1][0] == "PUT"
         assert all(body["for_s"] <= 3 for _, body in slowed.faults if body)
+
+
+def published(server: Books, folder: Path, *more: str) -> subprocess.CompletedProcess[str]:
+    command = [
+        sys.executable,
+        "-m",
+        "loadtests.runs.people",
+        "--host",
+        server.url,
+        "--metrics",
+        f"{server.url}/metrics",
+    ]
+    wanted = [*command, "--only", "baseline", "--share", "0.05", "--out", str(folder), *more]
+    return subprocess.run(wanted, cwd=ROOT, capture_output=True, text=True, check=False, timeout=120)
+
+
+def test_what_was_played_is_published_beside_the_routers_own_word_and_not_played_again(tmp_path):
+    pytest.importorskip("matplotlib")
+    with serving() as server:
+        first = published(server, tmp_path)
+        assert first.returncode == 0, first.stdout + first.stderr
+        page = (tmp_path / "locust.md").read_text(encoding="utf-8")
+        assert "| `baseline` | 8 |" in page
+        assert "| 3.00 / 3.00 |" in page
+        assert "1 of 1 targets held." in page
+        assert (tmp_path / "locust-dark.svg").exists()
+        asked = server.counts.total()
+        again = published(server, tmp_path)
+        assert again.returncode == 0
+        assert "1 of 1 are kept from before" in again.stdout
+        assert server.counts.total() == asked
 
 
 def test_on_locusts_page_a_scenario_is_chosen_anew_for_each_run_and_its_summary_is_there():

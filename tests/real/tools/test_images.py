@@ -6,6 +6,7 @@ import re
 import shutil
 import subprocess
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -60,5 +61,18 @@ def test_the_router_is_given_the_page_that_it_serves(tree: Path):
 
 
 def test_the_storm_bench_is_given_nothing_that_starts_or_stops_a_stack(tree: Path):
-    assert {path.name for path in (tree / "storm" / "loadtests").iterdir()} == {"__init__.py", "storm"}
-    assert not (tree / "storm" / "services" / "cli").exists()
+    assert {path.name for path in (tree / "storm" / "loadtests").iterdir()} == {
+        "__init__.py", "load", "scenarios", "storm",
+    }  # fmt: skip
+    assert {path.name for path in (tree / "storm" / "loadtests" / "load").iterdir()} == {"__init__.py", "traces.py"}
+    assert {path.name for path in (tree / "storm" / "services" / "cli").iterdir()} == {"__init__.py", "errors.py"}
+
+
+@pytest.mark.skipif(find_spec("locust") is None, reason="Locust is not installed (make load installs it)")
+def test_locust_plays_from_its_own_tree_alone(tree: Path):
+    alone = ALONE.replace("\n", "; ")
+    code = f"{alone}; import loadtests.users.playing as p; print(*p.names()); p.load('burst')"
+    env = {"PATH": "/usr/bin:/bin", "PYTHONPATH": str(tree / "locust"), "PYTHONDONTWRITEBYTECODE": "1"}
+    done = subprocess.run([sys.executable, "-c", code], cwd=tree, env=env, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "noisy_neighbour" in done.stdout.split()

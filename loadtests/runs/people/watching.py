@@ -1,0 +1,165 @@
+"""What the router said of the same minutes: queue depth, refusals, degradation. Off its own /metrics, or Prometheus.
+
+Either gives the same numbers at the same moments: gauges as they stand, and counters from which a page takes rates.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import threading
+from collections.abc import Callable, Iterable, Mapping
+from datetime import UTC, datetime
+from itertools import pairwise
+from urllib.parse import urlencode
+from urllib.request import urlopen
+
+import msgspec
+
+from loadtests.cluster.processes import get
+from loadtests.target import is_beyond
+
+EVERY_S = 1.0
+WITHIN_S = 5.0
+_SAMPLE = re.compile(r"^(weir_\w+)(?:\{([^}\n]*)\})? (\S+)$", re.MULTILINE)
+_DECISION = re.compile(r'\bdecision="([^"]*)"')
+LET_IN = ("admit", "degrade")
+
+QUERIES = {
+    "waiting": "sum(weir_queue_depth)",
+    "inflight": "sum(weir_inflight)",
+    "level": "max(weir_level)",
+    "refused": f'sum(weir_admission_total{{decision!~"{"|".join(LET_IN)}"}})',
+    "degraded": "sum(weir_degradation_total)",
+}
+
+
+class Sample(msgspec.Struct, frozen=True):
+    """One look. `at_s` is in seconds since the run began; `refused` and `degraded` count up."""
+
+    at_s: float = 0.0
+    waiting: float = 0.0
+    inflight: float = 0.0
+    level: float = 0.0
+    refused: float = 0.0
+    degraded: float = 0.0
+
+
+def parse(text: str, at_s: float = 0.0) -> Sample:
+    """The router's metrics, in Prometheus' text format. Raises ValueError where they are no metrics of a router."""
+    sums: dict[str, float] = {}
+    level = 0.0
+    for name, labels, value in _SAMPLE.findall(text):
+        decision = _DECISION.search(labels)
+        if decision is not None and decision[1] in LET_IN:
+            continue
+        if name == "weir_level":
+            level = max(level, float(value))
+        sums[name] = sums.get(name, 0.0) + float(value)
+    if "weir_inflight" not in sums:
+        raise ValueError("there is no weir_inflight: is it a router's metrics listener?")
+    return Sample(
+        at_s,
+        sums.get("weir_queue_depth", 0.0),
+        sums["weir_inflight"],
+        level,
+        sums.get("weir_admission_total", 0.0),
+        sums.get("weir_degradation_total", 0.0),
+    )
+
+
+def now() -> float:
+    """Seconds since 1970: what a Prometheus and Locust's own process agree on."""
+    return datetime.now(UTC).timestamp()
+
+
+def of_router(url: str) -> bytes:
+    """The router's metrics; with the token of the stack that runs here, which no other machine is shown."""
+    return plain(url) if is_beyond(url) else get(url)
+
+
+def plain(url: str) -> bytes:
+    """The body of a 200. Raises OSError for anything else."""
+    with urlopen(url, timeout=WITHIN_S) as answer:
+        return bytes(answer.read())
+
+
+class Watching:
+    """Looks once a second, in a thread, between `start` and `stop`. `missed`: looks that nothing answered."""
+
+    def __init__(self, url: str, read: Callable[[str], bytes] = of_router) -> None:
+        self._url = url
+        self._read = read
+        self._over = threading.Event()
+        self._seen: list[Sample] = []
+        self._thread = threading.Thread(target=self._watch, daemon=True)
+        self.missed = 0
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self) -> None:
+        self._over.set()
+        self._thread.join()
+
+    def since(self, began: float) -> list[Sample]:
+        """What was seen, by seconds since this moment (of `now`)."""
+        found = (msgspec.structs.replace(each, at_s=round(each.at_s - began, 2)) for each in self._seen)
+        return [each for each in found if each.at_s >= 0]
+
+    def look(self) -> None:
+        """Once, now."""
+        try:
+            self._seen.append(parse(self._read(self._url).decode("utf-8", "replace"), now()))
+        except (OSError, ValueError):
+            self.missed += 1
+
+    def _watch(self) -> None:
+        while not self._over.wait(EVERY_S):
+            self.look()
+
+
+def from_prometheus(url: str, began: float, seconds: float, read: Callable[[str], bytes] = plain) -> list[Sample]:
+    """The same from a Prometheus that watches the router. Raises OSError or ValueError."""
+    series = {}
+    for name, query in QUERIES.items():
+        asked = urlencode({"query": query, "start": began, "end": began + seconds, "step": EVERY_S})
+        series[name] = _values(read(f"{url.rstrip('/')}/api/v1/query_range?{asked}"), began)
+    moments = sorted({at for values in series.values() for at in values})
+    return [Sample(at, **{name: values.get(at, 0.0) for name, values in series.items()}) for at in moments]
+
+
+def _values(body: bytes, began: float) -> dict[float, float]:
+    try:
+        told = json.loads(body)
+        found = told["data"]["result"]
+        values: Iterable[tuple[float, str]] = found[0]["values"] if found else ()
+        return {round(float(at) - began, 2): float(value) for at, value in values}
+    except (KeyError, IndexError, TypeError, ValueError) as error:
+        raise ValueError(f"Prometheus answers with no series: {error}") from None
+
+
+def rates(samples: list[Sample], name: str) -> list[tuple[float, float]]:
+    """(second, how many a second) of a counter, between one look and the next. A router that began anew counts as 0."""
+    pairs = pairwise(samples)
+    return [
+        (after.at_s, max(0.0, getattr(after, name) - getattr(before, name)) / (after.at_s - before.at_s))
+        for before, after in pairs
+        if after.at_s > before.at_s
+    ]
+
+
+def figures(samples: list[Sample]) -> Mapping[str, float]:
+    """Of the whole run: what a row of the table says."""
+    if not samples:
+        return {}
+    refused, degraded = rates(samples, "refused"), rates(samples, "degraded")
+    return {
+        "waiting_mean": sum(each.waiting for each in samples) / len(samples),
+        "waiting_most": max(each.waiting for each in samples),
+        "refused": max(0.0, samples[-1].refused - samples[0].refused),
+        "refused_most_per_s": max((per_s for _, per_s in refused), default=0.0),
+        "degraded": max(0.0, samples[-1].degraded - samples[0].degraded),
+        "degraded_most_per_s": max((per_s for _, per_s in degraded), default=0.0),
+        "level_most": max(each.level for each in samples),
+    }
