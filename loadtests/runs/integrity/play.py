@@ -151,6 +151,7 @@ async def play(part: Part, say: Say) -> Done:
             {"places held": round(left), "lacks": len(lacks), "errors": len(book.errors), "late": late}
         )
         done.counts["tail"] += len(tail)
+        done.counts["asked"] -= len(tail)
         done.faults = Counter(f"{span.card.part}: {span.card.what}" for span in havoc.spans)
         told = (_told(what, entry, asking, havoc) for what, _, entry in checked.kept)
         done.kept = [*told, *lacks, *book.errors[:MOST_ERRORS]]

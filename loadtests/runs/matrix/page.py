@@ -103,7 +103,7 @@ def _targets(series: Series) -> Iterator[str]:
     yield ""
     yield wrapped(
         "That nothing is lost, doubled or mixed up while parts are killed, and that memory stays flat, has commands "
-        "and pages of its own: `make chaos`, `make soak`."
+        "and pages of its own: `make integrity`, `make soak`."
     )
     yield ""
 
