@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import re
 import tempfile
 from collections import Counter
 from collections.abc import AsyncIterator, Iterator
@@ -19,6 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from loadtests.cluster import books
+from loadtests.cluster.books import total
 from loadtests.cluster.making import ASK, CLIENTS, Making, Shape
 from loadtests.cluster.parts import Part, Service, Store
 from loadtests.cluster.processes import StandError, child_environment, get, python
@@ -103,12 +103,6 @@ class Stack:
                 return
             await asyncio.sleep(LOOK_EVERY_S)
         raise StandError(f"not whole after {within_s:g} s; the router lacks {', '.join(lacks)}")
-
-
-def total(metrics: str, name: str, having: str = "") -> float:
-    """A metric added up over the series whose labels have this."""
-    lines = re.findall(rf"^{name}(\{{.*\}})? (\S+)$", metrics, re.MULTILINE)
-    return sum(float(value) for labels, value in lines if having in labels)
 
 
 @contextmanager

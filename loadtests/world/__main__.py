@@ -8,8 +8,9 @@ from pathlib import Path
 
 from loadtests.cluster.loop import BEGINS_S
 from loadtests.report.machine import describe
+from loadtests.report.record import OtherRun
 from loadtests.world.play import Result, play
-from loadtests.world.run import OtherRun, Record, many
+from loadtests.world.run import Record, many
 
 
 def main() -> int:
@@ -73,7 +74,7 @@ def _many(wanted: argparse.Namespace) -> int:
         print(f"  again: make world SEED={result.seed} TRACE=1", flush=True)
 
     seeds = range(wanted.first, wanted.first + wanted.seeds)
-    totals = many(seeds, size=wanted.size, seconds=wanted.seconds, jobs=wanted.jobs, record=record, tell=tell)
+    totals = many(seeds, size=wanted.size, seconds=wanted.seconds, jobs=wanted.jobs, kept=record, tell=tell)
     print(f"{totals}\n{machine}")
     return 1 if totals.broken else 0
 

@@ -34,9 +34,10 @@ BOUNDS: dict[str, tuple[float, float, str]] = {
 
 def main() -> int:
     sizes, out = _arguments()
+    on = machine.describe().rpartition(",")[0]  # without the day
     given = {name.replace("_", "-"): value for name, value in asdict(sizes).items()}
     usual = {name.replace("_", "-"): value for name, value in asdict(USUAL).items()}
-    playing, command = run(sizes, RECORD, machine.describe(), say), typed("integrity", given, usual)
+    playing, command = run(sizes, RECORD, on, say), typed("integrity", given, usual)
     return judged(playing, report, name="integrity", command=command, out=out, whole=sizes.whole, data=data)
 
 

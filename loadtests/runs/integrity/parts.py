@@ -1,13 +1,11 @@
-"""What a run consists of: parts, each with a stack of its own, and the file in which finished ones are kept."""
+"""What a run consists of: parts, each with a stack of its own, and what comes of one."""
 
 from __future__ import annotations
 
-import json
 from collections import Counter
-from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from enum import StrEnum
-from pathlib import Path
 from typing import Any
 
 PER_S = 100.0
@@ -108,49 +106,6 @@ class Done:
     still_s: float = 0.0
 
 
-class Record:
-    """A file of finished parts, one line each. A run that was interrupted goes on after the last of them.
-
-    Its first line says what is played on what; the parts of another run are dropped, with a word.
-    """
-
-    def __init__(self, path: Path, sizes: Sizes, machine: str, say: Callable[[str], None]) -> None:
-        self._path = path
-        self.done: dict[int, Done] = {}
-        mine = json.loads(json.dumps({"sizes": asdict(sizes), "machine": machine}))
-        head, *rows = _rows(path) or ({},)
-        if head == mine:
-            self.done = {row["part"]: _read(row) for row in rows}
-            say(f"{len(self.done)} parts were played before: the run goes on after them")
-            return
-        if head:
-            say(f"{path} holds another run: it is not used")
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(json.dumps(mine) + "\n", encoding="utf-8")
-
-    def add(self, done: Done) -> None:
-        """Keep one more."""
-        self.done[done.part] = done
-        with self._path.open("a", encoding="utf-8") as file:
-            file.write("\n" * (not self._path.read_bytes().endswith(b"\n")) + json.dumps(vars(done)) + "\n")
-
-    def forget(self) -> None:
-        """The run is whole: the next one begins anew."""
-        self._path.unlink(missing_ok=True)
-
-
-def _rows(path: Path) -> list[dict[str, Any]]:
-    """Those that are whole: a run that was killed may have left half a line."""
-    return list(_parsed(path.read_text(encoding="utf-8"))) if path.exists() else []
-
-
-def _parsed(text: str) -> Iterator[dict[str, Any]]:
-    for line in text.splitlines():
-        try:
-            yield json.loads(line)
-        except ValueError:
-            continue
-
-
-def _read(row: dict[str, Any]) -> Done:
-    return Done(**row | {"counts": Counter(row["counts"]), "faults": Counter(row["faults"])})
+def read(row: Mapping[str, Any]) -> Done:
+    """A part as it was kept: its `vars`."""
+    return Done(**{**row, "counts": Counter(row["counts"]), "faults": Counter(row["faults"])})

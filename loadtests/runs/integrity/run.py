@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from loadtests.report.figure import Figure, at_least, at_most
+from loadtests.report.record import OtherRun, Record
 from loadtests.runs.integrity import leavers, play
 from loadtests.runs.integrity.checker import NEVER, End, Rule
 from loadtests.runs.integrity.deck import WORKER, What
-from loadtests.runs.integrity.parts import START_S, Done, Kind, Part, Record, Sizes, parts_of
+from loadtests.runs.integrity.parts import START_S, Done, Kind, Part, Sizes, parts_of, read
 
 Say = Callable[[str], None]
 PLAYS: Mapping[Kind, Callable[[Part, Say], Awaitable[Done]]] = {
@@ -104,16 +105,29 @@ async def run(sizes: Sizes, path: Path, machine: str, say: Say) -> Result:
 
     Raises StandError where a stack cannot be set up, or a part of it does not come back.
     """
-    record, parts = Record(path, sizes, machine, say), parts_of(sizes)
+    record, parts = _record(path, {"sizes": asdict(sizes), "machine": machine}, say), parts_of(sizes)
+    found = {row["part"]: read(row) for row in record.rows}
     for part in parts:
-        if part.number in record.done:
+        if part.number in found:
+            say(f"part {part.number} of {len(parts)}, {part.kind}: was finished before")
             continue
-        left_s = sum(each.seconds + START_S for each in parts if each.number not in record.done)
+        left_s = sum(each.seconds + START_S for each in parts if each.number not in found)
         what = f"{part.requests:,} requests, {part.faults} faults"
         say(f"part {part.number} of {len(parts)}, {part.kind}: {what}; all in about {left_s / 60:.0f} min")
-        record.add(await PLAYS[part.kind](part, say))
+        found[part.number] = await PLAYS[part.kind](part, say)
+        record.add(vars(found[part.number]))
     record.forget()
-    return Result(sizes, [record.done[part.number] for part in parts])
+    return Result(sizes, [found[part.number] for part in parts])
+
+
+def _record(path: Path, head: Mapping[str, Any], say: Say) -> Record:
+    """What was finished of this run; a file of another run is begun anew, with a word."""
+    try:
+        return Record(path, head)
+    except OtherRun as error:
+        say(f"not used: {error}")
+        path.unlink()
+        return Record(path, head)
 
 
 def data(result: Result) -> dict[str, Any]:

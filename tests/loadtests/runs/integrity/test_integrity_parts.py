@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from loadtests.report.record import Record
 from loadtests.runs.integrity import run as running
-from loadtests.runs.integrity.parts import Done, Kind, Part, Record, Sizes, parts_of
+from loadtests.runs.integrity.parts import Done, Kind, Part, Sizes, parts_of
 from loadtests.runs.integrity.run import run
 from tests.virtual import run as in_virtual_time
 
@@ -65,14 +66,13 @@ def test_a_run_that_was_interrupted_goes_on_after_its_finished_parts(
     assert not path.exists()  # the next run begins anew
 
 
-def test_the_parts_of_another_run_and_half_a_line_are_not_used(tmp_path: Path) -> None:
+def test_the_parts_of_another_run_are_not_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def play(part: Part, say: object) -> Done:
+        return Done(part.number, part.kind.value, Counter({"asked": part.requests}))
+
+    monkeypatch.setattr(running, "PLAYS", dict.fromkeys(Kind, play))
     path, said = tmp_path / "record.jsonl", []
-    Record(path, SIZES, "a machine", said.append).add(Done(1, "faults", Counter(asked=5)))
-    with path.open("a") as file:
-        file.write('{"part": 2, "ki')
-    again = Record(path, SIZES, "a machine", said.append)
-    assert again.done == {1: Done(1, "faults", Counter(asked=5))}
-    again.add(Done(2, "faults"))
-    assert set(Record(path, SIZES, "a machine", said.append).done) == {1, 2}
-    assert Record(path, SIZES, "another machine", said.append).done == {}
-    assert "another run" in said[-1]
+    Record(path, {"sizes": {}, "machine": "another machine"}).add(vars(Done(1, "faults", Counter(asked=5))))
+    found = in_virtual_time(lambda: run(Sizes(100, 1, 0, 0, 0), path, "a machine", said.append))
+    assert found.counts["asked"] == 100
+    assert "was begun with" in said[0]
