@@ -142,6 +142,7 @@ def test_an_answer_that_the_log_does_not_know_is_found_out_unless_the_router_die
     assert unbooked(killed(10.6, 12)) == 0
     assert unbooked(killed(10.5 + UNWRITTEN_S + 0.1, 14)) == 1
     assert unbooked(killed(1, 2)) == 1
+    assert unbooked(Trouble(10.6, 12, wire=False, breaks=False, holds=True)) == 1  # what is frozen forgets nothing
 
 
 def test_a_client_that_is_told_otherwise_than_the_log_is_found_out_but_not_behind_a_wire() -> None:
