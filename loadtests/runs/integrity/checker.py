@@ -10,9 +10,10 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
+from functools import partial
 from typing import NamedTuple
 
 from loadtests.judging import rules
@@ -101,9 +102,9 @@ class Trouble:
         """Whether it, or what it leaves behind, falls into a stretch."""
         return self.from_s <= end and begin <= self.to_s + AFTERMATH_S
 
-    def forgets(self, end_s: float) -> bool:
-        """Whether a line about what ended then may have died with the process."""
-        return self.kills and end_s <= self.to_s and self.from_s <= end_s + UNWRITTEN_S
+    def forgets(self, begin_s: float, end_s: float) -> bool:
+        """Whether a line about what ended between these may have died with the process."""
+        return self.kills and begin_s <= self.to_s and self.from_s <= end_s + UNWRITTEN_S
 
     def held_s(self, begin: float, end: float) -> float:
         """How much of a stretch it made longer."""
@@ -186,8 +187,9 @@ class Checker:
             if end in NEVER:
                 self._keep(found, end, entry.seen.id, by_id)
         for rule, broken in self._rules(entries, book, worked, tail, alone):
-            found.broken[rule] += 1
-            self._keep(found, f"{rule}: {broken.what}", broken.id, by_id)
+            for id, what in broken:
+                found.broken[rule] += 1
+                self._keep(found, f"{rule}: {what}", id, by_id)
         return found
 
     @staticmethod
@@ -210,49 +212,44 @@ class Checker:
 
     def _rules(
         self, entries: Sequence[Entry], book: Book, worked: Worked | None, tail: Sequence[Seen], alone: bool
-    ) -> Iterable[tuple[Rule, Broken]]:
+    ) -> Iterator[tuple[Rule, Iterable[Broken]]]:
         seen = [entry.seen for entry in entries]
         straight = [entry.seen for entry in entries if not entry.wire]
-        answered = [one for one in seen if one.verdict is Verdict.RIGHT]
-        by_id = {entry.seen.id: entry for entry in entries}
-        checks: dict[Rule, Iterable[Broken]] = {
-            Rule.HUNG: rules.in_time(seen, GRACE_S, lambda one: self._held_back_s(by_id[one.id])),
-            Rule.UNBOOKED: rules.answered_is_logged(seen, book.lines, self._is_forgotten),
-            Rule.MISBOOKED: rules.client_and_log_agree(straight, book.lines, lambda one, line: False),
-            Rule.UNHINTED: rules.invited_have_a_hint(seen),
-            Rule.UNCALM: rules.calm_is_served(tail),
-        }
+        held_s = {entry.seen.id: partial(self._held_back_s, entry) for entry in entries}
+        yield Rule.HUNG, rules.in_time(seen, GRACE_S, lambda one: held_s[one.id]())
+        yield Rule.UNBOOKED, rules.answered_is_logged(seen, book.lines, self._is_forgotten)
+        yield Rule.MISBOOKED, rules.client_and_log_agree(straight, book.lines, lambda one, line: False)
+        yield Rule.UNHINTED, rules.invited_have_a_hint(seen)
+        yield Rule.UNCALM, rules.calm_is_served(tail)
         if alone:
-            checks[Rule.AFTER_KILL] = self._failed_by_kills(entries)
-        for rule, broken in checks.items():
-            yield from ((rule, one) for one in broken)
-        if worked is not None:
-            yield from self._worked(answered, book, worked, len(entries))
-
-    def _worked(
-        self, answered: Sequence[Seen], book: Book, worked: Worked, requests: int
-    ) -> Iterable[tuple[Rule, Broken]]:
-        """What metrics and workers say of it."""
-        yield from ((Rule.MISCOUNTED, one) for one in rules.log_and_metrics_agree(book.last, worked.counted))
-        yield from ((Rule.RECEIVED, one) for one in rules.received_at_most_twice(worked.received))
-        if worked.starts == 1:
-            yield from ((Rule.RECEIVED, one) for one in rules.retries_are_counted(worked.received, worked.retries))
-        budget = rules.retries_within_their_budget(
-            worked.received, worked.retries, requests=requests, seconds=worked.seconds, starts=worked.starts
+            yield Rule.AFTER_KILL, self._failed_by_kills(entries)
+        if worked is None:
+            return
+        received, retries, starts = worked.received, worked.retries, worked.starts
+        yield Rule.MISCOUNTED, rules.log_and_metrics_agree(book.last, worked.counted)
+        yield Rule.UNWORKED, self._unknown_to_workers(seen, book, worked)
+        yield Rule.RECEIVED, rules.received_at_most_twice(received)
+        if starts == 1:
+            yield Rule.RECEIVED, rules.retries_are_counted(received, retries)
+        yield (
+            Rule.RECEIVED,
+            rules.retries_within_their_budget(
+                received, retries, requests=len(entries), seconds=worked.seconds, starts=starts
+            ),
         )
-        yield from ((Rule.RECEIVED, one) for one in budget)
-        for seen in answered:
-            lines = book.lines.get(seen.id, ())
-            name = lines[0].worker if lines else ""
-            if name in worked.honest and name not in worked.received.get(seen.id, ()):
-                killed = (trouble for worker, trouble in self._kills if worker == name)
-                if not any(trouble.forgets(seen.end_s) for trouble in killed):
-                    yield (
-                        Rule.UNWORKED,
-                        Broken(seen.id, f"{seen} was answered by {name}, whose log has no such request"),
-                    )
 
-    def _failed_by_kills(self, entries: Sequence[Entry]) -> Iterable[Broken]:
+    def _unknown_to_workers(self, seen: Iterable[Seen], book: Book, worked: Worked) -> Iterator[Broken]:
+        """Right answers of a worker whose log does not know them, though it was not killed about then."""
+        for one in seen:
+            lines = book.lines.get(one.id, ())
+            name = lines[0].worker if lines and one.verdict is Verdict.RIGHT else ""
+            if name not in worked.honest or name in worked.received.get(one.id, ()):
+                continue
+            killed = (trouble for worker, trouble in self._kills if worker == name)
+            if not any(trouble.forgets(one.sent_s, one.end_s) for trouble in killed):
+                yield Broken(one.id, f"{one} was answered by {name}, whose log has no such request")
+
+    def _failed_by_kills(self, entries: Sequence[Entry]) -> Iterator[Broken]:
         """What a kill let a client see before the first token: the one retry should have hidden it.
 
         A deadline that passed while the machine stood still is the machine's.
@@ -272,7 +269,7 @@ class Checker:
 
     def _is_forgotten(self, seen: Seen) -> bool:
         """Whether its line in the router's log may have died with the router."""
-        return any(trouble.forgets(seen.end_s) for trouble in self._troubles)
+        return any(trouble.forgets(seen.end_s, seen.end_s) for trouble in self._troubles)
 
     def _held_back_s(self, entry: Entry) -> float:
         """What the client, the machine, and what was frozen on its way took of the time after its deadline."""

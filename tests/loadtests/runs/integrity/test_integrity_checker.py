@@ -173,6 +173,10 @@ def test_an_answer_that_its_worker_does_not_know_is_found_out_unless_the_worker_
     assert checked(entry(), booked=said, worked=worked({})).broken[Rule.UNWORKED] == 1
     assert checked(entry(), booked=said, worked=worked({}), kills=[kill]).clean
     assert checked(entry(), booked=said, worked=worked({}), kills=[("worker-1", kill[1])]).broken[Rule.UNWORKED] == 1
+    earlier = ("worker-0", killed(10.1, 10.4))  # the router passed the answer on when the worker was back
+    assert checked(entry(), booked=said, worked=worked({}), kills=[earlier]).clean
+    long_before = ("worker-0", killed(8, 9.9))
+    assert checked(entry(), booked=said, worked=worked({}), kills=[long_before]).broken[Rule.UNWORKED] == 1
     assert checked(entry(), booked=book("served", worker="evil-weir"), worked=worked({})).clean  # it keeps no log
 
 
