@@ -35,10 +35,6 @@ class Record:
         with self._path.open("a", encoding="utf-8") as file:
             file.write(f"{begin}{json.dumps(row)}\n")
 
-    def forget(self) -> None:
-        """The run is whole: the next one begins anew."""
-        self._path.unlink(missing_ok=True)
-
 
 def _whole(text: str) -> Iterator[dict[str, Any]]:
     """Lines that can be read: a run that was killed may have left half of one."""

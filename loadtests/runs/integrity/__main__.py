@@ -17,7 +17,7 @@ from loadtests.report.console import say
 from loadtests.runs.integrity import report
 from loadtests.runs.integrity.parts import Sizes
 from loadtests.runs.integrity.run import data, run
-from loadtests.runs.judged import judged, typed
+from loadtests.runs.judged import NOT_MADE, judged, typed
 
 RECORD = ROOT / "out" / "integrity.jsonl"
 USUAL = Sizes()
@@ -38,7 +38,10 @@ def main() -> int:
     given = {name.replace("_", "-"): value for name, value in asdict(sizes).items()}
     usual = {name.replace("_", "-"): value for name, value in asdict(USUAL).items()}
     playing, command = run(sizes, RECORD, on, say), typed("integrity", given, usual)
-    return judged(playing, report, name="integrity", command=command, out=out, whole=sizes.whole, data=data)
+    status = judged(playing, report, name="integrity", command=command, out=out, whole=sizes.whole, data=data)
+    if status != NOT_MADE:  # it is written down: the next run begins anew
+        RECORD.unlink(missing_ok=True)
+    return status
 
 
 def _arguments() -> tuple[Sizes, Path | None]:

@@ -38,16 +38,12 @@ got, by the router's log and metrics, and by the workers' logs; the rules are th
 After its last fault a part waits until the router holds nothing and lacks nothing, and asks {tail} times more.
 """
 OUTRO = """
-- *A visible break*: the connection ended before the answer did. It counts as one only while the router was dead or the
-  client's own wire broken; a break that no such fault accounts for counts as lost.
-- *Lost*: never answered, or ended without a word and without a cause. *Answered twice*: a second answer on the wire, or
-  a second line in the router's log.
-- *Hung*: taken off are the time in which the router or the wire was frozen on purpose, and what the machine itself
-  stood still: a timer in the client that went off late, and the time the router was ready to run and had no processor
-  (`/proc/PID/schedstat`). In this run that was {still_s:.1f} s in {took_s:.0f} s.
-- *Not in the log*: answered, and the router has no line of it, though it was not killed within the next second.
-- *Failures before the first token after a worker's kill*: of the parts in which nothing else was done.
-- Killed parts are started again after {down_s:g} s, as a supervisor would.
+What the ends mean: [one end for every request](../../loadtests/README.md#one-end-for-every-request). *Hung* leaves out
+what was frozen on purpose, and what the machine itself stood still: a timer in the client that went off late, and the
+time the router was ready to run and had no processor (`/proc/PID/schedstat`). In this run that was {still_s:.1f} s in
+{took_s:.0f} s. *Not in the router's log* leaves out answers in the second before the router was killed. *Failures
+before the first token* are of the parts in which nothing else was done. Killed parts are started again after
+{down_s:g} s, as a supervisor would.
 """
 
 

@@ -87,6 +87,7 @@ class Result:
     def _leavers(self) -> list[Figure]:
         counts = self._of(Kind.LEAVERS)
         (values,) = (done.values for done in self.done if done.kind == Kind.LEAVERS.value)
+        disagreeing = counts[End.DOUBLED.value] + counts[Rule.MISCOUNTED.value] + counts["errors"]
         held = f"{counts['held a place']:,} held a place, {counts['had their whole answer']:,} had their whole answer"
         return [
             at_least("disconnects at 12 stages", counts[leavers.LEFT], self.sizes.leavers, note=held),
@@ -95,6 +96,7 @@ class Result:
                 "place free after its client left, p99", values["p99"], FREE_MS, "ms", f"at most {values['most']:g} ms"
             ),
             at_most("requests that ended in any other way", counts[leavers.OTHERWISE], 0),
+            at_most("logged twice, counted otherwise than logged, or an error in the log", disagreeing, 0),
             at_most("connections that are still open", values["open"], 0),
             at_most("memory since the first waves", values["memory"], GROWN_MB, "MB"),
         ]
@@ -116,7 +118,6 @@ async def run(sizes: Sizes, path: Path, machine: str, say: Say) -> Result:
         say(f"part {part.number} of {len(parts)}, {part.kind}: {what}; all in about {left_s / 60:.0f} min")
         found[part.number] = await PLAYS[part.kind](part, say)
         record.add(vars(found[part.number]))
-    record.forget()
     return Result(sizes, [found[part.number] for part in parts])
 
 
