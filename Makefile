@@ -22,7 +22,7 @@ ROUTER_PORT ?= 8000
 HOST_URL ?= http://127.0.0.1:$(ROUTER_PORT)
 QUESTION ?= How does Weir decide to refuse a request?
 
-.PHONY: help up down ask doctor simulate simulate-proof pictures test test-real oracles check bench play matrix nonces rolling chaos soak siege world load load-report docs diagrams fuzz lock audit venv otel torch clean clean-data clean-venv
+.PHONY: help up down ask doctor simulate simulate-proof pictures test test-real oracles check bench play matrix integrity rolling soak siege world load load-report docs diagrams fuzz lock audit venv otel torch clean clean-data clean-venv
 
 help: ## list the verbs
 	@if [ -t 1 ]; then on=$$(printf '\033[36m') off=$$(printf '\033[0m'); fi; \
@@ -101,14 +101,11 @@ play: $(VENV)/.simulate $(if $(filter locust,$(ON)),$(VENV)/.load) ## play one s
 matrix: $(VENV)/.simulate ## every scenario on real processes, by Weir and by others, as one page (about an hour, resumable; ARGS=--list)
 	@exec $(BIN)/python -m loadtests.runs.matrix $(ARGS)
 
-nonces: $(VENV)/.run ## 20,000 questions with a nonce each, before workers that are killed, frozen and evil: whose answer is whose?
-	@exec $(BIN)/python -m loadtests.runs.nonces $(ARGS)
+integrity: $(VENV)/.run ## 100,000 requests, 300 faults, 100 kills, lying workers, 2,400 leavers (half an hour, resumable): all one end?
+	@exec $(BIN)/python -m loadtests.runs.integrity $(ARGS)
 
 rolling: $(VENV)/.run ## restart two routers in turn behind HAProxy, 50 times under load (about five minutes): is a request lost?
 	@exec $(BIN)/python -m loadtests.runs.rolling $(ARGS)
-
-chaos: $(VENV)/.run ## 20,000 requests among 60 faults of every part (about four minutes): is any lost, doubled, foreign or hung?
-	@exec $(BIN)/python -m loadtests.runs.chaos $(ARGS)
 
 soak: MINUTES ?= 10
 soak: $(VENV)/.run ## load the whole stack for long, and see what grows: make soak MINUTES=60

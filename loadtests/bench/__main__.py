@@ -14,7 +14,7 @@ import typer
 import uvloop
 from rich.console import Console
 
-from loadtests.bench import core, disconnects, generator, report, retrieval, router, simulator, startup, worker, world
+from loadtests.bench import core, generator, report, retrieval, router, simulator, startup, worker, world
 from loadtests.bench.governor import short as governor
 from loadtests.paths import RESULTS, ROOT
 from loadtests.report.figure import Figure, median
@@ -28,7 +28,6 @@ PAUSE_S = 1.0  # sockets close, caches are written back: no part pays for the on
 
 class Part(StrEnum):
     ROUTER = "router"
-    DISCONNECTS = "disconnects"
     RETRIEVAL = "retrieval"
     WORKER = "worker"
     STARTUP = "startup"
@@ -63,7 +62,6 @@ def bench(
 def _measure(part: Part, seconds: float, console: Console) -> Sequence[Figure]:
     measures: dict[Part, Measure] = {
         Part.ROUTER: router.measure,
-        Part.DISCONNECTS: disconnects.measure,
         Part.RETRIEVAL: retrieval.measure,
         Part.WORKER: worker.measure,
         Part.STARTUP: startup.measure,

@@ -36,3 +36,9 @@ def differences(before: Counter[str], after: Counter[str], client: Counter[str])
     """By outcome, how many more the router counted than the client; nothing where they agree."""
     found = {name: after[name] - before[name] - client[name] for name in sorted({*before, *after, *client})}
     return {name: difference for name, difference in found.items() if difference}
+
+
+def total(metrics: str, name: str, having: str = "") -> float:
+    """A metric added up over the series whose labels have this."""
+    lines = re.findall(rf"^{name}(\{{.*\}})? (\S+)$", metrics, re.MULTILINE)
+    return sum(float(value) for labels, value in lines if having in labels)

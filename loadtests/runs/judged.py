@@ -1,4 +1,4 @@
-"""A command that makes one run, judges it, and writes it down as a page: chaos, nonces and soak are of this kind."""
+"""A command that makes one run, judges it, and writes it down as a page: integrity and soak are of this kind."""
 
 from __future__ import annotations
 

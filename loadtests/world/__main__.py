@@ -8,10 +8,11 @@ from pathlib import Path
 
 from loadtests.cluster.loop import BEGINS_S
 from loadtests.report.machine import describe
+from loadtests.report.record import OtherRun
 from loadtests.scenarios.changes import Changes
 from loadtests.scenarios.stages import on_stage
 from loadtests.world.play import Result, play, play_scenario
-from loadtests.world.run import OtherRun, Record, many
+from loadtests.world.run import Record, many
 from loadtests.world.staging import made_of, targets
 from services.cli.errors import LabError
 
@@ -99,7 +100,7 @@ def _many(wanted: argparse.Namespace) -> int:
         print(f"  again: make world SEED={result.seed} TRACE=1", flush=True)
 
     seeds = range(wanted.first, wanted.first + wanted.seeds)
-    totals = many(seeds, size=wanted.size, seconds=wanted.seconds, jobs=wanted.jobs, record=record, tell=tell)
+    totals = many(seeds, size=wanted.size, seconds=wanted.seconds, jobs=wanted.jobs, kept=record, tell=tell)
     print(f"{totals}\n{machine}")
     return 1 if totals.broken else 0
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import httptools
 
-from loadtests.runs.nonces.prompt import nonce, prompt
+from loadtests.judging.nonces import nonce, prompt
 
 if TYPE_CHECKING:
     from loadtests.cluster.loop import SimLoop

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import msgspec
 
-from loadtests.runs.nonces.prompt import nonce, prompt
+from loadtests.judging.nonces import nonce, prompt
 from loadtests.world.client import MAX_TOKENS
 from loadtests.world.governorplan import JobAsk
 from services.governor.upload import MOST_PAYLOAD_BYTES

@@ -9,8 +9,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from loadtests.runs.nonces.judge import Heard, Verdict, judge
-from loadtests.runs.nonces.prompt import right
+from loadtests.judging.answers import Heard, Verdict, judge
+from loadtests.judging.nonces import right
 from loadtests.world.client import MAX_TOKENS
 from loadtests.world.governorclient import Job
 from loadtests.world.governorplan import TOTAL_BYTES, GovernorPlan

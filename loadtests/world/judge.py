@@ -6,44 +6,27 @@ end, of what the clients, the router's log and metrics, and the workers say: the
 
 from __future__ import annotations
 
-import json
 from collections import Counter, defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
 
 from loadtests.cluster.loop import BEGINS_S
-from loadtests.runs.nonces.judge import Heard, Verdict, judge
-from loadtests.runs.nonces.prompt import right
+from loadtests.judging import rules
+from loadtests.judging.answers import Heard, Verdict, judge
+from loadtests.judging.rules import Broken, Logged, Seen
 from loadtests.world.client import MAX_TOKENS, Try
 from loadtests.world.scenario import Fault, Scenario
 from services.router.serving.pipeline import Pipeline
 
-MOST_RECEIVED = 2
-"""Workers that a request is sent to: the first, and one retry."""
-HINTS_MS = (50.0, 30_000.0)
 LAST_OF_BOOK_MS = 20_000.0
 """Later hints come from the end of the book, where a crowd that is too large shares the last seconds."""
-RETRY_MIN = 10.0
-"""What the budget of retries allows beside its share: 1 a second, over its window of 10 s."""
-RETRY_SHARE = 0.1
 GRACE_S = 0.05
 """What an answer may take from the router's deadline to its client on a sound network."""
-ON_TIME_IN_CALM = 0.99
 KEPT = 20
 """Violations of one rule that are kept: the first say what there is to say."""
-
-
-@dataclass(slots=True)
-class Logged:
-    """A line of the router's log about one request."""
-
-    start: int
-    status: int
-    outcome: str
-    worker: str
 
 
 @dataclass(slots=True)
@@ -120,7 +103,9 @@ class Judge:
         self._facts = facts
         self._scenario = facts.scenario
         self._sound = not facts.scenario.faults and not any(worker.evil for worker in facts.scenario.workers)
-        self._verdict_of = {attempt.number: self._verdict(attempt) for attempt in facts.tries}
+        self._seen = [_seen(attempt) for attempt in facts.tries]
+        self._verdict_of = {attempt.number: seen.verdict for attempt, seen in zip(facts.tries, self._seen, strict=True)}
+        self._try_of = {attempt.id: attempt for attempt in facts.tries}
 
     def verdicts(self) -> list[str]:
         """What is wrong, in words; each names the rule that it breaks."""
@@ -145,14 +130,6 @@ class Judge:
         """Whether it was answered, with its own answer."""
         return self._verdict_of[attempt.number] is Verdict.RIGHT
 
-    def _verdict(self, attempt: Try) -> Verdict:
-        kind = attempt.headers.get(b"content-type", b"")
-        heard = Heard(
-            attempt.status, b"".join(attempt.body), kind.startswith(b"text/event-stream"), ended=attempt.complete
-        )
-        found = judge(heard, attempt.nonce, MAX_TOKENS)
-        return Verdict.RIGHT if found is Verdict.WRONG and _shortened(attempt) else found
-
     def _nothing_failed_inside(self) -> Iterator[str]:
         """No assertion, no exception that nobody catches, no 500, no error in a log."""
         yield from self._facts.errors
@@ -162,90 +139,64 @@ class Judge:
 
     def _each_try_has_one_end(self) -> Iterator[str]:
         """One end for its client, and at most one line in the router's log."""
-        for attempt in self._facts.tries:
-            if attempt.ended_at is None:
-                yield f"{attempt!r}, sent at {attempt.sent_at:.6f}, has not ended"
-        for id, lines in self._facts.logged.items():
-            if len(lines) > 1:
-                yield f"{id} ended {len(lines)} times: {lines}"
+        yield from _words(rules.one_end(self._seen, self._facts.logged))
 
     def _answers_are_ones_own(self) -> Iterator[str]:
-        """Nobody gets another's answer, a wrong one, or bytes that it did not ask for."""
-        for attempt in self._facts.tries:
-            verdict = self._verdict_of[attempt.number]
-            if verdict in (Verdict.FOREIGN, Verdict.WRONG):
-                yield f"{attempt!r}: {verdict}: {b''.join(attempt.body)[:500]!r}"
+        """No client gets another's answer, a wrong one, or bytes that it did not ask for."""
+        for id, what in rules.ones_own(self._seen):
+            yield f"{what}: {b''.join(self._try_of[id].body)[:500]!r}"
         if self._facts.garbage:
             yield f"{self._facts.garbage} connections got bytes that nobody had asked for"
 
     def _client_and_log_agree(self) -> Iterator[str]:
         """What a client got to the end stands in the router's log, once, with that status and that outcome."""
+        logged = self._facts.logged
         for attempt in self._facts.tries:
-            verdict, lines = self._verdict_of[attempt.number], self._facts.logged.get(attempt.id, [])
-            if not attempt.complete:
-                if self._sound and not attempt.left and attempt.failure:
-                    yield f"{attempt!r} failed without a fault: {attempt.failure}"
-                continue
-            if not lines:
-                if not self._was_killed(attempt):
-                    yield f"{attempt!r} was answered, and stands in no log"
-                continue
-            line = lines[0]
-            served = verdict is Verdict.RIGHT
-            if line.status != attempt.status:
-                yield f"{attempt!r} was logged as {line}"
-            elif served != (line.outcome == "served") and not (attempt.left or line.outcome == "client_gone"):
-                yield f"{attempt!r} was {verdict}, and logged as {line}"
+            if not attempt.complete and self._sound and not attempt.left and attempt.failure:
+                yield f"{attempt!r} failed without a fault: {attempt.failure}"
+        yield from _words(rules.answered_is_logged(self._seen, logged, self._was_killed))
+        yield from _words(rules.client_and_log_agree(self._seen, logged, _by_leaving))
 
-    def _was_killed(self, attempt: Try) -> bool:
+    def _was_killed(self, seen: Seen) -> bool:
         """Whether a router was killed while this try was under way."""
-        ended = attempt.ended_at or 0.0
         return any(
-            fault.kind == "killed router" and attempt.sent_at - GRACE_S <= begins <= ended + GRACE_S
+            fault.kind == "killed router" and seen.sent_s - GRACE_S <= begins <= seen.end_s + GRACE_S
             for begins, _, fault in self._facts.faults
         )
 
     def _log_and_metrics_agree(self) -> Iterator[str]:
         """The counter of requests by outcome, and the lines of this router's log."""
         lines = self._facts.outcomes[self._facts.router_starts]
-        for outcome in sorted({*lines, *self._facts.counted}):
-            if lines[outcome] != self._facts.counted[outcome]:
-                yield f"{outcome}: {lines[outcome]} lines, counted {self._facts.counted[outcome]}"
+        yield from _words(rules.log_and_metrics_agree(lines, self._facts.counted))
 
     def _received_once_or_retried_by_the_rules(self) -> Iterator[str]:
         """A worker receives a request once, workers together twice at most, and twice only within the budget."""
-        twice = 0
-        for attempt in self._facts.tries:
-            received = self._facts.received.get(attempt.nonce, [])
-            if len(received) > MOST_RECEIVED:
-                yield f"{attempt!r} was received {len(received)} times: {received}"
-            if len(received) > 1:
-                twice += 1
-                if self._sound:
-                    yield f"{attempt!r} was received twice without a fault: {received}"
-        extra = sum(max(0, len(each) - 1) for each in self._facts.received.values())
-        if self._facts.router_starts == 1 and extra > self._facts.retries:
-            yield f"{extra} were received once more, and {self._facts.retries} retries were counted"
-        seconds = max((attempt.ended_at or 0.0 for attempt in self._facts.tries), default=0.0) - BEGINS_S
-        most = (
-            RETRY_SHARE * (len(self._facts.tries) + self._facts.governed)
-            + RETRY_MIN * (1 + seconds / 9) * self._facts.router_starts
+        facts = self._facts
+        received = {attempt.nonce: facts.received.get(attempt.nonce, []) for attempt in facts.tries}
+        yield from _words(rules.received_at_most_twice(received))
+        for attempt in facts.tries:
+            if self._sound and len(received[attempt.nonce]) > 1:
+                yield f"{attempt!r} was received twice without a fault: {received[attempt.nonce]}"
+        if facts.router_starts == 1:
+            yield from _words(rules.retries_are_counted(facts.received, facts.retries))
+        seconds = max((attempt.ended_at or 0.0 for attempt in facts.tries), default=0.0) - BEGINS_S
+        requests = len(facts.tries) + facts.governed
+        yield from _words(
+            rules.retries_within_their_budget(
+                received, facts.retries, requests=requests, seconds=seconds, starts=facts.router_starts
+            )
         )
-        if twice > most:
-            yield f"{twice} of {len(self._facts.tries)} were received twice, at most {most:.0f} may be"
-        if self._facts.retries > most:
-            yield f"{self._facts.retries} retries of {len(self._facts.tries)} requests, at most {most:.0f} may be"
 
     def _no_answer_after_its_deadline(self) -> Iterator[str]:
         """A right answer comes in time, but for what the network and processes that stood still have held it back."""
-        for attempt in self._facts.tries:
-            if self._verdict_of[attempt.number] is not Verdict.RIGHT or attempt.ended_at is None:
-                continue
-            late_s = attempt.ended_at - attempt.sent_at - attempt.ask.deadline_s
-            if attempt.ask.reads_slowly:
-                late_s -= attempt.ask.deadline_s / 4
-            if late_s > GRACE_S + self._held_back_s(attempt):
-                yield f"{attempt!r} was answered {late_s * 1000:.0f} ms after its deadline"
+        answered = (seen for seen in self._seen if seen.verdict is Verdict.RIGHT)
+        yield from _words(rules.in_time(answered, GRACE_S, self._held_up_s))
+
+    def _held_up_s(self, seen: Seen) -> float:
+        """Seconds by which a try may be late: by faults, and by its own slow reading."""
+        attempt = self._try_of[seen.id]
+        reading_s = attempt.ask.deadline_s / 4 if attempt.ask.reads_slowly else 0.0
+        return reading_s + self._held_back_s(attempt)
 
     def _held_back_s(self, attempt: Try) -> float:
         """Seconds that faults may have kept a request or its answer: they end at most that late."""
@@ -257,15 +208,8 @@ class Judge:
         return held
 
     def _invited_retries_have_a_hint(self) -> Iterator[str]:
-        """Who is asked to come back is told when: 50 ms to 30 s."""
-        for attempt in self._facts.tries:
-            if not attempt.complete or attempt.status == 200:
-                continue
-            hint_ms = attempt.hint_ms
-            if attempt.invited and hint_ms is None:
-                yield f"{attempt!r} is invited without a hint: {attempt.headers}"
-            if hint_ms is not None and not HINTS_MS[0] <= hint_ms <= HINTS_MS[1]:
-                yield f"{attempt!r} has a hint of {hint_ms} ms"
+        """A client that is asked to come back is told when: 50 ms to 30 s."""
+        yield from _words(rules.invited_have_a_hint(self._seen))
 
     def _the_refused_are_not_invited_together(self) -> Iterator[str]:
         """Hints reserve: no more are asked to come back in a second than can be served in two."""
@@ -298,46 +242,36 @@ class Judge:
 
     def _calm_is_served(self) -> Iterator[str]:
         """Twice the deadline after the last fault, a light load is served as if nothing had been."""
-        tail = [attempt for attempt in self._facts.tries if attempt.of_tail and not attempt.left]
-        good = sum(self._verdict_of[attempt.number] is Verdict.RIGHT for attempt in tail)
-        if len(tail) >= 20 and good < ON_TIME_IN_CALM * len(tail) - 1:
-            bad = Counter(
-                (attempt.status, attempt.failure) for attempt in tail
-                if self._verdict_of[attempt.number] is not Verdict.RIGHT
-            )  # fmt: skip
-            yield f"{good} of {len(tail)} were served after all faults had ended; the others: {dict(bad)}"
+        tail = [
+            seen for attempt, seen in zip(self._facts.tries, self._seen, strict=True)
+            if attempt.of_tail and not attempt.left
+        ]  # fmt: skip
+        yield from _words(rules.calm_is_served(tail))
 
     def _nothing_is_left(self) -> Iterator[str]:
         """No task, timer, connection, place or entry of a ledger outlives what it was for."""
         yield from self._facts.left
 
 
-def _shortened(attempt: Try) -> bool:
-    """Whether an answer was cut to fewer tokens, as its header says, and is right as far as it goes."""
-    if b"max_tokens" not in attempt.headers.get(b"x-weir-degraded", b"") or not attempt.complete:
-        return False
-    body = b"".join(attempt.body).decode()
-    if not attempt.ask.stream:
-        said = json.loads(body)
-        text = said["text"] if "text" in said else _text(said)
-    else:
-        events = [line[6:] for line in body.split("\n") if line.startswith("data: {")]
-        if attempt.ask.kind == "ask":
-            text = json.loads(events[-1])["text"]
-        elif not body.endswith("data: [DONE]\n\n"):
-            return False
-        else:
-            text = "".join(_text(json.loads(event)) for event in events)
-    return bool(text) and right(attempt.nonce).startswith(text)
+def _seen(attempt: Try) -> Seen:
+    """A try as the rules know it."""
+    kind = attempt.headers.get(b"content-type", b"")
+    heard = Heard(attempt.status, b"".join(attempt.body), kind.startswith(b"text/event-stream"), ended=attempt.complete)
+    shortened = b"max_tokens" in attempt.headers.get(b"x-weir-degraded", b"")
+    return Seen(
+        attempt.id, attempt.sent_at, attempt.ended_at, attempt.ask.deadline_s,
+        judge(heard, attempt.nonce, MAX_TOKENS, shortened=shortened), attempt.status, attempt.complete, attempt.left,
+        attempt.hint_ms, attempt.invited, repr(attempt),
+    )  # fmt: skip
 
 
-def _text(said: dict[str, Any]) -> str:
-    """The text of an answer or a chunk in OpenAI's form."""
-    return "".join(
-        choice["text"] if "text" in choice else choice.get("message", choice.get("delta"))["content"] or ""
-        for choice in said["choices"]
-        if "text" in choice or "content" in choice.get("message", choice.get("delta"))
-    )
+def _by_leaving(seen: Seen, line: Logged) -> bool:
+    """Whether a try that ended otherwise than its line says did so because its client left."""
+    return seen.left or line.outcome == "client_gone"
+
+
+def _words(found: Iterable[Broken]) -> Iterator[str]:
+    return (what for _, what in found)
 
 
 HOLDING = {

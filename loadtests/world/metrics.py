@@ -6,10 +6,8 @@ import asyncio
 import re
 from collections import Counter
 
+from loadtests.cluster import books
 from loadtests.world.system import GOVERNOR_METRICS, ROUTER_METRICS, TOKEN
-
-RETRIES = re.compile(r"^weir_retries_total\{[^}]*\} (\S+)$", re.MULTILINE)
-SAMPLE = re.compile(r'^weir_requests_total\{[^}]*outcome="([a-z_]+)"[^}]*\} (\S+)$', re.MULTILINE)
 
 JOBS = re.compile(r'^weir_governor_jobs_total\{outcome="([a-z_]+)"\} (\S+)$', re.MULTILINE)
 TOTALS = re.compile(r"^heptamini_(executed|yielded)_total (\S+)$", re.MULTILINE)
@@ -18,11 +16,7 @@ TOTALS = re.compile(r"^heptamini_(executed|yielded)_total (\S+)$", re.MULTILINE)
 async def counted() -> tuple[Counter[str], int]:
     """`weir_requests_total` by outcome, over all tenants, and retries. Raises OSError, TimeoutError."""
     text = await _scraped(ROUTER_METRICS)
-    found: Counter[str] = Counter()
-    for outcome, value in SAMPLE.findall(text):
-        found[outcome] += int(float(value))
-    retries = sum(int(float(value)) for value in RETRIES.findall(text))
-    return Counter({outcome: count for outcome, count in found.items() if count}), retries
+    return +books.of_router(text), round(books.total(text, "weir_retries_total"))
 
 
 async def counted_jobs() -> tuple[Counter[str], int, int]:

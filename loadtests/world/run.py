@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import multiprocessing
 import sys
 import time
@@ -15,6 +14,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+from loadtests.report import record
 from loadtests.world.play import Result, play
 
 SEEDS_OF_A_PROCESS = 200
@@ -24,10 +24,6 @@ TOLD_EVERY_S = 60.0
 
 
 FIELDS = tuple(each.name for each in fields(Result))
-
-
-class OtherRun(ValueError):
-    """The file holds the seeds of another run, which cannot be added to these."""
 
 
 @dataclass(slots=True)
@@ -73,38 +69,22 @@ class Totals:
 
 
 class Record:
-    """A file of results, one line each. Its first line says what was played on what; another run is refused."""
+    """The results of seeds, in a file. Those of another commit or size are refused."""
 
     def __init__(self, path: Path, *, size: int, machine: str) -> None:
         """Raises OtherRun."""
-        self._path = path
-        self.played: dict[int, Played] = {}
-        mine = {"size": size, "machine": machine}
-        lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
-        if not lines:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(json.dumps(mine) + "\n", encoding="utf-8")
-        elif (found := _parsed(lines[0])) != mine:
-            raise OtherRun(f"{path} was begun with {found}, and this run is {mine}: name another file")
-        for line in lines[1:]:
-            row = _parsed(line)
-            if row is not None:  # a run that was killed may have left half a line
-                self._take(row)
-        if lines and not path.read_bytes().endswith(b"\n"):
-            with path.open("a", encoding="utf-8") as file:
-                file.write("\n")
+        self._record = record.Record(path, {"size": size, "machine": machine})
+        self.played = {row["seed"]: _read(row) for row in self._record.rows}
 
     def add(self, played: Played) -> None:
         """Keep one more."""
         result = played.result
-        row = {name: getattr(result, name) for name in FIELDS} | {"cpu_s": round(played.cpu_s, 4)}
-        with self._path.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(row) + "\n")
+        self._record.add({name: getattr(result, name) for name in FIELDS} | {"cpu_s": round(played.cpu_s, 4)})
 
-    def _take(self, row: dict[str, Any]) -> None:
-        cpu_s = row.pop("cpu_s")
-        result = Result(**row | {"counts": Counter(row["counts"])})
-        self.played[result.seed] = Played(result, cpu_s)
+
+def _read(row: dict[str, Any]) -> Played:
+    cpu_s = row.pop("cpu_s")
+    return Played(Result(**row | {"counts": Counter(row["counts"])}), cpu_s)
 
 
 def timed(seed: int, size: int) -> Played:
@@ -132,11 +112,11 @@ def results(seeds: Iterable[int], size: int, jobs: int) -> Iterator[Played]:
 
 
 def many(
-    seeds: range, *, size: int, seconds: float, jobs: int, record: Record | None, tell: Callable[[Result], None]
+    seeds: range, *, size: int, seconds: float, jobs: int, kept: Record | None, tell: Callable[[Result], None]
 ) -> Totals:
     """Play those that the record does not have, for so many seconds at most (0: all), and add up all of them."""
     totals = Totals()
-    have = record.played if record is not None else {}
+    have = kept.played if kept is not None else {}
     for seed in seeds:
         if seed in have:
             totals.add(have[seed])
@@ -146,8 +126,8 @@ def many(
     to_play = [seed for seed in seeds if seed not in have]
     for one in results(_until(until, to_play), size, jobs):
         totals.add(one)
-        if record is not None:
-            record.add(one)
+        if kept is not None:
+            kept.add(one)
         if one.result.violations:
             tell(one.result)
         now = time.perf_counter()
@@ -173,11 +153,3 @@ def _progress(totals: Totals, spent_s: float, done: int, of: int) -> None:
         f"{begin}{totals.seeds:,} seeds, {totals.requests:,} requests, {len(totals.broken)} broken; all in "
         f"{left_s / 60:,.0f} min", end=end, file=sys.stderr, flush=True,
     )  # fmt: skip
-
-
-def _parsed(line: str) -> dict[str, Any] | None:
-    try:
-        found = json.loads(line)
-    except ValueError:
-        return None
-    return found if isinstance(found, dict) else None

@@ -14,7 +14,7 @@ from loadtests.cluster.stores import Stores
 from loadtests.faults.evil.talk import Talk
 from loadtests.faults.evil.tricks import ROWS
 from loadtests.faults.evil.worker import EvilWorker, Trick, honest
-from loadtests.runs.nonces.prompt import NONCE
+from loadtests.judging.nonces import NONCE
 from loadtests.world.governorplan import LINE_BYTES, TOTAL_BYTES
 from loadtests.world.scenario import Scenario, WorkerSpec
 from services.contracts.generate import GenerateRequest

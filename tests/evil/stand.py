@@ -15,8 +15,8 @@ import msgspec
 from loadtests.faults.evil.row import Row
 from loadtests.faults.evil.worker import EvilWorker, honest
 from loadtests.faults.evil.worker import running as answering
-from loadtests.runs.nonces.judge import Heard, Verdict, judge
-from loadtests.runs.nonces.prompt import NONCE, nonce, prompt, right, tokens
+from loadtests.judging.answers import Heard, Verdict, judge
+from loadtests.judging.nonces import NONCE, nonce, prompt, right, tokens
 from services.contracts.generate import Done, GenerateRequest, Timings, Token, Usage
 from services.runtime.http import Exchange
 from tests.router.rig import FakeWorker, Stand, build_service, standing, until

@@ -8,7 +8,7 @@ from typing import Any, cast
 import pytest
 
 from loadtests.faults.evil.talk import Talk
-from loadtests.runs.nonces.prompt import nonce, prompt, right, tokens
+from loadtests.judging.nonces import nonce, prompt, right, tokens
 
 NONCE = nonce(7)
 ALL = len(tokens(right(NONCE)))

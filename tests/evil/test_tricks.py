@@ -15,7 +15,7 @@ import pytest
 
 from loadtests.faults.evil.row import BOTH, Row
 from loadtests.faults.evil.tricks import ROWS
-from loadtests.runs.nonces.judge import Verdict
+from loadtests.judging.answers import Verdict
 from tests.evil.stand import HONEST, PLENTY_MS, SOON_MS, pair
 from tests.virtual import run
 

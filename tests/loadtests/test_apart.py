@@ -47,7 +47,7 @@ def test_the_network_in_memory_knows_no_service() -> None:
 
 def test_who_misbehaves_and_who_judges_takes_nothing_of_the_services_at_all() -> None:
     for path in FILES:
-        if within(path).startswith(("faults/", "runs/nonces/", "users/", *OUTSIDE)):
+        if within(path).startswith(("faults/", "judging/", "users/", *OUTSIDE)):
             assert not [name for name in imported(path) if name.startswith("services")], within(path)
 
 

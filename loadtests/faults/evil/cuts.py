@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from loadtests.faults.evil.row import CUT, RIGHT, Row
 from loadtests.faults.evil.talk import STATUS, Talk, chunks
 from loadtests.faults.evil.worker import Trick
-from loadtests.runs.nonces.judge import Verdict
+from loadtests.judging.answers import Verdict
 
 Part = Callable[[Talk], bytes]
 

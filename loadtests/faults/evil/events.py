@@ -9,7 +9,7 @@ from typing import Any
 from loadtests.faults.evil.row import CUT, REFUSED, WEIR, Row
 from loadtests.faults.evil.talk import LAST_CHUNK, STATUS, Talk, chunks, length, line
 from loadtests.faults.evil.worker import Trick
-from loadtests.runs.nonces.prompt import right
+from loadtests.judging.nonces import right
 
 FAILED = {"event": "failed", "code": "internal_error", "message": "broken"}
 DEEP = 50_000

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from loadtests.faults.evil.worker import Trick
-from loadtests.runs.nonces.judge import Verdict
+from loadtests.judging.answers import Verdict
 
 RIGHT, REFUSED, CUT = Verdict.RIGHT, Verdict.REFUSED, Verdict.CUT
 WEIR, OPENAI = ("weir",), ("openai",)

@@ -9,7 +9,7 @@ import struct
 from dataclasses import dataclass, field
 from typing import Any
 
-from loadtests.runs.nonces.prompt import NONCE, right, tokens
+from loadtests.judging.nonces import NONCE, right, tokens
 
 GAP_S = 0.003
 """Between two writes, so that they come apart, and are read before a reset throws away what was not."""
@@ -146,6 +146,10 @@ class Talk:
         self.writer.write(b"".join(data))
         await self.writer.drain()
         await asyncio.sleep(GAP_S)
+
+    async def say_all(self) -> None:
+        """The right answer, event by event."""
+        await self.say(self.answered())
 
     async def body(self, *pieces: bytes, **head: bytes) -> None:
         """A whole, well-framed response with this body, whatever it is."""

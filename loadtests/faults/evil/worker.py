@@ -22,7 +22,12 @@ async def honest(talk: Talk) -> None:
 
 
 class EvilWorker:
-    """One worker. `choose` names the trick for each question; `asked` are the last nonces that it was asked."""
+    """One worker. `choose` names the trick for each question; `asked` are the last nonces that it was asked.
+
+    `questions` are the ends of the paths to which a trick answers.
+    """
+
+    questions: tuple[str, ...] = QUESTIONS
 
     def __init__(self, kind: str, choose: Callable[[Talk], Trick], *, model: str, slots: int = 4) -> None:
         self.kind = kind
@@ -31,6 +36,7 @@ class EvilWorker:
         self.asked: list[str] = []
         self.unasked: bytes = b""  # said to everybody who connects, before there is a question
         self.count = self.played = 0
+        self.reformed = False  # from now on all answers are right
         self._choose = choose
         self._earlier = b""
         self._server: asyncio.Server | None = None
@@ -78,7 +84,7 @@ class EvilWorker:
             headers = dict(_header(each) for each in head.split(b"\r\n")[1:] if b":" in each)
             body = await reader.readexactly(min(int(headers.get(b"content-length", b"0")), MAX_BODY_BYTES))
             path = head.split(b" ", 2)[1].decode()
-            if not path.endswith(QUESTIONS):
+            if not path.endswith(self.questions):
                 writer.write(self._plain(path))
                 continue
             talk = Talk(writer, self.kind, self.model, headers.get(b"x-request-id", b""), json.loads(body))
@@ -87,7 +93,7 @@ class EvilWorker:
             self.count += 1
             self.asked.append(talk.nonce)
             del self.asked[:-MOST_REMEMBERED]
-            trick = self._choose(talk)
+            trick = honest if self.reformed else self._choose(talk)
             self.played += trick is not honest
             await _until_gone(trick(talk), reader)
             self._earlier = talk.answered()
@@ -102,7 +108,8 @@ class EvilWorker:
                 "name": "evil", "engine": "evil", "models": [self.model], "slots": self.slots, "queue_size": 0,
                 "running": 0, "waiting": 0, "draining": False, "step_ms": 1.0,
             }  # fmt: skip
-        elif path == "/played":
+        elif path == "/reform":
+            self.reformed = True
             told = {"asked": self.count, "tricks": self.played}
         elif path.endswith("/models"):
             told = {"object": "list", "data": [{"id": self.model, "object": "model"}]}

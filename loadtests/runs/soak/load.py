@@ -11,14 +11,21 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from random import Random
 
+from loadtests.judging.answers import Verdict
 from loadtests.load.arrivals import Ask
 from loadtests.load.client import Client
 from loadtests.load.connection import Exchange
 from loadtests.load.ledger import GAVE_UP, Row
 from loadtests.load.plan import Plan, Tenant
-from loadtests.runs.chaos.questions import ASK_SHARE, MAX_TOKENS, STREAM_SHARE, Questions, plan_of, verdict_on
-from loadtests.runs.nonces.asking import Kept
-from loadtests.runs.nonces.judge import Verdict
+from loadtests.runs.integrity.questions import (
+    ASK_SHARE,
+    MAX_TOKENS,
+    STREAM_SHARE,
+    Kept,
+    Questions,
+    plan_of,
+    verdict_on,
+)
 
 ROUND_S = 30.0
 PER_S = 50.0

@@ -7,10 +7,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from time import perf_counter
 
+from loadtests.cluster.making import POSTGRES, VALKEY, Shape
 from loadtests.cluster.processes import StandError
 from loadtests.cluster.settling import left_over
-from loadtests.runs.chaos.making import POSTGRES, VALKEY
-from loadtests.runs.chaos.stand import Stand, stand
+from loadtests.cluster.stack import Stack, stack
 from loadtests.runs.soak.judging import KINDS, STORE_KINDS, Trend, trends
 from loadtests.runs.soak.load import ROUND_S, Heard, one_round
 from loadtests.runs.soak.sampling import Sample, sample
@@ -62,7 +62,7 @@ def warmup_s(minutes: float) -> float:
 async def play(minutes: float, say: Say) -> Result:
     """Raises StandError where the stand cannot be set up, or a process ends."""
     say("starting the stack: three workers, retrieval, PostgreSQL, Valkey and the router")
-    async with stand(wires=False) as made:
+    async with stack(Shape(wires=False)) as made:
         result = Result(minutes, warmup_s(minutes))
         say(f"{minutes:g} minutes, of which {result.warmup_s:.0f} s are warm-up")
         began = perf_counter()
@@ -89,7 +89,7 @@ def _told(result: Result, now_s: float) -> str:
     return f"  {now_s:5.0f} s, {left_s:.0f} s left; {ended}, left {result.heard.left:,}; MB: {memory}"
 
 
-async def _look(made: Stand, result: Result, began: float) -> None:
+async def _look(made: Stack, result: Result, began: float) -> None:
     """Every process, about once a second. Raises StandError where one has ended."""
     metrics = {server.process.name: server.metrics_url for server in made.services}
     while True:

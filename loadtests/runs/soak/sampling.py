@@ -8,8 +8,8 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
+from loadtests.cluster.parts import family
 from loadtests.cluster.processes import get
-from loadtests.runs.chaos.parts import family
 
 TASKS = "python_asyncio_tasks "
 KIB = 1024

@@ -18,11 +18,12 @@ from typing import Any
 import httpx2
 import pytest
 
+from loadtests.cluster.making import CHAT, Shape
+from loadtests.cluster.stack import Stack, stack
 from loadtests.cluster.stand import Server, key_of, ready
-from loadtests.runs.nonces.asking import MAX_TOKENS, PATH
-from loadtests.runs.nonces.judge import Heard, Verdict, judge
-from loadtests.runs.nonces.prompt import nonce, prompt
-from loadtests.runs.nonces.stand import TENANT, Stand, stand
+from loadtests.judging.answers import Heard, Verdict, judge
+from loadtests.judging.nonces import nonce, prompt
+from loadtests.runs.integrity.questions import MAX_TOKENS, ROUTES
 
 CALLERS = 8
 WORKERS = 3
@@ -31,14 +32,15 @@ SILENCE_S = 3.0  # longer than any machine stands still: who is cut for silence 
 STEP_MS = 20.0  # an answer takes a third of a second: what is done to its worker meets it halfway
 WITHIN_S = 25.0
 NUMBERS = count(1)
-HEADERS = {"authorization": f"Bearer {key_of(TENANT)}", "x-weir-deadline-ms": "20000"}
+HEADERS = {"authorization": f"Bearer {key_of(CHAT)}", "x-weir-deadline-ms": "20000"}
 
 
 @pytest.fixture
-def standing() -> Iterator[Stand]:
+def standing() -> Iterator[Stack]:
     """Workers and a router. New ones for each test: who dies often is left alone for longer each time."""
     with asyncio.Runner() as runner:
-        made: AbstractAsyncContextManager[Stand] = stand(evil=(), workers=WORKERS, step_ms=STEP_MS, silence_s=SILENCE_S)
+        shape = Shape(WORKERS, STEP_MS, SILENCE_S, wires=False, stores=False)
+        made: AbstractAsyncContextManager[Stack] = stack(shape)
         try:
             yield runner.run(made.__aenter__())
         finally:
@@ -54,14 +56,14 @@ async def soon(condition: Callable[[], Awaitable[bool]], what: str) -> None:
         raise AssertionError(f"not within {WITHIN_S:g} s: {what}") from None
 
 
-def client_of(made: Stand) -> httpx2.AsyncClient:
+def client_of(made: Stack) -> httpx2.AsyncClient:
     return httpx2.AsyncClient(base_url=made.router.url, headers=HEADERS, timeout=30, trust_env=False)
 
 
 async def ask(client: httpx2.AsyncClient, stream: bool) -> Verdict:
     mark = nonce(next(NUMBERS))
     body = {"messages": [{"role": "user", "content": prompt(mark)}], "max_tokens": MAX_TOKENS, "stream": stream}
-    reply = await client.post(PATH, json=body)
+    reply = await client.post(ROUTES[CHAT], json=body)
     verdict = judge(Heard(reply.status_code, reply.content, stream and reply.status_code == 200), mark, MAX_TOKENS)
     assert verdict not in (Verdict.WRONG, Verdict.FOREIGN, Verdict.DROPPED), reply.text
     if verdict is Verdict.REFUSED:
@@ -70,7 +72,7 @@ async def ask(client: httpx2.AsyncClient, stream: bool) -> Verdict:
 
 
 @asynccontextmanager
-async def asking(made: Stand, told: list[Verdict], stream: bool) -> AsyncIterator[None]:
+async def asking(made: Stack, told: list[Verdict], stream: bool) -> AsyncIterator[None]:
     """So many clients, each asking again as soon as it is answered."""
     leaving = asyncio.Event()
 
@@ -88,7 +90,7 @@ async def asking(made: Stand, told: list[Verdict], stream: bool) -> AsyncIterato
 
 
 def done_to(
-    made: Stand, victim: Server, stream: bool, trouble: Callable[[], Awaitable[None]], *, lost: bool = False
+    made: Stack, victim: Server, stream: bool, trouble: Callable[[], Awaitable[None]], *, lost: bool = False
 ) -> list[Verdict]:
     """What the clients were told while this was done to a worker that had work, and after it was well again.
 
@@ -135,11 +137,11 @@ async def _true(value: bool) -> bool:
     return value
 
 
-async def _held_nothing(made: Stand) -> bool:
-    return not await made.inflight()
+async def _held_nothing(made: Stack) -> bool:
+    return not await made.held()
 
 
-def retries(made: Stand) -> float:
+def retries(made: Stack) -> float:
     return asyncio.run(made.read("weir_retries_total"))
 
 
@@ -171,7 +173,7 @@ LOSING: list[Any] = [killed, frozen, killed_in_its_sleep]
 @pytest.mark.parametrize("trouble", LOSING)
 @pytest.mark.parametrize("stream", [True, False], ids=["streams", "whole"])
 def test_what_a_lost_worker_had_begun_is_cut_and_says_so_and_the_rest_is_made_anew(
-    standing: Stand, trouble: Callable[[Server], Awaitable[None]], stream: bool
+    standing: Stack, trouble: Callable[[Server], Awaitable[None]], stream: bool
 ) -> None:
     before = retries(standing)
     told = done_to(standing, standing.workers[0], stream, lambda: trouble(standing.workers[0]), lost=True)
@@ -182,14 +184,14 @@ def test_what_a_lost_worker_had_begun_is_cut_and_says_so_and_the_rest_is_made_an
 
 
 @pytest.mark.parametrize("stream", [True, False], ids=["streams", "whole"])
-def test_a_worker_that_stands_still_for_a_moment_costs_nobody_an_answer(standing: Stand, stream: bool) -> None:
+def test_a_worker_that_stands_still_for_a_moment_costs_nobody_an_answer(standing: Stack, stream: bool) -> None:
     victim = standing.workers[1]
     told = done_to(standing, victim, stream, lambda: frozen_for_a_moment(victim))
     assert set(told) == {Verdict.RIGHT}
 
 
 @pytest.mark.parametrize("stream", [True, False], ids=["streams", "whole"])
-def test_workers_killed_one_after_the_other_leave_no_answer_half_told(standing: Stand, stream: bool) -> None:
+def test_workers_killed_one_after_the_other_leave_no_answer_half_told(standing: Stack, stream: bool) -> None:
     async def one_after_the_other(*workers: Server) -> None:
         for worker in workers:
             worker.process.kill()

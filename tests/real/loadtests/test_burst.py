@@ -11,18 +11,18 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from loadtests.cluster.making import CHAT
 from loadtests.cluster.stand import Shape, Stand, key_of, stand
+from loadtests.judging.answers import Verdict
 from loadtests.load import capacity
 from loadtests.load.arrivals import asks
 from loadtests.load.client import Client
 from loadtests.load.ledger import Ledger
 from loadtests.load.plan import Plan, Size, Step, Tenant
-from loadtests.runs.chaos import logs
-from loadtests.runs.chaos.checker import Checked, Checker, End, Entry
-from loadtests.runs.chaos.listener import Listener
-from loadtests.runs.chaos.questions import CHAT, MAX_TOKENS, Questions
-from loadtests.runs.nonces.asking import Kept
-from loadtests.runs.nonces.judge import Verdict
+from loadtests.runs.integrity import logs
+from loadtests.runs.integrity.checker import Checked, Checker, End, Entry
+from loadtests.runs.integrity.listener import Listener
+from loadtests.runs.integrity.questions import MAX_TOKENS, Kept, Questions
 from loadtests.stillness import Stillness
 
 SHAPE = Shape(workers=2, slots=2, step_ms=8, answer_tokens=20)  # a right answer has about so many
@@ -45,11 +45,11 @@ class Played:
 
     def between(self, begin: float, end: float) -> list[Entry]:
         """Those that were due in a stretch, in seconds after the start."""
-        return [entry for entry in self.entries if begin <= entry.sent_s - self.start_s < end]
+        return [entry for entry in self.entries if begin <= entry.seen.sent_s - self.start_s < end]
 
     @property
     def start_s(self) -> float:
-        return min(entry.sent_s for entry in self.entries)
+        return min(entry.seen.sent_s for entry in self.entries)
 
     def lost_s(self, begin: float, end: float) -> float:
         """For how long the machine stood still in a stretch, in seconds after the start."""
@@ -57,7 +57,7 @@ class Played:
 
     def felt_a_stall(self, entry: Entry) -> bool:
         """The machine stood still while it was under way, or not a deadline before: as good as a burst of its own."""
-        return self.stops.between(entry.sent_s - DEADLINE_S, entry.end_s) > STALL_S
+        return self.stops.between(entry.seen.sent_s - DEADLINE_S, entry.seen.end_s) > STALL_S
 
 
 def plan(per_s: float) -> Plan:
@@ -72,7 +72,7 @@ async def play(made: Stand) -> Played:
     measured = await capacity.measure(made, seconds=2)
     assert made.router is not None
     pid = made.router.process.pid
-    wanted, listener, still = plan(measured.per_s), Listener(wire=False), Stillness(lambda: [pid])
+    wanted, listener, still = plan(measured.per_s), Listener(), Stillness(lambda: [pid])
     client = Client(
         wanted, made.url, asks(wanted), requests=Questions(made.url), answer=Kept, listen=listener.hear
     )  # fmt: skip
@@ -82,8 +82,8 @@ async def play(made: Stand) -> Played:
     for each in beating:
         each.cancel()
     await made.router.process.stop()
-    booked = logs.outcomes(made.router.process.log)
-    checked = Checker([], still.between).check(listener.entries, booked, client.unasked)
+    book = logs.book(made.router.process.log)
+    checked = Checker([], still.between).check(listener.entries, book, unasked=client.unasked)
     return Played(checked, listener.entries, ledger, measured.per_s, stops)
 
 
@@ -95,7 +95,9 @@ def test_a_burst_is_refused_at_once_and_what_was_let_in_is_answered_and_afterwar
     played = asyncio.run(main())
     told = f"{played.checked}, {played.ledger.tries}, capacity {played.per_s:.0f}/s"
     assert played.checked.clean, told
-    assert set(played.checked.ends) <= {End.RIGHT, End.REFUSED, End.CUT, End.DOUBLED}, told  # nobody was dropped
+    assert set(played.checked.ends) <= {End.RIGHT, End.REFUSED, End.FAILED, End.CUT, End.DOUBLED}, (
+        told
+    )  # nobody was dropped
     missed = sum(played.ledger.tries[ending] for ending in MISSED)
     assert missed < 0.2 * played.checked.ends[End.RIGHT], told  # let in means answered; without admission most are not
     during = ends(played.between(BURST_FROM_S, BURST_TO_S))
@@ -110,4 +112,4 @@ def test_a_burst_is_refused_at_once_and_what_was_let_in_is_answered_and_afterwar
 
 
 def ends(entries: Iterable[Entry]) -> Counter[Verdict | None]:
-    return Counter(entry.verdict for entry in entries)
+    return Counter(entry.seen.verdict for entry in entries)

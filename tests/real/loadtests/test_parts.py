@@ -12,10 +12,10 @@ from pathlib import Path
 
 import psutil
 
+from loadtests.cluster import parts
+from loadtests.cluster.parts import family, frozen
 from loadtests.cluster.steadyports import BEYOND, FIRST, steady_ports
 from loadtests.paths import ROOT
-from loadtests.runs.chaos import parts
-from loadtests.runs.chaos.parts import family, frozen
 
 SLEEPER = "import subprocess, sys, time; subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(60)']).wait()"
 
@@ -54,7 +54,7 @@ def test_what_was_frozen_thaws_though_whoever_froze_it_was_killed(tmp_path: Path
     program = (
         "import sys, time\n"
         "from types import SimpleNamespace\n"
-        "from loadtests.runs.chaos import parts\n"
+        "from loadtests.cluster import parts\n"
         "parts.THAW_WITHIN_S = 4\n"
         "with parts.frozen(SimpleNamespace(pid=int(sys.argv[1]))):\n"
         "    print('frozen', flush=True); time.sleep(60)\n"

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from loadtests.runs.nonces.judge import Verdict
+from loadtests.judging.answers import Verdict
 from loadtests.runs.soak import report
 from loadtests.runs.soak.run import play
 from tests.real.loadtests.standing import no_stack

@@ -19,7 +19,7 @@ EACH, FIRST = 100, 9
 """How many leave at each stage; how many before them, so that what is made once is there."""
 WAYS = (Way.FIN, Way.RST, Way.HALF)
 GENEROUS_S = 5.0
-"""Beside whatever else the machine does. What is promised, 100 ms, is measured by `loadtests.bench.disconnects`."""
+"""Beside whatever else the machine does. What is promised, 100 ms, is measured by `make integrity`."""
 
 both = pytest.mark.parametrize("stream", [True, False], ids=["stream", "plain"])
 every_stage = pytest.mark.parametrize("stage", list(Stage), ids=lambda stage: stage.value)

@@ -6,7 +6,7 @@ from random import Random
 
 import pytest
 
-from loadtests.runs.chaos.questions import asks, plan_of
+from loadtests.runs.integrity.questions import asks, plan_of
 from loadtests.runs.soak import report
 from loadtests.runs.soak.judging import KINDS, medians, trends
 from loadtests.runs.soak.load import ROUND_S, Few, Heard

@@ -1,0 +1,68 @@
+"""`python -m loadtests.runs.integrity [--requests N] [--faults N] [--out FOLDER]`: break everything, judge all.
+
+The page is written when the whole run was asked for, or wherever `--out` says. A run that was interrupted goes on where
+it was if it is begun again with the same options. Exit status: 0; 1 where something happened that must never be; 2
+where the run itself could not be made.
+"""
+
+from __future__ import annotations
+
+import argparse
+from dataclasses import asdict
+from pathlib import Path
+
+from loadtests.paths import ROOT
+from loadtests.report import machine
+from loadtests.report.console import say
+from loadtests.runs.integrity import report
+from loadtests.runs.integrity.parts import Sizes
+from loadtests.runs.integrity.run import data, run
+from loadtests.runs.judged import NOT_MADE, judged, typed
+
+RECORD = ROOT / "out" / "integrity.jsonl"
+USUAL = Sizes()
+BOUNDS: dict[str, tuple[float, float, str]] = {
+    "requests": (0, 1_000_000, "among the faults of every part"),
+    "faults": (0, 3_000, "of every part"),
+    "kills": (0, 1_000, "of workers, one at a time"),
+    "nonces": (0, 100_000, "requests before evil workers"),
+    "leavers": (0, 24_000, "clients that disconnect, at 12 stages"),
+    "seed": (0, 2**31, "of the order of all that happens"),
+    "per_s": (1, 1_000, "requests a second"),
+}
+
+
+def main() -> int:
+    sizes, out = _arguments()
+    on = machine.describe().rpartition(",")[0]  # without the day
+    given = {name.replace("_", "-"): value for name, value in asdict(sizes).items()}
+    usual = {name.replace("_", "-"): value for name, value in asdict(USUAL).items()}
+    playing, command = run(sizes, RECORD, on, say), typed("integrity", given, usual)
+    status = judged(playing, report, name="integrity", command=command, out=out, whole=sizes.whole, data=data)
+    if status != NOT_MADE:  # it is written down: the next run begins anew
+        RECORD.unlink(missing_ok=True)
+    return status
+
+
+def _arguments() -> tuple[Sizes, Path | None]:
+    parser = argparse.ArgumentParser(
+        prog="python -m loadtests.runs.integrity", description="Has every request one end, and is it its own?"
+    )
+    for name, (_, _, what) in BOUNDS.items():
+        usual = getattr(USUAL, name)
+        parser.add_argument(
+            f"--{name.replace('_', '-')}", type=type(usual), default=usual, help=f"{what} (default {usual:,g})"
+        )
+    parser.add_argument("--out", type=Path, help="write integrity.md into this folder, however long the run was")
+    given = vars(parser.parse_args())
+    out: Path | None = given.pop("out")
+    for name, (least, most, _) in BOUNDS.items():
+        if not least <= given[name] <= most:
+            parser.error(f"--{name.replace('_', '-')}: {least:g} to {most:,g} were expected")
+    if given["faults"] and not given["requests"]:
+        parser.error("--faults: there are none without --requests")
+    return Sizes(**given), out
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

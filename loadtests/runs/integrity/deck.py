@@ -1,0 +1,87 @@
+"""What may be done, to which part, and how often: a deck of cards, dealt by a seeded chance.
+
+The deck has sixty cards, so that sixty faults are every one of them. Fewer begin with one card for each part.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import StrEnum
+from itertools import cycle
+from random import Random
+
+
+class What(StrEnum):
+    """A fault: two of processes, five of the wire before them."""
+
+    KILL = "kill -9"
+    FREEZE = "SIGSTOP, SIGCONT"
+    RESET = "connections reset"
+    CUT = "answers cut"
+    SLOW = "latency"
+    HOLD = "wire that holds everything"
+    GONE = "nobody listens"
+
+
+@dataclass(frozen=True, slots=True)
+class Card:
+    """One fault of one kind of part."""
+
+    part: str
+    what: What
+
+
+HOLDS_S = {
+    What.KILL: 1.0,  # until it is started again
+    What.FREEZE: 3.0,
+    What.RESET: 0.5,
+    What.CUT: 1.0,
+    What.SLOW: 2.0,
+    What.HOLD: 3.0,
+    What.GONE: 1.0,
+}
+"""How long each holds. What stands still stands longer than a deadline: a request that only waits for it would hang."""
+
+WORKER, RETRIEVAL, POSTGRES, VALKEY, ROUTER, CLIENTS = (
+    "worker", "retrieval", "PostgreSQL", "Valkey", "router", "clients' wire",
+)  # fmt: skip
+TIMES: dict[str, dict[What, int]] = {
+    WORKER: {
+        What.KILL: 6, What.FREEZE: 4, What.RESET: 4, What.CUT: 3, What.SLOW: 3, What.HOLD: 2, What.GONE: 2,
+    },
+    RETRIEVAL: {What.KILL: 3, What.FREEZE: 2, What.RESET: 2, What.CUT: 1, What.SLOW: 1, What.HOLD: 1},
+    POSTGRES: {What.KILL: 2, What.FREEZE: 2, What.RESET: 2, What.SLOW: 1, What.HOLD: 1},
+    VALKEY: {What.KILL: 2, What.FREEZE: 2, What.RESET: 2, What.SLOW: 1, What.HOLD: 1},
+    ROUTER: {What.KILL: 4, What.FREEZE: 2},
+    CLIENTS: {What.RESET: 2, What.CUT: 1, What.SLOW: 1},
+}  # fmt: skip
+DECK = tuple(
+    Card(part, what) for part, times in TIMES.items() for what, count in times.items() for _ in range(count)
+)  # fmt: skip
+
+
+def deal(seed: int) -> Iterator[Card]:
+    """Cards without end: one for each part first, then all the others, then the whole deck again and again."""
+    chance = Random(seed)
+    first = [chance.choice([card for card in DECK if card.part == part]) for part in TIMES]
+    rest = list(DECK)
+    for card in first:
+        rest.remove(card)
+    for some in (first, rest):
+        chance.shuffle(some)
+    yield from first
+    yield from rest
+    again = list(DECK)
+    chance.shuffle(again)
+    yield from cycle(again)
+
+
+def kills(seed: int) -> Iterator[Card]:
+    """Workers are killed, and nothing else is done."""
+    return cycle([Card(WORKER, What.KILL)])
+
+
+def frozen_and_killed(seed: int) -> Iterator[Card]:
+    """Workers are frozen and killed in turn."""
+    return cycle([Card(WORKER, What.FREEZE), Card(WORKER, What.KILL)])

@@ -1,0 +1,100 @@
+"""A run as a page, and as lines."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from loadtests.cluster.making import SLOTS, Shape
+from loadtests.faults.evil.staged import STAGES
+from loadtests.faults.evil.tricks import ROWS
+from loadtests.report.figure import told
+from loadtests.report.page import figures_table, head, parts_summary, table
+from loadtests.runs.integrity.checker import NEVER, Rule
+from loadtests.runs.integrity.deck import HOLDS_S, TIMES, What
+from loadtests.runs.integrity.parts import KILL_EVERY_S, Kind
+from loadtests.runs.integrity.play import DEADLINE_MS, TAIL_REQUESTS, WIRED_SHARE
+from loadtests.runs.integrity.questions import ASK_SHARE, STREAM_SHARE
+from loadtests.runs.integrity.run import Result, kept
+
+TITLE = "Integrity: one end for every request"
+INTRO = """\
+**{verdict}**
+
+Real processes on loopback: {workers} workers with the simulated engine ({slots} slots each), retrieval, PostgreSQL,
+Valkey and the router. An open-loop client asks {per_s:g} times a second, {ask:.0%} of it `/ask` and the rest chat,
+{stream:.0%} streamed, with a deadline of {deadline_ms:g} ms each and no second try. Every request carries a nonce that
+its right answer repeats to the last byte, and that is its `x-request-id` too. So each is followed by what its client
+got, by the router's log and metrics, and by the workers' logs; the rules are those of
+[the world](../architecture/world.md). The run has four kinds of parts, each on a stack of its own:
+
+- *faults*: {faults} faults of every part, in a seeded order, among {requests:,} requests, with
+  [a wire that can fail](../../loadtests/README.md#a-wire-that-fails) before each part, and before the router for
+  {wired:.0%} of the clients;
+- *kills*: {kills} workers killed one at a time, one every {kill_every_s:g} s;
+- *nonces*: {nonces:,} requests before workers that are frozen and killed in turn, and two evil workers that answer half
+  of what they are asked with one of {tricks} tricks (`loadtests/faults/evil`);
+- *leavers*: {leavers:,} clients that disconnect at {stages} stages, 50 at a time.
+
+After its last fault a part waits until the router holds nothing and lacks nothing, and asks {tail} times more.
+"""
+OUTRO = """
+What the ends mean: [one end for every request](../../loadtests/README.md#one-end-for-every-request). *Hung* leaves out
+what was frozen on purpose, and what the machine itself stood still: a timer in the client that went off late, and the
+time the router was ready to run and had no processor (`/proc/PID/schedstat`). In this run that was {still_s:.1f} s in
+{took_s:.0f} s. *Not in the router's log* leaves out answers in the second before the router was killed. *Failures
+before the first token* are of the parts in which nothing else was done. Killed parts are started again after
+{down_s:g} s, as a supervisor would.
+"""
+
+
+def page(result: Result, *, command: str, machine: str) -> str:
+    """The whole page."""
+    sizes, outro = result.sizes, OUTRO.format(
+        still_s=sum(done.still_s for done in result.done), took_s=sum(done.took_s for done in result.done),
+        down_s=HOLDS_S[What.KILL],
+    )  # fmt: skip
+    intro = INTRO.format(
+        verdict=verdict(result), workers=Shape().workers, slots=SLOTS, per_s=sizes.per_s, ask=ASK_SHARE,
+        stream=STREAM_SHARE, deadline_ms=DEADLINE_MS, faults=sizes.faults, requests=sizes.requests, wired=WIRED_SHARE,
+        kills=sizes.kills, kill_every_s=KILL_EVERY_S, nonces=sizes.nonces, tricks=len(ROWS), leavers=sizes.leavers,
+        stages=len(STAGES), tail=TAIL_REQUESTS,
+    )  # fmt: skip
+    lines = [head(TITLE, command=command, machine=machine), intro, parts_summary(result.figures)]
+    for name, figures in result.figures.items():
+        lines += ["", f"## {name.capitalize()}", "", *figures_table(figures)]
+    return "\n".join([*lines, outro, "## What was done", "", *_done(result), *_stages(result), ""])
+
+
+def verdict(result: Result) -> str:
+    """In one line."""
+    counts = result.counts
+    never = ", ".join(f"{counts[end.value]:,} {end.value.split(':')[0].split(',')[0]}" for end in NEVER)
+    return (
+        f"{counts['asked']:,} requests, {result.faults.total():,} faults: {never}, {counts[Rule.HUNG.value]:,} hung. "
+        f"{'Held.' if result.held else 'Not held.'}"
+    )
+
+
+def _done(result: Result) -> Iterator[str]:
+    counts = [(part, *(str(result.faults[f"{part}: {what}"] or "") for what in What)) for part in TIMES]
+    return table(("", *(f"{what}:" for what in What)), counts)
+
+
+def _stages(result: Result) -> Iterator[str]:
+    """How soon places were free, by the stage at which their clients left."""
+    for done in result.done:
+        if done.kind == Kind.LEAVERS.value:
+            rows = (
+                (stage, told(done.values[f"p99: {stage}"], "ms")) for stage in STAGES if f"p99: {stage}" in done.values
+            )
+            yield from ("", "Places free, by the stage at which their clients left:", "")
+            yield from table(("Stage", "p99:"), rows)
+
+
+def lines(result: Result) -> Iterator[str]:
+    """The same for the terminal, and the first of what must never be."""
+    for figures in result.figures.values():
+        for figure in figures:
+            yield f"  {figure.name:<72}{figure.shown:>12} {figure.wanted:<10} {figure.verdict}  {figure.note}".rstrip()
+    yield from (f"  {what}" for what in kept(result))
+    yield verdict(result)
