@@ -9,6 +9,7 @@ from rich.text import Text
 
 from loadtests.report import page
 from loadtests.report.figure import Figure
+from loadtests.report.result import Result
 
 Measured = Mapping[str, Sequence[Figure]]
 
@@ -47,20 +48,13 @@ def table(measured: Measured, *, notes: bool = True) -> Table:
     return shown
 
 
-def markdown(measured: Measured, machine: str, seconds: float) -> str:
-    """The whole page."""
-    command = "make bench" if seconds == 4 else f"make bench ARGS='--seconds {seconds:g}'"
-    return "\n".join(
-        [
-            page.head("Figures", command=command, machine=machine),
-            page.parts_summary(measured),
-            "",
-            *page.parts_table(measured),
-            "",
-            "## How it is measured",
-            METHOD.format(seconds=seconds),
-        ]
-    )
+def result(measured: Measured, seconds: float) -> Result:
+    """Of all parts, as one."""
+    blocks = [
+        page.parts_summary(measured), page.parts_table(measured),
+        "## How it is measured\n" + METHOD.format(seconds=seconds),
+    ]  # fmt: skip
+    return Result("Figures", measured, blocks)
 
 
 def _rows(measured: Measured) -> Iterator[tuple[str, Figure, bool]]:
