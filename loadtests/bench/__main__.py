@@ -105,10 +105,10 @@ def _action(kind: Any) -> dict[str, Any]:
 
 
 def _chosen(name: str, own: Mapping[str, Any], short: bool, *, part: bool) -> dict[str, Any]:
-    """The options of one bench: its brief ones or its quick ones, and those that were given and that it has."""
+    """The options of one bench: those that were given and that it has; as a part of a whole its brief ones."""
     fields = {field.name for field in msgspec.structs.fields(options(name))}
-    usual = BENCHES[name].brief if part else {}
-    return {**usual, **(quick(name) if short else {}), **{key: value for key, value in own.items() if key in fields}}
+    said = {key: value for key, value in own.items() if key in fields}
+    return {**(quick(name) if short else {}), **said, **(BENCHES[name].brief if part else {})}
 
 
 def _measure(names: Sequence[str], own: Mapping[str, Any], given: argparse.Namespace) -> None:
@@ -117,7 +117,8 @@ def _measure(names: Sequence[str], own: Mapping[str, Any], given: argparse.Names
     found: dict[str, Result] = {}
     for at, name in enumerate(names or PARTS):
         sleep(PAUSE_S if at else 0)
-        with progress(name, BENCHES[name].takes_s) as say:
+        bench = BENCHES[name]
+        with progress(name, bench.takes_s if names else bench.brief_s or bench.takes_s) as say:
             found[name] = measured(name, _chosen(name, own, given.quick, part=not names), say)
     parts = {name: result.figures for name, result in found.items()}
     console.print(summary.table(parts, notes=console.width >= WIDE_ENOUGH_FOR_NOTES))

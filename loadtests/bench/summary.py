@@ -24,7 +24,7 @@ The router has one core to itself. The stub behind it, which answers at once, an
 that they, too, can be what limits a figure: "client and stub alone" says what they reach without the router. This part
 runs three times, and the figure is the median with the least and the greatest value. All other parts run once and
 share all cores with their clients; retrieval also with its database, its cache and the proxies that make them slow.
-Retrieval is measured here in short, on a small tenant; `python -m loadtests.bench.retrieval` does it at length, on a
+Retrieval is measured here in short, on a small tenant; `python -m loadtests.bench retrieval` does it at length, on a
 big one, and its page says how. Uncached retrievals are all different questions, and only those count that were
 answered from the database within a budget of 100 ms. Memory is resident memory, child processes included. A start is
 timed from the command to the line that says so, with all packages installed and the page cache warm. The simulator is

@@ -48,24 +48,42 @@ class Bench:
     module: str = ""
     runs: int = 1
     brief: Mapping[str, Any] = field(default_factory=dict)
-    """The options with which it is a part of docs/results/bench.md."""
+    """The options with which it is a part of docs/results/bench.md, whatever is said there."""
+    brief_s: float = 0.0
+    """About how long that takes; 0: as long as the whole."""
 
 
 BENCHES: Mapping[str, Bench] = {
     "router": Bench("one core before a stub: throughput, refusals, streams, added latency, memory", 120, runs=3),
     "disconnects": Bench("2,400 clients that leave at twelve stages: how soon their place is free", 60),
-    "retrieval": Bench("in time whatever is wrong with its stores, how many a second, and what embedding costs", 90),
+    "retrieval": Bench(
+        "in time whatever is wrong with its stores, how many a second, and what embedding costs",
+        600,
+        "retrieval.bench",
+        brief={"rows": 5_000, "seconds": 3.0},
+    ),
     "worker": Bench("a simulated worker whose model takes no time", 12),
     "startup": Bench("`weir up` from nothing, and once more", 60),
     "simulator": Bench("requests that the simulator takes through a policy in a second of one core", 20),
     "world": Bench("requests that the whole system in virtual time takes in a second of one core", 10),
     "core": Bench("microseconds of each mechanism of the core", 10),
-    "governor": Bench("its speed, and a burst on it", 20, "governor.short"),
+    "governor": Bench(
+        "its speed, what it can be made to hold, a burst, broken lines",
+        240,
+        "governor.bench",
+        brief_s=20,
+        brief={"only": ["speed", "burst"], "seconds": 2.0, "rounds": 1, "stub_s": 2.0, "back_s": 0.1, "crowd": 0},
+    ),
     "generator": Bench("what the open loop sends from one core, and how late", 15),
     "edge": Bench("processor time of an HTTP request whose handler does next to nothing", 30),
     "profile": Bench("where the router's time goes: py-spy's samples", 40),
     "steps": Bench("how many steps of the interpreter a request takes in the router", 30),
     "console": Bench("what it costs a router to be looked at", 90),
+    "observing": Bench("what metrics, log, journal, traces and Prometheus cost a router", 300, "observing.bench"),
+    "storms": Bench("the storm bench's scenarios, with mechanisms off and on", 420, "storms.bench"),
+    "recall": Bench("does the search find what an exact one finds, and how soon", 900, "recall.bench"),
+    "hybrid": Bench("ranking by meaning, by words, and by both", 180, "hybrid.bench"),
+    "semantic": Bench("how often a semantic cache would be wrong, and what a look-up costs", 60, "semantic.bench"),
     "engine_process": Bench("the price of an engine in a process of its own", 20),
 }
 """By name, which is that of the module, unless the bench says another."""

@@ -20,7 +20,8 @@ import numpy as np
 from prometheus_client.parser import text_string_to_metric_families
 
 from loadtests.bench.machine import process, until_ready
-from loadtests.bench.retrieval.corpus import Vectors, fill
+from loadtests.bench.retrieval.corpus import fill
+from loadtests.bench.vectors import Clustered
 from services.cli.ports import free_port
 from services.cli.postgres import EmbeddedPostgres
 from services.cli.valkey import EmbeddedValkey
@@ -110,7 +111,7 @@ class Stand:
 
     async def fill(self, rows: int) -> float:
         """A tenant with so many chunks, and vectors to ask for: the seconds it took."""
-        source = Vectors(SEED)
+        source = Clustered(SEED)
         seconds = await fill(self.database.url, rows, self.fingerprint, source)
         np.save(self._vectors, source.draw(ASKED_VECTORS))
         return seconds
