@@ -18,6 +18,7 @@ from loadtests.bench.batching.section import Section, Spent, Table, middle
 from loadtests.bench.batching.subject import Subject
 from loadtests.bench.batching.worker import START_S, Lent, answer, asking, turning
 from loadtests.report.figure import Figure, number
+from loadtests.report.progress import Say
 from services.core.batcher import Batching
 from services.worker.batching import EngineLoop
 from services.worker.engine import Sequence
@@ -33,7 +34,6 @@ ALONE_TOKENS = 32
 TIMES_ALONE = 5  # each round
 WINDOW_S = 0.010
 NEAR = 1.05
-Say = Callable[[str], None]
 Alone = Callable[[str], Awaitable[None]]
 
 

@@ -14,8 +14,6 @@ from loadtests.bench.table import BENCHES, PARTS, Bench, module, options, quick
 from loadtests.report.figure import Figure
 from loadtests.report.result import Result
 
-TORCH = ("batching",)
-
 
 class Options(msgspec.Struct, frozen=True):
     """Of the bench that is made up here."""
@@ -48,7 +46,7 @@ def made_up(monkeypatch: pytest.MonkeyPatch) -> MadeUp:
     return bench
 
 
-@pytest.mark.parametrize("name", [name for name in BENCHES if name not in TORCH])
+@pytest.mark.parametrize("name", [*BENCHES])
 def test_every_bench_has_what_the_frame_asks_for(name: str) -> None:
     wanted = ["seconds"] if options(name) is table.Seconds else ["options", "say"]
     assert list(inspect.signature(module(name).measure).parameters) == wanted
