@@ -26,7 +26,7 @@ from loadtests.bench.client import Connection, Tally, connect, post
 from loadtests.bench.observing.stand import questions
 from loadtests.bench.observing.subject import silence
 from loadtests.bench.router import CONNECTIONS, chat, forget
-from loadtests.bench.stub import Stub
+from loadtests.bench.stub import Stub, workers_file
 from loadtests.cluster.loop import SimLoop, run
 from services.router import app
 from services.router.config import RouterSettings
@@ -78,9 +78,7 @@ async def counted(kind: str, folder: Path) -> Counter[str]:
     loop = asyncio.get_running_loop()
     assert isinstance(loop, SimLoop)
     await loop.create_server(Worker, "127.0.0.1", STUB_PORT)
-    workers = folder / "workers.yaml"
-    url = f"http://127.0.0.1:{STUB_PORT}/v1"
-    workers.write_text(f"workers: [{{name: stub, kind: openai, url: '{url}', slots: 1000, models: [fast, hang]}}]")
+    workers = workers_file(folder, STUB_PORT)
     full: dict[str, Any] = FULL if kind == "refusals" else {}
     settings = RouterSettings(  # type: ignore[call-arg]  # pydantic-settings' own keyword
         _env_file=None, router_port=0, metrics_port=0, workers_file=workers, retrieval_url="http://127.0.0.1:1",

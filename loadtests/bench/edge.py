@@ -12,10 +12,8 @@ from __future__ import annotations
 import asyncio
 import sys
 
-import psutil
-
 from loadtests.bench.client import Connection, Tally, connect, post
-from loadtests.bench.machine import cores, pinned, process, until_ready
+from loadtests.bench.machine import cores, cpu_s, pinned, process, until_ready
 from loadtests.bench.router import CONNECTIONS, chat
 from loadtests.report.figure import Figure
 from services.core.outcome import Outcome
@@ -98,13 +96,11 @@ async def measure(seconds: float) -> list[Figure]:
 
 async def cost_us(pid: int, path: str) -> float:
     """What one request costs the server."""
-    server = psutil.Process(pid)
     request = post(PORT, path, chat("fast"))
     await ask(request, REQUESTS // 10)
-    before = server.cpu_times()
+    before_s = cpu_s(pid)
     await ask(request, REQUESTS)
-    after = server.cpu_times()
-    return (after.user - before.user + after.system - before.system) / REQUESTS * 1e6
+    return (cpu_s(pid) - before_s) / REQUESTS * 1e6
 
 
 if __name__ == "__main__":

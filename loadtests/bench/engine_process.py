@@ -11,8 +11,7 @@ import random
 import time
 from dataclasses import dataclass
 
-import psutil
-
+from loadtests.bench.machine import cpu_s
 from loadtests.report.figure import Figure
 from services.contracts.generate import GenerateRequest
 from services.worker.engine_wire import Simulated
@@ -60,17 +59,14 @@ async def cost(batch: int) -> Cost:
     for number in range(batch):
         host.admit(await host.prepare(request(number)))
     await host.step()
-    before, child_before, began = time.process_time(), cpu_s(host), time.perf_counter()
+    assert host.pid is not None
+    pid = host.pid
+    before, child_before, began = time.process_time(), cpu_s(pid), time.perf_counter()
     for _ in range(STEPS):
         await host.step()
-    worker, child, wall = time.process_time() - before, cpu_s(host) - child_before, time.perf_counter() - began
+    worker, child, wall = time.process_time() - before, cpu_s(pid) - child_before, time.perf_counter() - began
     await host.stop()
     return Cost(batch, alone_us(batch), *(seconds / STEPS * 1e6 for seconds in (worker, child, wall)))
-
-
-def cpu_s(host: EngineProcess) -> float:
-    times = psutil.Process(host.pid).cpu_times()
-    return times.user + times.system
 
 
 async def measure(seconds: float) -> list[Figure]:

@@ -16,6 +16,7 @@ from pathlib import Path
 from loadtests.bench.client import closed_loop, post
 from loadtests.bench.machine import cores, pinned, process, until_ready
 from loadtests.bench.router import CONNECTIONS, FULL, METRICS_PORT, ROUTER_PORT, STUB_PORT, chat, fill
+from loadtests.bench.stub import workers_file
 from loadtests.bench.table import NoOptions
 from loadtests.report.figure import Figure
 from loadtests.report.page import table
@@ -88,9 +89,7 @@ async def _shares(say: Say) -> dict[str, list[tuple[str, float]]]:
     shares = {}
     router_core, other_core = cores()
     with tempfile.TemporaryDirectory() as folder, pinned(other_core):
-        workers = Path(folder) / "workers.yaml"
-        url = f"http://127.0.0.1:{STUB_PORT}/v1"
-        workers.write_text(f"workers: [{{name: stub, kind: openai, url: '{url}', slots: 1000, models: [fast, hang]}}]")
+        workers = workers_file(Path(folder), STUB_PORT)
         for kind in KINDS:
             say(kind)
             env = {

@@ -19,6 +19,7 @@ from time import perf_counter
 from loadtests.bench.client import Tally, connect, post
 from loadtests.bench.machine import cores, cpu_s, pinned, process, until_ready
 from loadtests.bench.router import CONNECTIONS
+from loadtests.bench.stub import workers_file
 from services.cli.ports import free_port
 
 TENANTS = 16
@@ -52,9 +53,7 @@ async def standing(variants: Mapping[str, Variant], folder: Path) -> AsyncIterat
     """All of them, ready."""
     router_core, other_core = cores()
     stub_port = free_port()
-    workers = folder / "workers.yaml"
-    url = f"http://127.0.0.1:{stub_port}/v1"
-    workers.write_text(f"workers: [{{name: stub, kind: openai, url: '{url}', slots: 1000, models: [fast, hang]}}]")
+    workers = workers_file(folder, stub_port)
     async with contextlib.AsyncExitStack() as stack:
         stack.enter_context(pinned(other_core))
         await stack.enter_async_context(process(["-m", "loadtests.bench.stub", str(stub_port)], other_core))
