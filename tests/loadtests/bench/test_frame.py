@@ -37,10 +37,11 @@ class MadeUp:
 
 
 @pytest.fixture
-def made_up(monkeypatch: pytest.MonkeyPatch) -> MadeUp:
+def made_up(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> MadeUp:
     bench = MadeUp()
     monkeypatch.setitem(table.BENCHES, "made_up", Bench("made up", 1))  # type: ignore[arg-type]  # it is a dict
     monkeypatch.setattr(table, "module", lambda name: bench)
+    monkeypatch.setattr(command, "RESULTS", tmp_path / "results")
     monkeypatch.setattr(command, "PAUSE_S", 0)
     monkeypatch.setattr(command, "describe", lambda: "a machine")
     return bench
@@ -84,3 +85,12 @@ def test_a_short_run_and_a_part_are_not_published(made_up: MadeUp) -> None:
 def test_the_whole_is_named_by_its_verb() -> None:
     assert command._command("bench", {}, False) == "make bench"
     assert command._command("bench", {"seconds": "1"}, False) == "make bench ARGS='--seconds 1'"
+
+
+def test_a_part_of_the_common_page_is_measured_in_its_brief_form_whatever_else_is_said() -> None:
+    given = {"seconds": "9", "rows": "7"}
+    assert command._chosen("governor", given, False, part=False) == {"seconds": "9"}, "it has no rows"
+    assert command._chosen("governor", given, False, part=True) == BENCHES["governor"].brief
+    assert command._chosen("router", given, False, part=True) == {"seconds": "9"}
+    assert command._chosen("router", given, True, part=True) == {"seconds": "9"}
+    assert command._chosen("router", {}, True, part=True) == quick("router")
