@@ -89,7 +89,7 @@ fuzz: SECONDS ?= 60
 fuzz: $(VENV)/.fuzz ## feed every reader of strangers' bytes with mutated input: make fuzz SECONDS=60 ARGS="--only guard"
 	@exec $(BIN)/python -m tests.fuzz --seconds $(SECONDS) $(ARGS)
 
-bench: $(VENV)/.dev ## measure the figures that docs/results quotes
+bench: $(VENV)/.dev ## measure figures with targets: make bench ARGS="recall --rows 5000" (--list shows all; --publish writes the pages)
 	@exec $(BIN)/python -m loadtests.bench $(ARGS)
 
 # The stages that need packages of their own fetch them: make play SCENARIO=burst ON=locust

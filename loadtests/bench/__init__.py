@@ -1,4 +1,4 @@
-"""Benchmarks: `make bench`. Each prints its figure, its target and the machine, and writes docs/results/bench.md.
+"""Benches: `make bench`. Each is a module that yields figures with targets; most of them have a page in docs/results.
 
-Nothing here is a test: machines differ. The router runs on one core; the stub and the client share the other.
+`table` says which there are and what a bench has to have. Nothing here is a test: machines differ.
 """

@@ -1,88 +1,149 @@
-"""`python -m loadtests.bench [PART]... [--seconds N]`: measure each part, show a table, write docs/results/bench.md.
+"""`python -m loadtests.bench [NAME]... [--OPTION VALUE]...`: measure, and show figures with their targets.
 
+    python -m loadtests.bench                      the parts of docs/results/bench.md
+    python -m loadtests.bench --publish            the same, and write that page
+    python -m loadtests.bench recall --rows 5000   one bench, with an option of its own
+    python -m loadtests.bench recall --help        its options
+    python -m loadtests.bench --list               all benches
+
+A bench with a page writes it, its figures as JSON and its pictures into docs/results with `--publish`, or into the
+folder that `--out` names. `--quick` is a short run that only shows whether all of it works; nothing is published then.
 A missed target is a result, not a failure: the exit status is 0 and the table says so.
 """
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Awaitable, Callable, Sequence
-from enum import StrEnum
-from typing import Annotated
+import argparse
+import shlex
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from time import sleep
+from typing import Any, get_args, get_origin
 
-import typer
-import uvloop
+import msgspec
 from rich.console import Console
 
-from loadtests.bench import core, generator, report, retrieval, router, simulator, startup, worker, world
-from loadtests.bench.governor import short as governor
-from loadtests.paths import RESULTS, ROOT
-from loadtests.report.figure import Figure, median
+from loadtests.bench import summary
+from loadtests.bench.table import BENCHES, PARTS, Seconds, measured, options, quick
+from loadtests.paths import RESULTS
 from loadtests.report.machine import describe
+from loadtests.report.progress import progress
+from loadtests.report.result import Result, write
 
-PAGE = RESULTS / "bench.md"
-ROUTER_RUNS = 3  # its figures are the ones that a neighbour on the machine moves most
+PAUSE_S = 1.0  # sockets close, caches are written back: no bench pays for the one before
 WIDE_ENOUGH_FOR_NOTES = 140
-PAUSE_S = 1.0  # sockets close, caches are written back: no part pays for the one before
+WHOLE = "bench"
+"""The name of the page that has a part of several benches."""
 
 
-class Part(StrEnum):
-    ROUTER = "router"
-    RETRIEVAL = "retrieval"
-    WORKER = "worker"
-    STARTUP = "startup"
-    SIMULATOR = "simulator"
-    WORLD = "world"
-    CORE = "core"
-    GOVERNOR = "governor"
-    GENERATOR = "generator"
+def main(words: Sequence[str] | None = None) -> int:
+    """The exit status."""
+    said = list(sys.argv[1:] if words is None else words)
+    names = list(dict.fromkeys(_names(said)))
+    parser = _parser(names)
+    given = parser.parse_args(said)
+    if given.list:
+        print("\n".join(f"{name:<15} {bench.takes_s:>6.0f} s  {bench.about}" for name, bench in BENCHES.items()))
+        return 0
+    if given.publish and (given.quick or getattr(given, "only", None)):
+        parser.error("--publish: a short run and a part of one are not published; --out FOLDER writes them elsewhere")
+    own = {name: value for name, value in vars(given).items() if name not in COMMON and value not in (None, [])}
+    try:
+        for name in names or PARTS:
+            msgspec.convert(_chosen(name, own, given.quick, part=not names), options(name), strict=False)
+    except msgspec.ValidationError as error:
+        parser.error(str(error))
+    _measure(names, own, given)
+    return 0
 
 
-Measure = Callable[[float], Awaitable[list[Figure]]]
+COMMON = ("names", "quick", "publish", "out", "list")
 
 
-def bench(
-    parts: Annotated[list[Part] | None, typer.Argument(help="Which parts; all of them by default.")] = None,
-    seconds: Annotated[float, typer.Option(min=0.2, max=60, help="How long each load lasts.")] = 4.0,
-    write: Annotated[bool, typer.Option(help="Write docs/results/bench.md, if all parts were measured.")] = True,
-) -> None:
-    """Measure the figures that docs/results quotes: about five minutes with the defaults."""
-    console = Console()
-    machine = describe()
-    chosen = list(dict.fromkeys(parts or Part))
-    measured = {part.value: _measure(part, seconds, console) for part in chosen}
-    console.print(report.table(measured, notes=console.width >= WIDE_ENOUGH_FOR_NOTES))
+def _names(words: Sequence[str]) -> Iterator[str]:
+    """What stands before the first option."""
+    for word in words:
+        if word.startswith("-"):
+            return
+        yield word
+
+
+def _parser(names: Sequence[str]) -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m loadtests.bench", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("names", nargs="*", choices=[*BENCHES, []], metavar="NAME", help="which; see --list")
+    parser.add_argument("--list", action="store_true", help="list the benches, and about how long each takes")
+    parser.add_argument("--quick", action="store_true", help="a short run: does all of it work?")
+    parser.add_argument("--publish", action="store_true", help="write the page into docs/results")
+    parser.add_argument("--out", type=Path, help="write the page into this folder")
+    known = [name for name in names if name in BENCHES]
+    for name, about in _own(known).items():
+        parser.add_argument(f"--{name.replace('_', '-')}", dest=name, **about)
+    return parser
+
+
+def _own(names: Sequence[str]) -> dict[str, dict[str, Any]]:
+    """For the parser: the options of these benches."""
+    own = {}
+    for struct in map(options, names) if names else (Seconds,):
+        for field in msgspec.structs.fields(struct):
+            kind, *metas = get_args(field.type) if get_args(field.type) else (field.type,)
+            if get_origin(field.type) is tuple:
+                kind, metas = tuple, []
+            about = next((meta.description for meta in metas if isinstance(meta, msgspec.Meta)), "") or ""
+            shown = "" if field.default in (False, (), "") else f" (default {field.default})"
+            own[field.name] = {"help": f"{about}{shown}".strip().replace("%", "%%"), **_action(kind)}
+    return own
+
+
+def _action(kind: Any) -> dict[str, Any]:
+    if kind is bool:
+        return {"action": "store_true", "default": None}
+    return {"action": "append"} if get_origin(kind) is tuple or kind is tuple else {}
+
+
+def _chosen(name: str, own: Mapping[str, Any], short: bool, *, part: bool) -> dict[str, Any]:
+    """The options of one bench: those that were given and that it has; as a part of a whole its brief ones."""
+    fields = {field.name for field in msgspec.structs.fields(options(name))}
+    said = {key: value for key, value in own.items() if key in fields}
+    return {**(quick(name) if short else {}), **said, **(BENCHES[name].brief if part else {})}
+
+
+def _measure(names: Sequence[str], own: Mapping[str, Any], given: argparse.Namespace) -> None:
+    console, machine = Console(), describe()
+    folder = given.out or (RESULTS if given.publish else None)
+    found: dict[str, Result] = {}
+    for at, name in enumerate(names or PARTS):
+        sleep(PAUSE_S if at else 0)
+        bench = BENCHES[name]
+        with progress(name, bench.takes_s if names else bench.brief_s or bench.takes_s) as say:
+            found[name] = measured(name, _chosen(name, own, given.quick, part=not names), say)
+    parts = {name: result.figures for name, result in found.items()}
+    console.print(summary.table(parts, notes=console.width >= WIDE_ENOUGH_FOR_NOTES))
     console.print(f"\n{machine}\n", soft_wrap=True, highlight=False)
-    if write and set(chosen) == set(Part):
-        PAGE.parent.mkdir(parents=True, exist_ok=True)
-        PAGE.write_text(report.markdown(measured, machine, seconds), encoding="utf-8")
-        console.print(f"Written to {PAGE.relative_to(ROOT)}.", highlight=False)
+    results = found if names else {WHOLE: summary.result(parts, float(own.get("seconds", Seconds().seconds)))}
+    for name, result in results.items():
+        for path in (
+            ()
+            if folder is None
+            else write(result, folder / name, command=_command(name, own, given.quick), machine=machine)
+        ):
+            console.print(f"Written: {path}", highlight=False, soft_wrap=True)
 
 
-def _measure(part: Part, seconds: float, console: Console) -> Sequence[Figure]:
-    measures: dict[Part, Measure] = {
-        Part.ROUTER: router.measure,
-        Part.RETRIEVAL: retrieval.measure,
-        Part.WORKER: worker.measure,
-        Part.STARTUP: startup.measure,
-        Part.SIMULATOR: simulator.measure,
-        Part.WORLD: world.measure,
-        Part.CORE: core.measure,
-        Part.GOVERNOR: governor.measure,
-        Part.GENERATOR: generator.measure,
-    }
-    runs = []
-    for run in range(times := ROUTER_RUNS if part is Part.ROUTER else 1):
-        which = f" ({run + 1} of {times})" if times > 1 else ""
-        with console.status(f"measuring {part.value}{which}"):
-            runs.append(uvloop.run(_after_a_pause(measures[part], seconds)))
-    return median(runs) if len(runs) > 1 else runs[0]
-
-
-async def _after_a_pause(measure: Measure, seconds: float) -> list[Figure]:
-    await asyncio.sleep(PAUSE_S)
-    return await measure(seconds)
+def _command(name: str, own: Mapping[str, Any], short: bool) -> str:
+    """What to type for the same again."""
+    words = [name] if name != WHOLE else []
+    for option, value in own.items():
+        for one in value if isinstance(value, list) else [value]:
+            words += [f"--{option.replace('_', '-')}", *([] if one is True else [str(one)])]
+    words += ["--quick"] if short else []
+    if name == WHOLE:
+        return f"make bench ARGS='{shlex.join(words)}'" if words else "make bench"
+    return shlex.join(["python", "-m", "loadtests.bench", *words])
 
 
 if __name__ == "__main__":
-    typer.run(bench)
+    raise SystemExit(main())

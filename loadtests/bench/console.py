@@ -1,11 +1,9 @@
 """What it costs to be looked at: the journal in every request, one frame, and fifty viewers of a router that is busy.
 
-    a request's entries   the same records made, with the journal and without: the difference of the best batches
-    a frame               16 tenants with full lines, 64 workers with a request each: made, and encoded
-    fifty viewers         over sockets, of a router whose house is full: the processor time of its process with viewers,
-                          less that without, as a share of one core; while nobody asks, and while it refuses
-
-Run: python -m loadtests.bench.console [--seconds N] [--no-write]
+a request's entries   the same records made, with the journal and without: the difference of the best batches
+a frame               16 tenants with full lines, 64 workers with a request each: made, and encoded
+fifty viewers         over sockets, of a router whose house is full: the processor time of its process with viewers,
+                      less that without, as a share of one core; while nobody asks, and while it refuses
 """
 
 from __future__ import annotations
@@ -19,17 +17,14 @@ from random import Random
 from typing import Annotated
 
 import msgspec
-import typer
-import uvloop
-from rich.console import Console
 
 from loadtests.bench.client import Connection, Tally, connect, open_loop, post
-from loadtests.bench.machine import cores, pinned, process, until_ready
+from loadtests.bench.machine import cores, cpu_s, pinned, process, until_ready
 from loadtests.bench.router import chat
-from loadtests.paths import RESULTS
 from loadtests.report.figure import Figure, median
-from loadtests.report.machine import describe
-from loadtests.report.page import figures_table, head
+from loadtests.report.page import figures_table
+from loadtests.report.progress import Say
+from loadtests.report.result import Result
 from services.cli.ports import free_port
 from services.core.account import Bounds, TenantSpec
 from services.core.choices import WeirSettings
@@ -50,7 +45,6 @@ from services.router.workers.workersfile import WorkerSpec
 from services.runtime.drain import Drain
 from services.runtime.telemetry import new_registry
 
-PAGE = RESULTS / "console.md"
 TENANTS, WORKERS, IN_LINE = 16, 64, 192
 VIEWERS = 50
 REFUSED = 500
@@ -168,9 +162,9 @@ async def _full_house(port: int) -> list[Connection]:
 
 async def _quiet(port: int, pid: int, seconds: float) -> float:
     """Processor seconds a second of the router, while nobody asks for anything."""
-    before_s, began = _processor_s(pid), time.perf_counter()
+    before_s, began = cpu_s(pid), time.perf_counter()
     await asyncio.sleep(seconds)
-    return (_processor_s(pid) - before_s) / (time.perf_counter() - began)
+    return (cpu_s(pid) - before_s) / (time.perf_counter() - began)
 
 
 async def _busy(port: int, pid: int, seconds: float) -> float:
@@ -182,12 +176,6 @@ async def _busy(port: int, pid: int, seconds: float) -> float:
     if set(tally.statuses) != {429}:
         raise RuntimeError(f"expected refusals, got {tally.statuses}")
     return share
-
-
-def _processor_s(pid: int) -> float:
-    """Of all its threads, to the nanosecond: the usual figures count ticks of 10 ms."""
-    threads = Path(f"/proc/{pid}/task").iterdir()
-    return sum(int((thread / "schedstat").read_text().split()[0]) for thread in threads) / 1e9
 
 
 Load = Callable[[int, int, float], Awaitable[float]]
@@ -251,47 +239,39 @@ async def _round(port: int, pid: int, seconds: float) -> list[Figure]:
     ]  # fmt: skip
 
 
-async def measure(seconds: float) -> list[Figure]:
+class Options(msgspec.Struct, frozen=True):
+    """Of this bench."""
+
+    seconds: Annotated[float, msgspec.Meta(ge=1, le=120, description="how long each load lasts")] = 4.0
+
+
+QUICK = {"seconds": 1.0}
+
+
+async def measure(options: Options, say: Say) -> Result:
+    """What it costs to be looked at."""
     with_journal, without = _entries_us(Journal()), _entries_us(_NoJournal())
     made_ms, encoded_ms, size = await _frame()
-    return [
+    say("the journal and a frame are measured")
+    figures = [
         Figure("a request's two entries in the journal", with_journal - without, "us", 2, at_least=False,
                note=f"{with_journal:.2f} us with the records themselves, {without:.2f} us without the journal"),
         Figure(f"making a frame: {TENANTS} tenants, {WORKERS} workers", made_ms, "ms", 2, at_least=False,
                note=f"{IN_LINE} in line, a request at every worker, 500 answers in the last second"),
         Figure("encoding it, once for all viewers", encoded_ms, "ms", note=f"{size:,} bytes"),
-        *await _viewers(seconds),
+        *await _viewers(options.seconds),
     ]  # fmt: skip
+    return result(figures, options.seconds)
 
 
-def page(figures: list[Figure], machine: str, seconds: float) -> str:
-    return "\n".join(
-        [
-            head("What it costs to be looked at", command="python -m loadtests.bench.console", machine=machine),
-            "The router has a core to itself, and the viewers and the load share another. Shares of a core are",
-            f"processor time of the router's process, {seconds:g} s each, less that of the same time while nobody",
-            f"looks. The house is full, so a frame is large: {TENANTS} tenants with {IN_LINE // TENANTS} in line each,",
-            f"{WORKERS} workers that all run something, and decisions without a pause. The shares are the medians of",
-            f"{ROUNDS} rounds, with the least and the greatest.",
-            "",
-            *figures_table(figures),
-            "",
-        ]
-    )
-
-
-def bench(
-    seconds: Annotated[float, typer.Option(min=1, max=120, help="How long each load lasts.")] = 4.0,
-    write: Annotated[bool, typer.Option(help="Write docs/results/console.md.")] = True,
-) -> None:
-    """Measure what the console costs: about a minute and a half with the defaults."""
-    figures = uvloop.run(measure(seconds))
-    console = Console()
-    for figure in figures:
-        console.print(f"{figure.name}: {figure.shown} {figure.verdict}  ({figure.note})", highlight=False)
-    if write:
-        PAGE.write_text(page(figures, describe(), seconds), encoding="utf-8")
-
-
-if __name__ == "__main__":
-    typer.run(bench)
+def result(figures: list[Figure], seconds: float) -> Result:
+    """As a page."""
+    return Result("What it costs to be looked at", {"console": figures}, [
+        f"""\
+The router has a core to itself, and the viewers and the load share another. Shares of a core are processor time of the
+router's process, {seconds:g} s each, less that of the same time while nobody looks. The house is full, so a frame is
+large: {TENANTS} tenants with {IN_LINE // TENANTS} in line each, {WORKERS} workers that all run something, and decisions
+without a pause. The shares are the medians of {ROUNDS} rounds, with the least and the greatest.
+""",
+        figures_table(figures),
+    ])  # fmt: skip

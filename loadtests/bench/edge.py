@@ -4,7 +4,7 @@ The difference between this and the router's own cost is what admission, retriev
 process's own, user and system, so that a busy machine changes it little. Run it in two checkouts in turn to compare
 them.
 
-Run: python -m loadtests.bench.edge
+Run: python -m loadtests.bench edge      what it measures is `python -m loadtests.bench.edge PORT`
 """
 
 from __future__ import annotations
@@ -12,12 +12,10 @@ from __future__ import annotations
 import asyncio
 import sys
 
-import psutil
-import uvloop
-
 from loadtests.bench.client import Connection, Tally, connect, post
-from loadtests.bench.machine import cores, pinned, process, until_ready
+from loadtests.bench.machine import cores, cpu_s, pinned, process, until_ready
 from loadtests.bench.router import CONNECTIONS, chat
+from loadtests.report.figure import Figure
 from services.core.outcome import Outcome
 from services.runtime.drain import Drain
 from services.runtime.errors import Refused
@@ -32,6 +30,7 @@ PORT = 28500
 IDLE_S = 75.0
 REQUESTS = 32_000
 CHUNKS = 32
+UNIT = "us of CPU a request"
 _BODY = b'{"id":"stub","object":"chat.completion","choices":[{"message":{"content":"A weir holds a river."}}]}'
 
 
@@ -82,32 +81,27 @@ async def ask(request: bytes, times: int) -> None:
         client.transport.close()
 
 
-async def measure() -> dict[str, float]:
-    """For each kind of answer, microseconds of CPU per request."""
+async def measure(seconds: float) -> list[Figure]:
+    """A figure for each kind of answer. `seconds` plays no part: so many requests take as long as they take."""
     server_core, other_core = cores()
     with pinned(other_core):
         async with process(["-m", "loadtests.bench.edge", str(PORT)], server_core) as pid:
             await until_ready(f"http://127.0.0.1:{PORT}/health/ready")
-            found = {kind: await cost_us(pid, kind) for kind in KINDS}
+            figures = [Figure(kind, await cost_us(pid, kind), UNIT) for kind in KINDS]
         async with process(["-m", "loadtests.bench.bare", str(PORT)], server_core) as pid:
             await until_ready(f"http://127.0.0.1:{PORT}/")
-            found["for scale: an empty ASGI app under uvicorn"] = await cost_us(pid, "/")
-    return found
+            figures.append(Figure("for scale: an empty ASGI app under uvicorn", await cost_us(pid, "/"), UNIT))
+    return figures
 
 
 async def cost_us(pid: int, path: str) -> float:
     """What one request costs the server."""
-    server = psutil.Process(pid)
     request = post(PORT, path, chat("fast"))
     await ask(request, REQUESTS // 10)
-    before = server.cpu_times()
+    before_s = cpu_s(pid)
     await ask(request, REQUESTS)
-    after = server.cpu_times()
-    return (after.user - before.user + after.system - before.system) / REQUESTS * 1e6
+    return (cpu_s(pid) - before_s) / REQUESTS * 1e6
 
 
 if __name__ == "__main__":
-    if len(sys.argv) > 1:
-        sys.exit(serve(int(sys.argv[1])))
-    for kind, us in uvloop.run(measure()).items():
-        print(f"{us:6.1f} us of CPU a request   {kind}")
+    sys.exit(serve(int(sys.argv[1])))

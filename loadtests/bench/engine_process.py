@@ -2,9 +2,7 @@
 
 One and the same simulated engine, whose steps take no time but that of its own code, is stepped in this process and
 behind another. The difference is the price of the isolation. Time is CPU time, user and system, of each process, so
-that a busy machine changes it little; the wall time of a round trip, which it does change, is printed last.
-
-Run: python -m loadtests.bench.engine_process
+that a busy machine changes it little; the wall time of a round trip, which it does change, is in the note.
 """
 
 from __future__ import annotations
@@ -13,9 +11,8 @@ import random
 import time
 from dataclasses import dataclass
 
-import psutil
-import uvloop
-
+from loadtests.bench.machine import cpu_s
+from loadtests.report.figure import Figure
 from services.contracts.generate import GenerateRequest
 from services.worker.engine_wire import Simulated
 from services.worker.engines.simulated import LatencyModel, SimulatedEngine
@@ -23,6 +20,7 @@ from services.worker.process import EngineProcess
 
 BATCHES = (8, 64)
 STEPS = 5_000
+UNIT = "us of CPU"
 
 
 @dataclass(frozen=True)
@@ -61,26 +59,25 @@ async def cost(batch: int) -> Cost:
     for number in range(batch):
         host.admit(await host.prepare(request(number)))
     await host.step()
-    before, child_before, began = time.process_time(), cpu_s(host), time.perf_counter()
+    assert host.pid is not None
+    pid = host.pid
+    before, child_before, began = time.process_time(), cpu_s(pid), time.perf_counter()
     for _ in range(STEPS):
         await host.step()
-    worker, child, wall = time.process_time() - before, cpu_s(host) - child_before, time.perf_counter() - began
+    worker, child, wall = time.process_time() - before, cpu_s(pid) - child_before, time.perf_counter() - began
     await host.stop()
     return Cost(batch, alone_us(batch), *(seconds / STEPS * 1e6 for seconds in (worker, child, wall)))
 
 
-def cpu_s(host: EngineProcess) -> float:
-    times = psutil.Process(host.pid).cpu_times()
-    return times.user + times.system
+async def measure(seconds: float) -> list[Figure]:
+    """Of each size of batch. `seconds` plays no part: so many steps take as long as they take."""
+    return [figure for batch in BATCHES for figure in _figures(await cost(batch))]
 
 
-async def measure() -> list[Cost]:
-    return [await cost(batch) for batch in BATCHES]
-
-
-if __name__ == "__main__":
-    for each in uvloop.run(measure()):
-        print(
-            f"{each.batch:3} sequences: {each.alone:4.0f} us of CPU a step in one process; behind another "
-            f"{each.worker:4.0f} us in the worker and {each.child:4.0f} us there; {each.wall:4.0f} us of wall time"
-        )
+def _figures(cost: Cost) -> list[Figure]:
+    named = f"a step of {cost.batch} sequences"
+    return [
+        Figure(f"{named}, in one process", cost.alone, UNIT),
+        Figure(f"{named}, behind another: in the worker", cost.worker, UNIT, note=f"{cost.wall:.0f} us of wall time"),
+        Figure(f"{named}, behind another: there", cost.child, UNIT),
+    ]

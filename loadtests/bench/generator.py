@@ -3,8 +3,6 @@
 The generator has one core to itself, and sends to a stub on the other that answers at once. Two figures matter: how
 many requests a second of a core's time sends, and how many left later than 20 ms after their time, which is what makes
 a run worthless. The first is measured in processor time, so a busy neighbour moves it little.
-
-Run: python -m loadtests.bench.generator
 """
 
 from __future__ import annotations
@@ -14,8 +12,6 @@ import json
 import tempfile
 from pathlib import Path
 from typing import Any
-
-import uvloop
 
 from loadtests.bench.machine import cores, process, until_ready
 from loadtests.report.figure import Figure
@@ -90,8 +86,3 @@ def _figures(name: str, told: dict[str, Any]) -> list[Figure]:
             at_least=False, note=how_late,
         ),
     ]  # fmt: skip
-
-
-if __name__ == "__main__":
-    for figure in uvloop.run(measure(5.0)):
-        print(f"{figure.name}: {figure.shown} {figure.wanted} {figure.verdict}  {figure.note}")

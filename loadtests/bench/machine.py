@@ -65,6 +65,18 @@ def _rss_mb(pid: int) -> float:
     return 0.0
 
 
+def cpu_s(pid: int) -> float:
+    """Processor seconds of a process so far, all its threads together, to the nanosecond.
+
+    The usual figures count ticks of 10 ms.
+    """
+    spent_ns = 0
+    for thread in Path(f"/proc/{pid}/task").iterdir():
+        with contextlib.suppress(OSError):  # a thread that has just ended
+            spent_ns += int((thread / "schedstat").read_text().split()[0])
+    return spent_ns / 1e9
+
+
 async def until_ready(url: str, seconds: float = 30.0) -> float:
     """Seconds until GET answers 200."""
     loop = asyncio.get_running_loop()

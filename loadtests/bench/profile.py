@@ -3,8 +3,6 @@
 A sample counts for the innermost frame that is not a library's helper: what `json` does for `strictjson` is parsing.
 py-spy sees Python frames only, so a system call counts for the line that makes it (`writes`), and the event loop's own
 C code for `event loop`. Needs the right to trace processes (root, or kernel.yama.ptrace_scope=0).
-
-Run: python -m loadtests.bench.profile
 """
 
 from __future__ import annotations
@@ -15,13 +13,15 @@ import tempfile
 from collections import Counter
 from pathlib import Path
 
-import uvloop
-
 from loadtests.bench.client import closed_loop, post
 from loadtests.bench.machine import cores, pinned, process, until_ready
 from loadtests.bench.router import CONNECTIONS, FULL, METRICS_PORT, ROUTER_PORT, STUB_PORT, chat, fill
-from loadtests.paths import RESULTS
-from loadtests.report.machine import describe
+from loadtests.bench.stub import workers_file
+from loadtests.bench.table import NoOptions
+from loadtests.report.figure import Figure
+from loadtests.report.page import table
+from loadtests.report.progress import Say
+from loadtests.report.result import Result
 
 AREAS = {
     "runtime/outbox.py": "writes (system calls)",
@@ -51,6 +51,11 @@ ROOT = "services/router/__main__.py"  # at the bottom of every stack of the even
 SECONDS = 5
 SAMPLES_A_SECOND = 500
 KINDS = ("answers", "refusals", "streams")
+ABOUT = """\
+The router is saturated on one core by the loads of [bench.md](bench.md) while py-spy samples its event loop. A system
+call counts for the line that makes it. The event loop's own share holds what libuv does without Python: polling,
+reading, timers.
+"""
 
 
 def area(stack: list[str]) -> str:
@@ -74,15 +79,19 @@ def summed(raw: str) -> list[tuple[str, float]]:
     return [(name, count / total) for name, count in counts.most_common()]
 
 
-async def measure() -> dict[str, list[tuple[str, float]]]:
+async def measure(options: NoOptions, say: Say) -> Result:
+    """Where the time goes for each kind of request."""
+    return result(await _shares(say))
+
+
+async def _shares(say: Say) -> dict[str, list[tuple[str, float]]]:
     """Shares of the router's time for whole answers, refusals and streams."""
     shares = {}
     router_core, other_core = cores()
     with tempfile.TemporaryDirectory() as folder, pinned(other_core):
-        workers = Path(folder) / "workers.yaml"
-        url = f"http://127.0.0.1:{STUB_PORT}/v1"
-        workers.write_text(f"workers: [{{name: stub, kind: openai, url: '{url}', slots: 1000, models: [fast, hang]}}]")
+        workers = workers_file(Path(folder), STUB_PORT)
         for kind in KINDS:
+            say(kind)
             env = {
                 "ROUTER_PORT": str(ROUTER_PORT), "METRICS_PORT": str(METRICS_PORT), "WORKERS_FILE": str(workers),
                 "RETRIEVAL_URL": "http://127.0.0.1:1", **(FULL if kind == "refusals" else {}),
@@ -114,28 +123,11 @@ async def _sample(pid: int, kind: str, raw: Path) -> None:
         raise RuntimeError(f"py-spy failed: {said.decode(errors='replace').strip()[-300:]}")
 
 
-def page(shares: dict[str, list[tuple[str, float]]], machine: str) -> str:
-    """The shares as Markdown."""
+def result(shares: dict[str, list[tuple[str, float]]]) -> Result:
+    """The shares as a page, each a figure for the record."""
     names = list(dict.fromkeys(name for rows in shares.values() for name, _ in rows))
-    lines = [
-        "# Where the router's time goes",
-        "",
-        f"`python -m loadtests.bench.profile` on {machine}.",
-        "",
-        "The router is saturated on one core by the loads of [bench.md](bench.md) while py-spy samples its event loop.",
-        "A system call counts for the line that makes it. The event loop's own share holds what libuv does without",
-        "Python: polling, reading, timers.",
-        "",
-        f"| share of the router's time | {' | '.join(shares)} |",
-        f"|---|{'---|' * len(shares)}",
-    ]
-    for name in names:
-        cells = (f"{dict(rows).get(name, 0):.0%}" for rows in shares.values())
-        lines.append(f"| {name} | {' | '.join(cells)} |")
-    return "\n".join(lines) + "\n"
-
-
-if __name__ == "__main__":
-    found = uvloop.run(measure())
-    (RESULTS / "profile.md").write_text(text := page(found, describe()), encoding="utf-8")
-    print(text)
+    rows = ((name, *(f"{dict(rows).get(name, 0):.0%}" for rows in shares.values())) for name in names)
+    figures = {kind: [Figure(name, share, "%") for name, share in rows] for kind, rows in shares.items()}
+    return Result("Where the router's time goes", figures, [
+        ABOUT, table(("share of the router's time", *shares), rows),
+    ])  # fmt: skip

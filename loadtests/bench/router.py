@@ -9,6 +9,7 @@ from pathlib import Path
 
 from loadtests.bench.client import Connection, Tally, closed_loop, connect, open_loop, post
 from loadtests.bench.machine import cores, pinned, process, rss_mb, until_ready
+from loadtests.bench.stub import workers_file
 from loadtests.report.figure import Figure
 
 ROUTER_PORT, METRICS_PORT, STUB_PORT = 28000, 29000, 28080
@@ -33,9 +34,7 @@ def chat(model: str, stream: bool = False) -> bytes:
 async def measure(seconds: float) -> list[Figure]:
     router_core, other_core = cores()
     with tempfile.TemporaryDirectory() as folder, pinned(other_core):
-        workers = Path(folder) / "workers.yaml"
-        url = f"http://127.0.0.1:{STUB_PORT}/v1"
-        workers.write_text(f"workers: [{{name: stub, kind: openai, url: '{url}', slots: 1000, models: [fast, hang]}}]")
+        workers = workers_file(Path(folder), STUB_PORT)
         env = {
             "ROUTER_PORT": str(ROUTER_PORT), "METRICS_PORT": str(METRICS_PORT), "WORKERS_FILE": str(workers),
             "MAX_INFLIGHT": "64", "RETRIEVAL_URL": "http://127.0.0.1:1",

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
+from pathlib import Path
 
 import httptools
 import uvloop
@@ -87,6 +88,13 @@ class Stub(asyncio.Protocol):
             return
         self.transport.write(_TOKEN)
         self.loop.call_later(CHUNK_INTERVAL_S, self.stream, left - 1)
+
+
+def workers_file(folder: Path, port: int) -> Path:
+    """The file that names a stub on this port to a router."""
+    workers, url = folder / "workers.yaml", f"http://127.0.0.1:{port}/v1"
+    workers.write_text(f"workers: [{{name: stub, kind: openai, url: '{url}', slots: 1000, models: [fast, hang]}}]")
+    return workers
 
 
 async def main(port: int) -> None:

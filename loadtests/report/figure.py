@@ -5,7 +5,7 @@ from __future__ import annotations
 import statistics
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import Any
+from typing import Any, Protocol
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,10 +81,22 @@ def number(value: float) -> str:
     return f"{value:,.{digits}f}"
 
 
+class Judged(Protocol):
+    """What has a target, or none: then `held` is None."""
+
+    @property
+    def held(self) -> bool | None: ...
+
+
+def held(figures: Iterable[Judged]) -> str:
+    """How many targets held, of how many."""
+    verdicts = [figure.held for figure in figures if figure.held is not None]
+    return f"{sum(verdicts)} of {len(verdicts)} targets held."
+
+
 def summary(figures: Iterable[Figure]) -> str:
-    """How many targets held."""
-    judged = [figure.held for figure in figures if figure.held is not None]
-    return f"{sum(judged)} of {len(judged)} targets held. A figure without a target is for the record."
+    """The same, and what the others are there for."""
+    return f"{held(figures)} A figure without a target is for the record."
 
 
 def median(runs: Sequence[Sequence[Figure]]) -> list[Figure]:

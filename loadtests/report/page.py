@@ -6,6 +6,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from loadtests.report.figure import Figure, summary
 
+FIGURES = ("Figure", "Value:", "Target:", "", "Note")
+"""The columns of a table of figures."""
+
 
 def head(title: str, *, command: str, machine: str) -> str:
     """The title, and what wrote the page where."""
@@ -24,11 +27,8 @@ def table(columns: Sequence[str], rows: Iterable[Iterable[str]]) -> Iterator[str
     yield from map(row, rows)
 
 
-FIGURES = ("Figure", "Value:", "Target:", "", "Note")
-
-
 def cells(figure: Figure) -> tuple[str, ...]:
-    """Of a table with the columns `FIGURES`."""
+    """A row of a table with the columns `FIGURES`."""
     return figure.name, figure.shown, figure.wanted, figure.verdict, figure.note
 
 

@@ -2,7 +2,7 @@
 
 Questions are unit vectors, so the cosine of all that are kept with a new one is a single product of a matrix and a
 vector. Whether the nearest has the same answer is a guess, and the threshold is the whole of it: it is measured on
-questions that look alike (`python -m loadtests.bench.semantic`), and 0 turns the cache off.
+questions that look alike (`python -m loadtests.bench semantic`), and 0 turns the cache off.
 
 What may never mix is kept apart twice. A tenant has a shelf of its own, of one corpus version; on it only questions
 asked with the same parameters are compared; and what is found carries tenant, version and parameters, and is checked

@@ -3,7 +3,7 @@
 prometheus_client makes an object of each sample, sorts its labels and escapes them, anew for each scrape: 7 ms for a
 thousand series. The families of `tally` keep the lines of each series and put numbers into them, in a small part
 of that; everything else is written by prometheus_client as ever, and the page is the same to the byte.
-`python -m loadtests.bench.observing` measures both.
+`python -m loadtests.bench observing` measures both.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 Everything that a request counts is counted on the event loop's thread, where a lock guards against nobody; and a
 histogram of prometheus_client takes one for the sum and looks through its buckets in order. Names, labels and text are
 the same: a family here is a `Collector` that is asked when it is scraped, on the same thread, and it can write its part
-of the page itself, to the byte as prometheus_client would (`exposition`). `python -m loadtests.bench.edge` measures it.
+of the page itself, to the byte as prometheus_client would (`exposition`). `python -m loadtests.bench edge` measures it.
 
 The signatures are prometheus_client's as far as they go, so that an import is all that changes. Keep the children:
 `labels()` costs more than an increment.

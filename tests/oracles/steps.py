@@ -14,7 +14,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from tests.oracles.counting import steps_a_request
+from loadtests.bench.counted import steps_a_request
 from tests.oracles.oracle import PINNED
 
 FILE = PINNED / "steps" / "steps.json"

@@ -1,4 +1,4 @@
-"""What batching is worth on real models, and its cost: `python -m loadtests.bench.batching`, docs/results/batching.md.
+"""What batching is worth on real models, and its cost: `python -m loadtests.bench batching`, docs/results/batching.md.
 
     throughput  continuous against static batching, useful tokens a second
     stall       a long prompt joins seven that write

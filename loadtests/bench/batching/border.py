@@ -12,12 +12,12 @@ import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 
-import psutil
-
 from loadtests.bench.batching.section import Section, Spent, Table, middle
 from loadtests.bench.batching.subject import Subject
 from loadtests.bench.batching.worker import START_S, Lent, answer, asking, turning
+from loadtests.bench.machine import cpu_s
 from loadtests.report.figure import Figure, number
+from loadtests.report.progress import Say
 from services.core.batcher import Batching
 from services.worker.batching import EngineLoop
 from services.worker.engine import Sequence
@@ -33,7 +33,6 @@ ALONE_TOKENS = 32
 TIMES_ALONE = 5  # each round
 WINDOW_S = 0.010
 NEAR = 1.05
-Say = Callable[[str], None]
 Alone = Callable[[str], Awaitable[None]]
 
 
@@ -118,17 +117,12 @@ def _here(places: Places) -> Spent:
 
 async def _there(places: Places) -> Spent:
     assert places.there.pid is not None
-    other = psutil.Process(places.there.pid)
-    wall, cpu = time.perf_counter(), time.process_time() + _cpu_s(other)
+    other = places.there.pid
+    wall, cpu = time.perf_counter(), time.process_time() + cpu_s(other)
     for _ in range(STEPS):
         await places.there.step()
-    both = time.process_time() + _cpu_s(other)
+    both = time.process_time() + cpu_s(other)
     return Spent((time.perf_counter() - wall) / STEPS, (both - cpu) / STEPS)
-
-
-def _cpu_s(process: psutil.Process) -> float:
-    times = process.cpu_times()
-    return float(times.user + times.system)
 
 
 # A request alone

@@ -22,6 +22,7 @@ from loadtests.bench.batching import load
 from loadtests.bench.batching.section import Section, Table
 from loadtests.bench.batching.worker import START_S, Watched, answer, asking, turning
 from loadtests.report.figure import Figure
+from loadtests.report.progress import Say
 from services.worker.batching import EngineLoop
 from services.worker.engine import Sequence
 from services.worker.engine_wire import Torch
@@ -37,7 +38,6 @@ WORDS, TOKENS = 40, 160
 STEPS_OF_PATIENCE = 3.0  # a request leaves within so many steps after the last one did
 LOOK_EVERY_S = 0.0005
 MODULE = (sys.executable, "-m", "loadtests.bench.batching.counted")
-Say = Callable[[str], None]
 
 
 @dataclass(slots=True)

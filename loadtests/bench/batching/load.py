@@ -14,6 +14,8 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from loadtests.load.figures import quantile as of_ordered
+
 SIGMA = 1.31
 LEAST_PROMPT_TOKENS, MOST_PROMPT_TOKENS = 8, 64
 SPECIAL_TOKENS = 8  # the first ones of a vocabulary have a meaning
@@ -52,10 +54,7 @@ def lengths(count: int, median_tokens: int) -> list[int]:
 
 def quantile(samples: Sequence[float], share: float) -> float:
     """The least sample that this share does not exceed; nan of none."""
-    if not samples:
-        return math.nan
-    ordered = sorted(samples)
-    return ordered[max(0, math.ceil(share * len(ordered)) - 1)]
+    return of_ordered(sorted(samples), share) if samples else math.nan
 
 
 def spread(samples: Sequence[float]) -> str:

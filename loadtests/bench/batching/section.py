@@ -7,6 +7,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 from loadtests.report.figure import Figure, number
+from loadtests.report.page import table
+from loadtests.report.result import Block
 
 Row = tuple[str, ...]
 
@@ -18,10 +20,10 @@ class Table:
     head: Row
     rows: list[Row]
 
-    def markdown(self) -> Iterator[str]:
-        yield _line(self.head)
-        yield "|---|" + "---:|" * (len(self.head) - 1)
-        yield from map(_line, self.rows)
+    def lines(self) -> Iterator[str]:
+        """In Markdown."""
+        first, *others = self.head
+        return table((first, *(f"{name}:" for name in others)), self.rows)
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,13 +36,11 @@ class Section:
     figures: list[Figure] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
 
-    def markdown(self) -> Iterator[str]:
-        yield from (f"## {self.title}", "", self.about, "")
-        for table in self.tables:
-            yield from table.markdown()
-            yield ""
-        for note in self.notes:
-            yield from (note, "")
+    def blocks(self) -> Iterator[Block]:
+        """Of a page."""
+        yield f"## {self.title}\n\n{self.about}"
+        yield from (table.lines() for table in self.tables)
+        yield from self.notes
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +57,3 @@ def middle(values: Iterable[float]) -> str:
     if len(ordered) == 1:
         return number(ordered[0])
     return f"{number(statistics.median(ordered))} ({number(ordered[0])}-{number(ordered[-1])})"
-
-
-def _line(cells: Iterable[str]) -> str:
-    return f"| {' | '.join(cells)} |"

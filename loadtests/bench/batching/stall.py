@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -19,6 +18,7 @@ from loadtests.bench.batching.load import Ask
 from loadtests.bench.batching.runs import request
 from loadtests.bench.batching.section import Section, Table
 from loadtests.report.figure import Figure, number
+from loadtests.report.progress import Say
 from services.worker.engine import Engine, Sequence
 
 if TYPE_CHECKING:
@@ -30,7 +30,6 @@ LONG_PROMPT_TOKENS = 1500
 SETTLING_STEPS = 10
 QUIET_STEPS = 40
 TARGET = 2.0
-Say = Callable[[str], None]
 
 
 @dataclass(slots=True)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 import statistics
-from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from loadtests.bench.batching import load
@@ -12,6 +11,7 @@ from loadtests.bench.batching.load import Ask
 from loadtests.bench.batching.runs import request, timed
 from loadtests.bench.batching.section import Section, Spent, Table
 from loadtests.report.figure import Figure, number
+from loadtests.report.progress import Say
 from services.worker.engine import Engine, Sequence
 
 if TYPE_CHECKING:
@@ -24,7 +24,6 @@ STEPS = 25
 WRITING = 8  # beside those chunks
 READS = 5
 NAMED = (1, 8, 64)
-Say = Callable[[str], None]
 
 
 def measure(subject: Subject, say: Say) -> Section:

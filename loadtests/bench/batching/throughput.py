@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -13,6 +13,7 @@ from loadtests.bench.batching.load import Ask
 from loadtests.bench.batching.runs import Run, Way, one_by_one, padded, stepped
 from loadtests.bench.batching.section import Section, Table, middle
 from loadtests.report.figure import Figure, number
+from loadtests.report.progress import Say
 from services.core.batcher import Batching
 
 if TYPE_CHECKING:
@@ -25,7 +26,6 @@ TARGET = 2.0
 TIE = 1e-4  # of a logit: float32 rounds by a few millionths
 MEDIAN_TOKENS = {"30m": 8, "1b": 8}  # a smaller load, so that all takes minutes
 USUAL_MEDIAN_TOKENS = 16
-Say = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True)

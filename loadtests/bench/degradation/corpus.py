@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]  # carries no types
 
+from loadtests.bench.vectors import unit
 from loadtests.paths import ROOT
 from services.retrieval.database import connect
 from services.retrieval.minilm import DIMENSIONS, Floats, MiniLM, find_model
@@ -81,8 +82,7 @@ def _vectors(model: MiniLM, texts: list[str], seed: int) -> Floats:
     chance = np.random.default_rng(seed)
     noise = chance.standard_normal((len(texts), DIMENSIONS), dtype=np.float32) * np.float32(SPREAD / DIMENSIONS**0.5)
     around = middles[chance.integers(0, len(middles), len(texts))] + noise
-    made: Floats = (around / np.linalg.norm(around, axis=1, keepdims=True)).astype(np.float32)
-    return made
+    return unit(around)
 
 
 async def _store(connection: Any, texts: list[str], vectors: Floats, model: str) -> None:

@@ -18,6 +18,7 @@ from loadtests.bench.degradation.ladders import LADDERS, OFF, WHOLE
 from loadtests.bench.degradation.load import ANSWER_TOKENS, TOP_K, Run, ask, question
 from loadtests.bench.degradation.stand import AMPLE_MS, DEADLINE_MS, SLOTS, USUAL_MS, Stand, stand
 from loadtests.faults.proxy.fault import HEALTHY, Fault
+from loadtests.report.progress import Say
 from services.contracts.search import Passage
 from services.core.ladder import LADDER, Level
 from services.router.config import RouterSettings
@@ -33,8 +34,6 @@ LEAST_PER_S = 2.0  # on a machine so busy that hardly anything is found in time
 EACH_LEVEL = 40
 PROMPTS, TRIES = 20, 50
 CONTEXT_TOKENS: int = RouterSettings.model_fields["context_tokens"].default
-
-Say = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True)

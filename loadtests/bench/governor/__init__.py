@@ -1,4 +1,4 @@
-"""The governor's proofs, against a real process: `python -m loadtests.bench.governor`, docs/results/governor.md.
+"""The governor's proofs, against a real process: `python -m loadtests.bench governor`, docs/results/governor.md.
 
     held    what ten thousand silent connections cost, and one that wants to send far too much
     burst   more clients than slots: what is refused at once, and that everybody is served in the end

@@ -1,4 +1,4 @@
-"""Broken lines without end: `python -m loadtests.bench.governor.fuzz [--frames N] [--seed N]`.
+"""Broken lines without end: `python -m loadtests.bench governor --only fuzz [--frames N]`.
 
 Lines of the kept corpus are mutated and fed, cut anywhere, to conversations that share one gate with small bounds.
 In between peers hang up, fall silent, or do not read, and jobs end in every way. It must not raise; what is held stays
@@ -18,11 +18,9 @@ from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from multiprocessing import get_context
-from typing import Annotated
 
 import msgspec
 import psutil
-import typer
 
 from loadtests.paths import ROOT
 from loadtests.report.figure import Figure
@@ -286,16 +284,3 @@ def measure(frames: int, seed: int = 7) -> list[Figure]:
         Figure("more memory afterwards", grown, "MB", 8, at_least=False, note="of a process"),
         Figure("most bytes held", held, "bytes", BOUNDS.total_bytes, at_least=False, note="nothing in the end"),
     ]
-
-
-def main(
-    frames: Annotated[int, typer.Option(min=1, help="How many lines.")] = 2_000_000,
-    seed: Annotated[int, typer.Option(help="The same seed gives the same lines.")] = 7,
-) -> None:
-    """Mutate, feed, compare."""
-    for figure in measure(frames, seed):
-        typer.echo(f"{figure.name}: {figure.shown} {figure.verdict}  {figure.note}")
-
-
-if __name__ == "__main__":
-    typer.run(main)

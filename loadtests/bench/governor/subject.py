@@ -13,6 +13,8 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from loadtests.bench.machine import cpu_s
+
 
 @dataclass(frozen=True, slots=True)
 class Subject:
@@ -38,8 +40,7 @@ class Subject:
     @property
     def cpu_s(self) -> float:
         """Processor seconds, user and system, since it was started."""
-        spent = Path(f"/proc/{self.pid}/stat").read_text(encoding="ascii").rsplit(")", 1)[1].split()
-        return (int(spent[11]) + int(spent[12])) / os.sysconf("SC_CLK_TCK")
+        return cpu_s(self.pid)
 
     def scrape(self) -> dict[str, float]:
         """Every sample of /metrics without labels. It blocks: call it in a thread."""

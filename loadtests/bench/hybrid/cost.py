@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
+from loadtests.bench.vectors import unit
 from services.retrieval.database import Session, connect
 from services.retrieval.minilm import DIMENSIONS, Floats
 from services.retrieval.nearest import DEPTH, way
@@ -46,7 +47,7 @@ async def costs(url: str, texts: Sequence[str], rows: int) -> list[Cost]:
         await connection.execute("INSERT INTO corpora VALUES ($1, 1)", TENANT)
         await connection.execute("INSERT INTO documents VALUES ($1, 'd', 'r', 't', 'h', 1)", TENANT)
         await connection.execute(FILL, TENANT, list(itertools.islice(itertools.cycle(texts), rows)), timeout=LIMIT_S)
-        vectors = _random(rows)
+        vectors = unit(np.random.default_rng(1).standard_normal((rows, DIMENSIONS), dtype=np.float32))
         records = [(TENANT, "d", ordinal, MODEL, vector) for ordinal, vector in enumerate(vectors)]
         columns = ("tenant", "doc_id", "ordinal", "model", "embedding")
         await connection.copy_records_to_table("vectors", columns=columns, records=records, timeout=LIMIT_S)
@@ -80,9 +81,3 @@ def _processor_ms(connection: object) -> float:
     """Of the connection's own process at the server, which runs on this machine; of Linux, to the microsecond."""
     pid = connection.get_server_pid()  # type: ignore[attr-defined]  # asyncpg carries no types
     return int(Path(f"/proc/{pid}/schedstat").read_text(encoding="ascii").split()[0]) / 1e6
-
-
-def _random(rows: int) -> Floats:
-    made = np.random.default_rng(1).standard_normal((rows, DIMENSIONS), dtype=np.float32)
-    unit: Floats = (made / np.linalg.norm(made, axis=1, keepdims=True)).astype(np.float32)
-    return unit

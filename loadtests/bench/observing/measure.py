@@ -14,7 +14,9 @@ from loadtests.bench.client import open_loop
 from loadtests.bench.observing.collector import collecting
 from loadtests.bench.observing.moods import MOODS, in_mood
 from loadtests.bench.observing.stand import TENANTS, Router, Variant, ask, questions, standing
+from loadtests.bench.observing.subject import EVERYTHING
 from loadtests.report.figure import Figure
+from loadtests.report.progress import Say
 from services.core.outcome import Outcome
 from services.router.observing.metrics import RouterMetrics
 from services.runtime.exposition import Registry, page_of
@@ -25,8 +27,6 @@ LATENCY_RATE = 200
 LOADS_A_MOOD = 5
 LONGER = 4
 """So many times the requests for a router that is watched until it has exported: at rest it costs something, too."""
-EVERYTHING = ("metrics", "log", "journal")
-Say = Callable[[str], None]
 
 
 def variants(traces_url: str) -> dict[str, Variant]:

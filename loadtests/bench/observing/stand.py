@@ -17,8 +17,9 @@ from pathlib import Path
 from time import perf_counter
 
 from loadtests.bench.client import Tally, connect, post
-from loadtests.bench.machine import cores, pinned, process, until_ready
+from loadtests.bench.machine import cores, cpu_s, pinned, process, until_ready
 from loadtests.bench.router import CONNECTIONS
+from loadtests.bench.stub import workers_file
 from services.cli.ports import free_port
 
 TENANTS = 16
@@ -52,9 +53,7 @@ async def standing(variants: Mapping[str, Variant], folder: Path) -> AsyncIterat
     """All of them, ready."""
     router_core, other_core = cores()
     stub_port = free_port()
-    workers = folder / "workers.yaml"
-    url = f"http://127.0.0.1:{stub_port}/v1"
-    workers.write_text(f"workers: [{{name: stub, kind: openai, url: '{url}', slots: 1000, models: [fast, hang]}}]")
+    workers = workers_file(folder, stub_port)
     async with contextlib.AsyncExitStack() as stack:
         stack.enter_context(pinned(other_core))
         await stack.enter_async_context(process(["-m", "loadtests.bench.stub", str(stub_port)], other_core))
@@ -73,15 +72,6 @@ async def standing(variants: Mapping[str, Variant], folder: Path) -> AsyncIterat
         yield routers
 
 
-def cpu_ns(pid: int) -> int:
-    """Processor time of a process so far."""
-    found = 0
-    for task in Path(f"/proc/{pid}/task").iterdir():
-        with contextlib.suppress(OSError):  # a thread that has just ended
-            found += int((task / "schedstat").read_text().split()[0])
-    return found
-
-
 def questions(port: int) -> Sequence[bytes]:
     """A chat request of each of sixteen tenants."""
     messages = [{"role": "user", "content": "What does a weir do to a river that is in flood, and why?"}]
@@ -96,7 +86,7 @@ async def ask(router: Router, times: int) -> tuple[float, float]:
     clients = [await connect(router.port, tally) for _ in range(CONNECTIONS)]
     turn = itertools.cycle(questions(router.port))
     left = itertools.count()
-    before, began = cpu_ns(router.pid), perf_counter()
+    before, began = cpu_s(router.pid), perf_counter()
 
     async def one(at: int) -> None:
         while next(left) < times:
@@ -105,10 +95,10 @@ async def ask(router: Router, times: int) -> tuple[float, float]:
     await asyncio.gather(*map(one, range(CONNECTIONS)))
     wall_s = perf_counter() - began
     await asyncio.sleep(router.settle_s)
-    spent_ns = cpu_ns(router.pid) - before
+    spent_s = cpu_s(router.pid) - before
     for client in clients:
         client.transport.close()
     if set(tally.statuses) != {200}:
         raise RuntimeError(f"expected answers only, got {tally.statuses}")
     answered = tally.statuses[200]
-    return spent_ns / answered / 1000, answered / wall_s
+    return spent_s / answered * 1e6, answered / wall_s

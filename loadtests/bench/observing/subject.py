@@ -27,6 +27,7 @@ COUNTS = (
     "retrieved",
 )
 NOTES = ("admitted", "ended")
+EVERYTHING = ("metrics", "log", "journal")
 
 
 def _nothing(*_: Any, **__: Any) -> None:

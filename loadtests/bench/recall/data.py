@@ -7,10 +7,7 @@ from typing import Protocol
 
 import numpy as np
 
-from services.retrieval.minilm import DIMENSIONS, Floats
-
-CLUSTERS = 200
-SPREAD = 0.8  # length of what is added to a cluster's middle, which has length 1
+from services.retrieval.minilm import Floats
 
 
 class Source(Protocol):
@@ -18,19 +15,6 @@ class Source(Protocol):
 
     def draw(self, number: int) -> Floats:
         """That many vectors of length 1."""
-
-
-class Generated:
-    """Clusters on the unit sphere; the same vectors for the same seed."""
-
-    def __init__(self, seed: int) -> None:
-        self._random = np.random.default_rng(seed)
-        self._middles = _unit(self._random.standard_normal((CLUSTERS, DIMENSIONS), dtype=np.float32))
-
-    def draw(self, number: int) -> Floats:
-        noise = self._random.standard_normal((number, DIMENSIONS), dtype=np.float32)
-        clusters = self._random.integers(0, CLUSTERS, number)
-        return _unit(self._middles[clusters] + noise * np.float32(SPREAD / DIMENSIONS**0.5))
 
 
 class Kept:
@@ -63,8 +47,3 @@ def answered(asked: Floats, kept: Floats, top_k: int) -> list[Asked]:
         best = np.argpartition(-cosines, min(top_k, len(kept)) - 1)[:top_k]
         answers.append(Asked(vector, frozenset(best.tolist())))
     return answers
-
-
-def _unit(vectors: Floats) -> Floats:
-    made: Floats = (vectors / np.linalg.norm(vectors, axis=1, keepdims=True)).astype(np.float32)
-    return made

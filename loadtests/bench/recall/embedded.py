@@ -9,7 +9,7 @@ What was embedded stays, whatever ends the process; the next one goes on from th
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Protocol
 
@@ -17,6 +17,7 @@ import numpy as np
 
 from loadtests.bench.recall.sentences import sentences
 from loadtests.paths import ROOT
+from loadtests.report.progress import Say
 from services.retrieval.minilm import DIMENSIONS, Floats
 
 FOLDER = ROOT / ".weir" / "recall"
@@ -24,8 +25,6 @@ AT_ONCE = 256
 SAY_EVERY = 40 * AT_ONCE
 ROW_BYTES = DIMENSIONS * 4
 SEED = 1
-
-Say = Callable[[str], None]
 
 
 class TooFewSentences(Exception):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -11,6 +11,7 @@ import numpy as np
 from loadtests.bench.recall.data import Asked, Source, answered
 from loadtests.bench.recall.subject import COMPARISON, PRODUCT, Size, Subject
 from loadtests.bench.recall.ways import chosen, few_ways, ways
+from loadtests.report.progress import Say
 from services.retrieval.minilm import Floats
 from services.retrieval.nearest import Way
 
@@ -20,7 +21,6 @@ WARM_UP = 3
 LEAST_QUESTIONS = 6
 LINE_S = 6.0  # a slow way is asked fewer questions
 
-Say = Callable[[str], None]
 Ways = Mapping[str, Way]
 
 

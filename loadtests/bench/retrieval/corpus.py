@@ -13,8 +13,9 @@ from typing import Any
 
 import numpy as np
 
+from loadtests.bench.vectors import Clustered
 from services.retrieval.database import connect
-from services.retrieval.minilm import DIMENSIONS, Floats
+from services.retrieval.minilm import Floats
 
 TENANT = "bench"
 IN_A_DOCUMENT = 100
@@ -25,28 +26,6 @@ TOO_COMMON = 200  # as many of a language's most common words are in every text,
 CHUNK = ("tenant", "doc_id", "ordinal", "text")
 VECTOR = ("tenant", "doc_id", "ordinal", "model", "embedding")
 INDEXES = ("vectors_by_distance", "words_by_key")  # made at the end, at once: row by row it takes several times as long
-
-
-CLUSTERS = 200
-SPREAD = 0.8  # length of what is added to a cluster's middle, which has length 1
-
-
-class Vectors:
-    """Of length 1, and in clusters; the same ones for the same seed."""
-
-    def __init__(self, seed: int) -> None:
-        self._random = np.random.default_rng(seed)
-        self._middles = _unit(self._random.standard_normal((CLUSTERS, DIMENSIONS), dtype=np.float32))
-
-    def draw(self, number: int) -> Floats:
-        noise = self._random.standard_normal((number, DIMENSIONS), dtype=np.float32)
-        middles = self._middles[self._random.integers(0, CLUSTERS, number)]
-        return _unit(middles + noise * np.float32(SPREAD / DIMENSIONS**0.5))
-
-
-def _unit(vectors: Floats) -> Floats:
-    made: Floats = (vectors / np.linalg.norm(vectors, axis=1, keepdims=True)).astype(np.float32)
-    return made
 
 
 class Prose:
@@ -62,7 +41,7 @@ class Prose:
         return " ".join(WORDS[min(place, len(WORDS) - 1)] for place in drawn)
 
 
-async def fill(url: str, rows: int, model: str, source: Vectors) -> float:
+async def fill(url: str, rows: int, model: str, source: Clustered) -> float:
     """Seconds it took to store that many chunks and to make the indexes over them."""
     began = time.perf_counter()
     connection = await connect(url, timeout_s=10.0, application="bench")

@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import sys
-import urllib.request
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -20,7 +19,9 @@ import numpy as np
 from prometheus_client.parser import text_string_to_metric_families
 
 from loadtests.bench.machine import process, until_ready
-from loadtests.bench.retrieval.corpus import Vectors, fill
+from loadtests.bench.retrieval.corpus import fill
+from loadtests.bench.vectors import Clustered
+from loadtests.cluster.processes import get
 from services.cli.ports import free_port
 from services.cli.postgres import EmbeddedPostgres
 from services.cli.valkey import EmbeddedValkey
@@ -77,8 +78,8 @@ class Service:
     async def is_well(self) -> bool:
         """Ready, with nothing missing and every session with the database back."""
         try:
-            ready = await asyncio.to_thread(_get, f"http://127.0.0.1:{self.port}/health/ready")
-            sessions = _metric(await asyncio.to_thread(_get, f"{self._metrics_url}"), "weir_postgres_connections")
+            ready = await asyncio.to_thread(get, f"http://127.0.0.1:{self.port}/health/ready")
+            sessions = _metric(await asyncio.to_thread(get, self._metrics_url), "weir_postgres_connections")
         except OSError:
             return False
         return not msgspec.json.decode(ready)["degraded"] and sessions == POOL
@@ -110,7 +111,7 @@ class Stand:
 
     async def fill(self, rows: int) -> float:
         """A tenant with so many chunks, and vectors to ask for: the seconds it took."""
-        source = Vectors(SEED)
+        source = Clustered(SEED)
         seconds = await fill(self.database.url, rows, self.fingerprint, source)
         np.save(self._vectors, source.draw(ASKED_VECTORS))
         return seconds
@@ -169,12 +170,6 @@ async def standing(folder: Path) -> AsyncIterator[Stand]:
         for wire in wires:
             stopping.push_async_callback(wire.stop)
         yield Stand(folder, database, cache, (wires[0], wires[1]))
-
-
-def _get(url: str) -> bytes:
-    with urllib.request.urlopen(url, timeout=2) as answer:
-        data: bytes = answer.read()
-        return data
 
 
 def _metric(text: bytes, name: str) -> float:

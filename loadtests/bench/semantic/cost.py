@@ -9,15 +9,13 @@ from __future__ import annotations
 
 import asyncio
 import statistics
-import tempfile
 import time
 from collections.abc import Awaitable, Callable
-from pathlib import Path
 
 import numpy as np
 
-from services.cli.ports import free_port
-from services.cli.valkey import EmbeddedValkey, program
+from loadtests.bench.stores import valkey
+from services.cli.valkey import program
 from services.contracts.search import Passage
 from services.retrieval.cache import redis_client
 from services.retrieval.minilm import DIMENSIONS, Floats
@@ -58,13 +56,8 @@ def redis_us() -> dict[str, float]:
     """The same of one round trip to Redis, and of one that fetches the vectors; nothing where there is no Valkey."""
     if program() is None:
         return {}
-    with tempfile.TemporaryDirectory() as folder:
-        server = EmbeddedValkey(Path(folder), free_port(), log=Path(folder) / "valkey.log")
-        server.start()
-        try:
-            return asyncio.run(_round_trips(server.url))
-        finally:
-            server.stop()
+    with valkey() as server:
+        return asyncio.run(_round_trips(server.url))
 
 
 async def _round_trips(url: str) -> dict[str, float]:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import asdict
 from typing import Any
 
-from loadtests.report.figure import Figure
+from loadtests.report.figure import Figure, held
 from loadtests.report.page import head, table
 from loadtests.runs.siege.attackers import OPEN_WITHIN_S, REOPENS_PER_S
 from loadtests.runs.siege.judging import MOST_LATE, Result, baseline_mb, judge
@@ -37,9 +37,8 @@ OUTRO = """
 
 def verdict(result: Result) -> str:
     """In one line."""
-    judged = [bool(figure.held) for figure in result.judged]
     faults = [f" {row.name} could not be played: {row.fault.splitlines()[0]}." for row in result.rows if row.fault]
-    return f"{sum(judged)} of {len(judged)} targets held.{''.join(faults)}"
+    return f"{held(result.judged)}{''.join(faults)}"
 
 
 def page(result: Result, *, command: str, machine: str) -> str:

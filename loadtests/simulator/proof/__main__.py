@@ -46,9 +46,8 @@ def proof(
     found = {row: _judge(row, runs, seeds) for row in chosen}
     for row, outcomes in found.items():
         console.print(page.table(row, outcomes, others=console.width >= WIDE), "")
-    good, of_all = page.held(found)
     on = machine.describe()
-    console.print(f"{good} of {of_all} targets held. {on}", highlight=False, soft_wrap=True)
+    console.print(f"{page.verdict(found)} {on}", highlight=False, soft_wrap=True)
     if write and not rows and not policy:
         _write(found, _command(seeds, trace or ()), on, seeds, console)
 

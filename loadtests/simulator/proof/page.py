@@ -8,6 +8,8 @@ from typing import Any
 from rich.table import Table
 from rich.text import Text
 
+from loadtests.report.figure import held
+from loadtests.report.page import head
 from loadtests.simulator.proof.cases import CASES, OTHERS
 from loadtests.simulator.proof.line import Outcome, Row
 
@@ -55,22 +57,17 @@ def worst(outcome: Outcome, policy: str) -> str:
     return "–" if value is None else outcome.line.unit.write(value)
 
 
-def held(proof: Proof) -> tuple[int, int]:
+def verdict(proof: Proof) -> str:
     """How many targets held, of how many."""
-    verdicts = [outcome.held for outcomes in proof.values() for outcome in outcomes if outcome.held is not None]
-    return sum(verdicts), len(verdicts)
+    return held(outcome for outcomes in proof.values() for outcome in outcomes)
 
 
 def markdown(proof: Proof, command: str, machine: str, seeds: int) -> str:
     """The whole page."""
-    good, of_all = held(proof)
     return "\n".join(
         [
-            "# Proof",
-            "",
-            f"Written by `{command}`, on {machine}.",
-            "",
-            f"{good} of {of_all} targets held. Figures are medians over {seeds} seeds, with the worst seed in brackets",
+            head("Proof", command=command, machine=machine),
+            f"{verdict(proof)} Figures are medians over {seeds} seeds, with the worst seed in brackets",
             ABOUT,
             "",
             *(text for row, outcomes in proof.items() for text in _section(row, outcomes)),

@@ -1,7 +1,7 @@
 """The picture that the console shows: one frame of what this router does, made from its own ledgers when it is asked.
 
 Nothing is kept for it beside the journal, nothing is counted twice, and making one changes nothing: a router that is
-watched decides as one that is not. `python -m loadtests.bench.console` measures what it costs.
+watched decides as one that is not. `python -m loadtests.bench console` measures what it costs.
 
 Bounds. MOST_DECISIONS and the bounds of `whoiswhere.py`, whatever the load; LOOKED_AT of those that were served last,
 which at more than 1,000 answers a second are less than a second's.

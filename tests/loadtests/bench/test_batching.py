@@ -11,15 +11,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from loadtests.bench.batching import load
+from loadtests.bench.batching.bench import outline, result
 from loadtests.bench.batching.counted import Counted
 from loadtests.bench.batching.load import Ask
-from loadtests.bench.batching.page import page, write
 from loadtests.bench.batching.runs import Run, Way, request, stepped
 from loadtests.bench.batching.section import Section, Spent, Table, middle
 from loadtests.bench.batching.stall import Seen, joined
 from loadtests.bench.batching.throughput import Occupancy, alternated, check
 from loadtests.bench.batching.worker import Watched, answer, asking, turning
 from loadtests.report.figure import Figure
+from loadtests.report.result import markdown, write
 from services.core.batcher import Batching
 from services.worker.engine import Sequence, Step
 from services.worker.engines.simulated import LatencyModel, SimulatedEngine
@@ -221,21 +222,19 @@ def test_the_page_says_what_ran_where_and_how_many_targets_held():
         Figure("b", 1, "s"),
     ]
     section = Section("A part", "What ran.", [Table(("", "ms"), [("one", "1.00")])], figures, ["A note."])
-    text = page([section], command="python -m loadtests.bench.batching", where="2 cores of a Quern")
-    assert "Written by `python -m loadtests.bench.batching`, on 2 cores of a Quern." in text
+    made = result([section], Occupancy("a model", [], []))
+    text = markdown(made, command="python -m loadtests.bench batching", machine="2 cores of a Quern")
+    assert "Written by `python -m loadtests.bench batching`, on 2 cores of a Quern." in text
     assert "1 of 2 targets held" in text
     assert "| A part | faster | 2.50 times | ≥ 2.00 times | held |  |" in text
     assert "|  | slower | 3.00 times | ≤ 2.00 times | **missed** |  |" in text
     assert "| one | 1.00 |" in text
     assert "A note." in text
     assert "<picture>" not in text
-    assert 'src="run.svg"' in page([section], command="", where="", picture="run")
+    assert 'src="run.svg"' in markdown(made, command="", machine="", name="run", drawn=[""])
 
 
 def test_steps_that_were_alike_are_drawn_as_one():
-    pytest.importorskip("matplotlib", reason="pictures need the extra `simulate`")
-    from loadtests.bench.batching.picture import outline
-
     assert outline([(1.0, 8), (2.0, 8), (3.0, 7), (4.0, 8)]) == ([0.0, 2.0, 3.0, 4.0], [8, 7, 8])
 
 
@@ -243,8 +242,9 @@ def test_page_and_pictures_are_written_side_by_side(tmp_path):
     pytest.importorskip("matplotlib", reason="pictures need the extra `simulate`")
     steps = [(0.1, 8), (0.2, 3)]
     section, seen = Section("A part", "What ran."), Occupancy("a model", steps, steps)
-    written = write(tmp_path / "run.md", [section], seen, command="c", where="w")
-    assert [path.name for path in written] == ["run.md", "run.svg", "run-dark.svg"]
-    assert all(f'"{path.name}"' in written[0].read_text() for path in written[1:])
-    assert "static batches: 2 steps, 0.2 s" in written[1].read_text()
-    assert write(tmp_path / "bare.md", [section], None, command="c", where="w") == [tmp_path / "bare.md"]
+    written = write(result([section], seen), tmp_path / "run", command="c", machine="w")
+    assert [path.name for path in written] == ["run.md", "run.json", "run.svg", "run-dark.svg"]
+    assert all(f'"{path.name}"' in written[0].read_text() for path in written[2:])
+    assert "static batches: 2 steps, 0.2 s" in written[2].read_text()
+    bare = write(result([section], None), tmp_path / "bare", command="c", machine="w")
+    assert [path.name for path in bare] == ["bare.md", "bare.json"]

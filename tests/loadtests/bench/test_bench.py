@@ -11,9 +11,10 @@ from rich.console import Console
 
 from loadtests.bench import client
 from loadtests.bench.client import Tally, closed_loop, open_loop, post
-from loadtests.bench.report import markdown, table
 from loadtests.bench.retrieval.budget import source_of
+from loadtests.bench.summary import result, table
 from loadtests.report.figure import Figure, median, number
+from loadtests.report.result import markdown
 from tests.virtual_time import run
 
 HELD = Figure("throughput", 6123.4, "requests/s", 5000, note="p50 4.0 ms")
@@ -55,13 +56,12 @@ def test_the_table_shows_every_figure_with_its_verdict():
 
 
 def test_the_page_names_machine_command_targets_and_method():
-    page = markdown(MEASURED, "2 cores of a Quern", 4)
+    page = markdown(result(MEASURED, 4), command="make bench", machine="2 cores of a Quern")
     assert "`make bench`, on 2 cores of a Quern" in page
     assert "1 of 2 targets held" in page
     assert "| router | throughput | 6,123 requests/s | ≥ 5,000 requests/s | held | p50 4.0 ms |" in page
     assert "closed loop" in page
     assert "open loop" in page
-    assert "ARGS='--seconds 1'" in markdown(MEASURED, "m", 1)
 
 
 WHOLE = b'HTTP/1.1 200 OK\r\ncontent-length: 15\r\n\r\n{"source":"db"}'

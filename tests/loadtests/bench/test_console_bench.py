@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 
-from loadtests.bench.console import _entries_us, _frame, _NoJournal, page
+from loadtests.bench.console import _entries_us, _frame, _NoJournal, result
 from loadtests.report.figure import Figure
+from loadtests.report.result import markdown
 from services.router.observing.journal import Journal
 
 
@@ -24,6 +25,7 @@ def test_the_records_that_are_timed_are_kept_by_the_one_journal_and_not_by_the_o
 
 
 def test_the_page_shows_every_figure_with_its_target() -> None:
-    told = page([Figure("50 viewers", 1.44, "% of a core", 5, at_least=False, note="quiet")], "a machine", 4.0)
+    figures = [Figure("50 viewers", 1.44, "% of a core", 5, at_least=False, note="quiet")]
+    told = markdown(result(figures, 4.0), command="python -m loadtests.bench console", machine="a machine")
     assert "| 50 viewers | 1.44 % of a core | ≤ 5.00 % of a core | held | quiet |" in told
-    assert "`python -m loadtests.bench.console`, on a machine." in told
+    assert "`python -m loadtests.bench console`, on a machine." in told

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import msgspec
 import pytest
 
+from loadtests.bench.degradation.bench import result
 from loadtests.bench.degradation.corpus import Taken
 from loadtests.bench.degradation.ladders import LADDERS, OFF, RETRIEVAL, WHOLE
 from loadtests.bench.degradation.load import KNOWN, KNOWN_EVERY, Kept, Run, figures, question
 from loadtests.bench.degradation.measure import LOADS, RETRIEVAL_LOADS, SLOW_LOAD, Cost, Measured
-from loadtests.bench.degradation.page import page
 from loadtests.load.figures import quantiles
 from loadtests.load.ledger import ON_TIME, Ledger, Row
 from loadtests.load.plan import Plan, Step, Tenant
+from loadtests.report.result import markdown, write
 from services.core.ladder import LADDER
 
 RUN = Run(
@@ -90,12 +92,16 @@ def test_an_answer_tells_where_its_passages_came_from() -> None:
 
 
 def test_the_page_says_what_was_gained_and_how_much_room_the_chunks_take() -> None:
-    text = page(
-        measured(), command="python -m loadtests.bench.degradation", machine="a machine", pictures={"p": "A picture."}
-    )
+    text = markdown(result(measured()), command="c", machine="a machine", name="p", drawn=[""])
     assert "- at 2 times capacity, degraded retrieval alone brings +20% answers on time, +10% in worth;" in text
     assert "| 1 | off | 20.0 | 10.0 | 9.0 | 8.0 | 50% | 10% |" in text
     assert "| chunks | chunks | 50.0 | 100 |" in text
     assert "weir_schema" not in text
-    assert '<img src="p.svg" width="760" alt="A picture.">' in text
+    assert '<img src="p.svg" width="760" alt="Answers on time' in text
     assert "the mean level with the whole ladder is 0.8" in text
+
+
+def test_the_answers_and_their_levels_are_drawn_for_light_and_dark_pages(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib", reason="pictures need the extra `simulate`")
+    names = [path.name for path in write(result(measured()), tmp_path / "p", command="c", machine="m")]
+    assert names == ["p.md", "p.json", "p.svg", "p-dark.svg", "p-level.svg", "p-level-dark.svg"]

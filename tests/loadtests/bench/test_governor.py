@@ -6,10 +6,11 @@ from pathlib import Path
 
 import pytest
 
+from loadtests.bench.governor.bench import result
 from loadtests.bench.governor.burst import Burst, State, figures, timeline
-from loadtests.bench.governor.page import page, write
 from loadtests.bench.governor.wire import upload
 from loadtests.report.figure import Figure
+from loadtests.report.result import write
 from tests.governor.talk import Rig
 
 
@@ -53,10 +54,11 @@ def test_what_the_bench_sends_is_an_upload() -> None:
 
 def test_the_page_says_what_held_and_shows_the_timeline(tmp_path: Path) -> None:
     parts = {"burst": [Figure("a", 1, "jobs", 1), Figure("b", 1, "jobs", 2)], "speed": [Figure("c", 5, "pings/s")]}
-    text = page(parts, ["Something was left out."], [burst()], command="python -m x", where="a machine")
+    made = result(parts, ["Something was left out."], [burst(), burst(done=20)])
+    written = write(made, tmp_path / "p", command="python -m x", machine="a machine")
+    assert [path.name for path in written] == ["p.md", "p.json", "p.svg", "p-dark.svg"]
+    text = written[0].read_text()
     assert "1 of 2 targets held" in text
     assert "Something was left out." in text
     assert "inflight 1" in text
-    written = write(tmp_path / "p.md", parts, [], [burst(), burst(done=20)], command="x", where="y")
-    assert [path.name for path in written] == ["p.md", "p.svg", "p-dark.svg"]
-    assert 'srcset="p-dark.svg"' in written[0].read_text()
+    assert 'srcset="p-dark.svg"' in text

@@ -6,7 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from loadtests.bench.hybrid.bench import result
+from loadtests.bench.hybrid.cost import Cost
 from loadtests.bench.hybrid.measure import FIRST, LOOKED_AT, Places, Question, documents, place, read
+from loadtests.report.result import markdown
 from services.retrieval.minilm import MiniLM, ModelUnusable, find_model
 
 MOST_ANSWERS = 15
@@ -40,3 +43,16 @@ def test_figures_are_the_mean_reciprocal_place_and_the_share_among_the_first() -
     places = Places("words", "names", [1, 2, 0, FIRST, LOOKED_AT])
     assert places.mrr == pytest.approx((1 + 1 / 2 + 1 / FIRST + 1 / LOOKED_AT) / 5)
     assert places.recall == 3 / 5
+
+
+def test_the_page_shows_what_is_found_where_the_words_harm_and_what_they_cost() -> None:
+    places = [Places("vectors", "names", [1, 2]), Places("words", "names", [0, 0]), Places("both", "names", [0, 1])]
+    questions = [Question("names", asked, frozenset(), "") for asked in ("one", "two")]
+    made = result(places, questions, [Cost("exactly", "a name", 2.0, 5.0)], (10, 20, 1000), on="a model")
+    text = markdown(made, command="python -m loadtests.bench hybrid", machine="here")
+    assert "| names | vectors | 0.750 | 100% |" in text
+    assert "| one | 1 | over 10 |" in text
+    assert "| two |" not in text
+    assert "| exactly | a name | 2.0 | 5.0 | 2.50 |" in text
+    assert "10 documents of 20 chunks, and 2 questions" in text
+    assert "among 1,000 chunks" in text

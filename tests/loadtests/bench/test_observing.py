@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import os
 
+from loadtests.bench.machine import cpu_s
+from loadtests.bench.observing.bench import Options, result
 from loadtests.bench.observing.measure import LEAST_SHARE, compared, moods_compared, page_written, undisturbed, variants
-from loadtests.bench.observing.page import markdown
-from loadtests.bench.observing.stand import Router, cpu_ns, questions
+from loadtests.bench.observing.stand import Router, questions
 from loadtests.report.figure import Figure
+from loadtests.report.result import markdown
 
 
 def router(name: str, *costs: float) -> Router:
@@ -48,9 +50,9 @@ def test_requests_are_of_many_tenants() -> None:
 
 
 def test_processor_time_is_the_kernels_own_count() -> None:
-    before = cpu_ns(os.getpid())
+    before = cpu_s(os.getpid())
     sum(range(300_000))
-    assert cpu_ns(os.getpid()) > before
+    assert cpu_s(os.getpid()) > before
 
 
 def test_both_writers_of_the_page_are_timed_on_the_same_one() -> None:
@@ -60,9 +62,8 @@ def test_both_writers_of_the_page_are_timed_on_the_same_one() -> None:
 
 def test_the_page_says_what_held_and_with_which_command() -> None:
     figures = [Figure("observed: everything", 0.97, "of the throughput", 0.95), Figure("a page", 1.2, "ms")]
-    text = markdown(
-        figures, command="python -m loadtests.bench.observing", where="here", requests=10, rounds=2, seconds=1.0
-    )
+    made = result(figures, Options(rounds=2, requests=1000))
+    text = markdown(made, command="python -m loadtests.bench observing", machine="here")
     assert "1 of 1 targets held" in text
     assert "| observed: everything | 0.97 of the throughput | ≥ 0.95 of the throughput | held |  |" in text
-    assert "`python -m loadtests.bench.observing`, on here" in text
+    assert "`python -m loadtests.bench observing`, on here" in text

@@ -9,12 +9,14 @@ import numpy as np
 import pytest
 
 from loadtests.bench.recall import embedded
-from loadtests.bench.recall.data import Generated, Kept, answered
+from loadtests.bench.recall.bench import result
+from loadtests.bench.recall.data import Kept, answered
 from loadtests.bench.recall.measure import Graph, Line, Measured
-from loadtests.bench.recall.page import page
 from loadtests.bench.recall.sentences import of_source
 from loadtests.bench.recall.subject import Size
 from loadtests.bench.recall.ways import EXACT_NAME, FIRST, UNASKED, chosen, graph_name, ways
+from loadtests.bench.vectors import Clustered
+from loadtests.report.result import markdown
 from services.retrieval.minilm import Floats
 from services.retrieval.nearest import APPROXIMATE, EF_SEARCH, EXACT, EXACT_UP_TO, MET
 
@@ -30,14 +32,14 @@ def search(k):
 
 
 def test_the_same_seed_gives_the_same_vectors_of_length_one() -> None:
-    first, again, other = (Generated(seed).draw(50) for seed in (1, 1, 2))
+    first, again, other = (Clustered(seed).draw(50) for seed in (1, 1, 2))
     assert np.array_equal(first, again)
     assert not np.array_equal(first, other)
     assert np.allclose(np.linalg.norm(first, axis=1), 1.0, atol=1e-5)
 
 
 def test_what_counts_as_nearest_is_nearest() -> None:
-    source = Generated(1)
+    source = Clustered(1)
     kept = source.draw(30)
     for top_k in (10, 50):
         for asked in answered(source.draw(5), kept, top_k):
@@ -46,7 +48,7 @@ def test_what_counts_as_nearest_is_nearest() -> None:
 
 
 def test_a_vector_is_drawn_once() -> None:
-    made = Generated(1).draw(10)
+    made = Clustered(1).draw(10)
     source = Kept(made)
     assert np.array_equal(np.vstack([source.draw(4), source.draw(6)]), made)
     with pytest.raises(ValueError, match="11 are needed"):
@@ -118,14 +120,14 @@ def test_the_page_has_a_line_for_each_measurement_names_its_command_and_says_whe
     shares = [line("text", EXACT_NAME, chunks, 1.0, is_chosen=chunks < 9_000) for chunks in (100, 1_000, 10_000)]
     shares += [line("text", usual, 10_000, 0.96, is_chosen=True), line("text", usual, 1_000, 0.912)]
     graph = Graph("text", "halfvec", 5000, 12.3, Size(7.4, 45.6), 1.5)
-    text = page(
-        Measured(shares, shares, [graph]), "python -m loadtests.bench.recall --rows 5000", "a machine", picture=False
-    )
-    assert "`python -m loadtests.bench.recall --rows 5000`, on a machine" in text
+    made = result(Measured(shares, shares, [graph]))
+    assert [figure.held for figure in made.figures] == [True, True, None]
+    text = markdown(made, command="python -m loadtests.bench recall --rows 5000", machine="a machine")
+    assert "`python -m loadtests.bench recall --rows 5000`, on a machine" in text
     assert f"| text | 10,000 | 10.0% | **{usual}** | 0.960 | 1.00 | 10.0 | 9.9 | 100 |" in text
     assert "| text | halfvec | 7 | 46 | 5,000 | 12 | 1.50 |" in text
     assert ": held. The least of retrieval's choices is 0.960" in text
     assert "is 0.912." in text
     assert "as long as an exact search of 10,000." in text
     worse = [*shares, line("text", usual, 20_000, 0.94, is_chosen=True)]
-    assert ": **missed**." in page(Measured(worse, worse, [graph]), "x", "y", picture=False)
+    assert ": **missed**." in markdown(result(Measured(worse, worse, [graph])), command="x", machine="y")

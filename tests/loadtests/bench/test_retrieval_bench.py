@@ -17,13 +17,14 @@ import numpy as np
 import pytest
 
 from loadtests.bench.retrieval import load
+from loadtests.bench.retrieval.bench import Options, result
 from loadtests.bench.retrieval.budget import BOUND_MS, Line, figures, note, source_of
 from loadtests.bench.retrieval.corpus import TOO_COMMON, Prose, questions
 from loadtests.bench.retrieval.faults import CONDITIONS
 from loadtests.bench.retrieval.load import ANEW, KNOWN, NEW, Questions, Reply, Seen, offered
-from loadtests.bench.retrieval.page import page
 from loadtests.bench.retrieval.service import Precomputed
 from loadtests.report.figure import Figure
+from loadtests.report.result import markdown, write
 from tests.loadtests.load.scripted import steadily
 
 SOURCES = {KNOWN: "cache", ANEW: "stale", NEW: "db"}
@@ -183,25 +184,24 @@ def test_every_condition_that_was_promised_is_there():
 
 def test_the_page_tells_every_condition_and_how_many_held():
     lines = [Line("all well", seen([5.0] * 100), 0.1), Line("all lost", seen([1.0] * 9, unanswered=1), 2.0)]
-    text = page(
-        lines, [Figure("speed", 10.0, "requests/s", 9)], command="the command", machine="a machine", rows=5000,
-        seconds=3, picture="retrieval",
-    )  # fmt: skip
+    made = result(lines, [Figure("speed", 10.0, "requests/s", 9)], Options(rows=5000, seconds=3))
+    text = markdown(made, command="the command", machine="a machine", name="retrieval", drawn=[""])
     assert "`the command`, on a machine." in text
-    assert "In 1 of 2 conditions the bound on p99 held.** Of the other targets, 1 of 1 held." in text
+    assert "1 of 2 targets held.** Of the other figures: 1 of 1 targets held." in text
+    assert [figure.held for figure in made.parts["conditions"]] == [True, False]
     assert "| all well | 5.00 | 5.00 | 5.00 | held | db 100% | postgres_down 1.0% | 0.10 | 0.10 |" in text
-    assert "| all lost | 1.00 | inf | inf | missed | db 90%; 1 not answered |" in text
+    assert "| all lost | 1.00 | inf | inf | **missed** | db 90%; 1 not answered |" in text
     assert "5,000 chunks" in text
     assert 'srcset="retrieval-dark.svg"' in text
     assert max(map(len, text.split("| Condition")[0].splitlines())) <= 200
 
 
 def test_the_picture_is_drawn_for_light_and_dark_pages(tmp_path: Path):
-    picture = pytest.importorskip("loadtests.bench.retrieval.picture")
+    pytest.importorskip("matplotlib", reason="pictures need the extra `simulate`")
     lines = [Line("all well", seen([5.0] * 100), 0.1), Line("all lost", seen([1.0] * 9, unanswered=1), 2.0)]
-    made = list(picture.draw(lines, tmp_path / "retrieval.md"))
-    assert [path.name for path in made] == ["retrieval.svg", "retrieval-dark.svg"]
-    assert all("all well" in path.read_text(encoding="utf-8") for path in made)
+    *_, light, dark = write(result(lines, [], Options()), tmp_path / "retrieval", command="c", machine="m")
+    assert [path.name for path in (light, dark)] == ["retrieval.svg", "retrieval-dark.svg"]
+    assert all("all well" in path.read_text(encoding="utf-8") for path in (light, dark))
 
 
 def test_a_reply_says_where_it_is_from():

@@ -12,8 +12,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from loadtests.bench.semantic.bench import result, verdict
 from loadtests.bench.semantic.measure import MOST_WRONG, Group, Lookup, Point, chosen, curve, look_up, read, upper_bound
-from loadtests.bench.semantic.page import page, verdict
+from loadtests.report.result import markdown
 from services.retrieval.config import LEAST_THRESHOLD, RetrievalSettings
 from services.retrieval.minilm import DIMENSIONS, Floats
 
@@ -98,7 +99,8 @@ def test_the_page_says_plainly_whether_any_threshold_is_of_use():
     assert "off by default" in verdict(None)
     assert "off by default" in verdict(point(0.99, 0, hits=0))
     assert verdict(point(0.93, 1)).startswith("**0.93 is the lowest safe threshold:** 3.3% of the paraphrases")
-    text = page([point(0.99, 0)], None, lookups((0.9, False, True)), {"a look-up": 70.4}, where="here", picture=False)
+    made = result([point(0.99, 0)], lookups((0.9, False, True)), {"a look-up": 70.4}, on="a model")
+    text = markdown(made, command="", machine="here")
     assert "| 0.99 | 3.3% | 0 | 0.0% | 0.5% |" in text
     assert "| a look-up | 70 |" in text
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from loadtests.bench.steps.__main__ import by_area, page
+from loadtests.bench.steps import by_area, result
+from loadtests.report.result import markdown
 
 
 def test_every_step_stands_in_one_area_of_the_page() -> None:
@@ -10,6 +11,6 @@ def test_every_step_stands_in_one_area_of_the_page() -> None:
     core = "deciding: admission, fairness, estimates"
     assert by_area(answers) == {"metrics": 30.0, core: 60.0, "the rest": 10.0}
     whole = {"answers": answers, "refusals": {"core/weir.py": 50.0}}
-    written = page(whole, {"answers": 90.0, "refusals": 45.0}, "a machine")
+    written = markdown(result(whole, {"answers": 90.0, "refusals": 45.0}), command="", machine="a machine")
     assert "| **in all** | **100** | **50** |" in written
     assert "10.0% of the steps of answers and 10.0% of the steps of refusals" in written

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from loadtests.bench.storms.page import Played, back_after_s, page
+from loadtests.bench.storms.bench import Played, back_after_s, result
+from loadtests.report.result import markdown
 from services.contracts.storm import Mark, PolicyTold, Run, Second
 from tests.loadtests.storm.made_up import a_run
 
@@ -33,12 +34,10 @@ def test_all_is_well_again_when_it_stays_so(on_time: list[int], back_s: float | 
 
 def test_a_row_has_what_the_reader_compares():
     without = a_run("c3d4", policy=PolicyTold(admission=False, fairness=True, cancellation=True), on_time=7)
-    text = page(
-        [Played(a_run(), ()), Played(without, ("admission",))], command="python -m loadtests.bench.storms", where="here"
-    )
+    text = markdown(result([Played(a_run(), ()), Played(without, ("admission",))]), command="storms", machine="here")
     assert "## Burst" in text
     rows = [line for line in text.splitlines() if line.startswith("| all on") or line.startswith("| admission off")]
     assert len(rows) == 2
     assert "| 230 | 150 | 97.0 % | anna 90 % | 902 ms | 0.3 % |" in rows[0]
     assert "| 7 |" in rows[1]
-    assert "python -m loadtests.bench.storms" in text
+    assert "Written by `storms`, on here" in text

@@ -14,7 +14,7 @@ SCRIPTS = {
     "decisions": "from tests.oracles.decisions import texts; print(texts())",
     "wire": "from tests.oracles.wire.transcripts import texts; print(texts())",
     "metrics": "from tests.oracles.metricnames import texts; print(texts())",
-    "steps": "from tests.oracles.counting import steps_a_request; print(steps_a_request())",
+    "steps": "from loadtests.bench.counted import steps_a_request; print(steps_a_request())",
 }
 
 

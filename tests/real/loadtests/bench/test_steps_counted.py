@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from loadtests.bench.observing.measure import EVERYTHING
-from loadtests.bench.steps.__main__ import by_area, steps
+from loadtests.bench.observing.subject import EVERYTHING
+from loadtests.bench.steps import by_area, steps
 
 LEAST_OBSERVATION, MOST_OBSERVATION = 0.01, 0.08
 """Of the steps. Less than the least: what was to be silent was not."""

@@ -9,6 +9,7 @@ from rich.text import Text
 
 from loadtests.report import page
 from loadtests.report.figure import Figure
+from loadtests.report.result import Result
 
 Measured = Mapping[str, Sequence[Figure]]
 
@@ -23,7 +24,7 @@ The router has one core to itself. The stub behind it, which answers at once, an
 that they, too, can be what limits a figure: "client and stub alone" says what they reach without the router. This part
 runs three times, and the figure is the median with the least and the greatest value. All other parts run once and
 share all cores with their clients; retrieval also with its database, its cache and the proxies that make them slow.
-Retrieval is measured here in short, on a small tenant; `python -m loadtests.bench.retrieval` does it at length, on a
+Retrieval is measured here in short, on a small tenant; `python -m loadtests.bench retrieval` does it at length, on a
 big one, and its page says how. Uncached retrievals are all different questions, and only those count that were
 answered from the database within a budget of 100 ms. Memory is resident memory, child processes included. A start is
 timed from the command to the line that says so, with all packages installed and the page cache warm. The simulator is
@@ -47,20 +48,13 @@ def table(measured: Measured, *, notes: bool = True) -> Table:
     return shown
 
 
-def markdown(measured: Measured, machine: str, seconds: float) -> str:
-    """The whole page."""
-    command = "make bench" if seconds == 4 else f"make bench ARGS='--seconds {seconds:g}'"
-    return "\n".join(
-        [
-            page.head("Figures", command=command, machine=machine),
-            page.parts_summary(measured),
-            "",
-            *page.parts_table(measured),
-            "",
-            "## How it is measured",
-            METHOD.format(seconds=seconds),
-        ]
-    )
+def result(measured: Measured, seconds: float) -> Result:
+    """Of all parts, as one."""
+    blocks = [
+        page.parts_summary(measured), page.parts_table(measured),
+        "## How it is measured\n" + METHOD.format(seconds=seconds),
+    ]  # fmt: skip
+    return Result("Figures", measured, blocks)
 
 
 def _rows(measured: Measured) -> Iterator[tuple[str, Figure, bool]]:

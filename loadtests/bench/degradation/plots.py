@@ -1,36 +1,34 @@
-"""Two pictures: what is answered at each load, by ladder, and the level of the answers from second to second."""
+"""Two plots: what is answered at each load, by ladder, and the level of the answers from second to second."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
-
-import matplotlib as mpl
+from typing import TYPE_CHECKING
 
 from loadtests.bench.degradation.ladders import LADDERS, OFF, RETRIEVAL, WHOLE
 from loadtests.bench.degradation.measure import LOADS, Measured
-from loadtests.report.style import DARK, LIGHT, SMALL_PT, Theme, headline, settings, sheet, spread
+from loadtests.report.result import Plot
 from services.core.ladder import LADDER
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+    from loadtests.report.style import Theme
 
 GOODPUT = "Answers on time for each load: without a ladder, with degraded retrieval only, and with the whole ladder."
 LEVELS = "The mean level of the answers in each second, for each load, with the whole ladder."
 DASHES = {OFF: (0, (1.2, 1.4)), RETRIEVAL: (0, (6, 1.6)), WHOLE: (0, ())}
 
 
-def draw(measured: Measured, page: Path) -> Iterator[tuple[str, str]]:
-    """Names of pictures beside the page, and what they show; each in light and in dark."""
-    for name, shows, paint in (
-        (page.stem, GOODPUT, _goodput),
-        (f"{page.stem}-level", LEVELS, _levels),
-    ):
-        for theme, ending in ((LIGHT, ".svg"), (DARK, "-dark.svg")):
-            with mpl.rc_context(settings(theme)):
-                figure = paint(measured, theme)
-                figure.savefig(page.with_name(name + ending), metadata={"Date": None, "Creator": None})
-        yield name, shows
+def plots(measured: Measured) -> Iterator[Plot]:
+    """Of all that was measured."""
+    yield Plot(GOODPUT, lambda theme: _goodput(measured, theme))
+    yield Plot(LEVELS, lambda theme: _levels(measured, theme), "-level")
 
 
-def _goodput(measured: Measured, theme: Theme) -> mpl.figure.Figure:
+def _goodput(measured: Measured, theme: Theme) -> Figure:
+    from loadtests.report.style import SMALL_PT, headline, sheet, spread
+
     figure, axes = sheet(2, left=0.08, right=0.83)
     note = "Open loop, real processes; the workers are the bottleneck."
     headline(figure, theme, "What is answered when more is asked for than can be done?", note)
@@ -56,7 +54,9 @@ def _goodput(measured: Measured, theme: Theme) -> mpl.figure.Figure:
     return figure
 
 
-def _levels(measured: Measured, theme: Theme) -> mpl.figure.Figure:
+def _levels(measured: Measured, theme: Theme) -> Figure:
+    from loadtests.report.style import headline, sheet, spread
+
     figure, (axes,) = sheet(1, left=0.07, right=0.84)
     headline(figure, theme, "How far do the answers go down?", "Mean level of the answers to each second's questions.")
     ends = []

@@ -1,11 +1,17 @@
-"""The page docs/results/observing.md."""
+"""What observation costs a router: metrics, log, journal, traces, and Prometheus in its moods."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Annotated
 
+import msgspec
+
+from loadtests.bench.observing.measure import observed, page_written, scraped
 from loadtests.report.figure import Figure, summary
-from loadtests.report.page import figures_table, head
+from loadtests.report.page import figures_table
+from loadtests.report.progress import Say
+from loadtests.report.result import Result
 
 METHOD = """\
 **Observed.** Routers that differ in what is taken out of them, side by side before one stub that answers at once: chat
@@ -27,17 +33,27 @@ is measured afterwards in the same mood: Poisson arrivals, 200 a second, {second
 """
 
 
-def markdown(figures: Sequence[Figure], *, command: str, where: str, requests: int, rounds: int, seconds: float) -> str:
-    """The whole page."""
-    return "\n".join(
-        [
-            head("What observation costs", command=command, machine=where),
-            summary(figures),
-            "",
-            *figures_table(figures),
-            "",
-            "## How it is measured",
-            "",
-            METHOD.format(requests=requests, rounds=rounds, seconds=seconds),
-        ]
-    )
+class Options(msgspec.Struct, frozen=True):
+    """Of this bench."""
+
+    rounds: Annotated[int, msgspec.Meta(ge=1, le=1000, description="how often each router is loaded")] = 40
+    requests: Annotated[int, msgspec.Meta(ge=100, description="requests of a round")] = 1600
+    seconds: Annotated[float, msgspec.Meta(ge=0.5, le=60, description="how long latency is measured")] = 4.0
+
+
+QUICK = {"rounds": 6, "seconds": 1.0}
+
+
+async def measure(options: Options, say: Say) -> Result:
+    """Of each way to be observed, and of each mood."""
+    figures = page_written()
+    figures += await observed(options.rounds, options.requests, say)
+    figures += await scraped(max(2, options.rounds // 8), options.requests, options.seconds, say)
+    return result(figures, options)
+
+
+def result(figures: Sequence[Figure], options: Options) -> Result:
+    """As a page."""
+    method = METHOD.format(requests=options.requests, rounds=options.rounds, seconds=options.seconds)
+    blocks = [summary(figures), figures_table(figures), "## How it is measured\n\n" + method]
+    return Result("What observation costs", {"observing": figures}, blocks)

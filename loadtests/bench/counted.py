@@ -1,10 +1,12 @@
 """A router, its worker and its clients in one loop in memory, and the router's bytecodes counted, to the last one.
 
-As `loadtests.bench.steps.counted`, but on a virtual clock and without sockets: no read is cut, no second passes by
-chance, and all that the router takes from the system is given. So two counts of the same code are equal, on every
-machine with the same Python.
+Every instruction of a function below `services/` is a step. What C code does in one of them is not seen: it is the same
+step whether it decodes ten bytes or ten thousand. The clock is virtual and there are no sockets: no read is cut, no
+second passes by chance, and all that the router takes from the system is given. So two counts of the same code are
+equal, on every machine with the same Python.
 
-Run: python -m tests.oracles.counting      prints the steps a request of each kind takes, by file, as JSON
+Run: python -m loadtests.bench.counted KIND [metrics,log,journal]
+prints the steps that a request of this kind takes, by file, as JSON; without what is named, where something is.
 """
 
 from __future__ import annotations
@@ -17,25 +19,51 @@ import tempfile
 from collections import Counter
 from pathlib import Path
 from random import Random
+from types import FrameType
 from typing import Any
 
 from loadtests.bench.client import Connection, Tally, connect, post
 from loadtests.bench.observing.stand import questions
+from loadtests.bench.observing.subject import silence
 from loadtests.bench.router import CONNECTIONS, chat, forget
-from loadtests.bench.steps.counted import FULL, STATUS, Steps
-from loadtests.bench.stub import Stub
-from loadtests.cluster.loop import run
+from loadtests.bench.stub import Stub, workers_file
+from loadtests.cluster.loop import SimLoop, run
 from services.router import app
 from services.router.config import RouterSettings
 from services.runtime.log import Log
-from tests.oracles.within import sim_loop, within
+from services.runtime.serve import running
 
 STUB_PORT = 7000
 REQUESTS = 160
 WARM_UP = 2 * REQUESTS
-"""Half as many as there: where nothing is left to chance there is less to level out."""
+"""Caches fill, and estimates begin to answer for themselves."""
+FULL = {"max_inflight": 1, "max_queue_size": 1, "tenant_queue_size": 1}
+STATUS = {"answers": 200, "refusals": 429}
+HERE = "/services/"
 WORK_S = 0.02
 """What the worker takes for an answer: time must pass, or rates would be without end."""
+
+
+class Steps:
+    """The steps of the router's own code, by file."""
+
+    def __init__(self) -> None:
+        self.of_file: Counter[str] = Counter()
+
+    def trace(self, frame: FrameType, event: str, arg: object) -> Any:
+        """For sys.settrace: a function begins, or goes on."""
+        _, here, file = frame.f_code.co_filename.rpartition(HERE)
+        if not here:
+            return None
+        frame.f_trace_opcodes, frame.f_trace_lines = True, False
+        of_file = self.of_file
+
+        def step(frame: FrameType, event: str, arg: object) -> Any:
+            if event == "opcode":
+                of_file[file] += 1
+            return step
+
+        return step
 
 
 class Worker(Stub):
@@ -47,18 +75,19 @@ class Worker(Stub):
 
 async def counted(kind: str, folder: Path) -> Counter[str]:
     """Steps of `REQUESTS` requests, by file."""
-    await asyncio.get_running_loop().create_server(Worker, "127.0.0.1", STUB_PORT)
-    workers = folder / "workers.yaml"
-    url = f"http://127.0.0.1:{STUB_PORT}/v1"
-    workers.write_text(f"workers: [{{name: stub, kind: openai, url: '{url}', slots: 1000, models: [fast, hang]}}]")
+    loop = asyncio.get_running_loop()
+    assert isinstance(loop, SimLoop)
+    await loop.create_server(Worker, "127.0.0.1", STUB_PORT)
+    workers = workers_file(folder, STUB_PORT)
     full: dict[str, Any] = FULL if kind == "refusals" else {}
     settings = RouterSettings(  # type: ignore[call-arg]  # pydantic-settings' own keyword
         _env_file=None, router_port=0, metrics_port=0, workers_file=workers, retrieval_url="http://127.0.0.1:1",
         probe_interval_s=60, drain_timeout_s=0.1, **full,
     )  # fmt: skip
-    log = Log("router", stream=io.BytesIO(), clock=sim_loop().unix_time, threaded=True)  # as in production
+    log = Log("router", stream=io.BytesIO(), clock=loop.unix_time, threaded=True)  # as in production
     try:
-        async with within(app.build(settings, rng=Random(1), log=log)) as process:
+        router = app.build(settings, rng=Random(1), log=log)
+        async with running(router, bind=loop.bind) as process:  # type: ignore[arg-type]  # no sockets of the kernel
             return await _count(process.bound_port, kind)
     finally:
         log.close()  # its thread would keep the clock, the loop and all that was in it
@@ -91,14 +120,18 @@ async def _ask(clients: list[Connection], asked: Any, requests: int) -> None:
         await asyncio.sleep(WORK_S / 10)
 
 
-def steps_a_request() -> dict[str, dict[str, float]]:
-    """Of each kind of request: the steps that one takes, by file below services/."""
+def steps_of(kind: str) -> dict[str, float]:
+    """The steps that one request of this kind takes, by file below services/."""
     with tempfile.TemporaryDirectory() as folder:
-        found = {kind: run(counted(kind, Path(folder))) for kind in STATUS}
-    return {
-        kind: {file: count / REQUESTS for file, count in sorted(of_file.items())} for kind, of_file in found.items()
-    }
+        found = run(counted(kind, Path(folder)))
+    return {file: count / REQUESTS for file, count in sorted(found.items())}
+
+
+def steps_a_request() -> dict[str, dict[str, float]]:
+    """Of each kind of request."""
+    return {kind: steps_of(kind) for kind in STATUS}
 
 
 if __name__ == "__main__":
-    print(json.dumps(steps_a_request()))
+    silence(set(sys.argv[2].split(",")) if len(sys.argv) > 2 else set())
+    print(json.dumps(steps_of(sys.argv[1])))

@@ -1,24 +1,34 @@
-"""The page docs/results/degradation.md."""
+"""What doing less for each is worth under overload: measured, and as a page."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping
-from itertools import starmap
-from typing import Any
+from typing import Annotated, Any
+
+import msgspec
 
 from loadtests.bench.degradation.corpus import CHUNK_WORDS, CHUNKS_PER_DOCUMENT
 from loadtests.bench.degradation.ladders import OFF, RETRIEVAL, WHOLE
 from loadtests.bench.degradation.load import ANSWER_TOKENS, KNOWN, KNOWN_EVERY, TOP_K, Run
-from loadtests.bench.degradation.measure import LOADS, SLOW, SLOW_LOAD, Cost, Measured
+from loadtests.bench.degradation.measure import (
+    LOADS,
+    QUICK_LENGTH,
+    SLOW,
+    SLOW_LOAD,
+    USUAL_LENGTH,
+    Cost,
+    Measured,
+)
+from loadtests.bench.degradation.measure import measure as everything
+from loadtests.bench.degradation.plots import plots
 from loadtests.bench.degradation.stand import AMPLE_MS, DEADLINE_MS, SLOTS, USUAL_MS, WORKERS
-from loadtests.report.page import picture
+from loadtests.report.figure import Figure
+from loadtests.report.page import table
+from loadtests.report.progress import Say
+from loadtests.report.result import Block, Result
+from services.retrieval.nearest import EXACT_UP_TO
 
 HEAD = """\
-# What degradation buys under overload
-
-Written by `{command}`, on {machine}.
-
 Real processes on one machine: a router, retrieval, PostgreSQL and Valkey, and {workers} simulated workers of {slots}
 slots. The tenant has {rows:,} chunks, so it is searched through the graph. Questions arrive in an open loop, each with
 {top_k} passages, an answer of up to {answer} tokens and a deadline of {deadline:g} s; one in {every} is one of {known}
@@ -69,60 +79,80 @@ answers are what it wins. Retrieval has means of its own against too much work, 
 
 LEAST_MB = 0.1
 COLUMNS = (
-    "Load", "Ladder", "Offered/s", "On time/s", "In worth/s", "With passages/s", "Refused", "In line", "p50 ms",
-    "p95 ms", "p99 ms", "Late", "Level: share of answers", "Source: share of answers", "Passages",
+    "Load:", "Ladder", "Offered/s:", "On time/s:", "In worth/s:", "With passages/s:", "Refused:", "In line:", "p50 ms:",
+    "p95 ms:", "p99 ms:", "Late:", "Level: share of answers", "Source: share of answers", "Passages:",
 )  # fmt: skip
+COSTS = ("Level:", "Passages:", "Tokens of context:", "Search effort:", "Embedding, ms:", "Search, ms:")
+SIZES = ("Table", "Table or index", "MB:", "MB for each 100,000 chunks:")
+SEED = 1
 
 Runs = Mapping[tuple[float, str], Run]
 
 
-def page(measured: Measured, *, command: str, machine: str, pictures: Mapping[str, str]) -> str:
-    """`pictures` are file names without their ending, and what they show."""
-    head = HEAD.format(
-        command=command, machine=machine, workers=WORKERS, slots=SLOTS, rows=measured.rows, top_k=TOP_K,
-        answer=ANSWER_TOKENS, deadline=DEADLINE_MS / 1000, every=KNOWN_EVERY, known=KNOWN,
+class Options(msgspec.Struct, frozen=True):
+    """Of this bench."""
+
+    rows: Annotated[int, msgspec.Meta(ge=EXACT_UP_TO + 1, description="chunks of the tenant, for the graph")] = 30_000
+    short: Annotated[bool, msgspec.Meta(description="short loads")] = False
+
+
+QUICK = {"short": True}
+
+
+async def measure(options: Options, say: Say) -> Result:
+    """With stores, retrieval, workers and routers of its own."""
+    return result(await everything(options.rows, SEED, QUICK_LENGTH if options.short else USUAL_LENGTH, say))
+
+
+def result(measured: Measured) -> Result:
+    """As a page; what is answered on time is a figure of each run, for the record."""
+    blocks: list[Block] = [
+        HEAD.format(
+            workers=WORKERS, slots=SLOTS, rows=measured.rows, top_k=TOP_K, answer=ANSWER_TOKENS,
+            deadline=DEADLINE_MS / 1000, every=KNOWN_EVERY, known=KNOWN,
+        ),
+        "What a question costs at each level, one at a time and each a new one, as medians:",
+        table(COSTS, map(_cost, measured.costs)),
+        WORKERS_HEAD.format(capacity=measured.capacity_per_s, budget=AMPLE_MS), *plots(measured),
+        _table(measured.workers), "Beside no ladder at all:", _gains(measured.workers),
+        SLOW_HEAD.format(load=SLOW_LOAD, budget=USUAL_MS, delay=SLOW.latency_s * 1000),
+        _table(measured.slow), _slow(measured),
+        RETRIEVAL_HEAD.format(per_s=measured.retrieval_per_s), _table(measured.retrieval),
+        _retrieval(measured.retrieval), METHOD, _warning(measured), *_sizes(measured),
+    ]  # fmt: skip
+    return Result("What degradation buys under overload", _figures(measured), blocks)
+
+
+def _figures(measured: Measured) -> dict[str, list[Figure]]:
+    sides = {"workers": measured.workers, "slow database": measured.slow, "retrieval": measured.retrieval}
+    return {
+        name: [
+            Figure(f"on time at {load:g} times capacity, ladder {ladder}", run.on_time_per_s, "answers/s")
+            for (load, ladder), run in runs.items()
+        ]
+        for name, runs in sides.items()
+    }
+
+
+def _cost(cost: Cost) -> tuple[str, ...]:
+    return (
+        str(cost.level), str(cost.passages), f"{cost.context_tokens:.0f}", f"{cost.ef_share:g}",
+        f"{cost.embed_ms:.1f}", f"{cost.search_ms:.1f}",
     )  # fmt: skip
-    parts = [
-        [head, *_costs(measured.costs)],
-        [WORKERS_HEAD.format(capacity=measured.capacity_per_s, budget=AMPLE_MS), *starmap(picture, pictures.items())],
-        [*_table(measured.workers), "", *_gains(measured.workers)],
-        [
-            SLOW_HEAD.format(load=SLOW_LOAD, budget=USUAL_MS, delay=SLOW.latency_s * 1000),
-            *_table(measured.slow),
-            "",
-            _slow(measured),
-        ],
-        [RETRIEVAL_HEAD.format(per_s=measured.retrieval_per_s), *_table(measured.retrieval), ""],
-        [_retrieval(measured.retrieval), "", METHOD.rstrip(), *_warnings(measured), ""],
-        _sizes(measured),
-    ]
-    return re.sub(r"\n{3,}", "\n\n", "\n".join(["\n".join(part) + "\n" for part in parts])).rstrip() + "\n"
-
-
-def _costs(costs: list[Cost]) -> Iterator[str]:
-    yield "What a question costs at each level, one at a time and each a new one, as medians:"
-    yield ""
-    yield "| Level | Passages | Tokens of context | Search effort | Embedding, ms | Search, ms |"
-    yield "|---:|---:|---:|---:|---:|---:|"
-    for cost in costs:
-        yield (
-            f"| {cost.level} | {cost.passages} | {cost.context_tokens:.0f} | {cost.ef_share:g} "
-            f"| {cost.embed_ms:.1f} | {cost.search_ms:.1f} |"
-        )
 
 
 def _table(runs: Runs) -> Iterator[str]:
-    yield f"| {' | '.join(COLUMNS)} |"
-    yield "|---:|---|" + "---:|" * 10 + "---|---|---:|"
-    for (load, ladder), run in runs.items():
-        quantiles = run.answers_ms
-        cells = (
-            f"{load:g}", ladder, f"{run.offered_per_s:.1f}", f"{run.on_time_per_s:.1f}", f"{run.worth_per_s:.1f}",
-            f"{run.with_passages_per_s:.1f}", f"{run.refused:.0%}", f"{run.expired:.0%}",
-            f"{quantiles.p50:.0f}", f"{quantiles.p95:.0f}", f"{quantiles.p99:.0f}", str(run.late_answers),
-            shares(run.levels), shares(run.sources), f"{run.passages:.1f}",
-        )  # fmt: skip
-        yield f"| {' | '.join(cells)} |"
+    return table(COLUMNS, (_row(load, ladder, run) for (load, ladder), run in runs.items()))
+
+
+def _row(load: float, ladder: str, run: Run) -> tuple[str, ...]:
+    quantiles = run.answers_ms
+    return (
+        f"{load:g}", ladder, f"{run.offered_per_s:.1f}", f"{run.on_time_per_s:.1f}", f"{run.worth_per_s:.1f}",
+        f"{run.with_passages_per_s:.1f}", f"{run.refused:.0%}", f"{run.expired:.0%}",
+        f"{quantiles.p50:.0f}", f"{quantiles.p95:.0f}", f"{quantiles.p99:.0f}", str(run.late_answers),
+        shares(run.levels), shares(run.sources), f"{run.passages:.1f}",
+    )  # fmt: skip
 
 
 def shares(of: Mapping[Any, float]) -> str:
@@ -131,8 +161,6 @@ def shares(of: Mapping[Any, float]) -> str:
 
 def _gains(runs: Runs) -> Iterator[str]:
     """In words, load by load."""
-    yield "Beside no ladder at all:"
-    yield ""
     for load in LOADS:
         off, retrieval, whole = (runs[load, name] for name in (OFF, RETRIEVAL, WHOLE))
         yield (
@@ -171,20 +199,18 @@ def _retrieval(runs: Runs) -> str:
     )
 
 
-def _sizes(measured: Measured) -> Iterator[str]:
+def _sizes(measured: Measured) -> Iterator[Block]:
     """In the database, and reckoned for a round number of chunks."""
     each = 100_000 / measured.rows
-    yield "## What the chunks take"
-    yield ""
-    yield f"{measured.rows:,} chunks of {CHUNK_WORDS} words, {CHUNKS_PER_DOCUMENT} to a document, after VACUUM."
-    yield ""
-    yield "| Table | Table or index | MB | MB for each 100,000 chunks |"
-    yield "|---|---|---:|---:|"
-    for taken in measured.taken:
-        if taken.mb >= LEAST_MB:
-            yield f"| {taken.of_table} | {taken.name} | {taken.mb:.1f} | {taken.mb * each:.0f} |"
     in_all = sum(taken.mb for taken in measured.taken)
-    yield f"| all | | {in_all:.1f} | {in_all * each:.0f} |"
+    rows = [
+        (taken.of_table, taken.name, f"{taken.mb:.1f}", f"{taken.mb * each:.0f}")
+        for taken in measured.taken
+        if taken.mb >= LEAST_MB
+    ]
+    yield "## What the chunks take"
+    yield f"{measured.rows:,} chunks of {CHUNK_WORDS} words, {CHUNKS_PER_DOCUMENT} to a document, after VACUUM."
+    yield table(SIZES, [*rows, ("all", "", f"{in_all:.1f}", f"{in_all * each:.0f}")])
 
 
 def _without(run: Run) -> float:
@@ -196,11 +222,10 @@ def _mean_level(run: Run) -> float:
     return sum(level * share for level, share in run.levels.items())
 
 
-def _warnings(measured: Measured) -> Iterator[str]:
+def _warning(measured: Measured) -> str:
     runs = [*measured.workers.values(), *measured.slow.values(), *measured.retrieval.values()]
     late, failed = max(run.generator_late for run in runs), max(run.failed for run in runs)
-    yield ""
-    yield (
+    return (
         f"In the worst run {late:.1%} of the questions left more than 20 ms late, and {failed:.1%} ended neither in an "
         "answer nor in a refusal."
     )

@@ -1,0 +1,45 @@
+"""How far a long measurement is: what it says, with the time, and a line every ten seconds in which it says nothing."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from time import perf_counter
+from typing import TextIO
+
+SAY_EVERY_S = 10.0
+Say = Callable[[str], None]
+
+
+@contextmanager
+def progress(name: str, takes_s: float, *, every_s: float = SAY_EVERY_S, out: TextIO | None = None) -> Iterator[Say]:
+    """For what takes about so many seconds. It is written beside the results, to the stream of errors."""
+    began, over, spoke = perf_counter(), threading.Event(), threading.Event()
+
+    def write(text: str) -> None:
+        print(f"{perf_counter() - began:6.1f} s  {name}: {text}", file=out or sys.stderr, flush=True)
+
+    def say(text: str) -> None:
+        spoke.set()
+        write(text)
+
+    def remind() -> None:
+        while not over.wait(every_s):
+            if not spoke.is_set():
+                write(_left(perf_counter() - began, takes_s))
+            spoke.clear()
+
+    reminding = threading.Thread(target=remind, name="progress", daemon=True)
+    reminding.start()
+    try:
+        yield say
+    finally:
+        over.set()
+        reminding.join()
+
+
+def _left(taken_s: float, takes_s: float) -> str:
+    left_s = takes_s - taken_s
+    return f"about {left_s:.0f} s of {takes_s:.0f} s left" if left_s > 0 else f"longer than the usual {takes_s:.0f} s"

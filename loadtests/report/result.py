@@ -1,0 +1,100 @@
+"""What was measured, and how it is told: one writer makes a page of it, its figures as JSON, and its pictures."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from loadtests.report.figure import Figure
+from loadtests.report.page import head, picture
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure as Drawing
+
+    from loadtests.report.style import Theme
+
+
+@dataclass(frozen=True, slots=True)
+class Plot:
+    """`draw` makes it in the colours of a theme. It imports what draws: matplotlib is an extra.
+
+    The files are NAME.svg and NAME-dark.svg, with `suffix` after the page's name.
+    """
+
+    alt: str
+    draw: Callable[[Theme], Drawing]
+    suffix: str = ""
+
+
+Block = str | Plot | Iterable[str]
+"""Of a page: Markdown as it is, a plot, or the lines of a table. An empty one is left out."""
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """What a bench found. `parts` are all its figures; `blocks` are its page, from below the title on."""
+
+    title: str
+    parts: Mapping[str, Sequence[Figure]]
+    blocks: Sequence[Block]
+    on: str = ""
+    """What else it was measured on than the machine: versions, models."""
+
+    @property
+    def figures(self) -> list[Figure]:
+        """Of all parts."""
+        return [figure for some in self.parts.values() for figure in some]
+
+
+def write(result: Result, stem: Path, *, command: str, machine: str) -> list[Path]:
+    """STEM.md, STEM.json and the pictures; there are none without matplotlib."""
+    stem.parent.mkdir(parents=True, exist_ok=True)
+    drawn = {plot.suffix: files for plot in result.blocks if isinstance(plot, Plot) if (files := _drawn(plot, stem))}
+    page, data = stem.with_name(f"{stem.name}.md"), stem.with_name(f"{stem.name}.json")
+    on = "; ".join(filter(None, (machine, result.on)))
+    page.write_text(markdown(result, command=command, machine=on, name=stem.name, drawn=drawn.keys()), encoding="utf-8")
+    parts = {part: [figure.as_dict() for figure in some] for part, some in result.parts.items()}
+    told = {"command": command, "machine": on, "parts": parts}
+    data.write_bytes(msgspec.json.format(msgspec.json.encode(told), indent=1) + b"\n")  # what is no number is null
+    return [page, data, *(path for files in drawn.values() for path in files)]
+
+
+def markdown(result: Result, *, command: str, machine: str, name: str = "", drawn: Iterable[str] = ()) -> str:
+    """The page. Of its plots it shows those whose suffix is in `drawn`."""
+    shown = frozenset(drawn)
+    texts = [head(result.title, command=command, machine=machine).rstrip()]
+    texts += filter(None, (_text(block, name, shown) for block in result.blocks))
+    return "\n\n".join(texts) + "\n"
+
+
+def _text(block: Block, name: str, drawn: frozenset[str]) -> str:
+    if isinstance(block, Plot):
+        return picture(f"{name}{block.suffix}", block.alt) if block.suffix in drawn else ""
+    return block.strip() if isinstance(block, str) else "\n".join(block)
+
+
+def _drawn(plot: Plot, stem: Path) -> list[Path]:
+    try:
+        return list(_themes(plot, stem))
+    except ModuleNotFoundError as error:
+        if error.name is None or not error.name.startswith("matplotlib"):
+            raise
+        return []
+
+
+def _themes(plot: Plot, stem: Path) -> Iterator[Path]:
+    import matplotlib as mpl
+
+    from loadtests.report.style import DARK, LIGHT, settings
+
+    metadata: dict[str, Any] = {"Date": None, "Creator": None}  # the same figures give the same bytes
+    for theme, ending in ((LIGHT, ""), (DARK, "-dark")):
+        path = stem.with_name(f"{stem.name}{plot.suffix}{ending}.svg")
+        with mpl.rc_context(settings(theme)), contextlib.closing(path.open("wb")) as file:
+            plot.draw(theme).savefig(file, format="svg", metadata=metadata)
+        yield path
