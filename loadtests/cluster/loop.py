@@ -116,6 +116,10 @@ class Simulation:
         self._events.clear()
 
 
+def _unheard(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+    """A killed process says nothing: an answer that comes after its end fails nobody's future."""
+
+
 class SimLoop(asyncio.BaseEventLoop):
     """The event loop of one simulated process. Without arguments, of the only one."""
 
@@ -280,6 +284,7 @@ class SimLoop(asyncio.BaseEventLoop):
         if self._closed:
             return
         self.killed = self._closed = True
+        self.set_exception_handler(_unheard)
         self.simulation.forget(self)
         self.simulation.loops.remove(self)
         self.network.close_all(self)

@@ -213,7 +213,7 @@ class Judge:
 
     def _the_refused_are_not_invited_together(self) -> Iterator[str]:
         """Hints reserve: no more are asked to come back in a second than can be served in two."""
-        most = 2 * self._scenario.capacity_per_s + 20
+        most = 2 * self._scenario.most_per_s + 20
         seconds = Counter(
             int(attempt.ended_at + attempt.hint_ms / 1000)
             for attempt in self._facts.tries

@@ -120,9 +120,16 @@ class Scenario:
     @property
     def capacity_per_s(self) -> float:
         """Answers a second, about, of the honest workers."""
-        slots = sum(worker.slots for worker in self.workers if not worker.evil)
-        answers = sum(worker.answers_per_s for worker in self.workers if not worker.evil)
-        return answers * min(1.0, self.max_inflight / slots)
+        return self._answers_per_s([worker for worker in self.workers if not worker.evil])
+
+    @property
+    def most_per_s(self) -> float:
+        """The same of all workers: a byzantine one answers, too, and the router takes it for what it says it is."""
+        return self._answers_per_s(self.workers)
+
+    def _answers_per_s(self, workers: list[WorkerSpec]) -> float:
+        slots = sum(worker.slots for worker in workers)
+        return sum(worker.answers_per_s for worker in workers) * min(1.0, self.max_inflight / slots)
 
 
 def scenario(seed: int, kinds: tuple[str, ...], *, size: int = 1000) -> Scenario:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import socket
 import struct
 from collections.abc import Callable, Coroutine
@@ -259,6 +260,22 @@ def test_nothing_of_a_killed_process_runs_again_that_others_could_see() -> None:
         await asyncio.sleep(5)
         assert said == []
         assert heard.data == b""
+
+    play(client, simulation, main())
+
+
+def test_a_future_that_fails_after_its_process_was_killed_is_nobodys_error() -> None:
+    simulation, server, client = two()
+    told: list[object] = []
+    server.set_exception_handler(lambda loop, context: told.append(context))
+
+    async def main() -> None:
+        answer = server.create_future()
+        server.kill()
+        answer.set_exception(OSError("the wire was cut"))
+        del answer
+        gc.collect()
+        assert told == []
 
     play(client, simulation, main())
 
