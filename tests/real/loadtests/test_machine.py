@@ -14,7 +14,7 @@ from loadtests.report.machine import describe
 @pytest.fixture
 def checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A repository with one commit."""
-    for name in ("README.md", "services/app.py", "docs/page.md", "docs/results/REPORT.json"):
+    for name in ("README.md", "services/app.py", "docs/page.md", "docs/results/matrix.json"):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text("1")
     who = ("-c", "user.name=a", "-c", "user.email=a@b", "-c", "commit.gpgsign=false")
@@ -25,7 +25,7 @@ def checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_results_that_are_not_yet_committed_are_no_changes(checkout: Path) -> None:
-    for name in ("README.md", "docs/results/REPORT.json"):
+    for name in ("README.md", "docs/results/matrix.json"):
         (checkout / name).write_text("2")
     assert machine.DESCRIBED.fullmatch(describe())
     assert "with changes" not in describe()
