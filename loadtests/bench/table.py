@@ -81,7 +81,6 @@ BENCHES: Mapping[str, Bench] = {
     "observing": Bench("what metrics, log, journal, traces and Prometheus cost a router", 300, "observing.bench"),
     "degradation": Bench("what smaller answers buy under overload", 420, "degradation.bench"),
     "batching": Bench("what batching is worth on real models, and its cost; needs torch", 350, "batching.bench"),
-    "storms": Bench("the storm bench's scenarios, with mechanisms off and on", 420, "storms.bench"),
     "recall": Bench("does the search find what an exact one finds, and how soon", 900, "recall.bench"),
     "hybrid": Bench("ranking by meaning, by words, and by both", 180, "hybrid.bench"),
     "semantic": Bench("how often a semantic cache would be wrong, and what a look-up costs", 60, "semantic.bench"),
