@@ -22,21 +22,24 @@ from services.cli.crew import Crew
 from services.cli.display import LiveDisplay, PlainDisplay, display_for
 from services.cli.errors import LabError, complain
 from services.cli.lease import Lease, StackNote, clear, running_pid, running_stack
-from services.cli.ports import free_port
 from services.cli.up import refuse_taken_ports
 from services.cli.welcome import welcome
+from tests.ports import metrics_of, stack_ports
 
-PORTS = (
-    "router_port", "retrieval_port", "governor_port", "storm_port", "worker_port", "embedded_postgres_port",
-    "embedded_redis_port",
-)  # fmt: skip
 LOOPBACK = {"HOST": "127.0.0.1", "METRICS_HOST": "127.0.0.1"}
 
 
 def settings(tmp_path: Path, **chosen: Any) -> LabSettings:
     """On free ports, in a folder of its own, whatever .env says."""
-    values = {"data_dir": tmp_path, "workers_count": 1, **{name: free_port() for name in PORTS}, **chosen}
+    values = {"data_dir": tmp_path, "workers_count": 1, **stack_ports(), **chosen}
     return LabSettings(_env_file=None, **values)  # type: ignore[call-arg]  # pydantic-settings' own argument
+
+
+@pytest.mark.sockets
+def test_no_part_that_is_tested_here_shares_a_port_with_anothers_metrics() -> None:
+    ports = stack_ports()
+    metrics = metrics_of(ports)
+    assert len({*ports.values(), *metrics}) == len(ports) + len(metrics)
 
 
 @pytest.mark.sockets

@@ -15,8 +15,8 @@ import httpx2
 import psutil
 import pytest
 
-from services.cli.config import GOVERNOR_METRICS_OFFSET, METRICS_OFFSET, STORM_METRICS_OFFSET
-from services.cli.ports import free_port, is_free
+from services.cli.ports import is_free
+from tests.ports import metrics_of, stack_ports
 
 pytestmark = [pytest.mark.timeout(240)]
 
@@ -39,18 +39,9 @@ class Lab:
         corpus = folder / "corpus"
         corpus.mkdir()
         (corpus / "lock.md").write_text(LOCK)
-        own = {
-            "ROUTER_PORT": free_with_metrics(),
-            "RETRIEVAL_PORT": free_with_metrics(),
-            "WORKER_PORT": free_with_metrics(),
-            "GOVERNOR_PORT": free_with_metrics(GOVERNOR_METRICS_OFFSET),
-            "STORM_PORT": free_with_metrics(STORM_METRICS_OFFSET),
-            "EMBEDDED_POSTGRES_PORT": free_port(),
-            "EMBEDDED_REDIS_PORT": free_port(),
-        }
-        self.ports = [*own.values(), *(own[name] + METRICS_OFFSET for name in list(own)[:3])]
-        self.ports.append(own["GOVERNOR_PORT"] + GOVERNOR_METRICS_OFFSET)
-        self.ports.append(own["STORM_PORT"] + STORM_METRICS_OFFSET)
+        ports = stack_ports()
+        own = {name.upper(): port for name, port in ports.items()}
+        self.ports = [*ports.values(), *metrics_of(ports)]
         self.router_url = f"http://127.0.0.1:{own['ROUTER_PORT']}"
         settings = {
             "DATA_DIR": "data",
@@ -107,14 +98,6 @@ class Lab:
         assert reply.status_code == 200, reply.text
         answer: dict[str, object] = reply.json()
         return answer
-
-
-def free_with_metrics(offset: int = METRICS_OFFSET) -> int:
-    """A free port whose metrics port is free as well."""
-    while True:
-        port = free_port()
-        if port + offset <= 65535 and is_free("127.0.0.1", port + offset):
-            return port
 
 
 def is_alive(process: psutil.Process) -> bool:
