@@ -140,13 +140,13 @@ def settings(theme: Theme) -> dict[Any, Any]:
 
 
 def sheet(
-    columns: int = 1, *, left: float = 0.1, right: float = 0.77, height_in: float = HEIGHT_IN
+    columns: int = 1, *, left: float = 0.1, right: float = 0.77, height_in: float = HEIGHT_IN, top_in: float = 0.92
 ) -> tuple[Figure, list[Axes]]:
-    """A page with its axes; the margin on the right is where lines are named."""
+    """A page with its axes. The margin on the right is where lines are named; `top_in` has room for the headline."""
     figure = Figure(figsize=(WIDTH_IN, height_in))
     FigureCanvasAgg(figure)
     grid = figure.add_gridspec(
-        1, columns, left=left, right=right, top=1 - 0.92 / height_in, bottom=0.62 / height_in, wspace=0.17
+        1, columns, left=left, right=right, top=1 - top_in / height_in, bottom=0.62 / height_in, wspace=0.17
     )
     first = figure.add_subplot(grid[0, 0])
     rest = [figure.add_subplot(grid[0, i], sharex=first, sharey=first) for i in range(1, columns)]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
+from textwrap import fill
 
 import matplotlib as mpl
 from matplotlib.axes import Axes
@@ -108,7 +109,8 @@ def _spreads(series: Series, cases: Mapping[str, Case], theme: Theme) -> Figure 
     names = [name for name in SPREADS if name in cases and series.row(name, WEIR.name) is not None]
     if not names:
         return None
-    figure, (axes,) = sheet(1, left=0.19, right=0.97, height_in=2.0 + 0.95 * len(names))
+    height_in = 2.2 + 0.95 * len(names)
+    figure, (axes,) = sheet(1, left=0.19, right=0.97, height_in=height_in, top_in=1.25)  # the legend has two lines
     note = (
         "From the p50 (mark) over the p95 (bar) to the p99, as a share of the deadline. Let in and not answered counts."
     )
@@ -124,7 +126,7 @@ def _spreads(series: Series, cases: Mapping[str, Case], theme: Theme) -> Figure 
             axes.plot([p50], [y], MARKERS[each], color=drawn[each].color, markersize=5, zorder=3, label=label)
             axes.plot([p95], [y], "|", color=drawn[each].color, markersize=9, markeredgewidth=2.2, zorder=3)
     axes.axvline(1, color=theme.quiet, linewidth=1, linestyle=(0, (4, 3)))
-    axes.set_yticks(range(len(names)), labels=[cases[name].title for name in names])
+    axes.set_yticks(range(len(names)), labels=[fill(cases[name].title, 22) for name in names])
     axes.set_ylim(len(names) - 0.5, -0.5)
     axes.set_xlim(0, 1.4)
     axes.grid(visible=False)

@@ -68,7 +68,7 @@ def late(name: str, share: float) -> Cell:
          ("All scenarios", "tries that router and client count differently")),
         (cell("bursty", client_late=0.06), ("All scenarios", "requests that the client itself sent late, at worst")),
         (cell("noisy_neighbour", figures={"small_alone_p95_ms": 70.0}),
-         ("Seven tenants beside one that asks for fifty times capacity", "small: p95 / alone")),
+         ("A tenant beside one that asks for fifty times capacity", "small: p95 / alone")),
         (late("narrow_neighbour", 0.98),
          ("Four slots, and a tenant at twenty times the capacity", "light: answered on time")),
         (cell("burst", figures={"back_after_s": 1.5}),
