@@ -270,8 +270,8 @@ class Connection(asyncio.Protocol):
         if unanswered and not self._unparsed and not unanswered[-1].started:
             unanswered[-1].keep_alive = False
 
-    def leave(self) -> None:
-        """The service drains: close, or say with the answers under way that they are the last."""
+    def shutdown(self) -> None:
+        """The service drains: close, or say with the answers under way that they are the last. uvicorn calls this."""
         unanswered = self._unanswered()
         for exchange in unanswered:
             exchange.keep_alive = False

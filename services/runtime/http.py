@@ -57,6 +57,7 @@ class Exchange:
         "path",
         "query",
         "refusal",
+        "route",
         "started",
         "status",
         "tail",
@@ -72,6 +73,7 @@ class Exchange:
         self.path = path
         self.query = b""  # what stands behind the `?`, as it came: see `runtime.query`
         self.refusal: WeirError | None = None  # of a head check: the connection answers it in the handler's place
+        self.route = ""  # the pattern of its path, once a route was found
         self.tail = ""
         self.headers = headers
         self.body = b""

@@ -14,9 +14,9 @@ import hmac
 from collections.abc import Callable
 
 from services.runtime.errors import Unauthorized, WeirError
+from services.runtime.health import HEALTH_ROUTES
 from services.runtime.hostcheck import PageCheck
 from services.runtime.http import Exchange, HeadCheck
-from services.runtime.service import HEALTH_ROUTES
 
 ASKED = (
     "this listener is for Weir's own services: send `Authorization: Bearer TOKEN` with INTERNAL_TOKEN "

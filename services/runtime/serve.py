@@ -26,7 +26,7 @@ import uvloop
 from prometheus_client import CollectorRegistry
 
 from services.runtime.clock import wall_clock
-from services.runtime.connection import Connection, Shared, last_on_its_connection
+from services.runtime.connection import Shared, last_on_its_connection
 from services.runtime.descriptors import SPARE, connections_allowed
 from services.runtime.drain import Drain, let_end
 from services.runtime.framing import block
@@ -35,13 +35,13 @@ from services.runtime.guard import GuardLimits
 from services.runtime.http import App, HeadCheck
 from services.runtime.ids import NewId, ids_of
 from services.runtime.log import Log
+from services.runtime.server import BACKLOG, Config, Server, Tls
 from services.runtime.service import Service
 from services.runtime.settings import ServiceSettings
 from services.runtime.starting import CannotStart, PortTaken
 from services.runtime.tracing import Tracer, tracer_of
 from services.runtime.watchdog import watched
 
-BACKLOG = 2048  # connections that wait to be accepted: a stall of a second must not turn anyone away
 SEND_BUFFER_BYTES = 65_536  # what a client that does not read can make the kernel hold for it
 METRICS_CONNECTIONS = 128  # scrapers, operators, and with a tenants file 64 viewers of the console
 METRICS_INCOMING_BYTES = 8_388_608
@@ -176,7 +176,7 @@ def _connections(settings: ServiceSettings, log: Log, beside: int) -> int:
 
 
 class HttpListener:
-    """One listening socket and its connections, and how they leave: no polling, and nobody's signals."""
+    """One listening socket and its connections, served by uvicorn, and how they leave."""
 
     def __init__(
         self,
@@ -186,21 +186,21 @@ class HttpListener:
         front: Front | None = None,
         checks: tuple[HeadCheck, ...] = (),
         new_id: NewId | None = None,
+        tls: Tls | None = None,
     ) -> None:
         self.app = app
         self._shared = Shared(app, limits, idle_timeout_s, checks=checks, new_id=new_id or ids_of(None))
         if front is not None:
             self._shared.refused = front.refused
             front.watch(lambda: len(self._shared.connections), lambda: self._shared.incoming.taken)
-        self._server: asyncio.Server | None = None
+        self._server = Server(Config(self._shared, tls))
         self._dating: asyncio.Task[None] | None = None
 
     async def open(self, sock: socket.socket) -> None:
         """Begin to accept."""
-        loop = asyncio.get_running_loop()
-        self._dating = loop.create_task(self._keep_the_date())
+        self._dating = asyncio.get_running_loop().create_task(self._keep_the_date())
         await asyncio.sleep(0)  # the first answer has a date, too
-        self._server = await loop.create_server(lambda: Connection(self._shared), sock=sock, backlog=BACKLOG)
+        await self._server.startup([sock])
 
     async def _keep_the_date(self) -> None:
         while True:
@@ -216,15 +216,13 @@ class HttpListener:
 
     async def close(self, grace_s: float) -> None:
         """Stop accepting, let what runs finish within the grace, cancel the rest and let it say so."""
-        shared = self._shared
         for _ in range(LAST_TURNS):
             await asyncio.sleep(0)
-        if self._server is not None:
-            self._server.close()
+        shared = self._shared
         shared.closed = True
-        for connection in list(shared.connections):
-            connection.leave()
-        await let_end(shared.tasks, grace_s)
+        self._server.config.timeout_graceful_shutdown = grace_s  # type: ignore[assignment]  # a float serves as well
+        await self._server.shutdown()
+        await let_end(shared.tasks, 0.0)
         for connection in list(shared.connections):
             connection.close()
         if self._dating is not None:

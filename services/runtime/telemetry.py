@@ -12,14 +12,18 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterator
 
+from fastapi import FastAPI, Response
 from prometheus_client import CollectorRegistry, GCCollector, PlatformCollector, ProcessCollector
 from prometheus_client import disable_created_metrics as _disable_created_metrics
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 from prometheus_client.registry import Collector
 
+from services.runtime.api import describe, new_api
+from services.runtime.asgi import AsgiApp
 from services.runtime.exposition import Registry, page_of
-from services.runtime.http import App, Exchange
+from services.runtime.http import App
+from services.runtime.log import Log
 
 SECONDS_BUCKETS = (
     0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 0.75,
@@ -50,24 +54,23 @@ class TasksCollector(Collector):
         yield GaugeMetricFamily("python_asyncio_tasks", "Tasks of the event loop that are not over.", value=count)
 
 
-class MetricsApp:
-    """GET and HEAD /metrics; everything else on this listener is 404.
+def add_metrics(api: FastAPI, registry: CollectorRegistry) -> None:
+    """GET and HEAD /metrics.
 
-    Whoever asks again before it has read the last page waits, so that a scraper that does not read holds two at most.
+    A scraper that asks again before it has read the last page waits, so that a scraper that does not read holds two
+    pages at most.
     """
+    media_type = CONTENT_TYPE_LATEST
 
-    always = b""
+    async def metrics() -> Response:
+        return Response(page_of(registry), media_type=media_type)
 
-    def __init__(self, registry: CollectorRegistry) -> None:
-        self._registry = registry
-
-    async def handle(self, exchange: Exchange) -> None:
-        found = exchange.path == "/metrics" and exchange.method in ("GET", "HEAD")
-        body = page_of(self._registry) if found else b"not found\n"
-        content_type = CONTENT_TYPE_LATEST.encode() if found else b"text/plain; charset=utf-8"
-        await exchange.reply(200 if found else 404, body, content_type=content_type)
+    told = describe("The service's metrics, in Prometheus' text format.", refusals=())
+    api.add_api_route("/metrics", metrics, methods=["GET", "HEAD"], **told)
 
 
-def metrics_app(registry: CollectorRegistry) -> App:
-    """What answers on the metrics listener."""
-    return MetricsApp(registry)
+def metrics_app(registry: CollectorRegistry, log: Log) -> App:
+    """What answers on the metrics listener where it has nothing else."""
+    api = new_api("Weir's metrics", "The metrics listener.")
+    add_metrics(api, registry)
+    return AsgiApp(api, log)

@@ -8,14 +8,27 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
+from fastapi import FastAPI
+
+from services.runtime.api import native, new_api
 from services.runtime.drain import Drain
 from services.runtime.guard import GuardLimits
+from services.runtime.health import Readiness, add_health
 from services.runtime.http import Handler, HeadCheck
 from services.runtime.log import Log
 from services.runtime.serve import HttpListener, Process
-from services.runtime.service import Readiness, Service
+from services.runtime.service import Service
 from services.runtime.telemetry import metrics_app, new_registry
 from tests.virtual import running_here
+
+
+def api_of(routes: Mapping[tuple[str, str], Handler], drain: Drain | None = None) -> FastAPI:
+    """An application whose handlers answer their exchanges by themselves, with the routes for health."""
+    api = new_api("Test", "For a test.")
+    add_health(api, "test", lambda: Readiness(True), drain or Drain())
+    for (method, path), handler in routes.items():
+        api.add_api_route(path, native(handler), methods=[method], response_model=None)
+    return api
 
 
 def build(
@@ -30,11 +43,12 @@ def build(
     **process: Any,
 ) -> Process:
     log, drain = Log("test", stream=stream or io.BytesIO()), Drain()
-    service = Service("test", routes, ready=lambda: Readiness(True), log=log, drain=drain, headers=headers, eager=eager)
+    hot = {route: handler for route, handler in routes.items() if route[1] in eager}
+    service = Service("test", api_of(routes, drain), log=log, drain=drain, headers=headers, hot=hot)
     return Process(
         name="test",
         listener=HttpListener(service, limits or GuardLimits(), idle_timeout_s, checks=checks),
-        metrics=metrics_app(new_registry()),
+        metrics=metrics_app(new_registry(), log),
         log=log,
         drain=drain,
         host="127.0.0.1",

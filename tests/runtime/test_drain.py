@@ -15,8 +15,8 @@ from services.runtime.guard import GuardLimits
 from services.runtime.http import App, Exchange
 from services.runtime.log import Log
 from services.runtime.serve import HttpListener, running
-from services.runtime.service import Readiness, Service
-from tests.runtime.rig import Tape, ask, build, until
+from services.runtime.service import Service
+from tests.runtime.rig import Tape, api_of, ask, build, until
 from tests.virtual_time import bind, run
 
 DELAY_S = 3600.0  # far more than a test takes: only the test itself ends it
@@ -34,7 +34,7 @@ ROUTES = {("GET", "/hello"): hello}
 
 
 def service(drain: Drain) -> Service:
-    return Service("test", ROUTES, ready=lambda: Readiness(True), log=Log("test", stream=io.BytesIO()), drain=drain)
+    return Service("test", api_of(ROUTES, drain), log=Log("test", stream=io.BytesIO()), drain=drain)
 
 
 def test_during_the_delay_the_service_says_that_it_leaves_and_serves_new_connections() -> None:
@@ -165,7 +165,7 @@ def test_what_is_asked_when_the_service_is_told_to_leave_is_answered_and_only_th
 
         routes = {("GET", "/slow"): slow}
         log = Log("test", stream=io.BytesIO())
-        app = Service("test", routes, ready=lambda: Readiness(True), log=log, drain=Drain())
+        app = Service("test", api_of(routes), log=log, drain=Drain())
         listener, _ = drive(app)
         tape, connection = opened(listener)
         connection.data_received(KEPT.replace(b"hello", b"slow") * 3)
@@ -190,7 +190,7 @@ def test_a_stream_that_has_begun_does_not_end_in_a_close_that_it_never_announced
             await exchange.end(b"last")
 
         log = Log("test", stream=io.BytesIO())
-        app = Service("test", {("GET", "/s"): stream}, ready=lambda: Readiness(True), log=log, drain=Drain())
+        app = Service("test", api_of({("GET", "/s"): stream}), log=log, drain=Drain())
         listener, _ = drive(app)
         tape, connection = opened(listener)
         connection.data_received(KEPT.replace(b"/hello", b"/s"))

@@ -1,0 +1,241 @@
+"""What every service's FastAPI application has: problems as errors, health, the description of its wire types, `/docs`.
+
+Bodies are msgspec structs, read by the strict reader (`strictjson`), so FastAPI is told of them here: `Json[T]` is a
+dependency that decodes a body, and `describe` gives a route what the OpenAPI document says of it. A handler raises
+WeirError (`errors`), which becomes the problem body.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import re
+from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
+from importlib import resources
+from typing import Annotated, Any, TypeVar
+
+import msgspec
+from fastapi import Depends, FastAPI, Request, Response
+from fastapi.openapi.docs import get_redoc_html, get_swagger_ui_html
+from fastapi.openapi.utils import get_openapi
+from starlette.exceptions import HTTPException
+
+from services.contracts.problem import Problem
+from services.core.outcome import Outcome
+from services.runtime.asgi import EXCHANGE
+from services.runtime.errors import REFUSALS, BadInput, WeirError, problem
+from services.runtime.http import Exchange, Handler
+from services.runtime.strictjson import decode
+
+T = TypeVar("T")
+
+JSON = "application/json"
+ASSETS = {  # of the two pages that show the description: where each one's file is, and its content type
+    "swagger-ui-bundle.js": "text/javascript",
+    "swagger-ui.css": "text/css",
+    "redoc.standalone.js": "text/javascript",
+}
+_SCRIPT = re.compile(r"<script>(.*?)</script>", re.DOTALL)
+_INTERNAL = "an internal error; the log has its id"
+
+
+async def exchange_of(request: Request) -> Exchange:
+    """The exchange behind a request: who left, what the log says of it."""
+    exchange: Exchange = request.scope[EXCHANGE]
+    return exchange
+
+
+Call = Annotated[Exchange, Depends(exchange_of)]
+
+
+def native(handler: Handler) -> Callable[[Request], Awaitable[Response]]:
+    """An endpoint whose handler answers the exchange by itself. `tail` is what the path holds in place of a name."""
+
+    async def endpoint(request: Request) -> Response:
+        exchange: Exchange = request.scope[EXCHANGE]
+        exchange.tail = next(iter(request.path_params.values()), "")
+        if request.path_params and not exchange.tail:
+            raise HTTPException(404)
+        await handler(exchange)
+        return _Answered()
+
+    return endpoint
+
+
+class _Answered(Response):
+    """Nothing is left to send."""
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        """The handler has answered the exchange."""
+
+
+def body_of(type_: type[T]) -> Callable[[Request], Any]:
+    """A dependency that decodes the body as this wire type. Raises BadInput naming the field."""
+
+    async def decoded(request: Request) -> T:
+        exchange: Exchange = request.scope[EXCHANGE]
+        return decode(exchange.body, type_)
+
+    return decoded
+
+
+def json_answer(value: object, *, status: int = 200, media_type: str = JSON) -> Response:
+    """A wire struct as an answer."""
+    return Response(msgspec.json.encode(value), status, media_type=media_type)
+
+
+def new_api(title: str, description: str, *, types: Iterable[type] = ()) -> FastAPI:
+    """An application with this project's errors and pages. `types`: the wire types that its routes refer to."""
+    api = FastAPI(title=title, description=description, version="1", docs_url=None, redoc_url=None, openapi_url=None)
+    api.router.redirect_slashes = False
+    api.add_exception_handler(WeirError, _problem_of)
+    api.add_exception_handler(HTTPException, _http_problem_of)
+    api.add_exception_handler(Exception, _internal_problem_of)
+    _add_pages(api, [*types, Problem])
+    return api
+
+
+def describe(
+    summary: str,
+    *,
+    request: type | None = None,
+    reply: type | None = None,
+    status: int = 200,
+    refusals: Collection[Outcome] = tuple(REFUSALS),
+    parameters: Sequence[dict[str, Any]] = (),
+) -> dict[str, Any]:
+    """What FastAPI is told of a route beside its path and method, as arguments of `add_api_route`."""
+    extra: dict[str, Any] = {"parameters": list(parameters)} if parameters else {}
+    if request is not None:
+        extra["requestBody"] = {"required": True, "content": {"application/json": {"schema": _ref(request)}}}
+    found: dict[str, Any] = {"description": "The answer"}
+    if reply is not None:
+        found["content"] = {"application/json": {"schema": _ref(reply)}}
+    return {
+        "summary": summary,
+        "response_model": None,
+        "response_class": Response,
+        "status_code": status,
+        "responses": {status: found, **_refusals(refusals)},
+        "openapi_extra": extra or None,
+    }
+
+
+def _refusals(outcomes: Collection[Outcome]) -> dict[int | str, dict[str, Any]]:
+    told: dict[int, list[str]] = {}
+    for outcome in outcomes:
+        if outcome is not Outcome.CLIENT_GONE:
+            told.setdefault(REFUSALS[outcome].status, []).append(outcome)
+    content = {"application/json": {"schema": _ref(Problem)}}
+    return {status: {"description": ", ".join(codes), "content": content} for status, codes in sorted(told.items())}
+
+
+def _ref(type_: type) -> dict[str, str]:
+    return {"$ref": f"#/components/schemas/{type_.__name__}"}
+
+
+# ---- errors
+
+
+async def _problem_of(request: Request, error: Exception) -> Response:
+    assert isinstance(error, WeirError)
+    exchange: Exchange = request.scope[EXCHANGE]
+    exchange.log.setdefault("outcome", error.outcome)
+    status, headers, body = problem(error)
+    return Response(body, status, {name.decode(): value.decode("latin-1") for name, value in headers}, JSON)
+
+
+async def _http_problem_of(request: Request, error: Exception) -> Response:
+    """What the framework itself refuses: no such path (404), or another method there (405, with Allow)."""
+    assert isinstance(error, HTTPException)
+    allowed = (error.headers or {}).get("allow", "") or (error.headers or {}).get("Allow", "")
+    if error.status_code == 405:
+        wrong = BadInput(f"{request.method} is not allowed here; use {allowed}", status=405, code="method_not_allowed")
+        wrong.headers = [(b"allow", allowed.encode("ascii"))]
+    elif error.status_code == 404:
+        wrong = BadInput(f"there is nothing at {request.scope['path'][:200]}", status=404, code="not_found")
+    else:
+        wrong = BadInput(str(error.detail), status=error.status_code)
+    return await _problem_of(request, wrong)
+
+
+async def _internal_problem_of(request: Request, error: Exception) -> Response:
+    """The server raises the error again after this answer, and the service's boundary writes it to the log."""
+    return await _problem_of(request, WeirError(Outcome.INTERNAL, _INTERNAL))
+
+
+# ---- the description and its pages
+
+
+def _add_pages(api: FastAPI, types: list[type]) -> None:
+    def document() -> dict[str, Any]:
+        if api.openapi_schema is None:
+            api.openapi_schema = _document(api, types)
+        return api.openapi_schema
+
+    async def openapi() -> Response:
+        return json_answer(document())
+
+    async def asset(name: str) -> Response:
+        if name not in ASSETS:
+            raise HTTPException(404)
+        data = resources.files("fastapi_offline").joinpath("static", name).read_bytes()
+        return Response(data, media_type=ASSETS[name], headers={"cache-control": "max-age=86400", **SAFE})
+
+    swagger = get_swagger_ui_html(
+        openapi_url="/openapi.json",
+        title=api.title,
+        swagger_js_url="/docs/assets/swagger-ui-bundle.js",
+        swagger_css_url="/docs/assets/swagger-ui.css",
+        swagger_favicon_url="data:,",
+    ).body
+    redoc = get_redoc_html(
+        openapi_url="/openapi.json",
+        title=api.title,
+        redoc_js_url="/docs/assets/redoc.standalone.js",
+        redoc_favicon_url="data:,",
+        with_google_fonts=False,
+    ).body
+    api.openapi = document  # type: ignore[method-assign]  # as FastAPI's own documentation says to extend it
+    for path, endpoint in (
+        ("/openapi.json", openapi),
+        ("/docs", _page(bytes(swagger))),
+        ("/redoc", _page(bytes(redoc))),
+        ("/docs/assets/{name}", asset),
+    ):
+        api.add_api_route(path, endpoint, methods=["GET"], include_in_schema=False, response_model=None)
+
+
+def _document(api: FastAPI, types: list[type]) -> dict[str, Any]:
+    found = get_openapi(title=api.title, version=api.version, description=api.description, routes=api.routes)
+    _, components = msgspec.json.schema_components(types, ref_template="#/components/schemas/{name}")
+    found.setdefault("components", {}).setdefault("schemas", {}).update(components)
+    return found
+
+
+def _page(html: bytes) -> Callable[[], Any]:
+    headers = {"content-security-policy": _policy(html.decode()), **SAFE}
+
+    async def page() -> Response:
+        return Response(html, media_type="text/html; charset=utf-8", headers=headers)
+
+    return page
+
+
+SAFE = {
+    "x-content-type-options": "nosniff",
+    "referrer-policy": "no-referrer",
+    "cross-origin-resource-policy": "same-origin",
+}
+
+
+def _policy(html: str) -> str:
+    """Only this page's own scripts run, and nothing is loaded from or sent to another host."""
+    hashes = " ".join(
+        f"'sha256-{base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()}'"
+        for script in _SCRIPT.findall(html)
+    )
+    return (
+        f"default-src 'none'; script-src 'self' {hashes}; style-src 'self' 'unsafe-inline'; img-src 'self' data:; "
+        "connect-src 'self'; worker-src blob:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+    )

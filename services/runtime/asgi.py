@@ -1,0 +1,138 @@
+"""An ASGI application behind our own HTTP protocol: an `Exchange` becomes one ASGI request (ASGI 3.0, HTTP spec 2.4).
+
+The protocol has read the whole body before the handler starts, so `receive` gives it in one message, and waits for the
+client's departure after that. `send` writes to the exchange: an answer that comes in one message goes out with its
+length, any other is chunked. The exchange adds the headers that every answer has (date, x-request-id), and a client
+that reads slowly holds `send` back. A `send` after the client has left raises OSError, as spec 2.4 asks for.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, MutableMapping
+from typing import Any
+from urllib.parse import quote
+
+from services.runtime.errors import place_of
+from services.runtime.framing import Headers
+from services.runtime.http import Exchange, become_task
+from services.runtime.log import Log
+
+Message = MutableMapping[str, Any]
+Application = Callable[
+    [MutableMapping[str, Any], Callable[[], Awaitable[Message]], Callable[[Message], Awaitable[None]]], Awaitable[None]
+]
+
+EXCHANGE = "weir.exchange"
+"""The scope's key for the exchange, for handlers that need more than ASGI gives."""
+_OF_THE_EXCHANGE = frozenset({b"content-length", b"content-type", b"date", b"transfer-encoding", b"connection"})
+
+
+async def serve(application: Application, exchange: Exchange) -> None:
+    """Answer one exchange with the application. Raises whatever the application raises."""
+    scope = scope_of(exchange)
+    try:
+        await application(scope, _Request(exchange).receive, _Answer(exchange).send)
+    finally:
+        exchange.route = getattr(scope.get("route"), "path_format", "")
+
+
+def scope_of(exchange: Exchange) -> dict[str, Any]:
+    """The ASGI scope. `raw_path` is made from the decoded path, because the exchange does not keep the original."""
+    return {
+        "type": "http",
+        "asgi": {"version": "3.0", "spec_version": "2.4"},
+        "http_version": "1.1",
+        "method": exchange.method,
+        "scheme": "http",
+        "path": exchange.path,
+        "raw_path": quote(exchange.path).encode("ascii"),
+        "query_string": exchange.query,
+        "root_path": "",
+        "headers": exchange.headers,
+        "client": None,
+        "server": None,
+        "state": {},
+        EXCHANGE: exchange,
+    }
+
+
+class _Request:
+    """The messages that an application receives: the body, and then the client's departure."""
+
+    __slots__ = ("_exchange", "_given")
+
+    def __init__(self, exchange: Exchange) -> None:
+        self._exchange = exchange
+        self._given = False
+
+    async def receive(self) -> Message:
+        if not self._given:
+            self._given = True
+            return {"type": "http.request", "body": self._exchange.body, "more_body": False}
+        gone = asyncio.get_running_loop().create_future()
+        self._exchange.on_gone(lambda: gone.done() or gone.set_result(None))
+        await gone
+        return {"type": "http.disconnect"}
+
+
+class _Answer:
+    """What an application sends, written to the exchange."""
+
+    __slots__ = ("_begun", "_content_type", "_exchange", "_headers", "_status")
+
+    def __init__(self, exchange: Exchange) -> None:
+        self._exchange = exchange
+        self._begun = False  # an answer of the application's; a handler may answer the exchange by itself
+        self._status = 0
+        self._content_type = b""
+        self._headers: Headers = ()
+
+    async def send(self, message: Message) -> None:
+        if self._exchange.gone:
+            raise OSError("the client has left")
+        if message["type"] == "http.response.start":
+            self._begin(message)
+        else:
+            await self._body(message.get("body", b""), more=message.get("more_body", False))
+
+    def _begin(self, message: Message) -> None:
+        headers = [(bytes(name).lower(), bytes(value)) for name, value in message.get("headers", ())]
+        self._status = message["status"]
+        self._content_type = next((value for name, value in headers if name == b"content-type"), b"")
+        self._headers = [header for header in headers if header[0] not in _OF_THE_EXCHANGE]
+
+    async def _body(self, body: bytes, *, more: bool) -> None:
+        exchange = self._exchange
+        if exchange.started and not self._begun:
+            return  # an error after the handler's own answer had begun: the service's boundary cuts that answer
+        if self._begun:
+            await (exchange.write(body) if more else exchange.end(body))
+            return
+        self._begun = True
+        if more:
+            await exchange.start(self._status, self._content_type, self._headers)
+            if body:
+                await exchange.write(body)
+        else:
+            await exchange.reply(self._status, body, content_type=self._content_type, headers=self._headers)
+
+
+class AsgiApp:
+    """An application on a listener whose requests are not logged one by one: metrics, and operators' routes."""
+
+    always = b""
+
+    def __init__(self, application: Application, log: Log) -> None:
+        self._application = application
+        self._log = log
+
+    async def handle(self, exchange: Exchange) -> None:
+        """Answer one request. What the application raises is answered by the application itself, and logged here."""
+        await become_task()
+        try:
+            await serve(self._application, exchange)
+        except Exception as error:
+            self._log.error("a handler failed", path=exchange.route, traceback=place_of(error))
+        finally:
+            exchange.ended()

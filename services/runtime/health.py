@@ -1,0 +1,40 @@
+"""`/health` answers while the event loop turns; `/health/ready` says whether the service should get requests."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from fastapi import FastAPI, Response
+
+from services.runtime.api import describe, json_answer
+from services.runtime.drain import Drain
+
+LIVE, READY = "/health", "/health/ready"
+HEALTH_ROUTES = (LIVE, READY)
+
+
+@dataclass(frozen=True, slots=True)
+class Readiness:
+    """Whether the service can work, and what it lacks. `detail` is added to the body of /health/ready."""
+
+    ok: bool
+    detail: dict[str, object] = field(default_factory=dict)
+
+
+def add_health(api: FastAPI, name: str, ready: Callable[[], Readiness], drain: Drain) -> None:
+    """The two routes. /health/ready is 200 or 503 by `ready`, and 503 from the moment the drain is announced."""
+
+    async def live() -> Response:
+        return json_answer({"status": "ok", "service": name})
+
+    async def readiness() -> Response:
+        found = ready()
+        ok = found.ok and not drain.announced
+        state = "ready" if ok else "draining" if drain.announced else "not ready"
+        return json_answer({"status": state, "service": name, **found.detail}, status=200 if ok else 503)
+
+    api.add_api_route(LIVE, live, methods=["GET"], **describe("Live: the event loop turns.", refusals=()))
+    told = describe("Ready for requests; 503 if not, or while the service drains.", refusals=())
+    told["responses"][503] = {"description": "Not ready, or draining"}
+    api.add_api_route(READY, readiness, methods=["GET"], **told)

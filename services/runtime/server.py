@@ -1,0 +1,82 @@
+"""uvicorn, as it serves our connections: each listener is a `uvicorn.Server` whose protocol is `Connection`.
+
+uvicorn makes the protocol for each connection that it accepts, holds the TLS settings, and shuts the listener down: it
+stops accepting, tells every connection, waits for what runs, and cancels the rest after the grace.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from pathlib import Path
+from ssl import CERT_NONE, CERT_REQUIRED
+from typing import Any
+
+import uvicorn
+
+from services.runtime.connection import Connection, Shared
+
+BACKLOG = 2048  # connections that wait to be accepted: a stall of a second must not turn anyone away
+
+
+@dataclass(frozen=True, slots=True)
+class Tls:
+    """The files of a certificate and its key; and, for mutual TLS, of the CA that signs clients' certificates."""
+
+    certificate: Path
+    key: Path
+    client_ca: Path | None = None
+
+
+class Config(uvicorn.Config):
+    """uvicorn's settings of one listener, and what its connections share.
+
+    Raises OSError or ssl.SSLError for a file of `tls` that cannot be used.
+    """
+
+    def __init__(self, shared: Shared, tls: Tls | None = None) -> None:
+        super().__init__(
+            shared.app,  # type: ignore[arg-type]  # a connection asks it, and no other protocol of uvicorn's does
+            http=connection_of,  # type: ignore[arg-type]  # any callable that makes a protocol will do
+            ws="none",
+            lifespan="off",
+            interface="asgi3",
+            log_config=None,
+            access_log=False,
+            proxy_headers=False,
+            workers=1,
+            forwarded_allow_ips=[],
+            ssl_certfile=tls and tls.certificate,
+            ssl_keyfile=tls and tls.key,
+            ssl_ca_certs=str(tls.client_ca) if tls and tls.client_ca else None,
+            ssl_cert_reqs=CERT_REQUIRED if tls and tls.client_ca else CERT_NONE,
+        )
+        self.shared = shared
+        self.load()
+
+
+def connection_of(config: Config, **_: Any) -> Connection:
+    """The protocol of one connection, as uvicorn asks for it."""
+    return Connection(config.shared)
+
+
+class Server(uvicorn.Server):
+    """One listener."""
+
+    config: Config
+
+    def __init__(self, config: Config) -> None:
+        super().__init__(config)
+        self.server_state.connections = config.shared.connections  # type: ignore[assignment]  # in their order
+        self.server_state.tasks = config.shared.tasks  # type: ignore[assignment]  # in their order, too
+        self.lifespan = config.lifespan_class(config)
+
+    async def startup(self, sockets: Any = None) -> None:
+        """Begin to accept on sockets that listen. A TLS handshake may take as long as the headers of a request."""
+        loop, config = asyncio.get_running_loop(), self.config
+        tls = {"ssl": config.ssl, "ssl_handshake_timeout": config.shared.limits.headers_s} if config.ssl else {}
+        self.servers = [
+            await loop.create_server(lambda: connection_of(config), sock=sock, backlog=BACKLOG, **tls)
+            for sock in sockets
+        ]
+        self.started = True
