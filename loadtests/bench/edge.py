@@ -17,13 +17,15 @@ from loadtests.bench.machine import cores, cpu_s, pinned, process, until_ready
 from loadtests.bench.router import CONNECTIONS, chat
 from loadtests.report.figure import Figure
 from services.core.outcome import Outcome
+from services.runtime.api import new_api
 from services.runtime.drain import Drain
 from services.runtime.errors import Refused
 from services.runtime.guard import GuardLimits
+from services.runtime.health import Readiness, add_health
 from services.runtime.http import Exchange, become_task
 from services.runtime.log import Log
 from services.runtime.serve import HttpListener, Process, run
-from services.runtime.service import Readiness, Service
+from services.runtime.service import Service
 from services.runtime.telemetry import metrics_app, new_registry
 
 PORT = 28500
@@ -60,10 +62,13 @@ KINDS = {"/answer": answer, "/later": later, "/refuse": refuse, "/stream": strea
 def serve(port: int) -> int:
     def build() -> Process:
         log, drain = Log("edge"), Drain()
-        routes = {("POST", path): handler for path, handler in KINDS.items()}
-        service = Service("edge", routes, ready=lambda: Readiness(True), log=log, drain=drain, eager=KINDS)
+        api, hot = new_api("Edge", "For the bench."), {("POST", path): handler for path, handler in KINDS.items()}
+        add_health(api, "edge", lambda: Readiness(True), drain)
+        service = Service("edge", api, log=log, drain=drain, hot=hot)
         listener = HttpListener(service, GuardLimits(), IDLE_S)
-        return Process("edge", listener, metrics_app(new_registry()), log, drain, "127.0.0.1", port, "127.0.0.1", 0)
+        return Process(
+            "edge", listener, metrics_app(new_registry(), log), log, drain, "127.0.0.1", port, "127.0.0.1", 0
+        )
 
     return run(build)
 

@@ -12,68 +12,71 @@ without being asked first: so nobody's visit to a web page starts a storm here.
 
 from __future__ import annotations
 
-import msgspec
+from fastapi import FastAPI, Response
 
 from loadtests.storm.bench import StormBench
 from loadtests.storm.report import report
-from services.contracts.storm import Started, StartRun, Stopped
+from services.contracts.storm import Run, Started, StartRun, State, Stopped
+from services.runtime.api import Call, describe, json_answer
 from services.runtime.errors import BadInput
-from services.runtime.http import Exchange, Handler
+from services.runtime.http import Exchange
 from services.runtime.query import parameters
 from services.runtime.strictjson import decode
 
-HTML = b"text/html; charset=utf-8"
-PAGE_HEADERS = (
-    (
-        b"content-security-policy",
-        b"default-src 'none'; style-src 'unsafe-inline'; img-src data:; base-uri 'none'; form-action 'none'; "
-        b"frame-ancestors 'none'",
-    ),
-    (b"x-content-type-options", b"nosniff"),
-    (b"referrer-policy", b"no-referrer"),
-    (b"cache-control", b"no-store"),
+TYPES = (State, StartRun, Started, Stopped, Run)
+RUN = ({"name": "run", "in": "query", "required": True, "schema": {"type": "string"}},)
+OF_A_REPORT = (
+    {"name": "with", "in": "query", "schema": {"type": "string"}},
+    {"name": "save", "in": "query", "schema": {"type": "string", "enum": ["0", "1"]}},
 )
-_encode = msgspec.json.Encoder().encode
+PAGE_HEADERS = {
+    "content-security-policy": (
+        "default-src 'none'; style-src 'unsafe-inline'; img-src data:; base-uri 'none'; form-action 'none'; "
+        "frame-ancestors 'none'"
+    ),
+    "x-content-type-options": "nosniff",
+    "referrer-policy": "no-referrer",
+    "cache-control": "no-store",
+}
 
 
-def storm_routes(bench: StormBench) -> dict[tuple[str, str], Handler]:
-    """(METHOD, path) -> handler."""
+def add_storm(api: FastAPI, bench: StormBench) -> None:
+    """The routes."""
 
-    async def state(exchange: Exchange) -> None:
-        await exchange.reply(200, _encode(bench.state()))
+    async def state() -> Response:
+        return json_answer(bench.state())
 
-    async def start(exchange: Exchange) -> None:
+    async def start(exchange: Call) -> Response:
         not_for_pages(exchange)
-        wish = decode(exchange.body, StartRun)
-        await exchange.reply(202, _encode(Started(bench.start(wish))))
+        return json_answer(Started(bench.start(decode(exchange.body, StartRun))), status=202)
 
-    async def stop(exchange: Exchange) -> None:
+    async def stop(exchange: Call) -> Response:
         not_for_pages(exchange)
-        await exchange.reply(200, _encode(Stopped(await bench.stop())))
+        return json_answer(Stopped(await bench.stop()))
 
-    async def kept(exchange: Exchange) -> None:
+    async def kept(exchange: Call) -> Response:
         asked = parameters(exchange.query, ("run",))
-        await exchange.reply(200, _encode(bench.kept(_run(asked))))
+        return json_answer(bench.kept(_run(asked)))
 
-    async def page(exchange: Exchange) -> None:
+    async def page(exchange: Call) -> Response:
         asked = parameters(exchange.query, ("run", "with", "save"))
         first = bench.kept(_run(asked))
         second = bench.kept(asked["with"]) if asked.get("with") else None
         if second is not None and (second is first or second.scenario != first.scenario):
             raise BadInput("with: two runs of one scenario can be compared", "with")
-        headers = list(PAGE_HEADERS)
+        headers = dict(PAGE_HEADERS)
         if asked.get("save") == "1":
-            name = f"weir-storm-{first.scenario}-{first.run}.html"
-            headers.append((b"content-disposition", b'attachment; filename="%b"' % name.encode("ascii")))
-        await exchange.reply(200, report(first, second).encode(), content_type=HTML, headers=headers)
+            headers["content-disposition"] = f'attachment; filename="weir-storm-{first.scenario}-{first.run}.html"'
+        return Response(report(first, second), media_type="text/html; charset=utf-8", headers=headers)
 
-    return {
-        ("GET", "/storm"): state,
-        ("POST", "/storm"): start,
-        ("DELETE", "/storm"): stop,
-        ("GET", "/storm/run"): kept,
-        ("GET", "/storm/report"): page,
-    }
+    for method, path, endpoint, told in (
+        ("GET", "/storm", state, describe("What runs, what there is, and the last runs.", reply=State)),
+        ("POST", "/storm", start, describe("Begin a run.", request=StartRun, reply=Started, status=202)),
+        ("DELETE", "/storm", stop, describe("Stop it.", reply=Stopped)),
+        ("GET", "/storm/run", kept, describe("Everything that is kept of one run.", reply=Run, parameters=RUN)),
+        ("GET", "/storm/report", page, describe("The same as a page.", parameters=(*RUN, *OF_A_REPORT))),
+    ):
+        api.add_api_route(path, endpoint, methods=[method], **told)
 
 
 def _run(asked: dict[str, str]) -> str:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from loadtests.storm.api import storm_routes
+from loadtests.storm.api import TYPES, add_storm
 from loadtests.storm.bench import StormBench
 from loadtests.storm.config import StormSettings
+from services.runtime.api import new_api
 from services.runtime.drain import Drain
+from services.runtime.health import Readiness, add_health
 from services.runtime.internal import inner_checks, is_health
 from services.runtime.log import Log
 from services.runtime.serve import Process, from_settings
-from services.runtime.service import Readiness, Service
+from services.runtime.service import Service
 from services.runtime.telemetry import metrics_app, new_registry
 
 NAME = "storm"
@@ -20,7 +22,10 @@ def build(settings: StormSettings) -> Process:
     log, drain = Log(NAME, settings.log_level), Drain()
     registry = new_registry()
     bench = StormBench(settings, log)
-    service = Service(NAME, storm_routes(bench), ready=lambda: Readiness(True), log=log, drain=drain)
+    api = new_api("Weir storm bench", "Starts load on the router, for the console's button.", types=TYPES)
+    add_health(api, NAME, lambda: Readiness(True), drain)
+    add_storm(api, bench)
+    service = Service(NAME, api, log=log, drain=drain)
     token = settings.shared_token
     return from_settings(
         settings,
@@ -28,7 +33,7 @@ def build(settings: StormSettings) -> Process:
         port=settings.storm_port,
         port_variable="STORM_PORT",
         app=service,
-        metrics=metrics_app(registry),
+        metrics=metrics_app(registry, log),
         registry=registry,
         log=log,
         drain=drain,

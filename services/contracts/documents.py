@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
 from msgspec import Meta
@@ -17,6 +17,12 @@ MAX_PAGE = 500
 QUOTA_COUNT_HEADER = b"x-documents-count"
 QUOTA_BYTES_HEADER = b"x-documents-bytes"
 MOST_QUOTA = 2**53
+
+# Of GET /documents, as an OpenAPI document says it.
+PAGE_PARAMETERS: tuple[dict[str, Any], ...] = (
+    {"name": "after", "in": "query", "schema": {"type": "string"}},
+    {"name": "limit", "in": "query", "schema": {"type": "integer", "minimum": 1, "maximum": MAX_PAGE}},
+)
 
 
 class PutDocument(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

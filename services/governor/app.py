@@ -10,15 +10,18 @@ from services.governor.config import GovernorSettings
 from services.governor.gate import Bounds, Gate
 from services.governor.metrics import GovernorMetrics
 from services.governor.server import Patience, Server
+from services.runtime.api import new_api
+from services.runtime.asgi import AsgiApp
 from services.runtime.descriptors import connections_allowed
 from services.runtime.drain import Drain
 from services.runtime.front import LostLines
+from services.runtime.health import Readiness, add_health
 from services.runtime.ids import ids_of
-from services.runtime.internal import inner_checks
+from services.runtime.internal import inner_checks, is_health
 from services.runtime.keepalive import Pool
 from services.runtime.log import Log
 from services.runtime.serve import Process
-from services.runtime.telemetry import metrics_app, new_registry
+from services.runtime.telemetry import add_metrics, new_registry
 from services.runtime.tracing import Tracer, tracer_of
 
 NAME = "governor"
@@ -46,20 +49,24 @@ def build(settings: GovernorSettings, *, rng: Random | None = None, log: Log | N
         connections=most_connections(settings),
         source_share=settings.max_source_share,
     )
+    drain = Drain()
+    api = new_api("Weir governor, HTTP side", "Health and metrics; the governor itself speaks its own protocol.")
+    add_health(api, NAME, lambda: Readiness(True), drain)
+    add_metrics(api, registry)
     server = Server(gate, backend(settings, tracer), patience=patience, metrics=metrics, log=log)
     metrics.watch(gate, lambda: len(server.connections))
     return Process(
         name=NAME,
         listener=server,
-        metrics=metrics_app(registry),
+        metrics=AsgiApp(api, log),
         log=log,
-        drain=Drain(),
+        drain=drain,
         host=settings.host,
         port=settings.governor_port,
         metrics_host=settings.metrics_host,
         metrics_port=settings.metrics_port,
         metrics_checks=inner_checks(
-            settings.metrics_host, token=settings.shared_token, allowed_hosts=settings.allowed_hosts
+            settings.metrics_host, token=settings.shared_token, allowed_hosts=settings.allowed_hosts, is_open=is_health
         ),
         drain_timeout_s=settings.drain_timeout_s,
         drain_delay_s=settings.drain_delay_s,
@@ -67,6 +74,7 @@ def build(settings: GovernorSettings, *, rng: Random | None = None, log: Log | N
         port_variable="GOVERNOR_PORT",
         tracer=tracer,
         new_id=ids_of(rng),
+        registry=registry,
         inside=server,
     )
 

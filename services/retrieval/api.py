@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from typing import Annotated
 
-import msgspec
+from fastapi import Depends, FastAPI, Response
 
-from services.contracts.search import EmbedReply, EmbedRequest, RetrieveRequest
+from services.contracts.search import EmbedReply, EmbedRequest, RetrieveReply, RetrieveRequest
 from services.core.outcome import Outcome
 from services.retrieval.cache import Cache
 from services.retrieval.embedder import Embedded, EmbedderFailed, EmbedderFull, LinedEmbedder
@@ -15,10 +15,12 @@ from services.retrieval.minilm import DIMENSIONS, Floats
 from services.retrieval.search import Retrieval
 from services.retrieval.store import Store
 from services.retrieval.warming import Warming
+from services.runtime.api import Call, body_of, describe, json_answer
 from services.runtime.errors import BadInput, Refused
-from services.runtime.http import Exchange, Handler
-from services.runtime.service import Readiness
-from services.runtime.strictjson import decode
+from services.runtime.health import Readiness
+from services.runtime.http import Exchange
+
+TYPES = (RetrieveRequest, RetrieveReply, EmbedRequest, EmbedReply)
 
 
 class Api:
@@ -32,10 +34,13 @@ class Api:
         self._store = store
         self._cache = cache
         self._warming = warming
-        self._encode: Callable[[object], bytes] = msgspec.json.Encoder().encode
 
-    def routes(self) -> Mapping[tuple[str, str], Handler]:
-        return {("POST", "/retrieve"): self.retrieve, ("POST", "/embed"): self.embed}
+    def add_to(self, api: FastAPI) -> None:
+        """The two routes."""
+        found = describe("Passages for a question, within a budget.", request=RetrieveRequest, reply=RetrieveReply)
+        api.add_api_route("/retrieve", self.retrieve, methods=["POST"], **found)
+        embedded = describe("A vector for each text, in order.", request=EmbedRequest, reply=EmbedReply)
+        api.add_api_route("/embed", self.embed, methods=["POST"], **embedded)
 
     def ready(self) -> Readiness:
         """Not ready before the embedder is warm and the database was reached and tried once; ready from then on.
@@ -51,9 +56,10 @@ class Api:
             detail["model"] = self._embedder.fingerprint
         return Readiness(self._embedder.warm and self._store.reached and self._warming.done, detail)
 
-    async def retrieve(self, exchange: Exchange) -> None:
+    async def retrieve(
+        self, exchange: Call, request: Annotated[RetrieveRequest, Depends(body_of(RetrieveRequest))]
+    ) -> Response:
         """POST /retrieve: passages within a budget. A shortfall is an answer too, with source `stale` or `none`."""
-        request = decode(exchange.body, RetrieveRequest)
         if request.query.isspace():
             raise BadInput("query: is blank", "query")
         _leave_with_client(exchange)
@@ -64,16 +70,15 @@ class Api:
             tenant=request.tenant, source=reply.source, reason=reply.reason, results=len(reply.results),
             embed_ms=reply.embed_ms, search_ms=reply.search_ms,
         )  # fmt: skip
-        await exchange.reply(200, self._encode(reply))
+        return json_answer(reply)
 
-    async def embed(self, exchange: Exchange) -> None:
+    async def embed(self, exchange: Call, request: Annotated[EmbedRequest, Depends(body_of(EmbedRequest))]) -> Response:
         """POST /embed: a vector for each text, in order. Gives way to queries."""
-        request = decode(exchange.body, EmbedRequest)
         _leave_with_client(exchange)
         embedded = await self._embed_all(request.input)
         exchange.log.update(texts=len(request.input), tokens=embedded.tokens)
         reply = EmbedReply(self._embedder.name, DIMENSIONS, _numbers(embedded.vectors), embedded.tokens)
-        await exchange.reply(200, self._encode(reply))
+        return json_answer(reply)
 
     async def _embed_all(self, texts: list[str]) -> Embedded:
         if not self._embedder.warm:

@@ -10,11 +10,13 @@ from random import Random
 from typing import Any, Protocol
 
 from services.core.breaker import Breaker
+from services.retrieval.api import TYPES as SEARCH_TYPES
 from services.retrieval.api import Api
 from services.retrieval.cache import Cache, redis_client
 from services.retrieval.config import RetrievalSettings
 from services.retrieval.confine import EVERYTHING
 from services.retrieval.database import Session, connect, powers
+from services.retrieval.documentsapi import TYPES as DOCUMENT_TYPES
 from services.retrieval.documentsapi import Bounds, DocumentsApi
 from services.retrieval.embedder import LinedEmbedder, Model
 from services.retrieval.fit import Fit
@@ -28,7 +30,9 @@ from services.retrieval.semantic import Semantic
 from services.retrieval.store import Store
 from services.retrieval.warming import Warming
 from services.retrieval.writing import Quota
+from services.runtime.api import new_api
 from services.runtime.drain import Drain
+from services.runtime.health import add_health
 from services.runtime.internal import inner_checks, is_health
 from services.runtime.log import Log
 from services.runtime.serve import Process, from_settings
@@ -105,10 +109,15 @@ def build(
         up={"postgres": lambda: store.up, "redis": lambda: cache.up},
     )
     warming = Warming(embedder, store, sessions=settings.postgres_pool_size)
-    api = Api(retrieval, embedder, store, cache, warming)
+    searching = Api(retrieval, embedder, store, cache, warming)
     library = Library(writers(settings, may_connect=lambda: pool.open >= settings.postgres_pool_size, connect=connect))
     documents = DocumentsApi(library, embedder, model, document_bounds(settings), learn=store.learn)
-    service = Service(NAME, {**api.routes(), **documents.routes()}, ready=api.ready, log=log, drain=drain, rng=rng)
+    types = (*SEARCH_TYPES, *DOCUMENT_TYPES)
+    api = new_api("Weir retrieval", "Passages within a latency budget, vectors, and tenants' documents.", types=types)
+    add_health(api, NAME, searching.ready, drain)
+    searching.add_to(api)
+    documents.add_to(api)
+    service = Service(NAME, api, log=log, drain=drain, rng=rng)
 
     async def start() -> None:
         await store.start()
@@ -135,7 +144,7 @@ def build(
         port=settings.retrieval_port,
         port_variable="RETRIEVAL_PORT",
         app=service,
-        metrics=metrics_app(registry),
+        metrics=metrics_app(registry, log),
         registry=registry,
         log=log,
         drain=drain,

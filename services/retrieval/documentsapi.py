@@ -17,15 +17,16 @@ with 403, and what was there stays.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePath
 
-import msgspec
 import numpy as np
+from fastapi import FastAPI, Response
 
 from services.contracts.documents import (
+    PAGE_PARAMETERS,
     DocumentDeleted,
     DocumentList,
     DocumentPut,
@@ -43,17 +44,17 @@ from services.retrieval.parseprocess import Ask, prepare
 from services.retrieval.pool import Busy, Down
 from services.retrieval.preparing import Prepared, Preparer
 from services.retrieval.writing import Quota, QuotaExceeded, Used
+from services.runtime.api import Call, describe, json_answer
 from services.runtime.errors import BadInput, Refused, TooLarge
-from services.runtime.http import Exchange, Handler
+from services.runtime.http import Exchange
 from services.runtime.strictjson import decode
 
+TYPES = (PutDocument, DocumentPut, DocumentDeleted, DocumentList)
 AT_ONCE = 2
 SLOW_S = 3.0
 SLOW_FOR_S = 60.0
 MOST_SLOW = 1000  # tenants that are remembered as slow
 EMBED_AT_ONCE = 16  # texts in the embedder's line at a time, of one document: its queue stays open for others
-
-_encode = msgspec.json.Encoder().encode
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,16 +89,19 @@ class DocumentsApi:
         self._writing: set[str] = set()
         self._slow: dict[str, float] = {}  # until when, in the order in which they became so
 
-    def routes(self) -> Mapping[tuple[str, str], Handler]:
-        return {
-            ("GET", "/documents"): self.page,
-            ("PUT", "/documents/**"): self.put,
-            ("DELETE", "/documents/**"): self.delete,
-        }
+    def add_to(self, api: FastAPI) -> None:
+        """The routes. The router names the tenant in `x-tenant`."""
+        path = "/documents/{id:path}"
+        told = describe("Add a document, or replace it.", request=PutDocument, reply=DocumentPut)
+        told["responses"][201] = told["responses"][200]
+        api.add_api_route(path, self.put, methods=["PUT"], **told)
+        api.add_api_route(path, self.delete, methods=["DELETE"], **describe("Remove it.", reply=DocumentDeleted))
+        paged = describe("The tenant's documents, by id, in pages.", reply=DocumentList, parameters=PAGE_PARAMETERS)
+        api.add_api_route("/documents", self.page, methods=["GET"], **paged)
 
-    async def put(self, exchange: Exchange) -> None:
+    async def put(self, exchange: Call, id: str) -> Response:
         """PUT /documents/{id}: 201 for a new one, else 200."""
-        tenant, doc_id, until = tenant_of(exchange), checked_id(exchange.tail), self._begin(exchange)
+        tenant, doc_id, until = tenant_of(exchange), checked_id(id), self._begin(exchange)
         ask, title = self._ask(doc_id, decode(exchange.body, PutDocument))
         quota = quota_of(exchange, self._bounds.quota)
         if not self._embedder.warm:
@@ -113,11 +117,11 @@ class DocumentsApi:
             else:
                 put = await self._replace(tenant, doc_id, ask, title, digest, held, quota, until)
         exchange.log.update(tenant=tenant, state=put.state, chunks=put.chunks)
-        await exchange.reply(201 if put.state == "added" else 200, _encode(put))
+        return json_answer(put, status=201 if put.state == "added" else 200)
 
-    async def delete(self, exchange: Exchange) -> None:
+    async def delete(self, exchange: Call, id: str) -> Response:
         """DELETE /documents/{id}: 404 where there is none."""
-        tenant, doc_id, until = tenant_of(exchange), checked_id(exchange.tail), self._begin(exchange)
+        tenant, doc_id, until = tenant_of(exchange), checked_id(id), self._begin(exchange)
         with self._place(tenant):
             async with _database():
                 if await self._library.held(tenant, doc_id, self._embedder.fingerprint, until) is None:
@@ -125,9 +129,9 @@ class DocumentsApi:
                 version = await self._library.remove(tenant, doc_id, until)
         self._learn(tenant, version)
         exchange.log.update(tenant=tenant, state="deleted")
-        await exchange.reply(200, _encode(DocumentDeleted(doc_id, version)))
+        return json_answer(DocumentDeleted(doc_id, version))
 
-    async def page(self, exchange: Exchange) -> None:
+    async def page(self, exchange: Call) -> Response:
         """GET /documents?after=&limit=: a page, by id."""
         tenant, until = tenant_of(exchange), self._begin(exchange)
         after, limit = page_of(exchange.query)
@@ -135,7 +139,7 @@ class DocumentsApi:
             found = await self._library.page(tenant, after, limit + 1, until)
         exchange.log.update(tenant=tenant, documents=min(len(found), limit))
         following = found[limit - 1].id if len(found) > limit else None
-        await exchange.reply(200, _encode(DocumentList(found[:limit], following)))
+        return json_answer(DocumentList(found[:limit], following))
 
     def _begin(self, exchange: Exchange) -> float:
         """Stop when nobody waits any more. The time by which all must be done."""

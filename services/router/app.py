@@ -11,18 +11,18 @@ from services.core.retries import RetryBudget
 from services.core.weir import Weir
 from services.router.config import RouterSettings
 from services.router.console.storm import storm_routes
-from services.router.console.watching import POLICY, answering, console_routes
+from services.router.console.watching import POLICY, console_routes, switching
 from services.router.deciding.dispatcher import Dispatcher
 from services.router.deciding.sizing import Sizes
 from services.router.observing.holdings import Holdings
 from services.router.observing.journal import Journal
 from services.router.observing.metrics import RouterMetrics
-from services.router.operating.admin import AdminApp, has_its_own_key
+from services.router.operating.admin import AdminRoutes, has_its_own_key, metrics_listener
 from services.router.operating.adminkey import AdminKey
 from services.router.operating.policy import Switches
 from services.router.operating.reloading import Reloading
 from services.router.passages.retrieval import RetrievalClient, RetrievalWatch
-from services.router.routes.api import routes
+from services.router.routes.api import TYPES, add_routes, hot_routes
 from services.router.serving.attempts import Attempts
 from services.router.serving.context import Context
 from services.router.serving.orphans import Orphans
@@ -35,16 +35,20 @@ from services.router.workers.cancels import Cancels
 from services.router.workers.connect import SPARE_CONNECTIONS, connect
 from services.router.workers.fleet import Fleet
 from services.router.workers.prober import Prober
+from services.runtime.api import add_native, new_api
 from services.runtime.drain import Drain
+from services.runtime.health import Readiness, add_health
 from services.runtime.hostcheck import PageCheck
 from services.runtime.http import HeadCheck
 from services.runtime.internal import inner_checks
 from services.runtime.log import Log
 from services.runtime.serve import Process, from_settings
-from services.runtime.service import Readiness, Service
+from services.runtime.service import Service
 from services.runtime.telemetry import new_registry
 
-EAGER = ("/ask", "/v1/chat/completions", "/v1/completions")  # refused, they end where they began
+DESCRIPTION = (
+    "A reverse proxy for LLM servers. It rejects requests that it cannot answer in time, and says when to retry."
+)
 
 
 def build(settings: RouterSettings, *, rng: Random | None = None, log: Log | None = None) -> Process:
@@ -93,15 +97,17 @@ def build(settings: RouterSettings, *, rng: Random | None = None, log: Log | Non
         return readiness(fleet, watch.lacking, named=lab)
 
     admin_key = AdminKey(settings.metrics_host, settings.admin_token.get_secret_value().encode() or shared_token, log)
-    key = None if lab else admin_key
     more = storm_routes(settings)
     if lab:
-        more["POST", POLICY] = answering(switches.turn)
-    console = console_routes(pipeline, log, lab=lab, key=key, more=more)
-    admin = AdminApp(
-        registry, dispatcher, tenants, drain, switches, log, admin_key,
-        console=None if lab else Service("console", console, ready=ready, log=log, drain=drain, rng=rng),
-    )  # fmt: skip
+        more["POST", POLICY] = switching(switches)
+    console = console_routes(pipeline, log, lab=lab, key=None if lab else admin_key, more=more)
+    hot, api = hot_routes(pipeline), new_api("Weir", DESCRIPTION, types=TYPES)
+    add_health(api, "router", ready, drain)
+    add_routes(api, pipeline, hot)
+    apart = api if lab else new_api("Weir console", "What an operator sees.")  # with keys, on the metrics listener
+    add_native(apart, console, {})
+    admin = AdminRoutes(dispatcher, tenants, drain, switches, log, admin_key)
+    console_app = None if lab else Service("console", apart, log=log, drain=drain, rng=rng)
 
     async def start() -> None:
         if lab:
@@ -123,15 +129,14 @@ def build(settings: RouterSettings, *, rng: Random | None = None, log: Log | Non
         port_variable="ROUTER_PORT",
         app=Service(
             "router",
-            {**routes(pipeline), **(console if lab else {})},
-            ready=ready,
+            api,
             log=log,
             drain=drain,
             headers=[(b"x-weir-level", b"0")],
-            eager=EAGER,
+            hot=hot,
             rng=rng,
         ),
-        metrics=admin,
+        metrics=metrics_listener(registry, log, admin, console_app),
         checks=(checks_of(settings, tenants),),
         metrics_checks=inner_checks(
             settings.metrics_host, token=shared_token, allowed_hosts=settings.allowed_hosts, is_open=has_its_own_key

@@ -10,7 +10,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import re
-from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from importlib import resources
 from typing import Annotated, Any, TypeVar
 
@@ -19,6 +19,7 @@ from fastapi import Depends, FastAPI, Request, Response
 from fastapi.openapi.docs import get_redoc_html, get_swagger_ui_html
 from fastapi.openapi.utils import get_openapi
 from starlette.exceptions import HTTPException
+from starlette.routing import Route
 
 from services.contracts.problem import Problem
 from services.core.outcome import Outcome
@@ -60,6 +61,16 @@ def native(handler: Handler) -> Callable[[Request], Awaitable[Response]]:
         return _Answered()
 
     return endpoint
+
+
+def add_native(api: FastAPI, routes: Mapping[tuple[str, str], Handler], told: Mapping[str, dict[str, Any]]) -> None:
+    """Routes whose handlers answer by themselves: (METHOD, path) -> handler. `told`: what is said of each path.
+
+    A path that nothing is said of is left out of the description.
+    """
+    for (method, path), handler in routes.items():
+        more = told.get(path) or {"response_model": None, "include_in_schema": False}
+        api.add_api_route(path, native(handler), methods=[method], **more)
 
 
 class _Answered(Response):
@@ -148,8 +159,8 @@ async def _problem_of(request: Request, error: Exception) -> Response:
 async def _http_problem_of(request: Request, error: Exception) -> Response:
     """What the framework itself refuses: no such path (404), or another method there (405, with Allow)."""
     assert isinstance(error, HTTPException)
-    allowed = (error.headers or {}).get("allow", "") or (error.headers or {}).get("Allow", "")
     if error.status_code == 405:
+        allowed = ", ".join(sorted(_methods_at(request)))
         wrong = BadInput(f"{request.method} is not allowed here; use {allowed}", status=405, code="method_not_allowed")
         wrong.headers = [(b"allow", allowed.encode("ascii"))]
     elif error.status_code == 404:
@@ -157,6 +168,13 @@ async def _http_problem_of(request: Request, error: Exception) -> Response:
     else:
         wrong = BadInput(str(error.detail), status=error.status_code)
     return await _problem_of(request, wrong)
+
+
+def _methods_at(request: Request) -> set[str]:
+    """Of every route of this path: the framework itself names the methods of the first one only."""
+    routes = [route for route in request.app.routes if isinstance(route, Route)]
+    fitting = [route for route in routes if route.path_regex.match(request.scope["path"])]
+    return {method for route in fitting for method in route.methods or ()}
 
 
 async def _internal_problem_of(request: Request, error: Exception) -> Response:
@@ -174,7 +192,8 @@ def _add_pages(api: FastAPI, types: list[type]) -> None:
         return api.openapi_schema
 
     async def openapi() -> Response:
-        return json_answer(document())
+        body = msgspec.json.encode(document())
+        return Response(body, media_type=JSON, headers={"content-security-policy": NO_PAGE, **SAFE})
 
     async def asset(name: str) -> Response:
         if name not in ASSETS:
@@ -222,6 +241,7 @@ def _page(html: bytes) -> Callable[[], Any]:
     return page
 
 
+NO_PAGE = "default-src 'none'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 SAFE = {
     "x-content-type-options": "nosniff",
     "referrer-policy": "no-referrer",

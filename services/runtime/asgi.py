@@ -70,9 +70,9 @@ class _Request:
         if not self._given:
             self._given = True
             return {"type": "http.request", "body": self._exchange.body, "more_body": False}
-        gone = asyncio.get_running_loop().create_future()
-        self._exchange.on_gone(lambda: gone.done() or gone.set_result(None))
-        await gone
+        gone = asyncio.Event()
+        self._exchange.on_gone(gone.set)
+        await gone.wait()
         return {"type": "http.disconnect"}
 
 

@@ -546,7 +546,8 @@ class Connection(asyncio.Protocol):
     def _linger(self) -> None:
         """Close so that the refusal arrives: what the client is still sending would make the kernel reset it away."""
         self._finish()
-        self._transport.write_eof()
+        if self._transport.can_write_eof():  # TLS has no half-closed connections
+            self._transport.write_eof()
         if not self._reading:
             self._reading = True
             self._transport.resume_reading()

@@ -36,8 +36,8 @@ def block(headers: Headers) -> bytes:
 
 @lru_cache(maxsize=64)
 def content_type_line(content_type: bytes) -> bytes:
-    """A service answers with few content types, and often."""
-    return block([(b"content-type", content_type)])
+    """A service answers with few content types, and often. No line for an answer that has none."""
+    return block([(b"content-type", content_type)]) if content_type else b""
 
 
 def chunk(data: bytes) -> bytes:

@@ -35,10 +35,11 @@ from services.runtime.guard import GuardLimits
 from services.runtime.http import App, HeadCheck
 from services.runtime.ids import NewId, ids_of
 from services.runtime.log import Log
-from services.runtime.server import BACKLOG, Config, Server, Tls
+from services.runtime.server import BACKLOG, Config, Server
 from services.runtime.service import Service
 from services.runtime.settings import ServiceSettings
 from services.runtime.starting import CannotStart, PortTaken
+from services.runtime.tls import NO_TLS, TlsFiles
 from services.runtime.tracing import Tracer, tracer_of
 from services.runtime.watchdog import watched
 
@@ -98,6 +99,7 @@ class Process:
     bound_port: int = 0
     bound_metrics_port: int = 0
     new_id: NewId = field(default_factory=lambda: ids_of(None))  # of what the metrics listener refuses
+    registry: CollectorRegistry | None = None  # what the metrics listener shows, for a test bed and a debugger
     inside: object = None  # the part that holds the requests: for a test bed and a debugger, never for another service
 
 
@@ -140,7 +142,7 @@ def from_settings(
     )
     return Process(
         name=name,
-        listener=HttpListener(app, limits, settings.idle_timeout_s, front, checks, new_id),
+        listener=HttpListener(app, limits, settings.idle_timeout_s, front, checks, new_id, settings.tls),
         metrics=metrics,
         log=log,
         drain=drain,
@@ -158,6 +160,7 @@ def from_settings(
         port_variable=port_variable,
         tracer=app.tracer,
         new_id=new_id,
+        registry=registry,
         inside=inside,
     )
 
@@ -186,7 +189,7 @@ class HttpListener:
         front: Front | None = None,
         checks: tuple[HeadCheck, ...] = (),
         new_id: NewId | None = None,
-        tls: Tls | None = None,
+        tls: TlsFiles = NO_TLS,
     ) -> None:
         self.app = app
         self._shared = Shared(app, limits, idle_timeout_s, checks=checks, new_id=new_id or ids_of(None))
@@ -339,6 +342,7 @@ async def _run(build: Callable[[], Process | Awaitable[Process]]) -> int:
     leaving = asyncio.Event()
     _on_signals(leaving, process.reload)
     process.log.capture_stdlib("asyncio")
+    process.log.capture_stdlib("uvicorn.error")
     try:
         with watched(process.watchdog_s, process.log):
             async with running(process, leaving):

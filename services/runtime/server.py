@@ -7,25 +7,14 @@ stops accepting, tells every connection, waits for what runs, and cancels the re
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass
-from pathlib import Path
-from ssl import CERT_NONE, CERT_REQUIRED
 from typing import Any
 
 import uvicorn
 
 from services.runtime.connection import Connection, Shared
+from services.runtime.tls import NO_TLS, TlsFiles
 
 BACKLOG = 2048  # connections that wait to be accepted: a stall of a second must not turn anyone away
-
-
-@dataclass(frozen=True, slots=True)
-class Tls:
-    """The files of a certificate and its key; and, for mutual TLS, of the CA that signs clients' certificates."""
-
-    certificate: Path
-    key: Path
-    client_ca: Path | None = None
 
 
 class Config(uvicorn.Config):
@@ -34,7 +23,7 @@ class Config(uvicorn.Config):
     Raises OSError or ssl.SSLError for a file of `tls` that cannot be used.
     """
 
-    def __init__(self, shared: Shared, tls: Tls | None = None) -> None:
+    def __init__(self, shared: Shared, tls: TlsFiles = NO_TLS) -> None:
         super().__init__(
             shared.app,  # type: ignore[arg-type]  # a connection asks it, and no other protocol of uvicorn's does
             http=connection_of,  # type: ignore[arg-type]  # any callable that makes a protocol will do
@@ -46,10 +35,7 @@ class Config(uvicorn.Config):
             proxy_headers=False,
             workers=1,
             forwarded_allow_ips=[],
-            ssl_certfile=tls and tls.certificate,
-            ssl_keyfile=tls and tls.key,
-            ssl_ca_certs=str(tls.client_ca) if tls and tls.client_ca else None,
-            ssl_cert_reqs=CERT_REQUIRED if tls and tls.client_ca else CERT_NONE,
+            **tls.settings(),
         )
         self.shared = shared
         self.load()
@@ -74,9 +60,14 @@ class Server(uvicorn.Server):
     async def startup(self, sockets: Any = None) -> None:
         """Begin to accept on sockets that listen. A TLS handshake may take as long as the headers of a request."""
         loop, config = asyncio.get_running_loop(), self.config
-        tls = {"ssl": config.ssl, "ssl_handshake_timeout": config.shared.limits.headers_s} if config.ssl else {}
         self.servers = [
-            await loop.create_server(lambda: connection_of(config), sock=sock, backlog=BACKLOG, **tls)
+            await loop.create_server(
+                lambda: connection_of(config),
+                sock=sock,
+                backlog=BACKLOG,
+                ssl=config.ssl,
+                ssl_handshake_timeout=config.shared.limits.headers_s if config.ssl else None,
+            )
             for sock in sockets
         ]
         self.started = True

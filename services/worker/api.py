@@ -7,11 +7,12 @@ A stream's status is sent with its first token. Until then whatever ends a reque
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import partial
 from itertools import count
 
 import msgspec
+from fastapi import FastAPI, Response
 
 from services.contracts.generate import (
     CancelReply,
@@ -24,9 +25,10 @@ from services.contracts.generate import (
     WorkerStatus,
 )
 from services.core.outcome import Outcome
+from services.runtime.api import Call, describe, json_answer, native
 from services.runtime.errors import BadInput, NoSuchModel, Refused, WeirError
-from services.runtime.http import Exchange, Handler
-from services.runtime.service import Readiness
+from services.runtime.health import Readiness
+from services.runtime.http import Exchange
 from services.runtime.strictjson import decode
 from services.worker.batching import EngineLoop
 from services.worker.engines.faults import Faults
@@ -36,6 +38,7 @@ from services.worker.spans import steps
 from services.worker.stream import Dropped
 
 NDJSON = b"application/x-ndjson"
+TYPES = (GenerateRequest, InferRequest, InferReply, CancelReply, WorkerStatus)
 GARBAGE = b'{"event":"done","finish_reason":\xff\xfe'  # in place of an answer's last event, where that is asked for
 MAX_STOP_CHARS = 256
 MAX_TENANT_CHARS = 128
@@ -65,13 +68,17 @@ class Api:
         self._infer_numbers = count(1)
         self._encode: Callable[[object], bytes] = msgspec.json.Encoder().encode
 
-    def routes(self) -> Mapping[tuple[str, str], Handler]:
-        return {
-            ("POST", "/generate"): self.generate,
-            ("POST", "/infer"): self.infer,
-            ("POST", "/cancel/*"): self.cancel,
-            ("GET", "/status"): self.status,
-        }
+    def add_to(self, api: FastAPI) -> None:
+        """The routes that the router asks, and `/infer`."""
+        generated = describe("One answer, as newline-delimited events or as its last event.", request=GenerateRequest)
+        generated["responses"][200]["content"] = {NDJSON.decode(): {"schema": {"type": "string"}}}
+        api.add_api_route("/generate", native(self.generate), methods=["POST"], **generated)
+        inferred = describe("One answer in plain JSON, for a person with curl.", request=InferRequest, reply=InferReply)
+        api.add_api_route("/infer", self.infer, methods=["POST"], **inferred)
+        cancelled = describe("Cancel a request that waits or runs here.", reply=CancelReply, refusals=())
+        api.add_api_route("/cancel/{id}", self.cancel, methods=["POST"], **cancelled)
+        shown = describe("What the router reads of this worker.", reply=WorkerStatus, refusals=(Outcome.NO_CAPACITY,))
+        api.add_api_route("/status", self.status, methods=["GET"], **shown)
 
     def ready(self) -> Readiness:
         """Ready while the loop turns. A full worker is ready: it says `yield`, at once."""
@@ -87,7 +94,7 @@ class Api:
         finally:
             self._loop.abandon(job)  # changes nothing unless this handler was cut short
 
-    async def infer(self, exchange: Exchange) -> None:
+    async def infer(self, exchange: Call) -> Response:
         """POST /infer: the plain form, for people with curl."""
         job = await self._admit(exchange, self._read_infer)
         try:
@@ -95,15 +102,13 @@ class Api:
         finally:
             self._loop.abandon(job)
         _log(exchange, job)
-        reply = InferReply(text, done.usage.completion_tokens, done.batch_size, done.timings.total_ms)
-        await exchange.reply(200, self._encode(reply))
+        return json_answer(InferReply(text, done.usage.completion_tokens, done.batch_size, done.timings.total_ms))
 
-    async def cancel(self, exchange: Exchange) -> None:
+    async def cancel(self, id: str) -> Response:
         """POST /cancel/{id}: true if it waited or ran here, and then it is gone."""
-        reply = CancelReply(exchange.tail, self._loop.cancel(exchange.tail))
-        await exchange.reply(200, self._encode(reply))
+        return json_answer(CancelReply(id, self._loop.cancel(id)))
 
-    async def status(self, exchange: Exchange) -> None:
+    async def status(self) -> Response:
         """GET /status: what the router sizes its ledger from, and begins its estimates with. 503 without an engine."""
         loop, host = self._loop, self._loop.host
         loop.check_engine()
@@ -118,7 +123,7 @@ class Api:
             kv_free_tokens=max(0, loop.free_tokens),
             full_step_ms=round(expected.step_ms, 3),
         )  # fmt: skip
-        await exchange.reply(200, self._encode(reply))
+        return json_answer(reply)
 
     async def _admit(self, exchange: Exchange, read: Callable[[bytes], GenerateRequest]) -> Job:
         """Read a request and submit it. What is refused here never becomes a job, so it is counted here."""

@@ -3,25 +3,28 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
+
+from fastapi import FastAPI
 
 from services.core.batcher import BatchFormer, Batching
+from services.runtime.api import new_api
 from services.runtime.drain import Drain
-from services.runtime.http import Handler
+from services.runtime.health import add_health
 from services.runtime.internal import inner_checks, is_health
 from services.runtime.log import Log
 from services.runtime.serve import Process, from_settings
 from services.runtime.service import Service
 from services.runtime.telemetry import new_registry
 from services.worker import child, engine_wire
-from services.worker.api import Api
+from services.worker.api import TYPES, Api
 from services.worker.batching import EngineLoop
 from services.worker.config import WorkerSettings
 from services.worker.engine import Engine
 from services.worker.engines.faults import FaultPlan, Faults
 from services.worker.engines.simulated import LatencyModel, SimulatedEngine
 from services.worker.engines.torch.spec import TorchSpec
-from services.worker.faultsapp import FaultsApp
+from services.worker.faultsapp import metrics_listener
 from services.worker.host import Host, LocalHost
 from services.worker.job import Job
 from services.worker.metrics import WorkerMetrics
@@ -32,7 +35,7 @@ RUNNING_SHARE_OF_GRACE = 0.9  # the rest is for sending the last events
 
 def build(
     settings: WorkerSettings,
-    also: Callable[[EngineLoop], Mapping[tuple[str, str], Handler]] | None = None,
+    also: Callable[[EngineLoop, FastAPI], None] | None = None,
     *,
     rng: random.Random | None = None,
     log: Log | None = None,
@@ -55,7 +58,7 @@ def build(
         waiting=lambda: loop.waiting,
         kv_usage=lambda: loop.host.kv_usage,
     )
-    api = Api(
+    routes = Api(
         loop,
         metrics,
         worker_name=settings.worker_name,
@@ -64,8 +67,12 @@ def build(
         faults=faults,
         leaving=lambda: drain.announced,
     )
-    routes = {**api.routes(), **(also(loop) if also is not None else {})}
-    service = Service(settings.worker_name, routes, ready=api.ready, log=log, drain=drain, rng=rng)
+    api = new_api("Weir worker", "Generates answers with an engine, in batches.", types=TYPES)
+    add_health(api, settings.worker_name, routes.ready, drain)
+    routes.add_to(api)
+    if also is not None:
+        also(loop, api)
+    service = Service(settings.worker_name, api, log=log, drain=drain, rng=rng)
     drain.on_begin(lambda: loop.drain(settings.drain_timeout_s * RUNNING_SHARE_OF_GRACE))
     token = settings.shared_token
     return from_settings(
@@ -74,8 +81,9 @@ def build(
         port=settings.worker_port,
         port_variable="WORKER_PORT",
         app=service,
-        metrics=FaultsApp(
+        metrics=metrics_listener(
             registry,
+            log,
             faults if settings.engine == "simulated" else None,
             host=settings.metrics_host,
             lab_network=settings.lab_network,

@@ -13,17 +13,21 @@ real one, it is not there.
 from __future__ import annotations
 
 import asyncio
-from typing import Annotated
+from typing import Annotated, Any
 
 import msgspec
+from fastapi import Depends, FastAPI, Response
 from msgspec import Meta
 from prometheus_client import CollectorRegistry
 
+from services.core.outcome import Outcome
 from services.runtime.addresses import is_loopback, names_loopback
-from services.runtime.errors import BadInput, WeirError
-from services.runtime.http import Exchange
-from services.runtime.strictjson import decode
-from services.runtime.telemetry import MetricsApp
+from services.runtime.api import Call, body_of, describe, json_answer, new_api
+from services.runtime.asgi import AsgiApp
+from services.runtime.errors import BadInput
+from services.runtime.http import App
+from services.runtime.log import Log
+from services.runtime.telemetry import add_metrics
 from services.worker.engines.faults import MAX_POISON_CHARS, MAX_SLOW_FACTOR, FaultPlan, Faults
 
 MAX_FOR_S = 600.0
@@ -77,35 +81,42 @@ class Temporary:
         self._timer = self._lasting = None
 
 
-class FaultsApp(MetricsApp):
-    """What answers on the metrics listener."""
+def metrics_listener(
+    registry: CollectorRegistry, log: Log, faults: Faults | None, *, host: str, lab_network: bool = False
+) -> App:
+    """What answers on the metrics listener: the metrics, and `/faults` where this is a lab's simulated engine."""
+    api = new_api(
+        "Weir worker, metrics listener", "Metrics, and faults on demand in a lab.", types=(SetFaults, FaultPlan)
+    )
+    add_metrics(api, registry)
+    if faults is not None and (is_loopback(host) or lab_network):
+        _add_faults(api, faults, lab_network)
+    return AsgiApp(api, log)
 
-    def __init__(
-        self, registry: CollectorRegistry, faults: Faults | None, *, host: str, lab_network: bool = False
-    ) -> None:
-        super().__init__(registry)
-        self._faults = faults if is_loopback(host) or lab_network else None
-        self._lab_network = lab_network
-        self._temporary = None if self._faults is None else Temporary(self._faults)
 
-    async def handle(self, exchange: Exchange) -> None:
-        known = exchange.path == "/faults" and exchange.method in ("GET", "PUT", "DELETE")
-        if self._faults is None or self._temporary is None or not known:
-            await super().handle(exchange)
-            return
-        try:
-            self._turn(self._temporary, exchange)
-        except WeirError as error:
-            exchange.refuse_now(error)
-            return
-        exchange.reply_now(200, msgspec.json.encode(self._faults.plan))
+def _add_faults(api: FastAPI, faults: Faults, lab_network: bool) -> None:
+    temporary = Temporary(faults)
 
-    def _turn(self, temporary: Temporary, exchange: Exchange) -> None:
-        by_name = self._lab_network or names_loopback(exchange.header(b"host"))
+    async def not_for_pages(exchange: Call) -> None:
+        by_name = lab_network or names_loopback(exchange.header(b"host"))
         if exchange.header(b"origin") is not None or not by_name:
             raise BadInput("/faults is not for web pages", status=403, code="forbidden")
-        if exchange.method == "PUT":
-            asked = decode(exchange.body, SetFaults)
-            temporary.put(asked.plan(), asked.for_s)
-        elif exchange.method == "DELETE":
-            temporary.heal()
+
+    async def show() -> Response:
+        return json_answer(faults.plan)
+
+    async def put(asked: Annotated[SetFaults, Depends(body_of(SetFaults))]) -> Response:
+        temporary.put(asked.plan(), asked.for_s)
+        return json_answer(faults.plan)
+
+    async def heal() -> Response:
+        temporary.heal()
+        return json_answer(faults.plan)
+
+    told: dict[str, Any] = {"reply": FaultPlan, "refusals": (Outcome.BAD_INPUT,)}
+    for method, endpoint, more in (
+        ("GET", show, describe("The faults that are in force.", **told)),
+        ("PUT", put, describe("Put faults in place, for a time or for good.", request=SetFaults, **told)),
+        ("DELETE", heal, describe("End the faults that were put for a time.", **told)),
+    ):
+        api.add_api_route("/faults", endpoint, methods=[method], dependencies=[Depends(not_for_pages)], **more)

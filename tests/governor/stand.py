@@ -103,7 +103,7 @@ async def governor(
     server = Server(gate, backend, patience=patience or Patience(), metrics=metrics, log=log)
     metrics.watch(gate, lambda: len(server.connections))
     process = Process(
-        name="governor", listener=server, metrics=metrics_app(registry), log=log, drain=Drain(),
+        name="governor", listener=server, metrics=metrics_app(registry, log), log=log, drain=Drain(),
         host="127.0.0.1", port=0, metrics_host="127.0.0.1", metrics_port=0, drain_timeout_s=grace_s,
     )  # fmt: skip
     try:

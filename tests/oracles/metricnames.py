@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
-from prometheus_client import CollectorRegistry
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 from prometheus_client.utils import floatToGoString
@@ -67,10 +66,8 @@ def _told(name: str, collectors: Sequence[Collector]) -> Iterator[str]:
 
 
 def _collectors(process: Process) -> list[Collector]:
-    app: Any = process.metrics
-    app = getattr(app, "_metrics", app)  # the router's is within that of its operator
-    registry: CollectorRegistry = app._registry
-    return list(registry._collector_to_names)
+    assert process.registry is not None
+    return list(process.registry._collector_to_names)
 
 
 def _families(collector: Any) -> Iterator[tuple[str, str]]:

@@ -24,7 +24,6 @@ from services.router import app
 from services.router.config import RouterSettings
 from services.router.console import watching
 from services.router.deciding.dispatcher import Dispatcher
-from services.router.routes import api, openapi
 from services.runtime.errors import Refused
 from services.runtime.http import Exchange, Handler
 from services.runtime.serve import Process
@@ -60,7 +59,7 @@ class FakeWorker:
         return {
             ("GET", "/status"): self.status,
             ("POST", "/generate"): self.generate,
-            ("POST", "/cancel/*"): self.cancel,
+            ("POST", "/cancel/{id}"): self.cancel,
         }
 
     async def status(self, exchange: Exchange) -> None:
@@ -253,7 +252,6 @@ def events_of(response: httpx2.Response) -> list[str]:
 
 pages_of_the_console = cache(Files)
 """The same for every router: read and compressed once."""
-description_of_the_routes = cache(openapi.document)
 
 
 class GivenSettings(RouterSettings):
@@ -276,7 +274,6 @@ def _built(settings: RouterSettings) -> tuple[Process, Dispatcher]:
     with (
         mock.patch.object(app, "Dispatcher", kept),
         mock.patch.object(watching, "Files", pages_of_the_console),
-        mock.patch.object(api, "document", description_of_the_routes),
     ):
         return app.build(settings, rng=chance_here()), made[0]
 

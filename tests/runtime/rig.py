@@ -87,6 +87,9 @@ class Tape(asyncio.Transport):
         assert not self.closed
         self.written += data
 
+    def can_write_eof(self) -> bool:
+        return True
+
     def write_eof(self) -> None:
         self.closed = True
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import io
 import time
 from collections.abc import Callable, Coroutine
 from typing import Any
@@ -10,6 +11,7 @@ from typing import Any
 from loadtests.cluster.loop import SimLoop
 from services.runtime.clock import unix_milliseconds, unix_nanoseconds, unix_seconds, wall_clock
 from services.runtime.guard import GuardLimits
+from services.runtime.log import Log
 from services.runtime.serve import HttpListener
 from services.runtime.telemetry import metrics_app, new_registry
 from services.runtime.tracing import Told, Tracer
@@ -59,7 +61,7 @@ def test_the_date_of_an_answer_is_the_loops() -> None:
             return asyncio.Server(self, [], None, None, 0, None)  # type: ignore[arg-type]
 
     async def main() -> None:
-        listener = HttpListener(metrics_app(new_registry()), GuardLimits(), 30.0)
+        listener = HttpListener(metrics_app(new_registry(), Log("test", stream=io.BytesIO())), GuardLimits(), 30.0)
         await listener.open(None)  # type: ignore[arg-type]
         assert b"Sun, 09 Sep 2001 01:46:40 GMT" in listener._shared.date_line
         await asyncio.sleep(1.5)

@@ -193,11 +193,11 @@ def test_a_connection_at_rest_leaves_at_once_and_a_busy_one_with_its_answer() ->
 
     async def main() -> None:
         async with driven({("GET", "/wait"): wait}) as (tape, connection):
-            connection.leave()
+            connection.shutdown()
             assert tape.closed
         async with driven({("GET", "/wait"): wait}) as (tape, connection):
             connection.data_received(get(b"/wait"))
-            connection.leave()
+            connection.shutdown()
             assert not tape.closed
             release.set()
             await until(lambda: tape.closed, "the close")

@@ -18,10 +18,10 @@ from services.runtime.drain import Drain
 from services.runtime.guard import GuardLimits
 from services.runtime.http import Exchange
 from services.runtime.log import Log
-from services.runtime.service import Readiness, Service
+from services.runtime.service import Service
 from tests import virtual_time
 from tests.runtime.corpus import get, post
-from tests.runtime.rig import Tape
+from tests.runtime.rig import Tape, api_of
 
 LIMITS = GuardLimits(headers_s=5.0, body_s=20.0, write_stall_s=10.0, incoming_bytes=300_000, body_bytes=100_000)
 IDLE_S = 60.0
@@ -86,8 +86,8 @@ class Stand:
             ("GET", "/given-up"): self._given_up,
         }
         self.service = Service(
-            "test", routes, ready=lambda: Readiness(True), log=Log("test", stream=io.BytesIO()), drain=Drain(),
-            eager=["/now", "/big"],
+            "test", api_of(routes), log=Log("test", stream=io.BytesIO()), drain=Drain(),
+            hot={route: handler for route, handler in routes.items() if route[1] in ("/now", "/big")},
         )  # fmt: skip
         self.shared = Shared(self.service, LIMITS, IDLE_S)
         self.peer = Peer()
@@ -137,7 +137,7 @@ class Stand:
             self.release.set()
             self.release = asyncio.Event()
         elif kind == "leave":
-            self.connection.leave()
+            self.connection.shutdown()
 
     def answers(self) -> bool:
         """Whether a handler is alive that has this connection's answer to give."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import io
 
 import pytest
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
@@ -12,7 +13,8 @@ from prometheus_client.registry import Collector
 from services.runtime.connection import Connection, Shared
 from services.runtime.exposition import Registry
 from services.runtime.guard import GuardLimits
-from services.runtime.telemetry import MetricsApp, new_registry
+from services.runtime.log import Log
+from services.runtime.telemetry import metrics_app, new_registry
 from tests.runtime.rig import Tape
 from tests.virtual_time import run
 
@@ -35,7 +37,10 @@ async def scraping(*requests: bytes, reads: bool) -> tuple[int, bytes]:
     """How many pages were made for a scraper that reads them or does not, and what it was sent."""
     registry = Registry()
     asked = Asked(registry)
-    tape, connection = Tape(), Connection(Shared(MetricsApp(registry), GuardLimits(), idle_timeout_s=60.0))
+    tape, connection = (
+        Tape(),
+        Connection(Shared(metrics_app(registry, Log("test", stream=io.BytesIO())), GuardLimits(), idle_timeout_s=60.0)),
+    )
     connection.connection_made(tape)
     if not reads:
         connection.pause_writing()

@@ -32,7 +32,7 @@ async def fail(exchange: Exchange) -> None:
     raise RuntimeError("the prompt was: sekrit")
 
 
-ROUTES = {("GET", "/hello"): hello, ("POST", "/cancel/*"): hello, ("GET", "/full"): refuse, ("GET", "/fail"): fail}
+ROUTES = {("GET", "/hello"): hello, ("POST", "/cancel/{id}"): hello, ("GET", "/full"): refuse, ("GET", "/fail"): fail}
 
 
 def get(path: str, *headers: str) -> bytes:
@@ -56,7 +56,7 @@ def test_what_a_handler_says_after_its_answer_was_ended_from_outside_goes_nowher
         said.append(exchange)
 
     async def main() -> None:
-        async with serving({("GET", "/early/*"): told_early}) as process:
+        async with serving({("GET", "/early/{id}"): told_early}) as process:
             status, _, body = await ask(process.bound_port, get("/early/plain"))
             assert (status, body) == (504, b"late")
             status, _, body = await ask(process.bound_port, get("/early/stream"))
@@ -100,12 +100,13 @@ async def repeat(exchange: Exchange) -> None:
         ("/tree//a/", ["/a/", ""]),
     ],
 )
-def test_a_tree_of_paths_has_one_route_and_the_longest_one_wins(path: str, said: list[str]) -> None:
+def test_a_tree_of_paths_has_one_route_and_the_first_that_fits_wins(path: str, said: list[str]) -> None:
     async def inner(exchange: Exchange) -> None:
         await exchange.reply(200, json.dumps([exchange.tail, "inner"]).encode())
 
     async def main() -> None:
-        async with serving({("GET", "/tree/**"): repeat, ("GET", "/tree/inner/**"): inner}) as process:
+        routes = {("GET", "/tree/inner/{rest:path}"): inner, ("GET", "/tree/{rest:path}"): repeat}
+        async with serving(routes) as process:
             status, _, body = await ask(process.bound_port, get(path))
             assert (status, json.loads(body)) == (200, said)
             for elsewhere in ("/tree", "/tree/", "/trees/a"):

@@ -17,9 +17,9 @@ from services.runtime.drain import Drain
 from services.runtime.errors import Refused
 from services.runtime.http import Exchange
 from services.runtime.log import Log
-from services.runtime.service import Readiness, Service
+from services.runtime.service import Service
 from tests.runtime.corpus import CASES, LIMITS, Case, get
-from tests.runtime.rig import Tape
+from tests.runtime.rig import Tape, api_of
 from tests.virtual_time import run
 
 BY_HANDLERS = (200, 404, 405, 429)  # the others are the guard's
@@ -64,7 +64,8 @@ class Counting(Service):
 def service() -> Counting:
     routes = {(method, path): handler for method in ("GET", "HEAD", "POST") for path, handler in HANDLERS.items()}
     log = Log("test", stream=io.BytesIO())
-    return Counting("test", routes, ready=lambda: Readiness(True), log=log, drain=Drain(), eager=["/echo", "/full"])
+    hot = {route: handler for route, handler in routes.items() if route[1] in ("/echo", "/full")}
+    return Counting("test", api_of(routes), log=log, drain=Drain(), hot=hot)
 
 
 async def settled() -> None:

@@ -81,7 +81,8 @@ class Stand:
     async def metric(self, name: str, **labels: str) -> float:
         """The sum of all its samples with these labels; not over the wire: a scrape tells of this very process."""
         assert self.node.process is not None
-        registry = self.node.process.metrics._registry  # type: ignore[attr-defined]
+        registry = self.node.process.registry
+        assert registry is not None
         samples = (sample for family in registry.collect() for sample in family.samples)
         return sum(each.value for each in samples if each.name == name and labels.items() <= each.labels.items())
 

@@ -7,8 +7,7 @@ to whoever looks, so they are on the metrics listener only, and behind its token
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Mapping
 
 import msgspec
 
@@ -20,10 +19,12 @@ from services.router.console.feed import MOST_DECISIONS, Feed
 from services.router.console.story import story
 from services.router.console.whoiswhere import MOST_TENANTS, MOST_WORKERS
 from services.router.operating.adminkey import AdminKey
+from services.router.operating.policy import SetPolicies, Switches
 from services.router.serving.pipeline import Pipeline
 from services.runtime.errors import BadInput
 from services.runtime.http import Exchange, Handler
 from services.runtime.log import Log
+from services.runtime.strictjson import decode
 
 Routes = dict[tuple[str, str], Handler]
 READS = ("GET", "HEAD")
@@ -41,13 +42,13 @@ def console_routes(
     files = Files()
     told: Routes = {
         ("GET", "/console/events"): looking.fanout.watch,
-        ("GET", "/console/requests/*"): looking.request,
+        ("GET", "/console/requests/{id}"): looking.request,
         **{route: handler if route[0] in READS else guarded(handler) for route, handler in more.items()},
     }
     return {
         ("GET", "/console"): files.page,
         ("GET", "/console/"): files.page,
-        ("GET", "/console/static/**"): files.file,
+        ("GET", "/console/static/{path:path}"): files.file,
         **{route: handler if key is None else _behind(key, handler) for route, handler in told.items()},
     }
 
@@ -56,11 +57,12 @@ def _has(routes: Mapping[tuple[str, str], Handler], path: str) -> bool:
     return any(route[1] == path for route in routes)
 
 
-def answering(make: Callable[[Exchange], Any]) -> Handler:
-    """A handler that answers with what this returns, as JSON."""
+def switching(switches: Switches) -> Handler:
+    """POST /console/policy: switch as the body says."""
 
     async def handle(exchange: Exchange) -> None:
-        await exchange.reply(200, msgspec.json.encode(make(exchange)))
+        policies = switches.turn(decode(exchange.body, SetPolicies))
+        await exchange.reply(200, msgspec.json.encode(policies))
 
     return handle
 

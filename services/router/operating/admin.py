@@ -16,26 +16,29 @@ every tenant's, and what they do concerns everyone. Each request to them is a li
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from typing import Annotated, Any
 
 import msgspec
+from fastapi import Depends, FastAPI, Response
 from msgspec import Meta
 from prometheus_client import CollectorRegistry
 
 from services.core.bucket import Bucket
 from services.core.ladder import LADDER
+from services.core.policies import Policies
 from services.router.deciding.dispatcher import Dispatcher
 from services.router.operating.adminkey import AdminKey
-from services.router.operating.policy import Switches
+from services.router.operating.policy import SetPolicies, Switches
 from services.router.operating.state import state
 from services.router.tenancy.tenants import Tenants
+from services.runtime.api import Call, body_of, describe, json_answer, new_api
+from services.runtime.asgi import AsgiApp
 from services.runtime.drain import Drain
 from services.runtime.errors import BadInput, WeirError
 from services.runtime.http import App, Exchange
 from services.runtime.log import Log
-from services.runtime.strictjson import decode
-from services.runtime.telemetry import MetricsApp
+from services.runtime.telemetry import add_metrics
 
 
 class SetLevel(msgspec.Struct, frozen=True, rename={"class_name": "class"}):
@@ -59,6 +62,8 @@ class SetDrain(msgspec.Struct, frozen=True):
     drain: bool = True
 
 
+TYPES = (SetLevel, Pause, SetDrain, SetPolicies, Policies)
+METHODS = ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"]
 REFUSED_LINES = 10
 
 
@@ -67,58 +72,60 @@ def has_its_own_key(path: str) -> bool:
     return path.startswith(("/admin/", "/console/")) or path == "/console"
 
 
-class AdminApp:
-    """What answers on the metrics listener: /metrics for all, /admin for whoever may, and the console if it is here."""
-
-    always = b""
+class AdminRoutes:
+    """/admin on the metrics listener."""
 
     def __init__(
-        self,
-        registry: CollectorRegistry,
-        dispatcher: Dispatcher,
-        tenants: Tenants,
-        drain: Drain,
-        switches: Switches,
-        log: Log,
-        key: AdminKey,
-        *,
-        console: App | None = None,
+        self, dispatcher: Dispatcher, tenants: Tenants, drain: Drain, switches: Switches, log: Log, key: AdminKey
     ) -> None:
-        self._metrics = MetricsApp(registry)
         self._dispatcher = dispatcher
         self._tenants = tenants
         self._drain = drain
+        self._switches = switches
         self._log = log
         self._key = key
         self._refused_lines = Bucket(1.0, REFUSED_LINES)
         self._untold = 0
-        self._console = console
-        self._routes: dict[tuple[str, str], Callable[[Exchange], Any]] = {
-            ("GET", "/admin/state"): self._state,
-            ("POST", "/admin/level"): self._set_level,
-            ("GET", "/admin/policy"): switches.show,
-            ("POST", "/admin/policy"): switches.turn,
-            ("POST", "/admin/pause"): self._pause,
-            ("POST", "/admin/drain"): self._set_drain,
+        self._routes: dict[tuple[str, str], tuple[Callable[..., Any], dict[str, Any]]] = {
+            ("GET", "/admin/state"): (self._state, describe("Everything that decides.")),
+            ("POST", "/admin/level"): (
+                self._set_level,
+                describe("Hold a class at a degradation level.", request=SetLevel, reply=SetLevel),
+            ),
+            ("GET", "/admin/policy"): (self._policy, describe("Which mechanisms are on.", reply=Policies)),
+            ("POST", "/admin/policy"): (
+                self._set_policy,
+                describe("Switch mechanisms on or off.", request=SetPolicies, reply=Policies),
+            ),
+            ("POST", "/admin/pause"): (
+                self._pause,
+                describe("Pause a tenant, or let it go on.", request=Pause, reply=Pause),
+            ),
+            ("POST", "/admin/drain"): (
+                self._set_drain,
+                describe("Drain a worker, or the router.", request=SetDrain, reply=SetDrain),
+            ),
         }
 
-    async def handle(self, exchange: Exchange) -> None:
-        """Answer one request; errors in the one envelope."""
-        if self._console is not None and exchange.path.startswith("/console"):
-            await self._console.handle(exchange)
-            return
-        if not exchange.path.startswith("/admin/"):
-            await self._metrics.handle(exchange)
-            return
+    def add_to(self, api: FastAPI) -> None:
+        """The routes. Who may use them is asked before anything is read, an unknown path included."""
+        allowed = [Depends(self._audited)]
+        for (method, path), (endpoint, told) in self._routes.items():
+            api.add_api_route(path, endpoint, methods=[method], dependencies=allowed, **told)
+        api.add_api_route(
+            "/admin/{rest:path}", self._unknown, methods=METHODS, dependencies=allowed, include_in_schema=False,
+            response_model=None,
+        )  # fmt: skip
+
+    async def _audited(self, exchange: Call) -> AsyncIterator[None]:
+        """Check who asks, and write a line in the log for each request."""
         try:
             self._check_key(exchange)
-            answer = self._route(exchange)(exchange)
+            yield
         except WeirError as error:
             self._log_refusal(exchange, error)
-            await exchange.refuse(error)
-            return
+            raise
         self._log.info("admin request", method=exchange.method, path=exchange.path, status=200)
-        exchange.reply_now(200, msgspec.json.encode(answer))
 
     def _log_refusal(self, exchange: Exchange, error: WeirError) -> None:
         if not self._refused_lines.try_take(asyncio.get_running_loop().time()):
@@ -129,51 +136,77 @@ class AdminApp:
         self._untold = 0
 
     def _check_key(self, exchange: Exchange) -> None:
-        """Who may come. A page in a browser on this machine reaches loopback, and may not: it names its origin."""
+        """A page in a browser on this machine reaches loopback, and may not use /admin: a page names its origin."""
         if exchange.header(b"origin") is not None:
             raise BadInput("/admin is not for web pages", status=403, code="forbidden")
         self._key.check(exchange)
 
-    def _route(self, exchange: Exchange) -> Callable[[Exchange], Any]:
-        route = self._routes.get((exchange.method, exchange.path))
-        if route is not None:
-            return route
+    async def _unknown(self, exchange: Call) -> Response:
         methods = [method for method, path in self._routes if path == exchange.path]
         if methods:
-            raise BadInput(f"use {methods[0]}", status=405, code="method_not_allowed")
+            wrong = BadInput(f"use {methods[0]}", status=405, code="method_not_allowed")
+            wrong.headers = ((b"allow", ", ".join(methods).encode("ascii")),)
+            raise wrong
         known = ", ".join(path for _, path in self._routes)
         raise BadInput(f"there is nothing here; there are {known}", status=404, code="not_found")
 
-    def _state(self, exchange: Exchange) -> Any:
-        return state(asyncio.get_running_loop().time(), self._dispatcher, self._tenants, draining=self._drain.draining)
+    async def _state(self) -> Response:
+        now = asyncio.get_running_loop().time()
+        return json_answer(state(now, self._dispatcher, self._tenants, draining=self._drain.draining))
 
-    def _set_level(self, exchange: Exchange) -> Any:
-        wish = decode(exchange.body, SetLevel)
+    async def _policy(self) -> Response:
+        return json_answer(self._switches.now)
+
+    async def _set_policy(self, wish: Annotated[SetPolicies, Depends(body_of(SetPolicies))]) -> Response:
+        return json_answer(self._switches.turn(wish))
+
+    async def _set_level(self, wish: Annotated[SetLevel, Depends(body_of(SetLevel))]) -> Response:
         try:
             self._dispatcher.weir.hold_level(wish.class_name, wish.level)
         except ValueError as error:
             raise BadInput(f"class: {error}", "class") from None
         self._log.warning("level held by the operator", of_class=wish.class_name, at=wish.level)
-        return wish
+        return json_answer(wish)
 
-    def _pause(self, exchange: Exchange) -> Any:
-        wish = decode(exchange.body, Pause)
+    async def _pause(self, wish: Annotated[Pause, Depends(body_of(Pause))]) -> Response:
         if not self._tenants.pause(wish.tenant, wish.paused):
             raise BadInput("tenant: nobody is known by this name", "tenant", status=404, code="not_found")
         self._log.warning("tenant paused" if wish.paused else "tenant goes on", tenant=wish.tenant)
-        return wish
+        return json_answer(wish)
 
-    def _set_drain(self, exchange: Exchange) -> Any:
-        wish = decode(exchange.body, SetDrain)
+    async def _set_drain(self, wish: Annotated[SetDrain, Depends(body_of(SetDrain))]) -> Response:
         if wish.worker is None:
             if not wish.drain:
                 raise BadInput("drain: a router that drains does not come back; start it again", "drain")
             self._drain.begin()
-            return wish
+            return json_answer(wish)
         worker = next((one for one in self._dispatcher.fleet.workers if one.name == wish.worker), None)
         if worker is None:
             raise BadInput("worker: there is none of this name", "worker", status=404, code="not_found")
         worker.held_back = wish.drain
         self._dispatcher.fleet.looked(worker)
         self._log.warning("worker held back" if wish.drain else "worker goes on", worker=worker.name)
-        return wish
+        return json_answer(wish)
+
+
+class MetricsListener:
+    """What answers on the metrics listener: the console where it is here, which is logged, and everything else."""
+
+    always = b""
+
+    def __init__(self, others: App, console: App | None) -> None:
+        self._others = others
+        self._console = console
+
+    async def handle(self, exchange: Exchange) -> None:
+        """Answer one request."""
+        of_console = self._console is not None and exchange.path.startswith("/console")
+        await (self._console if of_console and self._console is not None else self._others).handle(exchange)
+
+
+def metrics_listener(registry: CollectorRegistry, log: Log, admin: AdminRoutes, console: App | None) -> App:
+    """/metrics, /admin, and the console if it is here."""
+    api = new_api("Weir router, metrics listener", "Metrics, and what an operator sees and turns.", types=TYPES)
+    add_metrics(api, registry)
+    admin.add_to(api)
+    return MetricsListener(AsgiApp(api, log), console)

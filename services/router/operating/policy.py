@@ -18,9 +18,7 @@ from msgspec import UNSET, UnsetType
 from services.core.policies import Policies
 from services.router.deciding.dispatcher import Dispatcher
 from services.router.serving.orphans import Orphans
-from services.runtime.http import Exchange
 from services.runtime.log import Log
-from services.runtime.strictjson import decode
 
 
 class SetPolicies(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -45,13 +43,8 @@ class Switches:
         """What is in force."""
         return self._dispatcher.weir.settings.policies
 
-    def show(self, exchange: Exchange) -> Policies:
-        """What is in force, for GET."""
-        return self.now
-
-    def turn(self, exchange: Exchange) -> Policies:
-        """Switch as the body says, for POST; what is in force then. Raises BadInput naming a field."""
-        wish = decode(exchange.body, SetPolicies)
+    def turn(self, wish: SetPolicies) -> Policies:
+        """Switch as asked; what is in force then."""
         self.switch(msgspec.structs.asdict(wish))
         return self.now
 

@@ -1,53 +1,77 @@
-"""The public routes: bytes in, bytes out. Everything between is `pipeline`."""
+"""The public routes: the hot ones, which `Pipeline` answers by itself, and those of the FastAPI application."""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Mapping
+from functools import partial
 
-import msgspec
+from fastapi import FastAPI, Response
+from starlette.responses import RedirectResponse
 
-from services.router.asking.parsers import Parser, chat_parser, completion_parser, parse_ask
-from services.router.routes.documents import document_routes
+from services.contracts.answer import AskReply, AskRequest
+from services.contracts.documents import DocumentDeleted, DocumentList, DocumentPut, PutDocument
+from services.contracts.openai import (
+    ChatCompletion,
+    ChatRequest,
+    CompletionRequest,
+    EmbeddingsRequest,
+    TextCompletion,
+)
+from services.router.asking.parsers import chat_parser, completion_parser, parse_ask
+from services.router.routes.documents import add_documents
 from services.router.routes.embeddings import embed
-from services.router.routes.openapi import HEADERS, document, page
 from services.router.serving.pipeline import Pipeline
+from services.runtime.api import Call, add_native, describe, json_answer
 from services.runtime.clock import unix_seconds
-from services.runtime.http import Exchange, Handler
+from services.runtime.http import Handler
+
+Routes = Mapping[tuple[str, str], Handler]
+TYPES = (
+    AskRequest, AskReply, ChatRequest, ChatCompletion, CompletionRequest, TextCompletion, EmbeddingsRequest,
+    PutDocument, DocumentPut, DocumentDeleted, DocumentList,
+)  # fmt: skip
+HOT = {
+    "/ask": describe("Answer a question from the tenant's documents.", request=AskRequest, reply=AskReply),
+    "/v1/chat/completions": describe(
+        "OpenAI chat completions, plain or streamed.", request=ChatRequest, reply=ChatCompletion
+    ),
+    "/v1/completions": describe(
+        "OpenAI text completions, plain or streamed.", request=CompletionRequest, reply=TextCompletion
+    ),
+}
 
 
-def routes(pipeline: Pipeline) -> dict[tuple[str, str], Handler]:
-    """(METHOD, path) -> handler."""
+def hot_routes(pipeline: Pipeline) -> Routes:
+    """(METHOD, path) -> handler: a rejected request ends where it began, without a task."""
     default_max_tokens = pipeline.settings.default_max_tokens
-    described = document()
-    spec = msgspec.json.encode(described)
-    html = page(described)
-
-    def answering(parse: Parser) -> Handler:
-        return lambda exchange: pipeline.answer(exchange, parse)
-
-    def fixed(body: bytes, content_type: bytes) -> Callable[[Exchange], Awaitable[None]]:
-        return lambda exchange: exchange.reply(200, body, content_type=content_type, headers=HEADERS)
-
-    return {
-        ("POST", "/ask"): answering(parse_ask),
-        ("POST", "/v1/chat/completions"): answering(chat_parser(default_max_tokens)),
-        ("POST", "/v1/completions"): answering(completion_parser(default_max_tokens)),
-        ("POST", "/v1/embeddings"): lambda exchange: embed(pipeline, exchange),
-        **document_routes(pipeline),
-        ("GET", "/v1/models"): lambda exchange: _models(pipeline, exchange),
-        ("GET", "/openapi.json"): fixed(spec, b"application/json"),
-        ("GET", "/docs"): fixed(html, b"text/html; charset=utf-8"),
-        ("GET", "/"): fixed(html, b"text/html; charset=utf-8"),
+    parsers = {
+        "/ask": parse_ask,
+        "/v1/chat/completions": chat_parser(default_max_tokens),
+        "/v1/completions": completion_parser(default_max_tokens),
     }
+    return {("POST", path): partial(pipeline.answer, parse=parse) for path, parse in parsers.items()}
 
 
-async def _models(pipeline: Pipeline, exchange: Exchange) -> None:
-    """Those that its tenant may use. A stranger learns of none."""
-    tenant = pipeline.tenants.identify(exchange.header, None)
-    created = unix_seconds()
-    models = [
-        {"id": model, "object": "model", "created": created, "owned_by": "weir"}
-        for model in pipeline.dispatcher.fleet.models
-        if tenant.allows(model)
-    ]
-    await exchange.reply(200, msgspec.json.encode({"object": "list", "data": models}))
+def add_routes(api: FastAPI, pipeline: Pipeline, hot: Routes) -> None:
+    """Every public route. The hot ones are described here; the service answers them before the application is asked."""
+    add_native(api, hot, HOT)
+    told = describe("Vectors for texts, by the retrieval service's embedder.", request=EmbeddingsRequest)
+    add_native(api, {("POST", "/v1/embeddings"): partial(embed, pipeline)}, {"/v1/embeddings": told})
+    add_documents(api, pipeline)
+
+    async def models(exchange: Call) -> Response:
+        tenant = pipeline.tenants.identify(exchange.header, None)
+        created = unix_seconds()
+        served = [
+            {"id": model, "object": "model", "created": created, "owned_by": "weir"}
+            for model in pipeline.dispatcher.fleet.models
+            if tenant.allows(model)
+        ]
+        return json_answer({"object": "list", "data": served})
+
+    async def front() -> Response:
+        return RedirectResponse("/docs")
+
+    told = describe("The models that the tenant may use and some worker serves; the first is the default.")
+    api.add_api_route("/v1/models", models, methods=["GET"], **told)
+    api.add_api_route("/", front, methods=["GET"], include_in_schema=False, response_model=None)

@@ -9,23 +9,36 @@ from __future__ import annotations
 import asyncio
 from urllib.parse import quote_from_bytes
 
-from services.contracts.documents import PutDocument
+from fastapi import FastAPI
+
+from services.contracts.documents import PAGE_PARAMETERS, DocumentDeleted, DocumentList, DocumentPut, PutDocument
 from services.router.observing.life import Life
 from services.router.observing.spans import calling
 from services.router.passages.prompt import BYTES_PER_TOKEN
 from services.router.serving.pipeline import Pipeline, stop_when_gone
+from services.runtime.api import add_native, describe
 from services.runtime.errors import Refused
-from services.runtime.http import Exchange, Handler
+from services.runtime.http import Exchange
 from services.runtime.strictjson import decode
 
+PATH = "/documents/{id:path}"
 
-def document_routes(pipeline: Pipeline) -> dict[tuple[str, str], Handler]:
-    """(METHOD, path) -> handler."""
+
+def add_documents(api: FastAPI, pipeline: Pipeline) -> None:
+    """The routes. What a document must look like is retrieval's to say."""
 
     async def serve(exchange: Exchange) -> None:
         await pipeline.live(exchange, lambda life: _pass_on(pipeline, exchange, life))
 
-    return {("GET", "/documents"): serve, ("PUT", "/documents/**"): serve, ("DELETE", "/documents/**"): serve}
+    put = describe("Add a document, or replace it.", request=PutDocument, reply=DocumentPut)
+    put["responses"][201] = put["responses"][200]
+    paged = describe("The tenant's documents, by id, in pages.", reply=DocumentList, parameters=PAGE_PARAMETERS)
+    for method, path, told in (
+        ("GET", "/documents", paged),
+        ("PUT", PATH, put),
+        ("DELETE", PATH, describe("Remove a document.", reply=DocumentDeleted)),
+    ):
+        add_native(api, {(method, path): serve}, {path: told})
 
 
 async def _pass_on(pipeline: Pipeline, exchange: Exchange, life: Life) -> Refused | None:

@@ -32,8 +32,8 @@ class Library(FakeRetrieval):
         return {
             **super().routes(),
             ("GET", "/documents"): self.page,
-            ("PUT", "/documents/**"): self.put,
-            ("DELETE", "/documents/**"): self.delete,
+            ("PUT", "/documents/{rest:path}"): self.put,
+            ("DELETE", "/documents/{rest:path}"): self.delete,
         }
 
     async def page(self, exchange: Exchange) -> None:

@@ -17,11 +17,12 @@ from tests.stopping import stop
 ROOT = Path(__file__).resolve().parents[2]
 CHILD = """
 import asyncio, io, re, sys, time
+from services.runtime.api import new_api
 from services.runtime.drain import Drain
 from services.runtime.log import Log
 from services.runtime.serve import HttpListener, Process, run
 from services.runtime.guard import GuardLimits
-from services.runtime.service import Readiness, Service
+from services.runtime.service import Service
 from services.runtime.telemetry import metrics_app, new_registry
 
 def waits_and_lets_others_run():
@@ -36,9 +37,10 @@ async def start():
 
 def build():
     log, drain = Log("stuck"), Drain()
-    service = Service("stuck", {}, ready=lambda: Readiness(True), log=log, drain=drain)
+    service = Service("stuck", new_api("Stuck", "For a test."), log=log, drain=drain)
     return Process(
-        name="stuck", listener=HttpListener(service, GuardLimits(), 75.0), metrics=metrics_app(new_registry()), log=log,
+        name="stuck", listener=HttpListener(service, GuardLimits(), 75.0), log=log,
+        metrics=metrics_app(new_registry(), log),
         drain=drain, host="127.0.0.1", port=0, metrics_host="127.0.0.1", metrics_port=0, start=start,
         watchdog_s=float(sys.argv[1]),
     )

@@ -30,7 +30,7 @@ class FakeLibrary(FakeRetrieval):
     quotas: list[tuple[bytes | None, bytes | None]] = field(default_factory=list)
 
     def routes(self) -> dict[tuple[str, str], Handler]:
-        paths = {("GET", "/documents"), ("PUT", "/documents/**"), ("DELETE", "/documents/**")}
+        paths = {("GET", "/documents"), ("PUT", "/documents/{rest:path}"), ("DELETE", "/documents/{rest:path}")}
         return {**super().routes(), **dict.fromkeys(paths, self.documents)}
 
     async def documents(self, exchange: Exchange) -> None:

@@ -1,0 +1,46 @@
+"""The files of a listener's TLS, checked before anything starts."""
+
+from __future__ import annotations
+
+import ssl
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+
+class TlsFiles(NamedTuple):
+    """A certificate chain and its key; and the CA that signs clients' certificates, for mutual TLS. All PEM."""
+
+    certificate: Path | None
+    key: Path | None
+    client_ca: Path | None = None
+
+    def settings(self) -> dict[str, Any]:
+        """As `uvicorn.Config` names them; empty without a certificate."""
+        if self.certificate is None:
+            return {}
+        told: dict[str, Any] = {"ssl_certfile": self.certificate, "ssl_keyfile": self.key}
+        if self.client_ca is not None:
+            told |= {"ssl_ca_certs": str(self.client_ca), "ssl_cert_reqs": ssl.CERT_REQUIRED}
+        return told
+
+
+NO_TLS = TlsFiles(None, None)
+
+
+def tls_faults(files: TlsFiles) -> Iterator[str]:
+    """What is wrong with these files, one line for each setting."""
+    if files.certificate is None or files.key is None:
+        if any(files):
+            yield "TLS_CERT_FILE: HTTPS needs both TLS_CERT_FILE and TLS_KEY_FILE"
+        return
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    try:
+        context.load_cert_chain(files.certificate, files.key, password="")
+    except OSError as error:  # ssl.SSLError is one
+        yield f"TLS_CERT_FILE, TLS_KEY_FILE: no certificate with its key can be read there ({error.strerror or error})"
+    if files.client_ca is not None:
+        try:
+            context.load_verify_locations(files.client_ca)
+        except OSError as error:
+            yield f"TLS_CLIENT_CA_FILE: no CA's certificate can be read there ({error.strerror or error})"
