@@ -23,7 +23,7 @@ from services.runtime.http import Exchange
 from services.runtime.query import parameters
 from services.runtime.strictjson import decode
 
-TYPES = (State, StartRun, Started, Stopped, Run)
+EXAMPLES = (State, StartRun("burst", {"load": 4.0}), Started("r-1"), Stopped("r-1"), Run)
 RUN = ({"name": "run", "in": "query", "required": True, "schema": {"type": "string"}},)
 OF_A_REPORT = (
     {"name": "with", "in": "query", "schema": {"type": "string"}},

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from loadtests.storm.api import TYPES, add_storm
+from loadtests.storm.api import EXAMPLES, add_storm
 from loadtests.storm.bench import StormBench
 from loadtests.storm.config import StormSettings
 from services.runtime.api import new_api
@@ -22,7 +22,7 @@ def build(settings: StormSettings) -> Process:
     log, drain = Log(NAME, settings.log_level), Drain()
     registry = new_registry()
     bench = StormBench(settings, log)
-    api = new_api("Weir storm bench", "Starts load on the router, for the console's button.", types=TYPES)
+    api = new_api("Weir storm bench", "Starts load on the router, for the console's button.", examples=EXAMPLES)
     add_health(api, NAME, lambda: Readiness(True), drain)
     add_storm(api, bench)
     service = Service(NAME, api, log=log, drain=drain)

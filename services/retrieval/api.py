@@ -7,7 +7,7 @@ from typing import Annotated
 
 from fastapi import Depends, FastAPI, Response
 
-from services.contracts.search import EmbedReply, EmbedRequest, RetrieveReply, RetrieveRequest
+from services.contracts.search import EmbedReply, EmbedRequest, Passage, RetrieveReply, RetrieveRequest
 from services.core.outcome import Outcome
 from services.retrieval.cache import Cache
 from services.retrieval.embedder import Embedded, EmbedderFailed, EmbedderFull, LinedEmbedder
@@ -20,7 +20,12 @@ from services.runtime.errors import BadInput, Refused
 from services.runtime.health import Readiness
 from services.runtime.http import Exchange
 
-TYPES = (RetrieveRequest, RetrieveReply, EmbedRequest, EmbedReply)
+EXAMPLES = (
+    RetrieveRequest(query="How is a request rejected?", tenant="acme"),
+    RetrieveReply("db", [Passage("c-1", "notes/rejections", 7, "Weir rejects ...", 0.21)], 0.0, 3.1, 2.4),
+    EmbedRequest(input=["one text", "another"]),
+    EmbedReply("all-MiniLM-L6-v2", DIMENSIONS, [[0.1, 0.2]], 4),
+)
 
 
 class Api:

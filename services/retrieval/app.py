@@ -10,13 +10,13 @@ from random import Random
 from typing import Any, Protocol
 
 from services.core.breaker import Breaker
-from services.retrieval.api import TYPES as SEARCH_TYPES
+from services.retrieval.api import EXAMPLES as SEARCH
 from services.retrieval.api import Api
 from services.retrieval.cache import Cache, redis_client
 from services.retrieval.config import RetrievalSettings
 from services.retrieval.confine import EVERYTHING
 from services.retrieval.database import Session, connect, powers
-from services.retrieval.documentsapi import TYPES as DOCUMENT_TYPES
+from services.retrieval.documentsapi import EXAMPLES as DOCUMENTS
 from services.retrieval.documentsapi import Bounds, DocumentsApi
 from services.retrieval.embedder import LinedEmbedder, Model
 from services.retrieval.fit import Fit
@@ -112,8 +112,11 @@ def build(
     searching = Api(retrieval, embedder, store, cache, warming)
     library = Library(writers(settings, may_connect=lambda: pool.open >= settings.postgres_pool_size, connect=connect))
     documents = DocumentsApi(library, embedder, model, document_bounds(settings), learn=store.learn)
-    types = (*SEARCH_TYPES, *DOCUMENT_TYPES)
-    api = new_api("Weir retrieval", "Passages within a latency budget, vectors, and tenants' documents.", types=types)
+    api = new_api(
+        "Weir retrieval",
+        "Passages within a latency budget, vectors, and tenants' documents.",
+        examples=(*SEARCH, *DOCUMENTS),
+    )
     add_health(api, NAME, searching.ready, drain)
     searching.add_to(api)
     documents.add_to(api)

@@ -28,6 +28,7 @@ from fastapi import FastAPI, Response
 from services.contracts.documents import (
     PAGE_PARAMETERS,
     DocumentDeleted,
+    DocumentEntry,
     DocumentList,
     DocumentPut,
     PutDocument,
@@ -49,7 +50,12 @@ from services.runtime.errors import BadInput, Refused, TooLarge
 from services.runtime.http import Exchange
 from services.runtime.strictjson import decode
 
-TYPES = (PutDocument, DocumentPut, DocumentDeleted, DocumentList)
+EXAMPLES = (
+    PutDocument(text="Weir rejects a request that it cannot answer in time.", title="Rejections"),
+    DocumentPut("notes/rejections", "added", "Rejections", 7, 1),
+    DocumentDeleted("notes/rejections", 8),
+    DocumentList([DocumentEntry("notes/rejections", "Rejections", 7, 1)], None),
+)
 AT_ONCE = 2
 SLOW_S = 3.0
 SLOW_FOR_S = 60.0

@@ -22,7 +22,8 @@ from services.router.operating.adminkey import AdminKey
 from services.router.operating.policy import Switches
 from services.router.operating.reloading import Reloading
 from services.router.passages.retrieval import RetrievalClient, RetrievalWatch
-from services.router.routes.api import TYPES, add_routes, hot_routes
+from services.router.routes.api import add_routes, hot_routes
+from services.router.routes.examples import EXAMPLES
 from services.router.serving.attempts import Attempts
 from services.router.serving.context import Context
 from services.router.serving.orphans import Orphans
@@ -101,7 +102,7 @@ def build(settings: RouterSettings, *, rng: Random | None = None, log: Log | Non
     if lab:
         more["POST", POLICY] = switching(switches)
     console = console_routes(pipeline, log, lab=lab, key=None if lab else admin_key, more=more)
-    hot, api = hot_routes(pipeline), new_api("Weir", DESCRIPTION, types=TYPES)
+    hot, api = hot_routes(pipeline), new_api("Weir", DESCRIPTION, examples=EXAMPLES)
     add_health(api, "router", ready, drain)
     add_routes(api, pipeline, hot)
     apart = api if lab else new_api("Weir console", "What an operator sees.")  # with keys, on the metrics listener

@@ -18,19 +18,21 @@ import msgspec
 from fastapi import Depends, FastAPI, Request, Response
 from fastapi.openapi.docs import get_redoc_html, get_swagger_ui_html
 from fastapi.openapi.utils import get_openapi
+from fastapi.routing import APIRoute
 from starlette.exceptions import HTTPException
 from starlette.routing import Route
 
 from services.contracts.problem import Problem
 from services.core.outcome import Outcome
 from services.runtime.asgi import EXCHANGE
-from services.runtime.errors import REFUSALS, BadInput, WeirError, problem
+from services.runtime.errors import REFUSALS, BadInput, Refused, WeirError, problem
 from services.runtime.http import Exchange, Handler
 from services.runtime.strictjson import decode
 
 T = TypeVar("T")
 
 JSON = "application/json"
+SCHEMAS = "#/components/schemas/"
 ASSETS = {  # of the two pages that show the description: where each one's file is, and its content type
     "swagger-ui-bundle.js": "text/javascript",
     "swagger-ui.css": "text/css",
@@ -73,6 +75,20 @@ def add_native(api: FastAPI, routes: Mapping[tuple[str, str], Handler], told: Ma
         api.add_api_route(path, native(handler), methods=[method], **more)
 
 
+OF_THE_EDGE = {
+    401: "invalid_api_key",
+    403: "forbidden",
+    408: "request_timeout",
+    413: "request_too_large",
+    414: "url_too_long",
+    415: "unsupported_encoding",
+    421: "misdirected_request",
+    431: "headers_too_large",
+    501: "unsupported_transfer_encoding",
+}
+"""What the HTTP protocol and the checks of a listener answer on any route, before a handler."""
+
+
 class _Answered(Response):
     """Nothing is left to send."""
 
@@ -95,15 +111,30 @@ def json_answer(value: object, *, status: int = 200, media_type: str = JSON) -> 
     return Response(msgspec.json.encode(value), status, media_type=media_type)
 
 
-def new_api(title: str, description: str, *, types: Iterable[type] = ()) -> FastAPI:
-    """An application with this project's errors and pages. `types`: the wire types that its routes refer to."""
-    api = FastAPI(title=title, description=description, version="1", docs_url=None, redoc_url=None, openapi_url=None)
+def new_api(title: str, description: str, *, examples: Iterable[object] = ()) -> FastAPI:
+    """An application with this project's errors and pages.
+
+    `examples`: one of each wire type that its routes name; or the type itself, where an example says little.
+    """
+    api = FastAPI(
+        title=title,
+        description=description,
+        version="1",
+        docs_url=None,
+        redoc_url=None,
+        openapi_url=None,
+        generate_unique_id_function=_operation_id,
+    )
     api.router.redirect_slashes = False
     api.add_exception_handler(WeirError, _problem_of)
     api.add_exception_handler(HTTPException, _http_problem_of)
     api.add_exception_handler(Exception, _internal_problem_of)
-    _add_pages(api, [*types, Problem])
+    _add_pages(api, [*examples, _problem_example(Outcome.YIELD)])
     return api
+
+
+def _operation_id(route: APIRoute) -> str:
+    return re.sub(r"\W+", "_", f"{'_'.join(sorted(route.methods or ())).lower()}{route.path_format}").rstrip("_")
 
 
 def describe(
@@ -133,16 +164,34 @@ def describe(
 
 
 def _refusals(outcomes: Collection[Outcome]) -> dict[int | str, dict[str, Any]]:
-    told: dict[int, list[str]] = {}
+    told: dict[int, list[Outcome]] = {}
     for outcome in outcomes:
         if outcome is not Outcome.CLIENT_GONE:
             told.setdefault(REFUSALS[outcome].status, []).append(outcome)
-    content = {"application/json": {"schema": _ref(Problem)}}
-    return {status: {"description": ", ".join(codes), "content": content} for status, codes in sorted(told.items())}
+    content = {JSON: {"schema": _ref(Problem)}}
+    edge = {status: {"description": codes, "content": content} for status, codes in OF_THE_EDGE.items()} if told else {}
+    return {**edge, **{status: _refusal(of_status) for status, of_status in sorted(told.items())}}
+
+
+def _refusal(outcomes: Sequence[Outcome]) -> dict[str, Any]:
+    examples = {str(outcome): {"value": _plain(_problem_example(outcome))} for outcome in outcomes}
+    content = {JSON: {"schema": _ref(Problem), "examples": examples}}
+    return {"description": ", ".join(outcomes), "content": content}
+
+
+def _problem_example(outcome: Outcome) -> Problem:
+    _, _, body = problem(Refused(outcome, str(outcome).replace("_", " "), retry_hint_ms=250))
+    return msgspec.json.decode(body, type=Problem)
+
+
+def _plain(example: object) -> Any:
+    """As JSON says it, without what is not given."""
+    found = msgspec.to_builtins(example)
+    return {name: value for name, value in found.items() if value is not None}
 
 
 def _ref(type_: type) -> dict[str, str]:
-    return {"$ref": f"#/components/schemas/{type_.__name__}"}
+    return {"$ref": SCHEMAS + type_.__name__}
 
 
 # ---- errors
@@ -185,10 +234,10 @@ async def _internal_problem_of(request: Request, error: Exception) -> Response:
 # ---- the description and its pages
 
 
-def _add_pages(api: FastAPI, types: list[type]) -> None:
+def _add_pages(api: FastAPI, examples: Sequence[object]) -> None:
     def document() -> dict[str, Any]:
         if api.openapi_schema is None:
-            api.openapi_schema = _document(api, types)
+            api.openapi_schema = _document(api, examples)
         return api.openapi_schema
 
     async def openapi() -> Response:
@@ -225,11 +274,19 @@ def _add_pages(api: FastAPI, types: list[type]) -> None:
         api.add_api_route(path, endpoint, methods=["GET"], include_in_schema=False, response_model=None)
 
 
-def _document(api: FastAPI, types: list[type]) -> dict[str, Any]:
+def _document(api: FastAPI, examples: Sequence[object]) -> dict[str, Any]:
+    """FastAPI's description of the routes, with msgspec's of the wire types. A key is needed where keys are set."""
     found = get_openapi(title=api.title, version=api.version, description=api.description, routes=api.routes)
-    _, components = msgspec.json.schema_components(types, ref_template="#/components/schemas/{name}")
-    found.setdefault("components", {}).setdefault("schemas", {}).update(components)
-    return found
+    shown = [example for example in examples if not isinstance(example, type)]
+    types = [example if isinstance(example, type) else type(example) for example in examples]
+    _, schemas = msgspec.json.schema_components(types, ref_template=SCHEMAS + "{name}")
+    for example in shown:
+        schemas[type(example).__name__]["examples"] = [_plain(example)]
+    bearer = {"type": "http", "scheme": "bearer"}
+    return found | {
+        "components": {"schemas": schemas, "securitySchemes": {"key": bearer}},
+        "security": [{}, {"key": []}],
+    }
 
 
 def _page(html: bytes) -> Callable[[], Any]:

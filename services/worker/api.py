@@ -38,7 +38,27 @@ from services.worker.spans import steps
 from services.worker.stream import Dropped
 
 NDJSON = b"application/x-ndjson"
-TYPES = (GenerateRequest, InferRequest, InferReply, CancelReply, WorkerStatus)
+EXAMPLES = (
+    GenerateRequest(id="r-1", tenant="acme", deadline_ms=2000.0, max_tokens=64, prompt="Why is the sky blue?"),
+    InferRequest(prompt="Why is the sky blue?", max_tokens=64),
+    InferReply("Because air scatters blue light most.", 8, 2, 412.5),
+    CancelReply("r-1", True),
+    WorkerStatus(
+        name="worker-0",
+        engine="simulated",
+        models=["sim"],
+        slots=8,
+        queue_size=8,
+        running=3,
+        waiting=0,
+        draining=False,
+        step_ms=20.0,
+        prefill_ms_per_token=0.05,
+        kv_tokens=None,
+        kv_free_tokens=0,
+        full_step_ms=28.0,
+    ),
+)
 GARBAGE = b'{"event":"done","finish_reason":\xff\xfe'  # in place of an answer's last event, where that is asked for
 MAX_STOP_CHARS = 256
 MAX_TENANT_CHARS = 128

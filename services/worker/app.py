@@ -17,7 +17,7 @@ from services.runtime.serve import Process, from_settings
 from services.runtime.service import Service
 from services.runtime.telemetry import new_registry
 from services.worker import child, engine_wire
-from services.worker.api import TYPES, Api
+from services.worker.api import EXAMPLES, Api
 from services.worker.batching import EngineLoop
 from services.worker.config import WorkerSettings
 from services.worker.engine import Engine
@@ -67,7 +67,7 @@ def build(
         faults=faults,
         leaving=lambda: drain.announced,
     )
-    api = new_api("Weir worker", "Generates answers with an engine, in batches.", types=TYPES)
+    api = new_api("Weir worker", "Generates answers with an engine, in batches.", examples=EXAMPLES)
     add_health(api, settings.worker_name, routes.ready, drain)
     routes.add_to(api)
     if also is not None:

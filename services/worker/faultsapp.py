@@ -86,7 +86,9 @@ def metrics_listener(
 ) -> App:
     """What answers on the metrics listener: the metrics, and `/faults` where this is a lab's simulated engine."""
     api = new_api(
-        "Weir worker, metrics listener", "Metrics, and faults on demand in a lab.", types=(SetFaults, FaultPlan)
+        "Weir worker, metrics listener",
+        "Metrics, and faults on demand in a lab.",
+        examples=(SetFaults(slow_factor=8.0, for_s=20.0), FaultPlan(8.0)),
     )
     add_metrics(api, registry)
     if faults is not None and (is_loopback(host) or lab_network):

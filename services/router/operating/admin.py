@@ -62,7 +62,9 @@ class SetDrain(msgspec.Struct, frozen=True):
     drain: bool = True
 
 
-TYPES = (SetLevel, Pause, SetDrain, SetPolicies, Policies)
+EXAMPLES = (
+    SetLevel(2, "batch"), Pause("acme"), SetDrain("gpu-0"), SetPolicies(admission=False), Policies(admission=False),
+)  # fmt: skip
 METHODS = ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"]
 REFUSED_LINES = 10
 
@@ -206,7 +208,7 @@ class MetricsListener:
 
 def metrics_listener(registry: CollectorRegistry, log: Log, admin: AdminRoutes, console: App | None) -> App:
     """/metrics, /admin, and the console if it is here."""
-    api = new_api("Weir router, metrics listener", "Metrics, and what an operator sees and turns.", types=TYPES)
+    api = new_api("Weir router, metrics listener", "Metrics, and what an operator sees and turns.", examples=EXAMPLES)
     add_metrics(api, registry)
     admin.add_to(api)
     return MetricsListener(AsgiApp(api, log), console)

@@ -9,7 +9,6 @@ from fastapi import FastAPI, Response
 from starlette.responses import RedirectResponse
 
 from services.contracts.answer import AskReply, AskRequest
-from services.contracts.documents import DocumentDeleted, DocumentList, DocumentPut, PutDocument
 from services.contracts.openai import (
     ChatCompletion,
     ChatRequest,
@@ -20,23 +19,25 @@ from services.contracts.openai import (
 from services.router.asking.parsers import chat_parser, completion_parser, parse_ask
 from services.router.routes.documents import add_documents
 from services.router.routes.embeddings import embed
+from services.router.routes.examples import HEADERS
 from services.router.serving.pipeline import Pipeline
 from services.runtime.api import Call, add_native, describe, json_answer
 from services.runtime.clock import unix_seconds
 from services.runtime.http import Handler
 
 Routes = Mapping[tuple[str, str], Handler]
-TYPES = (
-    AskRequest, AskReply, ChatRequest, ChatCompletion, CompletionRequest, TextCompletion, EmbeddingsRequest,
-    PutDocument, DocumentPut, DocumentDeleted, DocumentList,
-)  # fmt: skip
 HOT = {
-    "/ask": describe("Answer a question from the tenant's documents.", request=AskRequest, reply=AskReply),
+    "/ask": describe(
+        "Answer a question from the tenant's documents.", request=AskRequest, reply=AskReply, parameters=HEADERS
+    ),
     "/v1/chat/completions": describe(
-        "OpenAI chat completions, plain or streamed.", request=ChatRequest, reply=ChatCompletion
+        "OpenAI chat completions, plain or streamed.", request=ChatRequest, reply=ChatCompletion, parameters=HEADERS
     ),
     "/v1/completions": describe(
-        "OpenAI text completions, plain or streamed.", request=CompletionRequest, reply=TextCompletion
+        "OpenAI text completions, plain or streamed.",
+        request=CompletionRequest,
+        reply=TextCompletion,
+        parameters=HEADERS,
     ),
 }
 
