@@ -148,6 +148,7 @@ def build(settings: RouterSettings, *, rng: Random | None = None, log: Log | Non
         start=start,
         stop=stop,
         upstream_connections=upstream_connections(settings),
+        tls=settings.tls,
         reload=Reloading(settings, tenants, dispatcher, prober, metrics, log).begin,
         rng=rng,
         inside=pipeline,

@@ -13,6 +13,7 @@ from services.router.workers import workersfile
 from services.router.workers.workersfile import WorkerSpec
 from services.runtime.internaltoken import LEAST_CHARS
 from services.runtime.settings import ServiceSettings
+from services.runtime.tls import TlsFiles, tls_faults
 
 
 class RouterSettings(ServiceSettings):
@@ -20,6 +21,11 @@ class RouterSettings(ServiceSettings):
 
     router_port: int = Field(8000, ge=0, le=65535, description="port of the public API")
     metrics_port: int = Field(9000, ge=0, le=65535, description="port of the metrics and admin listener")
+    tls_cert_file: Path | None = Field(None, description="certificate chain (PEM) of the public port: HTTPS")
+    tls_key_file: Path | None = Field(None, description="private key (PEM) of that certificate, without a password")
+    tls_client_ca_file: Path | None = Field(
+        None, description="CA (PEM) that has to have signed clients' certificates: mutual TLS"
+    )
     workers: str = Field(
         "http://127.0.0.1:8010,http://127.0.0.1:8011",
         description="addresses of weir workers, comma-separated; WORKERS_FILE replaces it",
@@ -79,6 +85,7 @@ class RouterSettings(ServiceSettings):
     def contradictions(self) -> Iterator[str]:
         """What is wrong with settings together."""
         yield from super().contradictions()
+        yield from tls_faults(self.tls)
         if self.default_slo_ms > self.max_deadline_ms:
             yield "DEFAULT_SLO_MS exceeds MAX_DEADLINE_MS"
         if self.tenant_queue_size > self.max_queue_size:
@@ -86,6 +93,11 @@ class RouterSettings(ServiceSettings):
         looks: list[Callable[[], object]] = [self.worker_specs, self._exposure, lambda: self.policies]
         yield from (str(fault) for look in looks if (fault := self._fault_of(look)))
         yield from self.inner_faults("METRICS_HOST")
+
+    @property
+    def tls(self) -> TlsFiles:
+        """The public port's certificate, key and clients' CA."""
+        return TlsFiles(self.tls_cert_file, self.tls_key_file, self.tls_client_ca_file)
 
     @property
     def lab(self) -> exposure.Lab:

@@ -12,6 +12,7 @@ import hashlib
 import re
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from importlib import resources
+from inspect import cleandoc
 from typing import Annotated, Any, TypeVar
 
 import msgspec
@@ -39,6 +40,7 @@ ASSETS = {  # of the two pages that show the description: where each one's file 
     "redoc.standalone.js": "text/javascript",
 }
 _SCRIPT = re.compile(r"<script>(.*?)</script>", re.DOTALL)
+_PATH_PARAMETER = re.compile(r"{(\w+)")
 _INTERNAL = "an internal error; the log has its id"
 
 
@@ -71,8 +73,20 @@ def add_native(api: FastAPI, routes: Mapping[tuple[str, str], Handler], told: Ma
     A path that nothing is said of is left out of the description.
     """
     for (method, path), handler in routes.items():
-        more = told.get(path) or {"response_model": None, "include_in_schema": False}
+        more = told.get(path)
+        more = {"response_model": None, "include_in_schema": False} if more is None else _with_path(more, path)
         api.add_api_route(path, native(handler), methods=[method], **more)
+
+
+def _with_path(told: dict[str, Any], path: str) -> dict[str, Any]:
+    """With the parameters of the path, which FastAPI reads off an endpoint's signature and a native one has not."""
+    named = [
+        {"name": name, "in": "path", "required": True, "schema": {"type": "string"}}
+        for name in _PATH_PARAMETER.findall(path)
+    ]
+    extra = told["openapi_extra"] or {}
+    parameters = [*named, *extra.get("parameters", ())]
+    return {**told, "openapi_extra": {**extra, "parameters": parameters} if parameters else told["openapi_extra"]}
 
 
 OF_THE_EDGE = {
@@ -277,9 +291,15 @@ def _add_pages(api: FastAPI, examples: Sequence[object]) -> None:
 def _document(api: FastAPI, examples: Sequence[object]) -> dict[str, Any]:
     """FastAPI's description of the routes, with msgspec's of the wire types. A key is needed where keys are set."""
     found = get_openapi(title=api.title, version=api.version, description=api.description, routes=api.routes)
+    for operation in (each for methods in found.get("paths", {}).values() for each in methods.values()):
+        if "HTTPValidationError" in str(operation["responses"].get("422")):
+            del operation["responses"]["422"]  # the framework's own, of a path's text that cannot be wrong
     shown = [example for example in examples if not isinstance(example, type)]
     types = [example if isinstance(example, type) else type(example) for example in examples]
     _, schemas = msgspec.json.schema_components(types, ref_template=SCHEMAS + "{name}")
+    for schema in schemas.values():
+        if "description" in schema:
+            schema["description"] = cleandoc(schema["description"])
     for example in shown:
         schemas[type(example).__name__]["examples"] = [_plain(example)]
     bearer = {"type": "http", "scheme": "bearer"}

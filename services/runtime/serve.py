@@ -120,6 +120,7 @@ def from_settings(
     checks: tuple[HeadCheck, ...] = (),
     metrics_checks: tuple[HeadCheck, ...] = (),
     upstream_connections: int = 0,
+    tls: TlsFiles = NO_TLS,
     rng: Random | None = None,
     inside: object = None,
 ) -> Process:
@@ -142,7 +143,7 @@ def from_settings(
     )
     return Process(
         name=name,
-        listener=HttpListener(app, limits, settings.idle_timeout_s, front, checks, new_id, settings.tls),
+        listener=HttpListener(app, limits, settings.idle_timeout_s, front, checks, new_id, tls),
         metrics=metrics,
         log=log,
         drain=drain,

@@ -16,7 +16,6 @@ from pydantic import Field, SecretStr, ValidationError, field_validator, model_v
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from services.runtime.internaltoken import NONE, address_faults, read_token, token_fault
-from services.runtime.tls import TlsFiles, tls_faults
 from services.runtime.tracing import Sampling, installed
 
 EXIT_BAD_SETTINGS = 2
@@ -85,11 +84,6 @@ class ServiceSettings(BaseSettings):
     write_stall_s: float = Field(
         10.0, gt=0, le=600, description="seconds a client may refuse to read before it is cut off"
     )
-    tls_cert_file: Path | None = Field(None, description="certificate chain (PEM) of the public port: HTTPS")
-    tls_key_file: Path | None = Field(None, description="private key (PEM) of that certificate, without a password")
-    tls_client_ca_file: Path | None = Field(
-        None, description="CA (PEM) that has to have signed clients' certificates: mutual TLS"
-    )
     idle_timeout_s: float = Field(75.0, gt=0, le=3600, description="seconds an idle connection is kept")
     otel_traces_exporter: Literal["none", "otlp"] = Field("none", description="where traces go; needs the extra otel")
     otel_exporter_otlp_endpoint: str = Field(
@@ -108,11 +102,6 @@ class ServiceSettings(BaseSettings):
     def leave_s(self) -> float:
         """Seconds that the service may take to leave once it is told to."""
         return self.drain_delay_s + self.drain_timeout_s
-
-    @property
-    def tls(self) -> TlsFiles:
-        """The public port's certificate, key and clients' CA."""
-        return TlsFiles(self.tls_cert_file, self.tls_key_file, self.tls_client_ca_file)
 
     @property
     def otlp_headers(self) -> dict[str, str]:
@@ -135,7 +124,6 @@ class ServiceSettings(BaseSettings):
                 read_token(self.internal_token_file)
             except ValueError as fault:
                 yield f"INTERNAL_TOKEN_FILE: {fault}"
-        yield from tls_faults(self.tls)
         if self.max_incoming_bytes < self.max_body_bytes:
             yield (
                 f"MAX_INCOMING_BYTES={self.max_incoming_bytes}: must be at least MAX_BODY_BYTES "

@@ -13,9 +13,8 @@ import pytest
 from pydantic import SecretStr
 
 from services.core.policies import MECHANISMS, Policies
-from services.router.operating.policy import Switches
+from services.router.operating.policy import SetPolicies, Switches
 from services.router.serving.orphans import Orphans
-from services.runtime.http import Exchange
 from tests.router.fleetrig import worker
 from tests.router.house import House, now, turn
 from tests.router.rig import FakeWorker, Stand, answer, error_of, hang, standing
@@ -123,21 +122,15 @@ def switches_of(house: House) -> tuple[Switches, Mock]:
     return Switches(house.dispatcher, Orphans(Mock(), Mock(), hold_s=10.0), log), log
 
 
-def body(**wish: bool) -> Exchange:
-    exchange = Mock(spec=Exchange)
-    exchange.body = msgspec.json.encode(wish)
-    return exchange
-
-
 def test_a_change_is_logged_once_and_what_changes_nothing_is_not() -> None:
     async def main() -> None:
         switches, log = switches_of(House([worker("a")]))
-        assert switches.turn(body(fairness=False, admission=True)) == Policies(fairness=False)
+        assert switches.turn(SetPolicies(fairness=False, admission=True)) == Policies(fairness=False)
         (said,) = log.warning.call_args_list
         assert said.args == ("policy switched",)
         assert said.kwargs == asdict(Policies(fairness=False)) | {"orphans_ended": 0}
-        switches.turn(body(fairness=False))
-        switches.turn(body())
+        switches.turn(SetPolicies(fairness=False))
+        switches.turn(SetPolicies())
         assert log.warning.call_count == 1
         switches.announce()
         assert log.warning.call_args.kwargs["off"] == "fairness"
@@ -149,14 +142,14 @@ def test_in_the_order_of_arrival_whoever_came_first_starts_first_and_in_turns_ag
     async def main() -> None:
         house = House([worker("a", slots=1)])
         switches, _ = switches_of(house)
-        switches.turn(body(fairness=False))
+        switches.turn(SetPolicies(fairness=False))
         heavy = [turn("heavy", prompt_tokens=500) for _ in range(6)]
         light = turn("light", prompt_tokens=500)
         for each in (*heavy, light):
             house.serve(each)
         await asyncio.sleep(2.5)
         assert house.started == heavy[:3]
-        switches.turn(body(fairness=True))
+        switches.turn(SetPolicies(fairness=True))
         await house.empty()
         assert house.started.index(light) < house.started.index(heavy[-1])
 
@@ -167,14 +160,14 @@ def test_those_who_are_late_when_admission_comes_back_are_told_at_once_though_no
     async def main() -> None:
         house = House([worker("a", slots=1)])
         switches, _ = switches_of(house)
-        switches.turn(body(admission=False))
+        switches.turn(SetPolicies(admission=False))
         house.hold(turn())
         late = turn(within_s=1.0)
         house.serve(late)
         await asyncio.sleep(5.0)
         assert late in house.dispatcher.waiting
         back_at = now()
-        switches.turn(body(admission=True))
+        switches.turn(SetPolicies(admission=True))
         await asyncio.sleep(0.001)
         assert house.refusals[late].details.reason == "deadline"
         assert house.ended_at[late] - back_at < 0.001
