@@ -8,7 +8,7 @@ SHELL := /bin/sh
 VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --disable-pip-version-check --no-input
-# Wheels alone, and each must have a hash that its lock file lists. Docs: docs/operations.md, "What is installed".
+# Wheels alone, and each must have a hash that its lock file lists. Docs: docs/operations/packages.md.
 LOCKED := $(PIP) --require-hashes --only-binary :all:
 CACHES := .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache build dist out *.egg-info
 
@@ -147,7 +147,7 @@ torch: $(VENV)/.torch ## install what real models need (ENGINE=torch): large, se
 lock: $(VENV)/.lock ## write requirements/*.txt from pyproject.toml and constraints.txt: versions and hashes (network)
 	@exec $(BIN)/python requirements/lock.py
 
-audit: $(VENV)/.audit ## ask a database of advisories about every locked version (network): docs/operations.md
+audit: $(VENV)/.audit ## ask a database of advisories about every locked version (network): docs/operations/packages.md
 	@exec $(BIN)/python requirements/audit.py $(ARGS)
 
 $(BIN)/python:

@@ -263,7 +263,7 @@ DEGRADED = Row(
         ),
         Panel(
             "Which alerts are pending or firing?",
-            "Each alert has a page in docs/operations.md: what it means, how to look, what to do.",
+            "Each alert has a section in docs/operations/alerts.md: what it means, how to look, what to do.",
             "none",
             (
                 Query(
