@@ -24,6 +24,7 @@ from loadtests.cluster.stand import Server
 from loadtests.faults.evil.row import BOTH
 from loadtests.load.client import Client
 from loadtests.load.ledger import Ledger
+from loadtests.report.progress import SAY_EVERY_S, Say
 from loadtests.runs.integrity import deck, logs
 from loadtests.runs.integrity.checker import AFTERMATH_S, UNWRITTEN_S, Checked, Checker, Entry, Worked, by_id
 from loadtests.runs.integrity.deck import Card
@@ -40,9 +41,6 @@ TAIL_REQUESTS, TAIL_PER_S = 200, 40.0
 LATE_S = 0.02
 SETTLED_WITHIN_S = 20.0
 LOOK_EVERY_S = 0.1
-SAY_EVERY_S = 10.0
-
-Say = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,7 +203,7 @@ async def _progress(say: Say, part: Part, asking: Asking, havoc: Havoc) -> None:
         now_s = perf_counter() - began
         ended = ", ".join(f"{name} {count:,}" for name, count in sorted(asking.verdicts.items()))
         left_s = max(0.0, part.seconds - now_s)
-        say(f"  {now_s:4.0f} s, {left_s:.0f} s left; faults over: {len(havoc.spans)} of {part.faults}; {ended}")
+        say(f"part {part.number}: {left_s:.0f} s left; faults over: {len(havoc.spans)} of {part.faults}; {ended}")
 
 
 def _heart(made: Stack) -> list[int]:
