@@ -8,8 +8,7 @@ import pytest
 
 pytest.importorskip("gevent", reason="Locust is not installed (make load installs it)")
 
-from loadtests.runs.people.kept import Trouble
-from loadtests.runs.people.playing import played
+from loadtests.runs.people.playing import Trouble, played
 from loadtests.runs.people.watching import Sample
 from loadtests.scenarios.people import Group, Scenario, Stage
 from loadtests.users import trouble
