@@ -10,17 +10,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from statistics import fmean
 from typing import Any
 
 from loadtests.cluster.stand import Shape, key_of
 from loadtests.load.capacity import Capacity
-from loadtests.load.plan import MAX_TOKENS, Recorded, Retry, Size, Step, Tenant
+from loadtests.load.plan import MAX_RETRIES, MAX_TOKENS, Recorded, Step, Tenant
 from loadtests.load.recorded import NO_ROWS, OTHERS, Recording, recorded_name
 from loadtests.load.recorded import tenants_of as recorded_tenants
 from loadtests.scenarios.arrivals import Closed, Gamma, OnOff, Open, Poisson, Trace
-from loadtests.scenarios.distributions import Constant, Distribution, Exponential, LogNormal, Model
+from loadtests.scenarios.distributions import Z95, Constant, Distribution, Exponential, LogNormal, Model
 from loadtests.scenarios.model import Retries, Scenario, SlotWorkers, TenantGroup
 from services.cli.errors import LabError
 
@@ -32,21 +32,10 @@ MOST_USUAL_STEPS = 40
 """Longer answers would take too long where the capacity is measured."""
 LEAVES_AFTER_MS = 250.0
 """Clients wait this much longer than their deadline where the file names no patience."""
-RETRIES = {"never": "none", "immediate": "immediate", "hint": "obey"}
 
 
-@dataclass(frozen=True, slots=True)
-class Service:
-    """How long requests of a group hold a slot, in steps: the median, and how they spread."""
-
-    size: Size
-
-    @property
-    def mean_steps(self) -> float:
-        """Of all of them."""
-        if self.size.law == "exponential":
-            return self.size.median / math.log(2)
-        return self.size.median * math.exp(self.size.sigma**2 / 2)
+Service = LogNormal | Exponential
+"""How many steps requests of a group hold a slot."""
 
 
 def shape_of(scenario: Scenario) -> Shape:
@@ -60,7 +49,7 @@ def shape_of(scenario: Scenario) -> Shape:
     if isinstance(first.arrivals, Trace):
         usual = min(mean_steps(first.arrivals, group), MOST_USUAL_STEPS)
     else:
-        usual = service_of(first, group).size.median
+        usual = service_of(first, group).median
     return Shape(group.count, group.slots, 1000 * STEP_S, round(usual), group.jitter)
 
 
@@ -74,17 +63,21 @@ def service_of(tenant: TenantGroup, workers: SlotWorkers) -> Service:
 
     match answer:
         case Constant():
-            median = steps(answer.value)
-            return Service(Size(median, SPREAD, _most(2 * median)))
+            return spread(steps(answer.value))
         case LogNormal():
-            median = steps(answer.median)
-            sigma = math.log(max(1.0, steps(answer.p95) / median)) / 1.645
-            return Service(Size(median, sigma, _most(steps(min(answer.most, answer.p95 * 4)))))
+            median, most = steps(answer.median), steps(min(answer.most, answer.p95 * 4))
+            return LogNormal(kind="log_normal", median=median, p95=max(median, steps(answer.p95)), most=math.ceil(most))
         case Exponential():
-            median = steps(answer.mean) * math.log(2)
-            return Service(Size(max(1.0, median), 0.0, _most(steps(min(answer.most, answer.mean * 10))), "exponential"))
+            most = steps(min(answer.most, answer.mean * 10))
+            return Exponential(kind="exponential", mean=steps(answer.mean), most=math.ceil(most))
         case _:
             raise LabError(f"tenants.{tenant.name}.completion_tokens: real processes have no {answer.kind} lengths.")
+
+
+def spread(median: float) -> LogNormal:
+    """Lengths that would be constant, about their median."""
+    p95, most = median * math.exp(Z95 * SPREAD), math.ceil(2 * median)
+    return LogNormal(kind="log_normal", median=median, p95=p95, most=most)
 
 
 def tenants_of(scenario: Scenario, capacity: Capacity) -> tuple[Tenant, ...]:
@@ -157,18 +150,18 @@ def faster(scenario: Scenario, pace: float) -> Scenario:
 
 def _members(group: TenantGroup, workers: SlotWorkers, capacity: Capacity) -> Iterator[Tenant]:
     service = service_of(group, workers)
-    kind, cv, steps = _arrivals(group, capacity.tokens_per_s / service.mean_steps)
+    kind, cv, steps = _arrivals(group, capacity.tokens_per_s / service.mean)
     deadline_ms, patience_ms = _times(group)
     for name in members(group):
         yield Tenant(
             name,
             tuple(Step(step.from_s, step.per_s / group.count) for step in steps),
             kind,
-            answer_tokens=service.size,
+            answer_tokens=service,
             deadline_ms=deadline_ms,
             patience_ms=patience_ms,
             stream=group.stream,
-            retry=_retry(group),
+            retries=_retries(group),
             key=key_of(name),
             cv=cv,
         )
@@ -186,7 +179,7 @@ def _recorded(
     deadline_ms, patience_ms = _times(group)
     template = Tenant(
         group.name, arrivals="recorded", recorded=NO_ROWS, deadline_ms=deadline_ms, patience_ms=patience_ms,
-        retry=_retry(group),
+        retries=_retries(group),
     )  # fmt: skip
     try:
         found = recorded_tenants(template, recording, seconds)
@@ -248,12 +241,10 @@ def _phases(arrivals: Open, rate: float) -> list[Step]:
     return [Step(from_s, per_s) for from_s, per_s in sorted(changes.items())]
 
 
-def _retry(group: TenantGroup) -> Retry:
-    retries: Retries = group.retries
-    mode = RETRIES.get(retries.wait)
-    if mode is None:
-        raise LabError(f"tenants.{group.name}.retries.wait: real processes have no {retries.wait}.")
-    return Retry(mode, retries.attempts) if retries.attempts else Retry("none", 0)
+def _retries(group: TenantGroup) -> Retries:
+    if group.retries.attempts > MAX_RETRIES:
+        raise LabError(f"tenants.{group.name}.retries.attempts: real processes try {MAX_RETRIES} times more at most.")
+    return group.retries
 
 
 def _typical(distribution: Distribution) -> float:
@@ -273,7 +264,3 @@ def _constant(distribution: Distribution, place: str) -> float:
     if not isinstance(distribution, Constant):
         raise LabError(f"tenants.{place}: real processes need a number.")
     return distribution.value
-
-
-def _most(tokens: float) -> int:
-    return max(1, math.ceil(tokens))

@@ -23,13 +23,14 @@ from loadtests.cluster.stand import Server, Shape, key_of, ready, stand, start_r
 from loadtests.load.arrivals import Ask, asks
 from loadtests.load.client import Client
 from loadtests.load.ledger import LATE, ON_TIME, Row
-from loadtests.load.plan import MAX_SECONDS, Plan, Size, Step, Tenant
+from loadtests.load.plan import MAX_SECONDS, Plan, Step, Tenant
 from loadtests.report.figure import Figure, at_least, at_most
 from loadtests.report.page import figures_table
 from loadtests.report.progress import Say
 from loadtests.report.result import Result
 from loadtests.runs.judged import judged, typed
 from loadtests.runs.matrix.subjects import haproxy
+from loadtests.scenarios.distributions import constant
 
 ALL, MOST_RESTARTS = 50, 200
 SEED = 1
@@ -111,7 +112,7 @@ def plan_of(seed: int) -> Plan:
     """The load, which `play` ends when the last restart is over."""
     tenants = tuple(
         Tenant(
-            name, (Step(0.0, per_s),), answer_tokens=Size(ANSWER_TOKENS[name]), deadline_ms=DEADLINE_MS,
+            name, (Step(0.0, per_s),), answer_tokens=constant(ANSWER_TOKENS[name]), deadline_ms=DEADLINE_MS,
             stream=float(name == "streams"), key=key_of(name),
         )
         for name, per_s in PER_S.items()

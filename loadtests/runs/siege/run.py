@@ -26,12 +26,12 @@ from loadtests.load.asking import Asking
 from loadtests.load.client import Client
 from loadtests.load.figures import figures
 from loadtests.load.ledger import Ledger
-from loadtests.load.plan import Plan, Size, Step, Tenant
+from loadtests.load.plan import Plan, Step, Tenant
 from loadtests.paths import ROOT
 from loadtests.report.console import why
 from loadtests.report.progress import SAY_EVERY_S, Say
 from loadtests.report.record import Record
-from loadtests.runs.matrix.staging import SPREAD
+from loadtests.runs.matrix.staging import spread
 from loadtests.runs.siege.attackers import latest
 from loadtests.runs.siege.attacks import BY_NAME, GUEST
 from loadtests.runs.siege.judging import NEWCOMER, POOLED, UNDISTURBED, Row, clients_of
@@ -87,7 +87,7 @@ class Questions:
 
 def plan(per_s: float, seconds: float, settle_s: float = SETTLE_S) -> Plan:
     """Half of the capacity `per_s`, for `seconds` after the settling; only those seconds count."""
-    tokens = Size(SHAPE.answer_tokens, sigma=SPREAD, most=2 * SHAPE.answer_tokens)
+    tokens = spread(SHAPE.answer_tokens)
     rates = {POOLED: (1 - NEWCOMERS) * LOAD * per_s, NEWCOMER: NEWCOMERS * LOAD * per_s}
     tenants = tuple(
         Tenant(

@@ -91,6 +91,7 @@ class Fickle(BaseHTTPRequestHandler):
     def stream(self) -> None:
         self.send_response(200)
         self.send_header("connection", "close")
+        self.send_header("content-type", "text/event-stream")
         self.end_headers()
         chunk = json.dumps({"choices": [{"delta": {"content": "So."}}]})
         self.wfile.write(f"data: {chunk}\n\ndata: [DONE]\n\n".encode())
