@@ -1,6 +1,6 @@
 """Users who ask, wait for their answer, think and ask again: what Locust plays.
 
-    locustfile.py -> playing -> shapes (how many users there are now)
+    locustfile.py -> playing -> shapes, placing (how many users there are now)
                              -> visitor (one user) -> verdict (what an answer was worth)
                              -> run, ledger -> summary
 

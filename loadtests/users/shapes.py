@@ -16,6 +16,7 @@ from locust import LoadTestShape, User
 from locust.dispatch import UsersDispatcher
 
 from loadtests.scenarios.people import Stage
+from loadtests.users.placing import nearer
 from loadtests.users.run import Run
 
 TELL_EVERY_S = 10.0
@@ -94,14 +95,3 @@ class Places(UsersDispatcher):
             if self._counts == wanted:
                 return
             gevent.sleep(at_once / per_s)
-
-
-def nearer(counts: dict[str, int], wanted: dict[str, int], starts: int) -> dict[str, int]:
-    """So many users started, always of the class that lacks most; those who are too many all stop at once."""
-    counts = {name: min(count, wanted[name]) for name, count in counts.items()}
-    for _ in range(starts):
-        name = max(counts, key=lambda name: wanted[name] - counts[name])
-        if counts[name] == wanted[name]:
-            break
-        counts[name] += 1
-    return counts

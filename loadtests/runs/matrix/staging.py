@@ -19,9 +19,10 @@ from loadtests.load.capacity import Capacity
 from loadtests.load.plan import MAX_RETRIES, MAX_TOKENS, Recorded, Step, Tenant
 from loadtests.load.recorded import NO_ROWS, OTHERS, Recording, recorded_name
 from loadtests.load.recorded import tenants_of as recorded_tenants
-from loadtests.scenarios.arrivals import Closed, Gamma, OnOff, Open, Poisson, Trace
+from loadtests.scenarios.arrivals import Gamma, OnOff, Open, Trace
 from loadtests.scenarios.distributions import Z95, Constant, Distribution, Exponential, LogNormal, Model
 from loadtests.scenarios.model import Retries, Scenario, SlotWorkers, TenantGroup
+from loadtests.simulator.plan import rates
 from services.cli.errors import LabError
 
 STEP_S = 0.010
@@ -90,7 +91,7 @@ def tenants_of(scenario: Scenario, capacity: Capacity) -> tuple[Tenant, ...]:
         for tenant in (
             _recorded(group, group.arrivals, workers, capacity, scenario.duration_s)
             if isinstance(group.arrivals, Trace)
-            else _members(group, workers, capacity)
+            else _members(group, workers, capacity, scenario.duration_s)
         )
     )
 
@@ -127,18 +128,14 @@ def faster(scenario: Scenario, pace: float) -> Scenario:
     def at(model: Model, *fields: str) -> Any:
         return model.model_copy(update={name: getattr(model, name) * pace for name in fields})
 
-    tenants = [
-        group.model_copy(
-            update={
-                "arrivals": group.arrivals.model_copy(
-                    update={"phases": tuple(at(phase, "from_s", "until_s") for phase in group.arrivals.phases)}
-                )
-            }
-        )
-        if isinstance(group.arrivals, Open)
-        else group
-        for group in scenario.tenants
-    ]
+    def arrivals_of(group: TenantGroup) -> Model:
+        if not isinstance(group.arrivals, Open):
+            return group.arrivals
+        made = at(group.arrivals, "on_s", "off_s") if isinstance(group.arrivals, OnOff) else group.arrivals
+        phases = tuple(at(phase, "from_s", "until_s") for phase in made.phases)
+        return made.model_copy(update={"phases": phases})
+
+    tenants = [group.model_copy(update={"arrivals": arrivals_of(group)}) for group in scenario.tenants]
     workers = [
         group.model_copy(update={"failures": tuple(at(each, "from_s", "until_s") for each in group.failures)})
         for group in scenario.workers
@@ -148,9 +145,9 @@ def faster(scenario: Scenario, pace: float) -> Scenario:
     return made.model_copy(update={"tenants": tuple(tenants), "workers": tuple(workers), "windows": windows})
 
 
-def _members(group: TenantGroup, workers: SlotWorkers, capacity: Capacity) -> Iterator[Tenant]:
+def _members(group: TenantGroup, workers: SlotWorkers, capacity: Capacity, seconds: float) -> Iterator[Tenant]:
     service = service_of(group, workers)
-    kind, cv, steps = _arrivals(group, capacity.tokens_per_s / service.mean)
+    kind, cv, steps = _arrivals(group, capacity.tokens_per_s / service.mean, seconds)
     deadline_ms, patience_ms = _times(group)
     for name in members(group):
         yield Tenant(
@@ -212,33 +209,25 @@ def _times(group: TenantGroup) -> tuple[float, float]:
     return deadline_ms, 1000 * _constant(group.patience_s, f"{group.name}.patience_s")
 
 
-def _arrivals(group: TenantGroup, capacity_per_s: float) -> tuple[str, float, list[Step]]:
+def _arrivals(group: TenantGroup, capacity_per_s: float, seconds: float) -> tuple[str, float, list[Step]]:
     """Their law, its coefficient of variation, and the rate from each second on, of the group together."""
     arrivals = group.arrivals
-    if isinstance(arrivals, Closed) or not isinstance(arrivals, Open):
+    if not isinstance(arrivals, Open):
         raise LabError(f"tenants.{group.name}.arrivals: real processes play no {arrivals.kind} arrivals here.")
     rate = arrivals.rate_per_s if arrivals.load is None else arrivals.load * capacity_per_s
     assert rate is not None, "a file has one of the two"
-    match arrivals:
-        case Poisson():
-            return "poisson", 1.0, _phases(arrivals, rate)
-        case Gamma():
-            return "gamma", arrivals.cv, _phases(arrivals, rate)
-        case OnOff():
-            raise LabError(f"tenants.{group.name}.arrivals: real processes play no on_off arrivals.")
-        case _:
-            raise AssertionError(f"{arrivals!r} is an arrival of no kind")
+    law, cv = ("gamma", arrivals.cv) if isinstance(arrivals, Gamma) else ("poisson", 1.0)
+    return law, cv, list(_steps(arrivals, rate, seconds))
 
 
-def _phases(arrivals: Open, rate: float) -> list[Step]:
+def _steps(arrivals: Open, rate: float, seconds: float) -> Iterator[Step]:
     """The rate from each second on at which it changes."""
-    changes = {0.0: rate}
-    for phase in arrivals.phases:
-        changes[phase.from_s] = rate * phase.times
-        changes[phase.until_s] = rate
-    for phase in arrivals.phases:  # one that begins where another ends counts
-        changes[phase.from_s] = rate * phase.times
-    return [Step(from_s, per_s) for from_s, per_s in sorted(changes.items())]
+    from_s = 0.0
+    for until_s, per_s in rates(arrivals, rate):
+        yield Step(from_s, per_s)
+        if until_s >= seconds:
+            return
+        from_s = until_s
 
 
 def _retries(group: TenantGroup) -> Retries:

@@ -10,6 +10,7 @@ from loadtests.scenarios import people
 from loadtests.scenarios.model import Retries
 from loadtests.scenarios.people import MAX_SECONDS, MAX_USERS, SHORTEST_STAGE_S, Group, Scenario, Stage, load, names
 from loadtests.target import BEYOND, is_beyond, refusal
+from loadtests.users.placing import nearer
 
 PEOPLE = Group("people", 1000, 8, (0, 1), {"ask": 2, "stream": 1})
 BURST = (
@@ -218,6 +219,15 @@ def test_a_shortened_scenario_has_the_same_stages_for_less_time():
     assert scenario().shortened(1) == scenario()
     with pytest.raises(ValueError, match="expected"):
         scenario().shortened(0)
+
+
+def test_users_start_a_few_at_a_time_and_those_who_are_too_many_leave_at_once():
+    counts, wanted = {"anna": 3, "crowd": 0, "late": 0, "gone": 2}, {"anna": 3, "crowd": 5, "late": 1, "gone": 0}
+    seen = []
+    while counts != wanted:
+        counts = nearer(counts, wanted, 4)
+        seen.append(list(counts.values()))
+    assert seen == [[3, 4, 0, 0], [3, 5, 1, 0]]
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,6 @@ from loadtests.scenarios.people import Group, Scenario, Stage
 from loadtests.users import trouble
 from loadtests.users.lateness import Lateness
 from loadtests.users.run import Run
-from loadtests.users.shapes import nearer
 from loadtests.users.summary import afterwards, as_dict, lines, onto_page, text, write
 from loadtests.users.verdict import Kind, Verdict, failed
 
@@ -139,12 +138,3 @@ def test_the_json_has_what_the_published_page_needs():
     assert (told.p50_ms, told.p95_ms, told.p99_ms) == (100, 300, 300)
     assert told.broken == (Trouble(2.0, 4.0),)
     assert told.began_at == run.began_at
-
-
-def test_users_start_a_few_at_a_time_and_those_who_are_too_many_leave_at_once():
-    counts, wanted = {"anna": 3, "crowd": 0, "late": 0, "gone": 2}, {"anna": 3, "crowd": 5, "late": 1, "gone": 0}
-    seen = []
-    while counts != wanted:
-        counts = nearer(counts, wanted, 4)
-        seen.append(list(counts.values()))
-    assert seen == [[3, 4, 0, 0], [3, 5, 1, 0]]
