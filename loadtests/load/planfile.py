@@ -73,12 +73,11 @@ def _recorded(raw: Mapping[str, Any], seconds: float, folder: Path, trace: Path 
 
 
 def _recording(raw: Mapping[str, Any], folder: Path, trace: Path | None) -> Recording:
-    if trace is not None:
-        return _made(Recording, {**{name: value for name, value in raw.items() if name != "format"}, "path": trace})
-    if "path" not in raw:
+    given = {**raw} if trace is None else {**raw, "path": trace, "format": None}
+    if "path" not in given:
         raise ValueError("trace: a path is missing; --trace gives one, too")
-    path = Path(raw["path"])
-    return _made(Recording, {**raw, "path": path if path.is_file() else folder / path})
+    found: Recording = _validated(_RECORDING, "trace", given, folder)
+    return found
 
 
 def _values(raw: Mapping[str, Any], apart: tuple[str, ...]) -> dict[str, Any]:
@@ -86,23 +85,26 @@ def _values(raw: Mapping[str, Any], apart: tuple[str, ...]) -> dict[str, Any]:
     values = {name: value for name, value in raw.items() if name not in apart}
     if "steps" in values:
         values["steps"] = tuple(_made(Step, step) for step in values["steps"])
-    for name in _OF_SCENARIOS.keys() & values.keys():
-        try:
-            values[name] = _OF_SCENARIOS[name].validate_python(values[name])
-        except ValidationError as error:
-            raise ValueError("; ".join(f"{name}: {fault}" for fault in tell(values[name], error))) from None
-    return values
+    return values | {name: _validated(kind, name, values[name]) for name, kind in _SHARED.items() if name in values}
 
 
+def _validated(kind: TypeAdapter[Any], name: str, raw: Any, folder: Path | None = None) -> Any:
+    """What is written as in a scenario."""
+    try:
+        return kind.validate_python(raw, context={"folder": folder})
+    except ValidationError as error:
+        raise ValueError("; ".join(f"{name}: {fault}" for fault in tell(raw, error))) from None
+
+
+_RECORDING: TypeAdapter[Any] = TypeAdapter(Recording)
 _SIZES: TypeAdapter[Any] = TypeAdapter(Distribution)
-_OF_SCENARIOS: dict[str, TypeAdapter[Any]] = {
+_SHARED: dict[str, TypeAdapter[Any]] = {
     "prompt_tokens": _SIZES,
     "answer_tokens": _SIZES,
     "retries": TypeAdapter(Retries),
 }
-"""What is written as in a scenario."""
 
-Made = TypeVar("Made", Plan, Tenant, Step, Recording)
+Made = TypeVar("Made", Plan, Tenant, Step)
 
 
 def _made(kind: type[Made], raw: Mapping[str, Any], **ours: Any) -> Made:

@@ -169,10 +169,8 @@ def _recorded(
 ) -> Iterator[Tenant]:
     """The tenants of a trace, at their recorded times, or so much faster that they ask for a multiple of capacity."""
     per_s = None if trace.load is None else trace.load * capacity.tokens_per_s / mean_steps(trace, workers)
-    recording = Recording(
-        trace.path, trace.format, None if per_s else trace.time_scale, per_s, trace.start_s, trace.length_s,
-        trace.repeat, trace.token_scale, by_client=trace.by_client,
-    )  # fmt: skip
+    speed = {"load": None, "per_s": per_s, "time_scale": None if per_s else trace.time_scale}
+    recording = Recording.model_validate(trace.model_dump() | speed)
     deadline_ms, patience_ms = _times(group)
     template = Tenant(
         group.name, arrivals="recorded", recorded=NO_ROWS, deadline_ms=deadline_ms, patience_ms=patience_ms,
