@@ -49,9 +49,10 @@ def judge(answer: Answer, surface: str) -> Verdict:
     if answer.status != 200:
         return _refusal(answer, outcome, code)
     if outcome == SERVED:
-        from_somewhere = answer.source in WHOLE_SOURCES if surface == "ask" else answer.tokens > 0
+        if not (answer.source in WHOLE_SOURCES if surface == "ask" else answer.tokens > 0):
+            return failed("200 without an answer")
         cut = answer.degraded or answer.source == "degraded"
-        return Verdict(Kind.SERVED, "degraded" if cut else "") if from_somewhere else failed("200 without an answer")
+        return Verdict(Kind.SERVED, "degraded" if cut else "")
     if outcome == "failed:stream_error":
         return failed(f"stream broken: {code}")
     return failed("stream cut short" if outcome == "failed:cut" else "200 without an answer")
