@@ -67,7 +67,7 @@ def lines(result: Result) -> Iterator[str]:
         yield f"\n{part}"
         for figure in figures:
             word = "MISSED" if figure.held is False else figure.verdict
-            yield f"  {word:<8}{figure.name:<64}{figure.shown:>14}  {figure.wanted:<16}{figure.note}".rstrip()
+            yield f"  {word:<8}{figure.name:<62}{figure.shown:>18}  {figure.wanted:<20} {figure.note}".rstrip()
     yield f"\n{str(result.blocks[0]).strip('*')}"
 
 
@@ -76,10 +76,14 @@ def record_of(name: str) -> Path:
     return ROOT / "out" / f"{name}.jsonl"
 
 
+def here() -> dict[str, str]:
+    """The machine and the commit: a run that goes on elsewhere would be a page of two."""
+    return {"machine": machine.describe().rpartition(",")[0]}  # without the day
+
+
 def resumed(path: Path, head: Mapping[str, Any], say: Say) -> Record:
-    """What was finished of this run on this machine and commit. A file of another run is begun anew, with a word."""
-    on = machine.describe().rpartition(",")[0]  # without the day
-    whole = json.loads(json.dumps({**head, "machine": on}))  # as it is when it is read again
+    """What was finished of the run that `head` describes. A file of another run is begun anew, with a word."""
+    whole = json.loads(json.dumps(head))  # as it is when it is read again
     try:
         return Record(path, whole)
     except OtherRun as error:

@@ -16,7 +16,7 @@ from loadtests.report.result import Result
 from loadtests.runs.integrity.parts import Sizes, parts_of
 from loadtests.runs.integrity.report import result
 from loadtests.runs.integrity.run import run
-from loadtests.runs.judged import judged, record_of, resumed, typed
+from loadtests.runs.judged import here, judged, record_of, resumed, typed
 
 NAME = "integrity"
 USUAL = Sizes()
@@ -35,7 +35,8 @@ def main() -> int:
     sizes, out = _arguments()
 
     async def told(say: Say) -> Result:
-        return result(await run(sizes, resumed(record_of(NAME), {"sizes": asdict(sizes)}, say), say))
+        record = resumed(record_of(NAME), {"sizes": asdict(sizes), **here()}, say)
+        return result(await run(sizes, record, say))
 
     given, usual = (
         {name.replace("_", "-"): value for name, value in asdict(each).items()} for each in (sizes, USUAL)

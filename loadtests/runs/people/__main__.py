@@ -17,8 +17,8 @@ from loadtests.paths import RESULTS, ROOT
 from loadtests.report.console import say
 from loadtests.report.machine import together
 from loadtests.report.progress import progress
-from loadtests.report.record import OtherRun, Record
-from loadtests.runs.judged import NOT_HELD, NOT_MADE, has_held, publish
+from loadtests.report.record import Record
+from loadtests.runs.judged import NOT_HELD, NOT_MADE, has_held, publish, resumed
 from loadtests.runs.matrix.kept import code
 from loadtests.runs.people.page import result
 from loadtests.runs.people.playing import NotPlayed, Played, Wanted, play
@@ -41,7 +41,11 @@ def main() -> int:
     wanted = Wanted(given.host, given.metrics, given.prometheus, given.share, given.keys, given.beyond)
     known = names()
     chosen = [name for name in known if not given.only or name in given.only]
-    record = _record(given)
+    series = (given.out or KEPT) / SERIES
+    if given.fresh:
+        series.unlink(missing_ok=True)
+    head = {"code": code(), "host": given.host, "share": given.share, "prometheus": given.prometheus}
+    record = resumed(series, head, say)
     found = {each.scenario: each for each in (msgspec.convert(row, Played) for row in record.rows)}
     missing = [name for name in chosen if name not in found]
     if done := len(chosen) - len(missing):
@@ -56,20 +60,6 @@ def main() -> int:
     told, folder = result(played), given.out or (RESULTS if whole else None)
     publish(told, NAME, command=_command(), machine=together(each.machine for each in played), folder=folder)
     return 0 if has_held(told) else NOT_HELD
-
-
-def _record(given: argparse.Namespace) -> Record:
-    """The scenarios that were played on this code, against this host and for as long. Others are not used."""
-    path = (given.out or KEPT) / SERIES
-    if given.fresh:
-        path.unlink(missing_ok=True)
-    head = {"code": code(), "host": given.host, "share": given.share, "prometheus": given.prometheus}
-    try:
-        return Record(path, head)
-    except OtherRun:
-        say(f"{path} holds scenarios of other code, or of another host or length: they are not used.")
-        path.unlink()
-        return Record(path, head)
 
 
 def _played(missing: list[str], wanted: Wanted, record: Record) -> dict[str, Played]:

@@ -14,7 +14,7 @@ from pathlib import Path
 from loadtests.report.console import say
 from loadtests.report.progress import Say
 from loadtests.report.result import Result
-from loadtests.runs.judged import judged, record_of, resumed, typed
+from loadtests.runs.judged import here, judged, record_of, resumed, typed
 from loadtests.runs.siege.attackers import MOST_SECONDS
 from loadtests.runs.siege.attacks import ATTACKS
 from loadtests.runs.siege.judging import result
@@ -33,7 +33,7 @@ def main() -> int:
     wanted = Wanted(tuple(given.only or usual.rows), given.seconds, given.most)
 
     async def told(say: Say) -> Result:
-        record = resumed(record_of(NAME), {"wanted": asdict(wanted)}, say)
+        record = resumed(record_of(NAME), {"wanted": asdict(wanted), **here()}, say)
         return result(await play(wanted, record, say), seconds=wanted.seconds, **WORDS)
 
     options = {"only": wanted.rows, "seconds": wanted.seconds, "most": wanted.most}
