@@ -32,6 +32,7 @@ MEANING = """\
   second half of the undisturbed row, {baseline:.0f} MB.
 - *Success*: answered with 200, whole, within the deadline, of all that were due during the attack. Latency counts from
   the moment at which a request was due. *p99 /*: over the same figure of the undisturbed row.
+- *Opened* are all connections of the attackers, and *connected* the most at one time.
 - *Refused* attackers got 429 or 503 or could not connect; all others whose connection ended were *cut off*.
 - *Late*: requests that left the honest client itself over 20 ms late. Where it is more than {late:.0%}, the row
   measured the machine. The router has a core of its own where there are two or more; all else shares the others.
@@ -98,6 +99,7 @@ def _figures(row: Row, calm: Row) -> Iterator[Figure]:
         judged = not (row.attack and row.attack.exhausts and tenant == NEWCOMER)
         yield from _client(kind, row.clients[tenant], calm.clients[tenant], judged)
     yield Figure("connected", row.counts.most_connected, note=f"of {row.counts.wanted:,}")
+    yield Figure("opened", row.counts.opened, note=f"{row.counts.sent_bytes:,} bytes sent")
     yield Figure("cut off", row.counts.cut)
     yield Figure("refused", row.counts.refused)
     yield Figure("descriptors", row.descriptors)
@@ -119,7 +121,7 @@ def result(rows: Sequence[Row], **words: object) -> Result:
     found = judge(rows)
     faults = [f"{row.name} could not be played: {row.fault}" for row in rows if row.fault]
     unplayed = at_most("rows that could not be played", len(faults), 0, note="; ".join(faults).replace("\n", " "))
-    parts = {**found, "all rows": [unplayed]}
+    parts = {**found, "all rows": [Figure("capacity", rows[0].per_s, "answers/s"), unplayed]}
     told = "".join(f" {fault.splitlines()[0]}." for fault in faults)
     calm = rows[0]
     page = PAGE.format(per_s=calm.per_s, within=OPEN_WITHIN_S, reopens=REOPENS_PER_S, **words)
