@@ -10,13 +10,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator, Iterable
+from contextlib import asynccontextmanager
 from dataclasses import asdict, dataclass
 
 import msgspec
 import psutil
 
+from loadtests.bench.machine import pinned
 from loadtests.cluster import cpu
 from loadtests.cluster.processes import Process, StandError, python
 from loadtests.cluster.stand import Shape, Stand, key_of, stand
@@ -108,7 +109,9 @@ async def play(wanted: Wanted, record: Record, say: Say) -> list[Row]:
         say(warned)
     names = (UNDISTURBED, *wanted.rows)
     rows = {row.name: row for row in (msgspec.convert(each, Row) for each in record.rows)}
-    with _one_core_for_the_router() as cores:
+    cores = os.sched_getaffinity(0)
+    first = {min(cores)}  # the router's alone: everything else has the others, if there are any
+    with pinned(cores - first or cores):
         for number, name in enumerate(names):
             if name in rows:
                 say(f"{number + 1}/{len(names)} {name}: was finished before")
@@ -118,7 +121,7 @@ async def play(wanted: Wanted, record: Record, say: Say) -> list[Row]:
             async with stand(SHAPE, TENANTS) as made:
                 calm = rows.get(UNDISTURBED)
                 row.per_s = calm.per_s if calm else (await capacity.measure(made)).per_s
-                _pin(made, cores)
+                _pin(made, first)
                 await play_row(row, made, plan(row.per_s, wanted.seconds, wanted.settle_s), wanted, say)
             say(row.fault or "done")
             rows[name] = row
@@ -221,27 +224,9 @@ async def _watch(row: Row, pid: int, settle_s: float) -> None:
             await asyncio.sleep(LOOK_EVERY_S)
 
 
-@contextmanager
-def _one_core_for_the_router() -> Iterator[Sequence[int]]:
-    """The first core is the router's alone, so that attackers cost it what they send and no processor time.
-
-    Everything else has the other cores: what this process starts inherits them. With one core nothing is pinned.
-    """
-    cores = sorted(os.sched_getaffinity(0))
-    if len(cores) < 2:
-        yield ()
-        return
-    os.sched_setaffinity(0, cores[1:])
-    try:
-        yield cores[:1]
-    finally:
-        os.sched_setaffinity(0, cores)
-
-
-def _pin(made: Stand, cores: Iterable[int]) -> None:
-    """The router and every thread that it has."""
-    if not cores or made.router is None:
-        return
+def _pin(made: Stand, core: Iterable[int]) -> None:
+    """The router and every thread that it has: attackers cost it what they send, and no processor time."""
+    assert made.router is not None
     for thread in os.listdir(f"/proc/{made.router.process.pid}/task"):
         with contextlib.suppress(ProcessLookupError):
-            os.sched_setaffinity(int(thread), cores)
+            os.sched_setaffinity(int(thread), core)

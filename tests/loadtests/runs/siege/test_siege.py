@@ -95,7 +95,7 @@ def test_a_siege_that_was_interrupted_goes_on_after_its_finished_rows(
 
     monkeypatch.setattr(running, "play_row", play_row)
     monkeypatch.setattr(running, "stand", lambda *_: AsyncExitStack())
-    monkeypatch.setattr(running, "_one_core_for_the_router", nullcontext)
+    monkeypatch.setattr(running, "pinned", nullcontext)
     monkeypatch.setattr(running, "_pin", lambda *_: None)
     monkeypatch.setattr(running.cpu, "warning", nothing)
     monkeypatch.setattr(running.capacity, "measure", measure)
