@@ -95,8 +95,8 @@ bench: $(VENV)/.dev ## measure figures with targets: make bench ARGS="recall --r
 # The stages that need packages of their own fetch them: make play SCENARIO=burst ON=locust
 play: SCENARIO ?= burst
 play: ON ?= processes
-play: $(VENV)/.simulate $(if $(filter locust,$(ON)),$(VENV)/.load) ## play one scenario: make play SCENARIO=burst ON=processes|world|simulator|locust AGAINST=weir,haproxy
-	@exec $(BIN)/python -m loadtests.runs $(SCENARIO) --on $(ON) --against "$(AGAINST)" $(if $(filter locust,$(ON)),--host "$(HOST_URL)") $(ARGS)
+play: $(VENV)/.simulate $(if $(filter locust,$(ON)),$(VENV)/.load) ## play one scenario: make play SCENARIO=burst ON=processes|world|simulator|locust AGAINST=weir,haproxy [TRACE=FILE]
+	@exec $(BIN)/python -m loadtests.runs $(SCENARIO) --on $(ON) --against "$(AGAINST)" $(if $(TRACE),--trace "$(TRACE)") $(if $(filter locust,$(ON)),--host "$(HOST_URL)") $(ARGS)
 
 matrix: $(VENV)/.simulate ## every scenario on real processes, by Weir and by others, as one page (about an hour, resumable; ARGS=--list)
 	@exec $(BIN)/python -m loadtests.runs.matrix $(ARGS)
