@@ -8,7 +8,7 @@ SHELL := /bin/sh
 VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --disable-pip-version-check --no-input
-# Wheels alone, and each must have a hash that its lock file lists. Docs: docs/operations.md, "What is installed".
+# Wheels alone, and each must have a hash that its lock file lists. Docs: docs/operations/packages.md.
 LOCKED := $(PIP) --require-hashes --only-binary :all:
 CACHES := .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache build dist out *.egg-info
 
@@ -95,8 +95,8 @@ bench: $(VENV)/.dev ## measure figures with targets: make bench ARGS="recall --r
 # The stages that need packages of their own fetch them: make play SCENARIO=burst ON=locust
 play: SCENARIO ?= burst
 play: ON ?= processes
-play: $(VENV)/.simulate $(if $(filter locust,$(ON)),$(VENV)/.load) ## play one scenario: make play SCENARIO=burst ON=processes|world|simulator|locust AGAINST=weir,haproxy
-	@exec $(BIN)/python -m loadtests.runs $(SCENARIO) --on $(ON) --against "$(AGAINST)" $(if $(filter locust,$(ON)),--host "$(HOST_URL)") $(ARGS)
+play: $(VENV)/.simulate $(if $(filter locust,$(ON)),$(VENV)/.load) ## play one scenario: make play SCENARIO=burst ON=processes|world|simulator|locust AGAINST=weir,haproxy [TRACE=FILE]
+	@exec $(BIN)/python -m loadtests.runs $(SCENARIO) --on $(ON) --against "$(AGAINST)" $(if $(TRACE),--trace "$(TRACE)") $(if $(filter locust,$(ON)),--host "$(HOST_URL)") $(ARGS)
 
 matrix: $(VENV)/.simulate ## every scenario on real processes, by Weir and by others, as one page (about an hour, resumable; ARGS=--list)
 	@exec $(BIN)/python -m loadtests.runs.matrix $(ARGS)
@@ -147,7 +147,7 @@ torch: $(VENV)/.torch ## install what real models need (ENGINE=torch): large, se
 lock: $(VENV)/.lock ## write requirements/*.txt from pyproject.toml and constraints.txt: versions and hashes (network)
 	@exec $(BIN)/python requirements/lock.py
 
-audit: $(VENV)/.audit ## ask a database of advisories about every locked version (network): docs/operations.md
+audit: $(VENV)/.audit ## ask a database of advisories about every locked version (network): docs/operations/packages.md
 	@exec $(BIN)/python requirements/audit.py $(ARGS)
 
 $(BIN)/python:

@@ -21,7 +21,7 @@ NOW = Row(
     (
         Panel(
             "How many tenants ask?",
-            "Tenants with at least one decision at the door in the last moments.",
+            "Tenants with at least one admission decision in the last moments.",
             "short",
             (Query(f"count ({ASKED} > 0) or vector(0)", "tenants"),),
             kind="stat",
@@ -29,16 +29,16 @@ NOW = Row(
         ),
         Panel(
             "How many want more than they get?",
-            "Tenants that had requests in line all through the last moments. Where there is none nothing has to be "
-            "shared, and everybody gets what it asks for.",
+            "Tenants whose queue was never empty in the last moments. Where there is none, every tenant gets what it "
+            "requests.",
             "short",
-            (Query(f"count ({WANT_MORE}) or vector(0)", "in line"),),
+            (Query(f"count ({WANT_MORE}) or vector(0)", "waiting"),),
             kind="stat",
             width=4,
         ),
         Panel(
             "How even are their shares?",
-            "Jain's index of the work that was done for those who were in line all the time: 1 when all get the "
+            "Jain's index of the work done for tenants whose queue was never empty: 1 when all get the "
             "same, 1/n when one of n gets everything. With unequal weights the fair value is below 1.",
             "none",
             (Query(EVENNESS, "evenness"),),
@@ -65,8 +65,8 @@ NOW = Row(
             width=4,
         ),
         Panel(
-            "What share of all asking is refused?",
-            "Share of decisions at the door that said no, over the chosen tenants.",
+            "What share of requests is rejected?",
+            "Share of admission decisions that were rejections, over the chosen tenants.",
             "percentunit",
             (
                 Query(
@@ -88,7 +88,7 @@ SHARES = Row(
         Panel(
             "Who has which share of the work?",
             "Work done in served answers, by tenant, in token-equivalents: prompts and answers weighed by what they "
-            "cost. Tenants that are in line should hold shares as their weights are; who asks for less keeps it all.",
+            "cost. Tenants with a queue should hold shares by weight; a tenant that requests less gets all of it.",
             "percentunit",
             (Query(share_of_all(WORK, ALL_WORK, "tenant"), "{{tenant}}"),),
             stacked=True,
@@ -101,7 +101,7 @@ SHARES = Row(
             (Query(WORK, "{{tenant}}"),),
         ),
         Panel(
-            "How even are the shares of those in line?",
+            "How even are the shares of waiting tenants?",
             "Jain's index over time. It dips while a tenant that was away catches up, and returns.",
             "none",
             (Query(EVENNESS, "evenness"),),
@@ -123,7 +123,7 @@ WAITING = Row(
         ),
         Panel(
             "How much work waits?",
-            "The estimated cost of what is in line, in token-equivalents. Few requests can be much work.",
+            "The estimated cost of queued requests, in token-equivalents. Few requests can be much work.",
             "short",
             (Query(f"sum by (tenant) (weir_queue_cost_tokens{{{ROUTER}}})", "{{tenant}}"),),
             stacked=True,
@@ -142,16 +142,16 @@ REFUSALS = Row(
     (
         Panel(
             "What share of each tenant's requests is refused?",
-            "Refusals at the door by tenant. One who asks for ten times its share is refused nine times of ten; one "
-            "below its share hardly ever.",
+            "Rejections at admission by tenant. A tenant that requests ten times its share is rejected nine times of "
+            "ten; one below its share hardly ever.",
             "percentunit",
             (Query(share(REFUSED, ASKED), "{{tenant}}"),),
             most=1,
         ),
         Panel(
             "With which words?",
-            "Refusals at the door per second, by tenant and decision. tenant_queue_full and yield: too much at once; "
-            "rate_limit_exceeded: its contract; deadline_infeasible: the wait is too long for its deadlines.",
+            "Rejections at admission per second, by tenant and decision. tenant_queue_full and yield: too much at "
+            "once; rate_limit_exceeded: its rate; deadline_infeasible: the wait is too long for its deadlines.",
             "reqps",
             (
                 Query(

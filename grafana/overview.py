@@ -37,8 +37,8 @@ NOW = Row(
         ),
         Panel(
             "Are promises kept?",
-            "Of the requests that were let in and whose client stayed, the share that was answered in time. Near 100 % "
-            "at any load: what would not have made it was to be refused at the door.",
+            "Of the admitted requests whose client stayed, the share that was answered in time. Near 100 % at any "
+            "load: what would be late should be rejected at admission.",
             "percentunit",
             (Query(share(rate("weir_requests_total", SERVED), PROMISES), "kept"),),
             kind="stat",
@@ -48,7 +48,7 @@ NOW = Row(
         ),
         Panel(
             "What share is refused?",
-            "Share of decisions at the door that said no. Under overload that is healthy: look at the promises first.",
+            "Share of admission decisions that were rejections. Healthy under overload: look at the promises first.",
             "percentunit",
             (Query(f"1 - {share(rate('weir_admission_total', f'{ROUTER}, {LET_IN}'), DECISIONS)}", "refused"),),
             kind="stat",
@@ -94,8 +94,8 @@ ON_TIME = Row(
     (
         Panel(
             "How long do served requests take?",
-            "From arrival to the end of the answer. Under a burst these lines should stay level: what would have "
-            "lifted them was refused at the door.",
+            "From arrival to the end of the answer. Under a burst these lines should stay level, because admission "
+            "rejects what would raise them.",
             "s",
             quantiles("weir_request_seconds", SERVED),
         ),
@@ -107,16 +107,16 @@ ON_TIME = Row(
         ),
         Panel(
             "Which promises are broken, and how?",
-            "Admitted requests that were not served, per second. deadline_expired: their time ran out in line, which "
-            "cost nothing. deadline_exceeded: it ran out at a worker, which is wasted work. The rest are faults.",
+            "Admitted requests that were not served, per second. deadline_expired: the deadline passed in the queue, "
+            "which cost nothing. deadline_exceeded: it passed at a worker, which is wasted work. The rest are faults.",
             "reqps",
             (Query(rate("weir_requests_total", f'{ROUTER}, outcome=~"{BROKEN}"', "outcome"), "{{outcome}}"),),
             stacked=True,
         ),
         Panel(
             "Do requests wait as long as they were told?",
-            "The wait in line, and the wait that was predicted at the door, of those that started. The lines should "
-            "lie together. Actual above predicted: the door lets in too many.",
+            "The queue wait, and the wait predicted at admission, of requests that started. The lines should lie "
+            "together. Actual above predicted: too many are admitted.",
             "s",
             (
                 Query(quantile(0.95, "weir_queue_wait_seconds", ROUTER), "actual p95"),
@@ -160,7 +160,7 @@ REFUSED = Row(
             stacked=True,
         ),
         Panel(
-            "What share is refused at the door, and why?",
+            "What share is rejected at admission, and why?",
             "Refusals at admission by reason, as a share of all decisions. These never held a place and cost nothing "
             "but the answer.",
             "percentunit",
@@ -191,8 +191,8 @@ WASTE = Row(
     (
         Panel(
             "How much slot time is wasted, and why?",
-            "Slots that were busy with answers that nobody got: 1 is one slot, all the time. It counts when such an "
-            "answer ends.",
+            "Slots that were busy with answers that reached no client: 1 is one slot, all the time. It counts when "
+            "such an answer ends.",
             "short",
             (Query(rate("weir_wasted_seconds_total", 'job="worker"', "reason"), "{{reason}}"),),
             stacked=True,
@@ -200,8 +200,8 @@ WASTE = Row(
         ),
         Panel(
             "What share of the slot time is wasted?",
-            "The same, of the slot time that was used. Under overload it should stay below a few percent: refusing at "
-            "the door is what keeps it there.",
+            "The same, of the slot time that was used. Under overload it should stay below a few percent, because "
+            "admission rejects early.",
             "percentunit",
             (Query(f"clamp_max({share(WASTED, USED)}, 1)", "wasted"),),
             most=1,
@@ -263,7 +263,7 @@ DEGRADED = Row(
         ),
         Panel(
             "Which alerts are pending or firing?",
-            "Each alert has a page in docs/operations.md: what it means, how to look, what to do.",
+            "Each alert has a section in docs/operations/alerts.md: what it means, how to look, what to do.",
             "none",
             (
                 Query(

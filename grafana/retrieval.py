@@ -137,7 +137,7 @@ CACHE = Row(
         Panel(
             "What do look-ups find?",
             "Look-ups of the exact cache per second. stale: found, but too old, and kept as a fallback; error: Redis "
-            "was slow or down; skipped: it had just been, and nobody waited for it.",
+            "was slow or down; skipped: it was so a moment ago.",
             "reqps",
             (
                 Query(

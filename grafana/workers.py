@@ -67,8 +67,8 @@ NOW = Row(
             width=4,
         ),
         Panel(
-            "What share of the tokens is for nobody?",
-            "Tokens that were made for answers that nobody got, of all tokens made.",
+            "What share of the tokens is wasted?",
+            "Tokens generated for answers that reached no client, of all generated tokens.",
             "percentunit",
             (Query(f"clamp_max({share(WASTED_TOKENS, MADE)}, 1)", "wasted"),),
             kind="stat",
@@ -167,14 +167,14 @@ WASTE = Row(
     (
         Panel(
             "Why is slot time wasted?",
-            "Slots busy with answers that nobody got, by reason: 1 is one slot, all the time. client_gone: somebody "
-            "left; deadline_exceeded: it was let in too late; lost: the worker died with it.",
+            "Slots busy with answers that reached no client, by reason: 1 is one slot, all the time. client_gone: the "
+            "client left; deadline_exceeded: it was admitted too late; lost: the worker died with it.",
             "short",
             (Query(rate("weir_wasted_seconds_total", WORKER, "reason"), "{{reason}}"),),
             stacked=True,
         ),
         Panel(
-            "How many tokens are for nobody?",
+            "How many tokens are wasted?",
             "Tokens made for such answers, per second. They lie below the slot time where cancels arrive early.",
             "short",
             (Query(rate("weir_worker_wasted_tokens_total", WORKER, "reason"), "{{reason}}"),),

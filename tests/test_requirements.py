@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import re
 import site
 import tomllib
@@ -116,9 +117,8 @@ def test_no_installed_package_runs_code_in_every_python_process() -> None:
 
 
 def test_every_direct_dependency_is_told_with_who_keeps_it_and_why() -> None:
-    page = (ROOT / "docs" / "architecture" / "technology.md").read_text(encoding="utf-8")
-    table = page.partition("## Every direct dependency")[2].partition("\n## ")[0]
-    rows = [line.split("|") for line in table.splitlines() if line.startswith("| `")]
-    told = {canonical(name) for row in rows for name in re.findall(r"`([^`]+)`", row[1])}
+    with (FOLDER / "direct.csv").open(encoding="utf-8", newline="") as file:
+        rows = list(csv.DictReader(file))
+    told = {canonical(name) for row in rows for name in row["packages"].split()}
     assert told == {canonical(each) for lists in DIRECT.values() for each in lists} | set(ONE_PACKAGE.values())
-    assert all(len(row) == 7 and all(cell.strip() for cell in row[1:6]) for row in rows)
+    assert all(len(row) == 6 and all(row.values()) for row in rows)

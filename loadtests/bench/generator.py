@@ -29,8 +29,8 @@ clients = 100
 skew = 1.2
 arrivals = "gamma"
 cv = 2
-prompt_tokens = {{ median = 200, sigma = 1.0, most = 2000 }}
-answer_tokens = {{ median = 60, law = "exponential", most = 512 }}"""
+prompt_tokens = {{ kind = "log_normal", median = 200, p95 = 1036, most = 2000 }}
+answer_tokens = {{ kind = "exponential", mean = 87, most = 512 }}"""
 PLAN = """\
 seconds = {seconds:g}
 warmup_s = {warm_s:g}

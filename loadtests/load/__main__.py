@@ -10,6 +10,7 @@ import argparse
 import json
 import sys
 import time
+from functools import partial
 from pathlib import Path
 
 import uvloop
@@ -21,6 +22,7 @@ from loadtests.load.ledger import Ledger
 from loadtests.load.plan import Plan
 from loadtests.load.planfile import load
 from loadtests.load.show import lines
+from loadtests.report.progress import SAY_EVERY_S, Say, progress
 from loadtests.target import refusal
 
 BAD_PLAN = 2
@@ -40,7 +42,8 @@ def main() -> int:
         sys.stderr.write(f"{error}\n")
         return BAD_PLAN
     began_cpu_s = time.process_time()
-    ledger = uvloop.run(client.run(_progress if sys.stderr.isatty() else None))
+    with progress("load", plan.seconds) as say:
+        ledger = uvloop.run(client.run(partial(_tell, say, plan.seconds)))
     cpu_s = time.process_time() - began_cpu_s
     found = figures(plan, ledger)
     cost = f"generator cost: {cpu_s:.2f} s of a core in {plan.seconds:g} s, for {ledger.tries.total():,} tries"
@@ -67,8 +70,10 @@ def _arguments() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def _progress(now_s: float, ledger: Ledger) -> None:
-    sys.stderr.write(f"\r{now_s:6.0f} s  {len(ledger.rows):,} sent, {ledger.open:,} open ")
+def _tell(say: Say, seconds: float, now_s: float, ledger: Ledger) -> None:
+    if int(now_s) % SAY_EVERY_S == 0 and now_s >= 1:
+        left_s = max(0.0, seconds - now_s)
+        say(f"{left_s:.0f} s left; {len(ledger.rows):,} sent, {ledger.open:,} open")
 
 
 def _write(wanted: argparse.Namespace, plan: Plan, found: dict[str, object], ledger: Ledger) -> None:

@@ -40,6 +40,7 @@ class _Said(msgspec.Struct):
     choices: list[_Choice] = []
     usage: _Usage | None = None
     text: str | None = None
+    source: str = ""
     error: _Error | None = None
 
 
@@ -47,7 +48,7 @@ _read = msgspec.json.Decoder(_Said).decode
 
 
 class Answer:
-    """One answer. `body` returns whether this piece brought the first token."""
+    """One answer. `body` returns whether this piece brought the first token. `source`: where `/ask` says it is from."""
 
     __slots__ = (
         "_buffer",
@@ -59,6 +60,7 @@ class Answer:
         "hint_ms",
         "level",
         "should_retry",
+        "source",
         "spoken",
         "status",
         "streamed",
@@ -71,6 +73,7 @@ class Answer:
         self.should_retry = False
         self.level = 0
         self.degraded = ""
+        self.source = ""
         self.streamed = False
         self.spoken = False
         self.tokens = 0
@@ -111,6 +114,7 @@ class Answer:
         if said is None or not _text(said):
             return "failed:malformed", ""
         self._count(said)
+        self.source = said.source
         return SERVED, ""
 
     def _stream_outcome(self) -> tuple[str, str]:

@@ -10,17 +10,15 @@ Lambda^-1(x), where Lambda(t) is the integral of the rate.
 
 from __future__ import annotations
 
-import math
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from heapq import merge
 from itertools import count
 
 from loadtests.load.gaps import gaps
-from loadtests.load.plan import Plan, Size, Tenant
-
-LN_2 = math.log(2)
+from loadtests.load.plan import MAX_TOKENS, Plan, Tenant
+from loadtests.scenarios.distributions import Distribution
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,14 +52,11 @@ def _of(tenant: Tenant, plan: Plan) -> Iterator[Ask]:
     for request in tenant.recorded:
         if request.at_s < plan.seconds:
             yield Ask(*request[:1], tenant, *request[1:], chance.random() < tenant.stream)
-    for at_s in () if tenant.recorded else moments(tenant, plan.seconds, chance):
-        yield Ask(
-            at_s,
-            tenant,
-            size(tenant.prompt_tokens, chance),
-            size(tenant.answer_tokens, chance),
-            chance.random() < tenant.stream,
-        )
+    if tenant.recorded:
+        return
+    prompt, answer = (token_counts(each, chance) for each in (tenant.prompt_tokens, tenant.answer_tokens))
+    for at_s in moments(tenant, plan.seconds, chance):
+        yield Ask(at_s, tenant, prompt(), answer(), chance.random() < tenant.stream)
 
 
 def moments(tenant: Tenant, seconds: float, chance: random.Random) -> Iterator[float]:
@@ -80,15 +75,10 @@ def moments(tenant: Tenant, seconds: float, chance: random.Random) -> Iterator[f
         shown = shows_at_end
 
 
-def size(size: Size, chance: random.Random) -> int:
-    """Draw a number of tokens."""
-    if size.law == "exponential":
-        drawn = chance.expovariate(LN_2 / size.median)
-    elif size.sigma == 0:
-        return round(size.median)
-    else:
-        drawn = chance.lognormvariate(math.log(size.median), size.sigma)
-    return min(max(1, round(drawn)), size.most)
+def token_counts(size: Distribution, chance: random.Random) -> Callable[[], int]:
+    """Draws one number of tokens after another."""
+    draw = size.sampler(chance)
+    return lambda: min(max(1, round(draw())), MAX_TOKENS)
 
 
 def numbered(source: Iterator[Ask]) -> Iterator[tuple[int, Ask]]:

@@ -14,6 +14,7 @@ import gc
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
+from random import Random
 from time import perf_counter
 from typing import Protocol
 from urllib.parse import urlsplit
@@ -71,6 +72,7 @@ class Client:
         self._source = numbered(asks(plan) if source is None else source)
         host, port = parts.hostname, parts.port or 80
         self._pools = {tenant.name: Pool(host, port, tenant.connections, rest_s) for tenant in plan.tenants}
+        self._chance = Random(f"{plan.seed}:retries")
         self._next: tuple[int, Ask] | None = None
         self._sent = 0
         self._began_at = 0.0
@@ -189,8 +191,9 @@ class Client:
     def _pause_s(self, row: Row, ask: Ask, outcome: str) -> float | None:
         refused = outcome.startswith("refused:")
         return pause_s(
-            ask.tenant.retry, row.attempts, refused=refused, should_retry=row.should_retry, hint_ms=row.hint_ms
-        )
+            ask.tenant.retries, row.attempts, refused=refused, should_retry=row.should_retry, hint_ms=row.hint_ms,
+            chance=self._chance,
+        )  # fmt: skip
 
     def _write_down(self, row: Row, exchange: Exchange) -> None:
         answer = exchange.answer

@@ -10,11 +10,15 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from loadtests.scenarios.distributions import Distribution, constant
+from loadtests.scenarios.model import Retries
+
 ARRIVALS = ("poisson", "paced", "gamma", "weibull", "recorded")
 BURSTY = ("gamma", "weibull")
-LAWS = ("lognormal", "exponential")
 ROUTES = ("completions", "chat", "ask", "generate")
-RETRIES = ("none", "immediate", "obey")
+MAX_RETRIES = 10
+NO_RETRIES = Retries()
+PROMPT_TOKENS, ANSWER_TOKENS = constant(16), constant(4)
 MAX_SECONDS = 1800
 MAX_PER_S = 20_000
 MAX_ASKS = 2_000_000
@@ -47,37 +51,6 @@ class Step:
         within("per_s", self.per_s, 0, MAX_PER_S)
 
 
-@dataclass(frozen=True, slots=True)
-class Size:
-    """Tokens: `median` exactly; with a `sigma`, lognormal with that median; or exponential with it. Cut off at `most`.
-
-    Published: prompts are lognormal with a heavy tail, answers exponential (ServeGen, arXiv 2505.09999).
-    """
-
-    median: float
-    sigma: float = 0.0
-    most: int = MAX_TOKENS
-    law: str = "lognormal"
-
-    def __post_init__(self) -> None:
-        one_of("law", self.law, LAWS)
-        within("most", self.most, 1, MAX_TOKENS)
-        within("median", self.median, 1, self.most)
-        within("sigma", self.sigma, 0, 4 if self.law == "lognormal" else 0)
-
-
-@dataclass(frozen=True, slots=True)
-class Retry:
-    """What a client does that is not served: `most` further tries, at once or when the refusal says."""
-
-    mode: str = "none"
-    most: int = 3
-
-    def __post_init__(self) -> None:
-        one_of("mode", self.mode, RETRIES)
-        within("most", self.most, 0, 10)
-
-
 class Recorded(NamedTuple):
     """One request of a trace, at its second of the run."""
 
@@ -90,6 +63,9 @@ class Recorded(NamedTuple):
 class Tenant:
     """One tenant's traffic. `stream` is the share of requests that ask for a stream; `connections` bounds sockets.
 
+    Sizes are drawn as in a scenario, up to `MAX_TOKENS`. Published: prompts are log-normal with a heavy tail, answers
+    exponential (ServeGen, arXiv 2505.09999).
+
     `cv` is the coefficient of variation of bursty arrivals' gaps. `deadline_per_token_ms` gives a long answer more
     time than a short one. `recorded` are the requests of a trace, which then has their times and sizes.
     """
@@ -97,12 +73,12 @@ class Tenant:
     name: str
     steps: tuple[Step, ...] = ()
     arrivals: str = "poisson"
-    prompt_tokens: Size = Size(16)
-    answer_tokens: Size = Size(4)
+    prompt_tokens: Distribution = PROMPT_TOKENS
+    answer_tokens: Distribution = ANSWER_TOKENS
     deadline_ms: float = 1000.0
     patience_ms: float = 0.0
     stream: float = 0.0
-    retry: Retry = Retry()
+    retries: Retries = NO_RETRIES
     connections: int = 4096
     key: str = ""
     cv: float = 1.0
@@ -113,10 +89,13 @@ class Tenant:
         if not self.name.isascii() or not self.name.replace("-", "").replace("_", "").isalnum():
             raise ValueError(f"name is {self.name!r}; letters, digits, dashes and underscores were expected")
         self._check_arrivals()
+        within("prompt_tokens, their mean,", self.prompt_tokens.mean, 1, MAX_TOKENS)
+        within("answer_tokens, their mean,", self.answer_tokens.mean, 1, MAX_TOKENS)
         within("deadline_ms", self.deadline_ms, 1, MAX_DEADLINE_MS)
         within("deadline_per_token_ms", self.deadline_per_token_ms, 0, MAX_DEADLINE_MS)
         within("patience_ms", self.patience_ms, 0, 2 * MAX_DEADLINE_MS)
         within("stream", self.stream, 0, 1)
+        within("retries.attempts", self.retries.attempts, 0, MAX_RETRIES)
         within("connections", self.connections, 1, 16_384)
         if not self.key.isascii() or not (self.key.isprintable() and " " not in self.key):
             raise ValueError("key: printable ASCII without spaces was expected")

@@ -6,14 +6,19 @@ Two words of a tenant stand for several tenants: `clients` for a population, `tr
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import fields
 from pathlib import Path
 from typing import Any, TypeVar
 
-from loadtests.load.plan import Plan, Retry, Size, Step, Tenant
+from pydantic import TypeAdapter, ValidationError
+
+from loadtests.load.plan import Plan, Step, Tenant
 from loadtests.load.population import population
 from loadtests.load.recorded import NO_ROWS, Recording, tenants_of
+from loadtests.scenarios.distributions import Distribution
+from loadtests.scenarios.model import Retries
+from loadtests.scenarios.telling import tell
 
 BY_THE_TRACE = ("per_s", "steps", "arrivals", "cv", "prompt_tokens", "answer_tokens", "clients", "skew")
 
@@ -50,8 +55,7 @@ def _tenants(raw: Mapping[str, Any], seconds: float, folder: Path, trace: Path |
 
 
 def _drawn(raw: Mapping[str, Any]) -> Iterator[Tenant]:
-    ours = ("per_s", "clients", "skew")
-    values = {name: _READERS.get(name, _as_is)(value) for name, value in raw.items() if name not in ours}
+    values = _values(raw, ("per_s", "clients", "skew"))
     if "per_s" in raw:
         values["steps"] = (Step(0, raw["per_s"]),)
     tenant = _made(Tenant, values)
@@ -64,44 +68,43 @@ def _drawn(raw: Mapping[str, Any]) -> Iterator[Tenant]:
 def _recorded(raw: Mapping[str, Any], seconds: float, folder: Path, trace: Path | None) -> Iterator[Tenant]:
     if given := sorted(set(BY_THE_TRACE) & set(raw)):
         raise ValueError(f"{', '.join(given)}: this comes from the trace")
-    values = {name: _READERS.get(name, _as_is)(value) for name, value in raw.items() if name != "trace"}
-    tenant = _made(Tenant, values, arrivals="recorded", recorded=NO_ROWS)
+    tenant = _made(Tenant, _values(raw, ("trace",)), arrivals="recorded", recorded=NO_ROWS)
     yield from tenants_of(tenant, _recording(raw["trace"], folder, trace), seconds)
 
 
 def _recording(raw: Mapping[str, Any], folder: Path, trace: Path | None) -> Recording:
-    if trace is not None:
-        return _made(Recording, {**{name: value for name, value in raw.items() if name != "format"}, "path": trace})
-    if "path" not in raw:
+    given = {**raw} if trace is None else {**raw, "path": trace, "format": None}
+    if "path" not in given:
         raise ValueError("trace: a path is missing; --trace gives one, too")
-    path = Path(raw["path"])
-    return _made(Recording, {**raw, "path": path if path.is_file() else folder / path})
+    found: Recording = _validated(_RECORDING, "trace", given, folder)
+    return found
 
 
-def _as_is(value: Any) -> Any:
-    return value
+def _values(raw: Mapping[str, Any], apart: tuple[str, ...]) -> dict[str, Any]:
+    """A tenant's words but for those apart, each as the plan has it."""
+    values = {name: value for name, value in raw.items() if name not in apart}
+    if "steps" in values:
+        values["steps"] = tuple(_made(Step, step) for step in values["steps"])
+    return values | {name: _validated(kind, name, values[name]) for name, kind in _SHARED.items() if name in values}
 
 
-def _size(raw: Any) -> Size:
-    return _made(Size, raw) if isinstance(raw, Mapping) else Size(raw)
+def _validated(kind: TypeAdapter[Any], name: str, raw: Any, folder: Path | None = None) -> Any:
+    """What is written as in a scenario."""
+    try:
+        return kind.validate_python(raw, context={"folder": folder})
+    except ValidationError as error:
+        raise ValueError("; ".join(f"{name}: {fault}" for fault in tell(raw, error))) from None
 
 
-def _steps(raw: Any) -> tuple[Step, ...]:
-    return tuple(_made(Step, step) for step in raw)
-
-
-def _retry(raw: Any) -> Retry:
-    return _made(Retry, raw)
-
-
-_READERS: dict[str, Callable[[Any], Any]] = {
-    "steps": _steps,
-    "prompt_tokens": _size,
-    "answer_tokens": _size,
-    "retry": _retry,
+_RECORDING: TypeAdapter[Any] = TypeAdapter(Recording)
+_SIZES: TypeAdapter[Any] = TypeAdapter(Distribution)
+_SHARED: dict[str, TypeAdapter[Any]] = {
+    "prompt_tokens": _SIZES,
+    "answer_tokens": _SIZES,
+    "retries": TypeAdapter(Retries),
 }
 
-Made = TypeVar("Made", Plan, Tenant, Step, Size, Retry, Recording)
+Made = TypeVar("Made", Plan, Tenant, Step)
 
 
 def _made(kind: type[Made], raw: Mapping[str, Any], **ours: Any) -> Made:

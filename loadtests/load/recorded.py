@@ -1,4 +1,4 @@
-"""A recording as tenants of a plan: its times, its lengths, its clients. `loadtests/load/traces.py` reads it.
+"""A recording as tenants of a plan: its times, its lengths, its clients.
 
 What a trace does not have, a template tenant gives: name, deadline, retries, share of streams.
 """
@@ -8,55 +8,44 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import inf
-from pathlib import Path
-from typing import get_args
+from typing import Literal, Self
 
-from loadtests.load.plan import MAX_ASKS, MAX_TENANTS, MAX_TOKENS, Recorded, Tenant, one_of, within
-from loadtests.load.traces import Part, TraceFormat, read, replayed
+from pydantic import Field, model_validator
+
+from loadtests.load.plan import MAX_ASKS, MAX_TENANTS, MAX_TOKENS, Recorded, Tenant
+from loadtests.load.traces import Part, read, replayed
+from loadtests.scenarios.arrivals import Trace
 from services.cli.errors import LabError
 
-FORMATS: tuple[TraceFormat, ...] = get_args(TraceFormat)
 NO_ROWS = (Recorded(0.0, 1, 1),)  # what a template has until its rows are known
 OTHERS = "others"
 MOST_NAME = 64
 _NO_NAME = re.compile(r"[^A-Za-z0-9_-]+")
 
 
-@dataclass(frozen=True, slots=True)
-class Recording:
-    """Which part of a trace, how fast, how long its texts are, and whose its requests become.
+class Recording(Trace):
+    """A scenario's replay, as a plan has it.
 
-    `time_scale` times as fast as recorded; or as fast as gives `per_s` requests a second on average over the part.
+    A plan knows no capacity: the speed is `time_scale` times the recorded one, or what gives `per_s` requests a second
+    on average over the part.
     """
 
-    path: Path
-    format: TraceFormat | None = None
-    time_scale: float | None = None
-    per_s: float | None = None
-    start_s: float = 0.0
-    length_s: float | None = None
-    repeat: bool = True
-    token_scale: float = 1.0
-    most_tokens: int = MAX_TOKENS
-    by_client: bool = False
-    most_clients: int = 100
+    kind: Literal["trace"] = "trace"
+    per_s: float | None = Field(None, ge=1e-3, le=20_000)
+    most_tokens: int = Field(MAX_TOKENS, ge=1, le=MAX_TOKENS)
+    most_clients: int = Field(100, ge=1, le=MAX_TENANTS - 1)
 
-    def __post_init__(self) -> None:
-        if self.format is not None:
-            one_of("format", self.format, FORMATS)
+    @model_validator(mode="after")
+    def _its_speed_is_no_load(self) -> Self:
+        if self.load is not None:
+            raise ValueError("load is a multiple of a capacity that was measured: give per_s")
         if self.time_scale is not None and self.per_s is not None:
-            raise ValueError("trace: either time_scale or per_s")
-        within("time_scale", 1.0 if self.time_scale is None else self.time_scale, 1e-3, 1e6)
-        within("per_s", 1.0 if self.per_s is None else self.per_s, 1e-3, 20_000)
-        within("start_s", self.start_s, 0, 1e9)
-        within("length_s", 1.0 if self.length_s is None else self.length_s, 1e-3, 1e9)
-        within("token_scale", self.token_scale, 1e-4, 1000)
-        within("most_tokens", self.most_tokens, 1, MAX_TOKENS)
-        within("most_clients", self.most_clients, 1, MAX_TENANTS - 1)
+            raise ValueError("either time_scale or per_s")
+        return self
 
-    def part(self, seconds: float) -> tuple[Part, float]:
+    def within(self, seconds: float) -> tuple[Part, float]:
         """What a run of this length replays, and how many times as fast. ValueError says what is wrong with it."""
         length_s = inf if self.length_s is None else self.length_s
         if self.per_s is None:  # no more of the file is read than is replayed
@@ -81,7 +70,7 @@ def tenants_of(template: Tenant, recording: Recording, seconds: float) -> tuple[
 
 
 def _requests(recording: Recording, seconds: float) -> Iterator[tuple[str, Recorded]]:
-    part, speed = recording.part(seconds)
+    part, speed = recording.within(seconds)
     for number, (at_s, row) in enumerate(replayed(part, speed, repeat=recording.repeat)):
         if at_s >= seconds:
             return

@@ -1,39 +1,31 @@
-"""Whether a client that was not served asks again, and when."""
+"""Whether a client that was not served asks again, and when: the open loop's clients and Locust's users alike."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from random import Random
 
-from loadtests.load.plan import Retry
+from loadtests.scenarios.model import Retries
 
-OBEYED_UP_TO_S = 10.0  # a client who is told to come back later than this goes away instead
+OBEYED_UP_TO_S = 10.0
+"""A client that is told to come back later than this goes away instead."""
 
 
-def pause_s(retry: Retry, tried: int, *, refused: bool, should_retry: bool, hint_ms: float | None) -> float | None:
-    """Seconds until the next try after `tried` of them; None when there is none."""
-    if tried > retry.most:
+def pause_s(
+    retries: Retries, tried: int, *, refused: bool, should_retry: bool, hint_ms: float | None, chance: Random
+) -> float | None:
+    """Seconds until the next try after `tried` of them; None where there is none.
+
+    A hint is obeyed only where the refusal invites a retry. The other manners do not look at what was answered.
+    """
+    if tried > retries.attempts:
         return None
-    return _PAUSES[retry.mode](refused, should_retry, hint_ms)
-
-
-def _never(refused: bool, should_retry: bool, hint_ms: float | None) -> float | None:
-    return None
-
-
-def _at_once(refused: bool, should_retry: bool, hint_ms: float | None) -> float | None:
-    """Whatever happened and whatever was said: the client of every retry storm."""
-    return 0.0
-
-
-def _as_told(refused: bool, should_retry: bool, hint_ms: float | None) -> float | None:
-    """After the hint, and only where a retry was invited."""
-    if not refused or not should_retry or hint_ms is None:
-        return None
-    return hint_ms / 1000 if hint_ms <= OBEYED_UP_TO_S * 1000 else None
-
-
-_PAUSES: dict[str, Callable[[bool, bool, float | None], float | None]] = {
-    "none": _never,
-    "immediate": _at_once,
-    "obey": _as_told,
-}
+    match retries.wait:
+        case "immediate":
+            return 0.0
+        case "backoff":
+            return chance.uniform(0.0, min(retries.at_most_s, retries.base_s * 2.0 ** (tried - 1)))
+        case "hint":
+            invited = refused and should_retry and hint_ms is not None and hint_ms <= OBEYED_UP_TO_S * 1000
+            return hint_ms / 1000 if invited and hint_ms is not None else None
+        case _:
+            return None

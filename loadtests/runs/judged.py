@@ -1,77 +1,103 @@
-"""A command that makes one run, judges it, and writes it down as a page: integrity and soak are of this kind."""
+"""What the commands that make one run, judge it and write it down have in common: integrity, rolling, siege and soak.
+
+A run is told as a result whose first block is the verdict in one line. It held where none of its figures missed a
+target.
+"""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable, Coroutine, Iterator, Mapping
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import Any
 
 from loadtests.cluster.processes import run
-from loadtests.paths import ROOT
+from loadtests.paths import RESULTS, ROOT
 from loadtests.report import machine
 from loadtests.report.console import say, why
+from loadtests.report.progress import Say, progress
+from loadtests.report.record import OtherRun, Record
+from loadtests.report.result import Result, write
 
-RESULTS = ROOT / "docs" / "results"
 NOT_HELD = 1
 NOT_MADE = 2
 
 
-class Result(Protocol):
-    """What came of a run."""
-
-    @property
-    def held(self) -> bool:
-        """Whether nothing happened that must never be."""
-
-
-Some = TypeVar("Some", bound=Result)
-Told = TypeVar("Told", bound=Result, contravariant=True)
-
-
-class Report(Protocol[Told]):
-    """A module that tells a result."""
-
-    def lines(self, result: Told) -> Iterator[str]:
-        """For the terminal."""
-
-    def page(self, result: Told, *, command: str, machine: str) -> str:
-        """In Markdown."""
-
-
-def typed(verb: str, given: Mapping[str, object], usual: Mapping[str, object]) -> str:
-    """What to type for the same run again. What is as usual need not be said."""
-    options = " ".join(f"--{name} {value}" for name, value in given.items() if value != usual[name])
-    return f'make {verb} ARGS="{options}"' if options else f"make {verb}"
-
-
 def judged(
-    playing: Coroutine[Any, Any, Some],
-    report: Report[Some],
+    play: Callable[[Say], Coroutine[Any, Any, Result]],
     *,
     name: str,
     command: str,
+    takes_s: float,
     out: Path | None,
     whole: bool,
-    data: Callable[[Some], Mapping[str, Any]] | None = None,
 ) -> int:
-    """The exit status. NAME.md goes into `out`, and among the results where none is named and the run was whole.
+    """Make the run, with progress for the `takes_s` seconds that it takes. Returns the exit status.
 
-    NAME.json is written beside it if `data` says what it contains.
+    NAME.md and NAME.json go into `out`, or among the published results where no folder is named and the run was whole.
+    The record of the run's finished parts, if it has one, is deleted when the run is over.
     """
     on = machine.describe()
     try:
-        result = run(playing)
+        with progress(name, takes_s) as tell:
+            result = run(play(tell))
     except (OSError, RuntimeError, ExceptionGroup) as error:
         say(f"the run could not be made: {why(error)}")
         return NOT_MADE
-    say("\n".join(report.lines(result)))
-    folder = out or (RESULTS if whole else None)
-    if folder is not None:
-        folder.mkdir(parents=True, exist_ok=True)
-        (folder / f"{name}.md").write_text(report.page(result, command=command, machine=on), encoding="utf-8")
-        if data is not None:
-            told = json.dumps({"machine": on, **data(result)}, indent=1)
-            (folder / f"{name}.json").write_text(told + "\n", encoding="utf-8")
-        say(f"Written to {folder}/{name}.md.")
-    return 0 if result.held else NOT_HELD
+    publish(result, name, command=command, machine=on, folder=out or (RESULTS if whole else None))
+    record_of(name).unlink(missing_ok=True)
+    return 0 if has_held(result) else NOT_HELD
+
+
+def has_held(result: Result) -> bool:
+    """Whether no figure missed its target."""
+    return all(figure.held is not False for figure in result.figures)
+
+
+def publish(result: Result, name: str, *, command: str, machine: str, folder: Path | None) -> None:
+    """Print the result, and write it into the folder if there is one."""
+    say("\n".join(lines(result)))
+    for path in write(result, folder / name, command=command, machine=machine) if folder is not None else ():
+        say(f"Written: {path}")
+
+
+def lines(result: Result) -> Iterator[str]:
+    """A result for the terminal: every figure, and the verdict last."""
+    for part, figures in result.parts.items():
+        yield f"\n{part}"
+        for figure in figures:
+            word = "MISSED" if figure.held is False else figure.verdict
+            yield f"  {word:<8}{figure.name:<62}{figure.shown:>18}  {figure.wanted:<20} {figure.note}".rstrip()
+    yield f"\n{str(result.blocks[0]).strip('*')}"
+
+
+def record_of(name: str) -> Path:
+    """Where the finished parts of a run are kept."""
+    return ROOT / "out" / f"{name}.jsonl"
+
+
+def here() -> dict[str, str]:
+    """The machine and the commit: a run that goes on elsewhere would be a page of two."""
+    return {"machine": machine.describe().rpartition(",")[0]}  # without the day
+
+
+def resumed(path: Path, head: Mapping[str, Any], say: Say) -> Record:
+    """What was finished of the run that `head` describes. A file of another run is begun anew, with a word."""
+    whole = json.loads(json.dumps(head))  # as it is when it is read again
+    try:
+        return Record(path, whole)
+    except OtherRun as error:
+        say(f"not used: {error}")
+        path.unlink()
+        return Record(path, whole)
+
+
+def typed(verb: str, given: Mapping[str, object], usual: Mapping[str, object]) -> str:
+    """What to type for the same run again. Options with their usual value are left out."""
+    options = [f"--{name} {each}" for name, value in given.items() if value != usual[name] for each in _each(value)]
+    return f'make {verb} ARGS="{" ".join(options)}"' if options else f"make {verb}"
+
+
+def _each(value: object) -> tuple[object, ...]:
+    """The values of an option that may be repeated."""
+    return value if isinstance(value, tuple) else (value,)

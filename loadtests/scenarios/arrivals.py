@@ -89,8 +89,8 @@ class Trace(Model):
     token_scale: float = Field(1.0, gt=0, le=1000)
     by_client: bool = False
     """Each client of the trace is a tenant of its own, `name-client`; else all are one."""
-    start_s: Seconds = 0.0
-    length_s: PositiveSeconds | None = None
+    start_s: float = Field(0.0, ge=0, le=1e9)
+    length_s: float | None = Field(None, gt=0, le=1e9)
     """From here on so much of it; all of it by default."""
     repeat: bool = True
     """Begin again where that ends; else it falls silent."""

@@ -49,6 +49,7 @@ def changed(raw: Any, changes: Changes) -> Any:
     for arrivals in traces(made):
         if changes.trace is not None:
             arrivals["path"] = str(changes.trace)
+            arrivals.pop("format", None)  # its columns tell
     return made
 
 

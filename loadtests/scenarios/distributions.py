@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import random
-from bisect import bisect
+from bisect import bisect, bisect_left
 from collections.abc import Callable, Iterator
 from itertools import accumulate, repeat
 from typing import Annotated, Any, Literal, Self
@@ -55,6 +55,14 @@ class Constant(Model):
     kind: Literal["constant"]
     value: Value
 
+    @property
+    def mean(self) -> float:
+        return self.value
+
+    @property
+    def median(self) -> float:
+        return self.value
+
     def sampler(self, chance: random.Random) -> Sampler:
         return repeat(self.value).__next__
 
@@ -72,6 +80,14 @@ class Uniform(Model):
             raise ValueError(f"low ({self.low:g}) is above high ({self.high:g})")
         return self
 
+    @property
+    def mean(self) -> float:
+        return (self.low + self.high) / 2
+
+    @property
+    def median(self) -> float:
+        return self.mean
+
     def sampler(self, chance: random.Random) -> Sampler:
         low, width = self.low, self.high - self.low
         return (low + width * share for share in iter(chance.random, None)).__next__
@@ -82,6 +98,11 @@ class Exponential(Limited):
 
     kind: Literal["exponential"]
     mean: Positive
+
+    @property
+    def median(self) -> float:
+        """But for the limits."""
+        return self.mean * math.log(2)
 
     def sampler(self, chance: random.Random) -> Sampler:
         mean, log = self.mean, math.log
@@ -104,6 +125,11 @@ class LogNormal(Limited):
     @property
     def sigma(self) -> float:
         return math.log(self.p95 / self.median) / Z95
+
+    @property
+    def mean(self) -> float:
+        """But for the limits."""
+        return self.median * math.exp(self.sigma**2 / 2)
 
     def sampler(self, chance: random.Random) -> Sampler:
         return self._limited(self._values(chance.random))
@@ -129,6 +155,17 @@ class Choice(Model):
         if self.weights and len(self.weights) != len(self.values):
             raise ValueError(f"{len(self.values)} values need as many weights, got {len(self.weights)}")
         return self
+
+    @property
+    def mean(self) -> float:
+        weights = self.weights or [1.0] * len(self.values)
+        return sum(value * weight for value, weight in zip(self.values, weights, strict=True)) / sum(weights)
+
+    @property
+    def median(self) -> float:
+        pairs = sorted(zip(self.values, self.weights or [1.0] * len(self.values), strict=True))
+        edges = list(accumulate(weight for _, weight in pairs))
+        return pairs[bisect_left(edges, edges[-1] / 2)][0]
 
     def sampler(self, chance: random.Random) -> Sampler:
         values, draw = self.values, chance.random

@@ -1,4 +1,4 @@
-"""Which users start and stop next. Arithmetic, without Locust."""
+"""Which users start and stop next. Apart from `shapes`, since Locust cannot be imported beside the tests."""
 
 from __future__ import annotations
 

@@ -19,6 +19,8 @@ from loadtests.scenarios.people import Stage
 from loadtests.users.placing import nearer
 from loadtests.users.run import Run
 
+TELL_EVERY_S = 10.0
+
 Users = list[type[User]]
 Steps = Iterator[dict[str, dict[str, int]]]
 
@@ -33,6 +35,7 @@ class Stages(LoadTestShape):
         self._begin = begin
         self._run: Run | None = None
         self._stage: Stage | None = None
+        self._told_s = 0.0
 
     def reset_time(self) -> None:
         """Locust calls this where a run begins, and does not wait for it."""
@@ -47,8 +50,10 @@ class Stages(LoadTestShape):
         if self._run is None or self.runner is None:
             return None
         stage = self._run.scenario.stage_at(self.get_run_time())
-        if stage is not None and stage != self._stage:
-            print(f"{self._run.seconds:5.0f} s  {stage.name}: {stage.all_users} users", flush=True)
+        now_s, all_s = self._run.seconds, self._run.scenario.seconds
+        if stage is not None and (stage != self._stage or now_s >= self._told_s + TELL_EVERY_S):
+            self._told_s = now_s
+            print(f"{now_s:5.0f} of {all_s:g} s  {stage.name}: {stage.all_users} users", flush=True)
         self._stage = stage
         self._run.trouble.follow(stage)
         return (stage.all_users, stage.spawn_per_s, self._users(stage)) if stage else None

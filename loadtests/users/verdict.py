@@ -1,4 +1,4 @@
-"""What an answer was worth: served, refused, lost or failed. The client's own judgement, from bytes alone.
+"""What an answer was worth to a user: served, refused, lost or failed. `loadtests.load.answer` reads its bytes.
 
 A refusal is a success of its own kind, if it keeps its promises: status 429 or 503, the error envelope, and, where it
 invites a retry, a hint when. Anything else that is not a whole answer in time is a failure. One exception: where the
@@ -8,19 +8,14 @@ its code, or an error event) is `lost`. A cut stream, a wrong body and a late an
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any
 
-REFUSALS = (429, 503)
+from loadtests.load.answer import REFUSING, SERVED, Answer
+
 LATE_AFTER_MS = 250  # what the way back may cost on top of the deadline
 WHOLE_SOURCES = ("tier1", "degraded")
-
 BROKEN = ("deadline_exceeded", "upstream_failed")  # what a request says that a broken worker could not finish
-
-Headers = Mapping[str, str]
 
 
 class Kind(Enum):
@@ -39,8 +34,6 @@ class Verdict:
 
     kind: Kind
     detail: str = ""
-    retry: bool = False
-    hint_s: float = 0.0
 
     def __str__(self) -> str:
         return f"{self.kind.value}: {self.detail}" if self.detail else self.kind.value
@@ -50,44 +43,32 @@ def failed(detail: str) -> Verdict:
     return Verdict(Kind.FAILED, detail)
 
 
-def judge_ask(status: int, headers: Headers, body: bytes) -> Verdict:
-    """POST /ask."""
-    if status != 200:
-        return judge_refusal(status, headers, body)
-    answer = _object(body)
-    if answer is None or not answer.get("text") or answer.get("source") not in WHOLE_SOURCES:
-        return failed("200 without an answer")
-    return Verdict(Kind.SERVED, "" if answer["source"] == "tier1" else "degraded")
+def judge(answer: Answer, surface: str) -> Verdict:
+    """A whole answer of a surface: `ask`, `chat` or `stream`."""
+    outcome, code = answer.outcome()
+    if answer.status != 200:
+        return _refusal(answer, outcome, code)
+    if outcome == SERVED:
+        if not (answer.source in WHOLE_SOURCES if surface == "ask" else answer.tokens > 0):
+            return failed("200 without an answer")
+        cut = answer.degraded or answer.source == "degraded"
+        return Verdict(Kind.SERVED, "degraded" if cut else "")
+    if outcome == "failed:stream_error":
+        return failed(f"stream broken: {code}")
+    return failed("stream cut short" if outcome == "failed:cut" else "200 without an answer")
 
 
-def judge_chat(status: int, headers: Headers, body: bytes) -> Verdict:
-    """POST /v1/chat/completions, whole."""
-    if status != 200:
-        return judge_refusal(status, headers, body)
-    answer = _object(body) or {}
-    try:
-        content = answer["choices"][0]["message"]["content"]
-        counted = answer["usage"]["completion_tokens"] > 0
-    except (KeyError, IndexError, TypeError):
-        return failed("200 without an answer")
-    return _served(headers) if content and counted else failed("200 without an answer")
-
-
-def judge_refusal(status: int, headers: Headers, body: bytes) -> Verdict:
+def _refusal(answer: Answer, outcome: str, code: str) -> Verdict:
     """Anything that is not 200."""
-    if status == 0:
-        return failed("no connection")
-    error = (_object(body) or {}).get("error")
-    code = error.get("code") if isinstance(error, dict) else None
-    if not code:
-        return failed(f"{status} without the error envelope")
-    if status not in REFUSALS:
-        return failed(f"{status} {code}")
-    retry = headers.get("x-should-retry") == "true"
-    hint_s = _hint_s(headers)
-    if retry and hint_s is None:
-        return failed(f"{status} {code} without a hint")
-    return Verdict(Kind.REFUSED, str(code), retry, hint_s or 0.0)
+    if outcome == "failed:malformed":
+        return failed(f"{answer.status} malformed")
+    if code in ("", str(answer.status)) or code.startswith("bare_"):
+        return failed(f"{answer.status} without the error envelope")
+    if answer.status not in REFUSING:
+        return failed(f"{answer.status} {code}")
+    if answer.should_retry and (answer.hint_ms is None or answer.hint_ms < 0):
+        return failed(f"{answer.status} {code} without a hint")
+    return Verdict(Kind.REFUSED, code)
 
 
 def in_time(verdict: Verdict, took_ms: float, deadline_ms: float) -> Verdict:
@@ -107,73 +88,3 @@ def no_answer(timed_out: bool, patient: bool) -> Verdict:
     if not timed_out:
         return failed("connection lost")
     return failed("hung past its deadline") if patient else Verdict(Kind.LEFT, "out of patience")
-
-
-class StreamVerdict:
-    """POST /v1/chat/completions, streamed: fed line by line."""
-
-    def __init__(self, headers: Headers) -> None:
-        self._headers = headers
-        self._event = ""
-        self._error = ""
-        self._done = False
-        self.spoken = False
-
-    def feed(self, line: bytes) -> bool:
-        """Take one line; whether it brought the first words."""
-        field, _, value = line.strip().partition(b": ")
-        if field == b"event":
-            self._event = value.decode("utf-8", "replace")
-        elif not field:
-            self._event = ""
-        elif field == b"data":
-            return self._take(value)
-        return False
-
-    def _take(self, data: bytes) -> bool:
-        if data == b"[DONE]":
-            self._done = True
-            return False
-        chunk = _object(data) or {}
-        if self._event == "error" or "error" in chunk:
-            error = chunk.get("error")
-            self._error = str(error.get("code")) if isinstance(error, dict) else "unknown"
-            return False
-        first = not self.spoken and _says_something(chunk)
-        self.spoken = self.spoken or first
-        return first
-
-    def verdict(self) -> Verdict:
-        """What it was, now that the stream has ended."""
-        if self._error:
-            return failed(f"stream broken: {self._error}")
-        if not self._done:
-            return failed("stream cut short")
-        return _served(self._headers) if self.spoken else failed("200 without an answer")
-
-
-def _says_something(chunk: dict[str, Any]) -> bool:
-    try:
-        return bool(chunk["choices"][0]["delta"].get("content"))
-    except (KeyError, IndexError, TypeError, AttributeError):
-        return False
-
-
-def _served(headers: Headers) -> Verdict:
-    return Verdict(Kind.SERVED, "degraded" if headers.get("x-weir-degraded") else "")
-
-
-def _hint_s(headers: Headers) -> float | None:
-    for name, unit_s in (("retry-after-ms", 0.001), ("retry-after", 1.0)):
-        value = headers.get(name)
-        if value is not None:
-            return float(value) * unit_s if value.replace(".", "", 1).isdecimal() else None
-    return None
-
-
-def _object(body: bytes) -> dict[str, Any] | None:
-    try:
-        value = json.loads(body)
-    except ValueError:
-        return None
-    return value if isinstance(value, dict) else None

@@ -8,28 +8,19 @@ latency under an arrival rate that nothing slows is not to be read from here.
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping
 from time import perf_counter
-from typing import Any, ClassVar, cast
+from typing import Any, ClassVar
 
 from locust import FastHttpUser, task
 from locust.contrib.fasthttp import FAILURE_EXCEPTIONS, ResponseContextManager
 from locust.exception import StopTest
 
+from loadtests.load.answer import Answer
+from loadtests.load.retry import pause_s
 from loadtests.scenarios.people import Group
 from loadtests.users.access import Access
-from loadtests.users.returning import again_in
 from loadtests.users.run import Run
-from loadtests.users.verdict import (
-    Kind,
-    StreamVerdict,
-    Verdict,
-    failed,
-    judge_ask,
-    judge_chat,
-    judge_refusal,
-    no_answer,
-)
+from loadtests.users.verdict import Kind, Verdict, failed, judge, no_answer
 
 CONNECT_S = 5.0
 GRACE_S = 5.0  # beyond the deadline: then the socket is given up, and the request counts as hung
@@ -67,69 +58,65 @@ class Visitor(FastHttpUser):
 
     @task
     def ask(self) -> None:
-        """Put the question; whether it is put again is for `returning` to say."""
+        """Put the question; whether the user puts it again is for `pause_s` to say."""
         if not self.question:
             self.question = self.run_data.question(self.chance)
             self.surface = self.chance.choices(list(self.group.surfaces), list(self.group.surfaces.values()))[0]
         self.tries += 1
-        verdict = self.put()
-        again_in_s = again_in(self.group.retries, verdict, self.tries, self.chance)
-        if again_in_s is None:
+        verdict, answer = self.put()
+        pause = None if verdict.kind is Kind.SERVED else pause_s(
+            self.group.retries, self.tries, refused=verdict.kind is Kind.REFUSED, should_retry=answer.should_retry,
+            hint_ms=answer.hint_ms, chance=self.chance,
+        )  # fmt: skip
+        if pause is None:
             self.question, self.tries = "", 0
-            self.pause_s = self.chance.uniform(*self.group.think_s)
-        else:
-            self.pause_s = again_in_s
+            pause = self.chance.uniform(*self.group.think_s)
+        self.pause_s = pause
 
-    def put(self) -> Verdict:
+    def put(self) -> tuple[Verdict, Answer]:
         """One request, to its end."""
+        path, body = self._request()
+        answer, began = Answer(), perf_counter()
+        with self.client.post(
+            path, name=self.entry, json=body, headers=self._headers(), stream="stream" in body, catch_response=True,
+        ) as response:  # fmt: skip
+            verdict = self._listen(response, answer, began)
+            return self._settle(response, verdict, began, _milliseconds_since(began)), answer
+
+    def _request(self) -> tuple[str, dict[str, Any]]:
+        """Where it goes, and its body."""
+        asked = {"max_tokens": self.group.max_tokens}
         if self.surface == "ask":
-            body = {"query": self.question, "tenant": self.group.name, "max_tokens": self.group.max_tokens}
-            return self._whole("/ask", body)
-        body = {"messages": [{"role": "user", "content": self.question}], "max_tokens": self.group.max_tokens}
-        if self.surface == "chat":
-            return self._whole("/v1/chat/completions", body)
-        return self._streamed(body | {"stream": True})
+            return "/ask", {"query": self.question, "tenant": self.group.name, **asked}
+        streamed = {"stream": True} if self.surface == "stream" else {}
+        return "/v1/chat/completions", {"messages": [{"role": "user", "content": self.question}], **asked, **streamed}
 
-    def _whole(self, path: str, body: dict[str, Any]) -> Verdict:
-        began = perf_counter()
-        with self.client.post(
-            path, name=self.entry, json=body, headers=self._headers(), catch_response=True
-        ) as answer:  # fmt: skip
-            took_ms = _milliseconds_since(began)
-            judge = judge_ask if self.surface == "ask" else judge_chat
-            if answer.status_code == 0:
-                verdict = self._nothing(took_ms)
-            else:
-                verdict = judge(answer.status_code, answer.headers or {}, answer.content or b"")
-            return self._settle(answer, verdict, began, took_ms)
-
-    def _streamed(self, body: dict[str, Any]) -> Verdict:
-        began = perf_counter()
-        with self.client.post(
-            "/v1/chat/completions", name=self.entry, json=body, headers=self._headers(), stream=True,
-            catch_response=True,
-        ) as answer:  # fmt: skip
-            verdict = self._listen(answer, began)
-            return self._settle(answer, verdict, began, _milliseconds_since(began))
-
-    def _listen(self, answer: ResponseContextManager, began: float) -> Verdict:
-        if answer.status_code == 0:
+    def _listen(self, response: ResponseContextManager, answer: Answer, began: float) -> Verdict:
+        """Read all of it into `answer`, and judge that."""
+        if response.status_code == 0:
             return self._nothing(_milliseconds_since(began))
+        answer.status = response.status_code
+        for name, value in (response.headers or {}).items():
+            answer.header(name.lower().encode("latin-1"), str(value).encode("latin-1"))
         try:
-            if answer.status_code != 200:
-                return judge_refusal(answer.status_code, _headers_of(answer), answer.content or b"")
-            stream, source = StreamVerdict(_headers_of(answer)), answer._response
-            assert source is not None, "a status came from somewhere"
-            while line := source.readline(b"\n"):  # the one call that returns with a line, not a full block
-                if stream.feed(bytes(line)):
-                    self._heard(began)
-                if perf_counter() - began > self.limit_s:
-                    source.release()  # closes what was not read to its end
-                    return self._nothing(self.limit_s * 1000)
-            return stream.verdict()
+            if self.surface == "stream" and answer.status == 200:
+                return self._streamed(response, answer, began)
+            answer.body(response.content or b"")
+            return judge(answer, self.surface)
         except FAILURE_EXCEPTIONS as error:
             took_ms = _milliseconds_since(began)
             return self._nothing(took_ms) if self._waited_out(took_ms) else failed(f"cut: {type(error).__name__}")
+
+    def _streamed(self, response: ResponseContextManager, answer: Answer, began: float) -> Verdict:
+        answer.streamed, source = True, response._response
+        assert source is not None, "a status came from somewhere"
+        while line := source.readline(b"\n"):  # the one call that returns with a line, not a full block
+            if answer.body(bytes(line)):
+                self._heard(began)
+            if perf_counter() - began > self.limit_s:
+                source.release()  # closes what was not read to its end
+                return self._nothing(self.limit_s * 1000)
+        return judge(answer, self.surface)
 
     def _heard(self, began: float) -> None:
         took_ms = _milliseconds_since(began)
@@ -173,10 +160,6 @@ class Visitor(FastHttpUser):
 def of_group(group: Group) -> type[Visitor]:
     """Locust counts and places users by their class: one for each group, under its name."""
     return type(group.name, (Visitor,), {"group": group, "abstract": False})
-
-
-def _headers_of(answer: ResponseContextManager) -> Mapping[str, str]:
-    return cast(Mapping[str, str], answer.headers or {})
 
 
 def _milliseconds_since(began: float) -> float:

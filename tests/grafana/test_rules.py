@@ -38,7 +38,7 @@ def test_an_alert_says_how_bad_it_is_what_it_saw_and_where_to_read_on(name):
 
 
 def test_every_alert_is_named_by_its_runbook():
-    page = (ROOT / "docs" / "operations.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs" / "operations" / "alerts.md").read_text(encoding="utf-8")
     assert [name for name in BY_NAME if f"`{name}`" not in page] == []
 
 

@@ -13,6 +13,8 @@ A_WORKER = "runs/matrix/worker.py"  # no client, but the simulated worker itself
 OUTSIDE = tuple(
     f"cluster/{name}.py" for name in ("books", "cpu", "meters", "processes", "readings", "settling", "stand")
 )
+LOCUSTS = ("users/", "faults/slow", "load/answer", "load/ledger", "load/retry")
+INSTALLED = ("gevent", "locust", "msgspec")  # in Locust's image, of what its users import
 IN_ONE_PROCESS = ("bench", "cluster", "simulator", "storm", "world")  # they run parts of the product themselves
 
 
@@ -51,12 +53,12 @@ def test_who_misbehaves_and_who_judges_takes_nothing_of_the_services_at_all() ->
             assert not [name for name in imported(path) if name.startswith("services")], within(path)
 
 
-def test_what_locust_plays_needs_locust_and_the_reader_of_scenarios_alone() -> None:
+def test_what_locust_plays_needs_locust_and_what_reads_scenarios_and_answers_alone() -> None:
     """Its container is given no more of the test bed."""
-    ours = [path for path in FILES if within(path).startswith(("users/", "faults/slow")) or "/" not in within(path)]
+    ours = [path for path in FILES if within(path).startswith(LOCUSTS) or "/" not in within(path)]
     names = (*(".".join(path.relative_to(ROOT).with_suffix("").parts) for path in ours), "loadtests.scenarios")
     assert {"loadtests.locustfile", "loadtests.users.playing"} <= {*names}
     for path in ours:
         for name in imported(path):
             there = f"{name}.".startswith(tuple(f"{each}." for each in names))
-            assert there or name.split(".")[0] in {"gevent", "locust", *sys.stdlib_module_names}, f"{path} needs {name}"
+            assert there or name.split(".")[0] in {*INSTALLED, *sys.stdlib_module_names}, f"{path} needs {name}"

@@ -11,15 +11,14 @@ import argparse
 from dataclasses import asdict
 from pathlib import Path
 
-from loadtests.paths import ROOT
-from loadtests.report import machine
-from loadtests.report.console import say
-from loadtests.runs.integrity import report
-from loadtests.runs.integrity.parts import Sizes
-from loadtests.runs.integrity.run import data, run
-from loadtests.runs.judged import NOT_MADE, judged, typed
+from loadtests.report.progress import Say
+from loadtests.report.result import Result
+from loadtests.runs.integrity.parts import Sizes, parts_of
+from loadtests.runs.integrity.report import result
+from loadtests.runs.integrity.run import run
+from loadtests.runs.judged import here, judged, record_of, resumed, typed
 
-RECORD = ROOT / "out" / "integrity.jsonl"
+NAME = "integrity"
 USUAL = Sizes()
 BOUNDS: dict[str, tuple[float, float, str]] = {
     "requests": (0, 1_000_000, "among the faults of every part"),
@@ -34,14 +33,18 @@ BOUNDS: dict[str, tuple[float, float, str]] = {
 
 def main() -> int:
     sizes, out = _arguments()
-    on = machine.describe().rpartition(",")[0]  # without the day
-    given = {name.replace("_", "-"): value for name, value in asdict(sizes).items()}
-    usual = {name.replace("_", "-"): value for name, value in asdict(USUAL).items()}
-    playing, command = run(sizes, RECORD, on, say), typed("integrity", given, usual)
-    status = judged(playing, report, name="integrity", command=command, out=out, whole=sizes.whole, data=data)
-    if status != NOT_MADE:  # it is written down: the next run begins anew
-        RECORD.unlink(missing_ok=True)
-    return status
+
+    async def told(say: Say) -> Result:
+        record = resumed(record_of(NAME), {"sizes": asdict(sizes), **here()}, say)
+        return result(await run(sizes, record, say))
+
+    given, usual = (
+        {name.replace("_", "-"): value for name, value in asdict(each).items()} for each in (sizes, USUAL)
+    )  # fmt: skip
+    takes_s = sum(part.takes_s for part in parts_of(sizes))
+    return judged(
+        told, name=NAME, command=typed(NAME, given, usual), takes_s=takes_s, out=out, whole=sizes.whole
+    )  # fmt: skip
 
 
 def _arguments() -> tuple[Sizes, Path | None]:

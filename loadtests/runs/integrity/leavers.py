@@ -35,6 +35,8 @@ from loadtests.cluster.steadyports import HOST, steady_ports
 from loadtests.faults.evil.staged import STAGES
 from loadtests.judging import rules
 from loadtests.judging.nonces import nonce
+from loadtests.load.figures import quantile
+from loadtests.report.progress import Say
 from loadtests.runs.integrity import logs
 from loadtests.runs.integrity.checker import End, Rule
 from loadtests.runs.integrity.parts import Done, Part
@@ -50,8 +52,6 @@ WITHIN_S = 30.0
 MAX_TOKENS = 8
 LEFT, OTHERWISE = "clients that left", "ended otherwise"
 MOST_KEPT = 10
-
-Say = Callable[[str], None]
 
 
 class Client:
@@ -208,7 +208,7 @@ async def play(part: Part, say: Say) -> Done:
             for stream in (True, False):
                 for first in range(0, each, WAVE):
                     await waves.wave(stage, min(WAVE, each - first), stream=stream)
-            say(f"  {number + 1} of {len(STAGES)} stages: {stage}")
+            say(f"{number + 1} of {len(STAGES)} stages: {stage}")
         await asyncio.sleep(LOG_S)
         values = {"memory": _memory_mb(pid) - before_mb, "open": _open(pid, router.url)}
         metrics = get(router.metrics_url).decode()
@@ -250,8 +250,8 @@ def judged(part: Part, clients: Sequence[Client], log: Path, metrics: str) -> Do
         End.DOUBLED.value: sum(bool(each.id) for each in broken),
         Rule.MISCOUNTED.value: sum(not each.id for each in broken),
     }  # fmt: skip
-    values = {f"p99: {stage}": quantile(waits, 0.99) for stage, waits in waits_ms.items()}
-    values |= {"p50": quantile(all_ms, 0.5), "p99": quantile(all_ms, 0.99), "most": max(all_ms, default=0.0)}
+    values = {f"p99: {stage}": _quantile(waits, 0.99) for stage, waits in waits_ms.items()}
+    values |= {"p50": _quantile(all_ms, 0.5), "p99": _quantile(all_ms, 0.99), "most": max(all_ms, default=0.0)}
     kept = [*(each.what for each in broken), *book.errors][:MOST_KEPT]
     return Done(part.number, part.kind.value, Counter(counts), values=values, kept=kept)
 
@@ -260,7 +260,6 @@ def _milliseconds(stamp: str) -> int:
     return round(datetime.fromisoformat(stamp).timestamp() * 1000)
 
 
-def quantile(values: Sequence[float], q: float) -> float:
-    """By rank; not a number where there are no values, which holds no target."""
-    ordered = sorted(values)
-    return ordered[min(len(ordered) - 1, int(q * len(ordered)))] if ordered else nan
+def _quantile(values: Sequence[float], q: float) -> float:
+    """Not a number where there are no values, which holds no target."""
+    return quantile(sorted(values), q) if values else nan

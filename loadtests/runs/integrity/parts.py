@@ -62,6 +62,11 @@ class Part:
         """How long its load lasts."""
         return self.requests / (LEAVERS_PER_S if self.kind is Kind.LEAVERS else self.per_s)
 
+    @property
+    def takes_s(self) -> float:
+        """About how long it takes, with its stack's start."""
+        return self.seconds + START_S
+
 
 FROZEN_AND_KILLED_EVERY_S = 8.0
 

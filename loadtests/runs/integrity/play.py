@@ -7,7 +7,6 @@ all has to be as if nothing had happened.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import json
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequence
@@ -18,12 +17,14 @@ from time import perf_counter
 from typing import Any
 
 from loadtests.cluster.making import CLIENTS, Shape
-from loadtests.cluster.processes import get
+from loadtests.cluster.processes import StandError, get
+from loadtests.cluster.settling import left_over
 from loadtests.cluster.stack import Stack, stack
 from loadtests.cluster.stand import Server
 from loadtests.faults.evil.row import BOTH
 from loadtests.load.client import Client
 from loadtests.load.ledger import Ledger
+from loadtests.report.progress import SAY_EVERY_S, Say
 from loadtests.runs.integrity import deck, logs
 from loadtests.runs.integrity.checker import AFTERMATH_S, UNWRITTEN_S, Checked, Checker, Entry, Worked, by_id
 from loadtests.runs.integrity.deck import Card
@@ -39,10 +40,6 @@ WIRED_FROM, TAIL_FROM = 10_000_000, 20_000_000  # numbers of their requests, so 
 TAIL_REQUESTS, TAIL_PER_S = 200, 40.0
 LATE_S = 0.02
 SETTLED_WITHIN_S = 20.0
-LOOK_EVERY_S = 0.1
-SAY_EVERY_S = 10.0
-
-Say = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,7 +202,7 @@ async def _progress(say: Say, part: Part, asking: Asking, havoc: Havoc) -> None:
         now_s = perf_counter() - began
         ended = ", ".join(f"{name} {count:,}" for name, count in sorted(asking.verdicts.items()))
         left_s = max(0.0, part.seconds - now_s)
-        say(f"  {now_s:4.0f} s, {left_s:.0f} s left; faults over: {len(havoc.spans)} of {part.faults}; {ended}")
+        say(f"part {part.number}: {left_s:.0f} s left; faults over: {len(havoc.spans)} of {part.faults}; {ended}")
 
 
 def _heart(made: Stack) -> list[int]:
@@ -228,12 +225,9 @@ async def _reformed(evil: Server) -> Counter[str]:
 
 
 async def _settled(made: Stack) -> tuple[float, list[str]]:
-    """What is held and what is lacking once everything is over: nothing, or what stays."""
-    held, lacks = 0.0, ["a look"]
-    for _ in range(int(SETTLED_WITHIN_S / LOOK_EVERY_S)):
-        with contextlib.suppress(OSError):
-            held, lacks = await made.held(), await made.lacks()
-            if not held and not lacks:
-                break
-        await asyncio.sleep(LOOK_EVERY_S)
-    return held, lacks
+    """Places still held and parts still lacking once everything is over; there should be none of either."""
+    try:
+        await made.until_whole(SETTLED_WITHIN_S)
+    except StandError as error:
+        return 0.0, [str(error)]
+    return await left_over(made.held, SETTLED_WITHIN_S), []

@@ -1,4 +1,4 @@
-"""A run as a page, and as lines."""
+"""A run as a result: its figures and its page."""
 
 from __future__ import annotations
 
@@ -7,19 +7,18 @@ from collections.abc import Iterator
 from loadtests.cluster.making import SLOTS, Shape
 from loadtests.faults.evil.staged import STAGES
 from loadtests.faults.evil.tricks import ROWS
-from loadtests.report.figure import told
-from loadtests.report.page import figures_table, head, parts_summary, table
+from loadtests.report.figure import Figure, told
+from loadtests.report.page import figures_table, parts_summary, table
+from loadtests.report.result import Block, Result
 from loadtests.runs.integrity.checker import NEVER, Rule
 from loadtests.runs.integrity.deck import HOLDS_S, TIMES, What
 from loadtests.runs.integrity.parts import KILL_EVERY_S, Kind
 from loadtests.runs.integrity.play import DEADLINE_MS, TAIL_REQUESTS, WIRED_SHARE
 from loadtests.runs.integrity.questions import ASK_SHARE, STREAM_SHARE
-from loadtests.runs.integrity.run import Result, kept
+from loadtests.runs.integrity.run import Played
 
 TITLE = "Integrity: one end for every request"
 INTRO = """\
-**{verdict}**
-
 Real processes on loopback: {workers} workers with the simulated engine ({slots} slots each), retrieval, PostgreSQL,
 Valkey and the router. An open-loop client asks {per_s:g} times a second, {ask:.0%} of it `/ask` and the rest chat,
 {stream:.0%} streamed, with a deadline of {deadline_ms:g} ms each and no second try. Every request carries a nonce that
@@ -47,54 +46,47 @@ before the first token* are of the parts in which nothing else was done. Killed 
 """
 
 
-def page(result: Result, *, command: str, machine: str) -> str:
-    """The whole page."""
-    sizes, outro = result.sizes, OUTRO.format(
-        still_s=sum(done.still_s for done in result.done), took_s=sum(done.took_s for done in result.done),
-        down_s=HOLDS_S[What.KILL],
-    )  # fmt: skip
+def result(played: Played) -> Result:
+    """The page and its figures."""
+    sizes, done = played.sizes, played.done
     intro = INTRO.format(
-        verdict=verdict(result), workers=Shape().workers, slots=SLOTS, per_s=sizes.per_s, ask=ASK_SHARE,
+        workers=Shape().workers, slots=SLOTS, per_s=sizes.per_s, ask=ASK_SHARE,
         stream=STREAM_SHARE, deadline_ms=DEADLINE_MS, faults=sizes.faults, requests=sizes.requests, wired=WIRED_SHARE,
         kills=sizes.kills, kill_every_s=KILL_EVERY_S, nonces=sizes.nonces, tricks=len(ROWS), leavers=sizes.leavers,
         stages=len(STAGES), tail=TAIL_REQUESTS,
     )  # fmt: skip
-    lines = [head(TITLE, command=command, machine=machine), intro, parts_summary(result.figures)]
-    for name, figures in result.figures.items():
-        lines += ["", f"## {name.capitalize()}", "", *figures_table(figures)]
-    return "\n".join([*lines, outro, "## What was done", "", *_done(result), *_stages(result), ""])
+    outro = OUTRO.format(
+        still_s=sum(each.still_s for each in done), took_s=sum(each.took_s for each in done), down_s=HOLDS_S[What.KILL]
+    )
+    blocks: list[Block] = [f"**{verdict(played)}**", intro, parts_summary(played.figures)]
+    for name, figures in played.figures.items():
+        blocks += [f"## {name.capitalize()}", figures_table(figures)]
+    blocks += [outro, "## What was done", _done(played), *_stages(played)]
+    if kept := [f"- {what}" for each in done for what in each.kept]:
+        blocks += ["## What must never be, and was", kept]
+    faults = [Figure(name, count) for name, count in sorted(played.faults.items())]
+    return Result(TITLE, {**played.figures, "what was done": faults}, blocks)
 
 
-def verdict(result: Result) -> str:
+def verdict(played: Played) -> str:
     """In one line."""
-    counts = result.counts
+    counts = played.counts
     never = ", ".join(f"{counts[end.value]:,} {end.value.split(':')[0].split(',')[0]}" for end in NEVER)
     return (
-        f"{counts['asked']:,} requests, {result.faults.total():,} faults: {never}, {counts[Rule.HUNG.value]:,} hung. "
-        f"{'Held.' if result.held else 'Not held.'}"
+        f"{counts['asked']:,} requests, {played.faults.total():,} faults: {never}, {counts[Rule.HUNG.value]:,} hung. "
+        f"{'Held.' if played.held else 'Not held.'}"
     )
 
 
-def _done(result: Result) -> Iterator[str]:
-    counts = [(part, *(str(result.faults[f"{part}: {what}"] or "") for what in What)) for part in TIMES]
+def _done(played: Played) -> Iterator[str]:
+    counts = [(part, *(str(played.faults[f"{part}: {what}"] or "") for what in What)) for part in TIMES]
     return table(("", *(f"{what}:" for what in What)), counts)
 
 
-def _stages(result: Result) -> Iterator[str]:
+def _stages(played: Played) -> Iterator[Block]:
     """How soon places were free, by the stage at which their clients left."""
-    for done in result.done:
+    for done in played.done:
         if done.kind == Kind.LEAVERS.value:
-            rows = (
-                (stage, told(done.values[f"p99: {stage}"], "ms")) for stage in STAGES if f"p99: {stage}" in done.values
-            )
-            yield from ("", "Places free, by the stage at which their clients left:", "")
-            yield from table(("Stage", "p99:"), rows)
-
-
-def lines(result: Result) -> Iterator[str]:
-    """The same for the terminal, and the first of what must never be."""
-    for figures in result.figures.values():
-        for figure in figures:
-            yield f"  {figure.name:<72}{figure.shown:>12} {figure.wanted:<10} {figure.verdict}  {figure.note}".rstrip()
-    yield from (f"  {what}" for what in kept(result))
-    yield verdict(result)
+            p99 = {stage: done.values.get(f"p99: {stage}") for stage in STAGES}
+            yield "Places free, by the stage at which their clients left:"
+            yield table(("Stage", "p99:"), ((stage, told(ms, "ms")) for stage, ms in p99.items() if ms is not None))

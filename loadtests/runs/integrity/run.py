@@ -4,18 +4,16 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
-from pathlib import Path
-from typing import Any
+from dataclasses import dataclass
 
 from loadtests.report.figure import Figure, at_least, at_most
-from loadtests.report.record import OtherRun, Record
+from loadtests.report.progress import Say
+from loadtests.report.record import Record
 from loadtests.runs.integrity import leavers, play
 from loadtests.runs.integrity.checker import NEVER, End, Rule
 from loadtests.runs.integrity.deck import WORKER, What
-from loadtests.runs.integrity.parts import START_S, Done, Kind, Part, Sizes, parts_of, read
+from loadtests.runs.integrity.parts import Done, Kind, Part, Sizes, parts_of, read
 
-Say = Callable[[str], None]
 PLAYS: Mapping[Kind, Callable[[Part, Say], Awaitable[Done]]] = {
     Kind.FAULTS: play.play, Kind.KILLS: play.play, Kind.NONCES: play.play, Kind.LEAVERS: leavers.play,
 }  # fmt: skip
@@ -24,7 +22,7 @@ FREE_MS, GROWN_MB = 100.0, 5.0
 
 
 @dataclass(frozen=True)
-class Result:
+class Played:
     """What came of a run."""
 
     sizes: Sizes
@@ -102,41 +100,22 @@ class Result:
         ]
 
 
-async def run(sizes: Sizes, path: Path, machine: str, say: Say) -> Result:
-    """Play what the file does not have of this run on this machine.
+async def run(sizes: Sizes, record: Record, say: Say) -> Played:
+    """Play the parts that the record does not have.
 
     Raises StandError where a stack cannot be set up, or a part of it does not come back.
     """
-    record, parts = _record(path, {"sizes": asdict(sizes), "machine": machine}, say), parts_of(sizes)
+    parts = parts_of(sizes)
     found = {row["part"]: read(row) for row in record.rows}
     for part in parts:
         if part.number in found:
             say(f"part {part.number} of {len(parts)}, {part.kind}: was finished before")
             continue
-        left_s = sum(each.seconds + START_S for each in parts if each.number not in found)
+        left_s = sum(each.takes_s for each in parts if each.number not in found)
         what = f"{part.requests:,} requests, {part.faults} faults"
         say(f"part {part.number} of {len(parts)}, {part.kind}: {what}; all in about {left_s / 60:.0f} min")
-        found[part.number] = await PLAYS[part.kind](part, say)
-        record.add(vars(found[part.number]))
-    return Result(sizes, [found[part.number] for part in parts])
-
-
-def _record(path: Path, head: Mapping[str, Any], say: Say) -> Record:
-    """What was finished of this run; a file of another run is begun anew, with a word."""
-    try:
-        return Record(path, head)
-    except OtherRun as error:
-        say(f"not used: {error}")
-        path.unlink()
-        return Record(path, head)
-
-
-def data(result: Result) -> dict[str, Any]:
-    """For JSON."""
-    figures = {name: [figure.as_dict() for figure in some] for name, some in result.figures.items()}
-    return {"held": result.held, "figures": figures, "faults": result.faults, "kept": kept(result)}
-
-
-def kept(result: Result) -> list[str]:
-    """The first of what must never be, in words."""
-    return [what for done in result.done for what in done.kept]
+        done = found[part.number] = await PLAYS[part.kind](part, say)
+        for broken in done.kept:
+            say(broken)
+        record.add(vars(done))
+    return Played(sizes, [found[part.number] for part in parts])

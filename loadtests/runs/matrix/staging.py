@@ -10,18 +10,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from statistics import fmean
 from typing import Any
 
 from loadtests.cluster.stand import Shape, key_of
 from loadtests.load.capacity import Capacity
-from loadtests.load.plan import MAX_TOKENS, Recorded, Retry, Size, Step, Tenant
+from loadtests.load.plan import MAX_RETRIES, MAX_TOKENS, Recorded, Step, Tenant
 from loadtests.load.recorded import NO_ROWS, OTHERS, Recording, recorded_name
 from loadtests.load.recorded import tenants_of as recorded_tenants
-from loadtests.scenarios.arrivals import Closed, Gamma, OnOff, Open, Poisson, Trace
-from loadtests.scenarios.distributions import Constant, Distribution, Exponential, LogNormal, Model
+from loadtests.scenarios.arrivals import Gamma, OnOff, Open, Trace
+from loadtests.scenarios.distributions import Z95, Constant, Distribution, Exponential, LogNormal, Model
 from loadtests.scenarios.model import Retries, Scenario, SlotWorkers, TenantGroup
+from loadtests.simulator.plan import rates
 from services.cli.errors import LabError
 
 STEP_S = 0.010
@@ -32,21 +33,10 @@ MOST_USUAL_STEPS = 40
 """Longer answers would take too long where the capacity is measured."""
 LEAVES_AFTER_MS = 250.0
 """Clients wait this much longer than their deadline where the file names no patience."""
-RETRIES = {"never": "none", "immediate": "immediate", "hint": "obey"}
 
 
-@dataclass(frozen=True, slots=True)
-class Service:
-    """How long requests of a group hold a slot, in steps: the median, and how they spread."""
-
-    size: Size
-
-    @property
-    def mean_steps(self) -> float:
-        """Of all of them."""
-        if self.size.law == "exponential":
-            return self.size.median / math.log(2)
-        return self.size.median * math.exp(self.size.sigma**2 / 2)
+Service = LogNormal | Exponential
+"""How many steps requests of a group hold a slot."""
 
 
 def shape_of(scenario: Scenario) -> Shape:
@@ -60,7 +50,7 @@ def shape_of(scenario: Scenario) -> Shape:
     if isinstance(first.arrivals, Trace):
         usual = min(mean_steps(first.arrivals, group), MOST_USUAL_STEPS)
     else:
-        usual = service_of(first, group).size.median
+        usual = service_of(first, group).median
     return Shape(group.count, group.slots, 1000 * STEP_S, round(usual), group.jitter)
 
 
@@ -74,17 +64,21 @@ def service_of(tenant: TenantGroup, workers: SlotWorkers) -> Service:
 
     match answer:
         case Constant():
-            median = steps(answer.value)
-            return Service(Size(median, SPREAD, _most(2 * median)))
+            return spread(steps(answer.value))
         case LogNormal():
-            median = steps(answer.median)
-            sigma = math.log(max(1.0, steps(answer.p95) / median)) / 1.645
-            return Service(Size(median, sigma, _most(steps(min(answer.most, answer.p95 * 4)))))
+            median, most = steps(answer.median), steps(min(answer.most, answer.p95 * 4))
+            return LogNormal(kind="log_normal", median=median, p95=max(median, steps(answer.p95)), most=math.ceil(most))
         case Exponential():
-            median = steps(answer.mean) * math.log(2)
-            return Service(Size(max(1.0, median), 0.0, _most(steps(min(answer.most, answer.mean * 10))), "exponential"))
+            most = steps(min(answer.most, answer.mean * 10))
+            return Exponential(kind="exponential", mean=steps(answer.mean), most=math.ceil(most))
         case _:
             raise LabError(f"tenants.{tenant.name}.completion_tokens: real processes have no {answer.kind} lengths.")
+
+
+def spread(median: float) -> LogNormal:
+    """Lengths that would be constant, about their median."""
+    p95, most = median * math.exp(Z95 * SPREAD), math.ceil(2 * median)
+    return LogNormal(kind="log_normal", median=median, p95=p95, most=most)
 
 
 def tenants_of(scenario: Scenario, capacity: Capacity) -> tuple[Tenant, ...]:
@@ -97,7 +91,7 @@ def tenants_of(scenario: Scenario, capacity: Capacity) -> tuple[Tenant, ...]:
         for tenant in (
             _recorded(group, group.arrivals, workers, capacity, scenario.duration_s)
             if isinstance(group.arrivals, Trace)
-            else _members(group, workers, capacity)
+            else _members(group, workers, capacity, scenario.duration_s)
         )
     )
 
@@ -134,18 +128,14 @@ def faster(scenario: Scenario, pace: float) -> Scenario:
     def at(model: Model, *fields: str) -> Any:
         return model.model_copy(update={name: getattr(model, name) * pace for name in fields})
 
-    tenants = [
-        group.model_copy(
-            update={
-                "arrivals": group.arrivals.model_copy(
-                    update={"phases": tuple(at(phase, "from_s", "until_s") for phase in group.arrivals.phases)}
-                )
-            }
-        )
-        if isinstance(group.arrivals, Open)
-        else group
-        for group in scenario.tenants
-    ]
+    def arrivals_of(group: TenantGroup) -> Model:
+        if not isinstance(group.arrivals, Open):
+            return group.arrivals
+        made = at(group.arrivals, "on_s", "off_s") if isinstance(group.arrivals, OnOff) else group.arrivals
+        phases = tuple(at(phase, "from_s", "until_s") for phase in made.phases)
+        return made.model_copy(update={"phases": phases})
+
+    tenants = [group.model_copy(update={"arrivals": arrivals_of(group)}) for group in scenario.tenants]
     workers = [
         group.model_copy(update={"failures": tuple(at(each, "from_s", "until_s") for each in group.failures)})
         for group in scenario.workers
@@ -155,20 +145,20 @@ def faster(scenario: Scenario, pace: float) -> Scenario:
     return made.model_copy(update={"tenants": tuple(tenants), "workers": tuple(workers), "windows": windows})
 
 
-def _members(group: TenantGroup, workers: SlotWorkers, capacity: Capacity) -> Iterator[Tenant]:
+def _members(group: TenantGroup, workers: SlotWorkers, capacity: Capacity, seconds: float) -> Iterator[Tenant]:
     service = service_of(group, workers)
-    kind, cv, steps = _arrivals(group, capacity.tokens_per_s / service.mean_steps)
+    kind, cv, steps = _arrivals(group, capacity.tokens_per_s / service.mean, seconds)
     deadline_ms, patience_ms = _times(group)
     for name in members(group):
         yield Tenant(
             name,
             tuple(Step(step.from_s, step.per_s / group.count) for step in steps),
             kind,
-            answer_tokens=service.size,
+            answer_tokens=service,
             deadline_ms=deadline_ms,
             patience_ms=patience_ms,
             stream=group.stream,
-            retry=_retry(group),
+            retries=_retries(group),
             key=key_of(name),
             cv=cv,
         )
@@ -179,14 +169,12 @@ def _recorded(
 ) -> Iterator[Tenant]:
     """The tenants of a trace, at their recorded times, or so much faster that they ask for a multiple of capacity."""
     per_s = None if trace.load is None else trace.load * capacity.tokens_per_s / mean_steps(trace, workers)
-    recording = Recording(
-        trace.path, trace.format, None if per_s else trace.time_scale, per_s, trace.start_s, trace.length_s,
-        trace.repeat, trace.token_scale, by_client=trace.by_client,
-    )  # fmt: skip
+    speed = {"load": None, "per_s": per_s, "time_scale": None if per_s else trace.time_scale}
+    recording = Recording.model_validate(trace.model_dump() | speed)
     deadline_ms, patience_ms = _times(group)
     template = Tenant(
         group.name, arrivals="recorded", recorded=NO_ROWS, deadline_ms=deadline_ms, patience_ms=patience_ms,
-        retry=_retry(group),
+        retries=_retries(group),
     )  # fmt: skip
     try:
         found = recorded_tenants(template, recording, seconds)
@@ -219,41 +207,31 @@ def _times(group: TenantGroup) -> tuple[float, float]:
     return deadline_ms, 1000 * _constant(group.patience_s, f"{group.name}.patience_s")
 
 
-def _arrivals(group: TenantGroup, capacity_per_s: float) -> tuple[str, float, list[Step]]:
+def _arrivals(group: TenantGroup, capacity_per_s: float, seconds: float) -> tuple[str, float, list[Step]]:
     """Their law, its coefficient of variation, and the rate from each second on, of the group together."""
     arrivals = group.arrivals
-    if isinstance(arrivals, Closed) or not isinstance(arrivals, Open):
+    if not isinstance(arrivals, Open):
         raise LabError(f"tenants.{group.name}.arrivals: real processes play no {arrivals.kind} arrivals here.")
     rate = arrivals.rate_per_s if arrivals.load is None else arrivals.load * capacity_per_s
     assert rate is not None, "a file has one of the two"
-    match arrivals:
-        case Poisson():
-            return "poisson", 1.0, _phases(arrivals, rate)
-        case Gamma():
-            return "gamma", arrivals.cv, _phases(arrivals, rate)
-        case OnOff():
-            raise LabError(f"tenants.{group.name}.arrivals: real processes play no on_off arrivals.")
-        case _:
-            raise AssertionError(f"{arrivals!r} is an arrival of no kind")
+    law, cv = ("gamma", arrivals.cv) if isinstance(arrivals, Gamma) else ("poisson", 1.0)
+    return law, cv, list(_steps(arrivals, rate, seconds))
 
 
-def _phases(arrivals: Open, rate: float) -> list[Step]:
+def _steps(arrivals: Open, rate: float, seconds: float) -> Iterator[Step]:
     """The rate from each second on at which it changes."""
-    changes = {0.0: rate}
-    for phase in arrivals.phases:
-        changes[phase.from_s] = rate * phase.times
-        changes[phase.until_s] = rate
-    for phase in arrivals.phases:  # one that begins where another ends counts
-        changes[phase.from_s] = rate * phase.times
-    return [Step(from_s, per_s) for from_s, per_s in sorted(changes.items())]
+    from_s = 0.0
+    for until_s, per_s in rates(arrivals, rate):
+        yield Step(from_s, per_s)
+        if until_s >= seconds:
+            return
+        from_s = until_s
 
 
-def _retry(group: TenantGroup) -> Retry:
-    retries: Retries = group.retries
-    mode = RETRIES.get(retries.wait)
-    if mode is None:
-        raise LabError(f"tenants.{group.name}.retries.wait: real processes have no {retries.wait}.")
-    return Retry(mode, retries.attempts) if retries.attempts else Retry("none", 0)
+def _retries(group: TenantGroup) -> Retries:
+    if group.retries.attempts > MAX_RETRIES:
+        raise LabError(f"tenants.{group.name}.retries.attempts: real processes try {MAX_RETRIES} times more at most.")
+    return group.retries
 
 
 def _typical(distribution: Distribution) -> float:
@@ -273,7 +251,3 @@ def _constant(distribution: Distribution, place: str) -> float:
     if not isinstance(distribution, Constant):
         raise LabError(f"tenants.{place}: real processes need a number.")
     return distribution.value
-
-
-def _most(tokens: float) -> int:
-    return max(1, math.ceil(tokens))

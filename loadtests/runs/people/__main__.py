@@ -8,22 +8,26 @@ from __future__ import annotations
 import argparse
 import shlex
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from urllib.parse import urlsplit
 
+import msgspec
+
 from loadtests.paths import RESULTS, ROOT
 from loadtests.report.console import say
+from loadtests.report.machine import together
+from loadtests.report.progress import progress
+from loadtests.report.record import Record
+from loadtests.runs.judged import NOT_HELD, NOT_MADE, has_held, publish, resumed
 from loadtests.runs.matrix.kept import code
-from loadtests.runs.people.kept import Kept, Played
-from loadtests.runs.people.page import STEM, judged, page
-from loadtests.runs.people.picture import draw
-from loadtests.runs.people.playing import NOT_MADE, NotPlayed, Wanted, play
+from loadtests.runs.people.page import result
+from loadtests.runs.people.playing import NotPlayed, Played, Wanted, play
 from loadtests.scenarios.people import load, names
 from loadtests.target import BEYOND, refusal
 
+NAME = "locust"
 KEPT = ROOT / "out" / "people"
-SERIES = "series.json"
+SERIES = "series.jsonl"
 HOST = "http://127.0.0.1:8000"
 METRICS_OFFSET = 1000
 """`make up` puts the router's metrics listener so far above its port."""
@@ -35,53 +39,41 @@ def main() -> int:
     """Play what is missing, and write the page where the series is whole."""
     given = _arguments()
     wanted = Wanted(given.host, given.metrics, given.prometheus, given.share, given.keys, given.beyond)
-    what = f"{code()} {given.host} {given.share:g} {given.prometheus}"
-    series = (given.out or KEPT) / SERIES
-    kept = Kept(series, what, say, forget=given.fresh)
     known = names()
     chosen = [name for name in known if not given.only or name in given.only]
-    missing = [name for name in chosen if name not in kept.book.played]
+    series = (given.out or KEPT) / SERIES
+    if given.fresh:
+        series.unlink(missing_ok=True)
+    head = {"code": code(), "host": given.host, "share": given.share, "prometheus": given.prometheus}
+    record = resumed(series, head, say)
+    found = {each.scenario: each for each in (msgspec.convert(row, Played) for row in record.rows)}
+    missing = [name for name in chosen if name not in found]
     if done := len(chosen) - len(missing):
-        say(f"{done} of {len(chosen)} are kept from before ({series}).")
+        say(f"{done} of {len(chosen)} are kept from before.")
     try:
-        for place, name in enumerate(missing):
-            kept.keep(_played(name, missing[place:], wanted))
+        found |= _played(missing, wanted, record)
     except NotPlayed as error:
         say(str(error))
         return NOT_MADE
-    played = [kept.book.played[name] for name in chosen]
+    played = [found[name] for name in chosen]
     whole = chosen == known and given.share == 1 and given.host == HOST
-    folder = given.out or (RESULTS if whole else None)
-    if folder is None:
-        say(page(played, command=_command(), drawn=False))
-    else:
-        folder.mkdir(parents=True, exist_ok=True)
-        drawn = draw(played, folder, STEM)
-        (folder / f"{STEM}.md").write_text(page(played, command=_command(), drawn=drawn), encoding="utf-8")
-        say(f"Written to {folder / STEM}.md.")
-    return 0 if all(figure.held for figure in judged(played)) else 1
+    told, folder = result(played), given.out or (RESULTS if whole else None)
+    publish(told, NAME, command=_command(), machine=together(each.machine for each in played), folder=folder)
+    return 0 if has_held(told) else NOT_HELD
 
 
-def _played(name: str, left: list[str], wanted: Wanted) -> Played:
-    lengths = {each: load(each).shortened(wanted.share).seconds for each in left}
-    after_s = sum(seconds + BESIDE_S for each, seconds in lengths.items() if each != name)
-    say(f"{name}: {lengths[name]:g} s; {_left(lengths[name] + BESIDE_S + after_s)}, {len(left)} to play")
-    found = play(name, lengths[name], wanted, _teller(name, lengths[name], after_s))
-    ends = ", ".join(f"{getattr(found, kind):,} {kind}" for kind in ("served", "refused", "failed"))
-    say(f"{name}: {found.requests:,} requests, {ends}")
+def _played(missing: list[str], wanted: Wanted, record: Record) -> dict[str, Played]:
+    """Each is kept as it ends. Raises NotPlayed."""
+    lengths = {name: load(name).shortened(wanted.share).seconds for name in missing}
+    found = {}
+    with progress("people", sum(lengths.values()) + len(missing) * BESIDE_S) as tell:
+        for number, (name, seconds) in enumerate(lengths.items(), start=1):
+            tell(f"{name}, {number} of {len(missing)}: {seconds:g} s")
+            played = found[name] = play(name, seconds, wanted, tell)
+            record.add(msgspec.to_builtins(played))
+            ends = ", ".join(f"{getattr(played, kind):,} {kind}" for kind in ("served", "refused", "failed"))
+            tell(f"{name}: {played.requests:,} requests, {ends}")
     return found
-
-
-def _teller(name: str, seconds: float, after_s: float) -> Callable[[float], None]:
-    def tell(lasted_s: float) -> None:
-        left_s = max(0.0, seconds + BESIDE_S - lasted_s) + after_s
-        say(f"{name}: {min(lasted_s, seconds):.0f} of {seconds:g} s; {_left(left_s)}")
-
-    return tell
-
-
-def _left(seconds: float) -> str:
-    return f"about {seconds / 60:.0f} min left" if seconds >= 90 else f"about {seconds:.0f} s left"
 
 
 def _command() -> str:

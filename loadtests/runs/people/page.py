@@ -1,79 +1,122 @@
-"""The page docs/results/locust.md."""
+"""The page docs/results/locust.md: a row for each scenario, and what Grafana shows of the same minutes."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import partial
+from typing import TYPE_CHECKING
 
-from loadtests.report.figure import Figure, at_most, number, summary
-from loadtests.report.machine import together
-from loadtests.report.page import head, picture, table
-from loadtests.runs.people.kept import Played
-from loadtests.runs.people.watching import figures
+from loadtests.report.figure import Figure, at_most, held
+from loadtests.report.page import table
+from loadtests.report.result import Plot, Result
+from loadtests.runs.people.playing import Played
+from loadtests.runs.people.watching import rates, said
 
-STEM = "locust"
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure as Drawing
+
+    from loadtests.report.style import Theme
+
 COLUMNS = (
-    "Scenario", "Users:", "RPS:", "p50:", "p95:", "p99:", "Failure rate:", "Refused:", "Cut:",
-    "Waiting, mean / most:", "Refusals/s, most:", "Cut answers/s, most:", "Level, highest:",
+    "Users", "RPS", "p50", "p95", "p99", "Failure rate", "Refused", "Cut", "Waiting, mean", "Waiting, most",
+    "Refusals/s, most", "Cut answers/s, most", "Level, highest",
 )  # fmt: skip
 HOW_TO_READ = """\
 Users wait for their answer, think and ask again, so they ask less when the service slows: these are figures of those
 who asked, and say nothing of those who would have come meanwhile ([how not to be
 fooled](../../loadtests/README.md#how-to-read-the-result)). Users: the most at any time. RPS: requests a second, by
-whatever end. Percentiles, in ms, are of answers alone. A failure is anything but an answer in time, an honest refusal,
-a user's own patience, and what a worker that the scenario slowed could not finish; its target is none. Refused and cut
-are shares of all requests: an answer that was cut says so.
+whatever end. Percentiles are of answers alone. A failure is anything but an answer in time, an honest refusal, a user's
+own patience, and what a worker that the scenario slowed could not finish; its target is none. Refused and cut are
+shares of all requests: an answer that was cut says so.
 
 The columns from *Waiting* on are the router's own word of the same minutes: requests in line, refusals at the door and
-answers with something cut, and the highest degradation level.
-"""
+answers with something cut, and the highest degradation level."""
+ALT = "Queue depth, refusals a second and cut answers a second over the time of each scenario."
+PANELS = ("requests in line", "refusals a second", "cut answers a second")
+ROW_IN, TOP_IN, BOTTOM_IN = 0.95, 1.05, 0.5
 
 
-def judged(played: Sequence[Played]) -> list[Figure]:
-    """What has a target: nobody's request may fail."""
-    return [at_most(f"{each.scenario}: failure rate", _share(each.failed, each), 0.0, "%") for each in played]
+def result(played: Sequence[Played]) -> Result:
+    """The page and its figures. The plot is left out where the router told nothing."""
+    parts = {each.scenario: list(figures(each)) for each in played}
+    seen = [each for each in played if len(each.samples) > 1]
+    plots = [Plot(ALT, partial(draw, seen))] if seen else []
+    questions = table(("Scenario", "What it asks"), ((f"`{each.scenario}`", each.asks) for each in played))
+    verdict = held(figure for some in parts.values() for figure in some)
+    return Result("People", parts, [verdict, _table(parts), HOW_TO_READ, *plots, "## The questions", questions])
 
 
-def page(played: Sequence[Played], *, command: str, drawn: bool) -> str:
-    """All of it, in Markdown. `drawn`: the picture lies beside it."""
-    return "\n".join(_lines(played, command, drawn)) + "\n"
+def figures(played: Played) -> Iterator[Figure]:
+    """A scenario's, by `COLUMNS`; those that are not known are left out."""
+    requests = played.requests or float("nan")
+    yield Figure("Users", played.users)
+    yield Figure("RPS", played.requests / played.seconds if played.seconds else 0.0, "/s")
+    for name, value in (("p50", played.p50_ms), ("p95", played.p95_ms), ("p99", played.p99_ms)):
+        if value is not None:
+            yield Figure(name, value, "ms")
+    yield at_most("Failure rate", played.failed / requests, 0.0, "%")
+    yield Figure("Refused", played.refused / requests, "%")
+    yield Figure("Cut", played.degraded / requests, "%")
+    yield from (Figure(name, value) for name, value in zip(COLUMNS[-5:], said(played.samples), strict=False))
 
 
-def _lines(played: Sequence[Played], command: str, drawn: bool) -> Iterator[str]:
-    yield head("People", command=command, machine=together(each.machine for each in played))
-    yield summary(judged(played)).replace(" A figure without a target is for the record.", "")
-    yield ""
-    yield from table(COLUMNS, map(row, played))
-    yield f"\n{HOW_TO_READ}"
-    if drawn:
-        told = "Queue depth, refusals a second and cut answers a second over the time of each scenario."
-        yield picture(STEM, told)
-        yield ""
-    yield "## The questions\n"
-    yield from table(("Scenario", "What it asks"), ((f"`{each.scenario}`", each.asks) for each in played))
+def _table(parts: dict[str, list[Figure]]) -> Iterator[str]:
+    rows = ((name, {figure.name: figure for figure in some}) for name, some in parts.items())
+    cells = ((f"`{name}`", *(_cell(some.get(column)) for column in COLUMNS)) for name, some in rows)
+    yield from table(("Scenario", *(f"{name}:" for name in COLUMNS)), cells)
 
 
-def row(played: Played) -> tuple[str, ...]:
-    """One scenario, by `COLUMNS`."""
-    told = figures(list(played.samples))
-
-    def said(*names: str) -> str:
-        return " / ".join(number(told[name]) if name in told else "-" for name in names)
-
-    failed = f"{_share(played.failed, played):.2%}".replace("%", " %")
-    return (
-        f"`{played.scenario}`",
-        f"{played.users:,}",
-        number(played.requests / played.seconds if played.seconds else 0.0),
-        *("-" if each is None else f"{each:,}" for each in (played.p50_ms, played.p95_ms, played.p99_ms)),
-        f"**{failed}**" if played.failed else failed,
-        f"{_share(played.refused, played):.1%}".replace("%", " %"),
-        f"{_share(played.degraded, played):.1%}".replace("%", " %"),
-        said("waiting_mean", "waiting_most"),
-        said("refused_most_per_s"),
-        said("degraded_most_per_s"),
-        f"{told['level_most']:.0f}" if told else "-",
-    )
+def _cell(figure: Figure | None) -> str:
+    if figure is None:
+        return "-"
+    return f"**{figure.shown}**" if figure.held is False else figure.shown
 
 
-def _share(count: int, played: Played) -> float:
-    return count / played.requests if played.requests else float("nan")
+# ---- the plot
+
+
+def draw(played: Sequence[Played], theme: Theme) -> Drawing:
+    """A row of panels for each scenario, drawn from the samples as Grafana draws a time series."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure as Drawing
+
+    from loadtests.report.style import SMALL_PT, WIDTH_IN, headline
+
+    height_in = TOP_IN + BOTTOM_IN + ROW_IN * len(played)
+    drawing = Drawing(figsize=(WIDTH_IN, height_in))
+    FigureCanvasAgg(drawing)
+    top, bottom = 1 - TOP_IN / height_in, BOTTOM_IN / height_in
+    grid = drawing.add_gridspec(len(played), 3, left=0.17, right=0.98, top=top, bottom=bottom, hspace=0.45, wspace=0.22)
+    note = "By the router's own metrics, second by second. Shaded: the scenario itself had slowed workers."
+    headline(drawing, theme, "What does the router do while people ask?", note)
+    colors = (theme.weir, theme.wasted, theme.tenants[1])
+    for place, each in enumerate(played):
+        waiting = [(sample.at_s, sample.waiting) for sample in each.samples]
+        lines = (waiting, rates(each.samples, "refused"), rates(each.samples, "degraded"))
+        for column, (line, color, title) in enumerate(zip(lines, colors, PANELS, strict=True)):
+            axes = drawing.add_subplot(grid[place, column])
+            _panel(axes, line, color, each, theme)
+            if place == 0:
+                axes.set_title(title, fontsize=SMALL_PT, color=theme.ink, loc="left")
+            if place == len(played) - 1:
+                axes.set_xlabel("seconds", fontsize=SMALL_PT)
+            if column == 0:
+                words = each.scenario.replace("_", "\n")
+                axes.set_ylabel(words, rotation=0, ha="right", va="center", fontsize=SMALL_PT, color=theme.ink)
+    return drawing
+
+
+def _panel(axes: Axes, line: Sequence[tuple[float, float]], color: str, played: Played, theme: Theme) -> None:
+    """A thin line, and the area below it faintly filled."""
+    times, values = [at for at, _ in line], [value for _, value in line]
+    for trouble in played.broken:
+        axes.axvspan(trouble.from_s, trouble.until_s, color=theme.grid, zorder=0)
+    axes.plot(times, values, color=color, linewidth=1.3, zorder=3)
+    axes.fill_between(times, values, color=color, alpha=0.14, linewidth=0, zorder=2)
+    axes.set_xlim(0, played.seconds)
+    axes.set_ylim(0, max([1.0, *values]) * 1.12)
+    axes.locator_params(axis="y", nbins=3, integer=True)
+    axes.locator_params(axis="x", nbins=5)
+    axes.grid(visible=True, axis="both")
+    axes.tick_params(length=0, labelsize="small")

@@ -7,27 +7,54 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from loadtests.paths import ROOT
 from loadtests.report import machine
-from loadtests.report.console import say
-from loadtests.runs.people.kept import Played, Trouble
+from loadtests.report.progress import Say
 from loadtests.runs.people.watching import Sample, Watching, from_prometheus
 from loadtests.target import BEYOND
 from services.cli.child import dies_with_parent
 
-NOT_MADE = 2
-LOOK_EVERY_S = 5.0
 ENDS_WITHIN_S = 180.0
 """Beyond its own length: start, the last answers, and the page."""
 LAST_LINES = 12
 
-Progress = Callable[[float], None]
-"""Told how many seconds a scenario has lasted."""
+
+class Trouble(msgspec.Struct, frozen=True):
+    """From when to when the scenario itself had slowed workers."""
+
+    from_s: float
+    until_s: float
+
+
+class Played(msgspec.Struct, frozen=True):
+    """One scenario, as Locust counted it and as the router told it. Times in ms; None: nothing was answered."""
+
+    scenario: str
+    asks: str
+    users: int
+    seconds: float
+    requests: int
+    served: int
+    degraded: int
+    refused: int
+    left: int
+    lost: int
+    failed: int
+    p50_ms: int | None
+    p95_ms: int | None
+    p99_ms: int | None
+    began_at: float
+    """Seconds since 1970."""
+    broken: tuple[Trouble, ...] = ()
+    samples: tuple[Sample, ...] = ()
+    machine: str = ""
 
 
 class NotPlayed(RuntimeError):
@@ -55,13 +82,13 @@ class Wanted:
         ]  # fmt: skip
 
 
-def play(scenario: str, seconds: float, wanted: Wanted, progress: Progress) -> Played:
+def play(scenario: str, seconds: float, wanted: Wanted, say: Say) -> Played:
     """Raises NotPlayed."""
     watching = Watching(wanted.metrics)
     with tempfile.TemporaryDirectory() as folder:
         watching.start()
         try:
-            words = _run(wanted.command(scenario, Path(folder)), seconds, progress)
+            words = _run(wanted.command(scenario, Path(folder)), seconds + ENDS_WITHIN_S)
         finally:
             watching.stop()
         try:
@@ -70,25 +97,22 @@ def play(scenario: str, seconds: float, wanted: Wanted, progress: Progress) -> P
             raise NotPlayed(f"{scenario} was not played:\n{words}") from None
     if not told["requests"]:
         raise NotPlayed(f"{scenario}: nothing was asked:\n{words}")
-    return played(told, _samples(told, wanted, watching), machine.describe())
+    return played(told, _samples(told, wanted, watching, say), machine.describe())
 
 
-def played(told: Mapping[str, Any], samples: list[Sample], on: str) -> Played:
+def played(told: Mapping[str, Any], samples: Sequence[Sample], on: str) -> Played:
     """From Locust's summary.json, and what the router said; `on` is the machine."""
-    same = {name: told[name] for name in Played.__struct_fields__ if name in told and name != "broken"}
-    broken = tuple(Trouble(each["from_s"], each["until_s"]) for each in told["broken"])
-    return Played(**same, broken=broken, samples=tuple(samples), machine=on)
+    return msgspec.convert({**told, "samples": list(samples), "machine": on}, Played)
 
 
-def _samples(told: Mapping[str, Any], wanted: Wanted, watching: Watching) -> list[Sample]:
+def _samples(told: Mapping[str, Any], wanted: Wanted, watching: Watching, say: Say) -> list[Sample]:
     """Within the run. Raises NotPlayed where a Prometheus was named that tells nothing."""
     began, seconds = told["began_at"], told["seconds"]
     if not wanted.prometheus:
         found = [each for each in watching.since(began) if each.at_s <= seconds]
         if not found:
-            say(
-                f"{wanted.metrics} told nothing of {told['scenario']}: its columns stay empty (--metrics names another)"
-            )
+            scenario = told["scenario"]
+            say(f"{wanted.metrics} told nothing of {scenario}: its columns stay empty (--metrics names another)")
         return found
     try:
         return from_prometheus(wanted.prometheus, began, seconds)
@@ -96,30 +120,21 @@ def _samples(told: Mapping[str, Any], wanted: Wanted, watching: Watching) -> lis
         raise NotPlayed(f"{wanted.prometheus} tells nothing of {told['scenario']}: {error}") from None
 
 
-def _run(command: list[str], seconds: float, progress: Progress) -> str:
-    """Its last words, when it has ended. A run that hangs is ended, and is none."""
+def _run(command: list[str], within_s: float) -> str:
+    """Its last words, when it has ended. A run that hangs is killed, and leaves no summary."""
     with tempfile.TemporaryFile() as log:
         process = subprocess.Popen(
             command, cwd=ROOT, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT,
             preexec_fn=dies_with_parent(signal.SIGTERM),
         )  # fmt: skip
         try:
-            _wait(process, seconds + ENDS_WITHIN_S, progress)
+            process.wait(within_s)
+        except subprocess.TimeoutExpired:
+            process.kill()
+        except BaseException:
+            process.terminate()
+            raise
         finally:
-            if process.poll() is None:
-                process.kill()
             process.wait()
         log.seek(0)
         return "\n".join(log.read().decode("utf-8", "replace").splitlines()[-LAST_LINES:])
-
-
-def _wait(process: subprocess.Popen[bytes], at_most_s: float, progress: Progress) -> None:
-    waited_s = 0.0
-    while waited_s < at_most_s:
-        try:
-            process.wait(LOOK_EVERY_S)
-        except subprocess.TimeoutExpired:
-            waited_s += LOOK_EVERY_S
-            progress(waited_s)
-        else:
-            return

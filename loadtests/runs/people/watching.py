@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import re
 import threading
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, datetime
 from itertools import pairwise
 from urllib.parse import urlencode
@@ -16,18 +16,17 @@ from urllib.request import urlopen
 
 import msgspec
 
+from loadtests.cluster.books import total
 from loadtests.cluster.processes import get
 from loadtests.target import is_beyond
 
 EVERY_S = 1.0
 WITHIN_S = 5.0
-_SAMPLE = re.compile(r"^(weir_\w+)(?:\{([^}\n]*)\})? (\S+)$", re.MULTILINE)
-_DECISION = re.compile(r'\bdecision="([^"]*)"')
 LET_IN = ("admit", "degrade")
+_LEVEL = re.compile(r"^weir_level(?:\{[^}\n]*\})? (\S+)$", re.MULTILINE)
 
 QUERIES = {
     "waiting": "sum(weir_queue_depth)",
-    "inflight": "sum(weir_inflight)",
     "level": "max(weir_level)",
     "refused": f'sum(weir_admission_total{{decision!~"{"|".join(LET_IN)}"}})',
     "degraded": "sum(weir_degradation_total)",
@@ -39,7 +38,6 @@ class Sample(msgspec.Struct, frozen=True):
 
     at_s: float = 0.0
     waiting: float = 0.0
-    inflight: float = 0.0
     level: float = 0.0
     refused: float = 0.0
     degraded: float = 0.0
@@ -47,25 +45,12 @@ class Sample(msgspec.Struct, frozen=True):
 
 def parse(text: str, at_s: float = 0.0) -> Sample:
     """The router's metrics, in Prometheus' text format. Raises ValueError where they are no metrics of a router."""
-    sums: dict[str, float] = {}
-    level = 0.0
-    for name, labels, value in _SAMPLE.findall(text):
-        decision = _DECISION.search(labels)
-        if decision is not None and decision[1] in LET_IN:
-            continue
-        if name == "weir_level":
-            level = max(level, float(value))
-        sums[name] = sums.get(name, 0.0) + float(value)
-    if "weir_inflight" not in sums:
+    if "weir_inflight" not in text:
         raise ValueError("there is no weir_inflight: is it a router's metrics listener?")
-    return Sample(
-        at_s,
-        sums.get("weir_queue_depth", 0.0),
-        sums["weir_inflight"],
-        level,
-        sums.get("weir_admission_total", 0.0),
-        sums.get("weir_degradation_total", 0.0),
-    )
+    level = max(map(float, _LEVEL.findall(text)), default=0.0)
+    let_in = sum(total(text, "weir_admission_total", f'decision="{decision}"') for decision in LET_IN)
+    refused = total(text, "weir_admission_total") - let_in
+    return Sample(at_s, total(text, "weir_queue_depth"), level, refused, total(text, "weir_degradation_total"))
 
 
 def now() -> float:
@@ -139,27 +124,22 @@ def _values(body: bytes, began: float) -> dict[float, float]:
         raise ValueError(f"Prometheus answers with no series: {error}") from None
 
 
-def rates(samples: list[Sample], name: str) -> list[tuple[float, float]]:
+def rates(samples: Sequence[Sample], name: str) -> list[tuple[float, float]]:
     """(second, how many a second) of a counter, between one look and the next. A router that began anew counts as 0."""
-    pairs = pairwise(samples)
     return [
         (after.at_s, max(0.0, getattr(after, name) - getattr(before, name)) / (after.at_s - before.at_s))
-        for before, after in pairs
+        for before, after in pairwise(samples)
         if after.at_s > before.at_s
     ]
 
 
-def figures(samples: list[Sample]) -> Mapping[str, float]:
-    """Of the whole run: what a row of the table says."""
+def said(samples: Sequence[Sample]) -> tuple[float, ...]:
+    """Of a whole run: requests in line, mean and most; refusals and cut answers a second, most; the highest level.
+
+    Nothing where the router told nothing.
+    """
     if not samples:
-        return {}
-    refused, degraded = rates(samples, "refused"), rates(samples, "degraded")
-    return {
-        "waiting_mean": sum(each.waiting for each in samples) / len(samples),
-        "waiting_most": max(each.waiting for each in samples),
-        "refused": max(0.0, samples[-1].refused - samples[0].refused),
-        "refused_most_per_s": max((per_s for _, per_s in refused), default=0.0),
-        "degraded": max(0.0, samples[-1].degraded - samples[0].degraded),
-        "degraded_most_per_s": max((per_s for _, per_s in degraded), default=0.0),
-        "level_most": max(each.level for each in samples),
-    }
+        return ()
+    waiting = [each.waiting for each in samples]
+    most = (max((per_s for _, per_s in rates(samples, name)), default=0.0) for name in ("refused", "degraded"))
+    return sum(waiting) / len(waiting), max(waiting), *most, max(each.level for each in samples)

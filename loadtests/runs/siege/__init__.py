@@ -1,5 +1,5 @@
 """Does an honest tenant notice a thousand clients who misbehave? `python -m loadtests.runs.siege` finds out.
 
-`attacks` says what each kind of attacker sends, `attackers` is the process that sends it, `run` plays each row beside
-the honest tenant, and `report` compares what was measured with the targets.
+`attacks` says what each kind of attacker sends, and `attackers` is the process that sends it. `run` plays each row
+beside the honest tenant, and `judging` compares what was measured with the targets.
 """

@@ -1,21 +1,26 @@
 """`python -m loadtests.runs.siege [--only ROW]... [--seconds S] [--publish]`: an honest tenant beside attackers.
 
-siege.md and siege.json are written into docs/results with `--publish`, or wherever `--out` says. Exit status: 0; 1
-where a target was missed; 2 where the run could not be made.
+siege.md and siege.json are written into docs/results with `--publish`, or wherever `--out` says. A run that was
+interrupted goes on after its finished rows if it is begun again with the same options on the same commit. Exit status:
+0; 1 where a target was missed; 2 where the run could not be made.
 """
 
 from __future__ import annotations
 
 import argparse
+from dataclasses import asdict
 from pathlib import Path
 
 from loadtests.report.console import say
-from loadtests.runs.judged import judged
-from loadtests.runs.siege import report
+from loadtests.report.progress import Say
+from loadtests.report.result import Result
+from loadtests.runs.judged import here, judged, record_of, resumed, typed
 from loadtests.runs.siege.attackers import MOST_SECONDS
 from loadtests.runs.siege.attacks import ATTACKS
-from loadtests.runs.siege.run import Wanted, play
+from loadtests.runs.siege.judging import result
+from loadtests.runs.siege.run import WORDS, Wanted, play
 
+NAME = "siege"
 MOST_ATTACKERS = max(attack.count for attack in ATTACKS)
 
 
@@ -24,18 +29,16 @@ def main() -> int:
     if given.list:
         say("\n".join(f"{attack.name:<16} {attack.count:>6,} {attack.about}" for attack in ATTACKS))
         return 0
-    wanted = Wanted(tuple(given.only or Wanted.rows), given.seconds, given.most)
-    return judged(
-        play(wanted, say), report, name="siege", command=_command(given), out=given.out, whole=given.publish,
-        data=report.data,
-    )  # fmt: skip
+    usual = Wanted()
+    wanted = Wanted(tuple(given.only or usual.rows), given.seconds, given.most)
 
+    async def told(say: Say) -> Result:
+        record = resumed(record_of(NAME), {"wanted": asdict(wanted), **here()}, say)
+        return result(await play(wanted, record, say), seconds=wanted.seconds, **WORDS)
 
-def _command(given: argparse.Namespace) -> str:
-    options = [f"--only {name}" for name in given.only or ()]
-    options += [f"--seconds {given.seconds:g}"] if given.seconds != Wanted.seconds else []
-    options += [f"--most {given.most}"] if given.most != Wanted.most else []
-    return f'make siege ARGS="{" ".join(options)}"' if options else "make siege"
+    options = {"only": wanted.rows, "seconds": wanted.seconds, "most": wanted.most}
+    command = typed(NAME, options, {"only": usual.rows, "seconds": usual.seconds, "most": usual.most})
+    return judged(told, name=NAME, command=command, takes_s=wanted.takes_s, out=given.out, whole=given.publish)
 
 
 def _arguments() -> argparse.Namespace:

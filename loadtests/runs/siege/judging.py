@@ -1,4 +1,4 @@
-"""What was measured of each row, and the targets that it is held to. Pure."""
+"""What was measured beside each kind of attacker, the targets that it is held to, and the page. Pure."""
 
 from __future__ import annotations
 
@@ -6,10 +6,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from statistics import median
 
-from loadtests.load.figures import Figures
-from loadtests.report.figure import Figure, at_most
-from loadtests.runs.siege.attackers import Counts
-from loadtests.runs.siege.attacks import Attack
+from loadtests.load.figures import Share
+from loadtests.report.figure import Figure, at_most, held
+from loadtests.report.page import table
+from loadtests.report.result import Result
+from loadtests.runs.siege.attackers import OPEN_WITHIN_S, REOPENS_PER_S, Counts
+from loadtests.runs.siege.attacks import BY_NAME, Attack
 
 UNDISTURBED = "undisturbed"
 POOLED, NEWCOMER = "honest", "honest-newcomer"  # as tenants; in figures they are "pooled" and "new"
@@ -18,55 +20,71 @@ MOST_GROWTH_MB = 150.0
 MOST_RATIO = 1.5
 MOST_LATE = 0.05
 
+PAGE = """\
+Real processes on loopback: {shape} (capacity {per_s:.0f} answers/s), one router with its default settings and a
+tenants file, and an open-loop client that asks for {load:.0%} of the capacity with a deadline of {deadline_ms:g} ms. Of
+its requests {newcomers:.0%} open a connection each (*new*), and the others use at most {connections} connections that
+were open before the attack (*pooled*). Each row lasts {seconds:g} s and has a router of its own. The attackers of a row
+come from 8 addresses (`idle_spread`: 254) and are all there after {within:g} s. When the router closes a connection,
+they open another, {reopens:g} a second in all."""
+MEANING = """\
+- *Memory*: the most that the router's resident memory (looked at four times a second) was above the median of the
+  second half of the undisturbed row, {baseline:.0f} MB.
+- *Success*: answered with 200, whole, within the deadline, of all that were due during the attack. Latency counts from
+  the moment at which a request was due. *p99 /*: over the same figure of the undisturbed row.
+- *Opened* are all connections of the attackers, and *connected* the most at one time.
+- *Refused* attackers got 429 or 503 or could not connect; all others whose connection ended were *cut off*.
+- *Late*: requests that left the honest client itself over 20 ms late. Where it is more than {late:.0%}, the row
+  measured the machine. The router has a core of its own where there are two or more; all else shares the others.
+- New connections have no target in `idle_spread`: it takes every connection that the listener has."""
+
+
+@dataclass
+class Clients:
+    """How the honest requests of one kind of client fared."""
+
+    on_time: float
+    p50_ms: float
+    p99_ms: float
+    endings: dict[str, int]
+
+
+def clients_of(share: Share) -> Clients:
+    """What counts of a tenant's figures."""
+    return Clients(share.on_time, share.answers_ms.p50, share.answers_ms.p99, share.endings)
+
 
 @dataclass
 class Row:
-    """What was measured. `memory_mb` and `descriptors` are the router's, during the attack; `fault`: it went wrong.
+    """What was measured beside an attack, or `undisturbed`. Memory and descriptors are the router's.
 
-    `late` is the share of the requests that left the client late, of those that count.
+    `late` is the share of the requests that left the client late, of those that count. `fault`: why the row could not
+    be played.
     """
 
-    attack: Attack | None
-    measured: Figures | None = None
+    name: str = UNDISTURBED
+    per_s: float = 0.0
+    clients: dict[str, Clients] = field(default_factory=dict)
     memory_mb: list[float] = field(default_factory=list)
-    descriptors: list[int] = field(default_factory=list)
+    descriptors: int = 0
     counts: Counts = field(default_factory=Counts)
     router_cpu: float = 0.0
     late: float = 0.0
     fault: str = ""
 
     @property
-    def name(self) -> str:
-        return self.attack.name if self.attack else UNDISTURBED
+    def attack(self) -> Attack | None:
+        return BY_NAME.get(self.name)
 
     @property
     def about(self) -> str:
         return f"{self.attack.count:,} {self.attack.about}" if self.attack else "the honest tenant alone"
 
 
-@dataclass(frozen=True)
-class Result:
-    """`rows` begins with the undisturbed one."""
-
-    seconds: float
-    per_s: float
-    rows: Sequence[Row]
-
-    @property
-    def judged(self) -> list[Figure]:
-        """Every figure that has a target."""
-        return [figure for found in judge(self.rows) for figure in found if figure.held is not None]
-
-    @property
-    def held(self) -> bool:
-        """Whether every target was met in every row, and every row could be played."""
-        return all(figure.held for figure in self.judged) and not any(row.fault for row in self.rows)
-
-
-def judge(rows: Sequence[Row]) -> list[list[Figure]]:
+def judge(rows: Sequence[Row]) -> dict[str, list[Figure]]:
     """The figures of each row; the first one is the undisturbed one. None of a row that could not be played."""
     calm = rows[0]
-    return [list(_figures(row, calm)) if row.measured and calm.measured else [] for row in rows]
+    return {row.name: list(_figures(row, calm)) if row.clients and calm.clients else [] for row in rows}
 
 
 def baseline_mb(calm: Row) -> float:
@@ -75,26 +93,58 @@ def baseline_mb(calm: Row) -> float:
 
 
 def _figures(row: Row, calm: Row) -> Iterator[Figure]:
-    assert row.measured is not None
-    assert calm.measured is not None
     growth = max(row.memory_mb, default=0.0) - baseline_mb(calm)
     yield at_most("memory", growth, MOST_GROWTH_MB, "MB")
     for tenant, kind in CLIENTS.items():
         judged = not (row.attack and row.attack.exhausts and tenant == NEWCOMER)
-        yield from _client(kind, tenant, row.measured, calm.measured, judged)
+        yield from _client(kind, row.clients[tenant], calm.clients[tenant], judged)
     yield Figure("connected", row.counts.most_connected, note=f"of {row.counts.wanted:,}")
+    yield Figure("opened", row.counts.opened, note=f"{row.counts.sent_bytes:,} bytes sent")
     yield Figure("cut off", row.counts.cut)
     yield Figure("refused", row.counts.refused)
-    yield Figure("descriptors", max(row.descriptors, default=0))
+    yield Figure("descriptors", row.descriptors)
     yield Figure("router's core", row.router_cpu, "%")
     yield at_most("late", row.late, MOST_LATE, "%")
 
 
-def _client(kind: str, tenant: str, found: Figures, calm: Figures, judged: bool) -> Iterator[Figure]:
-    share, usual = found.tenants[tenant], calm.tenants[tenant].answers_ms.p99
-    others = ", ".join(f"{count:,} {ending}" for ending, count in share.endings.items())
-    ratio = share.answers_ms.p99 / usual if usual else 0.0
-    yield Figure(f"{kind}: success", share.on_time, "%", 1.0 if judged else None, note=others)
-    yield Figure(f"{kind}: p50", share.answers_ms.p50, "ms")
-    yield Figure(f"{kind}: p99", share.answers_ms.p99, "ms")
+def _client(kind: str, found: Clients, calm: Clients, judged: bool) -> Iterator[Figure]:
+    others = ", ".join(f"{count:,} {ending}" for ending, count in found.endings.items())
+    ratio = found.p99_ms / calm.p99_ms if calm.p99_ms else 0.0
+    yield Figure(f"{kind}: success", found.on_time, "%", 1.0 if judged else None, note=others)
+    yield Figure(f"{kind}: p50", found.p50_ms, "ms")
+    yield Figure(f"{kind}: p99", found.p99_ms, "ms")
     yield Figure(f"{kind}: p99 /", ratio, "", MOST_RATIO if judged else None, at_least=False)
+
+
+def result(rows: Sequence[Row], **words: object) -> Result:
+    """The page and its figures. `words`: what the page says of the run besides."""
+    found = judge(rows)
+    faults = [f"{row.name} could not be played: {row.fault}" for row in rows if row.fault]
+    unplayed = at_most("rows that could not be played", len(faults), 0, note="; ".join(faults).replace("\n", " "))
+    parts = {**found, "all rows": [Figure("capacity", rows[0].per_s, "answers/s"), unplayed]}
+    told = "".join(f" {fault.splitlines()[0]}." for fault in faults)
+    calm = rows[0]
+    page = PAGE.format(per_s=calm.per_s, within=OPEN_WITHIN_S, reopens=REOPENS_PER_S, **words)
+    meaning = MEANING.format(baseline=baseline_mb(calm), late=MOST_LATE)
+    verdict = f"**{held(figure for some in found.values() for figure in some)}{told}**"
+    blocks = [verdict, page, _table(found), meaning, "## The rows", map(_about, rows)]
+    return Result("Siege: an honest tenant beside a thousand clients who misbehave", parts, blocks)
+
+
+def _table(found: dict[str, list[Figure]]) -> Iterator[str]:
+    """A line for each figure, a column for each row."""
+    first = next(iter(found.values()))
+    lines = [
+        (each.name, *(_cell(some[number]) if some else "" for some in found.values()), each.wanted)
+        for number, each in enumerate(first)
+    ]
+    return table(("", *(f"{name}:" for name in found), "Target:"), lines)
+
+
+def _cell(figure: Figure) -> str:
+    return f"**{figure.shown}**" if figure.held is False else figure.shown
+
+
+def _about(row: Row) -> str:
+    most = f" (here {row.counts.wanted:,})" if row.attack and row.counts.wanted < row.attack.count else ""
+    return f"- `{row.name}`: {row.about}{most}."

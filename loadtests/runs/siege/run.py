@@ -10,11 +10,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
-from contextlib import asynccontextmanager, contextmanager
-from dataclasses import dataclass
-from pathlib import Path
+from collections.abc import AsyncIterator, Iterable
+from contextlib import asynccontextmanager
+from dataclasses import asdict, dataclass
 
+import msgspec
+import psutil
+
+from loadtests.bench.machine import pinned
 from loadtests.cluster import cpu
 from loadtests.cluster.processes import Process, StandError, python
 from loadtests.cluster.stand import Shape, Stand, key_of, stand
@@ -24,13 +27,15 @@ from loadtests.load.asking import Asking
 from loadtests.load.client import Client
 from loadtests.load.figures import figures
 from loadtests.load.ledger import Ledger
-from loadtests.load.plan import Plan, Size, Step, Tenant
+from loadtests.load.plan import Plan, Step, Tenant
 from loadtests.paths import ROOT
 from loadtests.report.console import why
-from loadtests.runs.matrix.staging import SPREAD
+from loadtests.report.progress import SAY_EVERY_S, Say
+from loadtests.report.record import Record
+from loadtests.runs.matrix.staging import spread
 from loadtests.runs.siege.attackers import latest
 from loadtests.runs.siege.attacks import BY_NAME, GUEST
-from loadtests.runs.siege.judging import NEWCOMER, POOLED, Result, Row
+from loadtests.runs.siege.judging import NEWCOMER, POOLED, UNDISTURBED, Row, clients_of
 
 SHAPE = Shape()
 LOAD = 0.5  # of the capacity
@@ -42,9 +47,10 @@ SETTLE_S = 6.0  # before the attack: connections are opened, and what waited in 
 ENDED_WITHIN_S = 15.0  # the attackers began later than the honest client by what it takes to start a process
 STAND_S = 6.0  # about as long as it takes to start one
 LOOK_EVERY_S, COUNT_EVERY = 0.25, 4  # memory at each look, descriptors at every fourth: 10,000 take some ms to list
-TELL_EVERY_S = 10
-
-Say = Callable[[str], None]
+WORDS = {
+    "shape": SHAPE, "load": LOAD, "deadline_ms": DEADLINE_MS, "newcomers": NEWCOMERS, "connections": CONNECTIONS,
+}  # fmt: skip
+"""What the page says of the honest tenant."""
 
 
 @dataclass(frozen=True)
@@ -55,6 +61,16 @@ class Wanted:
     seconds: float = 60.0
     most: int = 10_000
     settle_s: float = SETTLE_S
+
+    @property
+    def row_s(self) -> float:
+        """About how long a row takes."""
+        return self.seconds + self.settle_s + STAND_S
+
+    @property
+    def takes_s(self) -> float:
+        """About how long all rows take, with the undisturbed one."""
+        return (1 + len(self.rows)) * self.row_s
 
 
 class Questions:
@@ -72,7 +88,7 @@ class Questions:
 
 def plan(per_s: float, seconds: float, settle_s: float = SETTLE_S) -> Plan:
     """Half of the capacity `per_s`, for `seconds` after the settling; only those seconds count."""
-    tokens = Size(SHAPE.answer_tokens, sigma=SPREAD, most=2 * SHAPE.answer_tokens)
+    tokens = spread(SHAPE.answer_tokens)
     rates = {POOLED: (1 - NEWCOMERS) * LOAD * per_s, NEWCOMER: NEWCOMERS * LOAD * per_s}
     tenants = tuple(
         Tenant(
@@ -84,25 +100,34 @@ def plan(per_s: float, seconds: float, settle_s: float = SETTLE_S) -> Plan:
     return Plan(settle_s + seconds, tenants, warmup_s=settle_s, cooldown_s=0)
 
 
-async def play(wanted: Wanted, say: Say) -> Result:
-    """All rows. Raises StandError where the first stand cannot be set up."""
+async def play(wanted: Wanted, record: Record, say: Say) -> list[Row]:
+    """All rows, the undisturbed one first; those that the record has are not played again.
+
+    Raises StandError where the first stand cannot be set up.
+    """
     if warned := await cpu.warning():
         say(warned)
-    attacks = [None, *(BY_NAME[name] for name in wanted.rows)]
-    rows: list[Row] = []
-    per_s = 0.0
-    with _one_core_for_the_router() as cores:
-        for number, attack in enumerate(attacks):
-            left_s = (len(attacks) - number) * (wanted.seconds + wanted.settle_s + STAND_S)
-            row = Row(attack)
-            say(f"\n{number + 1}/{len(attacks)} {row.name}: {row.about} (all done in about {left_s / 60:.0f} min)")
+    names = (UNDISTURBED, *wanted.rows)
+    rows = {row.name: row for row in (msgspec.convert(each, Row) for each in record.rows)}
+    cores = os.sched_getaffinity(0)
+    first = {min(cores)}  # the router's alone: everything else has the others, if there are any
+    with pinned(cores - first or cores):
+        for number, name in enumerate(names):
+            if name in rows:
+                say(f"{number + 1}/{len(names)} {name}: was finished before")
+                continue
+            row, left_s = Row(name), (len(names) - number) * wanted.row_s
+            say(f"{number + 1}/{len(names)} {name}: {row.about} (all done in about {left_s / 60:.0f} min)")
             async with stand(SHAPE, TENANTS) as made:
-                per_s = per_s or (await capacity.measure(made)).per_s
-                _pin(made, cores)
-                await play_row(row, made, plan(per_s, wanted.seconds, wanted.settle_s), wanted, say)
-            rows.append(row)
-            say(f"  {row.fault or 'done'}")
-    return Result(wanted.seconds, per_s, rows)
+                calm = rows.get(UNDISTURBED)
+                row.per_s = calm.per_s if calm else (await capacity.measure(made)).per_s
+                _pin(made, first)
+                await play_row(row, made, plan(row.per_s, wanted.seconds, wanted.settle_s), wanted, say)
+            say(row.fault or "done")
+            rows[name] = row
+            if not row.fault:
+                record.add(asdict(row))
+    return [rows[name] for name in names]
 
 
 async def play_row(row: Row, made: Stand, load: Plan, wanted: Wanted, say: Say) -> None:
@@ -115,12 +140,13 @@ async def play_row(row: Row, made: Stand, load: Plan, wanted: Wanted, say: Say) 
             def tell(now_s: float, ledger: Ledger) -> None:
                 if attackers is not None:
                     row.counts = latest(attackers.log.read_text(encoding="utf-8"))
-                if int(now_s) % TELL_EVERY_S == 0 and now_s >= wanted.settle_s:
+                if int(now_s) % SAY_EVERY_S == 0 and now_s >= wanted.settle_s:
                     say(_told(row, now_s - wanted.settle_s, wanted.seconds, ledger))
 
             ledger = await client.run(tell)
             made.check()
-            row.measured, row.late = figures(load, ledger), late(load, ledger)
+            shares = figures(load, ledger).tenants
+            row.clients, row.late = {name: clients_of(share) for name, share in shares.items()}, late(load, ledger)
             row.router_cpu = (cpu.read(made) - before).router
             if attackers is not None:
                 await _ended(attackers)
@@ -150,7 +176,7 @@ def _told(row: Row, now_s: float, seconds: float, ledger: Ledger) -> str:
     counts = row.counts
     besieged = f"{counts.connected:,} attackers connected, {counts.cut:,} cut off, {counts.refused:,} refused; "
     return (
-        f"  {now_s:3.0f} of {seconds:g} s, {max(0.0, seconds - now_s):.0f} s left: {besieged if row.attack else ''}"
+        f"{now_s:3.0f} of {seconds:g} s, {max(0.0, seconds - now_s):.0f} s left: {besieged if row.attack else ''}"
         f"router {row.memory_mb[-1] if row.memory_mb else 0:.0f} MB; honest {ledger.tries.total():,} tries, "
         f"{ledger.open:,} open"
     )
@@ -189,43 +215,18 @@ async def _watched(row: Row, made: Stand, wanted: Wanted) -> AsyncIterator[None]
 
 async def _watch(row: Row, pid: int, settle_s: float) -> None:
     await asyncio.sleep(settle_s)
-    while True:
-        with contextlib.suppress(OSError):
-            row.memory_mb.append(resident_mb(pid))
+    with contextlib.suppress(psutil.NoSuchProcess):
+        router = psutil.Process(pid)
+        while True:
+            row.memory_mb.append(router.memory_info().rss / 1e6)
             if len(row.memory_mb) % COUNT_EVERY == 0:
-                row.descriptors.append(len(os.listdir(f"/proc/{pid}/fd")))
-        await asyncio.sleep(LOOK_EVERY_S)
+                row.descriptors = max(row.descriptors, router.num_fds())
+            await asyncio.sleep(LOOK_EVERY_S)
 
 
-def resident_mb(pid: int) -> float:
-    """VmRSS, in MB of 1,000,000 bytes. Raises OSError where the process is gone."""
-    for line in Path(f"/proc/{pid}/status").read_text(encoding="ascii", errors="replace").splitlines():
-        if line.startswith("VmRSS:"):
-            return int(line.split()[1]) * 1024 / 1_000_000
-    raise ProcessLookupError(f"process {pid} has no memory")
-
-
-@contextmanager
-def _one_core_for_the_router() -> Iterator[Sequence[int]]:
-    """The first core is the router's alone, so that attackers cost it what they send and no processor time.
-
-    Everything else has the other cores: what this process starts inherits them. With one core nothing is pinned.
-    """
-    cores = sorted(os.sched_getaffinity(0))
-    if len(cores) < 2:
-        yield ()
-        return
-    os.sched_setaffinity(0, cores[1:])
-    try:
-        yield cores[:1]
-    finally:
-        os.sched_setaffinity(0, cores)
-
-
-def _pin(made: Stand, cores: Iterable[int]) -> None:
-    """The router and every thread that it has."""
-    if not cores or made.router is None:
-        return
+def _pin(made: Stand, core: Iterable[int]) -> None:
+    """The router and every thread that it has: attackers cost it what they send, and no processor time."""
+    assert made.router is not None
     for thread in os.listdir(f"/proc/{made.router.process.pid}/task"):
         with contextlib.suppress(ProcessLookupError):
-            os.sched_setaffinity(int(thread), cores)
+            os.sched_setaffinity(int(thread), core)

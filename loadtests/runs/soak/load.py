@@ -1,4 +1,4 @@
-"""The load of a soak: rounds that are all alike, each with a burst, people who leave, and people in a hurry.
+"""The load of a soak: rounds that are all alike, each with a burst, clients who leave, and clients in a hurry.
 
 The questions are few and come again and again, and what is cached of them is soon stale: so every path is used, and
 every cache is full after a round or two. What grows afterwards is not the caches.
@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from random import Random
 
+from loadtests.cluster.making import CACHE_TTL_S
 from loadtests.judging.answers import Verdict
 from loadtests.load.arrivals import Ask
 from loadtests.load.client import Client
@@ -35,6 +36,11 @@ LEAVERS, LEAVE_AFTER_MS = 0.05, 60.0
 HURRIED, HURRIED_DEADLINE_MS = 0.05, 40.0
 QUESTIONS = 500
 WRONG = (Verdict.FOREIGN, Verdict.WRONG, Verdict.DROPPED)
+ABOUT = f"""\
+{PER_S:g} requests a second, `/ask` and chat, half of them streamed, and every {ROUND_S:g} s a burst of
+{BURST_PER_S:g} a second for {BURST_S:g} s. {LEAVERS:.0%} of the clients leave after {LEAVE_AFTER_MS:g} ms,
+{HURRIED:.0%} ask for an answer in {HURRIED_DEADLINE_MS:g} ms, which cannot be. The {QUESTIONS} questions come again and
+again, and a cached search is stale after {CACHE_TTL_S} s: every path is used, and every cache is full early."""
 
 
 @dataclass
@@ -68,7 +74,7 @@ class Few(Questions):
 
 
 async def one_round(url: str, number: int, seconds: float, heard: Heard) -> None:
-    """Ask for so long, and until everybody has been answered."""
+    """Ask for so long, and until every request has ended."""
     plan = plan_of(seconds, PER_S, DEADLINE_MS, number)
     await Client(plan, url, _asks(plan), requests=Few(url), answer=Kept, listen=heard.hear).run()
 

@@ -16,7 +16,9 @@ from loadtests.load.asking import Asking
 from loadtests.load.client import Client
 from loadtests.load.figures import figures
 from loadtests.load.ledger import GAVE_UP, LATE, ON_TIME, Ledger
-from loadtests.load.plan import Plan, Retry, Size, Step, Tenant
+from loadtests.load.plan import Plan, Step, Tenant
+from loadtests.scenarios.distributions import constant
+from loadtests.scenarios.model import Retries
 from tests.loadtests.load.scripted import (
     SPOKEN_ERROR,
     TOKEN,
@@ -230,7 +232,7 @@ def test_what_an_answer_says_of_itself_is_on_the_ledger() -> None:
 
 
 def test_a_server_is_told_tenant_key_deadline_and_length_and_no_two_prompts_are_alike() -> None:
-    made = plan(5, key="secret", deadline_ms=1500, answer_tokens=Size(7))
+    made = plan(5, key="secret", deadline_ms=1500, answer_tokens=constant(7))
     _, server = steadily(run(made, answer))
     heard = server.heard[0]
     assert heard.target == "/v1/completions"
@@ -268,7 +270,7 @@ def refuse_first(times: int) -> Script:
 
 
 def test_an_obedient_client_comes_back_when_it_was_told_and_is_one_request() -> None:
-    ledger, server = steadily(run(plan(1, retry=Retry("obey", 3)), refuse_first(2)))
+    ledger, server = steadily(run(plan(1, retries=Retries(attempts=3, wait="hint")), refuse_first(2)))
     (row,) = ledger.rows
     assert (row.ending, row.attempts, len(server.heard)) == (ON_TIME, 3, 3)
     assert ledger.tries == {"refused:yield": 2, ON_TIME: 1}
@@ -278,7 +280,7 @@ def test_an_obedient_client_comes_back_when_it_was_told_and_is_one_request() -> 
 
 def test_a_storm_comes_back_at_once_whatever_happened_and_not_for_ever() -> None:
     for script, ending in ((refuse, "refused:yield"), (cut, "failed:cut"), (never, GAVE_UP)):
-        made = plan(2, retry=Retry("immediate", 3), deadline_ms=50, patience_ms=60)
+        made = plan(2, retries=Retries(attempts=3, wait="immediate"), deadline_ms=50, patience_ms=60)
         ledger, server = steadily(run(made, script))
         assert endings(ledger) == {ending: 2}
         assert ledger.tries == {ending: 8}

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from random import Random
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from loadtests.load.figures import figures, on_time_between, quantile, quantiles
 from loadtests.load.ledger import ENDINGS, GAVE_UP, LATE, ON_TIME, Ledger, Row
-from loadtests.load.plan import Plan, Retry, Step, Tenant
+from loadtests.load.plan import Plan, Step, Tenant
 from loadtests.load.retry import OBEYED_UP_TO_S, pause_s
 from loadtests.load.show import lines
+from loadtests.scenarios.model import Retries
 
 PLAN = Plan(seconds=10, tenants=(Tenant("a", (Step(0, 1),)), Tenant("b", (Step(0, 1),))), warmup_s=3, cooldown_s=3)
 
@@ -162,23 +166,38 @@ def test_a_timeline_is_made_of_intervals() -> None:
 @pytest.mark.parametrize(
     ("mode", "tried", "refused", "should_retry", "hint_ms", "pause"),
     [
-        ("none", 1, True, True, 50.0, None),
+        ("never", 1, True, True, 50.0, None),
         ("immediate", 1, True, False, None, 0.0),
         ("immediate", 3, False, False, None, 0.0),
         ("immediate", 4, True, True, 50.0, None),
-        ("obey", 1, True, True, 50.0, 0.05),
-        ("obey", 1, True, False, 50.0, None),
-        ("obey", 1, True, True, None, None),
-        ("obey", 1, False, True, 50.0, None),
-        ("obey", 4, True, True, 50.0, None),
-        ("obey", 1, True, True, OBEYED_UP_TO_S * 1000 + 1, None),
+        ("hint", 1, True, True, 50.0, 0.05),
+        ("hint", 1, True, False, 50.0, None),
+        ("hint", 1, True, True, None, None),
+        ("hint", 1, False, True, 50.0, None),
+        ("hint", 4, True, True, 50.0, None),
+        ("hint", 1, True, True, OBEYED_UP_TO_S * 1000 + 1, None),
     ],
 )
 def test_who_asks_again_and_when(
-    mode: str, tried: int, refused: bool, should_retry: bool, hint_ms: float | None, pause: float | None
+    mode: Any, tried: int, refused: bool, should_retry: bool, hint_ms: float | None, pause: float | None
 ) -> None:
-    retry = Retry(mode, 3)
-    assert pause_s(retry, tried, refused=refused, should_retry=should_retry, hint_ms=hint_ms) == pause
+    retries = Retries(attempts=3, wait=mode)
+    said = {"refused": refused, "should_retry": should_retry, "hint_ms": hint_ms}
+    assert pause_s(retries, tried, **said, chance=Random(1)) == pause
+
+
+def test_a_backoff_doubles_up_to_its_bound_and_looks_at_no_hint() -> None:
+    retries = Retries(attempts=9, wait="backoff", base_s=1.0, at_most_s=4.0)
+
+    def most(tried: int) -> float:
+        waits = (
+            pause_s(retries, tried, refused=False, should_retry=False, hint_ms=9.0, chance=Random(seed))
+            for seed in range(200)
+        )
+        return max(wait or 0.0 for wait in waits)
+
+    assert [most(tried) for tried in (1, 2, 9)] == pytest.approx([1.0, 2.0, 4.0], rel=0.1)
+    assert pause_s(retries, 10, refused=True, should_retry=True, hint_ms=9.0, chance=Random(1)) is None
 
 
 def test_of_many_tenants_the_busiest_are_shown() -> None:

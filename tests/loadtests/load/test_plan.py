@@ -12,9 +12,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from loadtests.load.arrivals import Ask, asks, moments, size
-from loadtests.load.plan import Plan, Size, Step, Tenant
+from loadtests.load.arrivals import Ask, asks, moments, token_counts
+from loadtests.load.plan import MAX_TOKENS, Plan, Step, Tenant
 from loadtests.load.planfile import load, parse
+from loadtests.scenarios.distributions import Distribution, Exponential, LogNormal, constant
 
 PLANS = Path(__file__).parents[3] / "loadtests" / "load" / "plans"
 
@@ -64,14 +65,16 @@ def test_a_plain_rate_is_one_step_from_the_start() -> None:
         (tenant(clients=2.5), "clients"),
         (tenant(clients=2, skew=-1), "skew"),
         (tenant(recorded=[]), "recorded: unknown"),
-        (tenant(answer_tokens={"median": 10, "law": "pareto"}), "law"),
-        (tenant(answer_tokens={"median": 10, "law": "exponential", "sigma": 1}), "sigma"),
+        (tenant(answer_tokens={"kind": "pareto", "mean": 10}), "answer_tokens"),
+        (tenant(answer_tokens={"kind": "exponential", "mean": 10, "p95": 1}), "p95"),
         (tenant(deadline_per_token_ms=-1), "deadline_per_token_ms"),
         (tenant(deadline_ms=0), "deadline_ms"),
         (tenant(stream=1.5), "stream"),
-        (tenant(retry={"mode": "always"}), "mode"),
-        (tenant(answer_tokens={"median": 10, "most": 5}), "median"),
-        (tenant(answer_tokens={"sigma": 1}), "median"),
+        (tenant(retries={"wait": "always"}), "wait"),
+        (tenant(retries={"wait": "hint", "attempts": 11}), "attempts"),
+        (tenant(answer_tokens=0), "answer_tokens"),
+        (tenant(prompt_tokens=40_000), "prompt_tokens"),
+        (tenant(answer_tokens={"kind": "log_normal", "p95": 1}), "median"),
         (tenant(key="two words"), "key"),
         (tenant(key="a\r\nb"), "key"),
         ({"tenants": [{"name": "a", "per_s": 1}]}, "seconds"),
@@ -153,22 +156,30 @@ def test_all_tenants_requests_come_merged_in_time() -> None:
     assert found == sorted(found)
 
 
+def drawn(size: Distribution, count: int = 4000) -> list[int]:
+    draw = token_counts(size, random.Random(7))
+    return [draw() for _ in range(count)]
+
+
 def test_a_fixed_size_is_exact_and_a_lognormal_one_has_its_median_and_its_bound() -> None:
-    chance = random.Random(1)
-    assert {size(Size(40), chance) for _ in range(10)} == {40}
-    drawn = [size(Size(100, sigma=1.0, most=400), chance) for _ in range(4000)]
-    assert 90 < statistics.median(drawn) < 110
-    assert max(drawn) == 400
-    assert min(drawn) >= 1
+    assert {*drawn(constant(40), 10)} == {40}
+    found = drawn(LogNormal(kind="log_normal", median=100, p95=518, most=400))
+    assert 90 < statistics.median(found) < 110
+    assert max(found) == 400
+    assert min(found) >= 1
 
 
 def test_an_exponential_size_has_its_median_and_its_bound() -> None:
-    chance = random.Random(7)
-    drawn = [size(Size(100, law="exponential", most=700), chance) for _ in range(4000)]
-    assert 95 < statistics.median(drawn) < 105
-    assert 130 < statistics.fmean(drawn) < 158  # the median over ln 2, and a little less for the bound
-    assert 1 <= min(drawn) < 5
-    assert max(drawn) == 700
+    size = Exponential(kind="exponential", mean=144, most=700)
+    found = drawn(size)
+    assert statistics.median(found) == pytest.approx(size.median, rel=0.05)
+    assert 130 < statistics.fmean(found) < 158  # a little less for the bound
+    assert 1 <= min(found) < 5
+    assert max(found) == 700
+
+
+def test_no_size_is_beyond_what_a_request_may_have() -> None:
+    assert max(drawn(LogNormal(kind="log_normal", median=30_000, p95=90_000), 100)) == MAX_TOKENS
 
 
 def test_a_longer_answer_may_have_a_later_deadline() -> None:

@@ -87,26 +87,6 @@ def test_the_least_active_of_too_many_clients_share_a_tenant(tmp_path: Path) -> 
     }
 
 
-@pytest.mark.parametrize(
-    ("header", "row", "name"),
-    [
-        ("TIMESTAMP,ContextTokens,GeneratedTokens", "2024-05-10 00:00:00.009930+00:00,7,9", "t"),
-        ("Timestamp,Model,Request tokens,Response tokens,Total tokens,Log Type", "5,GPT-4,7,9,16,API log", "t-GPT-4"),
-        ('{"timestamp": 27482, "input_length": 7, "output_length": 9, "hash_ids": [46, 47]}', "", "t"),
-        (HEADER.strip(), "0.5,11,7,9", "t-11"),
-        ("req_time,client,prompt_len,output_len", "0.5,a,7,9", "t-a"),
-        ("arrived_at,num_prefill_tokens,num_decode_tokens", "0.5,7,9", "t"),
-    ],
-    ids=["azure", "burstgpt", "mooncake", "servegen", "vtc", "splitwise"],
-)
-def test_a_trace_of_every_format_is_replayed_by_its_path_alone(
-    header: str, row: str, name: str, tmp_path: Path
-) -> None:
-    path = tmp_path / "trace"
-    path.write_text(f"{header}\n{row}\n")
-    assert sent(parse(raw(path, by_client=True, repeat=False))) == [(0, name, 7, 9)]
-
-
 def test_a_trace_can_be_given_apart_from_its_plan(trace: Path, tmp_path: Path) -> None:
     path = tmp_path / "plan.toml"
     path.write_text("seconds = 7\n[[tenants]]\nname = 't'\ntrace = { format = 'azure' }\n")
@@ -132,7 +112,8 @@ def test_a_trace_can_be_given_apart_from_its_plan(trace: Path, tmp_path: Path) -
         ({"token_scale": 0}, "token_scale"),
         ({"most_tokens": 0}, "most_tokens"),
         ({"most_clients": 0}, "most_clients"),
-        ({"speed": 2}, "speed: unknown"),
+        ({"speed": 2}, "speed"),
+        ({"load": 1}, "give per_s"),
         ({"format": "azure"}, "request 1 is not of format azure"),
         ({"start_s": 100}, "none in this part"),
         ({"time_scale": 4e4}, "busiest second"),

@@ -8,8 +8,7 @@ import pytest
 
 pytest.importorskip("gevent", reason="Locust is not installed (make load installs it)")
 
-from loadtests.runs.people.kept import Trouble
-from loadtests.runs.people.playing import played
+from loadtests.runs.people.playing import Trouble, played
 from loadtests.runs.people.watching import Sample
 from loadtests.scenarios.people import Group, Scenario, Stage
 from loadtests.users import trouble
@@ -21,7 +20,7 @@ from loadtests.users.verdict import Kind, Verdict, failed
 PEOPLE = Group("people", 1000, 8, (0, 1), {"ask": 1, "stream": 1})
 OTHERS = Group("others", 4000, 8, (0, 1), {"chat": 1})
 STAGES = (Stage("before", 10, {"people": 1}, 1), Stage("after", 10, {"people": 1, "others": 1}, 1))
-SERVED, CUT, REFUSED = Verdict(Kind.SERVED), Verdict(Kind.SERVED, "degraded"), Verdict(Kind.REFUSED, "yield", True, 0.1)
+SERVED, CUT, REFUSED = Verdict(Kind.SERVED), Verdict(Kind.SERVED, "degraded"), Verdict(Kind.REFUSED, "yield")
 LOST = failed("504 deadline_exceeded")
 
 

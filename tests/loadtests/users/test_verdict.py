@@ -6,106 +6,94 @@ import json
 
 import pytest
 
-from loadtests.users.verdict import (
-    Kind,
-    StreamVerdict,
-    Verdict,
-    excused,
-    failed,
-    in_time,
-    judge_ask,
-    judge_chat,
-    judge_refusal,
-    no_answer,
-)
+from loadtests.load.answer import Answer
+from loadtests.users.verdict import Kind, Verdict, excused, failed, in_time, judge, no_answer
 
 ANSWER = {"text": "It refuses.", "source": "tier1"}
 CHAT = {"choices": [{"message": {"content": "It refuses."}}], "usage": {"completion_tokens": 3}}
 HINTED = {"x-should-retry": "true", "retry-after-ms": "120", "retry-after": "1"}
+WORD = b'data: {"choices": [{"delta": {"content": "It"}}]}\n\n'
+DONE = b"data: [DONE]\n\n"
 
 
 def envelope(code: str) -> bytes:
     return json.dumps({"error": {"message": "no", "type": "rate_limit_error", "code": code}}).encode()
 
 
-def chunk(text: str | None) -> bytes:
-    return b"data: " + json.dumps({"choices": [{"delta": {"content": text}}]}).encode()
+def judged(surface: str, body: object, status: int = 200, headers: dict[str, str] | None = None) -> Verdict:
+    answer = Answer()
+    answer.status, answer.streamed = status, surface == "stream"
+    for name, value in (headers or {}).items():
+        answer.header(name.encode(), value.encode())
+    answer.body(body if isinstance(body, bytes) else json.dumps(body).encode())
+    return judge(answer, surface)
 
 
-def heard(*lines: bytes) -> StreamVerdict:
-    stream = StreamVerdict({})
-    for line in lines:
-        stream.feed(line + b"\r\n")
-    return stream
+def refused(status: int, headers: dict[str, str], body: bytes) -> Verdict:
+    return judged("chat", body, status, headers)
 
 
 def test_a_whole_answer_is_served():
-    assert judge_ask(200, {}, json.dumps(ANSWER).encode()) == Verdict(Kind.SERVED)
-    assert judge_chat(200, {}, json.dumps(CHAT).encode()) == Verdict(Kind.SERVED)
+    for surface, body in (("ask", ANSWER), ("chat", CHAT), ("stream", WORD + DONE)):
+        assert judged(surface, body) == Verdict(Kind.SERVED), surface
 
 
 def test_a_cut_answer_is_served_and_says_so():
-    assert str(judge_ask(200, {}, json.dumps({**ANSWER, "source": "degraded"}).encode())) == "served: degraded"
-    assert str(judge_chat(200, {"x-weir-degraded": "max_tokens"}, json.dumps(CHAT).encode())) == "served: degraded"
+    cut = {"x-weir-degraded": "max_tokens"}
+    assert str(judged("ask", {**ANSWER, "source": "degraded"})) == "served: degraded"
+    assert (
+        str(judged("chat", CHAT, headers=cut)) == str(judged("stream", WORD + DONE, headers=cut)) == "served: degraded"
+    )
 
 
-@pytest.mark.parametrize("body", [b"", b"[]", b"{", b"{}", json.dumps({**ANSWER, "text": ""}).encode()])
+@pytest.mark.parametrize("body", [b"", b"[]", b"{", b"{}", {**ANSWER, "text": ""}, {**ANSWER, "source": "nowhere"}])
 def test_status_200_without_an_answer_is_a_failure(body):
-    assert judge_ask(200, {}, body).kind is Kind.FAILED
-    assert judge_chat(200, {}, body).kind is Kind.FAILED
+    assert judged("ask", body).kind is Kind.FAILED
+    assert judged("chat", body).kind is Kind.FAILED
+
+
+def test_a_chat_that_counts_no_token_is_no_answer():
+    assert judged("chat", {**CHAT, "usage": {"completion_tokens": 0}}).kind is Kind.FAILED
 
 
 @pytest.mark.parametrize("status", [429, 503])
-def test_a_refusal_with_envelope_and_hint_is_no_failure(status):
-    verdict = judge_refusal(status, HINTED, envelope("yield"))
-    assert (verdict.kind, verdict.retry, verdict.hint_s) == (Kind.REFUSED, True, 0.12)
+@pytest.mark.parametrize("code", ["yield", "a_new_reason"])
+def test_a_refusal_with_envelope_and_hint_is_no_failure(status, code):
+    assert refused(status, HINTED, envelope(code)) == Verdict(Kind.REFUSED, code)
 
 
 def test_a_refusal_that_invites_no_retry_needs_no_hint():
-    verdict = judge_refusal(429, {"x-should-retry": "false"}, envelope("deadline_expired"))
-    assert (verdict.kind, verdict.retry) == (Kind.REFUSED, False)
+    assert refused(429, {"x-should-retry": "false"}, envelope("deadline_expired")).kind is Kind.REFUSED
 
 
 @pytest.mark.parametrize("hint", [{}, {"retry-after": "soon"}, {"retry-after-ms": "-5"}])
 def test_a_refusal_that_invites_a_retry_without_a_hint_is_a_failure(hint):
-    assert judge_refusal(429, {"x-should-retry": "true", **hint}, envelope("yield")).kind is Kind.FAILED
+    assert refused(429, {"x-should-retry": "true", **hint}, envelope("yield")).kind is Kind.FAILED
 
 
 @pytest.mark.parametrize("body", [b"", b"busy", b'{"error": "busy"}', b'{"error": {}}'])
-def test_a_refusal_without_the_envelope_is_a_failure(body):
-    assert judge_refusal(503, HINTED, body).kind is Kind.FAILED
+@pytest.mark.parametrize("status", [503, 500])
+def test_a_refusal_without_the_envelope_is_a_failure(body, status):
+    assert str(refused(status, HINTED, body)) == f"failed: {status} without the error envelope"
 
 
 @pytest.mark.parametrize("status", [400, 404, 500, 502, 504])
 def test_any_other_status_is_a_failure_even_with_the_envelope(status):
-    assert str(judge_refusal(status, HINTED, envelope("upstream_failed"))) == f"failed: {status} upstream_failed"
+    assert str(refused(status, HINTED, envelope("upstream_failed"))) == f"failed: {status} upstream_failed"
+
+
+def test_a_stream_without_its_end_is_cut_short_and_one_that_breaks_says_why():
+    assert str(judged("stream", WORD)) == "failed: stream cut short"
+    broken = WORD + b"event: error\ndata: " + envelope("upstream_failed") + b"\n\n"
+    assert str(judged("stream", broken)) == "failed: stream broken: upstream_failed"
+    assert judged("stream", b": keep-alive\n\n" + DONE).kind is Kind.FAILED
 
 
 def test_an_answer_after_its_deadline_is_a_failure_and_a_late_refusal_is_not():
-    served, refused = Verdict(Kind.SERVED), Verdict(Kind.REFUSED, "yield")
+    served, refusal = Verdict(Kind.SERVED), Verdict(Kind.REFUSED, "yield")
     assert in_time(served, 1_200, 1_000) == served
     assert str(in_time(served, 1_300, 1_000)) == "failed: late"
-    assert in_time(refused, 1_300, 1_000) == refused
-
-
-def test_the_first_words_of_a_stream_are_noticed_once():
-    stream = StreamVerdict({})
-    lines = [chunk(""), b"", chunk("It"), b"", chunk(" refuses."), b"", b"data: [DONE]", b""]
-    assert [stream.feed(line + b"\n") for line in lines].index(True) == 2
-    assert stream.verdict() == Verdict(Kind.SERVED)
-
-
-def test_a_stream_without_its_end_is_cut_short():
-    assert str(heard(chunk("It")).verdict()) == "failed: stream cut short"
-
-
-def test_a_stream_that_breaks_says_why():
-    broken = heard(chunk("It"), b"", b"event: error", b"data: " + envelope("upstream_failed"), b"")
-    assert str(broken.verdict()) == "failed: stream broken: upstream_failed"
-
-
-def test_a_stream_that_ends_without_a_word_is_a_failure():
-    assert heard(b": keep-alive", b"", b"data: [DONE]").verdict().kind is Kind.FAILED
+    assert in_time(refusal, 1_300, 1_000) == refusal
 
 
 @pytest.mark.parametrize("said", ["504 deadline_exceeded", "502 upstream_failed", "stream broken: deadline_exceeded"])
@@ -122,7 +110,7 @@ def test_nothing_else_is_excused_by_a_broken_worker(said):
 
 
 def test_an_answer_and_a_refusal_stay_what_they_are_beside_a_broken_worker():
-    for verdict in (Verdict(Kind.SERVED), Verdict(Kind.REFUSED, "yield", True, 0.1)):
+    for verdict in (Verdict(Kind.SERVED), Verdict(Kind.REFUSED, "yield")):
         assert excused(verdict) == verdict
 
 

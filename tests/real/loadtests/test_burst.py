@@ -18,11 +18,12 @@ from loadtests.load import capacity
 from loadtests.load.arrivals import asks
 from loadtests.load.client import Client
 from loadtests.load.ledger import Ledger
-from loadtests.load.plan import Plan, Size, Step, Tenant
+from loadtests.load.plan import Plan, Step, Tenant
 from loadtests.runs.integrity import logs
 from loadtests.runs.integrity.checker import Checked, Checker, End, Entry
 from loadtests.runs.integrity.listener import Listener
 from loadtests.runs.integrity.questions import MAX_TOKENS, Kept, Questions
+from loadtests.scenarios.distributions import constant
 from loadtests.stillness import Stillness
 
 SHAPE = Shape(workers=2, slots=2, step_ms=8, answer_tokens=20)  # a right answer has about so many
@@ -63,7 +64,7 @@ class Played:
 def plan(per_s: float) -> Plan:
     steps = (Step(0, CALM * per_s), Step(BURST_FROM_S, BURST * per_s), Step(BURST_TO_S, CALM * per_s))
     tenant = Tenant(
-        CHAT, steps, deadline_ms=1000 * DEADLINE_S, stream=0.5, key=key_of(CHAT), answer_tokens=Size(MAX_TOKENS)
+        CHAT, steps, deadline_ms=1000 * DEADLINE_S, stream=0.5, key=key_of(CHAT), answer_tokens=constant(MAX_TOKENS)
     )  # fmt: skip
     return Plan(seconds=RUN_S, tenants=(tenant,), warmup_s=0, cooldown_s=0)
 

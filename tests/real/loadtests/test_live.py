@@ -17,10 +17,11 @@ import pytest
 from loadtests.cluster.stand import Shape, Stand, stand
 from loadtests.load.client import Client
 from loadtests.load.ledger import LATE, ON_TIME, Ledger
-from loadtests.load.plan import Plan, Size, Step, Tenant
+from loadtests.load.plan import Plan, Step, Tenant
 from loadtests.runs.matrix.asking import Chats, Reply
 from loadtests.runs.matrix.playing import WORKER
 from loadtests.runs.matrix.subjects import SUBJECTS, Deadlines, Subject
+from loadtests.scenarios.distributions import constant
 
 PATIENT_MS = 60_000
 QUICK = [each for each in SUBJECTS if each.name != "litellm"]  # it takes a dozen seconds of a core to start
@@ -28,7 +29,7 @@ QUICK = [each for each in SUBJECTS if each.name != "litellm"]  # it takes a doze
 
 def tenant(per_s: float, tokens: int) -> Tenant:
     """Patient enough for a slow machine."""
-    return Tenant("a", (Step(0, per_s),), "paced", answer_tokens=Size(tokens), deadline_ms=PATIENT_MS)
+    return Tenant("a", (Step(0, per_s),), "paced", answer_tokens=constant(tokens), deadline_ms=PATIENT_MS)
 
 
 async def ask(url: str, who: Tenant, seconds: float, key: str | None = None) -> Ledger:

@@ -91,6 +91,7 @@ class Fickle(BaseHTTPRequestHandler):
     def stream(self) -> None:
         self.send_response(200)
         self.send_header("connection", "close")
+        self.send_header("content-type", "text/event-stream")
         self.end_headers()
         chunk = json.dumps({"choices": [{"delta": {"content": "So."}}]})
         self.wfile.write(f"data: {chunk}\n\ndata: [DONE]\n\n".encode())
@@ -309,7 +310,7 @@ def test_what_was_played_is_published_beside_the_routers_own_word_and_not_played
         assert first.returncode == 0, first.stdout + first.stderr
         page = (tmp_path / "locust.md").read_text(encoding="utf-8")
         assert "| `baseline` | 8 |" in page
-        assert "| 3.00 / 3.00 |" in page
+        assert "| 3 | 3 |" in page
         assert "1 of 1 targets held." in page
         assert (tmp_path / "locust-dark.svg").exists()
         asked = server.counts.total()

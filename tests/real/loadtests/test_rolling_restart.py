@@ -6,16 +6,17 @@ import asyncio
 
 import pytest
 
+from loadtests.runs.judged import has_held, lines
 from loadtests.runs.matrix.subjects import haproxy
-from loadtests.runs.rolling import report
-from loadtests.runs.rolling.run import play
+from loadtests.runs.rolling.__main__ import play, result
 
 RESTARTS = 2
 
 
 @pytest.mark.skipif(haproxy() is None, reason="HAProxy is not installed")
 def test_a_rolling_restart_loses_no_request() -> None:
-    result = asyncio.run(play(RESTARTS, 1, lambda _: None))
-    assert result.held, "\n".join(report.lines(result))
-    assert result.restarts == RESTARTS
-    assert result.streamed > 0
+    tally = asyncio.run(play(RESTARTS, 1, lambda _: None))
+    found = result(tally)
+    assert has_held(found), "\n".join(lines(found))
+    assert tally.restarts == RESTARTS
+    assert tally.streamed > 0

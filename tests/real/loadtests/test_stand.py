@@ -19,8 +19,9 @@ from loadtests.cluster.stand import Shape, Stand, key_of, stand
 from loadtests.load import capacity
 from loadtests.load.client import Client
 from loadtests.load.ledger import ON_TIME
-from loadtests.load.plan import Plan, Size, Step, Tenant
+from loadtests.load.plan import Plan, Step, Tenant
 from loadtests.paths import ROOT
+from loadtests.scenarios.distributions import constant
 
 SLEEPER = "import time; time.sleep(60)"
 
@@ -113,7 +114,7 @@ def test_an_interrupted_run_stops_what_it_started(tmp_path: Path, number: signal
 
 def one_tenant(load_per_s: float) -> Plan:
     tenant = Tenant(
-        "a", (Step(0, load_per_s),), answer_tokens=Size(2), deadline_ms=20_000, key=key_of("a"), arrivals="paced"
+        "a", (Step(0, load_per_s),), answer_tokens=constant(2), deadline_ms=20_000, key=key_of("a"), arrivals="paced"
     )  # fmt: skip
     return Plan(seconds=1, tenants=(tenant,), warmup_s=0, cooldown_s=0)
 

@@ -14,6 +14,8 @@ RECORD = """\
 
 State: accepted
 
+Date: 2026-11-22
+
 ## Context
 It has to be decided.
 
@@ -29,7 +31,8 @@ None.
 ## Enforced by
 `tests/test_line.py`: `test_there_is_one_line`.
 """
-INDEX = "| number | decision | state |\n|---|---|---|\n| [001](001-one-line.md) | One line | accepted |\n"
+ROW = "| [001](001-one-line.md) | One line | accepted | 2026-11-22 |\n"
+INDEX = f"| number | decision | state | date |\n|---|---|---|---|\n{ROW}"
 
 
 @pytest.fixture
@@ -131,7 +134,9 @@ def test_the_changelog_may_tell_of_what_is_gone(repository: Path) -> None:
     ("old", "new", "fault"),
     [
         ("# 001: One line", "# 001: Two lines", "the index calls it"),
-        ("State: accepted", "State: replaced by 002", "its state is 'replaced by 002'"),
+        ("State: accepted", "State: proposed", "its state is 'proposed', and 'accepted' in the index"),
+        ("Date: 2026-11-22", "Date: 2026-11-23", "its date is 2026-11-23"),
+        ("Date: 2026-11-22", "Date: a day in November", "says no date"),
         ("## Alternatives\n", "## Others\n", "'Alternatives'"),
         ("## Decision\nSo.", "## Decision **So**", "'Decision'"),
         ("`tests/test_line.py`: `test_there_is_one_line`.", "Good will.", "names no test"),
@@ -152,6 +157,25 @@ def test_the_index_has_every_record_and_no_other(repository: Path) -> None:
     told = "\n".join(faults(repository))
     assert "002-one-line.md: is not in the index" in told
     assert "001-one-line.md: the index has it, the folder has not" in told
+
+
+def test_a_state_is_one_of_those_that_there_are(repository: Path) -> None:
+    for path in (repository / "docs" / "decisions").iterdir():
+        path.write_text(path.read_text().replace("accepted", "replaced"))
+    assert faults(repository) == ["docs/decisions/001-one-line.md: its state is 'replaced', which is none"]
+
+
+def test_a_record_and_the_one_that_changes_it_name_each_other(repository: Path) -> None:
+    decisions = repository / "docs" / "decisions"
+    second = RECORD.replace("001", "002").replace("## Context", "Changes: [001](001-one-line.md)\n\n## Context")
+    (decisions / "002-another.md").write_text(second)
+    (decisions / "README.md").write_text(INDEX + ROW.replace("001", "002").replace("one-line", "another"))
+    assert faults(repository) == ["docs/decisions/001: its state does not name 002, which changes it"]
+    for path in (decisions / "README.md", decisions / "001-one-line.md"):
+        path.write_text(path.read_text().replace("accepted", "superseded by [002](002-another.md)", 1))
+    assert faults(repository) == []
+    (decisions / "002-another.md").write_text(RECORD.replace("001", "002"))
+    assert faults(repository) == ["docs/decisions/002: does not say that it changes 001, whose state names it"]
 
 
 def test_a_page_of_results_that_its_index_does_not_link_is_a_fault(repository: Path) -> None:

@@ -59,19 +59,7 @@ def test_a_run_that_was_interrupted_goes_on_after_its_finished_parts(
     monkeypatch.setattr(running, "PLAYS", dict.fromkeys(Kind, play))
     path, sizes = tmp_path / "record.jsonl", Sizes(45_000, 100, 0, 0, 0)
     with pytest.raises(OSError, match="went away"):
-        in_virtual_time(lambda: run(sizes, path, "a machine", lambda text: None))
-    found = in_virtual_time(lambda: run(sizes, path, "a machine", lambda text: None))
+        in_virtual_time(lambda: run(sizes, Record(path, {}), lambda text: None))
+    found = in_virtual_time(lambda: run(sizes, Record(path, {}), lambda text: None))
     assert played == [1, 2, 3, 3]
     assert found.counts["asked"] == 45_000
-
-
-def test_the_parts_of_another_run_are_not_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    async def play(part: Part, say: object) -> Done:
-        return Done(part.number, part.kind.value, Counter({"asked": part.requests}))
-
-    monkeypatch.setattr(running, "PLAYS", dict.fromkeys(Kind, play))
-    path, said = tmp_path / "record.jsonl", []
-    Record(path, {"sizes": {}, "machine": "another machine"}).add(vars(Done(1, "faults", Counter(asked=5))))
-    found = in_virtual_time(lambda: run(Sizes(100, 1, 0, 0, 0), path, "a machine", said.append))
-    assert found.counts["asked"] == 100
-    assert "was begun with" in said[0]

@@ -9,10 +9,11 @@ from urllib.parse import parse_qs, urlsplit
 import msgspec
 import pytest
 
-from loadtests.runs.people.kept import Kept, Played, Trouble
-from loadtests.runs.people.page import COLUMNS, judged, page, row
-from loadtests.runs.people.playing import Wanted
-from loadtests.runs.people.watching import QUERIES, Sample, Watching, figures, from_prometheus, parse, rates
+from loadtests.report.result import Result, markdown, write
+from loadtests.runs.people import __main__ as command
+from loadtests.runs.people.page import figures, result
+from loadtests.runs.people.playing import Played, Trouble, Wanted
+from loadtests.runs.people.watching import QUERIES, Sample, Watching, from_prometheus, parse, rates
 
 METRICS = """
 # HELP weir_queue_depth requests that wait
@@ -40,7 +41,7 @@ BURST = Played(
 
 
 def test_the_routers_own_word_is_read_off_its_metrics() -> None:
-    assert parse(METRICS, 7.0) == Sample(7.0, waiting=4, inflight=16, level=2, refused=9, degraded=6)
+    assert parse(METRICS, 7.0) == Sample(7.0, waiting=4, level=2, refused=9, degraded=6)
 
 
 def test_what_is_no_routers_page_is_told() -> None:
@@ -70,7 +71,7 @@ def test_a_prometheus_gives_the_same_samples() -> None:
 
     found = from_prometheus("http://127.0.0.1:9090/", 1000.0, 1.0, read)
     assert [each.at_s for each in found] == [0.0, 1.0]
-    assert found[1] == Sample(1.0, 2.5, 2.5, 2.5, 2.5, 2.5)
+    assert found[1] == Sample(1.0, 2.5, 2.5, 2.5, 2.5)
     assert asked == list(QUERIES.values())
     with pytest.raises(ValueError, match="no series"):
         from_prometheus("http://127.0.0.1:9090", 1000.0, 1.0, lambda url: b'{"status": "error"}')
@@ -83,38 +84,70 @@ def test_a_counter_becomes_a_rate_by_the_time_that_really_passed() -> None:
 
 
 def test_a_row_has_what_people_met_and_what_the_router_said_of_it() -> None:
-    told = dict(zip((name.rstrip(":") for name in COLUMNS), row(BURST), strict=True))
-    assert (told["Users"], told["RPS"], told["p99"]) == ("160", "20.0", "1,500")
-    assert (told["Failure rate"], told["Refused"], told["Cut"]) == ("**0.83 %**", "20.8 %", "7.5 %")
-    assert told["Waiting, mean / most"] == "2.00 / 4.00"
-    assert (told["Refusals/s, most"], told["Cut answers/s, most"], told["Level, highest"]) == ("20.0", "5.00", "2")
-    assert figures(list(SAMPLES))["refused"] == 30
+    told = {figure.name: figure.shown for figure in figures(BURST)}
+    assert (told["Users"], told["RPS"], told["p99"]) == ("160", "20.0 /s", "1,500 ms")
+    assert (told["Failure rate"], told["Refused"], told["Cut"]) == ("0.83 %", "20.83 %", "7.50 %")
+    assert (told["Waiting, mean"], told["Waiting, most"]) == ("2", "4")
+    assert (told["Refusals/s, most"], told["Cut answers/s, most"], told["Level, highest"]) == ("20", "5", "2")
 
 
 def test_a_router_that_told_nothing_leaves_its_columns_empty() -> None:
     silent = msgspec.structs.replace(BURST, samples=())
-    assert row(silent)[-4:] == ("- / -", "-", "-", "-")
+    assert page(result([silent])).split("`burst` ")[1].splitlines()[0].endswith("| - | - | - | - | - |")
 
 
 def test_a_failure_misses_the_target_and_none_holds_it() -> None:
     well = msgspec.structs.replace(BURST, scenario="baseline", failed=0)
-    assert [figure.held for figure in judged([well, BURST])] == [True, False]
-    text = page([well, BURST], command="make load-report", drawn=True)
+    told = result([well, BURST])
+    assert [figure.held for figure in told.figures if figure.target is not None] == [True, False]
+    text = page(told)
     assert "1 of 2 targets held." in text
-    assert "locust-dark.svg" in text
-    assert "locust.svg" not in page([well], command="make load-report", drawn=False)
+    assert "| **0.83 %** |" in text
 
 
-def test_what_was_played_is_kept_and_what_is_of_something_else_is_not(tmp_path: Path) -> None:
-    path, said = tmp_path / "out" / "series.json", []
-    Kept(path, "this code", said.append).keep(BURST)
-    assert Kept(path, "this code", said.append).book.played == {"burst": BURST}
-    assert said == []
-    assert Kept(path, "other code", said.append).book.played == {}
-    assert Kept(path, "this code", said.append, forget=True).book.played == {}
-    path.write_text("{", encoding="utf-8")
-    assert Kept(path, "this code", said.append).book.played == {}
-    assert [words.split(str(path))[1][:12] for words in said] == [" holds scena", " cannot be r"]
+def page(told: Result) -> str:
+    return markdown(told, command="make load-report", machine="a machine", name="locust")
+
+
+@pytest.fixture
+def played(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Which scenarios the command played; nothing is really played, and the code is always the same."""
+    names: list[str] = []
+
+    def play(name: str, *_: object) -> Played:
+        if name == "retry_storm":
+            raise command.NotPlayed("Locust could not")
+        names.append(name)
+        return msgspec.structs.replace(BURST, scenario=name, failed=0)
+
+    monkeypatch.setattr(command, "play", play)
+    monkeypatch.setattr(command, "code", lambda: "this code")
+    return names
+
+
+def asked(folder: Path, monkeypatch: pytest.MonkeyPatch, *more: str) -> int:
+    monkeypatch.setattr("sys.argv", ["people", "--out", str(folder), "--share", "0.1", *more])
+    return command.main()
+
+
+def test_what_was_played_is_kept_and_what_is_of_something_else_is_not(
+    played: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert asked(tmp_path, monkeypatch) == 2, "the seventh could not be played"
+    first = len(played)
+    assert first > 3
+    assert not (tmp_path / "locust.md").exists()
+    two = ("--only", "baseline", "--only", "burst")
+    assert asked(tmp_path, monkeypatch, *two) == 0
+    assert len(played) == first
+    assert "2 of 2 are kept from before." in capsys.readouterr().out
+    assert (tmp_path / "locust.md").read_text(encoding="utf-8").count("| `burst` |") == 2
+    assert asked(tmp_path, monkeypatch, *two, "--fresh") == 0
+    assert len(played) == first + 2
+    monkeypatch.setattr(command, "code", lambda: "other code")
+    assert asked(tmp_path, monkeypatch, *two) == 0
+    assert len(played) == first + 4
+    assert "not used:" in capsys.readouterr().out
 
 
 def test_locust_is_told_whom_to_load_and_nothing_that_was_not_asked_for() -> None:
@@ -128,11 +161,10 @@ def test_locust_is_told_whom_to_load_and_nothing_that_was_not_asked_for() -> Non
 
 def test_the_picture_is_drawn_for_a_light_and_for_a_dark_page(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
-    from loadtests.runs.people.picture import draw
-
-    assert draw([BURST, msgspec.structs.replace(BURST, scenario="slow_worker")], tmp_path, "locust")
+    told = result([BURST, msgspec.structs.replace(BURST, scenario="slow_worker")])
+    write(told, tmp_path / "locust", command="make load-report", machine="a machine")
     light, dark = ((tmp_path / name).read_text(encoding="utf-8") for name in ("locust.svg", "locust-dark.svg"))
     assert "requests in line" in light
     assert "refusals a second" in dark
     assert light != dark
-    assert not draw([msgspec.structs.replace(BURST, samples=())], tmp_path, "none")
+    assert "locust-dark.svg" in (tmp_path / "locust.md").read_text(encoding="utf-8")

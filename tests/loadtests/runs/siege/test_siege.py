@@ -2,23 +2,30 @@
 
 from __future__ import annotations
 
+from contextlib import AsyncExitStack, nullcontext
 from dataclasses import replace
+from pathlib import Path
 
+import msgspec
 import pytest
 
-from loadtests.load.figures import Figures, figures
+from loadtests.load.figures import figures
 from loadtests.load.ledger import ON_TIME, Ledger
 from loadtests.load.ledger import Row as Asked
-from loadtests.runs.siege import report
+from loadtests.report.record import Record
+from loadtests.report.result import markdown
+from loadtests.runs.judged import has_held
+from loadtests.runs.siege import run as running
 from loadtests.runs.siege.attackers import Allowance, Counts, latest
 from loadtests.runs.siege.attacks import ATTACKS, BY_NAME, FEW_SOURCES
-from loadtests.runs.siege.judging import CLIENTS, NEWCOMER, POOLED, Result, Row, judge
-from loadtests.runs.siege.run import SETTLE_S, late, plan
+from loadtests.runs.siege.judging import CLIENTS, NEWCOMER, POOLED, Clients, Row, clients_of, judge, result
+from loadtests.runs.siege.run import SETTLE_S, WORDS, Wanted, late, plan
+from tests.virtual import run as in_virtual_time
 
 MANY = 1000
 
 
-def measured(latency_s: float = 0.1, refused: int = 0) -> Figures:
+def measured(latency_s: float = 0.1, refused: int = 0) -> dict[str, Clients]:
     """Requests of both kinds of clients, answered after so long; of the newcomers', so many are refused."""
     wanted, ledger = plan(per_s=100, seconds=10), Ledger()
     for number in range(MANY):
@@ -28,20 +35,24 @@ def measured(latency_s: float = 0.1, refused: int = 0) -> Figures:
             row.end_s = row.intended_s + latency_s
             ledger.enter(row)
             ledger.close(row, "refused:yield" if tenant == NEWCOMER and number < refused else ON_TIME)
-    return figures(wanted, ledger)
+    return {name: clients_of(share) for name, share in figures(wanted, ledger).tenants.items()}
 
 
-CALM = Row(None, measured(), memory_mb=[90, 50, 50])
+CALM = Row(clients=measured(), memory_mb=[90, 50, 50], per_s=100)
 
 
 def missed(name: str, **found: object) -> list[str]:
-    row = replace(Row(BY_NAME[name], measured(), memory_mb=[60]), **found)
-    return [figure.name for figure in judge([CALM, row])[1] if figure.held is False]
+    row = replace(Row(name, clients=measured(), memory_mb=[60]), **found)
+    return [figure.name for figure in judge([CALM, row])[name] if figure.held is False]
+
+
+def page_of(*rows: Row) -> str:
+    return markdown(result(rows, seconds=60, **WORDS), command="make siege", machine="a machine")
 
 
 def test_a_row_like_the_undisturbed_one_holds_every_target() -> None:
     assert missed("idle") == []
-    assert Result(60, 100, [CALM]).held
+    assert has_held(result([CALM], seconds=60, **WORDS))
 
 
 def test_memory_is_held_against_the_undisturbed_second_half() -> None:
@@ -50,22 +61,55 @@ def test_memory_is_held_against_the_undisturbed_second_half() -> None:
 
 
 def test_one_refusal_misses_the_target_and_so_does_a_slow_hundredth() -> None:
-    assert missed("idle", measured=measured(refused=1)) == ["new: success"]
-    assert missed("idle", measured=measured(latency_s=0.151)) == ["pooled: p99 /", "new: p99 /"]
+    assert missed("idle", clients=measured(refused=1)) == ["new: success"]
+    assert missed("idle", clients=measured(latency_s=0.151)) == ["pooled: p99 /", "new: p99 /"]
 
 
 def test_new_connections_have_no_target_only_where_an_attack_takes_all_there_are() -> None:
-    assert missed("idle_spread", measured=measured(refused=5)) == []
+    assert missed("idle_spread", clients=measured(refused=5)) == []
     assert [attack.name for attack in ATTACKS if attack.exhausts] == ["idle_spread"]
 
 
 def test_a_row_that_could_not_be_played_is_no_row_that_held() -> None:
-    result = Result(60, 100, [CALM, Row(BY_NAME["flood"], fault="StandError: router has ended\nits last words")])
-    assert not result.held
-    page = report.page(result, command="make siege", machine="a machine")
-    assert "flood could not be played: StandError: router has ended." in page
-    assert report.data(result)["rows"][1]["fault"].startswith("StandError")
-    assert any("could not be played" in line for line in report.lines(result))
+    broken = Row("flood", fault="StandError: router has ended\nits last words")
+    assert not has_held(result([CALM, broken], seconds=60, **WORDS))
+    assert "flood could not be played: StandError: router has ended." in page_of(CALM, broken)
+
+
+def test_a_siege_that_was_interrupted_goes_on_after_its_finished_rows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The capacity is measured once, and a row that could not be played is played again."""
+    wanted, said, played = Wanted(("idle", "flood")), list[str](), list[tuple[str, float]]()
+
+    async def play_row(row: Row, made: object, load: object, wanted: Wanted, say: object) -> None:
+        played.append((row.name, row.per_s))
+        row.clients, row.counts = measured(), Counts(wanted=5)
+        row.fault = "OSError: gone" if row.name == "flood" and len(played) == 3 else ""
+
+    async def nothing() -> str:
+        return ""
+
+    async def measure(made: object) -> object:
+        return msgspec.defstruct("Capacity", [("per_s", float)])(123.0)
+
+    monkeypatch.setattr(running, "play_row", play_row)
+    monkeypatch.setattr(running, "stand", lambda *_: AsyncExitStack())
+    monkeypatch.setattr(running, "pinned", nullcontext)
+    monkeypatch.setattr(running, "_pin", lambda *_: None)
+    monkeypatch.setattr(running.cpu, "warning", nothing)
+    monkeypatch.setattr(running.capacity, "measure", measure)
+
+    def again() -> list[Row]:
+        record = Record(tmp_path / "siege.jsonl", {})
+        return in_virtual_time(lambda: running.play(wanted, record, said.append))
+
+    assert [row.fault for row in again()] == ["", "", "OSError: gone"]
+    found = again()
+    assert played == [("undisturbed", 123), ("idle", 123), ("flood", 123), ("flood", 123)]
+    assert [(row.name, row.fault) for row in found] == [("undisturbed", ""), ("idle", ""), ("flood", "")]
+    assert found[1].counts == Counts(wanted=5)
+    assert found[1].clients == measured()
 
 
 def test_a_client_that_waits_for_its_pool_before_the_attack_is_not_late() -> None:
@@ -79,10 +123,10 @@ def test_a_client_that_waits_for_its_pool_before_the_attack_is_not_late() -> Non
 
 
 def test_the_page_marks_what_was_missed() -> None:
-    result = Result(60, 100, [CALM, Row(BY_NAME["idle"], measured(), [300.0], counts=Counts(wanted=900))])
-    page = report.page(result, command="make siege", machine="a machine")
+    page = page_of(CALM, Row("idle", clients=measured(), memory_mb=[300.0], counts=Counts(wanted=900)))
     assert "| memory | 40.0 MB | **250 MB** | ≤ 150 MB |" in page
     assert "(here 900)" in page
+    assert "(capacity 100 answers/s)" in page
 
 
 def test_half_of_the_capacity_is_asked_for_once_the_pool_has_its_connections() -> None:

@@ -6,15 +6,12 @@ from random import Random
 
 import pytest
 
+from loadtests.report.result import markdown
 from loadtests.runs.integrity.questions import asks, plan_of
-from loadtests.runs.soak import report
-from loadtests.runs.soak.judging import KINDS, medians, trends
+from loadtests.runs.judged import has_held
+from loadtests.runs.soak.__main__ import MOST_WARMUP_S, Soak, result
+from loadtests.runs.soak.growth import MOST_A_MINUTE, Sample, medians, per_minute
 from loadtests.runs.soak.load import ROUND_S, Few, Heard
-from loadtests.runs.soak.run import MOST_WARMUP_S, Result, warmup_s
-from loadtests.runs.soak.sampling import Sample
-from loadtests.runs.soak.slope import per_minute
-
-MIB = 1024 * 1024
 
 
 def test_the_slope_of_a_line_is_its_rise_in_a_minute() -> None:
@@ -39,69 +36,70 @@ def test_a_burst_in_every_round_leaves_no_trace_in_the_medians_and_a_half_round_
     assert found == [(30 * number + 15, 20.0) for number in range(6)]
 
 
-def soaked(grows: dict[str, float], minutes: float = 10.0) -> Result:
+def soaked(grows: dict[str, float], minutes: float = 10.0) -> Soak:
     """A process whose holdings grow by so much a minute."""
-    result = Result(minutes, warmup_s(minutes))
-    result.samples["router"] = [
-        Sample(
-            float(second),
-            50 * MIB + grows.get("memory, MB", 0) * MIB * second / 60,
-            20 + grows.get("descriptors", 0) * second / 60,
-            2 + grows.get("threads", 0) * second / 60,
-            30 + grows.get("tasks", 0) * second / 60,
-        )
+    begins = {"memory_mb": 50.0, "descriptors": 20.0, "threads": 2.0, "tasks": 30.0}
+    soak = Soak(minutes)
+    soak.samples["router"] = [
+        Sample(float(second), **{name: first + grows.get(name, 0) * second / 60 for name, first in begins.items()})
         for second in range(int(minutes * 60) + 1)
     ]
-    return result
+    return soak
+
+
+def held(soak: Soak) -> bool:
+    return has_held(result(soak))
 
 
 def test_what_stays_as_it_is_holds() -> None:
-    assert soaked({}).held
-    assert soaked({"memory, MB": 0.9}).held
+    assert held(soaked({}))
+    assert held(soaked({"memory_mb": 0.9}))
+    assert not held(Soak(10.0)), "nothing was looked at"
 
 
-@pytest.mark.parametrize("kind", [kind.name for kind in KINDS])
-def test_whatever_grows_beyond_its_bound_is_told(kind: str) -> None:
-    most = next(one.most_per_minute for one in KINDS if one.name == kind)
-    result = soaked({kind: 1.1 * most})
-    assert not result.held
-    assert [trend.kind.name for trend in result.trends["router"] if not trend.flat] == [kind]
-    assert "**grows**" in report.page(result, command="a test", machine="a machine")
+@pytest.mark.parametrize(("kind", "most"), MOST_A_MINUTE.items())
+def test_whatever_grows_beyond_its_bound_is_told(kind: str, most: float) -> None:
+    soak = soaked({kind: 1.1 * most})
+    assert not held(soak)
+    name = kind.removesuffix("_mb")
+    assert [figure.name for figure in soak.growth()["router"] if figure.held is False] == [name]
+    page = markdown(result(soak), command="a test", machine="a machine")
+    assert page.count("**missed**") == 1
+    assert "Not held: 1 of 4 lines grow beyond their bound" in page
 
 
 def test_a_store_may_open_a_few_more_files_and_no_more_than_that() -> None:
     samples = soaked({"descriptors": 9.0}).samples["router"]
-    result = Result(10, warmup_s(10), samples={"PostgreSQL": samples})
-    assert result.held
-    result.samples["router"] = samples
-    assert not result.held
+    soak = Soak(10, samples={"PostgreSQL": samples})
+    assert held(soak)
+    soak.samples["router"] = samples
+    assert not held(soak)
 
 
 def test_what_grew_during_the_warm_up_alone_is_flat() -> None:
-    result = soaked({})
-    result.samples["router"] = [
-        Sample(one.at_s, min(one.at_s, result.warmup_s) * MIB, 20, 2, 30) for one in result.samples["router"]
+    soak = soaked({})
+    soak.samples["router"] = [
+        Sample(one.at_s, min(one.at_s, soak.warmup_s), 20, 2, 30) for one in soak.samples["router"]
     ]
-    assert result.held
-    assert warmup_s(10) == 180
-    assert warmup_s(600) == MOST_WARMUP_S
+    assert held(soak)
+    assert Soak(10).warmup_s == 180
+    assert Soak(600).warmup_s == MOST_WARMUP_S
 
 
 def test_a_wrong_answer_or_a_place_that_is_kept_does_not_hold_however_flat() -> None:
-    result = soaked({})
-    result.left = 1
-    assert not result.held
-    wrong = soaked({})
+    kept, wrong = soaked({}), soaked({})
+    kept.left = 1
     wrong.heard = Heard()
     wrong.heard.verdicts["foreign"] = 1
-    assert not wrong.held
+    assert not held(kept)
+    assert not held(wrong)
 
 
 def test_a_short_soak_says_that_it_can_tell_nothing_of_growth() -> None:
-    short = soaked({"memory, MB": 50.0}, minutes=2)
-    assert short.held
-    assert "too short to tell" in report.verdict(short)
-    assert "too short to tell" not in report.verdict(soaked({}))
+    short = soaked({"memory_mb": 50.0}, minutes=2)
+    assert held(short)
+    assert "too short to tell" in str(result(short).blocks[0])
+    assert "too short to tell" not in str(result(soaked({})).blocks[0])
 
 
 def test_rounds_are_alike_and_the_questions_few() -> None:
@@ -109,4 +107,3 @@ def test_rounds_are_alike_and_the_questions_few() -> None:
     ask = next(asks(plan_of(ROUND_S, 10, 1000, seed=1), 1))
     assert few.bytes_of(ask, 3) == few.bytes_of(ask, 503)
     assert few.bytes_of(ask, 3) != few.bytes_of(ask, 4)
-    assert trends([], 0, ROUND_S) == []
