@@ -37,10 +37,10 @@ SPARE_S = 2.0  # a service gets its drain delay, its drain timeout and this much
 
 @dataclass(frozen=True, slots=True)
 class Story:
-    """What a crew plays: how everything starts, and what stands on the screen once it has."""
+    """What a crew plays: how everything starts, and what is shown once all of it has, if anything."""
 
     start: Callable[[], Coroutine[Any, Any, None]]
-    ending: Callable[[], RenderableType]
+    ending: Callable[[], RenderableType] | None = None
 
 
 class Crew:
@@ -64,7 +64,8 @@ class Crew:
             with self.display.shown():
                 await self._unless_told_to_leave(leaving, story.start())
             if not leaving.is_set():
-                self.display.say(story.ending())
+                if story.ending is not None:
+                    self.display.say(story.ending())
                 await self._unless_told_to_leave(leaving, asyncio.Event().wait())
         except LabError as error:
             complain(self._console, error)

@@ -7,8 +7,9 @@ The story, in order:
    governor before it;
 3. bring the embedded database's schema up to date, as its owner, then start retrieval, whose user owns nothing; and in
    lab mode the storm bench;
-4. ingest the first corpus, skipping what has not changed;
-5. say where everything is; then wait for Ctrl-C, SIGTERM, or a child that dies;
+4. say where everything is: requests are answered from here on;
+5. ingest the first corpus, skipping what has not changed, each document at once and the shortest first, so that the
+   first questions find something within seconds; then wait for Ctrl-C, SIGTERM, or a child that dies;
 6. stop in reverse order, within bounds.
 """
 
@@ -19,7 +20,7 @@ import os
 from collections.abc import Coroutine
 from typing import Any
 
-from rich.console import Console, RenderableType
+from rich.console import Console
 
 from services.cli import devices, parts, seed
 from services.cli.child import describe_exit
@@ -78,7 +79,6 @@ class Stack:
     def __init__(self, settings: LabSettings, lease: Lease, console: Console) -> None:
         self._settings = settings
         self._lease = lease
-        self._began_s = self._ready_s = 0.0
         self._urls = {POSTGRES: settings.postgres_url, VALKEY: settings.redis_url}
         workers = [parts.worker_name(index) for index in range(len(settings.worker_ports))]
         storm = [STORM] if settings.tenants_file is None else []
@@ -87,18 +87,14 @@ class Stack:
         self._display = self._crew.display
 
     async def run(self) -> int:
-        return await self._crew.play(Story(self._start, self._ending))
-
-    def _ending(self) -> RenderableType:
-        whole_s = asyncio.get_running_loop().time() - self._began_s
-        return welcome(self._settings, self._ready_s, whole_s)
+        return await self._crew.play(Story(self._start))
 
     async def _start(self) -> None:
         loop = asyncio.get_running_loop()
-        self._began_s = loop.time()
+        began_s = loop.time()
         await together(self._retrieval_behind_its_stores(), self._answers())
-        self._ready_s = loop.time() - self._began_s
         self._publish()
+        self._display.say(welcome(self._settings, loop.time() - began_s))
         await self._seed()
 
     async def _answers(self) -> None:

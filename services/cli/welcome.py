@@ -15,9 +15,9 @@ from services.cli.config import METRICS_OFFSET, LabSettings
 QUESTION = "When does Weir refuse a request?"
 
 
-def welcome(settings: LabSettings, ready_s: float, whole_s: float) -> RenderableType:
-    """No box around the commands, so that they can be copied whole."""
-    took = f"ready in {ready_s:.1f} s" + (f", with its corpus in {whole_s:.1f} s" if whole_s - ready_s >= 1 else "")
+def welcome(settings: LabSettings, ready_s: float) -> RenderableType:
+    """No box around the commands, so that they can be copied whole. The corpus may still be on its way in."""
+    took = f"ready in {ready_s:.1f} s"
     title = Text.assemble(("── weir is up ", "bold green"), (f"· {took} ", "dim"), ("─" * (62 - len(took)), "green"))
     return Group(title, "", addresses(settings), "", commands(settings), "")
 

@@ -143,6 +143,7 @@ class Ingest:
             if number % YIELD_EVERY == 0 or number == len(found.sources):
                 self._report.step("read", number, len(found.sources))
                 await asyncio.sleep(0)
+        plan.changed.sort(key=_size)  # the shortest first: a search finds something as soon as it can
         return plan
 
     def _compare(self, source: Source, stored: Stored, plan: Plan) -> None:
