@@ -67,8 +67,8 @@ BENCHES: Mapping[str, Bench] = {
     "world": Bench("requests that the whole system in virtual time takes in a second of one core", 10),
     "core": Bench("microseconds of each mechanism of the core", 10),
     "governor": Bench(
-        "its speed, what it can be made to hold, a burst, broken lines",
-        240,
+        "its speed, what it can be made to hold, and a burst",
+        170,
         "governor.bench",
         brief_s=20,
         brief={"only": ["speed", "burst"], "seconds": 2.0, "rounds": 1, "stub_s": 2.0, "back_s": 0.1, "crowd": 0},
@@ -81,9 +81,9 @@ BENCHES: Mapping[str, Bench] = {
     "observing": Bench("what metrics, log, journal, traces and Prometheus cost a router", 300, "observing.bench"),
     "degradation": Bench("what smaller answers buy under overload", 420, "degradation.bench"),
     "batching": Bench("what batching is worth on real models, and its cost; needs torch", 350, "batching.bench"),
-    "recall": Bench("does the search find what an exact one finds, and how soon", 900, "recall.bench"),
-    "hybrid": Bench("ranking by meaning, by words, and by both", 180, "hybrid.bench"),
-    "semantic": Bench("how often a semantic cache would be wrong, and what a look-up costs", 60, "semantic.bench"),
+    "recall": Bench("does the search find what an exact one finds, and how soon", 900, "search.recall"),
+    "hybrid": Bench("ranking by meaning, by words, and by both", 180, "search.hybrid"),
+    "semantic": Bench("how often a semantic cache would be wrong, and what a look-up costs", 60, "search.semantic"),
     "engine_process": Bench("the price of an engine in a process of its own", 20),
 }
 """By name, which is that of the module, unless the bench says another."""
