@@ -112,7 +112,8 @@ class Run:
         seconds = await self._move_in(small)
         added = sum(len(self._parts[tenant]) for tenant in small)
         graphs = self._found.graphs
-        graphs[-1] = replace(graphs[-1], **await self._sizes(PRODUCT), insert_ms=seconds / added * 1000)
+        rows_mb, graph_mb = await self._sizes(PRODUCT)
+        graphs[-1] = replace(graphs[-1], rows_mb=rows_mb, graph_mb=graph_mb, insert_ms=seconds / added * 1000)
         self._say(f"{self._data}: {added:,} rows put into the graph")
         await self._ask(small, PRODUCT, ways(PRODUCT), self._found.shares)
 
@@ -150,15 +151,13 @@ class Run:
         await self._connection.execute(making)
         seconds = time.perf_counter() - began
         self._say(f"{self._data}: graph of {storage} made in {seconds:.0f} s")
-        self._found.graphs.append(
-            Graph(self._data, storage, self._all, seconds, **await self._sizes(storage), insert_ms=None)
-        )
+        sizes = await self._sizes(storage)
+        self._found.graphs.append(Graph(self._data, storage, self._all, seconds, *sizes, insert_ms=None))
 
-    async def _sizes(self, storage: str) -> dict[str, float]:
+    async def _sizes(self, storage: str) -> list[float]:
         """Megabytes of the rows and of the graph."""
         size = "SELECT pg_relation_size($1::text::regclass) / 1e6"
-        names = {"rows_mb": TABLES[storage], "graph_mb": GRAPHS[storage]}
-        return {what: float(await self._connection.fetchval(size, name)) for what, name in names.items()}
+        return [float(await self._connection.fetchval(size, name)) for name in (TABLES[storage], GRAPHS[storage])]
 
     @property
     def _all(self) -> int:

@@ -22,7 +22,6 @@ import msgspec
 import numpy as np
 
 from loadtests.bench.search.embedder import Embedder
-from loadtests.bench.table import NoOptions
 from loadtests.cluster.embedded import valkey
 from loadtests.report.figure import Figure
 from loadtests.report.page import table
@@ -117,7 +116,7 @@ class Point:
         return upper_bound(self.wrong, self.lookups)
 
 
-async def measure(options: NoOptions, say: Say) -> Result:
+async def measure(say: Say) -> Result:
     """Look up every question of the set, and time look-ups."""
     embedder = Embedder()
     found = look_up(read(), embedder)
