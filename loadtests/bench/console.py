@@ -15,7 +15,7 @@ from random import Random
 
 import msgspec
 
-from loadtests.bench.routed import Router, Workers, chat, standing
+from loadtests.bench.stand import Router, Workers, chat, standing
 from loadtests.cluster.usage import cpu_s
 from loadtests.load.closed import hold
 from loadtests.load.rates import Same, at_rates

@@ -22,8 +22,8 @@ from random import Random
 from types import FrameType
 from typing import Any
 
-from loadtests.bench.routed import CONNECTIONS, HELD, HOLD_S, Workers, chat, of_tenants
 from loadtests.bench.silenced import silence
+from loadtests.bench.stand import CONNECTIONS, HELD, HOLD_S, Workers, chat, of_tenants
 from loadtests.bench.stub import Stub
 from loadtests.cluster.loop import SimLoop, run
 from loadtests.load.closed import Connection, Tally, connect, hold

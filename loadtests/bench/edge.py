@@ -12,7 +12,7 @@ from __future__ import annotations
 import sys
 
 from loadtests.bench.bare import bare
-from loadtests.bench.routed import CONNECTIONS, ROUTE, chat
+from loadtests.bench.stand import CONNECTIONS, ROUTE, chat
 from loadtests.cluster.processes import free_ports, started
 from loadtests.cluster.usage import cores, cpu_s, pinned
 from loadtests.load.closed import closed_number

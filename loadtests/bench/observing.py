@@ -19,8 +19,8 @@ import msgspec
 from prometheus_client import generate_latest
 
 from loadtests.bench.moods import MOODS, in_mood
-from loadtests.bench.routed import CONNECTIONS, TENANTS, Router, of_tenants, router, standing
 from loadtests.bench.silenced import EVERYTHING
+from loadtests.bench.stand import CONNECTIONS, TENANTS, Router, of_tenants, router, standing
 from loadtests.bench.stub import stub
 from loadtests.cluster.usage import cores, cpu_s, pinned
 from loadtests.load.closed import closed_number

@@ -13,7 +13,7 @@ import tempfile
 from collections import Counter
 from pathlib import Path
 
-from loadtests.bench.routed import CONNECTIONS, FULL, HELD, HOLD_S, Router, chat, standing
+from loadtests.bench.stand import CONNECTIONS, FULL, HELD, HOLD_S, Router, chat, standing
 from loadtests.load.closed import closed_loop, hold
 from loadtests.report.figure import Figure
 from loadtests.report.page import table

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from loadtests.bench.bare import bare
-from loadtests.bench.routed import CONNECTIONS, FULL, HELD, HOLD_S, chat, router
+from loadtests.bench.stand import CONNECTIONS, FULL, HELD, HOLD_S, chat, router
 from loadtests.bench.stub import stub
 from loadtests.cluster.usage import cores, pinned, rss_mb
 from loadtests.load.closed import closed_loop, hold

@@ -9,8 +9,8 @@ from collections.abc import Mapping
 
 from loadtests.bench.counted import REQUESTS, STATUS
 from loadtests.bench.profile import AREAS
-from loadtests.bench.routed import CONNECTIONS
 from loadtests.bench.silenced import EVERYTHING
+from loadtests.bench.stand import CONNECTIONS
 from loadtests.report.figure import Figure
 from loadtests.report.page import table
 from loadtests.report.progress import Say

@@ -53,7 +53,8 @@ class Tally:
         if set(self.statuses) != {status}:
             raise RuntimeError(f"expected answers with {status} only, got {self.statuses}")
 
-    def answered(self, status: int, body: bytes) -> None:
+    def answered(self, status: int, body: bytes, seconds: float) -> None:
+        self.seconds.append(seconds)
         self.statuses[status] = self.statuses.get(status, 0) + 1
         if self.judge is not None:
             verdict = self.judge(body)
@@ -69,6 +70,7 @@ class Connection(asyncio.Protocol):
         self.chunked = False
         self.need = -1
         self.done: asyncio.Future[None] | None = None
+        self.asked_at = 0.0
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # TCP is both ways
         self.transport = transport
@@ -76,6 +78,7 @@ class Connection(asyncio.Protocol):
     def ask(self, request: bytes) -> asyncio.Future[None]:
         self.done = asyncio.get_running_loop().create_future()
         self.buffer, self.body, self.need, self.chunked = b"", b"", -1, False
+        self.asked_at = perf_counter()
         self.transport.write(request)
         return self.done
 
@@ -103,7 +106,7 @@ class Connection(asyncio.Protocol):
             self.finish()
 
     def finish(self) -> None:
-        self.tally.answered(self.status, self.body)
+        self.tally.answered(self.status, self.body, perf_counter() - self.asked_at)
         if self.done is not None and not self.done.done():
             self.done.set_result(None)
 
@@ -136,23 +139,59 @@ async def connect(port: int, tally: Tally) -> Connection:
 
 
 async def closed_loop(
-    port: int, request: Request, connections: int, seconds: float, judge: Callable[[bytes], str] | None = None
+    port: int,
+    request: Request,
+    connections: int,
+    seconds: float,
+    judge: Callable[[bytes], str] | None = None,
+    warm_up_s: float | None = None,
 ) -> Tally:
-    """`connections` clients that ask again as soon as they are answered; what they ask while warming up is not told."""
-    warm, tally = Tally(), Tally(judge)
-    clients = [await connect(port, warm) for _ in range(connections)]
-    await _drive(clients, request, min(1.0, seconds / 4), warm)
-    for client in clients:
-        client.tally = tally
-    await _drive(clients, request, seconds, tally)
-    for client in clients:
-        client.transport.close()
+    """`connections` clients that ask again as soon as they are answered. Counted are answers that come in `seconds`.
+
+    Before that they warm up, by default for a quarter of that time and at most a second. Raises ConnectionError.
+    """
+    clients = [await connect(port, Tally(judge)) for _ in range(connections)]
+    tally, over = Tally(judge), False
+
+    async def one(client: Connection) -> None:
+        while not over:
+            await client.ask(request if isinstance(request, bytes) else request())
+
+    asking = asyncio.gather(*map(one, clients))
+    try:
+        await _for(asking, min(1.0, seconds / 4) if warm_up_s is None else warm_up_s)
+        _count(clients, tally)
+        began = perf_counter()
+        await _for(asking, seconds)
+        tally.wall_s = perf_counter() - began
+        _count(clients, Tally(judge))
+        over = True
+        await asking
+    finally:
+        over = True
+        for client in clients:
+            client.transport.close()
     return tally
 
 
-async def closed_number(port: int, requests: Sequence[bytes], connections: int, number: int) -> Tally:
+async def _for(asking: asyncio.Future[list[None]], seconds: float) -> None:
+    """So long, or until the first of them fails: raises what it raised."""
+    ended, _ = await asyncio.wait([asking], timeout=seconds)
+    for each in ended:
+        await each
+
+
+def _count(clients: Iterable[Connection], tally: Tally) -> None:
+    """From now on in this one."""
+    for client in clients:
+        client.tally = tally
+
+
+async def closed_number(
+    port: int, requests: Sequence[bytes], connections: int, number: int, judge: Callable[[bytes], str] | None = None
+) -> Tally:
     """So many requests, these in turn, by clients that ask again as soon as they are answered."""
-    tally, turn = Tally(), itertools.cycle(requests)
+    tally, turn = Tally(judge), itertools.cycle(requests)
     left = itertools.count()
     clients = [await connect(port, tally) for _ in range(connections)]
     began = perf_counter()
@@ -166,15 +205,3 @@ async def closed_number(port: int, requests: Sequence[bytes], connections: int, 
     for client in clients:
         client.transport.close()
     return tally
-
-
-async def _drive(clients: list[Connection], request: Request, seconds: float, tally: Tally) -> None:
-    began = perf_counter()
-
-    async def one(client: Connection) -> None:
-        while (sent := perf_counter()) - began < seconds:
-            await client.ask(request if isinstance(request, bytes) else request())
-            tally.seconds.append(perf_counter() - sent)
-
-    await asyncio.gather(*map(one, clients))
-    tally.wall_s = perf_counter() - began

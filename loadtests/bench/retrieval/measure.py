@@ -17,7 +17,7 @@ from loadtests.bench.retrieval.faults import CONDITIONS
 from loadtests.bench.retrieval.load import ANEW, KNOWN, NEW, Questions, Seen, offered
 from loadtests.bench.retrieval.stand import BUDGET_MS, Service, Stand
 from loadtests.cluster.usage import rss_mb
-from loadtests.load.closed import Tally, closed_loop, post
+from loadtests.load.closed import Tally, closed_loop, closed_number, post
 from loadtests.paths import ROOT
 from loadtests.report.figure import Figure, at_most
 from loadtests.report.progress import Say
@@ -66,8 +66,7 @@ async def know(service: Service, asked: Questions) -> None:
     for request in asked.each_known():
         source = ""
         while source != "cache" and loop.time() < until:
-            tally = await closed_loop(service.port, request, 1, 0.01, judge=source_of)
-            source = next(reversed(tally.verdicts), "")
+            (source,) = (await closed_number(service.port, [request], 1, 1, judge=source_of)).verdicts
 
 
 def source_of(body: bytes) -> str:

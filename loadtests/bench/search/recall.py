@@ -151,8 +151,8 @@ class Run:
         await self._connection.execute(making)
         seconds = time.perf_counter() - began
         self._say(f"{self._data}: graph of {storage} made in {seconds:.0f} s")
-        sizes = await self._sizes(storage)
-        self._found.graphs.append(Graph(self._data, storage, self._all, seconds, *sizes, insert_ms=None))
+        rows_mb, graph_mb = await self._sizes(storage)
+        self._found.graphs.append(Graph(self._data, storage, self._all, seconds, rows_mb, graph_mb, None))
 
     async def _sizes(self, storage: str) -> list[float]:
         """Megabytes of the rows and of the graph."""

@@ -14,7 +14,7 @@ from loadtests.bench.observing import (
     result,
     variants,
 )
-from loadtests.bench.routed import of_tenants
+from loadtests.bench.stand import of_tenants
 from loadtests.cluster.usage import cpu_s
 from loadtests.load.figures import Quantiles
 from loadtests.report.figure import Figure

@@ -36,6 +36,9 @@ class Server(asyncio.Protocol):
         self.heard.append(data)
         if b"hang" in data:
             return
+        if b"vanish" in data:
+            self.transport.close()
+            return
         reply = STREAMED if b"stream" in data else REFUSED if b"refuse" in data else WHOLE
         half = len(reply) // 2
         self.transport.write(reply[:half])
@@ -75,6 +78,18 @@ def test_answers_statuses_and_verdicts_are_counted() -> None:
     assert tally.statuses == {200: answers}
     assert tally.verdicts == {'{"source":"db"}': answers}
     assert tally.rate_of('{"source":"db"}') == pytest.approx(tally.per_second)
+
+
+def test_what_comes_in_the_time_is_counted_and_not_what_comes_before_or_after_it() -> None:
+    tally, heard = against_a_server(lambda port: closed_loop(port, asked(port), 2, 0.4, warm_up_s=0.2))
+    assert tally.wall_s == pytest.approx(0.4)
+    assert len(tally.seconds) == pytest.approx(len(heard) * 0.4 / 0.6, rel=0.05)
+    assert sum(tally.seconds) == pytest.approx(2 * 0.4, rel=0.05), "each of the two always asks"
+
+
+def test_a_server_that_hangs_up_ends_the_loop_with_an_error() -> None:
+    with pytest.raises(ConnectionError):
+        against_a_server(lambda port: closed_loop(port, asked(port, b"vanish"), 2, 0.4))
 
 
 def test_the_next_request_is_asked_each_time() -> None:

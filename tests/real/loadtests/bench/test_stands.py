@@ -8,7 +8,7 @@ import os
 import psutil
 
 from loadtests.bench.bare import bare
-from loadtests.bench.routed import FULL, HELD, HOLD_S, chat, standing
+from loadtests.bench.stand import FULL, HELD, HOLD_S, chat, standing
 from loadtests.cluster.usage import cores, cpu_s, rss_mb
 from loadtests.load.closed import closed_number, hold
 
