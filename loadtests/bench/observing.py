@@ -20,7 +20,7 @@ from prometheus_client import generate_latest
 
 from loadtests.bench.moods import MOODS, in_mood
 from loadtests.bench.silenced import EVERYTHING
-from loadtests.bench.stand import CONNECTIONS, TENANTS, Router, of_tenants, router, standing
+from loadtests.bench.stand import CONNECTIONS, TENANTS, Router, of_tenants, router_before, standing
 from loadtests.bench.stub import stub
 from loadtests.cluster.usage import cores, cpu_s, pinned
 from loadtests.load.closed import closed_number
@@ -143,7 +143,7 @@ async def _observed(options: Options, say: Say) -> dict[str, Costs]:
         for name, variant in chosen.items():
             words = ("loadtests.bench.silenced", ",".join(variant.silent))
             settings = {"PROBE_INTERVAL_S": "5", **variant.settings}
-            routers[name] = await stack.enter_async_context(router(stub_port, settings, words=words))
+            routers[name] = await stack.enter_async_context(router_before(stub_port, settings, words=words))
             await Costs().round(routers[name], options.requests // 4)  # warm
         costs = {name: Costs() for name in chosen}
         names = list(chosen)

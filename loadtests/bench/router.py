@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from loadtests.bench.bare import bare
-from loadtests.bench.stand import CONNECTIONS, FULL, HELD, HOLD_S, chat, router
+from loadtests.bench.stand import CONNECTIONS, FULL, HELD, HOLD_S, chat, router_before
 from loadtests.bench.stub import stub
 from loadtests.cluster.usage import cores, pinned, rss_mb
 from loadtests.load.closed import closed_loop, hold
@@ -17,11 +17,11 @@ RATE = 200.0
 async def measure(seconds: float) -> list[Figure]:
     with pinned(cores()[1]):
         async with stub() as stub_port:
-            async with router(stub_port, {"MAX_INFLIGHT": "64"}) as made:
+            async with router_before(stub_port, {"MAX_INFLIGHT": "64"}) as made:
                 idle_mb = rss_mb(made.pid)
                 figures = await _answers(made.port, stub_port, seconds)
                 figures.append(at_most("idle memory", idle_mb, 80, "MB"))
-            async with router(stub_port, FULL) as made:
+            async with router_before(stub_port, FULL) as made:
                 figures += await _refusals(made.port, seconds)
         async with bare("asgi") as (port, _):
             empty = await closed_loop(port, chat(port), CONNECTIONS, seconds)

@@ -57,7 +57,7 @@ class Workers:
 
 
 @asynccontextmanager
-async def router(
+async def router_before(
     stub_port: int,
     settings: Mapping[str, str] = NOTHING,
     *,
@@ -81,7 +81,7 @@ async def router(
 async def standing(settings: Mapping[str, str] = NOTHING, *, workers: Workers = Workers()) -> AsyncIterator[Router]:
     """A stub and a router before it; this program and the stub share the other core."""
     with pinned(cores()[1]):
-        async with stub() as stub_port, router(stub_port, settings, workers=workers) as made:
+        async with stub() as stub_port, router_before(stub_port, settings, workers=workers) as made:
             yield made
 
 

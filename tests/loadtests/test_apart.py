@@ -11,7 +11,7 @@ ROOT = Path(__file__).parents[2]
 FILES = sorted((ROOT / "loadtests").rglob("*.py"))
 A_WORKER = "runs/matrix/worker.py"  # no client, but the simulated worker itself with one more door
 OUTSIDE = tuple(
-    f"cluster/{name}.py" for name in ("books", "cpu", "meters", "processes", "readings", "settling", "stand")
+    f"cluster/{name}.py" for name in ("books", "cpu", "meters", "processes", "readings", "settling", "stand", "usage")
 )
 IN_ONE_PROCESS = ("bench", "cluster", "simulator", "storm", "world")  # they run parts of the product themselves
 

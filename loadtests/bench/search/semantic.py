@@ -1,9 +1,6 @@
 """How a semantic cache would err, and what a look-up in one costs: every question asked of a cache of what came first.
 
-All `asked` questions are kept. Each paraphrase and each near miss is then looked up: the nearest kept question answers,
-if the cosine reaches the threshold. Right is the paraphrase's own group; anything else is a wrong hit. A question that
-is kept word for word is left out of its own look-up, since the exact cache would have answered it.
-
+A question that is kept word for word is left out of its own look-up, since the exact cache would have answered it.
 The chance of a wrong hit is judged by its upper confidence bound (Clopper and Pearson, one-sided, 95 %), not by the
 share that was seen: none of 254 still allows 1.2 %.
 """
