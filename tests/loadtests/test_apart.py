@@ -11,7 +11,7 @@ ROOT = Path(__file__).parents[2]
 FILES = sorted((ROOT / "loadtests").rglob("*.py"))
 A_WORKER = "runs/matrix/worker.py"  # no client, but the simulated worker itself with one more door
 OUTSIDE = tuple(
-    f"cluster/{name}.py" for name in ("books", "cpu", "meters", "processes", "readings", "settling", "stand")
+    f"cluster/{name}.py" for name in ("books", "cpu", "meters", "processes", "readings", "settling", "stand", "usage")
 )
 LOCUSTS = ("users/", "faults/slow", "load/answer", "load/ledger", "load/retry")
 INSTALLED = ("gevent", "locust", "msgspec")  # in Locust's image, of what its users import

@@ -12,12 +12,12 @@ from typing import Any
 
 import msgspec
 
-from loadtests.bench.client import Tally, closed_loop, connect, post
 from loadtests.bench.degradation.corpus import TENANT, Taken
 from loadtests.bench.degradation.ladders import LADDERS, OFF, WHOLE
 from loadtests.bench.degradation.load import ANSWER_TOKENS, TOP_K, Run, ask, question
 from loadtests.bench.degradation.stand import AMPLE_MS, DEADLINE_MS, SLOTS, USUAL_MS, Stand, stand
 from loadtests.faults.proxy.fault import HEALTHY, Fault
+from loadtests.load.closed import Tally, closed_loop, connect, post
 from loadtests.report.progress import Say
 from services.contracts.search import Passage
 from services.core.ladder import LADDER, Level

@@ -1,30 +1,14 @@
-"""How right and how fast a search is, by the tenant's share of all rows: measured, and as a page.
-
-Real text is embedded first, in a quarter of an hour for 100,000 rows, once: `--embed` does only that.
-"""
+"""What was found of recall and latency, and its page."""
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Annotated, Any
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
-import msgspec
-
-from loadtests.bench.recall.data import Kept, Source
-from loadtests.bench.recall.embedded import TooFewSentences, embedded
-from loadtests.bench.recall.measure import PARTS, TOP_K, Graph, Line, Measured, needed
-from loadtests.bench.recall.measure import measure as searched
-from loadtests.bench.recall.subject import PRODUCT, Subject
-from loadtests.bench.recall.ways import EFFORTS, EXACT_NAME, UNASKED, graph_name
-from loadtests.bench.stores import postgres
-from loadtests.bench.vectors import Clustered
 from loadtests.report.figure import Figure, at_least
 from loadtests.report.page import table
-from loadtests.report.progress import Say
 from loadtests.report.result import Block, Plot, Result
-from services.retrieval.database import connect
-from services.retrieval.minilm import MiniLM, find_model
 from services.retrieval.nearest import EF_SEARCH, EXACT_UP_TO, MET
 
 if TYPE_CHECKING:
@@ -33,18 +17,20 @@ if TYPE_CHECKING:
 
     from loadtests.report.style import Theme
 
-SEED = 1
+TOP_K = 10
 WANTED = 0.95
+PRODUCT = "halfvec"
+EXACT_NAME, UNASKED = "exact", "graph, unasked"
 ALT = "Recall and latency by the tenant's share of all rows"
 QUESTION = "Of the ten right rows, how many are found, and how soon?"
-ABOUT = """\
-Recall is the share of the {top_k} right rows that was found, rows the share of the asked for rows that came at
+ABOUT = f"""\
+Recall is the share of the {TOP_K} right rows that was found, rows the share of the asked for rows that came at
 all; what is right is computed in full precision. Chunks are those of the tenant; share is theirs in the table. Latency
 is that of one client whose database is on the same machine. A way that is slow was asked fewer questions, and the 99th
 percentile of few is their worst.
 
-Retrieval searches a tenant exactly up to {exact:,} chunks, and up to more where its share of all is small; a bigger one
-through the graph with ef {ef}, meeting {met} times as many rows as are asked for: see
+Retrieval searches a tenant exactly up to {EXACT_UP_TO:,} chunks, and up to more where its share of all is small; a
+bigger one through the graph with ef {EF_SEARCH}, meeting {MET} times as many rows as are asked for: see
 [the decision](../decisions/031-exact-or-a-graph-by-size.md). Bold is the way it takes. "Unasked" is the graph as
 pgvector searches it by default.
 
@@ -60,46 +46,56 @@ LINES = ("Data", "Chunks:", "Share:", "Way", "Recall:", "Rows:", "p50 ms:", "p99
 COSTS = ("Data", "Storage", "Table MB:", "Graph MB:", "Graph made of:", "in s:", "ms to insert a row:")
 
 
-class Options(msgspec.Struct, frozen=True):
-    """Of this bench."""
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One way in one tenant; `is_chosen` says that retrieval would take it."""
 
-    rows: Annotated[int, msgspec.Meta(ge=PARTS[0] * 2, description="chunks of the biggest tenant")] = 100_000
-    questions: Annotated[int, msgspec.Meta(ge=10, description="questions for each line of the table")] = 100
-    embed: Annotated[bool, msgspec.Meta(description="only embed the text, and keep it")] = False
-
-
-QUICK = {"rows": 2 * PARTS[0], "questions": 10}
-
-
-def measure(options: Options, say: Say) -> Result:
-    """Among generated vectors, and among those of real text. It ends the process where there is too little text."""
-    try:
-        text = embedded(needed(options.rows, options.questions), say, MiniLM(find_model()))
-    except TooFewSentences as error:
-        raise SystemExit(f"{error}: choose fewer --rows") from None
-    if options.embed:
-        raise SystemExit(0)
-    sources: dict[str, Source] = {"generated": Clustered(SEED), "text": Kept(text)}
-    with postgres() as database:
-        return result(asyncio.run(_measured(database.url, sources, options, say)))
+    data: str
+    storage: str
+    chunks: int
+    all_chunks: int
+    way: str
+    recall: float
+    returned: float
+    p50_ms: float
+    p99_ms: float
+    questions: int
+    is_chosen: bool = False
 
 
-async def _measured(url: str, sources: Mapping[str, Source], options: Options, say: Say) -> Measured:
-    connection = await connect(url, timeout_s=10.0, application="bench")
-    try:
-        subject = Subject(connection)
-        await subject.prepare()
-        return await searched(subject, sources, options.rows, options.questions, say)
-    finally:
-        await connection.close()
+@dataclass(frozen=True, slots=True)
+class Graph:
+    """What a graph of so many rows costs: to make at once, to keep up by one row; and, of all rows, to store."""
+
+    data: str
+    storage: str
+    rows: int
+    build_s: float
+    rows_mb: float
+    graph_mb: float
+    insert_ms: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """Everything: each share as retrieval stores it, and two ways of storing side by side."""
+
+    shares: list[Line]
+    storages: list[Line]
+    graphs: list[Graph]
+
+
+def graph_name(ef_search: int) -> str:
+    """The way through the graph with this effort."""
+    return f"graph, ef {ef_search}"
 
 
 def result(measured: Measured) -> Result:
     """As a page."""
-    about = ABOUT.format(top_k=TOP_K, exact=EXACT_UP_TO, ef=EF_SEARCH, met=MET)
-    storages = (_line(line, f"{line.storage}, {line.way}", bold=line.storage == PRODUCT) for line in _paired(measured))
+    paired = sorted(measured.storages, key=lambda line: (line.data, -line.chunks, line.way, line.storage))
+    storages = (_line(line, f"{line.storage}, {line.way}", bold=line.storage == PRODUCT) for line in paired)
     blocks: list[Block] = [
-        verdict(measured.shares), Plot(ALT, lambda theme: _drawn(measured.shares, theme)), about,
+        verdict(measured.shares), Plot(ALT, lambda theme: _drawn(measured.shares, theme)), ABOUT,
         table(LINES, (_line(line, line.way, bold=line.is_chosen) for line in measured.shares)),
         "## Where an exact search and the graph take the same time", *_crossings(measured.shares),
         STORAGES, table([name.replace("Way", "Storage and way") for name in LINES], storages),
@@ -131,26 +127,21 @@ def verdict(lines: Sequence[Line]) -> str:
 
 def _crossings(lines: Sequence[Line]) -> Iterator[str]:
     for data in dict.fromkeys(line.data for line in lines):
-        exact = sorted((line.chunks, line.p50_ms) for line in lines if line.data == data and line.way == EXACT_NAME)
-        graph = max(
-            (line.chunks, line.p50_ms) for line in lines if line.data == data and line.way == graph_name(EF_SEARCH)
+        exact, graph = (
+            sorted((line.chunks, line.p50_ms) for line in lines if line.data == data and line.way == way)
+            for way in (EXACT_NAME, graph_name(EF_SEARCH))
         )
-        (few, few_ms), (many, many_ms) = exact[0], exact[-2]
+        (few, few_ms), (many, many_ms), (_, graph_ms) = exact[0], exact[-2], graph[-1]
         per_chunk_ms = (many_ms - few_ms) / (many - few)
-        if per_chunk_ms <= 0 or graph[1] <= few_ms:
+        if per_chunk_ms <= 0 or graph_ms <= few_ms:
             yield f"{data.capitalize()}: the machine was too busy, or the chunks were too few, to say."
             continue
-        crossing = (graph[1] - few_ms) / per_chunk_ms + few
+        crossing = (graph_ms - few_ms) / per_chunk_ms + few
         yield (
             f"{data.capitalize()}: an exact search takes {few_ms:.1f} ms for {few:,} chunks and {many_ms:.1f} ms for "
             f"{many:,}, {per_chunk_ms * 1000:.2f} ms for a thousand. The graph with ef {EF_SEARCH} takes "
-            f"{graph[1]:.1f} ms in a tenant that has all: as long as an exact search of {crossing:,.0f}."
+            f"{graph_ms:.1f} ms in a tenant that has all: as long as an exact search of {crossing:,.0f}."
         )
-
-
-def _paired(measured: Measured) -> list[Line]:
-    """The two ways of storing below each other."""
-    return sorted(measured.storages, key=lambda line: (line.data, -line.chunks, line.way, line.storage))
 
 
 def _line(line: Line, name: str, *, bold: bool) -> tuple[str, ...]:
@@ -163,8 +154,8 @@ def _line(line: Line, name: str, *, bold: bool) -> tuple[str, ...]:
 def _cost(graph: Graph) -> tuple[str, ...]:
     insert = "" if graph.insert_ms is None else f"{graph.insert_ms:.2f}"
     return (
-        graph.data, graph.storage, f"{graph.size.rows_mb:.0f}", f"{graph.size.graph_mb:.0f}",
-        f"{graph.rows:,}", f"{graph.build_s:.0f}", insert,
+        graph.data, graph.storage, f"{graph.rows_mb:.0f}", f"{graph.graph_mb:.0f}", f"{graph.rows:,}",
+        f"{graph.build_s:.0f}", insert,
     )  # fmt: skip
 
 
@@ -196,16 +187,16 @@ def _drawn(lines: Sequence[Line], theme: Theme) -> Drawing:
 
 
 def _styles(theme: Theme) -> dict[str, dict[str, Any]]:
-    """Each has its colour and its dash."""
-    efforts = [
-        {"color": color, "linestyle": dash, "linewidth": width}
-        for color, dash, width in (
-            (theme.tenants[1], (0, (6, 2)), 1.6), (theme.weir, (0, ()), 2.4), (theme.tenants[2], (0, (3, 1)), 1.6)
-        )
-    ]  # fmt: skip
-    graphs = dict(zip(map(graph_name, EFFORTS), efforts, strict=True))
-    exact = {"color": theme.useful, "linestyle": (0, (5, 3)), "linewidth": 2.0}
-    return {EXACT_NAME: exact, **graphs, UNASKED: {"color": theme.wasted, "linestyle": (0, (1, 1.5)), "linewidth": 2.0}}
+    """Each way has its colour and its dash."""
+    strokes = {
+        EXACT_NAME: (theme.useful, (5, 3), 2.0), graph_name(40): (theme.tenants[1], (6, 2), 1.6),
+        graph_name(EF_SEARCH): (theme.weir, (), 2.4), graph_name(200): (theme.tenants[2], (3, 1), 1.6),
+        UNASKED: (theme.wasted, (1, 1.5), 2.0),
+    }  # fmt: skip
+    return {
+        name: {"color": color, "linestyle": (0, dash), "linewidth": width}
+        for name, (color, dash, width) in strokes.items()
+    }
 
 
 def _label(axes: Axes, name: str) -> None:

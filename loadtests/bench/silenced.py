@@ -1,6 +1,6 @@
 """The router, with parts of its observation taken out: what there is no setting for, since nobody wants it.
 
-Run: python -m loadtests.bench.observing.subject [metrics,log,journal]
+Run: python -m loadtests.bench.silenced [metrics,log,journal]
 """
 
 from __future__ import annotations
@@ -15,17 +15,8 @@ from services.router.observing.metrics import RouterMetrics
 from services.runtime.service import Service
 
 COUNTS = (
-    "admitted",
-    "started",
-    "refused",
-    "ended",
-    "served",
-    "first_token",
-    "degraded",
-    "retry",
-    "wasted",
-    "retrieved",
-)
+    "admitted", "started", "refused", "ended", "served", "first_token", "degraded", "retry", "wasted", "retrieved",
+)  # fmt: skip
 NOTES = ("admitted", "ended")
 EVERYTHING = ("metrics", "log", "journal")
 

@@ -1,16 +1,18 @@
-"""A bare HTTP/1.1 load client: closed loop for throughput, open loop (Poisson) for latency.
+"""A closed loop over bare HTTP/1.1 connections: N clients that ask again as soon as they are answered.
 
-The closed loop keeps N connections busy and tells what the server can do. The open loop sends whether or not answers
-come, and counts from the *intended* time, so that a stall is seen by everyone it would have hurt.
+It tells what a server can do. It reads as little of an answer as it must, since it shares a core with what is behind
+the server. What users at a given rate get is told by the open loop (`client`, `rates`).
 """
 
 from __future__ import annotations
 
 import asyncio
-import random
-from collections.abc import Callable
+import itertools
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from time import perf_counter  # uvloop's own clock counts whole milliseconds
+
+from loadtests.load.figures import quantile_of
 
 _END_OF_HEAD = b"\r\n\r\n"
 
@@ -32,12 +34,11 @@ class Tally:
     statuses: dict[int, int] = field(default_factory=dict)
     events: int = 0
     reads: int = 0
-    failed: int = 0
     wall_s: float = 0.0
 
     def quantile_ms(self, q: float) -> float:
-        ordered = sorted(self.seconds)
-        return 1000 * ordered[min(len(ordered) - 1, int(q * len(ordered)))] if ordered else float("nan")
+        """Milliseconds; nan of none."""
+        return 1000 * quantile_of(self.seconds, q)
 
     @property
     def per_second(self) -> float:
@@ -47,7 +48,13 @@ class Tally:
         """Answers per second with one of these verdicts."""
         return sum(self.verdicts.get(verdict, 0) for verdict in verdicts) / self.wall_s
 
-    def answered(self, status: int, body: bytes) -> None:
+    def only(self, status: int) -> None:
+        """Raises RuntimeError unless every answer had this status."""
+        if set(self.statuses) != {status}:
+            raise RuntimeError(f"expected answers with {status} only, got {self.statuses}")
+
+    def answered(self, status: int, body: bytes, seconds: float) -> None:
+        self.seconds.append(seconds)
         self.statuses[status] = self.statuses.get(status, 0) + 1
         if self.judge is not None:
             verdict = self.judge(body)
@@ -63,6 +70,7 @@ class Connection(asyncio.Protocol):
         self.chunked = False
         self.need = -1
         self.done: asyncio.Future[None] | None = None
+        self.asked_at = 0.0
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # TCP is both ways
         self.transport = transport
@@ -70,6 +78,7 @@ class Connection(asyncio.Protocol):
     def ask(self, request: bytes) -> asyncio.Future[None]:
         self.done = asyncio.get_running_loop().create_future()
         self.buffer, self.body, self.need, self.chunked = b"", b"", -1, False
+        self.asked_at = perf_counter()
         self.transport.write(request)
         return self.done
 
@@ -97,13 +106,30 @@ class Connection(asyncio.Protocol):
             self.finish()
 
     def finish(self) -> None:
-        self.tally.answered(self.status, self.body)
+        self.tally.answered(self.status, self.body, perf_counter() - self.asked_at)
         if self.done is not None and not self.done.done():
             self.done.set_result(None)
 
     def connection_lost(self, exc: Exception | None) -> None:
         if self.done is not None and not self.done.done():
             self.done.set_exception(ConnectionError("closed before the answer"))
+
+
+async def hold(port: int, requests: Iterable[bytes], pause_s: float) -> list[Connection]:
+    """Ask what is never answered, each over a connection of its own. After the pause all of it has arrived."""
+    held = []
+    for request in requests:
+        connection = await connect(port, Tally())
+        connection.ask(request).add_done_callback(_nobody_asks)
+        held.append(connection)
+    await asyncio.sleep(pause_s)
+    return held
+
+
+def _nobody_asks(done: asyncio.Future[None]) -> None:
+    """How a request ended that was only there to hold a place."""
+    if not done.cancelled():
+        done.exception()
 
 
 async def connect(port: int, tally: Tally) -> Connection:
@@ -113,56 +139,69 @@ async def connect(port: int, tally: Tally) -> Connection:
 
 
 async def closed_loop(
-    port: int, request: Request, connections: int, seconds: float, judge: Callable[[bytes], str] | None = None
+    port: int,
+    request: Request,
+    connections: int,
+    seconds: float,
+    judge: Callable[[bytes], str] | None = None,
+    warm_up_s: float | None = None,
 ) -> Tally:
-    """`connections` clients that ask again as soon as they are answered; what they ask while warming up is not told."""
-    warm, tally = Tally(), Tally(judge)
-    clients = [await connect(port, warm) for _ in range(connections)]
-    await _drive(clients, request, min(1.0, seconds / 4), warm)
-    for client in clients:
-        client.tally = tally
-    await _drive(clients, request, seconds, tally)
-    for client in clients:
-        client.transport.close()
+    """`connections` clients that ask again as soon as they are answered. Counted are answers that come in `seconds`.
+
+    Before that they warm up, by default for a quarter of that time and at most a second. Raises ConnectionError.
+    """
+    clients = [await connect(port, Tally(judge)) for _ in range(connections)]
+    tally, over = Tally(judge), False
+
+    async def one(client: Connection) -> None:
+        while not over:
+            await client.ask(request if isinstance(request, bytes) else request())
+
+    asking = asyncio.gather(*map(one, clients))
+    try:
+        await _for(asking, min(1.0, seconds / 4) if warm_up_s is None else warm_up_s)
+        _count(clients, tally)
+        began = perf_counter()
+        await _for(asking, seconds)
+        tally.wall_s = perf_counter() - began
+        _count(clients, Tally(judge))
+        over = True
+        await asking
+    finally:
+        over = True
+        for client in clients:
+            client.transport.close()
     return tally
 
 
-async def _drive(clients: list[Connection], request: Request, seconds: float, tally: Tally) -> None:
+async def _for(asking: asyncio.Future[list[None]], seconds: float) -> None:
+    """So long, or until the first of them fails: raises what it raised."""
+    ended, _ = await asyncio.wait([asking], timeout=seconds)
+    for each in ended:
+        await each
+
+
+def _count(clients: Iterable[Connection], tally: Tally) -> None:
+    """From now on in this one."""
+    for client in clients:
+        client.tally = tally
+
+
+async def closed_number(
+    port: int, requests: Sequence[bytes], connections: int, number: int, judge: Callable[[bytes], str] | None = None
+) -> Tally:
+    """So many requests, these in turn, by clients that ask again as soon as they are answered."""
+    tally, turn = Tally(judge), itertools.cycle(requests)
+    left = itertools.count()
+    clients = [await connect(port, tally) for _ in range(connections)]
     began = perf_counter()
 
     async def one(client: Connection) -> None:
-        while (sent := perf_counter()) - began < seconds:
-            await client.ask(request if isinstance(request, bytes) else request())
-            tally.seconds.append(perf_counter() - sent)
+        while next(left) < number:
+            await client.ask(next(turn))
 
     await asyncio.gather(*map(one, clients))
     tally.wall_s = perf_counter() - began
-
-
-async def open_loop(port: int, request: bytes, rate: float, seconds: float, seed: int = 1) -> Tally:
-    """Poisson arrivals at `rate` per second; latency from the intended time of sending."""
-    tally, rng = Tally(), random.Random(seed)
-    idle = [await connect(port, tally) for _ in range(32)]
-    began = perf_counter()
-    pending: set[asyncio.Task[None]] = set()
-
-    async def one(due: float) -> None:
-        client = idle.pop() if idle else await connect(port, tally)
-        try:
-            await client.ask(request)
-            tally.seconds.append(perf_counter() - due)
-            idle.append(client)
-        except ConnectionError:
-            tally.failed += 1
-
-    due = began
-    while (due := due + rng.expovariate(rate)) - began < seconds:
-        await asyncio.sleep(max(0.0, due - perf_counter()))
-        task = asyncio.create_task(one(due))
-        pending.add(task)
-        task.add_done_callback(pending.discard)
-    await asyncio.gather(*pending)
-    tally.wall_s = perf_counter() - began
-    for client in idle:
+    for client in clients:
         client.transport.close()
     return tally
