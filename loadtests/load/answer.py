@@ -41,6 +41,7 @@ class _Said(msgspec.Struct):
     usage: _Usage | None = None
     text: str | None = None
     error: _Error | None = None
+    retrieval_source: str = ""
 
 
 _read = msgspec.json.Decoder(_Said).decode
@@ -59,11 +60,13 @@ class Answer:
         "hint_ms",
         "level",
         "should_retry",
+        "source",
         "spoken",
         "status",
         "streamed",
         "tokens",
     )
+    most_bytes = MAX_BODY_BYTES
 
     def __init__(self) -> None:
         self.status = 0
@@ -71,6 +74,7 @@ class Answer:
         self.should_retry = False
         self.level = 0
         self.degraded = ""
+        self.source = ""
         self.streamed = False
         self.spoken = False
         self.tokens = 0
@@ -92,7 +96,7 @@ class Answer:
     def body(self, data: bytes) -> bool:
         """One piece of the body."""
         self._bytes += len(data)
-        if self._bytes > MAX_BODY_BYTES:
+        if self._bytes > self.most_bytes:
             self._malformed = True
             return False
         self._buffer.append(data)
@@ -111,6 +115,7 @@ class Answer:
         if said is None or not _text(said):
             return "failed:malformed", ""
         self._count(said)
+        self.source = said.retrieval_source
         return SERVED, ""
 
     def _stream_outcome(self) -> tuple[str, str]:

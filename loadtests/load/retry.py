@@ -6,7 +6,15 @@ from collections.abc import Callable
 
 from loadtests.load.plan import Retry
 
+WAITS = {"never": "none", "immediate": "immediate", "hint": "obey"}
+"""What a scenario's file says that clients wait for, and how the open loop plays it."""
 OBEYED_UP_TO_S = 10.0  # a client who is told to come back later than this goes away instead
+
+
+def retry_of(attempts: int, wait: str) -> Retry:
+    """As a scenario's file has it. Raises KeyError for a wait that the open loop does not play."""
+    mode = WAITS[wait]
+    return Retry(mode, attempts) if attempts else Retry("none", 0)
 
 
 def pause_s(retry: Retry, tried: int, *, refused: bool, should_retry: bool, hint_ms: float | None) -> float | None:

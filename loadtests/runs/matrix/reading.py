@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 from loadtests.load.figures import quantiles, share
-from loadtests.load.ledger import GAVE_UP, LATE, ON_TIME, Refusal
+from loadtests.load.ledger import GAVE_UP, HELD_BACK, LATE, ON_TIME, Refusal
 from loadtests.load.ledger import Row as Asked
 from loadtests.runs.matrix.cell import Row, Second, TenantRow
 from loadtests.runs.matrix.drill import Drill, Run
@@ -16,7 +16,7 @@ DROPPED = "refused:deadline_expired"
 """Let in, and told at its deadline that it is too late."""
 EXCEEDED = "refused:deadline_exceeded"
 """A 504: the deadline passed while a worker worked on it."""
-BROKEN = frozenset({EXCEEDED, "refused:upstream_failed", "refused:internal_error", GAVE_UP, LATE})
+BROKEN = frozenset({EXCEEDED, "refused:upstream_failed", "refused:internal_error", GAVE_UP, HELD_BACK, LATE})
 
 
 def failed(ending: str) -> bool:

@@ -12,16 +12,17 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from statistics import fmean
-from typing import Any
 
 from loadtests.cluster.stand import Shape, key_of
 from loadtests.load.capacity import Capacity
 from loadtests.load.plan import MAX_TOKENS, Recorded, Retry, Size, Step, Tenant
 from loadtests.load.recorded import NO_ROWS, OTHERS, Recording, recorded_name
 from loadtests.load.recorded import tenants_of as recorded_tenants
+from loadtests.load.retry import retry_of
 from loadtests.scenarios.arrivals import Closed, Gamma, OnOff, Open, Poisson, Trace
-from loadtests.scenarios.distributions import Constant, Distribution, Exponential, LogNormal, Model
-from loadtests.scenarios.model import Retries, Scenario, SlotWorkers, TenantGroup
+from loadtests.scenarios.distributions import Constant, Distribution, Exponential, LogNormal
+from loadtests.scenarios.model import Scenario, SlotWorkers, TenantGroup
+from loadtests.scenarios.stages import retimed
 from services.cli.errors import LabError
 
 STEP_S = 0.010
@@ -32,7 +33,6 @@ MOST_USUAL_STEPS = 40
 """Longer answers would take too long where the capacity is measured."""
 LEAVES_AFTER_MS = 250.0
 """Clients wait this much longer than their deadline where the file names no patience."""
-RETRIES = {"never": "none", "immediate": "immediate", "hint": "obey"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,31 +128,7 @@ def troubles(scenario: Scenario) -> list[tuple[float, float]]:
 
 def faster(scenario: Scenario, pace: float) -> Scenario:
     """The same in a share of its time, all moments in proportion: for a test of the machinery."""
-    if pace == 1:
-        return scenario
-
-    def at(model: Model, *fields: str) -> Any:
-        return model.model_copy(update={name: getattr(model, name) * pace for name in fields})
-
-    tenants = [
-        group.model_copy(
-            update={
-                "arrivals": group.arrivals.model_copy(
-                    update={"phases": tuple(at(phase, "from_s", "until_s") for phase in group.arrivals.phases)}
-                )
-            }
-        )
-        if isinstance(group.arrivals, Open)
-        else group
-        for group in scenario.tenants
-    ]
-    workers = [
-        group.model_copy(update={"failures": tuple(at(each, "from_s", "until_s") for each in group.failures)})
-        for group in scenario.workers
-    ]
-    windows = tuple(at(window, "from_s", "until_s") for window in scenario.windows)
-    made: Scenario = at(scenario, "duration_s", "warm_up_s", "cool_down_s")
-    return made.model_copy(update={"tenants": tuple(tenants), "workers": tuple(workers), "windows": windows})
+    return scenario if pace == 1 else retimed(scenario, lambda second: second * pace)
 
 
 def _members(group: TenantGroup, workers: SlotWorkers, capacity: Capacity) -> Iterator[Tenant]:
@@ -239,21 +215,14 @@ def _arrivals(group: TenantGroup, capacity_per_s: float) -> tuple[str, float, li
 
 def _phases(arrivals: Open, rate: float) -> list[Step]:
     """The rate from each second on at which it changes."""
-    changes = {0.0: rate}
-    for phase in arrivals.phases:
-        changes[phase.from_s] = rate * phase.times
-        changes[phase.until_s] = rate
-    for phase in arrivals.phases:  # one that begins where another ends counts
-        changes[phase.from_s] = rate * phase.times
-    return [Step(from_s, per_s) for from_s, per_s in sorted(changes.items())]
+    return [Step(moment, rate * arrivals.times_at(moment)) for moment in arrivals.moments]
 
 
 def _retry(group: TenantGroup) -> Retry:
-    retries: Retries = group.retries
-    mode = RETRIES.get(retries.wait)
-    if mode is None:
-        raise LabError(f"tenants.{group.name}.retries.wait: real processes have no {retries.wait}.")
-    return Retry(mode, retries.attempts) if retries.attempts else Retry("none", 0)
+    try:
+        return retry_of(group.retries.attempts, group.retries.wait)
+    except KeyError:
+        raise LabError(f"tenants.{group.name}.retries.wait: real processes have no {group.retries.wait}.") from None
 
 
 def _typical(distribution: Distribution) -> float:
