@@ -151,6 +151,18 @@ def test_a_file_that_the_console_cannot_play_is_told(change: dict[str, Any], tol
         Storm(parse(raw))
 
 
+def test_a_slider_for_one_window_leaves_the_other_phases_as_they_are():
+    phases = [{"from_s": 5, "until_s": 10, "times": 2}, {"from_s": 10, "until_s": 20, "times": 3}]
+    tenant = {**TENANT, "arrivals": {"kind": "poisson", "load": 0.5, "phases": phases}}
+    windows = [{"name": "peak", "from_s": 10, "until_s": 20}]
+    raw = {"title": "T", "duration_s": 30, "workers": [WORKER], "tenants": [tenant], "windows": windows}
+    button = Button("b", raw, (Turn(name="intensity", during="peak"),), parse(raw), ())
+    storm = button.storm({"intensity": 6.0, "seconds": 60.0})
+    assert [storm.times_at(at) for at in (0.0, 10.0, 20.0, 40.0)] == pytest.approx([0.5, 1.0, 6.0, 0.5])
+    everywhere = Button("b", raw, (Turn(name="intensity"),), parse(raw), ()).storm({"intensity": 1.0})
+    assert [everywhere.times_at(at) for at in (0.0, 5.0, 10.0, 20.0)] == pytest.approx([1.0, 2.0, 3.0, 1.0])
+
+
 def test_a_file_without_sliders_is_no_button():
     with pytest.raises(LabError, match=r"sliders under stages\.console"):
         load("sweep")

@@ -164,6 +164,7 @@ def test_a_storm_of_retries_asks_at_once_and_not_for_ever() -> None:
     people = sum(tenant.asked for tenant in rash.tenants)
     assert 3.9 * people < rash.sent <= 4 * people  # at the very end nobody comes back
     assert people < obedient.sent < 3.5 * people
+    assert not any(second.sent for second in obedient.series[11:])  # nobody comes back to a storm that is over
     assert sum(tenant.answered for tenant in rash.tenants) == rash.answered_share == 0
 
 

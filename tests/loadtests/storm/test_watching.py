@@ -81,12 +81,12 @@ def test_frames_are_followed_however_they_are_cut_and_a_router_without_any_is_as
 def test_what_the_router_counted_is_the_difference_for_these_tenants():
     page = """# TYPE weir_requests_total counter
 weir_requests_total{tenant="anna",outcome="served"} %d
-weir_requests_total{tenant="other",outcome="served"} 100
+weir_requests_total{tenant="other",outcome="served"} %d
 weir_wasted_seconds_total{reason="client_gone"} %d
 """
 
     async def main() -> None:
-        numbers = iter(((3, 1), (10, 4)))
+        numbers = iter(((3, 50, 1), (10, 80, 4)))
 
         async def handler(exchange: Exchange) -> None:
             await exchange.reply(200, (page % next(numbers)).encode())
