@@ -39,7 +39,7 @@ class _ClosedLoop:
     def __init__(self, url: str, shape: Shape) -> None:
         parts = urlsplit(url)
         tenant = Tenant("capacity", (Step(0, 0),))
-        self._ask = Ask(0.0, tenant, 16, shape.answer_tokens, False)
+        self._ask = Ask(0.0, tenant, shape.prompt_tokens, shape.answer_tokens, False)
         self._asking = Asking(url, "generate")
         self._numbers = count()
         self._clients = shape.slots

@@ -81,11 +81,13 @@ async def _load(
 def rows(drill: Drill, case: Case, run: Run) -> list[Row]:
     """Of the whole, and of each window."""
     scenario = case.scenario
-    made = [reading.row(case.name, drill, run, most_load(scenario, 0.0, scenario.duration_s))]
-    for window in scenario.windows:
-        load = most_load(scenario, window.from_s, window.until_s)
-        made.append(reading.row(window.name, drill, run, load, (window.from_s, window.until_s)))
-    return made
+    spans = {case.name: None} | {window.name: (window.from_s, window.until_s) for window in scenario.windows}
+    return [
+        reading.row(
+            name, drill, run, most_load(scenario, *(span or (0.0, scenario.duration_s))), span, scenario.quality
+        )
+        for name, span in spans.items()
+    ]
 
 
 def most_load(scenario: Scenario, from_s: float, until_s: float) -> float:

@@ -3,7 +3,8 @@
 Worker time is what stays the same. A simulated worker takes a step for each token, and a step below a few milliseconds
 would cost more processor time than this machine has. So steps here last `STEP_S`: a request of the file that holds a
 slot for 80 ms becomes an answer of 8 tokens of 10 ms, and its prompt costs nothing. A recorded trace keeps its times,
-and its lengths become steps in the same way.
+and its lengths become steps in the same way. Workers of the kind `steps` are simulated workers as they are, whose
+prompts cost what the file says: for a scenario in which prompts are what is cut.
 """
 
 from __future__ import annotations
@@ -21,8 +22,7 @@ from loadtests.load.recorded import tenants_of as recorded_tenants
 from loadtests.load.retry import retry_of
 from loadtests.scenarios.arrivals import Closed, Gamma, OnOff, Open, Poisson, Trace
 from loadtests.scenarios.distributions import Constant, Distribution, Exponential, LogNormal
-from loadtests.scenarios.model import Scenario, SlotWorkers, TenantGroup
-from loadtests.scenarios.stages import retimed
+from loadtests.scenarios.model import Scenario, SlotWorkers, StepWorkers, TenantGroup
 from services.cli.errors import LabError
 
 STEP_S = 0.010
@@ -51,12 +51,17 @@ class Service:
 
 def shape_of(scenario: Scenario) -> Shape:
     """The workers. Raises LabError for those that no simulated worker of this stage is."""
-    kinds = {type(group) for group in scenario.workers}
-    if kinds != {SlotWorkers} or len(scenario.workers) != 1:
-        raise LabError("Real processes play one group of workers of the kind `slots`: put others into `stages`.")
+    if len(scenario.workers) != 1:
+        raise LabError("Real processes play one group of workers: put others into `stages`.")
     (group,) = scenario.workers
-    assert isinstance(group, SlotWorkers)
     first = scenario.tenants[0]
+    if isinstance(group, StepWorkers):
+        if isinstance(first.arrivals, Trace):
+            raise LabError("Real processes replay a trace with workers of the kind `slots`.")
+        return Shape(
+            group.count, group.slots, group.base_ms, round(service_of(first, group).size.median), 0.0,
+            group.per_sequence_ms, group.per_prefill_token_ms, round(prompt_of(first)),
+        )  # fmt: skip
     if isinstance(first.arrivals, Trace):
         usual = min(mean_steps(first.arrivals, group), MOST_USUAL_STEPS)
     else:
@@ -64,10 +69,17 @@ def shape_of(scenario: Scenario) -> Shape:
     return Shape(group.count, group.slots, 1000 * STEP_S, round(usual), group.jitter)
 
 
-def service_of(tenant: TenantGroup, workers: SlotWorkers) -> Service:
-    """How many steps its requests take."""
-    read_s = (_typical(tenant.prompt_tokens) + _typical(tenant.context_tokens)) / workers.prefill_tokens_per_s
-    per_token_s, answer = workers.s_per_token, tenant.completion_tokens
+def prompt_of(tenant: TenantGroup) -> float:
+    """Tokens of a usual prompt, passages included."""
+    return _typical(tenant.prompt_tokens) + _typical(tenant.context_tokens)
+
+
+def service_of(tenant: TenantGroup, workers: SlotWorkers | StepWorkers) -> Service:
+    """How many steps its requests take. Workers of the kind `steps` are played as they are: a step is a token."""
+    answer = tenant.completion_tokens
+    if isinstance(workers, StepWorkers):
+        return Service(Size(_constant(answer, f"{tenant.name}.completion_tokens")))
+    read_s, per_token_s = prompt_of(tenant) / workers.prefill_tokens_per_s, workers.s_per_token
 
     def steps(tokens: float) -> float:
         return max(1.0, (read_s + tokens * per_token_s) / STEP_S)
@@ -90,13 +102,12 @@ def service_of(tenant: TenantGroup, workers: SlotWorkers) -> Service:
 def tenants_of(scenario: Scenario, capacity: Capacity) -> tuple[Tenant, ...]:
     """Who asks, at the capacity that was measured. Raises LabError."""
     (workers,) = scenario.workers
-    assert isinstance(workers, SlotWorkers)
     return tuple(
         tenant
         for group in scenario.tenants
         for tenant in (
             _recorded(group, group.arrivals, workers, capacity, scenario.duration_s)
-            if isinstance(group.arrivals, Trace)
+            if isinstance(group.arrivals, Trace) and isinstance(workers, SlotWorkers)
             else _members(group, workers, capacity)
         )
     )
@@ -126,12 +137,7 @@ def troubles(scenario: Scenario) -> list[tuple[float, float]]:
     return phases + [(each.from_s, each.until_s) for group in scenario.workers for each in group.failures]
 
 
-def faster(scenario: Scenario, pace: float) -> Scenario:
-    """The same in a share of its time, all moments in proportion: for a test of the machinery."""
-    return scenario if pace == 1 else retimed(scenario, lambda second: second * pace)
-
-
-def _members(group: TenantGroup, workers: SlotWorkers, capacity: Capacity) -> Iterator[Tenant]:
+def _members(group: TenantGroup, workers: SlotWorkers | StepWorkers, capacity: Capacity) -> Iterator[Tenant]:
     service = service_of(group, workers)
     kind, cv, steps = _arrivals(group, capacity.tokens_per_s / service.mean_steps)
     deadline_ms, patience_ms = _times(group)

@@ -8,12 +8,14 @@ from typing import Any
 
 import pytest
 
+from loadtests.cluster.stand import Shape
 from loadtests.load.capacity import Capacity
 from loadtests.load.figures import Quantiles
-from loadtests.load.plan import Retry, Step
+from loadtests.load.plan import Retry, Size, Step
 from loadtests.runs.matrix.staging import LEAVES_AFTER_MS, SPREAD, names_of, shape_of, tenants_of
 from loadtests.scenarios.model import Scenario, parse
 from services.cli.errors import LabError
+from tests.loadtests.runs.matrix.made import case
 
 CAPACITY = Capacity(200.0, 1600.0, Quantiles())
 WORKERS = {"kind": "slots", "count": 2, "slots": 8, "prefill_tokens_per_s": 2500, "s_per_token": 0.0008}
@@ -127,3 +129,20 @@ def test_lengths_keep_their_median_and_their_tail() -> None:
     )
     assert tenant.answer_tokens.median == pytest.approx(8)
     assert tenant.answer_tokens.median * math.exp(1.645 * tenant.answer_tokens.sigma) == pytest.approx(32)
+
+
+def test_workers_of_steps_are_played_as_they_are_and_prompts_cost() -> None:
+    made = case("degradation_documents").scenario
+    assert shape_of(made) == Shape(2, 8, 6.0, 48, 0.0, per_sequence_ms=0.15, prefill_ms=0.06, prompt_tokens=1040)
+    (tenant,) = tenants_of(made, CAPACITY)
+    assert tenant.answer_tokens == Size(48)
+    assert [step.per_s for step in tenant.steps] == pytest.approx([each * 1600 / 48 for each in (1, 1.5, 2, 3, 1)])
+
+
+def test_every_moment_of_a_scenario_moves_with_its_pace() -> None:
+    quick = case("degradation_documents").faster(0.1).scenario
+    assert (quick.duration_s, quick.windows[-1].until_s) == pytest.approx((4.5, 4.4))
+    assert quick.tenants[0].arrivals.moments == pytest.approx([0, 0.9, 1.8, 2.7, 3.6])
+    killed = case("outage_killed").faster(0.5).scenario
+    whole = case("outage_killed").scenario
+    assert killed.workers[0].failures[0].until_s == whole.workers[0].failures[0].until_s / 2
