@@ -16,7 +16,6 @@ from dataclasses import dataclass, replace
 from random import Random
 from typing import Any
 
-from loadtests.faults.slow import NoFault
 from loadtests.load.answer import Answer
 from loadtests.load.arrivals import Ask, asks
 from loadtests.load.asking import Asking, Questions
@@ -28,7 +27,7 @@ from loadtests.storm.ledger import FAILED, REFUSED, Books
 from loadtests.storm.scenarios import Button, Storm
 from loadtests.storm.silence import NotSilenced
 from loadtests.storm.sliders import MOST_RETURNING
-from loadtests.storm.troubles import begin_troubles
+from loadtests.storm.troubles import NotSlowed, begin_troubles
 from loadtests.storm.watching import Counters, Frame, Watching, counters
 from services.contracts.storm import Ended, Mark, Phase, PolicyTold, Running
 from services.contracts.storm import Run as RunTold
@@ -108,7 +107,7 @@ class Run:
             self._ended = "done"
         except asyncio.CancelledError:
             self._ended = "stopped"
-        except (NoCapacity, NotSilenced, NoFault) as error:
+        except (NoCapacity, NotSilenced, NotSlowed) as error:
             self._why = str(error)
         except Exception as error:
             self._why = f"a fault of the bench: {type(error).__name__}"

@@ -1,34 +1,45 @@
 """A storm's troubles, begun and ended in their time, each in a task of its own that mends what it broke.
 
-A worker's fault is put for a few seconds and renewed, so that it heals without us: the bench may be killed.
+A worker's fault is put for a few seconds and renewed, so that it heals without us: the bench may be killed. Workers are
+asked on the bench's own event loop, like all else here, and not by `faults.slow`, which waits for its answers.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
 
-from loadtests.faults import slow
+import msgspec
+
 from loadtests.scenarios.model import Failure, Silence
 from loadtests.storm.config import StormSettings
 from loadtests.storm.scenarios import Need, Storm, failures
 from loadtests.storm.silence import NotSilenced, SilentCache
+from services.runtime.keepalive import Pool
+from services.runtime.upstream import UpstreamError
 
 LEASE_S = 3.0
 RENEW_EVERY_S = 1.0
 WITHIN_S = 1.0
+MOST_BYTES = 65_536
+JSON = ((b"content-type", b"application/json"),)
+
+
+class NotSlowed(Exception):
+    """A worker does not take faults; the message says why."""
 
 
 def begin_troubles(storm: Storm, settings: StormSettings) -> list[asyncio.Task[None]]:
     """One task for each, which ends when its trouble is over; cancelled, it mends at once.
 
-    It raises slow.NoFault or NotSilenced where what is to be broken cannot be.
+    It raises NotSlowed or NotSilenced where what is to be broken cannot be.
     """
 
     async def slowed(failure: Failure) -> None:
         await asyncio.sleep(failure.from_s)
-        await hold_slow(settings.fault_urls[: failure.workers], failure.factor, failure.until_s - failure.from_s)
+        urls, seconds = settings.fault_urls[: failure.workers], failure.until_s - failure.from_s
+        await hold_slow(urls, failure.factor, seconds, settings.shared_token)
 
     async def silenced(silence: Silence) -> None:
         await asyncio.sleep(silence.from_s)
@@ -38,22 +49,23 @@ def begin_troubles(storm: Storm, settings: StormSettings) -> list[asyncio.Task[N
     return [asyncio.ensure_future(each) for each in holding]
 
 
-async def hold_slow(urls: Sequence[str], factor: float, seconds: float) -> None:
+async def hold_slow(urls: Sequence[str], factor: float, seconds: float, token: bytes = b"") -> None:
     """The workers behind these metrics listeners are slow for so long. However it ends, they are told to heal.
 
-    Raises slow.NoFault if a worker does not take the fault the first time.
+    Raises NotSlowed if a worker does not take the fault the first time.
     """
     loop = asyncio.get_running_loop()
     until = loop.time() + seconds
     refusals: AbstractContextManager[None] = nullcontext()
     try:
         while (left_s := until - loop.time()) > 0:
+            fault = {"slow_factor": factor, "for_s": min(LEASE_S, left_s)}
             with refusals:
-                await _all(slow.put, urls, factor, min(LEASE_S, left_s))
-            refusals = suppress(slow.NoFault)
-            await asyncio.sleep(min(RENEW_EVERY_S, until - loop.time()))
+                await asyncio.gather(*(_faults(url, token, b"PUT", msgspec.json.encode(fault)) for url in urls))
+            refusals = suppress(NotSlowed)
+            await asyncio.sleep(max(0.0, min(RENEW_EVERY_S, until - loop.time())))
     finally:
-        await asyncio.gather(*(_all(slow.mend, [url]) for url in urls), return_exceptions=True)
+        await asyncio.gather(*(_faults(url, token, b"DELETE") for url in urls), return_exceptions=True)
 
 
 async def missing(need: Need | None, settings: StormSettings) -> str:
@@ -64,14 +76,24 @@ async def missing(need: Need | None, settings: StormSettings) -> str:
         return "no cache is known here: REDIS_URL is empty"
     try:
         if need == "faults":
-            await _all(slow.check, settings.fault_urls)
+            await asyncio.gather(*(_faults(url, settings.shared_token) for url in settings.fault_urls))
         elif need == "redis":
             await SilentCache(settings.redis_url).reached()
-    except (slow.NoFault, NotSilenced) as error:
+    except (NotSlowed, NotSilenced) as error:
         return str(error)
     return ""
 
 
-async def _all(ask: Callable[..., None], urls: Sequence[str], *more: float) -> None:
-    """Ask every worker at once. Raises slow.NoFault for the first that refuses."""
-    await asyncio.gather(*(asyncio.to_thread(ask, url, *more, within_s=WITHIN_S) for url in urls))
+async def _faults(url: str, token: bytes, method: bytes = b"GET", body: bytes = b"") -> None:
+    """Ask a worker's `/faults`. Raises NotSlowed."""
+    pool = Pool(url, max_connections=1, token=token)
+    try:
+        async with asyncio.timeout(WITHIN_S):
+            with await pool.request(method, b"/faults", body=body, headers=JSON) as reply:
+                await reply.read(MOST_BYTES)
+    except (UpstreamError, TimeoutError) as error:
+        raise NotSlowed(f"the worker's {url}/faults does not answer: {error or 'in time'}") from error
+    finally:
+        pool.close()
+    if reply.status != 200:
+        raise NotSlowed(f"{url}/faults answers with status {reply.status}: is it a simulated worker, in a lab?")
