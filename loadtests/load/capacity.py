@@ -74,7 +74,7 @@ class _ClosedLoop:
 
 
 async def measure(stand: Stand, seconds: float = MEASURE_S, warm_up_s: float = WARM_UP_S) -> Capacity:
-    """Raises RuntimeError if a worker did not answer."""
+    """Raises RuntimeError if a worker did not answer, or none did within these seconds."""
     loops = [_ClosedLoop(worker.url, stand.shape) for worker in stand.workers]
     try:
         for loop in loops:
@@ -92,4 +92,6 @@ async def measure(stand: Stand, seconds: float = MEASURE_S, warm_up_s: float = W
     if faults := [loop.fault for loop in loops if loop.fault]:
         raise RuntimeError(f"the capacity could not be measured: {faults[0]}")
     answers = [seconds for loop in loops for seconds in loop.took_s]
+    if not answers:
+        raise RuntimeError(f"the capacity could not be measured: there was no answer in {took:.1f} s")
     return Capacity(len(answers) / took, sum(loop.tokens for loop in loops) / took, quantiles(answers))

@@ -30,13 +30,15 @@ C = TypeVar("C", bound=Counts)
 def ending_of(row: Row, outcome: str) -> tuple[str, str]:
     """The count that a try goes into, and the code where it was refused or failed.
 
-    By its status, 429 and 503 are refusals, whatever their code. A 504 is a failure: the request was let in.
+    By its status, 429 and 503 are refusals, whatever their code. A 504 is a failure: the request was let in. An answer
+    without a code is called by its status.
     """
     if outcome in ENDINGS:
         return ENDINGS[outcome], ""
     kind, _, what = outcome.partition(":")
     if kind == "refused" or what == "bad_status":
-        return REFUSED if row.status in REFUSING else FAILED, row.code
+        said = f"status_{row.status}" if row.code in (f"bare_{row.status}", str(row.status)) else row.code
+        return REFUSED if row.status in REFUSING else FAILED, said
     return FAILED, LOST.get(what, what)
 
 

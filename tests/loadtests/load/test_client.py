@@ -6,14 +6,19 @@ import asyncio
 from collections import Counter
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from typing import Any
 from unittest import mock
 
 import pytest
 
+from loadtests.cluster.processes import Process
+from loadtests.cluster.stand import Server as Running
+from loadtests.cluster.stand import Shape, Stand
 from loadtests.load import connection
 from loadtests.load.arrivals import Ask, asks
 from loadtests.load.asking import Asking
+from loadtests.load.capacity import measure
 from loadtests.load.client import BURST_S, Bounds, Client
 from loadtests.load.figures import figures
 from loadtests.load.ledger import GAVE_UP, HELD_BACK, LATE, ON_TIME, Ledger
@@ -400,3 +405,13 @@ def test_a_client_may_be_more_impatient_than_its_tenant_is() -> None:
             return await asyncio.wait_for(Client(made, url, hurried).run(), 30)
 
     assert endings(steadily(main())) == {GAVE_UP: 2}
+
+
+def test_workers_that_answer_nothing_have_no_capacity(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with serving(never) as (_, url):
+            stand = Stand(Shape(1, 2), tmp_path, [Running(Process("w", (), {}, tmp_path), url)])
+            with pytest.raises(RuntimeError, match="there was no answer"):
+                await measure(stand, 0.2, 0.1)
+
+    steadily(main())

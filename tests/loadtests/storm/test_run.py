@@ -125,9 +125,9 @@ def test_questions_about_documents_are_few_so_that_a_cache_is_worth_having() -> 
         (replying(200, b'{"error":{"code":"upstream_failed"}}'), "failed", {"malformed"}),
         (replying(429, b'{"error":{"code":"yield"}}'), "refused", {"yield"}),
         (replying(503, b'{"error":{"code":"new_here"}}'), "refused", {"new_here"}),
-        (replying(503, b"\xff"), "refused", {"bare_503"}),
+        (replying(503, b"\xff"), "refused", {"status_503"}),
         (replying(504, b'{"error":{"code":"deadline_exceeded"}}'), "failed", {"deadline_exceeded"}),
-        (replying(500, b"{}"), "failed", {"500"}),
+        (replying(500, b"{}"), "failed", {"status_500"}),
     ],
 )
 def test_whatever_comes_back_each_try_has_the_one_ending(handler: Handler, ending: str, codes: set[str]) -> None:
