@@ -80,7 +80,6 @@ BENCHES: Mapping[str, Bench] = {
     "steps": Bench("how many steps of the interpreter a request takes in the router", 30),
     "console": Bench("what it costs a router to be looked at", 90),
     "observing": Bench("what metrics, log, journal, traces and Prometheus cost a router", 300),
-    "degradation": Bench("what smaller answers buy under overload", 420, "degradation.bench"),
     "batching": Bench("what batching is worth on real models, and its cost; needs torch", 350, "batching.bench"),
     "recall": Bench("does the search find what an exact one finds, and how soon", 900, "search.recall"),
     "hybrid": Bench("ranking by meaning, by words, and by both", 180, "search.hybrid"),

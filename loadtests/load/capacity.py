@@ -21,7 +21,6 @@ from loadtests.load.plan import Step, Tenant
 WARM_UP_S = 1.0
 MEASURE_S = 4.0
 ANSWER_WITHIN_S = 20.0
-PROMPT_TOKENS = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +33,7 @@ class Capacity:
 
 
 async def measure(stand: Stand, seconds: float = MEASURE_S, warm_up_s: float = WARM_UP_S) -> Capacity:
-    """Raises RuntimeError if a worker did not answer."""
+    """Raises RuntimeError if a worker did not answer, or none did within these seconds."""
     try:
         async with asyncio.timeout(warm_up_s + seconds + ANSWER_WITHIN_S):
             loads = (_of(worker.url, stand.shape, seconds, warm_up_s) for worker in stand.workers)
@@ -42,13 +41,15 @@ async def measure(stand: Stand, seconds: float = MEASURE_S, warm_up_s: float = W
     except (OSError, TimeoutError, RuntimeError) as error:
         raise RuntimeError(f"the capacity could not be measured: {error or 'no answer'}") from error
     per_s = sum(tally.per_second for tally in tallies)
+    if not per_s:
+        raise RuntimeError(f"the capacity could not be measured: there was no answer in {seconds:.1f} s")
     return Capacity(per_s, per_s * stand.shape.answer_tokens, quantiles(s for tally in tallies for s in tally.seconds))
 
 
 async def _of(url: str, shape: Shape, seconds: float, warm_up_s: float) -> Tally:
     """One worker's answers, each as long as it was asked to be."""
     asking, numbers = Asking(url, "generate"), count()
-    ask = Ask(0.0, Tenant("capacity", (Step(0, 0),)), PROMPT_TOKENS, shape.answer_tokens, False)
+    ask = Ask(0.0, Tenant("capacity", (Step(0, 0),)), shape.prompt_tokens, shape.answer_tokens, False)
     port = urlsplit(url).port or 80
     tally = await closed_loop(
         port, lambda: asking.bytes_of(ask, next(numbers)), shape.slots, seconds, warm_up_s=warm_up_s

@@ -23,6 +23,8 @@ FIGURES: dict[str, tuple[str, str]] = {
     "failed": ("failure rate", "%"),
     "back_after_s": ("nine tenths of the share on time are back after", "s"),
     "after_over_before": ("on time afterwards / before", ""),
+    "with_passages": ("answers on time that were given passages", "%"),
+    "worth_over_uncut": ("answers on time in worth / without degradation", ""),
     "dispatches": ("requests to workers, for each of a client's", ""),
     "p95_over_alone": ("p95 / alone", ""),
     "p95_less_alone_ms": ("p95 beyond alone", "ms"),

@@ -104,7 +104,7 @@ def _named(against: str) -> list[Subject]:
 def _here(subjects: Sequence[Subject], *, given_stack: bool) -> list[Subject]:
     """Those that can be run, installed first where pip can do it. Before a given stack only its own router can."""
     if given_stack:
-        return [subject for subject in subjects if subject.is_router]
+        return [subject for subject in subjects if subject.is_router and subject.cuts]
     for subject in subjects:
         if subject.package:
             environments.make(subject.package, say)
@@ -118,7 +118,7 @@ def _jobs(wanted: argparse.Namespace, store: Kept, cases: Sequence[Case], subjec
     wished = [
         (each, subject)
         for each in cases
-        for subject in subjects
+        for subject in filter(each.is_for, subjects)
         if not wanted.quick or wanted.scenarios or subject is WEIR or each.name in QUICK_ELSEWHERE
     ]
     if wanted.scenarios:
@@ -160,7 +160,7 @@ def _finish(
     missing = [
         f"{each.name} ({subject.title})"
         for each in cases.values()
-        for subject in subjects
+        for subject in filter(each.is_for, subjects)
         if series.cell(each.name, subject.name) is None
     ]
     if wanted.out is not None:

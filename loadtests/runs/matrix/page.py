@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from loadtests.report.figure import Figure
+from loadtests.report.figure import Figure, held
 from loadtests.report.page import head, parts_table, picture, table
 from loadtests.runs.matrix import readme, sections, targets
 from loadtests.runs.matrix.cases import Case
@@ -57,19 +57,13 @@ def summary(series: Series, cases: Mapping[str, Case]) -> str:
         if cell.fault
     ]
     promises = targets.promises(series, cases)
-    lines = [held(promises)]
+    lines = [_held(promises)]
     for title, figures in promises.items():
         lines.append(f"\n{title}")
         for figure in figures:
             verdict = figure.verdict.strip("*")
             lines.append(f"  {verdict:<7}{figure.name:<62} {figure.shown:>18}  {figure.wanted} {figure.note}".rstrip())
     return "\n".join([*lines, *(f"could not be played: {fault}" for fault in faults)])
-
-
-def held(promises: Mapping[str, Sequence[Figure]]) -> str:
-    """How many targets held."""
-    judged = [figure.held for figures in promises.values() for figure in figures if figure.held is not None]
-    return f"{sum(judged)} of {len(judged)} targets held."
 
 
 def page(series: Series, cases: Mapping[str, Case], pictures: Sequence[tuple[str, str]]) -> str:
@@ -80,7 +74,7 @@ def page(series: Series, cases: Mapping[str, Case], pictures: Sequence[tuple[str
     parts = [
         HEAD.format(
             head=head("Weir and others: the matrix", command=command, machine=series.machines),
-            summary=wrapped(f"{QUICK if series.quick else ''}{held(promises)} {READ_ON}"),
+            summary=wrapped(f"{QUICK if series.quick else ''}{_held(promises)} {READ_ON}"),
             stack=wrapped(f"{GIVEN.format(series.given) if series.given else OWN} {WAYS}"),
             subjects="\n".join(wrapped(f"- **{each.title}**: {each.about}.", "  ") for each in _played(series)),
             versions=series.versions or "no other gateway is installed there",
@@ -94,6 +88,10 @@ def page(series: Series, cases: Mapping[str, Case], pictures: Sequence[tuple[str
         *_believing(series),
     ]
     return "\n".join(parts).rstrip() + "\n"
+
+
+def _held(promises: Mapping[str, Sequence[Figure]]) -> str:
+    return held(figure for figures in promises.values() for figure in figures)
 
 
 def _played(series: Series) -> list[Subject]:
