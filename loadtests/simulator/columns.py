@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from loadtests.scenarios.arrivals import Trace
-from loadtests.scenarios.model import TenantGroup
+from loadtests.simulator.readings import READ, gap_s
 from loadtests.simulator.report import PolicyReport, TenantReport
 from loadtests.simulator.results import Figure
 
@@ -68,18 +67,8 @@ def load_name(load: float) -> str:
 # ---- the figures
 
 
-def on_time_share(report: PolicyReport) -> float | None:
-    return report.ledger.on_time / report.ledger.distinct if report.ledger.distinct else None
-
-
 def refused_share(report: PolicyReport) -> float | None:
     return report.ledger.rejected_total / report.ledger.distinct if report.ledger.distinct else None
-
-
-def gap_s(report: PolicyReport) -> float | None:
-    """The fairness gap in seconds of all workers' work."""
-    gap = report.fairness.gap_cost
-    return None if gap is None else gap / report.capacity.cost_per_s
 
 
 def worst_tenant(tenants: Sequence[TenantReport]) -> float | None:
@@ -105,7 +94,7 @@ def _cut(report: PolicyReport) -> float | None:
 
 
 MAIN = (
-    Column("on time", "of asked", on_time_share, share),
+    Column("on time", "of asked", READ["on_time"], share),
     Column("on time", "of cap.", lambda report: report.goodput_cost_to_capacity, ratio),
     Column("wait", "p50 ms", lambda report: report.wait_s.p50, milliseconds),
     Column("wait", "p95 ms", lambda report: report.wait_s.p95, milliseconds),
@@ -135,13 +124,3 @@ MATRICES = (
     ("dropped after admission, of the admitted", lambda report: report.dropped_after_admission_share, share),
     ("work wasted, of the time workers were busy", lambda report: report.work.wasted_share, share),
 )
-
-
-# ---- by tenant
-
-
-def members(report: PolicyReport, group: TenantGroup) -> list[TenantReport]:
-    """The reports of a group's tenants: one each, or one for all of them where there are very many."""
-    if isinstance(group.arrivals, Trace):
-        return [each for each in report.tenants if each.name == group.name or each.name.startswith(f"{group.name}-")]
-    return [each for each in report.tenants if group.name in (each.name, each.name.rpartition("-")[0])]

@@ -14,7 +14,8 @@ from statistics import fmean
 from loadtests.scenarios.arrivals import Closed, Trace
 from loadtests.scenarios.model import Scenario
 from loadtests.simulator.charts import Band, Bar, Bars, Chart, Curve, Level, Panel, Panels
-from loadtests.simulator.columns import gap_s, members, seconds
+from loadtests.simulator.columns import seconds
+from loadtests.simulator.readings import gap_s, members
 from loadtests.simulator.report import PolicyReport
 from loadtests.simulator.results import Cell, Comparison, Figure
 

@@ -16,6 +16,8 @@ from concurrent.futures import FIRST_EXCEPTION, Future, ProcessPoolExecutor, wai
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
 from multiprocessing.shared_memory import ShareableList
+from operator import itemgetter
+from typing import TypeVar
 
 from loadtests.scenarios.arrivals import Closed, Trace
 from loadtests.scenarios.model import PolicyChoice, Scenario
@@ -32,6 +34,8 @@ from services.core.outcome import Outcome
 
 LOOK_EVERY_S = 0.1
 Moved = Callable[[float, int], None]
+"""Is told, now and then, how much is done (in `Run.size`), and how many runs."""
+Found = TypeVar("Found")
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +50,10 @@ class Run:
     def size(self) -> float:
         """Simulated seconds times load: how long it takes, relative to others."""
         return self.scenario.duration_s * sum(_asked(self.scenario))
+
+
+Make = Callable[[Run, Progress | None], Found]
+"""What is done in a run."""
 
 
 def _asked(scenario: Scenario) -> Iterator[float]:
@@ -79,12 +87,20 @@ def cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def execute(runs: Sequence[Run], jobs: int, moved: Moved) -> list[Result]:
-    """Make them all. `moved` is told, now and then, how much is done (in `size`), and how many runs."""
-    ordered = sorted(runs, key=lambda run: -run.size)
+def spread(runs: Sequence[Run], jobs: int, moved: Moved, make: Make[Found]) -> list[Found]:
+    """Make them all over the cores; what came out, in their order. `moved` is told how much is done, and how many."""
+    order = sorted(range(len(runs)), key=lambda place: -runs[place].size)
+    ordered = [runs[place] for place in order]
     if jobs == 1 or len(runs) == 1:
-        return list(_here(ordered, moved))
-    return _in_processes(ordered, min(jobs, len(runs)), moved)
+        found = list(_here(ordered, moved, make))
+    else:
+        found = _in_processes(ordered, min(jobs, len(runs)), moved, make)
+    return [each for _, each in sorted(zip(order, found, strict=True), key=itemgetter(0))]
+
+
+def execute(runs: Sequence[Run], jobs: int, moved: Moved) -> list[Result]:
+    """The reports of them all."""
+    return spread(runs, jobs, moved, one)
 
 
 def one(run: Run, progress: Progress | None = None) -> Result:
@@ -110,24 +126,24 @@ class Latencies:
         return tuple(bucket.quantile(0.95) for bucket in self._buckets)
 
 
-def _here(runs: Sequence[Run], moved: Moved) -> Iterator[Result]:
+def _here(runs: Sequence[Run], moved: Moved, make: Make[Found]) -> Iterator[Found]:
     before = 0.0
     for number, run in enumerate(runs):
 
         def told(done: float, number: int = number, run: Run = run, before: float = before) -> None:
             moved(before + done * run.size, number)
 
-        yield one(run, told)
+        yield make(run, told)
         before += run.size
         moved(before, number + 1)
 
 
-def _in_processes(runs: Sequence[Run], jobs: int, moved: Moved) -> list[Result]:
+def _in_processes(runs: Sequence[Run], jobs: int, moved: Moved, make: Make[Found]) -> list[Found]:
     context = multiprocessing.get_context("spawn")  # a fork would copy the progress bar's thread in mid-stride
     shares = ShareableList([0.0] * len(runs))
     try:
         with ProcessPoolExecutor(jobs, mp_context=context, initializer=_die_quietly) as pool:
-            futures = [pool.submit(_there, run, shares, place) for place, run in enumerate(runs)]
+            futures = [pool.submit(_there, make, run, shares, place) for place, run in enumerate(runs)]
             try:
                 _follow(futures, lambda: sum(shares[place] * run.size for place, run in enumerate(runs)), moved)
                 return [future.result() for future in futures]
@@ -143,9 +159,9 @@ def _in_processes(runs: Sequence[Run], jobs: int, moved: Moved) -> list[Result]:
         shares.shm.unlink()
 
 
-def _follow(futures: Sequence[Future[Result]], done: Callable[[], float], moved: Moved) -> None:
+def _follow(futures: Sequence[Future[Found]], done: Callable[[], float], moved: Moved) -> None:
     """Until all are done, or one has failed."""
-    waiting: set[Future[Result]] = set(futures)
+    waiting: set[Future[Found]] = set(futures)
     while waiting:
         ready, waiting = wait(waiting, timeout=LOOK_EVERY_S, return_when=FIRST_EXCEPTION)
         moved(done(), len(futures) - len(waiting))
@@ -153,16 +169,16 @@ def _follow(futures: Sequence[Future[Result]], done: Callable[[], float], moved:
             future.result()
 
 
-def _there(run: Run, shares: ShareableList[float], place: int) -> Result:
+def _there(make: Make[Found], run: Run, shares: ShareableList[float], place: int) -> Found:
     """In another process: one run, which writes how far it is into its own place."""
 
     def told(done: float) -> None:
         shares[place] = done
 
     try:
-        result = one(run, told)
+        found = make(run, told)
         told(1.0)
-        return result
+        return found
     finally:
         shares.shm.close()
 

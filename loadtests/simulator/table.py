@@ -22,11 +22,11 @@ from loadtests.simulator.columns import (
     MORE,
     Column,
     load_name,
-    members,
     milliseconds,
     share,
     worst_tenant,
 )
+from loadtests.simulator.readings import members
 from loadtests.simulator.report import TenantReport
 from loadtests.simulator.results import Cell, Comparison, Figure
 from loadtests.simulator.targets import targets

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from functools import partial
 
 import msgspec
 
 from loadtests.report.figure import Figure
-from loadtests.scenarios.model import TenantGroup, find, load_raw
+from loadtests.scenarios.model import find, load_raw
 from loadtests.scenarios.stages import on_stage, reason_against
-from loadtests.simulator.columns import members
+from loadtests.simulator.readings import READ, least_on_time
 from loadtests.simulator.report import PolicyReport
 from loadtests.simulator.results import Cell, Comparison, compare
 from loadtests.simulator.runs import execute, plan
-from loadtests.simulator.targets import READ, targets
+from loadtests.simulator.targets import targets
 
 REFUSED = ("rejected_total", "evicted_total")
 
@@ -69,17 +68,12 @@ def _row(comparison: Comparison, cell: Cell) -> PolicyRow:
 
 
 def _groups(comparison: Comparison, cell: Cell) -> Iterator[tuple[str, float]]:
+    """The share on time of the worst tenant of each group."""
     groups = comparison.scenario.tenants
     for group in groups if len(groups) > 1 else ():
-        share = cell.mean(partial(_least, group=group))
+        share = cell.mean(least_on_time(comparison.scenario, group.name))
         if share is not None:
             yield group.name, share
-
-
-def _least(report: PolicyReport, group: TenantGroup) -> float | None:
-    """The share on time of the worst tenant of a group."""
-    shares = [each.on_time_share for each in members(report, group) if each.on_time_share is not None]
-    return min(shares, default=None)
 
 
 def _refused(report: PolicyReport) -> float | None:

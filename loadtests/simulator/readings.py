@@ -1,0 +1,55 @@
+"""Figures that are read off the report of any run: those that a scenario's file may set a bound for, and a few more."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from loadtests.scenarios.arrivals import Trace
+from loadtests.scenarios.model import Scenario, TenantGroup
+from loadtests.simulator.report import PolicyReport, Quantiles, TenantReport
+
+Read = Callable[[PolicyReport], float | None]
+
+
+def members(report: PolicyReport, group: TenantGroup) -> list[TenantReport]:
+    """The reports of a group's tenants: one each, or one for all of them where there are very many."""
+    if isinstance(group.arrivals, Trace):
+        return [each for each in report.tenants if each.name == group.name or each.name.startswith(f"{group.name}-")]
+    return [each for each in report.tenants if group.name in (each.name, each.name.rpartition("-")[0])]
+
+
+def least_on_time(scenario: Scenario, of: str) -> Read:
+    """The share on time of the worst tenant of a group."""
+    group = next(each for each in scenario.tenants if each.name == of)
+
+    def read(report: PolicyReport) -> float | None:
+        shares = [each.on_time_share for each in members(report, group) if each.on_time_share is not None]
+        return min(shares, default=None)
+
+    return read
+
+
+def gap_s(report: PolicyReport) -> float | None:
+    """The fairness gap in seconds of all workers' work."""
+    gap = report.fairness.gap_cost
+    return None if gap is None else gap / report.capacity.cost_per_s
+
+
+def _services(seconds: float | None, report: PolicyReport) -> float | None:
+    return None if seconds is None else seconds / report.capacity.service_s
+
+
+def _p95_ms(quantiles: Quantiles) -> float | None:
+    return None if quantiles.p95 is None else 1000 * quantiles.p95
+
+
+READ: Mapping[str, Read] = {
+    "on_time": lambda report: report.ledger.on_time / report.ledger.distinct if report.ledger.distinct else None,
+    "goodput": lambda report: report.goodput_cost_to_capacity,
+    "wait_p50": lambda report: _services(report.wait_s.p50, report),
+    "wait_p95": lambda report: _services(report.wait_s.p95, report),
+    "p95_ms": lambda report: _p95_ms(report.latency_s),
+    "answers_p95_ms": lambda report: _p95_ms(report.latency_s),
+    "in_vain": lambda report: report.work.wasted_share,
+    "dispatches": lambda report: report.dispatches_per_distinct,
+}
