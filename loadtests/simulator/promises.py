@@ -19,8 +19,8 @@ import yaml
 from loadtests.report.figure import Figure, told
 from loadtests.scenarios.changes import Changes, changed
 from loadtests.scenarios.model import PolicyChoice, Scenario, find, load_raw, parse
-from loadtests.simulator.closer import Closer, closer
 from loadtests.simulator.engine import Progress
+from loadtests.simulator.metrics import Metric, metric
 from loadtests.simulator.runs import Moved, Run, execute
 from loadtests.simulator.watching import watched
 
@@ -99,8 +99,8 @@ class Line(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     higher: bool = False
 
     @property
-    def closer(self) -> Closer:
-        return closer(self.figure, self.of)
+    def metric(self) -> Metric:
+        return metric(self.figure, self.of)
 
     @property
     def key(self) -> str:
@@ -138,12 +138,12 @@ class Promise:
         of = f"the worst of {', '.join(line.cases)}" if line.worst else self.cases[0]
         compared = f" less {line.less}" if line.less else f" / {line.over or line.over_policy}"
         who = f", {self.judged}" if self.judged != "weir" else ""
-        return f"{line.closer.words.format(**line.given)}, {of}{compared if line.compares else ''}{who}"
+        return f"{line.metric.words.format(**line.given)}, {of}{compared if line.compares else ''}{who}"
 
     @property
     def unit(self) -> str:
         """A quotient has none."""
-        return "" if self.line.over or self.line.over_policy else self.line.closer.unit
+        return "" if self.line.over or self.line.over_policy else self.line.metric.unit
 
     def values(self, played: Played, policy: str) -> list[float]:
         """One a seed; fewer where there was nothing to measure."""
@@ -242,7 +242,7 @@ def play(made: Table, case: Case, jobs: int, moved: Moved) -> dict[str, Values]:
 
 def _values(lines: Sequence[Line], run: Run, progress: Progress | None = None) -> dict[str, float | None]:
     seen = watched(run, progress)
-    return {line.key: line.closer.read(seen, **line.given) for line in lines}
+    return {line.key: line.metric.read(seen, **line.given) for line in lines}
 
 
 def _by_figure(seeds: Sequence[Mapping[str, float | None]]) -> Values:

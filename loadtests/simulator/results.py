@@ -11,9 +11,8 @@ from statistics import fmean
 from typing import Any
 
 from loadtests.scenarios.model import Scenario
+from loadtests.simulator.readings import Read
 from loadtests.simulator.report import PolicyReport
-
-Figure = Callable[[PolicyReport], float | None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +37,7 @@ class Cell:
     def reports(self) -> list[PolicyReport]:
         return [result.report for result in self.results]
 
-    def mean(self, figure: Figure) -> float | None:
+    def mean(self, figure: Read) -> float | None:
         """Over the seeds that have this figure."""
         return _mean([value for value in map(figure, self.reports) if value is not None])
 

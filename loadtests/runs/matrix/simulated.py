@@ -59,7 +59,7 @@ def _row(comparison: Comparison, cell: Cell) -> PolicyRow:
         load=cell.load,
         on_time=cell.mean(READ["on_time"]),
         goodput=cell.mean(READ["goodput"]),
-        wait_p95_ms=cell.mean(lambda report: _ms(report.wait_s.p95)),
+        wait_p95_ms=_ms(cell.mean(READ["wait_p95_s"])),
         latency_p95_ms=cell.mean(READ["p95_ms"]),
         refused=cell.mean(_refused),
         in_vain=cell.mean(READ["in_vain"]),

@@ -13,9 +13,8 @@ pytest.importorskip("matplotlib")
 
 from loadtests.report.style import DARK, LIGHT, Theme, spread, strokes
 from loadtests.scenarios.model import Scenario, parse
-from loadtests.simulator.charts import Bars, Chart, Curve, Panels
 from loadtests.simulator.figures import charts, events, smoothed
-from loadtests.simulator.plots import draw
+from loadtests.simulator.plots import Bars, Chart, Curve, Panels, draw
 from loadtests.simulator.results import Comparison, Result, compare
 from tests.loadtests.simulator.made_up import report
 

@@ -9,7 +9,8 @@ import pytest
 from rich.console import Console
 
 from loadtests.scenarios.model import Scenario, parse
-from loadtests.simulator.columns import members, milliseconds, seconds, share, short
+from loadtests.simulator.columns import milliseconds, seconds, share, short
+from loadtests.simulator.readings import members
 from loadtests.simulator.report import Hints, PolicyReport, Quality
 from loadtests.simulator.results import Comparison, Result, compare
 from loadtests.simulator.table import page

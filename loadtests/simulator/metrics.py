@@ -11,14 +11,14 @@ from typing import NamedTuple
 
 from loadtests.scenarios.figures import FIGURES
 from loadtests.simulator.oracle import best_work
-from loadtests.simulator.readings import READ, Read, gap_s, members
+from loadtests.simulator.readings import READ, members, share_on_time
 from loadtests.simulator.watching import STEP_S, Cohorts, Seen, within
 
 FOR_S = 5.0
 """Back means back for so long."""
 
 
-class Closer(NamedTuple):
+class Metric(NamedTuple):
     """What a figure is called, with its arguments in braces; its unit; and how it is read."""
 
     words: str
@@ -61,9 +61,7 @@ def gap_to_vtc_bound(seen: Seen) -> float | None:
 def group_on_time(seen: Seen, of: str) -> float | None:
     """Of what all tenants of a group asked for together."""
     group = next(each for each in seen.scenario.tenants if each.name == of)
-    ledgers = [tenant.ledger for tenant in members(seen.report, group)]
-    distinct = sum(ledger.distinct for ledger in ledgers)
-    return sum(ledger.on_time for ledger in ledgers) / distinct if distinct else None
+    return share_on_time(members(seen.report, group))
 
 
 def group_p95_ms(seen: Seen, of: str) -> float | None:
@@ -110,47 +108,28 @@ def full_quality_after_s(seen: Seen, from_s: float) -> float | None:
     return max(0.0, max(degraded, default=0.0) - from_s) if seen.is_weir else None
 
 
-def _of_report(read: Read) -> Callable[[Seen], float | None]:
-    return lambda seen: read(seen.report)
-
-
-CLOSER: Mapping[str, Closer] = {
-    **{name: Closer(*FIGURES[name], _of_report(read)) for name, read in READ.items()},
-    "useful_time": Closer(
-        "useful worker time", "%", _of_report(lambda report: report.work.useful_s / report.work.available_s)
-    ),
-    "late_answers": Closer(
-        "answers sent after their deadline", "", _of_report(lambda report: report.answers_after_deadline)
-    ),
-    "missed": Closer("missed after using a worker", "%", _of_report(lambda report: report.missed_after_worker_share)),
-    "dropped": Closer("dropped from the queue", "%", _of_report(lambda report: report.dropped_after_admission_share)),
-    "wasted": Closer("wasted worker time", "%", _of_report(lambda report: report.work.wasted_share)),
-    "gap_to_bound": Closer("gap / its bound", "", gap_to_bound),
-    "gap_to_vtc_bound": Closer("gap / VTC's bound", "", gap_to_vtc_bound),
-    "gap_s": Closer("gap in work of all workers", "s", _of_report(gap_s)),
-    "jain": Closer("Jain's index, worst 60 s", "", _of_report(lambda report: report.fairness.jain_least)),
-    "back_after": Closer("back at {share:.0%} of the on-time rate after", "deadlines", back_after),
-    "after_over_before": Closer("on time from second {from_s:g} on / before", "", after_over_before),
-    "coverage_error": Closer("waits below the predicted q{quantile:g}, off by", "%", coverage_error),
-    "hints_admitted": Closer(
-        "first obeyed hints admitted", "%", _of_report(lambda report: report.hints.first_admitted_share)
-    ),
-    "regret": Closer("regret against the oracle", "%", regret),
-    "on_time_sum": Closer("answers on time, weighed by {weighed_by}", "", on_time_sum),
-    "level_changes_per_min": Closer(
+METRICS: Mapping[str, Metric] = {
+    "gap_to_bound": Metric("gap / its bound", "", gap_to_bound),
+    "gap_to_vtc_bound": Metric("gap / VTC's bound", "", gap_to_vtc_bound),
+    "back_after": Metric("back at {share:.0%} of the on-time rate after", "deadlines", back_after),
+    "after_over_before": Metric("on time from second {from_s:g} on / before", "", after_over_before),
+    "coverage_error": Metric("waits below the predicted q{quantile:g}, off by", "%", coverage_error),
+    "regret": Metric("regret against the oracle", "%", regret),
+    "on_time_sum": Metric("answers on time, weighed by {weighed_by}", "", on_time_sum),
+    "level_changes_per_min": Metric(
         "level changes a minute, second {from_s:g} to {until_s:g}", "", level_changes_per_min
     ),
-    "full_quality_after_s": Closer("full quality again after", "s", full_quality_after_s),
+    "full_quality_after_s": Metric("full quality again after", "s", full_quality_after_s),
 }
+OF: Mapping[str, Callable[[Seen, str], float | None]] = {"on_time": group_on_time, "answers_p95_ms": group_p95_ms}
+"""Of a group of tenants."""
 
 
-def closer(figure: str, of: str | None) -> Closer:
+def metric(figure: str, of: str | None) -> Metric:
     """The figure of all, or of a group. Raises KeyError for one that there is not."""
-    if of is None:
-        return CLOSER[figure]
+    if figure in METRICS:
+        return METRICS[figure]
     words, unit = FIGURES[figure]
-    read = {
-        "on_time": partial(group_on_time, of=of),
-        "answers_p95_ms": partial(group_p95_ms, of=of),
-    }[figure]
-    return Closer(f"{of}: {words}", unit, read)
+    if of is not None:
+        return Metric(f"{of}: {words}", unit, partial(OF[figure], of=of))
+    return Metric(words, unit, lambda seen: READ[figure](seen.report))
