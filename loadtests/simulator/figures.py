@@ -117,7 +117,7 @@ def over_time(comparison: Comparison) -> Iterator[Chart | Panels]:
     """The rate of answers on time; latencies and each tenant's service, where there is something to show."""
     yield _recovery(comparison)
     cells = comparison.at(comparison.loads[-1])
-    latencies = tuple(over_buckets(cell, cell.series(lambda result: result.latency_p95_s)) for cell in cells)
+    latencies = tuple(over_buckets(cell, cell.series(lambda series: series.latency_p95_s)) for cell in cells)
     if any(value is not None for curve in latencies for value in curve.ys):
         yield Chart(
             name="latency",
@@ -152,7 +152,7 @@ def _recovery(comparison: Comparison) -> Chart:
 
 def _rate(cell: Cell, bands: Sequence[Band]) -> Curve:
     bucket_s = _bucket_s(cell)
-    rates = [(value or 0.0) / bucket_s for value in cell.series(lambda result: result.report.series.on_time)]
+    rates = [(value or 0.0) / bucket_s for value in cell.series(lambda series: series.on_time)]
     edges = {round(edge / bucket_s) for band in bands for edge in (band.start, band.end)}
     return over_buckets(cell, smoothed(rates, sorted(edges)))
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from loadtests.scenarios.figures import FIGURES
 from loadtests.simulator.oracle import best_work
@@ -81,9 +81,9 @@ def back_after_s(cohorts: Cohorts, before: Sequence[float], from_s: float, share
     return max(0.0, at - good_for - from_s)
 
 
-def back_after(seen: Seen, deadline_s: float, **given: float) -> float:
+def back_after(seen: Seen, deadline_s: float, **given: Any) -> float:
     """In deadlines."""
-    return back_after_s(seen.ends.cohorts, **given) / deadline_s  # type: ignore[arg-type]  # the table names them
+    return back_after_s(seen.ends.cohorts, **given) / deadline_s
 
 
 def after_over_before(seen: Seen, before: Sequence[float], from_s: float) -> float | None:

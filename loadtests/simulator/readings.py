@@ -69,6 +69,9 @@ READ: Mapping[str, Read] = {
     "latency_p95_s": lambda report: report.latency_s.p95,
     "p95_ms": lambda report: _p95_ms(report.latency_s),
     "answers_p95_ms": lambda report: _p95_ms(report.latency_s),
+    "refused": lambda report: _share(
+        report.ledger.rejected_total + report.ledger.evicted_total, report.ledger.distinct
+    ),
     "refused_at_door": lambda report: _share(report.ledger.rejected_total, report.ledger.distinct),
     "dropped": lambda report: report.dropped_after_admission_share,
     "missed": lambda report: report.missed_after_worker_share,

@@ -7,7 +7,6 @@ the end.
 
 from __future__ import annotations
 
-import math
 import multiprocessing
 import os
 import signal
@@ -25,12 +24,10 @@ from loadtests.simulator.capacity import announced as announced_by
 from loadtests.simulator.capacity import weights_of
 from loadtests.simulator.engine import Progress
 from loadtests.simulator.engine import run as simulate
-from loadtests.simulator.histogram import Histogram
-from loadtests.simulator.job import Job
 from loadtests.simulator.policies.catalog import build
-from loadtests.simulator.results import Result, loads
+from loadtests.simulator.report import PolicyReport
+from loadtests.simulator.results import loads
 from services.cli.errors import LabError
-from services.core.outcome import Outcome
 
 LOOK_EVERY_S = 0.1
 Moved = Callable[[float, int], None]
@@ -98,32 +95,14 @@ def spread(runs: Sequence[Run], jobs: int, moved: Moved, make: Make[Found]) -> l
     return [each for _, each in sorted(zip(order, found, strict=True), key=itemgetter(0))]
 
 
-def execute(runs: Sequence[Run], jobs: int, moved: Moved) -> list[Result]:
+def execute(runs: Sequence[Run], jobs: int, moved: Moved) -> list[PolicyReport]:
     """The reports of them all."""
     return spread(runs, jobs, moved, one)
 
 
-def one(run: Run, progress: Progress | None = None) -> Result:
-    """The report, and what it does not hold: latencies over time."""
-    latencies = Latencies(run.scenario.duration_s, run.scenario.bucket_s)
-    report = simulate(run.scenario, run.choice, progress=progress, ended=latencies.ended)
-    return Result(run.load, report, latencies.p95())
-
-
-class Latencies:
-    """Of the answers in each bucket of time."""
-
-    def __init__(self, duration_s: float, bucket_s: float) -> None:
-        self._bucket_s = bucket_s
-        self._buckets = [Histogram() for _ in range(math.ceil(duration_s / bucket_s))]
-
-    def ended(self, now: float, job: Job, how: str) -> None:
-        place = int(now / self._bucket_s)
-        if how == Outcome.SERVED and place < len(self._buckets):
-            self._buckets[place].add(now - job.arrived_at)
-
-    def p95(self) -> tuple[float | None, ...]:
-        return tuple(bucket.quantile(0.95) for bucket in self._buckets)
+def one(run: Run, progress: Progress | None = None) -> PolicyReport:
+    """Make this one."""
+    return simulate(run.scenario, run.choice, load=run.load, progress=progress)
 
 
 def _here(runs: Sequence[Run], moved: Moved, make: Make[Found]) -> Iterator[Found]:

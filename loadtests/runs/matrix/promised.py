@@ -43,7 +43,7 @@ def figures(series: Series) -> dict[str, list[Figure]]:
 
 def _played(series: Series) -> Iterator[tuple[Row, list[Promise]]]:
     known = promises.table()
-    made = known.also(series.promised.keys() - {case.name for case in known.cases})
+    made = known.also(sorted(series.promised.keys() - {case.name for case in known.cases}))
     for row in made.promises:
         some = [promise for promise in made.of(row) if series.promised.keys() >= set(promise.read)]
         if some:

@@ -10,12 +10,9 @@ from loadtests.report.figure import Figure
 from loadtests.scenarios.model import find, load_raw
 from loadtests.scenarios.stages import on_stage, reason_against
 from loadtests.simulator.readings import READ, least_on_time
-from loadtests.simulator.report import PolicyReport
 from loadtests.simulator.results import Cell, Comparison, compare
 from loadtests.simulator.runs import execute, plan
 from loadtests.simulator.targets import targets
-
-REFUSED = ("rejected_total", "evicted_total")
 
 
 class PolicyRow(msgspec.Struct, frozen=True):
@@ -61,7 +58,7 @@ def _row(comparison: Comparison, cell: Cell) -> PolicyRow:
         goodput=cell.mean(READ["goodput"]),
         wait_p95_ms=_ms(cell.mean(READ["wait_p95_s"])),
         latency_p95_ms=cell.mean(READ["p95_ms"]),
-        refused=cell.mean(_refused),
+        refused=cell.mean(READ["refused"]),
         in_vain=cell.mean(READ["in_vain"]),
         groups=dict(_groups(comparison, cell)),
     )
@@ -74,11 +71,6 @@ def _groups(comparison: Comparison, cell: Cell) -> Iterator[tuple[str, float]]:
         share = cell.mean(least_on_time(comparison.scenario, group.name))
         if share is not None:
             yield group.name, share
-
-
-def _refused(report: PolicyReport) -> float | None:
-    refused = sum(getattr(report.ledger, name) for name in REFUSED)
-    return refused / report.ledger.distinct if report.ledger.distinct else None
 
 
 def _ms(seconds: float | None) -> float | None:
