@@ -6,7 +6,6 @@ A figure is given the arguments that the table names.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 from typing import Any, NamedTuple
 
 from loadtests.scenarios.figures import FIGURES
@@ -131,5 +130,5 @@ def metric(figure: str, of: str | None) -> Metric:
         return METRICS[figure]
     words, unit = FIGURES[figure]
     if of is not None:
-        return Metric(f"{of}: {words}", unit, partial(OF[figure], of=of))
+        return Metric(f"{of}: {words}", unit, lambda seen: OF[figure](seen, of))
     return Metric(words, unit, lambda seen: READ[figure](seen.report))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields
-from typing import Any
+from typing import NamedTuple
 
 from loadtests.simulator.histogram import Histogram
 from loadtests.simulator.job import Job
@@ -118,6 +118,19 @@ def merged(accounts: Iterable[Account]) -> Account:
     return total
 
 
+class Page(NamedTuple):
+    """One bucket. See `Series`."""
+
+    offered: int
+    on_time: int
+    late: int
+    refused: int
+    queue_depth: int
+    running: int
+    level: int
+    latency_p95_s: float | None
+
+
 class Timeline:
     """One value a bucket. The simulation counts up, and turns the page at the end of each bucket."""
 
@@ -125,7 +138,7 @@ class Timeline:
 
     def __init__(self, bucket_s: float) -> None:
         self.bucket_s = bucket_s
-        self.pages: list[tuple[Any, ...]] = []
+        self.pages: list[Page] = []
         self.served: dict[str, list[float]] = {}
         self.offered = self.on_time = self.late = self.refused = self.level = 0
         self.latency_s = Histogram()
@@ -146,7 +159,7 @@ class Timeline:
 
     def turn(self, queue_depth: int, running: int) -> None:
         counts = self.offered, self.on_time, self.late, self.refused, queue_depth, running, self.level
-        self.pages.append((*counts, self.latency_s.quantile(0.95)))
+        self.pages.append(Page(*counts, self.latency_s.quantile(0.95)))
         self.offered = self.on_time = self.late = self.refused = self.level = 0
         self.latency_s = Histogram()
         for costs in self.served.values():
@@ -155,12 +168,22 @@ class Timeline:
     @property
     def offered_total(self) -> int:
         """Attempts in all buckets."""
-        return sum(page[0] for page in self.pages) + self.offered
+        return sum((page.offered for page in self.pages), self.offered)
 
     def told(self) -> Series:
-        columns = zip(*self.pages, strict=True) if self.pages else [()] * 8
-        served = {name: tuple(costs[: len(self.pages)]) for name, costs in self.served.items()}
-        return Series(self.bucket_s, *(tuple(column) for column in columns), per_tenant_served_cost=served)
+        pages = self.pages
+        return Series(
+            self.bucket_s,
+            offered=tuple(page.offered for page in pages),
+            on_time=tuple(page.on_time for page in pages),
+            late=tuple(page.late for page in pages),
+            refused=tuple(page.refused for page in pages),
+            queue_depth=tuple(page.queue_depth for page in pages),
+            running=tuple(page.running for page in pages),
+            level=tuple(page.level for page in pages),
+            latency_p95_s=tuple(page.latency_p95_s for page in pages),
+            per_tenant_served_cost={name: tuple(costs[: len(pages)]) for name, costs in self.served.items()},
+        )
 
 
 class WorkTally:

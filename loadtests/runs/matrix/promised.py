@@ -12,6 +12,7 @@ from loadtests.report.progress import Say
 from loadtests.runs.matrix.cell import Series
 from loadtests.runs.matrix.kept import Kept
 from loadtests.runs.matrix.playing import clock
+from loadtests.runs.matrix.sections import wrapped
 from loadtests.simulator import promises
 from loadtests.simulator.promises import OTHERS, Promise, Row
 
@@ -58,7 +59,7 @@ def section(series: Series) -> Iterator[str]:
     yield ABOUT + "\n"
     for row, some in _played(series):
         yield f"### {row.title}\n"
-        yield row.how + "\n"
+        yield wrapped(row.how) + "\n"
         yield from table(
             ("figure", "weir:", "target:", "", *(f"{name}:" for name in OTHERS)),
             (_line(promise, series) for promise in some),
