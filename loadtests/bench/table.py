@@ -66,7 +66,7 @@ BENCHES: Mapping[str, Bench] = {
     "startup": Bench("`weir up` from nothing, and once more", 60),
     "simulator": Bench("requests that the simulator takes through a policy in a second of one core", 20),
     "world": Bench("requests that the whole system in virtual time takes in a second of one core", 10),
-    "core": Bench("microseconds of each mechanism of the core", 10),
+    "core": Bench("microseconds of a decision, and of each mechanism of the core", 45),
     "governor": Bench(
         "its speed, what it can be made to hold, and a burst",
         170,

@@ -28,6 +28,13 @@ FIGURES: dict[str, tuple[str, str]] = {
     "dispatches": ("requests to workers, for each of a client's", ""),
     "p95_over_alone": ("p95 / alone", ""),
     "p95_less_alone_ms": ("p95 beyond alone", "ms"),
+    "useful_time": ("useful worker time", "%"),
+    "dropped": ("let in and dropped from the queue", "%"),
+    "missed": ("let in and missed after using a worker", "%"),
+    "late_answers": ("answers sent after their deadline", ""),
+    "gap_s": ("gap of service, in work of all workers", "s"),
+    "jain": ("Jain's index, worst 60 s", ""),
+    "hints_admitted": ("first obeyed hints admitted", "%"),
 }
 
 

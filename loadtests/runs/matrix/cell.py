@@ -9,6 +9,7 @@ import msgspec
 
 from loadtests.report.machine import together
 from loadtests.runs.matrix.simulated import Simulated
+from loadtests.simulator.promises import Values
 
 
 class TenantRow(msgspec.Struct, frozen=True):
@@ -123,6 +124,8 @@ class Series(msgspec.Struct):
     cells: dict[str, Cell] = {}
     simulated: dict[str, Simulated] = {}
     """By scenario."""
+    promised: dict[str, dict[str, Values]] = {}
+    """What the simulator's promises are read off: by case and policy."""
 
     @property
     def machines(self) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from loadtests.report.figure import Figure, held
 from loadtests.report.page import head, parts_table, picture, table
-from loadtests.runs.matrix import readme, sections, targets
+from loadtests.runs.matrix import promised, readme, sections, targets
 from loadtests.runs.matrix.cases import Case
 from loadtests.runs.matrix.cell import Series
 from loadtests.runs.matrix.losses import losses
@@ -37,7 +37,8 @@ where nothing else is said. What arrives in the first and the last three seconds
 
 
 READ_ON = (
-    "Each is [below](#targets), and so is [where Weir loses](#where-weir-loses). How to read such figures, and how not "
+    "Each is below ([on processes](#targets), [in the simulator](#promises-in-the-simulator)), and so is [where Weir "
+    "loses](#where-weir-loses). How to read such figures, and how not "
     "to be fooled by them: [load testing](../load-testing.md)."
 )
 OWN = (
@@ -56,8 +57,8 @@ def summary(series: Series, cases: Mapping[str, Case]) -> str:
         for cell in series.cells.values()
         if cell.fault
     ]
-    promises = targets.promises(series, cases)
-    lines = [_held(promises)]
+    promises = {**targets.promises(series, cases), **promised.figures(series)}
+    lines = [held(promises)]
     for title, figures in promises.items():
         lines.append(f"\n{title}")
         for figure in figures:
@@ -69,12 +70,13 @@ def summary(series: Series, cases: Mapping[str, Case]) -> str:
 def page(series: Series, cases: Mapping[str, Case], pictures: Sequence[tuple[str, str]]) -> str:
     """The whole page; pictures are names beside it, and what they show."""
     promises = targets.promises(series, cases)
+    everything = {**promises, **promised.figures(series)}
     shown = [picture(name, shows) for name, shows in pictures]
     command = "make matrix" + (' ARGS="--quick"' if series.quick else "")
     parts = [
         HEAD.format(
             head=head("Weir and others: the matrix", command=command, machine=series.machines),
-            summary=wrapped(f"{QUICK if series.quick else ''}{_held(promises)} {READ_ON}"),
+            summary=wrapped(f"{QUICK if series.quick else ''}{held(everything)} {READ_ON}"),
             stack=wrapped(f"{GIVEN.format(series.given) if series.given else OWN} {WAYS}"),
             subjects="\n".join(wrapped(f"- **{each.title}**: {each.about}.", "  ") for each in _played(series)),
             versions=series.versions or "no other gateway is installed there",
@@ -85,6 +87,7 @@ def page(series: Series, cases: Mapping[str, Case], pictures: Sequence[tuple[str
         *_targets(promises),
         *_losing(series, cases),
         *sections.scenarios(series, cases),
+        *promised.section(series),
         *_believing(series),
     ]
     return "\n".join(parts).rstrip() + "\n"

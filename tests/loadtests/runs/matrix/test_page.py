@@ -174,6 +174,23 @@ def test_what_the_simulator_found_stands_beside_what_processes_did() -> None:
     assert kept.encoded(made) == kept.encoded(msgspec.json.decode(kept.encoded(made), type=Series))
 
 
+def test_the_promises_of_the_simulator_have_a_table_with_the_worst_seed_and_count_as_targets() -> None:
+    made = whole()
+    before = page.held(targets.promises(made, CASES))
+    made.promised["hints"] = {"weir": {"hints_admitted": [0.9, 0.7]}}
+    made.promised["equal at 20x"] = {
+        "weir": {"goodput": [1.0, 0.9], "regret": [0.0, 0.0]}, "fifo": {"goodput": [0.0, 0.01]}
+    }  # fmt: skip
+    text = page.page(made, CASES, [])
+    assert "| first obeyed hints admitted, hints | 80.00 % (70.00 %) | ≥ 80.00 % | **missed** | –" in text
+    assert "| goodput / capacity, equal at 20x | 0.95 (0.90) | ≥ 0.93 | **missed** | 0.01 (0) |" in text
+    assert "goodput / capacity, equal at 2x" not in text, "what needs a case that was not played is left out"
+    assert all(len(line) <= 120 for line in text.splitlines() if not line.startswith(("|", "<", " ")))
+    held, of = (int(word) for word in before.split()[::2][:2])
+    assert f"{held} of {of + 4} targets held" in text, "what a case has no figure for is missed"
+    assert kept.encoded(made) == kept.encoded(msgspec.json.decode(kept.encoded(made), type=Series))
+
+
 def test_only_other_programs_are_compared_by_their_processor_time() -> None:
     made = whole()
     made.cells["baseline weir"] = cell("baseline", gateway_ms=1.0)

@@ -1,9 +1,9 @@
-"""Row 8: what a decision costs in real time, in this process, alone.
+"""What a whole decision costs in real time, in this process, alone: a part of the bench `core`.
 
 Weir's own objects are driven on a virtual clock at ten times capacity: offers as they come, a new start for each end.
 Each call is timed. A served request's decision is its offer, the `next` that started it, its first token and its
 `finish`; a refused one's is its offer. A machine that is busy with other things only ever makes it slower, so the
-best of several repetitions is what counts, and the spread tells the noise.
+best of several repetitions is what counts; median and worst, and processor time, tell the noise.
 """
 
 from __future__ import annotations
@@ -15,8 +15,7 @@ from random import Random
 from statistics import median
 from time import perf_counter_ns, thread_time_ns
 
-from loadtests.simulator.proof.line import MICROSECONDS, RATIO, Line, Row, Unit
-from loadtests.simulator.proof.line import Outcome as Told
+from loadtests.report.figure import Figure, told
 from services.core.account import Bounds, TenantSpec
 from services.core.choices import WeirSettings
 from services.core.door import Admitted
@@ -30,6 +29,7 @@ SERVICE_S = 0.08
 LOAD = 10
 FEW, MANY = 10, 10_000
 REPETITIONS = 5
+OFFERS = 40_000
 WARM_UP = 0.2
 """Of the offers: learning, and Python's own warming up."""
 
@@ -126,42 +126,34 @@ class Repetition:
     processor: Costs
 
 
-def measure(repetitions: int = REPETITIONS, offers: int = 40_000) -> list[Told]:
-    """Row 8's figures."""
+def measure(repetitions: int = REPETITIONS, offers: int = OFFERS) -> Iterator[Figure]:
+    """What is served is timed from its offer to its end; microseconds."""
     made = [
         Repetition(
             Drive(FEW, each).run(offers), Drive(MANY, each).run(offers), Drive(FEW, each, thread_time_ns).run(offers)
         )
         for each in range(repetitions)
     ]
-    return [Told(line, {"weir": [read(each) for each in made]}, judged_by=min) for line, read in _lines()]
+    for name, unit, target, read in FIGURES:
+        values = [read(each) for each in made]
+        note = f"best of {repetitions}; median {told(median(values), unit)}, worst {told(max(values), unit)}"
+        yield Figure(name, min(values), unit, target, at_least=False, note=note)
 
 
-def _lines() -> Iterator[tuple[Line, Callable[[Repetition], float]]]:
-    def line(name: str, target: float | None = None, unit: Unit = MICROSECONDS) -> Line:
-        return Line(name, (), lambda look: None, unit, target, at_least=False)
-
-    yield line(f"served: {PARTS}, p99, ten tenants", 100e-6), lambda each: p99(each.few.served) / 1e9
-    yield line("the same, p99, ten thousand tenants", 100e-6), lambda each: p99(each.many.served) / 1e9
-    yield line("the same, median, ten tenants"), lambda each: median(each.few.served) / 1e9
-    yield line("the same, median, ten thousand tenants"), lambda each: median(each.many.served) / 1e9
-    yield line("the same in processor time, p99, ten tenants"), lambda each: p99(each.processor.served) / 1e9
-    yield line("refused: offer, p99, ten tenants", 5e-3), lambda each: p99(each.few.refused) / 1e9
-    yield line("the same, median, ten tenants"), lambda each: median(each.few.refused) / 1e9
-    yield line("the same, median, ten thousand tenants"), lambda each: median(each.many.refused) / 1e9
-    yield (
-        line("served, median: ten thousand tenants / ten", 1.5, RATIO),
-        lambda each: median(each.many.served) / median(each.few.served),
-    )
-    yield (
-        line("any offer, mean: ten thousand tenants / ten", 1.5, RATIO),
-        lambda each: each.many.mean_offer / each.few.mean_offer,
-    )
+def _us(read: Callable[[Repetition], float]) -> Callable[[Repetition], float]:
+    return lambda each: read(each) / 1e3
 
 
-PARTS = "offer + next + first token + finish"
-HOW = """Real time of this machine, one process. Ten times capacity on 16 slots, equal requests and tenants. The best
-of five repetitions counts: a busy machine only makes it slower. The median and the worst tell the noise, and so does
-processor time, which leaves out the moments that other processes had the core."""
-
-ROW = Row(8, "What a decision costs", HOW, tuple(line for line, _ in _lines()))
+FIGURES: Sequence[tuple[str, str, float | None, Callable[[Repetition], float]]] = (
+    ("a served decision, p99, ten tenants", "µs", 100, _us(lambda each: p99(each.few.served))),
+    ("the same, p99, ten thousand tenants", "µs", 100, _us(lambda each: p99(each.many.served))),
+    ("the same, median, ten tenants", "µs", None, _us(lambda each: median(each.few.served))),
+    ("the same, median, ten thousand tenants", "µs", None, _us(lambda each: median(each.many.served))),
+    ("the same in processor time, p99, ten tenants", "µs", None, _us(lambda each: p99(each.processor.served))),
+    ("a refused one, p99, ten tenants", "µs", 5000, _us(lambda each: p99(each.few.refused))),
+    ("the same, median, ten tenants", "µs", None, _us(lambda each: median(each.few.refused))),
+    ("the same, median, ten thousand tenants", "µs", None, _us(lambda each: median(each.many.refused))),
+    ("a served decision, median: ten thousand tenants / ten", "", 1.5,
+     lambda each: median(each.many.served) / median(each.few.served)),
+    ("any offer, mean: ten thousand tenants / ten", "", 1.5, lambda each: each.many.mean_offer / each.few.mean_offer),
+)  # fmt: skip
