@@ -39,7 +39,7 @@ async def measure(stand: Stand, seconds: float = MEASURE_S, warm_up_s: float = W
             loads = (_of(worker.url, stand.shape, seconds, warm_up_s) for worker in stand.workers)
             tallies = await asyncio.gather(*loads)
     except (OSError, TimeoutError, RuntimeError) as error:
-        raise RuntimeError(f"the capacity could not be measured: {error or 'no answer'}") from error
+        raise RuntimeError(f"the capacity could not be measured: {str(error) or 'there was no answer'}") from error
     per_s = sum(tally.per_second for tally in tallies)
     if not per_s:
         raise RuntimeError(f"the capacity could not be measured: there was no answer in {seconds:.1f} s")

@@ -17,7 +17,7 @@ from loadtests.scenarios import model
 from loadtests.scenarios.arrivals import Poisson
 from loadtests.scenarios.changes import put
 from loadtests.scenarios.distributions import Constant, Distribution, constant
-from loadtests.scenarios.model import TenantGroup, Turn
+from loadtests.scenarios.model import Retries, TenantGroup, Turn
 from loadtests.scenarios.stages import for_stage, retimed, unjudged
 from loadtests.storm.sliders import LEAST_SECONDS, MOST_PATIENCE_S, MOST_RATE_PER_S, MOST_SECONDS, MOST_TRIES, slider
 from services.cli.errors import LabError
@@ -144,7 +144,7 @@ class Storm:
                 answer_tokens=constant(group.max_tokens),
                 deadline_ms=1000 * self.deadline_s,
                 patience_ms=1000 * self.patience_s,
-                retries=retries,
+                retries=retries if retries.attempts else Retries(),
             )
             for group in self.file.tenants
         )

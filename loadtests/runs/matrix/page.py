@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import chain
 
 from loadtests.report.figure import Figure, held
 from loadtests.report.page import head, parts_table, picture, table
@@ -58,7 +59,7 @@ def summary(series: Series, cases: Mapping[str, Case]) -> str:
         if cell.fault
     ]
     promises = {**targets.promises(series, cases), **promised.figures(series)}
-    lines = [held(promises)]
+    lines = [held(chain.from_iterable(promises.values()))]
     for title, figures in promises.items():
         lines.append(f"\n{title}")
         for figure in figures:
@@ -71,12 +72,15 @@ def page(series: Series, cases: Mapping[str, Case], pictures: Sequence[tuple[str
     """The whole page; pictures are names beside it, and what they show."""
     promises = targets.promises(series, cases)
     everything = {**promises, **promised.figures(series)}
+    judged = held(chain.from_iterable(everything.values()))
     shown = [picture(name, shows) for name, shows in pictures]
     command = "make matrix" + (' ARGS="--quick"' if series.quick else "")
     parts = [
         HEAD.format(
             head=head("Weir and others: the matrix", command=command, machine=series.machines),
-            summary=wrapped(f"{QUICK if series.quick else ''}{held(everything)} {READ_ON}"),
+            summary=wrapped(
+                f"{QUICK if series.quick else ''}{held(chain.from_iterable(everything.values()))} {READ_ON}"
+            ),
             stack=wrapped(f"{GIVEN.format(series.given) if series.given else OWN} {WAYS}"),
             subjects="\n".join(wrapped(f"- **{each.title}**: {each.about}.", "  ") for each in _played(series)),
             versions=series.versions or "no other gateway is installed there",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import chain
 from pathlib import Path
 
 import msgspec
@@ -176,7 +177,7 @@ def test_what_the_simulator_found_stands_beside_what_processes_did() -> None:
 
 def test_the_promises_of_the_simulator_have_a_table_with_the_worst_seed_and_count_as_targets() -> None:
     made = whole()
-    before = page.held(targets.promises(made, CASES))
+    before = page.held(chain.from_iterable(targets.promises(made, CASES).values()))
     made.promised["hints"] = {"weir": {"hints_admitted": [0.9, 0.7]}}
     made.promised["equal at 20x"] = {
         "weir": {"goodput": [1.0, 0.9], "regret": [0.0, 0.0]}, "fifo": {"goodput": [0.0, 0.01]}
