@@ -78,9 +78,7 @@ def page(series: Series, cases: Mapping[str, Case], pictures: Sequence[tuple[str
     parts = [
         HEAD.format(
             head=head("Weir and others: the matrix", command=command, machine=series.machines),
-            summary=wrapped(
-                f"{QUICK if series.quick else ''}{held(chain.from_iterable(everything.values()))} {READ_ON}"
-            ),
+            summary=wrapped(f"{QUICK if series.quick else ''}{judged} {READ_ON}"),
             stack=wrapped(f"{GIVEN.format(series.given) if series.given else OWN} {WAYS}"),
             subjects="\n".join(wrapped(f"- **{each.title}**: {each.about}.", "  ") for each in _played(series)),
             versions=series.versions or "no other gateway is installed there",
