@@ -22,7 +22,7 @@ ROUTER_PORT ?= 8000
 HOST_URL ?= http://127.0.0.1:$(ROUTER_PORT)
 QUESTION ?= How does Weir decide to refuse a request?
 
-.PHONY: help up down ask doctor simulate simulate-proof pictures test test-real oracles check bench play matrix integrity rolling soak siege world load load-report docs diagrams fuzz lock audit venv otel torch clean clean-data clean-venv
+.PHONY: help up down ask doctor simulate pictures test test-real oracles check bench play matrix integrity rolling soak siege world load load-report docs diagrams fuzz lock audit venv otel torch clean clean-data clean-venv
 
 help: ## list the verbs
 	@if [ -t 1 ]; then on=$$(printf '\033[36m') off=$$(printf '\033[0m'); fi; \
@@ -47,9 +47,6 @@ doctor: $(VENV)/.run ## check versions, ports, database, cache, services; say wh
 simulate: SCENARIO ?= burst
 simulate: $(VENV)/.simulate ## compare policies in virtual time: make simulate SCENARIO=burst ARGS="--out out/burst"
 	@exec $(BIN)/weir simulate $(SCENARIO) $(ARGS)
-
-simulate-proof: $(VENV)/.run ## hold every promise against a simulation, beside other policies: docs/results/proof.md
-	@exec $(BIN)/python -m loadtests.simulator.proof $(ARGS)
 
 pictures: $(VENV)/.simulate ## draw the pictures of the architecture pages again, and their figures
 	@$(BIN)/python docs/pictures.py

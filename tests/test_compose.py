@@ -252,7 +252,7 @@ def test_every_image_of_ours_has_its_target_its_source_and_the_settings_that_com
     dockerfile = (ROOT / "services" / "Dockerfile").read_text(encoding="utf-8")
     (copied,) = re.findall(r"for service in ([a-z ]+); do", dockerfile)
     modules = {service: f"services.{service}" for service in copied.split()} | {"storm": "loadtests.storm"}
-    assert "cp -a loadtests/storm /tree/storm/loadtests/" in dockerfile
+    assert "cp -a loadtests/storm loadtests/load /tree/storm/loadtests/" in dockerfile
     stages = dict(re.findall(r"^FROM \S+ AS (\S+)\n(.*?)(?=^FROM |\Z)", dockerfile, re.MULTILINE | re.DOTALL))
     for service, module in modules.items():
         stage = stages[service]

@@ -1,17 +1,45 @@
-"""The least that an ASGI application can do, under uvicorn as it comes: a yardstick for the machine of the day.
+"""The least that a server can do: yardsticks for the machine of the day.
 
-Run: python -m loadtests.bench.bare PORT
+    asgi     an application under uvicorn as it comes, which answers all with one body
+    lines    a protocol under uvloop that answers every line with one line
+
+Run: python -m loadtests.bench.bare asgi|lines PORT
 """
 
 from __future__ import annotations
 
+import asyncio
 import sys
-from typing import Any
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any, cast
 
 import uvicorn
+import uvloop
+
+from loadtests.cluster.processes import Process, free_ports, started
+from loadtests.cluster.usage import cores
 
 _BODY = b'{"error":{"message":"every place is taken","type":"rate_limit_error","code":"yield","param":null}}'
 _HEADERS = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(_BODY))]
+_LINE = b'{"v":0,"verb":"confirm","job":"J_ping","seq":2,"ttl_ms":0,"status":"ok"' + b" " * 250 + b"}\n"
+
+
+@asynccontextmanager
+async def bare(kind: str) -> AsyncIterator[tuple[int, Process]]:
+    """One of them on the core of what is measured: its port, once it listens, and its process."""
+    (port,) = free_ports(1)
+    async with started("loadtests.bench.bare", kind, str(port), cores=cores()[0]) as process:
+        while True:
+            process.check()
+            try:
+                _, writer = await asyncio.open_connection("127.0.0.1", port)
+            except OSError:
+                await asyncio.sleep(0.05)
+                continue
+            writer.close()
+            break
+        yield port, process
 
 
 async def app(scope: Any, receive: Any, send: Any) -> None:
@@ -20,5 +48,23 @@ async def app(scope: Any, receive: Any, send: Any) -> None:
     await send({"type": "http.response.body", "body": _BODY})
 
 
+class Lines(asyncio.Protocol):
+    """One connection."""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+
+    def data_received(self, data: bytes) -> None:
+        self._transport.write(_LINE * data.count(b"\n"))
+
+
+async def _lines(port: int) -> None:
+    server = await asyncio.get_running_loop().create_server(Lines, "127.0.0.1", port)
+    await server.serve_forever()
+
+
 if __name__ == "__main__":
-    uvicorn.run(app, host="127.0.0.1", port=int(sys.argv[1]), access_log=False, log_level="error", lifespan="off")
+    if sys.argv[1] == "asgi":
+        uvicorn.run(app, host="127.0.0.1", port=int(sys.argv[2]), access_log=False, log_level="error", lifespan="off")
+    else:
+        uvloop.run(_lines(int(sys.argv[2])))

@@ -9,23 +9,20 @@ fifty viewers         over sockets, of a router whose house is full: the process
 from __future__ import annotations
 
 import asyncio
-import tempfile
 import time
 from collections.abc import Awaitable, Callable
-from pathlib import Path
 from random import Random
-from typing import Annotated
 
 import msgspec
 
-from loadtests.bench.client import Connection, Tally, connect, open_loop, post
-from loadtests.bench.machine import cores, cpu_s, pinned, process, until_ready
-from loadtests.bench.router import chat
-from loadtests.report.figure import Figure, median
+from loadtests.bench.stand import Router, Workers, chat, standing
+from loadtests.cluster.usage import cpu_s
+from loadtests.load.closed import hold
+from loadtests.load.rates import Same, at_rates
+from loadtests.report.figure import Figure, at_most, median
 from loadtests.report.page import figures_table
 from loadtests.report.progress import Say
 from loadtests.report.result import Result
-from services.cli.ports import free_port
 from services.core.account import Bounds, TenantSpec
 from services.core.choices import WeirSettings
 from services.core.limit import InflightCap
@@ -47,10 +44,13 @@ from services.runtime.telemetry import new_registry
 
 TENANTS, WORKERS, IN_LINE = 16, 64, 192
 VIEWERS = 50
-REFUSED = 500
+REFUSED = 500.0
 ROUNDS = 3
 BATCHES, CALLS = 7, 5000
-BODY = chat("hang").replace(b'"max_tokens":64', b'"max_tokens":64,"temperature":0')
+SETTINGS = {
+    "MAX_INFLIGHT": str(WORKERS), "MAX_QUEUE_SIZE": str(IN_LINE), "DEFAULT_SLO_MS": "600000",
+    "MAX_DEADLINE_MS": "600000", "MAX_LAB_TENANTS": "20", "PROBE_INTERVAL_S": "30",
+}  # fmt: skip
 
 
 # ---- in this process
@@ -147,47 +147,35 @@ class Viewer(asyncio.Protocol):
         self.bytes += len(data)
 
 
-async def _full_house(port: int) -> list[Connection]:
-    """Every worker has a request that is never answered, and every line is full of them."""
-    held = []
-    for number in range(WORKERS + IN_LINE):
-        holder = await connect(port, Tally())
-        name = b"x-tenant: tenant-%d\r\n" % (number % TENANTS)
-        asked = post(port, "/v1/chat/completions", BODY).replace(b"content-type", name + b"content-type", 1)
-        holder.ask(asked).add_done_callback(lambda done: done.cancelled() or done.exception())
-        held.append(holder)
-    await asyncio.sleep(0.5)
-    return held
+Load = Callable[[Router, float], Awaitable[float]]
 
 
-async def _quiet(port: int, pid: int, seconds: float) -> float:
-    """Processor seconds a second of the router, while nobody asks for anything."""
-    before_s, began = cpu_s(pid), time.perf_counter()
+async def _quiet(router: Router, seconds: float) -> float:
+    """Processor seconds a second of the router, while no request comes."""
+    before_s, began = cpu_s(router.pid), time.perf_counter()
     await asyncio.sleep(seconds)
-    return (cpu_s(pid) - before_s) / (time.perf_counter() - began)
+    return (cpu_s(router.pid) - before_s) / (time.perf_counter() - began)
 
 
-async def _busy(port: int, pid: int, seconds: float) -> float:
+async def _busy(router: Router, seconds: float) -> float:
     """The same, while it refuses REFUSED a second."""
-    refused = asyncio.create_task(open_loop(port, post(port, "/v1/chat/completions", BODY), REFUSED, seconds + 1))
+    ask = Same(chat(router.port, "hang", temperature=0))
+    refused = asyncio.create_task(at_rates(router.port, {"bench": REFUSED}, ask, seconds + 1))
     await asyncio.sleep(0.5)
-    share = await _quiet(port, pid, seconds)
-    tally = await refused
-    if set(tally.statuses) != {429}:
-        raise RuntimeError(f"expected refusals, got {tally.statuses}")
+    share = await _quiet(router, seconds)
+    statuses = {row.status for row in (await refused).rows}
+    if statuses != {429}:
+        raise RuntimeError(f"expected refusals, got {statuses}")
     return share
 
 
-Load = Callable[[int, int, float], Awaitable[float]]
-
-
-async def _watched(port: int, pid: int, viewers: int, load: Load, seconds: float) -> tuple[float, float, float]:
+async def _watched(router: Router, viewers: int, load: Load, seconds: float) -> tuple[float, float, float]:
     """The router's share of a core with so many viewers; frames a second and bytes a frame of one."""
     loop = asyncio.get_running_loop()
-    watching = [(await loop.create_connection(Viewer, "127.0.0.1", port))[1] for _ in range(viewers)]
+    watching = [(await loop.create_connection(Viewer, "127.0.0.1", router.port))[1] for _ in range(viewers)]
     await asyncio.sleep(0.5)
     before, began = sum(viewer.frames for viewer in watching), time.perf_counter()
-    share = await load(port, pid, seconds)
+    share = await load(router, seconds)
     frames = (sum(viewer.frames for viewer in watching) - before) / (time.perf_counter() - began) / viewers
     size = sum(viewer.bytes for viewer in watching) / max(1, sum(viewer.frames for viewer in watching))
     for viewer in watching:
@@ -197,71 +185,48 @@ async def _watched(port: int, pid: int, viewers: int, load: Load, seconds: float
 
 
 async def _viewers(seconds: float) -> list[Figure]:
-    router_core, other_core = cores()
-    port, metrics_port, stub_port = free_port(), free_port(), free_port()
-    with tempfile.TemporaryDirectory() as folder, pinned(other_core):
-        workers = Path(folder) / "workers.yaml"
-        url = f"http://127.0.0.1:{stub_port}/v1"
-        entries = [
-            f"  - {{name: w{n}, kind: openai, url: '{url}', slots: 1, models: [hang]}}\n" for n in range(WORKERS)
-        ]
-        workers.write_text("workers:\n" + "".join(entries))
-        env = {
-            "ROUTER_PORT": str(port), "METRICS_PORT": str(metrics_port), "WORKERS_FILE": str(workers),
-            "MAX_INFLIGHT": str(WORKERS), "MAX_QUEUE_SIZE": str(IN_LINE),
-            "DEFAULT_SLO_MS": "600000", "MAX_DEADLINE_MS": "600000",
-            "MAX_LAB_TENANTS": "20", "PROBE_INTERVAL_S": "30", "RETRIEVAL_URL": "http://127.0.0.1:1",
-        }  # fmt: skip
-        stub = process(["-m", "loadtests.bench.stub", str(stub_port)], other_core)
-        async with stub, process(["-m", "services.router"], router_core, env) as pid:
-            await until_ready(f"http://127.0.0.1:{port}/health/ready")
-            held = await _full_house(port)
-            rounds = [await _round(port, pid, seconds) for _ in range(ROUNDS)]
-            for holder in held:
-                holder.transport.close()
+    """Every worker has a request that is never answered, and every line is full of them."""
+    workers = Workers(WORKERS, slots=1, models=("hang",))
+    async with standing(SETTINGS, workers=workers) as router:
+        tenants = (f"tenant-{number % TENANTS}" for number in range(WORKERS + IN_LINE))
+        held = await hold(router.port, [chat(router.port, "hang", tenant=name, temperature=0) for name in tenants], 0.5)
+        rounds = [await _round(router, seconds) for _ in range(ROUNDS)]
+        for holder in held:
+            holder.transport.close()
     return median(rounds)
 
 
-async def _round(port: int, pid: int, seconds: float) -> list[Figure]:
+async def _round(router: Router, seconds: float) -> list[Figure]:
     """With viewers and without, close together: a neighbour on the machine comes and goes."""
-    quiet = await _quiet(port, pid, seconds)
-    one, _, _ = await _watched(port, pid, 1, _quiet, seconds)
-    many, frames, size = await _watched(port, pid, VIEWERS, _quiet, seconds)
-    busy = await _busy(port, pid, seconds)
-    beside, _, _ = await _watched(port, pid, VIEWERS, _busy, seconds)
-    nothing = f"nobody asks for anything, which costs {100 * quiet:.1f} % without a viewer"
+    quiet = await _quiet(router, seconds)
+    one, _, _ = await _watched(router, 1, _quiet, seconds)
+    many, frames, size = await _watched(router, VIEWERS, _quiet, seconds)
+    busy = await _busy(router, seconds)
+    beside, _, _ = await _watched(router, VIEWERS, _busy, seconds)
+    unit, nothing = "% of a core", f"nobody asks for anything, which costs {100 * quiet:.1f} % without a viewer"
+    refusing = f"{REFUSED:g} refusals a second cost {100 * busy:.1f} % without a viewer"
     return [
-        Figure("one viewer", 100 * (one - quiet), "% of a core", note=nothing),
-        Figure(f"{VIEWERS} viewers", 100 * (many - quiet), "% of a core", 5, at_least=False, note=nothing),
-        Figure(f"{VIEWERS} viewers beside a load", 100 * (beside - busy), "% of a core", 5, at_least=False,
-               note=f"{REFUSED} refusals a second cost {100 * busy:.1f} % without a viewer"),
+        Figure("one viewer", 100 * (one - quiet), unit, note=nothing),
+        at_most(f"{VIEWERS} viewers", 100 * (many - quiet), 5, unit, nothing),
+        at_most(f"{VIEWERS} viewers beside a load", 100 * (beside - busy), 5, unit, refusing),
         Figure("frames that each of them gets", frames, "a second", 4, note=f"{size:,.0f} bytes each"),
-    ]  # fmt: skip
+    ]
 
 
-class Options(msgspec.Struct, frozen=True):
-    """Of this bench."""
-
-    seconds: Annotated[float, msgspec.Meta(ge=1, le=120, description="how long each load lasts")] = 4.0
-
-
-QUICK = {"seconds": 1.0}
-
-
-async def measure(options: Options, say: Say) -> Result:
+async def measure(seconds: float, say: Say) -> Result:
     """What it costs to be looked at."""
     with_journal, without = _entries_us(Journal()), _entries_us(_NoJournal())
     made_ms, encoded_ms, size = await _frame()
     say("the journal and a frame are measured")
+    kept = f"{with_journal:.2f} us with the records themselves, {without:.2f} us without the journal"
+    full = f"{IN_LINE} in line, a request at every worker, 500 answers in the last second"
     figures = [
-        Figure("a request's two entries in the journal", with_journal - without, "us", 2, at_least=False,
-               note=f"{with_journal:.2f} us with the records themselves, {without:.2f} us without the journal"),
-        Figure(f"making a frame: {TENANTS} tenants, {WORKERS} workers", made_ms, "ms", 2, at_least=False,
-               note=f"{IN_LINE} in line, a request at every worker, 500 answers in the last second"),
+        at_most("a request's two entries in the journal", with_journal - without, 2, "us", kept),
+        at_most(f"making a frame: {TENANTS} tenants, {WORKERS} workers", made_ms, 2, "ms", full),
         Figure("encoding it, once for all viewers", encoded_ms, "ms", note=f"{size:,} bytes"),
-        *await _viewers(options.seconds),
-    ]  # fmt: skip
-    return result(figures, options.seconds)
+        *await _viewers(seconds),
+    ]
+    return result(figures, seconds)
 
 
 def result(figures: list[Figure], seconds: float) -> Result:

@@ -1,7 +1,7 @@
 """What each mechanism costs in CPython: microseconds of processor time a call, the best of several batches.
 
 A neighbour on the machine only ever makes a call slower, so the best batch is the one to believe. What a whole
-decision costs is measured by `make simulate-proof`; this says where it goes.
+decision costs comes first (`deciding`); the others say where it goes.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Iterator
 from random import Random
 
+from loadtests.bench import deciding
 from loadtests.report.figure import Figure
 from services.core.account import Bounds, TenantSpec
 from services.core.calibration import Calibration
@@ -30,8 +31,10 @@ Call = Callable[[int], object]
 
 
 async def measure(seconds: float) -> list[Figure]:
-    calls = max(500, int(CALLS * min(1.0, seconds / 4.0)))
-    return [Figure(name, _best_us(call, calls), "us a call", note=note) for name, note, call in _calls()]
+    share = min(1.0, seconds / 4.0)
+    calls = max(500, int(CALLS * share))
+    decisions = deciding.measure(offers=max(1000, int(deciding.OFFERS * share)))
+    return [*decisions, *(Figure(name, _best_us(call, calls), "us a call", note=note) for name, note, call in _calls())]
 
 
 def _best_us(call: Call, calls: int) -> float:

@@ -22,12 +22,11 @@ from random import Random
 from types import FrameType
 from typing import Any
 
-from loadtests.bench.client import Connection, Tally, connect, post
-from loadtests.bench.observing.stand import questions
-from loadtests.bench.observing.subject import silence
-from loadtests.bench.router import CONNECTIONS, chat, forget
-from loadtests.bench.stub import Stub, workers_file
+from loadtests.bench.silenced import silence
+from loadtests.bench.stand import CONNECTIONS, HELD, HOLD_S, Workers, chat, of_tenants
+from loadtests.bench.stub import Stub
 from loadtests.cluster.loop import SimLoop, run
+from loadtests.load.closed import Connection, Tally, connect, hold
 from services.router import app
 from services.router.config import RouterSettings
 from services.runtime.log import Log
@@ -78,7 +77,7 @@ async def counted(kind: str, folder: Path) -> Counter[str]:
     loop = asyncio.get_running_loop()
     assert isinstance(loop, SimLoop)
     await loop.create_server(Worker, "127.0.0.1", STUB_PORT)
-    workers = workers_file(folder, STUB_PORT)
+    workers = Workers().written(folder, STUB_PORT)
     full: dict[str, Any] = FULL if kind == "refusals" else {}
     settings = RouterSettings(  # type: ignore[call-arg]  # pydantic-settings' own keyword
         _env_file=None, router_port=0, metrics_port=0, workers_file=workers, retrieval_url="http://127.0.0.1:1",
@@ -95,11 +94,8 @@ async def counted(kind: str, folder: Path) -> Counter[str]:
 
 async def _count(port: int, kind: str) -> Counter[str]:
     tally = Tally()
-    held = [await connect(port, Tally()) for _ in range(2 if kind == "refusals" else 0)]
-    for holder in held:  # one that runs and one that waits: the router is full
-        holder.ask(post(port, "/v1/chat/completions", chat("hang"))).add_done_callback(forget)
-        await asyncio.sleep(0.1)
-    clients, asked = [await connect(port, tally) for _ in range(CONNECTIONS)], questions(port)
+    held = await hold(port, [chat(port, "hang")] * HELD if kind == "refusals" else [], HOLD_S)
+    clients, asked = [await connect(port, tally) for _ in range(CONNECTIONS)], of_tenants(port)
     await _ask(clients, asked, WARM_UP)
     steps = Steps()
     sys.settrace(steps.trace)
@@ -107,14 +103,13 @@ async def _count(port: int, kind: str) -> Counter[str]:
         await _ask(clients, asked, REQUESTS)
     finally:
         sys.settrace(None)
-    if set(tally.statuses) != {STATUS[kind]}:
-        raise RuntimeError(f"expected {STATUS[kind]} only, got {tally.statuses}")
+    tally.only(STATUS[kind])
     for client in (*clients, *held):
         client.transport.close()
     return steps.of_file
 
 
-async def _ask(clients: list[Connection], asked: Any, requests: int) -> None:
+async def _ask(clients: list[Connection], asked: list[bytes], requests: int) -> None:
     for turn in range(requests // len(clients)):
         await asyncio.gather(*(client.ask(asked[(turn + at) % len(asked)]) for at, client in enumerate(clients)))
         await asyncio.sleep(WORK_S / 10)

@@ -9,12 +9,13 @@ Run: python -m loadtests.bench edge      what it measures is `python -m loadtest
 
 from __future__ import annotations
 
-import asyncio
 import sys
 
-from loadtests.bench.client import Connection, Tally, connect, post
-from loadtests.bench.machine import cores, cpu_s, pinned, process, until_ready
-from loadtests.bench.router import CONNECTIONS, chat
+from loadtests.bench.bare import bare
+from loadtests.bench.stand import CONNECTIONS, ROUTE, chat
+from loadtests.cluster.processes import free_ports, started
+from loadtests.cluster.usage import cores, cpu_s, pinned
+from loadtests.load.closed import closed_number
 from loadtests.report.figure import Figure
 from services.core.outcome import Outcome
 from services.runtime.api import new_api
@@ -28,7 +29,6 @@ from services.runtime.serve import HttpListener, Process, run
 from services.runtime.service import Service
 from services.runtime.telemetry import metrics_app, new_registry
 
-PORT = 28500
 IDLE_S = 75.0
 REQUESTS = 32_000
 CHUNKS = 32
@@ -73,38 +73,26 @@ def serve(port: int) -> int:
     return run(build)
 
 
-async def ask(request: bytes, times: int) -> None:
-    """So many requests over a few connections."""
-    clients = [await connect(PORT, Tally()) for _ in range(CONNECTIONS)]
-
-    async def one(client: Connection) -> None:
-        for _ in range(times // CONNECTIONS):
-            await client.ask(request)
-
-    await asyncio.gather(*map(one, clients))
-    for client in clients:
-        client.transport.close()
-
-
-async def measure(seconds: float) -> list[Figure]:
-    """A figure for each kind of answer. `seconds` plays no part: so many requests take as long as they take."""
+async def measure() -> list[Figure]:
+    """A figure for each kind of answer."""
     server_core, other_core = cores()
+    (port,) = free_ports(1)
+    ready = f"http://127.0.0.1:{port}/health/ready"
     with pinned(other_core):
-        async with process(["-m", "loadtests.bench.edge", str(PORT)], server_core) as pid:
-            await until_ready(f"http://127.0.0.1:{PORT}/health/ready")
-            figures = [Figure(kind, await cost_us(pid, kind), UNIT) for kind in KINDS]
-        async with process(["-m", "loadtests.bench.bare", str(PORT)], server_core) as pid:
-            await until_ready(f"http://127.0.0.1:{PORT}/")
-            figures.append(Figure("for scale: an empty ASGI app under uvicorn", await cost_us(pid, "/"), UNIT))
+        async with started("loadtests.bench.edge", str(port), ready=ready, cores=server_core) as process:
+            figures = [Figure(kind, await cost_us(port, process.pid, kind), UNIT) for kind in KINDS]
+        async with bare("asgi") as (port, process):
+            cost = await cost_us(port, process.pid, "/")
+            figures.append(Figure("for scale: an empty ASGI app under uvicorn", cost, UNIT))
     return figures
 
 
-async def cost_us(pid: int, path: str) -> float:
+async def cost_us(port: int, pid: int, path: str) -> float:
     """What one request costs the server."""
-    request = post(PORT, path, chat("fast"))
-    await ask(request, REQUESTS // 10)
+    request = chat(port).replace(ROUTE.encode(), path.encode(), 1)
+    await closed_number(port, [request], CONNECTIONS, REQUESTS // 10)
     before_s = cpu_s(pid)
-    await ask(request, REQUESTS)
+    await closed_number(port, [request], CONNECTIONS, REQUESTS)
     return (cpu_s(pid) - before_s) / REQUESTS * 1e6
 
 

@@ -1,83 +1,114 @@
-"""What it costs to keep an engine in a process of its own: CPU time of a step's round trip.
+"""What it costs to keep an engine in a process of its own: the time of a step's round trip.
 
-One and the same simulated engine, whose steps take no time but that of its own code, is stepped in this process and
-behind another. The difference is the price of the isolation. Time is CPU time, user and system, of each process, so
-that a busy machine changes it little; the wall time of a round trip, which it does change, is in the note.
+One and the same engine is stepped in this process and behind another, in turns, so that whatever else runs on the
+machine meets both alike. The difference is the price of the isolation. Here the engine is simulated, and its steps take
+no time but that of its own code; the bench of batching does the same with a model.
 """
 
 from __future__ import annotations
 
-import random
+import statistics
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-from loadtests.bench.machine import cpu_s
+from loadtests.cluster.usage import cpu_s
 from loadtests.report.figure import Figure
 from services.contracts.generate import GenerateRequest
+from services.worker.child import make_engine
+from services.worker.engine import Engine
 from services.worker.engine_wire import Simulated
-from services.worker.engines.simulated import LatencyModel, SimulatedEngine
 from services.worker.process import EngineProcess
 
 BATCHES = (8, 64)
-STEPS = 5_000
+TURNS, STEPS = 5, 1_000
+START_S = 60.0
 UNIT = "us of CPU"
 
 
-@dataclass(frozen=True)
-class Cost:
-    """Microseconds a step."""
+@dataclass(frozen=True, slots=True)
+class Spent:
+    """Seconds: of the clock, of this process, and of the engine's own."""
 
-    batch: int
-    alone: float
-    worker: float
-    child: float
-    wall: float
+    wall_s: float
+    cpu_s: float
+    child_s: float = 0.0
 
 
-def request(number: int) -> GenerateRequest:
-    return GenerateRequest(
-        id=f"r{number}", tenant="t", deadline_ms=60_000, max_tokens=STEPS * 2, prompt="one two three", ignore_eos=True
-    )
+@dataclass(frozen=True, slots=True)
+class Compared:
+    """A step here and there: the median of the turns."""
+
+    here: Spent
+    there: Spent
 
 
-def alone_us(batch: int) -> float:
-    """In this process."""
-    engine = SimulatedEngine(
-        model="m", slots=batch, kv_tokens=batch * STEPS * 3, latency=LatencyModel(), chance=random.Random(0)
-    )
-    for number in range(batch):
-        engine.admit(engine.prepare(request(number)))
-    before = time.process_time()
-    for _ in range(STEPS):
+async def in_turns(
+    here: Engine, there: EngineProcess, requests: Sequence[GenerateRequest], *, turns: int, steps: int
+) -> Compared:
+    """Both step the same requests, once they have read their prompts. Neither has anything else to do."""
+    ours = [here.prepare(request) for request in requests]
+    theirs = [await there.prepare(request) for request in requests]
+    for mine, other in zip(ours, theirs, strict=True):
+        here.admit(mine)
+        there.admit(other)
+    while any(sequence.unread_tokens for sequence in ours):
+        here.step()
+    while any(sequence.unread_tokens for sequence in theirs):
+        await there.step()
+    spent = [(_steps_here(here, steps), await _steps_there(there, steps)) for _ in range(turns)]
+    for mine, other in zip(ours, theirs, strict=True):
+        here.drop(mine)
+        there.drop(other)
+    there.rest()
+    return Compared(*(_median(each) for each in zip(*spent, strict=True)))
+
+
+def _steps_here(engine: Engine, steps: int) -> Spent:
+    wall, cpu = time.perf_counter(), time.process_time()
+    for _ in range(steps):
         engine.step()
-    return (time.process_time() - before) / STEPS * 1e6
+    return Spent((time.perf_counter() - wall) / steps, (time.process_time() - cpu) / steps)
 
 
-async def cost(batch: int) -> Cost:
-    host = EngineProcess(Simulated(slots=batch, kv_tokens=batch * STEPS * 3), start_within_s=60)
-    await host.start()
-    for number in range(batch):
-        host.admit(await host.prepare(request(number)))
-    await host.step()
-    assert host.pid is not None
-    pid = host.pid
-    before, child_before, began = time.process_time(), cpu_s(pid), time.perf_counter()
-    for _ in range(STEPS):
-        await host.step()
-    worker, child, wall = time.process_time() - before, cpu_s(pid) - child_before, time.perf_counter() - began
-    await host.stop()
-    return Cost(batch, alone_us(batch), *(seconds / STEPS * 1e6 for seconds in (worker, child, wall)))
+async def _steps_there(engine: EngineProcess, steps: int) -> Spent:
+    assert engine.pid is not None
+    wall, cpu, child = time.perf_counter(), time.process_time(), cpu_s(engine.pid)
+    for _ in range(steps):
+        await engine.step()
+    wall, cpu, child = time.perf_counter() - wall, time.process_time() - cpu, cpu_s(engine.pid) - child
+    return Spent(wall / steps, cpu / steps, child / steps)
 
 
-async def measure(seconds: float) -> list[Figure]:
-    """Of each size of batch. `seconds` plays no part: so many steps take as long as they take."""
-    return [figure for batch in BATCHES for figure in _figures(await cost(batch))]
+def _median(spent: Sequence[Spent]) -> Spent:
+    return Spent(*(statistics.median(getattr(each, name) for each in spent) for name in Spent.__slots__))
 
 
-def _figures(cost: Cost) -> list[Figure]:
-    named = f"a step of {cost.batch} sequences"
+async def measure() -> list[Figure]:
+    """Of each size of batch."""
+    return [figure for batch in BATCHES for figure in await _figures(batch)]
+
+
+async def _figures(batch: int) -> list[Figure]:
+    tokens = 2 * TURNS * STEPS
+    spec = Simulated(slots=batch, kv_tokens=batch * tokens * 2)
+    there = EngineProcess(spec, start_within_s=START_S)
+    await there.start()
+    try:
+        requests = [_request(number, tokens) for number in range(batch)]
+        cost = await in_turns(make_engine(spec), there, requests, turns=TURNS, steps=STEPS)
+    finally:
+        await there.stop()
+    name = f"a step of {batch} sequences"
+    trip = f"{cost.there.wall_s * 1e6:.0f} us of wall time"
     return [
-        Figure(f"{named}, in one process", cost.alone, UNIT),
-        Figure(f"{named}, behind another: in the worker", cost.worker, UNIT, note=f"{cost.wall:.0f} us of wall time"),
-        Figure(f"{named}, behind another: there", cost.child, UNIT),
+        Figure(f"{name}, in one process", cost.here.cpu_s * 1e6, UNIT),
+        Figure(f"{name}, behind another: in the worker", cost.there.cpu_s * 1e6, UNIT, note=trip),
+        Figure(f"{name}, behind another: there", cost.there.child_s * 1e6, UNIT),
     ]
+
+
+def _request(number: int, tokens: int) -> GenerateRequest:
+    return GenerateRequest(
+        id=f"r{number}", tenant="t", deadline_ms=60_000, max_tokens=tokens, prompt="one two three", ignore_eos=True
+    )

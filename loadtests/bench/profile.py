@@ -13,11 +13,8 @@ import tempfile
 from collections import Counter
 from pathlib import Path
 
-from loadtests.bench.client import closed_loop, post
-from loadtests.bench.machine import cores, pinned, process, until_ready
-from loadtests.bench.router import CONNECTIONS, FULL, METRICS_PORT, ROUTER_PORT, STUB_PORT, chat, fill
-from loadtests.bench.stub import workers_file
-from loadtests.bench.table import NoOptions
+from loadtests.bench.stand import CONNECTIONS, FULL, HELD, HOLD_S, Router, chat, standing
+from loadtests.load.closed import closed_loop, hold
 from loadtests.report.figure import Figure
 from loadtests.report.page import table
 from loadtests.report.progress import Say
@@ -79,48 +76,35 @@ def summed(raw: str) -> list[tuple[str, float]]:
     return [(name, count / total) for name, count in counts.most_common()]
 
 
-async def measure(options: NoOptions, say: Say) -> Result:
+async def measure(say: Say) -> Result:
     """Where the time goes for each kind of request."""
-    return result(await _shares(say))
-
-
-async def _shares(say: Say) -> dict[str, list[tuple[str, float]]]:
-    """Shares of the router's time for whole answers, refusals and streams."""
     shares = {}
-    router_core, other_core = cores()
-    with tempfile.TemporaryDirectory() as folder, pinned(other_core):
-        workers = workers_file(Path(folder), STUB_PORT)
-        for kind in KINDS:
-            say(kind)
-            env = {
-                "ROUTER_PORT": str(ROUTER_PORT), "METRICS_PORT": str(METRICS_PORT), "WORKERS_FILE": str(workers),
-                "RETRIEVAL_URL": "http://127.0.0.1:1", **(FULL if kind == "refusals" else {}),
-            }  # fmt: skip
-            stub = process(["-m", "loadtests.bench.stub", str(STUB_PORT)], other_core)
-            async with stub, process(["-m", "services.router"], router_core, env) as pid:
-                await until_ready(f"http://127.0.0.1:{ROUTER_PORT}/health/ready")
-                raw = Path(folder) / "raw"
-                await _sample(pid, kind, raw)
-                shares[kind] = summed(await asyncio.to_thread(raw.read_text))
-    return shares
+    for kind in KINDS:
+        say(kind)
+        async with standing(FULL if kind == "refusals" else {}) as router:
+            shares[kind] = summed(await _sampled(router, kind))
+    return result(shares)
 
 
-async def _sample(pid: int, kind: str, raw: Path) -> None:
-    held = await fill() if kind == "refusals" else []
-    request = post(ROUTER_PORT, "/v1/chat/completions", chat("fast", stream=kind == "streams"))
-    load = asyncio.create_task(closed_loop(ROUTER_PORT, request, CONNECTIONS, SECONDS + 3))
+async def _sampled(router: Router, kind: str) -> str:
+    """py-spy's raw stacks, of a router under this load."""
+    held = await hold(router.port, [chat(router.port, "hang")] * HELD if kind == "refusals" else [], HOLD_S)
+    request = chat(router.port, stream=kind == "streams")
+    load = asyncio.create_task(closed_loop(router.port, request, CONNECTIONS, SECONDS + 3))
     await asyncio.sleep(1.5)
-    spy = await asyncio.create_subprocess_exec(
-        str(Path(sys.executable).parent / "py-spy"), "record", "--pid", str(pid), "--duration", str(SECONDS),
-        "--rate", str(SAMPLES_A_SECOND), "--format", "raw", "--output", str(raw),
-        stdout=asyncio.subprocess.DEVNULL, stderr=asyncio.subprocess.PIPE,
-    )  # fmt: skip
-    _, said = await spy.communicate()
-    await load
-    for holder in held:
-        holder.transport.close()
-    if spy.returncode:
-        raise RuntimeError(f"py-spy failed: {said.decode(errors='replace').strip()[-300:]}")
+    with tempfile.NamedTemporaryFile("r") as raw:
+        spy = await asyncio.create_subprocess_exec(
+            str(Path(sys.executable).parent / "py-spy"), "record", "--pid", str(router.pid),
+            "--duration", str(SECONDS), "--rate", str(SAMPLES_A_SECOND), "--format", "raw", "--output", raw.name,
+            stdout=asyncio.subprocess.DEVNULL, stderr=asyncio.subprocess.PIPE,
+        )  # fmt: skip
+        _, said = await spy.communicate()
+        await load
+        for holder in held:
+            holder.transport.close()
+        if spy.returncode:
+            raise RuntimeError(f"py-spy failed: {said.decode(errors='replace').strip()[-300:]}")
+        return raw.read()
 
 
 def result(shares: dict[str, list[tuple[str, float]]]) -> Result:

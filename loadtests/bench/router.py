@@ -2,116 +2,70 @@
 
 from __future__ import annotations
 
-import asyncio
-import json
-import tempfile
-from pathlib import Path
+from loadtests.bench.bare import bare
+from loadtests.bench.stand import CONNECTIONS, FULL, HELD, HOLD_S, chat, router_before
+from loadtests.bench.stub import stub
+from loadtests.cluster.usage import cores, pinned, rss_mb
+from loadtests.load.closed import closed_loop, hold
+from loadtests.load.figures import Quantiles, quantiles
+from loadtests.load.rates import Same, at_rates
+from loadtests.report.figure import Figure, at_least, at_most
 
-from loadtests.bench.client import Connection, Tally, closed_loop, connect, open_loop, post
-from loadtests.bench.machine import cores, pinned, process, rss_mb, until_ready
-from loadtests.bench.stub import workers_file
-from loadtests.report.figure import Figure
-
-ROUTER_PORT, METRICS_PORT, STUB_PORT = 28000, 29000, 28080
-CONNECTIONS = 32
-FULL = {"MAX_INFLIGHT": "1", "MAX_QUEUE_SIZE": "1", "TENANT_QUEUE_SIZE": "1"}
-"""With one that runs and one that waits the house is full."""
-
-
-def chat(model: str, stream: bool = False) -> bytes:
-    body = {
-        "model": model,
-        "messages": [
-            {"role": "system", "content": "You are a lock keeper."},
-            {"role": "user", "content": "What does a weir do to a river that is in flood, and why?"},
-        ],
-        "max_tokens": 64,
-        "stream": stream,
-    }
-    return json.dumps(body, separators=(",", ":")).encode()
+RATE = 200.0
 
 
 async def measure(seconds: float) -> list[Figure]:
-    router_core, other_core = cores()
-    with tempfile.TemporaryDirectory() as folder, pinned(other_core):
-        workers = workers_file(Path(folder), STUB_PORT)
-        env = {
-            "ROUTER_PORT": str(ROUTER_PORT), "METRICS_PORT": str(METRICS_PORT), "WORKERS_FILE": str(workers),
-            "MAX_INFLIGHT": "64", "RETRIEVAL_URL": "http://127.0.0.1:1",
-        }  # fmt: skip
-        async with process(["-m", "loadtests.bench.stub", str(STUB_PORT)], other_core):
-            async with process(["-m", "services.router"], router_core, env) as pid:
-                await until_ready(f"http://127.0.0.1:{ROUTER_PORT}/health/ready")
-                idle_mb = rss_mb(pid)
-                figures = await _loads(seconds)
-                figures.append(Figure("idle memory", idle_mb, "MB", 80, at_least=False))
-            refusing = {**env, **FULL}
-            async with process(["-m", "services.router"], router_core, refusing):
-                await until_ready(f"http://127.0.0.1:{ROUTER_PORT}/health/ready")
-                figures += await _refusals(seconds)
-            async with process(["-m", "loadtests.bench.bare", str(ROUTER_PORT)], router_core):
-                await until_ready(f"http://127.0.0.1:{ROUTER_PORT}/")
-                bare = await closed_loop(ROUTER_PORT, post(ROUTER_PORT, "/", chat("fast")), CONNECTIONS, seconds)
-                figures.append(Figure("for scale: an empty ASGI app under uvicorn", bare.per_second, "requests/s"))
-    return figures
+    with pinned(cores()[1]):
+        async with stub() as stub_port:
+            async with router_before(stub_port, {"MAX_INFLIGHT": "64"}) as made:
+                idle_mb = rss_mb(made.pid)
+                figures = await _answers(made.port, stub_port, seconds)
+                figures.append(at_most("idle memory", idle_mb, 80, "MB"))
+            async with router_before(stub_port, FULL) as made:
+                figures += await _refusals(made.port, seconds)
+        async with bare("asgi") as (port, _):
+            empty = await closed_loop(port, chat(port), CONNECTIONS, seconds)
+    return [*figures, Figure("for scale: an empty ASGI app under uvicorn", empty.per_second, "requests/s")]
 
 
-async def _loads(seconds: float) -> list[Figure]:
-    plain = post(ROUTER_PORT, "/v1/chat/completions", chat("fast"))
-    direct = post(STUB_PORT, "/v1/chat/completions", chat("fast"))
-    streamed = post(ROUTER_PORT, "/v1/chat/completions", chat("fast", stream=True))
-    ceiling = await closed_loop(STUB_PORT, direct, CONNECTIONS, seconds / 2)
-    busy = await closed_loop(ROUTER_PORT, plain, CONNECTIONS, seconds)
-    _must(busy, 200)
-    streams = await closed_loop(ROUTER_PORT, streamed, CONNECTIONS, seconds)
-    _must(streams, 200)
-    alone = await open_loop(STUB_PORT, direct, 200, seconds * 2)
-    through = await open_loop(ROUTER_PORT, plain, 200, seconds * 2)
-    chunks = streams.events / streams.wall_s
+async def _answers(port: int, stub_port: int, seconds: float) -> list[Figure]:
+    ceiling = await closed_loop(stub_port, chat(stub_port), CONNECTIONS, seconds / 2)
+    busy = await closed_loop(port, chat(port), CONNECTIONS, seconds)
+    streams = await closed_loop(port, chat(port, stream=True), CONNECTIONS, seconds)
+    busy.only(200)
+    streams.only(200)
+    alone, through = await _latency(stub_port, seconds * 2), await _latency(port, seconds * 2)
+    told = f"p50 {busy.quantile_ms(0.5):.1f} ms, p99 {busy.quantile_ms(0.99):.1f} ms; "
+    told += f"client and stub alone {ceiling.per_second:,.0f}/s"
+    spread = f"{CONNECTIONS} streams; {streams.events / max(1, streams.reads):.2f} chunks per read"
     return [
-        Figure("chat completions", busy.per_second, "requests/s", 8000,
-               note=f"p50 {busy.quantile_ms(0.5):.1f} ms, p99 {busy.quantile_ms(0.99):.1f} ms; "
-                    f"client and stub alone {ceiling.per_second:,.0f}/s"),
-        Figure("streamed chunks", chunks, "chunks/s", 15_000,
-               note=f"{CONNECTIONS} streams; {streams.events / max(1, streams.reads):.2f} chunks per read"),
-        Figure("added latency p50, at 200 requests/s", through.quantile_ms(0.5) - alone.quantile_ms(0.5), "ms", 1.5,
-               at_least=False, note=f"{through.quantile_ms(0.5):.2f} ms against {alone.quantile_ms(0.5):.2f} ms"),
-        Figure("added latency p99, at 200 requests/s", through.quantile_ms(0.99) - alone.quantile_ms(0.99), "ms", 6,
-               at_least=False, note=f"{through.quantile_ms(0.99):.2f} ms against {alone.quantile_ms(0.99):.2f} ms"),
-    ]  # fmt: skip
+        at_least("chat completions", busy.per_second, 8000, "requests/s", told),
+        at_least("streamed chunks", streams.events / streams.wall_s, 15_000, "chunks/s", spread),
+        _added("p50", through.p50, alone.p50, 1.5),
+        _added("p99", through.p99, alone.p99, 6),
+    ]
 
 
-async def _refusals(seconds: float) -> list[Figure]:
-    held = await fill()
-    request = post(ROUTER_PORT, "/v1/chat/completions", chat("fast"))
-    refused = await closed_loop(ROUTER_PORT, request, CONNECTIONS, seconds)
-    _must(refused, 429)
+async def _latency(port: int, seconds: float) -> Quantiles:
+    ledger = await at_rates(port, {"bench": RATE}, Same(chat(port)), seconds)
+    if failed := [row.ending for row in ledger.rows if not row.ending.startswith("served")]:
+        raise RuntimeError(f"expected answers only, got {failed[:5]}")
+    return quantiles(row.latency_s for row in ledger.rows)
+
+
+def _added(which: str, through_ms: float, alone_ms: float, target_ms: float) -> Figure:
+    note = f"{through_ms:.2f} ms against {alone_ms:.2f} ms"
+    return at_most(f"added latency {which}, at {RATE:g} requests/s", through_ms - alone_ms, target_ms, "ms", note)
+
+
+async def _refusals(port: int, seconds: float) -> list[Figure]:
+    held = await hold(port, [chat(port, "hang")] * HELD, HOLD_S)
+    refused = await closed_loop(port, chat(port), CONNECTIONS, seconds)
+    refused.only(429)
     for holder in held:
         holder.transport.close()
+    p50_ms, p99_ms = (refused.quantile_ms(q) for q in (0.5, 0.99))
     return [
-        Figure("refusals", refused.per_second, "requests/s", 12_000),
-        Figure("refusal p99", refused.quantile_ms(0.99), "ms", 10, at_least=False,
-               note=f"p50 {refused.quantile_ms(0.5):.1f} ms"),
-    ]  # fmt: skip
-
-
-async def fill() -> list[Connection]:
-    """One that runs and one that waits, neither of whom is answered: whoever comes now is refused."""
-    held: list[Connection] = []
-    for _ in range(2):
-        holder = await connect(ROUTER_PORT, Tally())
-        holder.ask(post(ROUTER_PORT, "/v1/chat/completions", chat("hang"))).add_done_callback(forget)
-        held.append(holder)
-        await asyncio.sleep(0.2)
-    return held
-
-
-def forget(done: asyncio.Future[None]) -> None:
-    """Nobody asks how it ended."""
-    if not done.cancelled():
-        done.exception()
-
-
-def _must(tally: Tally, status: int) -> None:
-    if set(tally.statuses) != {status} or tally.failed:
-        raise RuntimeError(f"expected only {status}, got {tally.statuses} and {tally.failed} failures")
+        at_least("refusals", refused.per_second, 12_000, "requests/s"),
+        at_most("refusal p99", p99_ms, 10, "ms", f"p50 {p50_ms:.1f} ms"),
+    ]

@@ -17,7 +17,7 @@ import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 
-from loadtests.bench.machine import rss_mb
+from loadtests.cluster.usage import rss_mb
 from loadtests.report.figure import Figure
 from services.cli.config import GOVERNOR_METRICS_OFFSET, METRICS_OFFSET, STORM_METRICS_OFFSET
 from services.cli.ports import free_port, is_free
@@ -27,8 +27,8 @@ _READY = re.compile(r"ready in ([\d.]+) s(?:, with its corpus in ([\d.]+) s)?")
 _WORKER = re.compile(r"^ready +worker-0 .*pid (\d+)", re.MULTILINE)
 
 
-async def measure(seconds: float) -> list[Figure]:
-    """`seconds` plays no part: it takes as long as it takes."""
+async def measure() -> list[Figure]:
+    """A first start, and a second one."""
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
         env = _environment(Path(folder) / "data")
         async with _up(env) as (first_s, first_corpus_s, _):

@@ -8,10 +8,9 @@ import sys
 from collections.abc import Mapping
 
 from loadtests.bench.counted import REQUESTS, STATUS
-from loadtests.bench.observing.subject import EVERYTHING
 from loadtests.bench.profile import AREAS
-from loadtests.bench.router import CONNECTIONS
-from loadtests.bench.table import NoOptions
+from loadtests.bench.silenced import EVERYTHING
+from loadtests.bench.stand import CONNECTIONS
 from loadtests.report.figure import Figure
 from loadtests.report.page import table
 from loadtests.report.progress import Say
@@ -27,7 +26,7 @@ processor's caches: [profile.md](profile.md) has the time.
 """
 
 
-def measure(options: NoOptions, say: Say) -> Result:
+def measure(say: Say) -> Result:
     """Count."""
     whole = {kind: steps(kind) for kind in STATUS}
     say("all steps are counted; now those without observation")

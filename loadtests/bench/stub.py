@@ -10,10 +10,14 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from pathlib import Path
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 
 import httptools
 import uvloop
+
+from loadtests.cluster.processes import free_ports, started
+from loadtests.cluster.usage import cores
 
 CHUNKS = 200
 CHUNK_INTERVAL_S = 0.001  # 32 streams of these offer 32,000 events a second
@@ -90,11 +94,14 @@ class Stub(asyncio.Protocol):
         self.loop.call_later(CHUNK_INTERVAL_S, self.stream, left - 1)
 
 
-def workers_file(folder: Path, port: int) -> Path:
-    """The file that names a stub on this port to a router."""
-    workers, url = folder / "workers.yaml", f"http://127.0.0.1:{port}/v1"
-    workers.write_text(f"workers: [{{name: stub, kind: openai, url: '{url}', slots: 1000, models: [fast, hang]}}]")
-    return workers
+@asynccontextmanager
+async def stub() -> AsyncIterator[int]:
+    """Its port. It has the core that is not the router's."""
+    (port,) = free_ports(1)
+    _, other_core = cores()
+    ready = f"http://127.0.0.1:{port}/v1/models"
+    async with started("loadtests.bench.stub", str(port), ready=ready, cores=other_core):
+        yield port
 
 
 async def main(port: int) -> None:

@@ -1,12 +1,13 @@
 """The benches, and what each of them is.
 
-A bench is a module. It has
+A bench is a module with a function `measure`, which may be a coroutine function. It gives figures, which have their
+targets, or a `Result`: figures by part, and a page. It takes what it needs of these, by their names:
 
-    measure(seconds)            and gives figures, which have their targets; or
-    measure(options, say)       where `options` is a struct, whose fields are the bench's options on the command line,
-                                with their bounds and defaults; it gives a `Result`: figures by part, and a page.
+    seconds     how long each load lasts
+    options     a struct, whose fields are the bench's options on the command line, with their bounds and defaults
+    say         called with a word on how far it is
 
-`measure` may be a coroutine function. `QUICK` are the options of a short run that only shows whether all of it works.
+`QUICK` are the options of a short run that only shows whether all of it works.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ PACKAGE = "loadtests.bench"
 
 
 class Seconds(msgspec.Struct, frozen=True):
-    """The options of a bench that has none of its own."""
+    """The one option of a bench that takes `seconds`."""
 
     seconds: Annotated[float, msgspec.Meta(ge=0.2, le=60, description="how long each load lasts")] = 4.0
 
@@ -65,10 +66,10 @@ BENCHES: Mapping[str, Bench] = {
     "startup": Bench("`weir up` from nothing, and once more", 60),
     "simulator": Bench("requests that the simulator takes through a policy in a second of one core", 20),
     "world": Bench("requests that the whole system in virtual time takes in a second of one core", 10),
-    "core": Bench("microseconds of each mechanism of the core", 10),
+    "core": Bench("microseconds of a decision, and of each mechanism of the core", 45),
     "governor": Bench(
-        "its speed, what it can be made to hold, a burst, broken lines",
-        240,
+        "its speed, what it can be made to hold, and a burst",
+        170,
         "governor.bench",
         brief_s=20,
         brief={"only": ["speed", "burst"], "seconds": 2.0, "rounds": 1, "stub_s": 2.0, "back_s": 0.1, "crowd": 0},
@@ -78,12 +79,11 @@ BENCHES: Mapping[str, Bench] = {
     "profile": Bench("where the router's time goes: py-spy's samples", 40),
     "steps": Bench("how many steps of the interpreter a request takes in the router", 30),
     "console": Bench("what it costs a router to be looked at", 90),
-    "observing": Bench("what metrics, log, journal, traces and Prometheus cost a router", 300, "observing.bench"),
-    "degradation": Bench("what smaller answers buy under overload", 420, "degradation.bench"),
+    "observing": Bench("what metrics, log, journal, traces and Prometheus cost a router", 300),
     "batching": Bench("what batching is worth on real models, and its cost; needs torch", 350, "batching.bench"),
-    "recall": Bench("does the search find what an exact one finds, and how soon", 900, "recall.bench"),
-    "hybrid": Bench("ranking by meaning, by words, and by both", 180, "hybrid.bench"),
-    "semantic": Bench("how often a semantic cache would be wrong, and what a look-up costs", 60, "semantic.bench"),
+    "recall": Bench("does the search find what an exact one finds, and how soon", 900, "search.recall"),
+    "hybrid": Bench("ranking by meaning, by words, and by both", 180, "search.hybrid"),
+    "semantic": Bench("how often a semantic cache would be wrong, and what a look-up costs", 60, "search.semantic"),
     "engine_process": Bench("the price of an engine in a process of its own", 20),
 }
 """By name, which is that of the module, unless the bench says another."""
@@ -101,8 +101,10 @@ def module(name: str) -> ModuleType:
 
 def options(name: str) -> type[msgspec.Struct]:
     """What may be chosen."""
-    own = inspect.signature(module(name).measure, eval_str=True).parameters.get("options")
-    return Seconds if own is None else cast("type[msgspec.Struct]", own.annotation)
+    takes = inspect.signature(module(name).measure, eval_str=True).parameters
+    if "options" in takes:
+        return cast("type[msgspec.Struct]", takes["options"].annotation)
+    return Seconds if "seconds" in takes else NoOptions
 
 
 def quick(name: str) -> Mapping[str, Any]:
@@ -126,7 +128,8 @@ def measured(name: str, given: Mapping[str, Any], say: Say) -> Result:
 
 def _once(name: str, chosen: msgspec.Struct, say: Say) -> Result | list[Figure]:
     measure = module(name).measure
-    found = measure(chosen.seconds) if isinstance(chosen, Seconds) else measure(chosen, say)
+    given = {"seconds": getattr(chosen, "seconds", None), "options": chosen, "say": say}
+    found = measure(**{name: given[name] for name in inspect.signature(measure).parameters})
     return cast("Result | list[Figure]", run(found) if inspect.iscoroutine(found) else found)
 
 

@@ -8,19 +8,21 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 from loadtests.load.ledger import GAVE_UP, LATE, ON_TIME
 
-_REQUESTS = re.compile(r'^weir_requests_total\{[^}\n]*\boutcome="([^"]+)"[^}\n]*\} (\S+)$', re.MULTILINE)
+_REQUESTS = re.compile(r'^weir_requests_total(\{[^}\n]*\boutcome="([^"]+)"[^}\n]*\}) (\S+)$', re.MULTILINE)
 _NAMES = {ON_TIME: "served", LATE: "served", GAVE_UP: "client_gone"}
 
 
-def of_router(metrics: str) -> Counter[str]:
-    """Requests by outcome, all tenants together."""
+def of_router(metrics: str, tenants: Collection[str] = ()) -> Counter[str]:
+    """Requests by outcome: of these tenants together, or of all. Raises ValueError for what is no metric."""
+    of_tenants = [f'tenant="{name}"' for name in tenants] or [""]
     books: Counter[str] = Counter()
-    for outcome, value in _REQUESTS.findall(metrics):
-        books[outcome] += round(float(value))
+    for labels, outcome, value in _REQUESTS.findall(metrics):
+        if any(each in labels for each in of_tenants):
+            books[outcome] += round(float(value))
     return books
 
 

@@ -84,11 +84,9 @@ class Making:
             found.append(self.server(f"evil-{kind}", python("-m", "loadtests.faults.evil", *words), port))
         return found
 
-    def retrieval(self, stores: Sequence[Store]) -> Server:
+    def retrieval(self, stores: Sequence[Store], settings: Mapping[str, str] = RETRIEVAL_SETTINGS) -> Server:
         urls = [self._wire(store.name, store.server.url) for store in stores]
-        return self._service(
-            "retrieval", "retrieval", {**RETRIEVAL_SETTINGS, "POSTGRES_URL": urls[0], "REDIS_URL": urls[1]}
-        )
+        return self._service("retrieval", "retrieval", {**settings, "POSTGRES_URL": urls[0], "REDIS_URL": urls[1]})
 
     def router(self, workers: Sequence[Server], evil: Sequence[Server], retrieval: Server | None) -> Server:
         """The router, with the wires from it to the others, and one from the clients to it."""

@@ -21,7 +21,7 @@ from services.cli.postgres import EmbeddedPostgres
 from services.cli.valkey import EmbeddedValkey
 
 THAW_WITHIN_S = 20
-"""Whatever becomes of this program, nothing that it has frozen stays so for longer."""
+"""Whatever becomes of this program, nothing that it has frozen stays so for longer, unless it says otherwise."""
 
 
 class Part(Protocol):
@@ -91,10 +91,13 @@ def family(pid: int) -> list[int]:
 
 
 @contextmanager
-def frozen(part: Part) -> Iterator[None]:
-    """SIGSTOP to its processes, SIGCONT to those that are left: at the end, or soon after we are no more."""
+def frozen(part: Part, within_s: float | None = None) -> Iterator[None]:
+    """SIGSTOP to its processes, SIGCONT to those that are left: at the end, or soon after we are no more.
+
+    Within `within_s`, or `THAW_WITHIN_S`, they thaw in any case.
+    """
     pids = family(part.pid)
-    guard = _guard(pids)
+    guard = _guard(pids, within_s or THAW_WITHIN_S)
     try:
         _signal(pids, signal.SIGSTOP)
         yield
@@ -104,9 +107,9 @@ def frozen(part: Part) -> Iterator[None]:
         guard.wait()
 
 
-def _guard(pids: Iterable[int]) -> subprocess.Popen[bytes]:
+def _guard(pids: Iterable[int], within_s: float) -> subprocess.Popen[bytes]:
     """A process of its own session that thaws them after a while."""
-    script = f"sleep {THAW_WITHIN_S}; kill -CONT {' '.join(map(str, pids))}"
+    script = f"sleep {within_s}; kill -CONT {' '.join(map(str, pids))}"
     return subprocess.Popen(
         ["/bin/sh", "-c", script], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
         start_new_session=True,

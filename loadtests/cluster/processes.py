@@ -11,16 +11,19 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import urllib.error
 import urllib.request
-from collections.abc import Coroutine, Mapping, Sequence
+from collections.abc import AsyncIterator, Coroutine, Mapping, Sequence, Set
 from pathlib import Path
 from time import monotonic
+from types import MappingProxyType
 from typing import Any, TypeVar
 
 import uvloop
 
 from loadtests.internal import headers
+from loadtests.paths import ROOT
 
 PR_SET_PDEATHSIG = 1
 READY_WITHIN_S = 60.0
@@ -29,6 +32,7 @@ LOOK_EVERY_S = 0.02
 LAST_WORDS_BYTES = 2000
 INTERRUPTED = 130
 KEPT = ("PATH", "HOME", "LANG", "LC_ALL", "TMPDIR", "SYSTEMROOT")  # no setting of the caller's may move a figure
+NOTHING: Mapping[str, str] = MappingProxyType({})
 LENT = range(10_000, 20_000)  # Linux takes source ports from 32,768 on, and would take a free one before we do
 
 
@@ -58,14 +62,20 @@ def child_environment(env: Mapping[str, str]) -> dict[str, str]:
 
 
 class Process:
-    """One child. Started by `start`, from the main thread: the kernel ends it when that thread ends."""
+    """One child. Started by `start`, from the main thread: the kernel ends it when that thread ends.
 
-    def __init__(self, name: str, command: Sequence[str], env: Mapping[str, str], folder: Path) -> None:
+    `cores`: those that it may use, if not all.
+    """
+
+    def __init__(
+        self, name: str, command: Sequence[str], env: Mapping[str, str], folder: Path, cores: Set[int] = frozenset()
+    ) -> None:
         self.name = name
         self.log = folder / f"{name}.log"
         self._command = list(command)
         self._env = child_environment(env)
         self._folder = folder
+        self._cores = cores
         self._popen: subprocess.Popen[bytes] | None = None
 
     @property
@@ -84,8 +94,14 @@ class Process:
         with self.log.open("ab") as log:
             self._popen = subprocess.Popen(
                 self._command, env=self._env, cwd=self._folder, stdin=subprocess.DEVNULL, stdout=log,
-                stderr=subprocess.STDOUT, start_new_session=True, preexec_fn=_die_with_parent,
+                stderr=subprocess.STDOUT, start_new_session=True, preexec_fn=self._begin,
             )  # fmt: skip
+
+    def _begin(self) -> None:
+        """In the child, before its program."""
+        _die_with_parent()
+        if self._cores:
+            os.sched_setaffinity(0, self._cores)
 
     def freeze(self) -> None:
         self._signal(signal.SIGSTOP)
@@ -147,6 +163,26 @@ def run(work: Coroutine[Any, Any, T]) -> T:
 def python(*args: str) -> list[str]:
     """A command line of this interpreter."""
     return [sys.executable, *args]
+
+
+@contextlib.asynccontextmanager
+async def started(
+    *words: str, ready: str = "", env: Mapping[str, str] = NOTHING, cores: Set[int] = frozenset()
+) -> AsyncIterator[Process]:
+    """A module of the project as a process of its own, while the block lasts: from when `ready` answers 200.
+
+    Raises StandError where it ends before that, or takes too long.
+    """
+    with tempfile.TemporaryDirectory(prefix="weir-", ignore_cleanup_errors=True) as folder:
+        settings = {"PYTHONPATH": str(ROOT), **env}
+        process = Process(words[0], python("-m", *words), settings, Path(folder), cores)
+        process.start()
+        try:
+            if ready:
+                await until_ready(process, ready)
+            yield process
+        finally:
+            await process.stop()
 
 
 def _die_with_parent() -> None:

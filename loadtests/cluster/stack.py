@@ -12,7 +12,7 @@ import asyncio
 import json
 import tempfile
 from collections import Counter
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -120,12 +120,9 @@ async def stack(shape: Shape | None = None) -> AsyncIterator[Stack]:
     async with AsyncExitStack() as leaving:
         folder = leaving.enter_context(new_folder())
         making = Making(folder, leaving.enter_context(closing(steady_ports())), shape or Shape())
-        stores = making.stores()
-        for store in stores:
-            leaving.push_async_callback(asyncio.to_thread, store.server.stop)
-        await asyncio.gather(*(store.start() for store in stores))
+        stores = await _started(making, leaving)
         if stores:
-            await _ingest(folder, stores[0].server.url)
+            await _ingest(folder, stores[0].server.url, _written(folder / "corpus"), ASK)
         workers, evil = making.workers(), making.evil()
         retrieval = making.retrieval(stores) if stores else None
         router = making.router(workers, evil, retrieval)
@@ -141,13 +138,45 @@ async def stack(shape: Shape | None = None) -> AsyncIterator[Stack]:
         yield made
 
 
-async def _ingest(folder: Path, postgres_url: str) -> None:
-    """A few documents, for the tenant that asks for them."""
-    corpus = folder / "corpus"
+@asynccontextmanager
+async def retrieval_over(corpus: Path, tenants: Sequence[str], settings: Mapping[str, str]) -> AsyncIterator[Server]:
+    """Retrieval and its stores, where these tenants have the documents of a folder; nothing else of a stack.
+
+    Raises StandError where it cannot be started.
+    """
+    async with AsyncExitStack() as leaving:
+        folder = leaving.enter_context(new_folder())
+        making = Making(folder, leaving.enter_context(closing(steady_ports())), Shape(wires=False))
+        stores = await _started(making, leaving)
+        for tenant in tenants:
+            await _ingest(folder, stores[0].server.url, corpus, tenant)
+        retrieval = making.retrieval(stores, settings)
+        leaving.push_async_callback(retrieval.process.stop)
+        retrieval.process.start()
+        await ready(retrieval)
+        yield retrieval
+
+
+async def _started(making: Making, leaving: AsyncExitStack) -> list[Store]:
+    """PostgreSQL and Valkey, which stop where the stack is left."""
+    stores = making.stores()
+    for store in stores:
+        leaving.push_async_callback(asyncio.to_thread, store.server.stop)
+    await asyncio.gather(*(store.start() for store in stores))
+    return stores
+
+
+def _written(corpus: Path) -> Path:
+    """A folder with a few documents."""
     corpus.mkdir()
     for name, text in DOCUMENTS.items():
         (corpus / name).write_text(text, encoding="utf-8")
-    words = python("-m", "services.retrieval.ingest", str(corpus), "--tenant", ASK)
+    return corpus
+
+
+async def _ingest(folder: Path, postgres_url: str, corpus: Path, tenant: str) -> None:
+    """The documents of a folder, for a tenant that asks for them."""
+    words = python("-m", "services.retrieval.ingest", str(corpus), "--tenant", tenant)
     environment = child_environment({"PYTHONPATH": str(ROOT), "POSTGRES_URL": postgres_url})
     with (folder / "ingest.log").open("wb") as log:
         ingest = await asyncio.create_subprocess_exec(*words, cwd=folder, env=environment, stdout=log, stderr=log)

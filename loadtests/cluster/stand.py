@@ -24,13 +24,20 @@ WORKER = "services.worker"
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """What the workers can do: `slots` sequences each, a token every `step_ms`, `answer_tokens` in a usual answer."""
+    """What the workers can do: `slots` sequences each, a token every `step_ms`, `answer_tokens` in a usual answer.
+
+    A step takes `per_sequence_ms` longer for each sequence in it, and `prefill_ms` for each token of a prompt that it
+    reads; `prompt_tokens` are in a usual prompt.
+    """
 
     workers: int = 2
     slots: int = 8
     step_ms: float = 10.0
     answer_tokens: int = 8
     jitter: float = 0.1
+    per_sequence_ms: float = 0.0
+    prefill_ms: float = 0.0
+    prompt_tokens: int = 16
 
     @property
     def all_slots(self) -> int:
@@ -38,7 +45,9 @@ class Shape:
 
     @property
     def service_s(self) -> float:
-        return self.step_ms * self.answer_tokens / 1000
+        """How long a usual answer takes where every slot is taken, so that others' prompts are read meanwhile."""
+        reading_ms = self.prefill_ms * self.prompt_tokens * self.slots
+        return ((self.step_ms + self.per_sequence_ms * self.slots) * self.answer_tokens + reading_ms) / 1000
 
     def __str__(self) -> str:
         workers = "1 worker" if self.workers == 1 else f"{self.workers} workers"
@@ -56,12 +65,13 @@ class Server:
 
 @dataclass
 class Stand:
-    """What runs."""
+    """What runs. `settings` are those of a router before the workers, beside its default ones."""
 
     shape: Shape
     folder: Path
     workers: list[Server] = field(default_factory=list)
     router: Server | None = None
+    settings: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def url(self) -> str:
@@ -123,8 +133,8 @@ def _worker(made: Stand, module: str, index: int, port: int, metrics_port: int) 
         "METRICS_PORT": str(metrics_port),
         "MAX_BATCH_SIZE": str(shape.slots),
         "SIM_STEP_MS": str(shape.step_ms),
-        "SIM_STEP_PER_SEQUENCE_MS": "0",
-        "SIM_PREFILL_MS_PER_TOKEN": "0",
+        "SIM_STEP_PER_SEQUENCE_MS": str(shape.per_sequence_ms),
+        "SIM_PREFILL_MS_PER_TOKEN": str(shape.prefill_ms),
         "SIM_JITTER": str(shape.jitter),
         "SIM_SEED": str(index),
     }
@@ -138,7 +148,7 @@ async def start_router(
     settings: Mapping[str, str] | None = None,
     may_be_cut: frozenset[str] = frozenset(),
 ) -> None:
-    """The router, with its default settings but for where its workers and tenants are, and for `settings`."""
+    """The router, with its default settings but for where its workers and tenants are, the stand's, and `settings`."""
     port, metrics_port = free_ports(2)
     file = made.folder / "tenants.yaml"
     file.write_text(tenants_yaml(tenants, may_be_cut), encoding="utf-8")
@@ -149,6 +159,7 @@ async def start_router(
         "WORKERS": ",".join(worker.url for worker in made.workers),
         "TENANTS_FILE": str(file),
         "RETRIEVAL_URL": NO_RETRIEVAL,
+        **made.settings,
         **(settings or {}),
     }
     process = Process("router", python("-m", "services.router"), env, made.folder)

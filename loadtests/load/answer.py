@@ -42,6 +42,7 @@ class _Said(msgspec.Struct):
     text: str | None = None
     source: str = ""
     error: _Error | None = None
+    retrieval_source: str = ""
 
 
 _read = msgspec.json.Decoder(_Said).decode
@@ -59,6 +60,7 @@ class Answer:
         "degraded",
         "hint_ms",
         "level",
+        "retrieval_source",
         "should_retry",
         "source",
         "spoken",
@@ -66,6 +68,7 @@ class Answer:
         "streamed",
         "tokens",
     )
+    most_bytes = MAX_BODY_BYTES
 
     def __init__(self) -> None:
         self.status = 0
@@ -74,6 +77,7 @@ class Answer:
         self.level = 0
         self.degraded = ""
         self.source = ""
+        self.retrieval_source = ""
         self.streamed = False
         self.spoken = False
         self.tokens = 0
@@ -95,7 +99,7 @@ class Answer:
     def body(self, data: bytes) -> bool:
         """One piece of the body."""
         self._bytes += len(data)
-        if self._bytes > MAX_BODY_BYTES:
+        if self._bytes > self.most_bytes:
             self._malformed = True
             return False
         self._buffer.append(data)
@@ -115,6 +119,7 @@ class Answer:
             return "failed:malformed", ""
         self._count(said)
         self.source = said.source
+        self.retrieval_source = said.retrieval_source
         return SERVED, ""
 
     def _stream_outcome(self) -> tuple[str, str]:

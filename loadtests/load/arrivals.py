@@ -30,6 +30,8 @@ class Ask:
     prompt_tokens: int
     answer_tokens: int
     stream: bool
+    patience_s: float = 0.0
+    """Of this client, where it is another than its tenant's."""
 
     @property
     def deadline_ms(self) -> float:
@@ -38,7 +40,7 @@ class Ask:
     @property
     def waits_s(self) -> float:
         """How long one try is waited for before the client gives up."""
-        return self.tenant.waits_for_s(self.answer_tokens)
+        return self.patience_s or self.tenant.waits_for_s(self.answer_tokens)
 
 
 def asks(plan: Plan) -> Iterator[Ask]:

@@ -37,12 +37,10 @@ class Shape(NamedTuple):
 class Asking:
     """Makes the requests of a run."""
 
-    __slots__ = ("_host", "_path", "_prefix", "_route", "_shapes")
+    __slots__ = ("_path", "_route", "_shapes", "_url")
 
     def __init__(self, url: str, route: str) -> None:
-        parts = urlsplit(url)
-        self._host = parts.netloc
-        self._prefix = parts.path.rstrip("/")
+        self._url = url
         self._path, self._route = _ROUTES[route]
         self._shapes: dict[tuple[str, int, bool], Shape] = {}
 
@@ -61,18 +59,41 @@ class Asking:
     def _shape(self, ask: Ask) -> Shape:
         tenant = ask.tenant
         body = json.dumps(self._route(NUMBER + REST, ask.answer_tokens, ask.stream, tenant), separators=(",", ":"))
-        before = [
-            f"POST {self._prefix}{self._path} HTTP/1.1",
-            f"host: {self._host}",
-            "content-type: application/json",
-            f"x-tenant: {tenant.name}",
-            f"x-weir-deadline-ms: {ask.deadline_ms:.10g}",
-            *([f"authorization: Bearer {tenant.key}"] if tenant.key else []),
-            "content-length: ",
-        ]
         until_the_rest, end = body.split(REST)
         numbered = ("\r\n\r\n" + until_the_rest).encode("ascii").split(NUMBER.encode("ascii"))
-        return Shape("\r\n".join(before).encode("ascii"), numbered, end.encode("ascii"), len(body) - len(REST))
+        return Shape(_head(self._url, self._path, ask), numbered, end.encode("ascii"), len(body) - len(REST))
+
+
+class Questions:
+    """Questions to `/ask` in words of their own, for what is asked more than once. See `client.Requests`."""
+
+    __slots__ = ("_passages", "_url", "_words")
+
+    def __init__(self, url: str, words: Callable[[int], str], passages: int) -> None:
+        self._url = url
+        self._words = words
+        self._passages = passages
+
+    def bytes_of(self, ask: Ask, number: int) -> bytes:
+        """The question of this number, for at most so many passages."""
+        said = {"query": self._words(number), "top_k": self._passages, "max_tokens": ask.answer_tokens}
+        body = json.dumps(said).encode()
+        return b"%b%d\r\n\r\n%b" % (_head(self._url, "/ask", ask), len(body), body)
+
+
+def _head(url: str, path: str, ask: Ask) -> bytes:
+    """Up to the number that says how long the body is."""
+    parts, tenant = urlsplit(url), ask.tenant
+    lines = [
+        f"POST {parts.path.rstrip('/')}{path} HTTP/1.1",
+        f"host: {parts.netloc}",
+        "content-type: application/json",
+        f"x-tenant: {tenant.name}",
+        f"x-weir-deadline-ms: {ask.deadline_ms:.10g}",
+        *([f"authorization: Bearer {tenant.key}"] if tenant.key else []),
+        "content-length: ",
+    ]
+    return "\r\n".join(lines).encode("ascii")
 
 
 Body = Callable[[str, int, bool, Tenant], dict[str, Any]]

@@ -9,13 +9,12 @@ from __future__ import annotations
 import asyncio
 from dataclasses import dataclass
 from itertools import count
-from time import perf_counter
 from urllib.parse import urlsplit
 
 from loadtests.cluster.stand import Shape, Stand
 from loadtests.load.arrivals import Ask
 from loadtests.load.asking import Asking
-from loadtests.load.connection import Exchange, Pool
+from loadtests.load.closed import Tally, closed_loop
 from loadtests.load.figures import Quantiles, quantiles
 from loadtests.load.plan import Step, Tenant
 
@@ -33,63 +32,27 @@ class Capacity:
     service_ms: Quantiles
 
 
-class _ClosedLoop:
-    """The clients of one worker."""
-
-    def __init__(self, url: str, shape: Shape) -> None:
-        parts = urlsplit(url)
-        tenant = Tenant("capacity", (Step(0, 0),))
-        self._ask = Ask(0.0, tenant, 16, shape.answer_tokens, False)
-        self._asking = Asking(url, "generate")
-        self._numbers = count()
-        self._clients = shape.slots
-        self.pool = Pool(parts.hostname or "", parts.port or 80, shape.slots)
-        self.took_s: list[float] = []
-        self.tokens = 0
-        self.fault = ""
-        self.counting = False
-        self.over = False
-
-    def start(self) -> None:
-        for _ in range(self._clients):
-            self._send()
-
-    def _send(self) -> None:
-        exchange = Exchange(self._asking.bytes_of(self._ask, next(self._numbers)), self._answered)
-        loop = asyncio.get_running_loop()
-        exchange.patience = loop.call_later(ANSWER_WITHIN_S, exchange.give_up, "no answer")
-        self.pool.send(exchange)
-
-    def _answered(self, exchange: Exchange) -> None:
-        if self.over:
-            return
-        outcome = exchange.failure or exchange.answer.outcome()[0]
-        if outcome != "served" or exchange.sent_at is None:
-            self.fault = outcome
-            return
-        if self.counting:
-            self.took_s.append(exchange.ended_at - exchange.sent_at)
-            self.tokens += exchange.answer.tokens
-        self._send()
-
-
 async def measure(stand: Stand, seconds: float = MEASURE_S, warm_up_s: float = WARM_UP_S) -> Capacity:
-    """Raises RuntimeError if a worker did not answer."""
-    loops = [_ClosedLoop(worker.url, stand.shape) for worker in stand.workers]
+    """Raises RuntimeError if a worker did not answer, or none did within these seconds."""
     try:
-        for loop in loops:
-            loop.start()
-        await asyncio.sleep(warm_up_s)
-        for loop in loops:
-            loop.counting = True
-        began = perf_counter()
-        await asyncio.sleep(seconds)
-        took = perf_counter() - began
-    finally:
-        for loop in loops:
-            loop.over = True
-            await loop.pool.close()
-    if faults := [loop.fault for loop in loops if loop.fault]:
-        raise RuntimeError(f"the capacity could not be measured: {faults[0]}")
-    answers = [seconds for loop in loops for seconds in loop.took_s]
-    return Capacity(len(answers) / took, sum(loop.tokens for loop in loops) / took, quantiles(answers))
+        async with asyncio.timeout(warm_up_s + seconds + ANSWER_WITHIN_S):
+            loads = (_of(worker.url, stand.shape, seconds, warm_up_s) for worker in stand.workers)
+            tallies = await asyncio.gather(*loads)
+    except (OSError, TimeoutError, RuntimeError) as error:
+        raise RuntimeError(f"the capacity could not be measured: {str(error) or 'there was no answer'}") from error
+    per_s = sum(tally.per_second for tally in tallies)
+    if not per_s:
+        raise RuntimeError(f"the capacity could not be measured: there was no answer in {seconds:.1f} s")
+    return Capacity(per_s, per_s * stand.shape.answer_tokens, quantiles(s for tally in tallies for s in tally.seconds))
+
+
+async def _of(url: str, shape: Shape, seconds: float, warm_up_s: float) -> Tally:
+    """One worker's answers, each as long as it was asked to be."""
+    asking, numbers = Asking(url, "generate"), count()
+    ask = Ask(0.0, Tenant("capacity", (Step(0, 0),)), shape.prompt_tokens, shape.answer_tokens, False)
+    port = urlsplit(url).port or 80
+    tally = await closed_loop(
+        port, lambda: asking.bytes_of(ask, next(numbers)), shape.slots, seconds, warm_up_s=warm_up_s
+    )
+    tally.only(200)
+    return tally

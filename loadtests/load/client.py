@@ -11,8 +11,10 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from functools import partial
 from random import Random
 from time import perf_counter
@@ -23,14 +25,17 @@ from loadtests.load.answer import SERVED, Answer
 from loadtests.load.arrivals import Ask, asks, numbered
 from loadtests.load.asking import Asking
 from loadtests.load.connection import Exchange, Pool
-from loadtests.load.ledger import GAVE_UP, LATE, ON_TIME, Ledger, Row
+from loadtests.load.ledger import GAVE_UP, HELD_BACK, LATE, ON_TIME, Ledger, Row
 from loadtests.load.plan import Plan
 from loadtests.load.retry import pause_s
 
+PORTS = {"http": 80, "https": 443}
 TICK_S = 0.001  # uvloop's timers count whole milliseconds
 START_IN_S = 0.05
 LOOK_EVERY_S = 1.0
 BEAT_S = 0.005
+BURST_S = 0.1
+"""Of a bounded rate, as much may leave in one instant."""
 
 Watch = Callable[[float, Ledger], None]
 Listen = Callable[[Row, Exchange], None]
@@ -42,12 +47,25 @@ class Requests(Protocol):
     def bytes_of(self, ask: Ask, number: int) -> bytes: ...
 
 
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """What no plan can pass, all tenants and all tries together.
+
+    A request whose next try would pass the rate or the number under way ends as `held_back`; one that would be one too
+    many of those `returning`, which wait for their next try, ends as its last try did.
+    """
+
+    per_s: float
+    under_way: int
+    returning: int
+
+
 class Client:
     """One run of one plan against one address.
 
     `requests` for other questions than the usual ones; `answer` makes what reads each answer, and `listen` is told of
     every try that has ended. `rest_s`: after how many seconds of rest a connection is left for a new one
-    (5 by default).
+    (5 by default). `ledger` for one that keeps something else than rows.
     """
 
     def __init__(
@@ -60,21 +78,30 @@ class Client:
         answer: Callable[[], Answer] = Answer,
         listen: Listen | None = None,
         rest_s: float | None = None,
+        bounds: Bounds | None = None,
+        ledger: Ledger | None = None,
     ) -> None:
         parts = urlsplit(url)
-        if parts.scheme != "http" or not parts.hostname:
-            raise ValueError(f"{url!r} is not an http:// address")
+        if parts.scheme not in PORTS or not parts.hostname:
+            raise ValueError(f"{url!r} is not an http:// or https:// address")
         self.plan = plan
-        self.ledger = Ledger()
+        self.ledger = Ledger() if ledger is None else ledger
         self._requests: Requests = requests or Asking(url, plan.route)
         self._answer = answer
         self._listen = listen
         self._source = numbered(asks(plan) if source is None else source)
-        host, port = parts.hostname, parts.port or 80
-        self._pools = {tenant.name: Pool(host, port, tenant.connections, rest_s) for tenant in plan.tenants}
+        port, tls = parts.port or PORTS[parts.scheme], parts.scheme == "https"
+        pool = partial(Pool, parts.hostname, port, rest_s=rest_s, tls=tls)
+        shared = None if bounds is None else pool(bounds.under_way)
+        self._pools = {tenant.name: shared or pool(tenant.connections) for tenant in plan.tenants}
         self._chance = Random(f"{plan.seed}:retries")
+        self._bounds = bounds
+        self._rate_used_until = -math.inf
         self._next: tuple[int, Ask] | None = None
         self._sent = 0
+        self._under_way: set[Exchange] = set()
+        self._returning: dict[Row, tuple[asyncio.TimerHandle, str]] = {}
+        self._stopped = False
         self._began_at = 0.0
         self._over: asyncio.Future[None] | None = None
         self._beat_at = self._lag_s = 0.0
@@ -82,7 +109,23 @@ class Client:
     @property
     def unasked(self) -> int:
         """Answers that came on a connection where nobody was waiting for one."""
-        return sum(pool.unasked for pool in self._pools.values())
+        return sum(pool.unasked for pool in set(self._pools.values()))
+
+    @property
+    def now_s(self) -> float:
+        """Seconds since the run began; 0 before."""
+        return max(0.0, self._now()) if self._began_at else 0.0
+
+    def stop(self, *, at_once: bool = False) -> None:
+        """No request comes any more, and none is tried again. `at_once`: clients give up what is under way."""
+        self._stopped, self._next = True, None
+        for row, (timer, outcome) in self._returning.items():
+            timer.cancel()
+            self.ledger.close(row, outcome)
+        self._returning.clear()
+        for exchange in tuple(self._under_way) if at_once else ():
+            exchange.give_up(GAVE_UP)
+        self._look_for_the_end()
 
     async def run(self, watch: Watch | None = None) -> Ledger:
         """Send everything and wait for every ending; `watch` is called about once a second."""
@@ -101,7 +144,7 @@ class Client:
                 watching.cancel()
                 with suppress(asyncio.CancelledError):
                     await watching
-            for pool in self._pools.values():
+            for pool in set(self._pools.values()):
                 await pool.close()
         return self.ledger
 
@@ -127,7 +170,7 @@ class Client:
         return perf_counter() - self._began_at
 
     def _advance(self) -> None:
-        self._next = next(self._source, None)
+        self._next = None if self._stopped else next(self._source, None)
 
     def _tick(self) -> None:
         """Send what is due, and set the timer for what is next."""
@@ -157,13 +200,32 @@ class Client:
         self._try(row, ask)
 
     def _try(self, row: Row, ask: Ask) -> None:
+        self._returning.pop(row, None)
+        if not self._may_send():
+            self.ledger.close(row, HELD_BACK)
+            self._look_for_the_end()
+            return
         self._sent += 1
         row.attempts += 1
+        self.ledger.began(row, self._now())
         exchange = Exchange(self._requests.bytes_of(ask, self._sent), partial(self._settle_or_stop, row, ask))
         exchange.answer = self._answer()
         loop = asyncio.get_running_loop()
         exchange.patience = loop.call_later(ask.waits_s, exchange.give_up, GAVE_UP)
+        self._under_way.add(exchange)
         self._pools[ask.tenant.name].send(exchange)
+
+    def _may_send(self) -> bool:
+        """Within the bounds, and counted against them."""
+        bounds = self._bounds
+        if bounds is None:
+            return True
+        now = self._now()
+        used_until = max(self._rate_used_until, now - BURST_S)
+        if used_until > now or len(self._under_way) >= bounds.under_way:
+            return False
+        self._rate_used_until = used_until + 1 / bounds.per_s
+        return True
 
     def _settle_or_stop(self, row: Row, ask: Ask, exchange: Exchange) -> None:
         """A fault in our own book-keeping ends the run instead of vanishing in a callback."""
@@ -175,6 +237,7 @@ class Client:
 
     def _settle(self, row: Row, ask: Ask, exchange: Exchange) -> None:
         """A try is over: the row gets its ending, or another try."""
+        self._under_way.discard(exchange)
         self._write_down(row, exchange)
         if self._listen is not None:
             self._listen(row, exchange)
@@ -186,9 +249,11 @@ class Client:
             self._look_for_the_end()
             return
         row.tried_s = self._now() + pause
-        asyncio.get_running_loop().call_later(pause, self._try, row, ask)
+        self._returning[row] = asyncio.get_running_loop().call_later(pause, self._try, row, ask), outcome
 
     def _pause_s(self, row: Row, ask: Ask, outcome: str) -> float | None:
+        if self._stopped or (self._bounds is not None and len(self._returning) >= self._bounds.returning):
+            return None
         refused = outcome.startswith("refused:")
         return pause_s(
             ask.tenant.retries, row.attempts, refused=refused, should_retry=row.should_retry, hint_ms=row.hint_ms,
@@ -210,7 +275,7 @@ class Client:
         if exchange.failure:
             return f"failed:{exchange.failure}"
         outcome, row.code = exchange.answer.outcome()
-        row.tokens = exchange.answer.tokens
+        row.tokens, row.source = exchange.answer.tokens, exchange.answer.retrieval_source
         if outcome != SERVED:
             return outcome
         latency_s = row.latency_s

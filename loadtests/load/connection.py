@@ -195,11 +195,12 @@ class Connection(asyncio.Protocol):
 class Pool:
     """The connections of one tenant, at most `most`; who finds none waits for one, and is late by that."""
 
-    def __init__(self, host: str, port: int, most: int, rest_s: float | None = None) -> None:
+    def __init__(self, host: str, port: int, most: int, rest_s: float | None = None, *, tls: bool = False) -> None:
         self.rest_s = MOST_REST_S if rest_s is None else rest_s
         self.unasked = 0  # answers that came when nobody was waiting for one
         self._host = host
         self._port = port
+        self._tls = tls or None  # None: the system's certificates are not even read
         self._most = most
         self._idle: list[Connection] = []
         self._all: set[Connection] = set()
@@ -227,7 +228,9 @@ class Pool:
         loop = asyncio.get_running_loop()
         try:
             async with asyncio.timeout(CONNECT_TIMEOUT_S):
-                _, connection = await loop.create_connection(lambda: Connection(self), self._host, self._port)
+                _, connection = await loop.create_connection(
+                    lambda: Connection(self), self._host, self._port, ssl=self._tls
+                )
         except (OSError, TimeoutError):
             if self._waiting:
                 self._waiting.popleft().end("connect")

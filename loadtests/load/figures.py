@@ -7,6 +7,7 @@ a naive count over the whole run credits a long queue that is drained after the 
 
 from __future__ import annotations
 
+import math
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field
@@ -162,6 +163,12 @@ def quantile(ordered: Sequence[float], q: float) -> float:
     """The least value that a share `q` of them does not exceed."""
     rank = -(-q * len(ordered) // 1)  # rounded up
     return ordered[min(len(ordered) - 1, max(0, int(rank) - 1))]
+
+
+def quantile_of(values: Iterable[float], q: float) -> float:
+    """The same of values in any order; nan of none."""
+    ordered = sorted(values)
+    return quantile(ordered, q) if ordered else math.nan
 
 
 def on_time_between(ledger: Ledger, begin_s: float, end_s: float) -> float:

@@ -5,6 +5,7 @@
     refused:CODE        an answer that says no: `error.code`, or `bare_STATUS` where a 429 or 503 carries no code
     failed:WHAT         anything else that went wrong
     client_gave_up      its patience ran out
+    held_back           its next try would have passed the client's own bounds, and was not made
 
 Tries are counted beside the rows, since a server cannot know which of its requests are one person's second try: its
 counters are to equal `tries`, and what users got is told by `rows`.
@@ -18,6 +19,7 @@ from typing import NamedTuple
 ON_TIME = "served_on_time"
 LATE = "served_late"
 GAVE_UP = "client_gave_up"
+HELD_BACK = "held_back"
 
 CODES = frozenset(
     {
@@ -36,9 +38,8 @@ FAILURES = frozenset(
         "stream_error",  # an `error` event after the first token
     }
 )
-ENDINGS = frozenset(
-    {ON_TIME, LATE, GAVE_UP, *(f"refused:{code}" for code in CODES), *(f"failed:{what}" for what in FAILURES)}
-)
+OWN = (ON_TIME, LATE, GAVE_UP, HELD_BACK)
+ENDINGS = frozenset({*OWN, *(f"refused:{code}" for code in CODES), *(f"failed:{what}" for what in FAILURES)})
 
 
 class Row:
@@ -62,6 +63,7 @@ class Row:
         "prompt_tokens",
         "sent_s",
         "should_retry",
+        "source",
         "status",
         "stream",
         "tenant",
@@ -90,6 +92,7 @@ class Row:
         self.should_retry = False
         self.level = 0
         self.degraded = ""
+        self.source = ""  # of its passages, where it asked for any
         self.attempts = 0
         self.ending = ""
 
@@ -136,6 +139,9 @@ class Ledger:
         """A request was due."""
         self.rows.append(row)
         self.open += 1
+
+    def began(self, row: Row, at_s: float) -> None:
+        """A try leaves. Rows are enough to know of it; a ledger without rows counts it here."""
 
     def tried(self, row: Row, outcome: str) -> None:
         """One try ended so; the row may have another."""

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -80,21 +79,10 @@ def _text(block: Block, name: str, drawn: frozenset[str]) -> str:
 
 def _drawn(plot: Plot, stem: Path) -> list[Path]:
     try:
-        return list(_themes(plot, stem))
+        from loadtests.report.style import save
+
+        return list(save(plot.draw, stem.with_name(f"{stem.name}{plot.suffix}")))
     except ModuleNotFoundError as error:
         if error.name is None or not error.name.startswith("matplotlib"):
             raise
         return []
-
-
-def _themes(plot: Plot, stem: Path) -> Iterator[Path]:
-    import matplotlib as mpl
-
-    from loadtests.report.style import DARK, LIGHT, settings
-
-    metadata: dict[str, Any] = {"Date": None, "Creator": None}  # the same figures give the same bytes
-    for theme, ending in ((LIGHT, ""), (DARK, "-dark")):
-        path = stem.with_name(f"{stem.name}{plot.suffix}{ending}.svg")
-        with mpl.rc_context(settings(theme)), contextlib.closing(path.open("wb")) as file:
-            plot.draw(theme).savefig(file, format="svg", metadata=metadata)
-        yield path

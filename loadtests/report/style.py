@@ -10,10 +10,12 @@ the SVG are hashed from a fixed salt, and no date is written.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
+import matplotlib as mpl
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
@@ -23,6 +25,7 @@ LABEL_PT, SMALL_PT, TITLE_PT = 10.0, 9.0, 13.0
 WEIR = "weir"
 BASELINES = ("vtc", "round_robin_ttl_cancel", "round_robin_ttl", "fifo_ttl", "bounded_fifo", "fifo")
 SOLID = (0, ())
+PNG_DPI = 160
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,12 +142,32 @@ def settings(theme: Theme) -> dict[Any, Any]:
     }
 
 
+def save(draw: Callable[[Theme], Figure], stem: Path, *, png: Path | None = None) -> Iterator[Path]:
+    """STEM.svg and STEM-dark.svg, the same figures with the same bytes; with `png`, a STEM.png in that folder too."""
+    metadata: dict[str, Any] = {"Date": None, "Creator": None}
+    for theme in (LIGHT, DARK):
+        path = stem.with_name(f"{stem.name}{'' if theme is LIGHT else '-dark'}.svg")
+        with mpl.rc_context(settings(theme)):
+            figure = draw(theme)
+            figure.savefig(path, format="svg", metadata=metadata)
+            yield path
+            if png is not None and theme is LIGHT:
+                figure.savefig(png / f"{stem.name}.png", dpi=PNG_DPI)
+                yield png / f"{stem.name}.png"
+
+
+def blank(height_in: float) -> Figure:
+    """A page with nothing on it."""
+    figure = Figure(figsize=(WIDTH_IN, height_in))
+    FigureCanvasAgg(figure)
+    return figure
+
+
 def sheet(
     columns: int = 1, *, left: float = 0.1, right: float = 0.77, height_in: float = HEIGHT_IN, top_in: float = 0.92
 ) -> tuple[Figure, list[Axes]]:
     """A page with its axes. The margin on the right is where lines are named; `top_in` has room for the headline."""
-    figure = Figure(figsize=(WIDTH_IN, height_in))
-    FigureCanvasAgg(figure)
+    figure = blank(height_in)
     grid = figure.add_gridspec(
         1, columns, left=left, right=right, top=1 - top_in / height_in, bottom=0.62 / height_in, wspace=0.17
     )

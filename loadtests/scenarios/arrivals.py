@@ -42,6 +42,15 @@ class Open(Model):
     rate_per_s: Rate | None = None
     phases: tuple[Phase, ...] = Field((), max_length=1000)
 
+    @property
+    def moments(self) -> list[float]:
+        """The seconds at which the rate changes, and the beginning."""
+        return sorted({0.0, *(second for phase in self.phases for second in (phase.from_s, phase.until_s))})
+
+    def times_at(self, second: float) -> float:
+        """How many times the usual rate there is at this second."""
+        return next((phase.times for phase in self.phases if phase.from_s <= second < phase.until_s), 1.0)
+
     @model_validator(mode="after")
     def _one_rate(self) -> Self:
         if (self.load is None) == (self.rate_per_s is None):

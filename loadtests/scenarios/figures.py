@@ -23,9 +23,18 @@ FIGURES: dict[str, tuple[str, str]] = {
     "failed": ("failure rate", "%"),
     "back_after_s": ("nine tenths of the share on time are back after", "s"),
     "after_over_before": ("on time afterwards / before", ""),
+    "with_passages": ("answers on time that were given passages", "%"),
+    "worth_over_uncut": ("answers on time in worth / without degradation", ""),
     "dispatches": ("requests to workers, for each of a client's", ""),
     "p95_over_alone": ("p95 / alone", ""),
     "p95_less_alone_ms": ("p95 beyond alone", "ms"),
+    "useful_time": ("useful worker time", "%"),
+    "dropped": ("let in and dropped from the queue", "%"),
+    "missed": ("let in and missed after using a worker", "%"),
+    "late_answers": ("answers sent after their deadline", ""),
+    "gap_s": ("gap of service, in work of all workers", "s"),
+    "jain": ("Jain's index, worst 60 s", ""),
+    "hints_admitted": ("first obeyed hints admitted", "%"),
 }
 
 

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from loadtests.scenarios.changes import Changes, changed, put
+from loadtests.scenarios.distributions import Model
 from loadtests.scenarios.model import Scenario, StageName, find, load_raw, parse
 from services.cli.errors import LabError
+
+MOMENTS = frozenset({"from_s", "until_s", "duration_s", "warm_up_s", "cool_down_s", "on_s", "off_s"})
+M = TypeVar("M", bound=Model)
 
 
 def on_stage(path_or_name: str | Path, stage: StageName, changes: Changes | None = None) -> Scenario:
@@ -17,6 +22,19 @@ def on_stage(path_or_name: str | Path, stage: StageName, changes: Changes | None
     path = find(path_or_name)
     raw = for_stage(load_raw(path), stage, path.stem)
     return parse(changed(raw, changes or Changes()), name=path.name, folder=path.parent)
+
+
+def retimed(part: M, at: Callable[[float], float]) -> M:
+    """The same with every moment in it moved: those of phases, failures and windows, and how long it takes."""
+
+    def moved(name: str, value: Any) -> Any:
+        if name in MOMENTS:
+            return at(value)
+        if isinstance(value, Model):
+            return retimed(value, at)
+        return tuple(moved("", each) for each in value) if isinstance(value, tuple) else value
+
+    return part.model_copy(update={name: moved(name, value) for name, value in part})
 
 
 def reason_against(raw: Any, stage: StageName) -> str:

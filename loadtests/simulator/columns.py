@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from loadtests.scenarios.arrivals import Trace
 from loadtests.scenarios.model import TenantGroup
+from loadtests.simulator.readings import READ, Read, mean_known, members, share_on_time
 from loadtests.simulator.report import PolicyReport, TenantReport
-from loadtests.simulator.results import Figure
+from loadtests.simulator.results import Cell
 
 LEAST_ASKED = 20
+OfTenants = Callable[[Sequence[TenantReport]], float | None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,10 +20,24 @@ class Column:
 
     head: str
     below: str
-    read: Figure
+    read: Read
     write: Callable[[float], str]
-    matters: Figure | None = None
+    matters: Read | None = None
     """The column is there if any policy has this figure; by default the one that is shown."""
+
+    @property
+    def name(self) -> str:
+        """Both lines of the heading."""
+        return f"{self.head} {self.below}".strip()
+
+    def told(self, cell: Cell, nothing: str = "") -> str:
+        """The figure as it is written."""
+        value = cell.mean(self.read)
+        return nothing if value is None else self.write(value)
+
+    def says(self, cells: Sequence[Cell]) -> bool:
+        """Whether there is something to show of any of these."""
+        return any(cell.mean(self.matters or self.read) is not None for cell in cells)
 
 
 # ---- how figures are written
@@ -68,20 +83,6 @@ def load_name(load: float) -> str:
 # ---- the figures
 
 
-def on_time_share(report: PolicyReport) -> float | None:
-    return report.ledger.on_time / report.ledger.distinct if report.ledger.distinct else None
-
-
-def refused_share(report: PolicyReport) -> float | None:
-    return report.ledger.rejected_total / report.ledger.distinct if report.ledger.distinct else None
-
-
-def gap_s(report: PolicyReport) -> float | None:
-    """The fairness gap in seconds of all workers' work."""
-    gap = report.fairness.gap_cost
-    return None if gap is None else gap / report.capacity.cost_per_s
-
-
 def worst_tenant(tenants: Sequence[TenantReport]) -> float | None:
     """The smallest share on time, of those who asked often enough for a share to mean something."""
     shares = [each.on_time_share for each in tenants if each.ledger.distinct >= LEAST_ASKED]
@@ -105,24 +106,24 @@ def _cut(report: PolicyReport) -> float | None:
 
 
 MAIN = (
-    Column("on time", "of asked", on_time_share, share),
-    Column("on time", "of cap.", lambda report: report.goodput_cost_to_capacity, ratio),
-    Column("wait", "p50 ms", lambda report: report.wait_s.p50, milliseconds),
-    Column("wait", "p95 ms", lambda report: report.wait_s.p95, milliseconds),
-    Column("latency", "p95 ms", lambda report: report.latency_s.p95, milliseconds),
-    Column("refused", "", refused_share, share),
-    Column("dropped", "", lambda report: report.dropped_after_admission_share, share),
-    Column("wasted", "", lambda report: report.work.wasted_share, share),
-    Column("gap", "s", gap_s, short),
+    Column("on time", "of asked", READ["on_time"], share),
+    Column("on time", "of cap.", READ["goodput"], ratio),
+    Column("wait", "p50 ms", READ["wait_p50_s"], milliseconds),
+    Column("wait", "p95 ms", READ["wait_p95_s"], milliseconds),
+    Column("latency", "p95 ms", READ["latency_p95_s"], milliseconds),
+    Column("refused", "", READ["refused_at_door"], share),
+    Column("dropped", "", READ["dropped"], share),
+    Column("wasted", "", READ["in_vain"], share),
+    Column("gap", "s", READ["gap_s"], short),
     Column("sim.", "k/s", lambda report: report.simulated_per_real_s / 1000, short),
 )
 MORE = (
-    Column("missed", "running", lambda report: report.missed_after_worker_share, share),
+    Column("missed", "running", READ["missed"], share),
     Column("latency", "/ deadline p99", lambda report: report.latency_to_deadline.p99, ratio),
-    Column("Jain index", "least, 60 s", lambda report: report.fairness.jain_least, ratio),
+    Column("Jain index", "least, 60 s", READ["jain"], ratio),
     Column("on time,", "worst tenant", lambda report: worst_tenant(report.tenants), share, _has_tenants),
-    Column("starts", "per request", lambda report: report.dispatches_per_distinct, ratio, _retried),
-    Column("hints", "admitted", lambda report: report.hints.first_admitted_share, share),
+    Column("starts", "per request", READ["dispatches"], ratio, _retried),
+    Column("hints", "admitted", READ["hints_admitted"], share),
     Column("worth", "by level", lambda report: report.quality.weighted_on_time, whole, _degraded),
     Column("worth", "by tokens", lambda report: report.quality.token_weighted_on_time, whole, _cut),
     Column("level", "changes/min", lambda report: report.quality.level_changes_per_min, ratio, _degraded),
@@ -130,18 +131,25 @@ MORE = (
 
 
 MATRICES = (
-    ("work done on time, relative to capacity", lambda report: report.goodput_cost_to_capacity, ratio),
-    ("wait of the admitted, p95, ms", lambda report: report.wait_s.p95, milliseconds),
-    ("dropped after admission, of the admitted", lambda report: report.dropped_after_admission_share, share),
-    ("work wasted, of the time workers were busy", lambda report: report.work.wasted_share, share),
+    Column("work done on time, relative to capacity", "", READ["goodput"], ratio),
+    Column("wait of the admitted, p95, ms", "", READ["wait_p95_s"], milliseconds),
+    Column("dropped after admission, of the admitted", "", READ["dropped"], share),
+    Column("work wasted, of the time workers were busy", "", READ["in_vain"], share),
 )
+GROUPED: tuple[tuple[str, str, OfTenants, Callable[[float], str]], ...] = (
+    ("on time", "of asked", share_on_time, share),
+    ("worst", "tenant", worst_tenant, share),
+    ("wait", "p95 ms", lambda found: mean_known(each.wait_s.p95 for each in found), milliseconds),
+    ("latency", "p95 ms", lambda found: mean_known(each.latency_s.p95 for each in found), milliseconds),
+    ("share of", "service", lambda found: sum(each.served_cost_share for each in found), share),
+)
+"""Of the tenants of a group."""
 
 
-# ---- by tenant
+def of_group(group: TenantGroup) -> list[Column]:
+    """The columns of `GROUPED`, read off this group's tenants."""
 
+    def read(of: OfTenants) -> Read:
+        return lambda report: of(members(report, group))
 
-def members(report: PolicyReport, group: TenantGroup) -> list[TenantReport]:
-    """The reports of a group's tenants: one each, or one for all of them where there are very many."""
-    if isinstance(group.arrivals, Trace):
-        return [each for each in report.tenants if each.name == group.name or each.name.startswith(f"{group.name}-")]
-    return [each for each in report.tenants if group.name in (each.name, each.name.rpartition("-")[0])]
+    return [Column(head, below, read(of), write) for head, below, of, write in GROUPED]

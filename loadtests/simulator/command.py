@@ -17,7 +17,7 @@ from rich.text import Text
 from loadtests.scenarios.changes import Changes, changed, missing_trace
 from loadtests.scenarios.model import NAMED, Scenario, find, load_raw, names, parse
 from loadtests.scenarios.stages import for_stage
-from loadtests.simulator import figures, table
+from loadtests.simulator import table
 from loadtests.simulator.results import Comparison, compare
 from loadtests.simulator.runs import Moved, Run, check, execute, plan
 from services.cli.errors import LabError, complain
@@ -144,6 +144,7 @@ def keep(comparison: Comparison, folder: Path, aside: Console) -> Iterator[Path]
     if find_spec("matplotlib") is None:
         aside.print(Text(NO_PLOTS), soft_wrap=True)
         return
+    from loadtests.simulator.figures import charts
     from loadtests.simulator.plots import draw
 
-    yield from draw(list(figures.charts(comparison)), folder, comparison.name)
+    yield from draw(list(charts(comparison)), folder, comparison.name)

@@ -27,11 +27,15 @@ def run(
     scenario: Scenario,
     choice: PolicyChoice,
     *,
+    load: float | None = None,
     measured: Measured | None = None,
     progress: Progress | None = None,
     ended: Ended | None = None,
 ) -> PolicyReport:
-    """This policy in this scenario, with the scenario's own seed; capacity is measured unless it is given."""
+    """This policy in this scenario, with the scenario's own seed; capacity is measured unless it is given.
+
+    `load` is the sweep's, for the report.
+    """
     measured = measured or capacity.measure(scenario)
     simulation = prepare(scenario, choice, measured)
     simulation.ended = ended
@@ -41,7 +45,7 @@ def run(
     with _rare_collections():
         simulation.run_until(scenario.duration_s)
         simulation.drain()
-    return tell(simulation, choice, measured.capacity, time.perf_counter() - began)
+    return tell(simulation, choice, measured.capacity, time.perf_counter() - began, load)
 
 
 @contextmanager
@@ -70,7 +74,9 @@ def prepare(scenario: Scenario, choice: PolicyChoice, measured: Measured) -> Sim
     return Simulation(scenario, plan, policy, weights, seed=scenario.seed)
 
 
-def tell(simulation: Simulation, choice: PolicyChoice, measured: Capacity, real_s: float) -> PolicyReport:
+def tell(
+    simulation: Simulation, choice: PolicyChoice, measured: Capacity, real_s: float, load: float | None = None
+) -> PolicyReport:
     """The report of a simulation that has been drained."""
     scenario, plan = simulation.scenario, simulation.plan
     window_s = scenario.duration_s - scenario.warm_up_s - scenario.cool_down_s
@@ -81,6 +87,7 @@ def tell(simulation: Simulation, choice: PolicyChoice, measured: Capacity, real_
         title=scenario.title,
         policy=choice.name,
         seed=scenario.seed,
+        load=load,
         offered_load=_offered_load(simulation, ledger, measured, window_s),
         window_s=window_s,
         capacity=measured,

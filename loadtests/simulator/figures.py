@@ -7,16 +7,17 @@ plots that its question needs and no more.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from statistics import fmean
+from typing import Any
 
 from loadtests.scenarios.arrivals import Closed, Trace
 from loadtests.scenarios.model import Scenario
-from loadtests.simulator.charts import Band, Bar, Bars, Chart, Curve, Level, Panel, Panels
-from loadtests.simulator.columns import gap_s, members, seconds
-from loadtests.simulator.report import PolicyReport
-from loadtests.simulator.results import Cell, Comparison, Figure
+from loadtests.simulator.columns import seconds
+from loadtests.simulator.plots import Band, Bar, Bars, Chart, Curve, Level, Panel, Panels, Shape
+from loadtests.simulator.readings import READ, Read, gap_s, mean_known, members, share_on_time
+from loadtests.simulator.report import PolicyReport, TenantReport
+from loadtests.simulator.results import Cell, Comparison
 
 LEAST_LOADS_FOR_A_CURVE = 3
 MOST_PANELS = 3
@@ -24,7 +25,7 @@ SMOOTHED_BUCKETS = 3
 TIMES_S = (0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0, 300.0, 1000.0)
 
 
-def charts(comparison: Comparison) -> Iterator[Chart | Panels | Bars]:
+def charts(comparison: Comparison) -> Iterator[Shape]:
     """The plots that this comparison is good for."""
     if len(comparison.loads) >= LEAST_LOADS_FOR_A_CURVE:
         yield from over_load(comparison)
@@ -37,87 +38,71 @@ def charts(comparison: Comparison) -> Iterator[Chart | Panels | Bars]:
 
 
 def over_load(comparison: Comparison) -> Iterator[Chart]:
+    """What becomes of the work and of the wait; or, where a part is swept, what the others notice of it."""
     sweep = comparison.scenario.sweep
     if sweep and sweep.tenants and len(sweep.tenants) < len(comparison.scenario.tenants):
         yield from _beside_the_swept(comparison, sweep.tenants)
         return
-    yield _goodput(comparison)
-    yield _waits(comparison)
-
-
-def _goodput(comparison: Comparison) -> Chart:
-    loads = _loads(comparison)
-    edges = tuple(sorted({*loads, 1.0}))
-    return Chart(
-        name="goodput",
-        question="How much is still answered in time when more is asked than can be done?",
-        note=_note(comparison),
-        x_label="offered load, multiples of capacity",
-        y_label="work answered on time, share of capacity",
-        curves=_by_load(comparison, lambda report: report.goodput_cost_to_capacity),
+    edges = tuple(sorted({*_loads(comparison), 1.0}))
+    yield by_load(
+        comparison,
+        "goodput",
+        "How much is still answered in time when more is asked than can be done?",
+        "work answered on time, share of capacity",
+        READ["goodput"],
         ideal=Curve("ideal", edges, tuple(min(1.0, load) for load in edges)),
-        loads=loads,
+    )
+    yield by_load(
+        comparison,
+        "wait",
+        "How long do those wait who are let in?",
+        "wait before the start, p95",
+        READ["wait_p95_s"],
+        levels=_deadline(comparison.scenario),
+        timed=True,
     )
 
 
-def _waits(comparison: Comparison) -> Chart:
-    deadline = _deadline(comparison.scenario)
-    curves = _by_load(comparison, lambda report: report.wait_s.p95)
-    return Chart(
-        name="wait",
-        question="How long do those wait who are let in?",
-        note=_note(comparison),
-        x_label="offered load, multiples of capacity",
-        y_label="wait before the start, p95",
-        curves=curves,
-        levels=_deadline_level(deadline),
-        loads=_loads(comparison),
-        times=_times(curves, deadline),
+def by_load(
+    comparison: Comparison, name: str, question: str, y_label: str, read: Read, *, timed: bool = False, **more: Any
+) -> Chart:
+    """A curve of this figure for each policy. `timed`: it is a time, on a logarithmic axis."""
+    loads = _loads(comparison)
+    curves = tuple(
+        Curve(policy, loads, tuple(cell.mean(read) for cell in comparison.of(policy))) for policy in comparison.policies
     )
+    shown: dict[str, Any] = {"note": _note(comparison), "x_label": "offered load, multiples of capacity"} | more
+    times = _times(curves, shown.get("levels", ())) if timed else ()
+    return Chart(name, question, y_label=y_label, curves=curves, loads=loads, times=times, **shown)
 
 
 def _beside_the_swept(comparison: Comparison, swept: Sequence[str]) -> Iterator[Chart]:
     """One group asks for more and more: what do the others notice?"""
-    scenario = comparison.scenario
-    others = [group for group in scenario.tenants if group.name not in swept]
-    names, hungry = " and ".join(group.name for group in others), " and ".join(swept)
+    others = [group for group in comparison.scenario.tenants if group.name not in swept]
+    names = " and ".join(group.name for group in others)
+    x_label = f"load offered by: {' and '.join(swept)}, multiples of capacity"
 
-    def quiet_share(report: PolicyReport) -> float | None:
-        found = [each.ledger for group in others for each in members(report, group)]
-        distinct = sum(ledger.distinct for ledger in found)
-        return sum(ledger.on_time for ledger in found) / distinct if distinct else None
+    def quiet(report: PolicyReport) -> list[TenantReport]:
+        return [each for group in others for each in members(report, group)]
 
-    def quiet_p95(report: PolicyReport) -> float | None:
-        found = [each.latency_s.p95 for group in others for each in members(report, group)]
-        known = [value for value in found if value is not None]
-        return sum(known) / len(known) if known else None
-
-    latencies = _by_load(comparison, quiet_p95)
-    base = Chart(
-        name="neighbours-on-time",
-        question="Who pays when one tenant asks for more and more?",
+    yield by_load(
+        comparison,
+        "neighbours-on-time",
+        "Who pays when one tenant asks for more and more?",
+        "on time, share of those asked",
+        lambda report: share_on_time(quiet(report)),
         note=f"Answers on time to: {names}. {_note(comparison)}",
-        x_label=f"load offered by: {hungry}, multiples of capacity",
-        y_label="on time, share of those asked",
-        curves=_by_load(comparison, quiet_share),
-        loads=_loads(comparison),
+        x_label=x_label,
     )
-    yield base
-    yield replace(
-        base,
-        name="neighbours-latency",
-        question="How much slower does it get beside a tenant who asks for more and more?",
+    yield by_load(
+        comparison,
+        "neighbours-latency",
+        "How much slower does it get beside a tenant who asks for more and more?",
+        "latency of answers, p95",
+        lambda report: mean_known(each.latency_s.p95 for each in quiet(report)),
         note=f"Latency of: {names}. {_note(comparison)}",
-        y_label="latency of answers, p95",
-        curves=latencies,
-        times=_times(latencies, None),
-    )
-
-
-def _by_load(comparison: Comparison, read: Figure) -> tuple[Curve, ...]:
-    return tuple(
-        Curve(policy, _loads(comparison), tuple(cell.mean(read) for cell in comparison.of(policy)))
-        for policy in comparison.policies
+        x_label=x_label,
+        timed=True,
     )
 
 
@@ -129,59 +114,57 @@ def _loads(comparison: Comparison) -> tuple[float, ...]:
 
 
 def over_time(comparison: Comparison) -> Iterator[Chart | Panels]:
+    """The rate of answers on time; latencies and each tenant's service, where there is something to show."""
     yield _recovery(comparison)
-    if chart := _latency(comparison):
-        yield chart
+    cells = comparison.at(comparison.loads[-1])
+    latencies = tuple(over_buckets(cell, cell.series(lambda series: series.latency_p95_s)) for cell in cells)
+    if any(value is not None for curve in latencies for value in curve.ys):
+        yield Chart(
+            name="latency",
+            question="How long does an answer take for those who are let in?",
+            note=_note(comparison),
+            x_label="time, seconds",
+            y_label="latency of answers, p95",
+            curves=latencies,
+            bands=events(comparison.scenario),
+            levels=_deadline(comparison.scenario),
+            times=_times(latencies, _deadline(comparison.scenario)),
+        )
     if panels := service(comparison):
         yield panels
 
 
 def _recovery(comparison: Comparison) -> Chart:
-    cells = comparison.at(comparison.loads[-1])
-    bands = events(comparison.scenario)
+    cells, bands = comparison.at(comparison.loads[-1]), events(comparison.scenario)
+    after = f"How soon is all well again after {bands[-1].trouble}?" if bands else ""
+    capacity = cells[0].mean(lambda report: report.capacity.requests_per_s) or 0.0
     return Chart(
         name="recovery" if bands else "on-time",
-        question=f"How soon is all well again after {bands[-1].trouble}?"
-        if bands
-        else "Are the answers on time, all the time?",
+        question=after or "Are the answers on time, all the time?",
         note=_note(comparison),
         x_label="time, seconds",
-        y_label=f"answers on time per second{_smoothing(cells)}",
+        y_label=f"answers on time per second (mean of {SMOOTHED_BUCKETS * _bucket_s(cells[0]):g} s)",
         curves=tuple(_rate(cell, bands) for cell in cells),
         bands=bands,
-        levels=(Level(_capacity(cells), "capacity"),),
+        levels=(Level(capacity, "capacity"),),
     )
 
 
 def _rate(cell: Cell, bands: Sequence[Band]) -> Curve:
-    bucket_s = cell.reports[0].series.bucket_s
-    rates = [(value or 0.0) / bucket_s for value in cell.series(lambda result: result.report.series.on_time)]
+    bucket_s = _bucket_s(cell)
+    rates = [(value or 0.0) / bucket_s for value in cell.series(lambda series: series.on_time)]
     edges = {round(edge / bucket_s) for band in bands for edge in (band.start, band.end)}
-    return Curve(cell.policy, _middles(len(rates), bucket_s), smoothed(rates, sorted(edges)))
+    return over_buckets(cell, smoothed(rates, sorted(edges)))
 
 
-def _latency(comparison: Comparison) -> Chart | None:
-    cells = comparison.at(comparison.loads[-1])
-    curves = tuple(_latencies(cell) for cell in cells)
-    if not any(value is not None for curve in curves for value in curve.ys):
-        return None
-    deadline = _deadline(comparison.scenario)
-    return Chart(
-        name="latency",
-        question="How long does an answer take for those who are let in?",
-        note=_note(comparison),
-        x_label="time, seconds",
-        y_label="latency of answers, p95",
-        curves=curves,
-        bands=events(comparison.scenario),
-        levels=_deadline_level(deadline),
-        times=_times(curves, deadline),
-    )
+def over_buckets(cell: Cell, values: Sequence[float | None]) -> Curve:
+    """One value a bucket, in the middle of each."""
+    bucket_s = _bucket_s(cell)
+    return Curve(cell.policy, tuple((place + 0.5) * bucket_s for place in range(len(values))), tuple(values))
 
 
-def _latencies(cell: Cell) -> Curve:
-    values = cell.series(lambda result: result.latency_p95_s)
-    return Curve(cell.policy, _middles(len(values), cell.reports[0].series.bucket_s), tuple(values))
+def _bucket_s(cell: Cell) -> float:
+    return cell.reports[0].series.bucket_s
 
 
 def service(comparison: Comparison) -> Panels | None:
@@ -192,15 +175,13 @@ def service(comparison: Comparison) -> Panels | None:
         return None
     if len(comparison.scenario.tenants) == 1 and not isinstance(comparison.scenario.tenants[0].arrivals, Trace):
         return None  # all alike: the lines would lie on one another
-    chosen = _most_telling(cells)
-    panels = tuple(Panel(cell.policy, _received(cell), _gap(cell)) for cell in chosen)
     return Panels(
         name="service",
         question="Does every tenant get its share?",
         note=f"Service received so far, for each tenant, in seconds of all workers. {_note(comparison)}",
         x_label="time, seconds",
         y_label="service received, seconds",
-        panels=panels,
+        panels=tuple(Panel(cell.policy, tuple(_received(cell)), _gap(cell)) for cell in _most_telling(cells)),
     )
 
 
@@ -213,16 +194,11 @@ def _most_telling(cells: Sequence[Cell]) -> list[Cell]:
     return [*ours, *picked][:MOST_PANELS]
 
 
-def _received(cell: Cell) -> tuple[Curve, ...]:
+def _received(cell: Cell) -> Iterator[Curve]:
     report = cell.reports[0]
-    curves = []
     for tenant, costs in report.series.per_tenant_served_cost.items():
-        total, sums = 0.0, [0.0]
-        for cost in costs:
-            total += cost / report.capacity.cost_per_s
-            sums.append(total)
-        curves.append(Curve(tenant, tuple(i * report.series.bucket_s for i in range(len(sums))), tuple(sums)))
-    return tuple(curves)
+        sums = tuple(accumulate((cost / report.capacity.cost_per_s for cost in costs), initial=0.0))
+        yield Curve(tenant, tuple(place * report.series.bucket_s for place in range(len(sums))), sums)
 
 
 def _gap(cell: Cell) -> str:
@@ -235,23 +211,26 @@ def _gap(cell: Cell) -> str:
 
 def waste(comparison: Comparison) -> Bars:
     """Of the highest load."""
-    cells = comparison.at(comparison.loads[-1])
     return Bars(
         name="waste",
         question="How much work is done for nobody?",
         note=_note(comparison),
         x_label="share of the workers' time",
-        bars=tuple(_bar(cell) for cell in cells),
+        bars=tuple(_bar(cell) for cell in comparison.at(comparison.loads[-1])),
     )
 
 
 def _bar(cell: Cell) -> Bar:
-    def part(read: Figure) -> float:
-        return cell.mean(read) or 0.0
-
-    available = part(lambda report: report.work.available_s) or 1.0
-    useful = part(lambda report: report.work.useful_s) / available
-    return Bar(cell.policy, useful, part(lambda report: report.work.busy_s) / available - useful)
+    available, busy, useful = (
+        cell.mean(read) or 0.0
+        for read in (
+            lambda report: report.work.available_s,
+            lambda report: report.work.busy_s,
+            lambda report: report.work.useful_s,
+        )
+    )
+    available = available or 1.0
+    return Bar(cell.policy, useful / available, busy / available - useful / available)
 
 
 # ---- what they share
@@ -259,28 +238,22 @@ def _bar(cell: Cell) -> Bar:
 
 def events(scenario: Scenario) -> tuple[Band, ...]:
     """Phases and failures, each told in a word or two; the same stretch once."""
-    bands = [
-        *(
-            Band(
-                phase.from_s, min(phase.until_s, scenario.duration_s), f"{phase.times * load:.3g}x capacity", "a burst"
-            )
-            for group in scenario.tenants[:1]
-            if not isinstance(group.arrivals, Trace | Closed)
-            for load in [group.arrivals.load or 0.0]
-            for phase in group.arrivals.phases
-        ),
-        *(
-            Band(failure.from_s, min(failure.until_s, scenario.duration_s), *_failure(failure.kind, failure.workers))
-            for workers in scenario.workers
-            for failure in workers.failures
-        ),
-    ]
-    return tuple(dict.fromkeys(band for band in bands if band.start < scenario.duration_s))
-
-
-def _failure(kind: str, workers: int | None) -> tuple[str, str]:
-    who = "all workers" if workers is None else "one worker" if workers == 1 else f"{workers} workers"
-    return f"{who} {kind}", "an outage" if kind == "down" else "a slow spell"
+    bands = []
+    for group in scenario.tenants[:1]:
+        if not isinstance(group.arrivals, Trace | Closed):
+            load = group.arrivals.load or 0.0
+            bands += [
+                Band(phase.from_s, phase.until_s, f"{phase.times * load:.3g}x capacity", "a burst")
+                for phase in group.arrivals.phases
+            ]
+    for workers in scenario.workers:
+        for failure in workers.failures:
+            count = failure.workers
+            who = "all workers" if count is None else "one worker" if count == 1 else f"{count} workers"
+            trouble = "an outage" if failure.kind == "down" else "a slow spell"
+            bands.append(Band(failure.from_s, failure.until_s, f"{who} {failure.kind}", trouble))
+    shown = (band._replace(end=min(band.end, scenario.duration_s)) for band in bands)
+    return tuple(dict.fromkeys(band for band in shown if band.start < scenario.duration_s))
 
 
 def smoothed(values: Sequence[float], edges: Sequence[int] = (), over: int = SMOOTHED_BUCKETS) -> tuple[float, ...]:
@@ -293,34 +266,16 @@ def smoothed(values: Sequence[float], edges: Sequence[int] = (), over: int = SMO
     )
 
 
-def _smoothing(cells: Sequence[Cell]) -> str:
-    over_s = SMOOTHED_BUCKETS * cells[0].reports[0].series.bucket_s
-    return f" (mean of {over_s:g} s)"
-
-
-def _middles(count: int, bucket_s: float) -> tuple[float, ...]:
-    return tuple((i + 0.5) * bucket_s for i in range(count))
-
-
-def _capacity(cells: Sequence[Cell]) -> float:
-    return cells[0].mean(lambda report: report.capacity.requests_per_s) or 0.0
-
-
-def _deadline(scenario: Scenario) -> float | None:
+def _deadline(scenario: Scenario) -> tuple[Level, ...]:
     """The deadline, where all tenants have the same constant one."""
     values = {getattr(group.deadline_s, "value", None) for group in scenario.tenants}
     only = values.pop() if len(values) == 1 else None
-    return float(only) if only else None
+    return (Level(float(only), f"deadline, {only:g} s"),) if only else ()
 
 
-def _deadline_level(deadline: float | None) -> tuple[Level, ...]:
-    return (Level(deadline, f"deadline, {deadline:g} s"),) if deadline else ()
-
-
-def _times(curves: Sequence[Curve], deadline: float | None) -> tuple[float, ...]:
+def _times(curves: Sequence[Curve], levels: Sequence[Level]) -> tuple[float, ...]:
     """Ticks around what there is to show."""
-    shown = [value for curve in curves for value in curve.ys if value]
-    shown += [deadline] if deadline else []
+    shown = [*(value for curve in curves for value in curve.ys if value), *(level.y for level in levels)]
     if not shown:
         return TIMES_S[:5]
     low = max((tick for tick in TIMES_S if tick <= min(shown)), default=TIMES_S[0])
@@ -329,8 +284,6 @@ def _times(curves: Sequence[Curve], deadline: float | None) -> tuple[float, ...]
 
 
 def _note(comparison: Comparison) -> str:
-    scenario, seeds = comparison.scenario, comparison.seeds
-    slots = f"{scenario.slots} slots"
-    return (
-        f"{comparison.name}: {slots}, virtual time, {f'{len(seeds)} seeds' if len(seeds) > 1 else f'seed {seeds[0]}'}"
-    )
+    seeds = comparison.seeds
+    which = f"{len(seeds)} seeds" if len(seeds) > 1 else f"seed {seeds[0]}"
+    return f"{comparison.name}: {comparison.scenario.slots} slots, virtual time, {which}"

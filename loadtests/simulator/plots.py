@@ -1,4 +1,4 @@
-"""The plots: what each shows is decided in figures.py; how they look, in style.py. This file draws.
+"""The shapes of plots, as plain numbers, and how each is drawn. What each shows is decided in figures.py.
 
 Everything is drawn with matplotlib's objects and its Agg canvas: no window, no global state, so that processes and
 tests may draw side by side.
@@ -7,34 +7,19 @@ tests may draw side by side.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-import matplotlib as mpl
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patheffects import withStroke
 from matplotlib.ticker import FixedFormatter, FixedLocator, NullLocator, PercentFormatter
 
-from loadtests.report.style import (
-    DARK,
-    LIGHT,
-    SMALL_PT,
-    Stroke,
-    Theme,
-    headline,
-    is_weir,
-    settings,
-    sheet,
-    spread,
-    strokes,
-)
-from loadtests.simulator.charts import Bar, Bars, Chart, Curve, Panel, Panels
+from loadtests.report.style import SMALL_PT, Stroke, Theme, headline, is_weir, save, sheet, spread, strokes
 from loadtests.simulator.columns import load_name, share
 
-PNG_DPI = 160
 POINT = 1 / 72
 LABEL_GAP_PT = 13.0
 DOTS = (0, (1.5, 2.5))
@@ -42,50 +27,160 @@ NAMES_START = 1.035
 LEAST_TICK_GAP = 0.05  # of the axis
 
 
-def draw(charts: Sequence[Chart | Panels | Bars], folder: Path, prefix: str) -> Iterator[Path]:
+class Curve(NamedTuple):
+    """One line; a None breaks it."""
+
+    label: str
+    xs: tuple[float, ...]
+    ys: tuple[float | None, ...]
+
+
+class Band(NamedTuple):
+    """A stretch of time in which something is different."""
+
+    start: float
+    end: float
+    label: str
+    trouble: str
+
+
+class Level(NamedTuple):
+    """A horizontal line to compare with."""
+
+    y: float
+    label: str
+
+
+class Panel(NamedTuple):
+    """One policy's small chart."""
+
+    policy: str
+    curves: tuple[Curve, ...]
+    remark: str
+
+
+class Bar(NamedTuple):
+    """A policy's share of the workers' time: useful, wasted; the rest was idle."""
+
+    policy: str
+    useful: float
+    wasted: float
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """What every plot has."""
+
+    name: str
+    question: str
+    note: str
+    x_label: str
+
+    def draw(self, theme: Theme) -> Figure:
+        """In the colours of a theme."""
+        raise NotImplementedError
+
+
+@dataclass(frozen=True, slots=True)
+class Chart(Shape):
+    """Curves over one pair of axes."""
+
+    y_label: str
+    curves: tuple[Curve, ...]
+    ideal: Curve | None = None
+    bands: tuple[Band, ...] = ()
+    levels: tuple[Level, ...] = ()
+    loads: tuple[float, ...] = ()
+    """Over loads rather than over time: a logarithmic axis with these ticks."""
+    times: tuple[float, ...] = ()
+    """Over times on the y axis, logarithmic, with these ticks in seconds."""
+
+    def draw(self, theme: Theme) -> Figure:
+        """See `Shape`."""
+        figure, (axes,) = sheet()
+        headline(figure, theme, self.question, self.note)
+        drawn = strokes([curve.label for curve in self.curves], theme)
+        for curve in self.curves:
+            _line(axes, _lifted(curve, self), drawn[curve.label], marked=bool(self.loads))
+        if self.ideal:
+            axes.plot(self.ideal.xs, _floats(self.ideal.ys), color=theme.quiet, linewidth=1.0, linestyle=DOTS, zorder=2)
+        _x_axis(axes, self)
+        _y_axis(axes, self)
+        _compare_with(axes, self, theme)
+        named = [(_lifted(curve, self), drawn[curve.label]) for curve in self.curves]
+        _name_lines(axes, [*named, (self.ideal, _plain_stroke(theme))] if self.ideal else named)
+        return figure
+
+
+@dataclass(frozen=True, slots=True)
+class Panels(Shape):
+    """The same chart for a few policies, side by side, on the same axes."""
+
+    y_label: str
+    panels: tuple[Panel, ...]
+
+    def draw(self, theme: Theme) -> Figure:
+        """See `Shape`."""
+        figure, panes = sheet(len(self.panels), right=0.88)
+        headline(figure, theme, self.question, self.note)
+        panes[0].set_ylabel(self.y_label)
+        for axes, panel in zip(panes, self.panels, strict=True):
+            _panel(axes, panel, theme)
+            axes.set_xlabel(self.x_label)
+            axes.tick_params(labelleft=axes is panes[0])
+        most = max(y or 0.0 for panel in self.panels for curve in panel.curves for y in curve.ys)
+        panes[0].set_ylim(0, most * 1.04)
+        panes[0].set_xlim(0, max(curve.xs[-1] for panel in self.panels for curve in panel.curves))
+        if len(self.panels[-1].curves) <= 6:
+            _name_lines(
+                panes[-1], [(curve, _tenant_stroke(i, theme)) for i, curve in enumerate(self.panels[-1].curves)]
+            )
+        return figure
+
+
+@dataclass(frozen=True, slots=True)
+class Bars(Shape):
+    """A bar for every policy."""
+
+    bars: tuple[Bar, ...]
+
+    def draw(self, theme: Theme) -> Figure:
+        """See `Shape`."""
+        figure, (axes,) = sheet(left=0.235, right=0.97, height_in=1.75 + 0.36 * len(self.bars))
+        headline(figure, theme, self.question, self.note)
+        for row, bar in enumerate(self.bars):
+            axes.barh(row, bar.useful, color=theme.weir if is_weir(bar.policy) else theme.useful, height=0.62)
+            axes.barh(row, bar.wasted, left=bar.useful, color=theme.wasted, height=0.62)
+            _bar_words(axes, row, bar, theme)
+        axes.set_yticks(range(len(self.bars)), [bar.policy for bar in self.bars], fontsize=SMALL_PT + 0.5)
+        axes.tick_params(axis="y", length=0, pad=4)
+        for words, bar in zip(axes.get_yticklabels(), self.bars, strict=True):
+            words.set_color(theme.weir if is_weir(bar.policy) else theme.ink)
+            words.set_fontweight("bold" if is_weir(bar.policy) else "normal")
+        axes.invert_yaxis()
+        axes.grid(visible=False)
+        axes.set_xlim(0, 1.25)
+        axes.set_xticks([0, 0.25, 0.5, 0.75, 1.0])
+        axes.xaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))
+        axes.spines["bottom"].set_bounds(0, 1.0)
+        axes.set_xlabel(self.x_label, x=0.5 / 1.25)
+        return figure
+
+
+def draw(charts: Sequence[Shape], folder: Path, prefix: str) -> Iterator[Path]:
     """Write each chart as PNG and SVG, and once more as an SVG for dark pages: `burst-waste.svg`, ..."""
     for chart in charts:
-        path = folder / f"{prefix}-{chart.name}"
-        for theme in (LIGHT, DARK):
-            with mpl.rc_context(settings(theme)):
-                figure = _DRAWN_BY[type(chart)](chart, theme)
-                yield from _save(figure, path, theme)
-
-
-def _save(figure: Figure, path: Path, theme: Theme) -> Iterator[Path]:
-    svg = path.with_name(f"{path.name}.svg" if theme is LIGHT else f"{path.name}-{theme.name}.svg")
-    figure.savefig(svg, metadata={"Date": None, "Creator": None})
-    yield svg
-    if theme is LIGHT:
-        picture = path.with_name(f"{path.name}.png")
-        figure.savefig(picture, dpi=PNG_DPI)
-        yield picture
+        yield from save(chart.draw, folder / f"{prefix}-{chart.name}", png=folder)
 
 
 # ---- curves
-
-
-def _chart(chart: Chart, theme: Theme) -> Figure:
-    figure, (axes,) = sheet()
-    headline(figure, theme, chart.question, chart.note)
-    drawn = strokes([curve.label for curve in chart.curves], theme)
-    for curve in chart.curves:
-        _line(axes, _lifted(curve, chart), drawn[curve.label], marked=bool(chart.loads))
-    if chart.ideal:
-        axes.plot(chart.ideal.xs, _floats(chart.ideal.ys), color=theme.quiet, linewidth=1.0, linestyle=DOTS, zorder=2)
-    _x_axis(axes, chart)
-    _y_axis(axes, chart)
-    _compare_with(axes, chart, theme)
-    named = [(_lifted(curve, chart), drawn[curve.label]) for curve in chart.curves]
-    _name_lines(axes, [*named, (chart.ideal, _plain_stroke(theme))] if chart.ideal else named)
-    return figure
 
 
 def _lifted(curve: Curve, chart: Chart) -> Curve:
     """A logarithmic axis has no zero: what is below its lowest tick is drawn on it."""
     if not chart.times:
         return curve
-    return replace(curve, ys=tuple(y if y is None else max(y, chart.times[0]) for y in curve.ys))
+    return curve._replace(ys=tuple(y if y is None else max(y, chart.times[0]) for y in curve.ys))
 
 
 def _line(axes: Axes, curve: Curve, stroke: Stroke, *, marked: bool) -> None:
@@ -209,22 +304,6 @@ def _floats(values: Sequence[float | None]) -> list[float]:
 # ---- a panel for each policy
 
 
-def _panels(chart: Panels, theme: Theme) -> Figure:
-    figure, panes = sheet(len(chart.panels), right=0.88)
-    headline(figure, theme, chart.question, chart.note)
-    panes[0].set_ylabel(chart.y_label)
-    for axes, panel in zip(panes, chart.panels, strict=True):
-        _panel(axes, panel, theme)
-        axes.set_xlabel(chart.x_label)
-        axes.tick_params(labelleft=axes is panes[0])
-    most = max(y or 0.0 for panel in chart.panels for curve in panel.curves for y in curve.ys)
-    panes[0].set_ylim(0, most * 1.04)
-    panes[0].set_xlim(0, max(curve.xs[-1] for panel in chart.panels for curve in panel.curves))
-    if len(chart.panels[-1].curves) <= 6:
-        _name_lines(panes[-1], [(curve, _tenant_stroke(i, theme)) for i, curve in enumerate(chart.panels[-1].curves)])
-    return figure
-
-
 def _panel(axes: Axes, panel: Panel, theme: Theme) -> None:
     for i, curve in enumerate(panel.curves):
         _line(axes, curve, _tenant_stroke(i, theme), marked=False)
@@ -251,28 +330,6 @@ def _tenant_stroke(index: int, theme: Theme) -> Stroke:
 # ---- bars
 
 
-def _bars(chart: Bars, theme: Theme) -> Figure:
-    figure, (axes,) = sheet(left=0.235, right=0.97, height_in=1.75 + 0.36 * len(chart.bars))
-    headline(figure, theme, chart.question, chart.note)
-    for row, bar in enumerate(chart.bars):
-        axes.barh(row, bar.useful, color=theme.weir if is_weir(bar.policy) else theme.useful, height=0.62)
-        axes.barh(row, bar.wasted, left=bar.useful, color=theme.wasted, height=0.62)
-        _bar_words(axes, row, bar, theme)
-    axes.set_yticks(range(len(chart.bars)), [bar.policy for bar in chart.bars], fontsize=SMALL_PT + 0.5)
-    axes.tick_params(axis="y", length=0, pad=4)
-    for words, bar in zip(axes.get_yticklabels(), chart.bars, strict=True):
-        words.set_color(theme.weir if is_weir(bar.policy) else theme.ink)
-        words.set_fontweight("bold" if is_weir(bar.policy) else "normal")
-    axes.invert_yaxis()
-    axes.grid(visible=False)
-    axes.set_xlim(0, 1.25)
-    axes.set_xticks([0, 0.25, 0.5, 0.75, 1.0])
-    axes.xaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))
-    axes.spines["bottom"].set_bounds(0, 1.0)
-    axes.set_xlabel(chart.x_label, x=0.5 / 1.25)
-    return figure
-
-
 def _bar_words(axes: Axes, row: int, bar: Bar, theme: Theme) -> None:
     """What was useful stands in its bar, what was wasted behind the end."""
     wasted = bar.wasted / (bar.useful + bar.wasted) if bar.useful + bar.wasted else 0.0
@@ -286,6 +343,3 @@ def _bar_words(axes: Axes, row: int, bar: Bar, theme: Theme) -> None:
         fontsize=SMALL_PT,
         color=theme.wasted if wasted >= 0.0005 else theme.quiet,
     )
-
-
-_DRAWN_BY: Mapping[type, Callable[..., Figure]] = {Chart: _chart, Panels: _panels, Bars: _bars}

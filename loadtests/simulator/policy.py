@@ -32,86 +32,49 @@ class No(NamedTuple):
     retry_hint_s: float | None = None
 
 
-class Policy(Protocol):
-    """A scheduler and its admission."""
+class Policy:
+    """A scheduler and its admission. Of itself it expires nothing, learns nothing, predicts nothing, never degrades."""
 
-    quantiles: Sequence[float]
+    cancels = False
+    """Whether it wants to know of clients that have left, and of deadlines that have passed."""
+    quantiles: Sequence[float] = ()
     """Of the wait, that it predicts at the door; none if it does not."""
-    context_shares: Sequence[float]
+    context_shares: Sequence[float] = (1.0,)
     """Share of the retrieved context that is sent, by level."""
-
-    @property
-    def cancels(self) -> bool:
-        """Whether it wants to know of clients that have left, and of deadlines that have passed."""
-        ...
 
     @property
     def level_changes(self) -> int:
         """How often it changed a degradation level so far."""
-        ...
+        return 0
 
     def offer(self, now: float, job: Job) -> Refusal | None:
         """Take it in (None), or refuse it."""
-        ...
+        raise NotImplementedError
 
     def next(self, now: float) -> tuple[Job | None, Sequence[Job]]:
         """The job to start now, and those that were dropped on the way to it."""
-        ...
+        raise NotImplementedError
 
     def expire(self, now: float) -> Sequence[Job]:
         """Drop what can no longer make it. Called at `wakes_at`."""
-        ...
-
-    def wakes_at(self) -> float:
-        """When `expire` has something to do next; infinity for never."""
-        ...
-
-    def leave(self, now: float, job: Job) -> None:
-        """Its client left, or its deadline passed, while it waited."""
-        ...
-
-    def first_token(self, now: float, job: Job) -> None:
-        """The first token of its answer has come: its prompt is read."""
-        ...
-
-    def finish(self, now: float, job: Job, outcome: Outcome, prompt_tokens: int, completion_tokens: int) -> None:
-        """Its place is free again."""
-        ...
-
-    def capacity(self, now: float, slots: int) -> None:
-        """How many places there are from now on."""
-        ...
-
-    def predicted(self, job: Job) -> Sequence[float]:
-        """The wait that was predicted when it was admitted, at each of `quantiles`, in seconds."""
-        ...
-
-
-class Baseline:
-    """The answers that the baselines share: they expire nothing, learn nothing, predict nothing, never degrade."""
-
-    cancels = False
-    quantiles: Sequence[float] = ()
-    context_shares: Sequence[float] = (1.0,)
-    level_changes = 0
-
-    def expire(self, now: float) -> Sequence[Job]:
         return ()
 
     def wakes_at(self) -> float:
+        """When `expire` has something to do next; infinity for never."""
         return math.inf
 
     def leave(self, now: float, job: Job) -> None:
-        return
+        """Its client left, or its deadline passed, while it waited."""
 
     def first_token(self, now: float, job: Job) -> None:
-        return
+        """The first token of its answer has come: its prompt is read."""
 
     def finish(self, now: float, job: Job, outcome: Outcome, prompt_tokens: int, completion_tokens: int) -> None:
-        return
+        """Its place is free again."""
 
     def capacity(self, now: float, slots: int) -> None:
-        return
+        """How many places there are from now on."""
 
     def predicted(self, job: Job) -> Sequence[float]:
+        """The wait that was predicted when it was admitted, at each of `quantiles`, in seconds."""
         return ()

@@ -194,6 +194,8 @@ class Series:
     running: tuple[int, ...]
     level: tuple[int, ...]
     """The deepest level of any request that was admitted in the bucket."""
+    latency_p95_s: tuple[float | None, ...]
+    """Of the answers in the bucket."""
     per_tenant_served_cost: Mapping[str, tuple[float, ...]]
 
 
@@ -205,6 +207,8 @@ class PolicyReport:
     policy: str
     """Its label in the scenario."""
     seed: int
+    load: float | None
+    """Of the sweep; None: as the scenario says."""
     offered_load: float | None
     """Multiple of capacity that was asked for in the counting window, phases included; None with closed loops."""
     window_s: float

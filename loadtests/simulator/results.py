@@ -1,29 +1,17 @@
 """Runs side by side: what the table, the JSON and the plots read.
 
-A result is one policy at one load with one seed. Figures of several seeds are averaged.
+A report is of one policy at one load with one seed. Figures of several seeds are averaged.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from statistics import fmean
 from typing import Any
 
 from loadtests.scenarios.model import Scenario
-from loadtests.simulator.report import PolicyReport
-
-Figure = Callable[[PolicyReport], float | None]
-
-
-@dataclass(frozen=True, slots=True)
-class Result:
-    """One run, and the sweep's load that it ran at (None: as the scenario says)."""
-
-    load: float | None
-    report: PolicyReport
-    latency_p95_s: tuple[float | None, ...] = ()
-    """Of the answers in each bucket of the time series."""
+from loadtests.simulator.readings import Read, mean_known
+from loadtests.simulator.report import PolicyReport, Series
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,20 +20,16 @@ class Cell:
 
     policy: str
     load: float | None
-    results: tuple[Result, ...]
+    reports: tuple[PolicyReport, ...]
 
-    @property
-    def reports(self) -> list[PolicyReport]:
-        return [result.report for result in self.results]
-
-    def mean(self, figure: Figure) -> float | None:
+    def mean(self, figure: Read) -> float | None:
         """Over the seeds that have this figure."""
-        return _mean([value for value in map(figure, self.reports) if value is not None])
+        return mean_known(map(figure, self.reports))
 
-    def series(self, read: Callable[[Result], Sequence[float | None]]) -> list[float | None]:
+    def series(self, read: Callable[[Series], Sequence[float | None]]) -> list[float | None]:
         """A time series, averaged over the seeds, bucket by bucket."""
-        columns = zip(*(read(result) for result in self.results), strict=False)
-        return [_mean([value for value in column if value is not None]) for column in columns]
+        columns = zip(*(read(report.series) for report in self.reports), strict=False)
+        return [mean_known(column) for column in columns]
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,23 +62,17 @@ class Comparison:
         return {
             "name": self.name,
             "scenario": self.scenario.model_dump(mode="json", by_alias=True, exclude_unset=True),
-            "runs": [_run(result) for cell in self.cells for result in cell.results],
+            "runs": [report.to_json() for cell in self.cells for report in cell.reports],
         }
 
 
-def _run(result: Result) -> dict[str, Any]:
-    told = result.report.to_json()
-    told["series"]["latency_p95_s"] = list(result.latency_p95_s)
-    return {"load": result.load, **told}
-
-
-def compare(name: str, scenario: Scenario, results: Iterable[Result]) -> Comparison:
-    """Results in any order, put into the scenario's."""
-    found: dict[tuple[float | None, str], list[Result]] = {}
-    for result in results:
-        found.setdefault((result.load, result.report.policy), []).append(result)
+def compare(name: str, scenario: Scenario, reports: Iterable[PolicyReport]) -> Comparison:
+    """Reports in any order, put into the scenario's."""
+    found: dict[tuple[float | None, str], list[PolicyReport]] = {}
+    for report in sorted(reports, key=lambda report: report.seed):
+        found.setdefault((report.load, report.policy), []).append(report)
     cells = [
-        Cell(choice.name, load, tuple(sorted(found[load, choice.name], key=lambda result: result.report.seed)))
+        Cell(choice.name, load, tuple(found[load, choice.name]))
         for load in loads(scenario)
         for choice in scenario.policies
         if (load, choice.name) in found
@@ -104,7 +82,3 @@ def compare(name: str, scenario: Scenario, results: Iterable[Result]) -> Compari
 
 def loads(scenario: Scenario) -> tuple[float | None, ...]:
     return tuple(sorted(scenario.sweep.loads)) if scenario.sweep else (None,)
-
-
-def _mean(values: Sequence[float]) -> float | None:
-    return fmean(values) if values else None

@@ -7,7 +7,6 @@ the end.
 
 from __future__ import annotations
 
-import math
 import multiprocessing
 import os
 import signal
@@ -16,6 +15,8 @@ from concurrent.futures import FIRST_EXCEPTION, Future, ProcessPoolExecutor, wai
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
 from multiprocessing.shared_memory import ShareableList
+from operator import itemgetter
+from typing import TypeVar
 
 from loadtests.scenarios.arrivals import Closed, Trace
 from loadtests.scenarios.model import PolicyChoice, Scenario
@@ -23,15 +24,15 @@ from loadtests.simulator.capacity import announced as announced_by
 from loadtests.simulator.capacity import weights_of
 from loadtests.simulator.engine import Progress
 from loadtests.simulator.engine import run as simulate
-from loadtests.simulator.histogram import Histogram
-from loadtests.simulator.job import Job
 from loadtests.simulator.policies.catalog import build
-from loadtests.simulator.results import Result, loads
+from loadtests.simulator.report import PolicyReport
+from loadtests.simulator.results import loads
 from services.cli.errors import LabError
-from services.core.outcome import Outcome
 
 LOOK_EVERY_S = 0.1
 Moved = Callable[[float, int], None]
+"""Is told, now and then, how much is done (in `Run.size`), and how many runs."""
+Found = TypeVar("Found")
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +47,10 @@ class Run:
     def size(self) -> float:
         """Simulated seconds times load: how long it takes, relative to others."""
         return self.scenario.duration_s * sum(_asked(self.scenario))
+
+
+Make = Callable[[Run, Progress | None], Found]
+"""What is done in a run."""
 
 
 def _asked(scenario: Scenario) -> Iterator[float]:
@@ -79,55 +84,45 @@ def cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def execute(runs: Sequence[Run], jobs: int, moved: Moved) -> list[Result]:
-    """Make them all. `moved` is told, now and then, how much is done (in `size`), and how many runs."""
-    ordered = sorted(runs, key=lambda run: -run.size)
+def spread(runs: Sequence[Run], jobs: int, moved: Moved, make: Make[Found]) -> list[Found]:
+    """Make them all over the cores; what came out, in their order. `moved` is told how much is done, and how many."""
+    order = sorted(range(len(runs)), key=lambda place: -runs[place].size)
+    ordered = [runs[place] for place in order]
     if jobs == 1 or len(runs) == 1:
-        return list(_here(ordered, moved))
-    return _in_processes(ordered, min(jobs, len(runs)), moved)
+        found = list(_here(ordered, moved, make))
+    else:
+        found = _in_processes(ordered, min(jobs, len(runs)), moved, make)
+    return [each for _, each in sorted(zip(order, found, strict=True), key=itemgetter(0))]
 
 
-def one(run: Run, progress: Progress | None = None) -> Result:
-    """The report, and what it does not hold: latencies over time."""
-    latencies = Latencies(run.scenario.duration_s, run.scenario.bucket_s)
-    report = simulate(run.scenario, run.choice, progress=progress, ended=latencies.ended)
-    return Result(run.load, report, latencies.p95())
+def execute(runs: Sequence[Run], jobs: int, moved: Moved) -> list[PolicyReport]:
+    """The reports of them all."""
+    return spread(runs, jobs, moved, one)
 
 
-class Latencies:
-    """Of the answers in each bucket of time."""
-
-    def __init__(self, duration_s: float, bucket_s: float) -> None:
-        self._bucket_s = bucket_s
-        self._buckets = [Histogram() for _ in range(math.ceil(duration_s / bucket_s))]
-
-    def ended(self, now: float, job: Job, how: str) -> None:
-        place = int(now / self._bucket_s)
-        if how == Outcome.SERVED and place < len(self._buckets):
-            self._buckets[place].add(now - job.arrived_at)
-
-    def p95(self) -> tuple[float | None, ...]:
-        return tuple(bucket.quantile(0.95) for bucket in self._buckets)
+def one(run: Run, progress: Progress | None = None) -> PolicyReport:
+    """Make this one."""
+    return simulate(run.scenario, run.choice, load=run.load, progress=progress)
 
 
-def _here(runs: Sequence[Run], moved: Moved) -> Iterator[Result]:
+def _here(runs: Sequence[Run], moved: Moved, make: Make[Found]) -> Iterator[Found]:
     before = 0.0
     for number, run in enumerate(runs):
 
         def told(done: float, number: int = number, run: Run = run, before: float = before) -> None:
             moved(before + done * run.size, number)
 
-        yield one(run, told)
+        yield make(run, told)
         before += run.size
         moved(before, number + 1)
 
 
-def _in_processes(runs: Sequence[Run], jobs: int, moved: Moved) -> list[Result]:
+def _in_processes(runs: Sequence[Run], jobs: int, moved: Moved, make: Make[Found]) -> list[Found]:
     context = multiprocessing.get_context("spawn")  # a fork would copy the progress bar's thread in mid-stride
     shares = ShareableList([0.0] * len(runs))
     try:
         with ProcessPoolExecutor(jobs, mp_context=context, initializer=_die_quietly) as pool:
-            futures = [pool.submit(_there, run, shares, place) for place, run in enumerate(runs)]
+            futures = [pool.submit(_there, make, run, shares, place) for place, run in enumerate(runs)]
             try:
                 _follow(futures, lambda: sum(shares[place] * run.size for place, run in enumerate(runs)), moved)
                 return [future.result() for future in futures]
@@ -143,9 +138,9 @@ def _in_processes(runs: Sequence[Run], jobs: int, moved: Moved) -> list[Result]:
         shares.shm.unlink()
 
 
-def _follow(futures: Sequence[Future[Result]], done: Callable[[], float], moved: Moved) -> None:
+def _follow(futures: Sequence[Future[Found]], done: Callable[[], float], moved: Moved) -> None:
     """Until all are done, or one has failed."""
-    waiting: set[Future[Result]] = set(futures)
+    waiting: set[Future[Found]] = set(futures)
     while waiting:
         ready, waiting = wait(waiting, timeout=LOOK_EVERY_S, return_when=FIRST_EXCEPTION)
         moved(done(), len(futures) - len(waiting))
@@ -153,16 +148,16 @@ def _follow(futures: Sequence[Future[Result]], done: Callable[[], float], moved:
             future.result()
 
 
-def _there(run: Run, shares: ShareableList[float], place: int) -> Result:
+def _there(make: Make[Found], run: Run, shares: ShareableList[float], place: int) -> Found:
     """In another process: one run, which writes how far it is into its own place."""
 
     def told(done: float) -> None:
         shares[place] = done
 
     try:
-        result = one(run, told)
+        found = make(run, told)
         told(1.0)
-        return result
+        return found
     finally:
         shares.shm.close()
 

@@ -375,10 +375,7 @@ class Simulation:
         self.answers += 1
         self.answered_cost += cost
         account.answered(now, job, cost)
-        if now <= job.deadline:
-            self.timeline.on_time += 1
-        else:
-            self.timeline.late += 1
+        self.timeline.answer(now - job.arrived_at, on_time=now <= job.deadline)
         self._over(now, job, Outcome.SERVED)
 
     def _fleet_changed(self, now: float) -> None:

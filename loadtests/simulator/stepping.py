@@ -1,40 +1,29 @@
-"""One worker's engine, step by step: the batch former that every worker uses, before an engine that only costs time.
-
-    step = base + per_sequence * sequences that read or write in it + per_prefill_token * prompt tokens read in it
+"""One worker, step by step: its batch former and its simulated engine, in its loop, on a virtual clock.
 
 Where `step_workers` makes a run of equal steps one event, to simulate a fleet for minutes, this takes every step alone
-and writes down who was in it: for pictures, and to show what a rule of batching does to each request. It follows the
-worker's loop. At each boundary the former says who starts; every step reads at most `chunk_tokens` of prompts, the
-earliest deadline first; who has read its prompt writes one token a step, the first in the step that reads the last of
-it; whoever leaves is out at the next boundary.
+and writes down who was in it: for pictures, and to show what a rule of batching does to each request. At each boundary
+the former says who starts; whoever leaves is out at the next one.
 """
 
 from __future__ import annotations
 
 import math
+import random
 from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from services.core.batcher import BatchFormer, Fire, Waiting
+from services.contracts.generate import GenerateRequest
+from services.core.batcher import BatchFormer, Batching, Fire, Waiting
+from services.worker.engine import Sequence
+from services.worker.engines.simulated import LatencyModel, SimulatedEngine
 
-
-@dataclass(frozen=True, slots=True)
-class Cost:
-    """What a step costs, in milliseconds."""
-
-    base_ms: float
-    per_sequence_ms: float
-    per_prefill_token_ms: float = 0.0
-
-    def step_s(self, sequences: int, prefill_tokens: int) -> float:
-        mean_ms = self.base_ms + self.per_sequence_ms * sequences + self.per_prefill_token_ms * prefill_tokens
-        return mean_ms / 1000
+NO_LIMIT = 10**6
 
 
 @dataclass(eq=False, slots=True)
 class Asked:
-    """A request: what it asks, and then how it fared."""
+    """A request: what it asks, and then how it fared. Its prompt has a token at least."""
 
     id: str
     at_s: float
@@ -42,9 +31,7 @@ class Asked:
     answer_tokens: int
     deadline: float = math.inf
     leaves_at_s: float = math.inf
-    """Once it runs, that is; nobody here leaves the line."""
-    unread_tokens: int = 0
-    written_tokens: int = 0
+    """Once it runs, that is; nothing leaves the line here."""
     started_at_s: float | None = None
     ended_at_s: float | None = None
 
@@ -57,6 +44,13 @@ class Asked:
         """From its arrival to the end of its answer."""
         assert self.ended_at_s is not None
         return self.ended_at_s - self.at_s
+
+    def request(self) -> GenerateRequest:
+        """As a worker gets it."""
+        prompt = " ".join(["word"] * self.prompt_tokens)
+        return GenerateRequest(
+            id=self.id, tenant="t", deadline_ms=60_000, max_tokens=self.answer_tokens, prompt=prompt, ignore_eos=True
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,25 +68,24 @@ class Turned:
 
 @dataclass(slots=True)
 class Stepping:
-    """An engine that turns. `idle_while_queued_s` is how long it stood still with somebody in line."""
+    """An engine that turns. `idle_while_queued_s` is how long it stood still with a request in line."""
 
     former: BatchFormer[Asked]
-    cost: Cost
-    chunk_tokens: int = 1_000_000
-    memory_tokens: float = math.inf
-    running: list[Asked] = field(default_factory=list)
+    engine: SimulatedEngine
+    running: dict[Asked, Sequence] = field(default_factory=dict)
     served: list[Asked] = field(default_factory=list)
     expired: list[Asked] = field(default_factory=list)
     steps: list[Turned] = field(default_factory=list)
     idle_while_queued_s: float = 0.0
 
     def run(self, asked: Iterable[Asked]) -> None:
-        """Until everyone is answered, has expired or has left. None may be beyond the former's bound."""
+        """Until every request is answered, has expired or has left. None may be beyond the former's bound."""
         coming = deque(sorted(asked, key=lambda one: one.at_s))
         now = 0.0
         while coming or self.running or len(self.former):
             self._arrive(now, coming)
-            self._leave(now)
+            for one in [one for one in self.running if min(one.leaves_at_s, one.deadline) <= now]:
+                self.engine.drop(self.running.pop(one))
             until = self._start(now)
             if self.running:
                 now = self._step(now)
@@ -108,19 +101,15 @@ class Stepping:
 
     @property
     def free_tokens(self) -> float:
-        return self.memory_tokens - sum(one.tokens for one in self.running)
+        return self.engine.kv_tokens - sum(one.tokens for one in self.running)
 
     def _arrive(self, now: float, coming: deque[Asked]) -> None:
         while coming and coming[0].at_s <= now:
             one = coming.popleft()
-            one.unread_tokens = one.prompt_tokens
-            waiting = Waiting(one.id, one.at_s, one.deadline, one, tokens=one.tokens)
-            if not self.former.offer(waiting, len(self.running)):
+            if not self.former.offer(
+                Waiting(one.id, one.at_s, one.deadline, one, tokens=one.tokens), len(self.running)
+            ):
                 raise ValueError(f"{one.id} is beyond the bound of {self.former!r}")
-
-    def _leave(self, now: float) -> None:
-        for one in [one for one in self.running if min(one.leaves_at_s, one.deadline) <= now]:
-            self.running.remove(one)
 
     def _start(self, now: float) -> float:
         """Let in whom the former says; when it wants to be asked again."""
@@ -129,33 +118,44 @@ class Stepping:
         if not isinstance(decision, Fire):
             return math.inf if decision.until is None else decision.until
         for waiting in decision.admit:
-            waiting.item.started_at_s = now
-            self.running.append(waiting.item)
+            one, sequence = waiting.item, self.engine.prepare(waiting.item.request())
+            one.started_at_s, sequence.deadline = now, one.deadline
+            self.running[one] = sequence
+            self.engine.admit(sequence)
         return now
 
     def _step(self, now: float) -> float:
-        in_it = tuple(one.id for one in self.running)
-        free_tokens = self.free_tokens
-        reads = self._read()
-        writers = [one for one in self.running if one.unread_tokens == 0]
-        ended = now + self.cost.step_s(len(reads.keys() | {one.id for one in writers}), sum(reads.values()))
-        for one in writers:
-            one.written_tokens += 1
-            if one.written_tokens == one.answer_tokens:
-                one.ended_at_s = ended
-                self.running.remove(one)
-                self.served.append(one)
-        writes = tuple(one.id for one in writers)
+        in_it, free_tokens = tuple(one.id for one in self.running), self.free_tokens
+        unread = {one.id: sequence.unread_tokens for one, sequence in self.running.items()}
+        step = self.engine.step()
+        ended = now + step.duration_s
+        reads = {one.id: read for one, each in self.running.items() if (read := unread[one.id] - each.unread_tokens)}
+        finished = {sequence.id for sequence, _ in step.finished}
+        for one in [one for one in self.running if one.id in finished]:
+            one.ended_at_s = ended
+            self.served.append(one)
+            del self.running[one]
+        writes = tuple(sequence.id for sequence, _ in step.tokens)
         self.steps.append(Turned(now, ended, reads, writes, in_it, free_tokens, len(self.former)))
         return ended
 
-    def _read(self) -> dict[str, int]:
-        """A chunk's worth of prompts."""
-        left = self.chunk_tokens
-        reads: dict[str, int] = {}
-        for one in sorted(self.running, key=lambda one: one.deadline):
-            if tokens := min(left, one.unread_tokens):
-                one.unread_tokens -= tokens
-                left -= tokens
-                reads[one.id] = tokens
-        return reads
+
+def stepped(
+    asked: Iterable[Asked],
+    batching: Batching,
+    latency: LatencyModel,
+    *,
+    slots: int,
+    queue_size: int,
+    window_s: float = 0.0,
+    chunk_tokens: int = NO_LIMIT,
+    memory_tokens: int = NO_LIMIT,
+) -> Stepping:
+    """What such a worker does with these requests."""
+    engine = SimulatedEngine(
+        model="m", slots=slots, kv_tokens=memory_tokens, latency=latency, chance=random.Random(1),
+        prefill_chunk_tokens=chunk_tokens,
+    )  # fmt: skip
+    made = Stepping(BatchFormer(batching, slots=slots, queue_size=queue_size, window_s=window_s), engine)
+    made.run(asked)
+    return made

@@ -6,8 +6,7 @@ some scenarios have (hints, levels, retries) come in a second table, with the co
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from statistics import fmean
+from collections.abc import Iterable, Iterator, Sequence
 
 from rich.console import Group, RenderableType
 from rich.constrain import Constrain
@@ -16,25 +15,14 @@ from rich.table import Table
 from rich.text import Text
 
 from loadtests.scenarios.model import TenantGroup
-from loadtests.simulator.columns import (
-    MAIN,
-    MATRICES,
-    MORE,
-    Column,
-    load_name,
-    members,
-    milliseconds,
-    share,
-    worst_tenant,
-)
-from loadtests.simulator.report import TenantReport
-from loadtests.simulator.results import Cell, Comparison, Figure
+from loadtests.simulator.columns import GROUPED, MAIN, MATRICES, MORE, Column, load_name, of_group
+from loadtests.simulator.results import Cell, Comparison
 from loadtests.simulator.targets import targets
 
 POLICY_WIDTH = 22
 PAGE_WIDTH = 100
 MOST_FULL_TABLES = 3
-NOTHING = Text("–", style="dim")
+NOTHING = "[dim]–"
 
 
 def page(comparison: Comparison) -> RenderableType:
@@ -51,17 +39,17 @@ def _parts(comparison: Comparison) -> Iterator[RenderableType]:
         yield Constrain(Padding(Text(told), (1, 0, 0, 2), expand=False), PAGE_WIDTH)
     loads = comparison.loads
     if len(loads) > MOST_FULL_TABLES:
-        for title, read, write in MATRICES:
+        for column in MATRICES:
             yield ""
-            yield Text(title, style="dim")
-            yield _matrix(comparison, read, write)
+            yield Text(column.head, style="dim")
+            yield _matrix(comparison, column)
         loads = loads[-1:]
     for load in loads:
         cells = comparison.at(load)
         yield ""
         yield Text(_offered(cells), style="dim")
         yield _table(cells, MAIN)
-        if more := [column for column in MORE if _says_something(column, cells)]:
+        if more := [column for column in MORE if column.says(cells)]:
             yield ""
             yield _table(cells, more)
         if len(comparison.scenario.tenants) > 1:
@@ -101,90 +89,42 @@ def _offered(cells: Sequence[Cell]) -> str:
     return f"{at}offered {asked:,.{0 if asked >= 20 else 1}f} requests/s{told}"
 
 
-def _says_something(column: Column, cells: Sequence[Cell]) -> bool:
-    return any(cell.mean(column.matters or column.read) is not None for cell in cells)
-
-
 def _table(cells: Sequence[Cell], columns: Sequence[Column]) -> Table:
-    table = _grid(("policy", ""), [(column.head, column.below) for column in columns])
-    for cell in cells:
-        table.add_row(cell.policy, *(_written(cell, column) for column in columns), style=_style(cell.policy))
-    return table
+    heads = [("policy", ""), *((column.head, column.below) for column in columns)]
+    return _grid(heads, ((cell.policy, *(column.told(cell, NOTHING) for column in columns)) for cell in cells))
 
 
-def _matrix(comparison: Comparison, read: Figure, write: Callable[[float], str]) -> Table:
-    heads = [(load_name(load), "") for load in comparison.loads if load is not None]
-    table = _grid(("policy", ""), heads)
-    for policy in comparison.policies:
-        cells = comparison.of(policy)
-        table.add_row(policy, *(_value(cell.mean(read), write) for cell in cells), style=_style(policy))
-    return table
-
-
-def _grid(first: tuple[str, str], heads: Sequence[tuple[str, str]]) -> Table:
-    table = Table.grid(padding=(0, 1, 0, 0))
-    table.add_column(no_wrap=True, max_width=POLICY_WIDTH, overflow="ellipsis")
-    for _ in heads:
-        table.add_column(justify="right", no_wrap=True)
-    for line in range(2):
-        words = [first[line], *(head[line] for head in heads)]
-        if any(words):
-            table.add_row(*words, style="dim")
-    return table
-
-
-def _written(cell: Cell, column: Column) -> RenderableType:
-    return _value(cell.mean(column.read), column.write)
-
-
-def _value(value: float | None, write: Callable[[float], str]) -> RenderableType:
-    return NOTHING if value is None else write(value)
-
-
-def _style(policy: str) -> str:
-    return "bold cyan" if policy.startswith("weir") else ""
-
-
-# ---- by tenant
+def _matrix(comparison: Comparison, column: Column) -> Table:
+    """A column a load."""
+    heads = [("policy", ""), *((load_name(load), "") for load in comparison.loads if load is not None)]
+    rows = ((policy, *(column.told(cell, NOTHING) for cell in comparison.of(policy))) for policy in comparison.policies)
+    return _grid(heads, rows)
 
 
 def _tenants(cells: Sequence[Cell], groups: Sequence[TenantGroup]) -> Table:
-    heads = [
-        ("on time", "of asked"),
-        ("worst", "tenant"),
-        ("wait", "p95 ms"),
-        ("latency", "p95 ms"),
-        ("share of", "service"),
-    ]
-    table = _grid(("policy", ""), [("tenants", ""), *heads])
-    for cell in cells:
-        for index, group in enumerate(groups):
-            name = cell.policy if index == 0 else ""
-            table.add_row(name, group.name, *_group_row(cell, group), style=_style(cell.policy))
+    """A line for each group of tenants; its policy stands at the first."""
+    heads = [("policy", ""), ("tenants", ""), *((head, below) for head, below, *_ in GROUPED)]
+    rows = (
+        (cell.policy, group.name, *(column.told(cell, NOTHING) for column in of_group(group)))
+        for cell in cells
+        for group in groups
+    )
+    return _grid(heads, rows)
+
+
+def _grid(heads: Sequence[tuple[str, str]], rows: Iterable[Sequence[str]]) -> Table:
+    """Two lines of headings, and rows that begin with their policy, which is told once."""
+    table = Table.grid(padding=(0, 1, 0, 0))
+    table.add_column(no_wrap=True, max_width=POLICY_WIDTH, overflow="ellipsis")
+    for _ in heads[1:]:
+        table.add_column(justify="right", no_wrap=True)
+    for line in range(2):
+        if any(words := [head[line] for head in heads]):
+            table.add_row(*words, style="dim")
+    before = ""
+    for policy, *values in rows:
+        table.add_row(
+            "" if policy == before else policy, *values, style="bold cyan" if policy.startswith("weir") else ""
+        )
+        before = policy
     return table
-
-
-def _group_row(cell: Cell, group: TenantGroup) -> Iterator[RenderableType]:
-    def of(read: Callable[[list[TenantReport]], float | None]) -> float | None:
-        return cell.mean(lambda report: read(members(report, group)))
-
-    yield _value(of(lambda found: _share_of(found)), share)
-    yield _value(of(lambda found: worst_tenant(found)), share)
-    yield _value(of(lambda found: _mean(each.wait_s.p95 for each in found)), milliseconds)
-    yield _value(of(lambda found: _mean(each.latency_s.p95 for each in found)), milliseconds)
-    yield _value(of(lambda found: sum(each.served_cost_share for each in found)), share)
-
-
-def _share_of(found: Sequence[TenantReport]) -> float | None:
-    distinct = sum(each.ledger.distinct for each in found)
-    return sum(each.ledger.on_time for each in found) / distinct if distinct else None
-
-
-def _mean(values: Iterator[float | None]) -> float | None:
-    """A tenant counts once, however much it asks."""
-    known = _known(values)
-    return fmean(known) if known else None
-
-
-def _known(values: Iterator[float | None]) -> list[float]:
-    return [value for value in values if value is not None]

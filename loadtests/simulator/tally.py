@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, fields
+from typing import NamedTuple
 
 from loadtests.simulator.histogram import Histogram
 from loadtests.simulator.job import Job
@@ -14,50 +16,35 @@ class LedgerError(AssertionError):
     """A request ended twice, or never: a bug in the simulator or in the policy, never a result."""
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class Account:
     """Everything that is counted of one tenant."""
 
-    __slots__ = (
-        "admitted",
-        "attempts",
-        "by_level",
-        "clamped",
-        "dispatches",
-        "distinct",
-        "dropped",
-        "evicted",
-        "failed",
-        "first_obeyed",
-        "first_obeyed_admitted",
-        "first_token_s",
-        "gone",
-        "hints",
-        "late",
-        "latency_s",
-        "latency_to_deadline",
-        "missed",
-        "obeyed",
-        "on_time",
-        "on_time_cost",
-        "rejected",
-        "served_cost",
-        "token_weighted",
-        "wait_s",
-    )
-
-    def __init__(self) -> None:
-        self.distinct = self.attempts = self.admitted = self.dispatches = 0
-        self.on_time = self.late = self.dropped = self.missed = 0
-        self.rejected: dict[Outcome, int] = {}
-        self.evicted: dict[Outcome, int] = {}
-        self.failed: dict[Outcome, int] = {}
-        self.gone: dict[str, int] = {"waiting": 0, "running": 0}
-        self.hints = self.obeyed = self.first_obeyed = self.first_obeyed_admitted = 0
-        self.by_level: dict[int, int] = {}
-        self.clamped = 0
-        self.token_weighted = self.served_cost = self.on_time_cost = 0.0
-        self.latency_s, self.latency_to_deadline = Histogram(), Histogram()
-        self.first_token_s, self.wait_s = Histogram(), Histogram()
+    distinct: int = 0
+    attempts: int = 0
+    admitted: int = 0
+    dispatches: int = 0
+    on_time: int = 0
+    late: int = 0
+    dropped: int = 0
+    missed: int = 0
+    rejected: dict[Outcome, int] = field(default_factory=dict)
+    evicted: dict[Outcome, int] = field(default_factory=dict)
+    failed: dict[Outcome, int] = field(default_factory=dict)
+    gone: dict[str, int] = field(default_factory=lambda: {"waiting": 0, "running": 0})
+    hints: int = 0
+    obeyed: int = 0
+    first_obeyed: int = 0
+    first_obeyed_admitted: int = 0
+    by_level: dict[int, int] = field(default_factory=dict)
+    clamped: int = 0
+    token_weighted: float = 0.0
+    served_cost: float = 0.0
+    on_time_cost: float = 0.0
+    latency_s: Histogram = field(default_factory=Histogram)
+    latency_to_deadline: Histogram = field(default_factory=Histogram)
+    first_token_s: Histogram = field(default_factory=Histogram)
+    wait_s: Histogram = field(default_factory=Histogram)
 
     def came_back(self, job: Job, *, admitted: bool) -> None:
         """Its client obeyed a hint."""
@@ -109,7 +96,7 @@ class Account:
 
     def merge(self, other: Account) -> None:
         """Take in what the other one counted."""
-        for name in self.__slots__:
+        for name in (each.name for each in fields(self)):
             mine, its = getattr(self, name), getattr(other, name)
             if isinstance(mine, Histogram):
                 mine.merge(its)
@@ -131,16 +118,30 @@ def merged(accounts: Iterable[Account]) -> Account:
     return total
 
 
+class Page(NamedTuple):
+    """One bucket. See `Series`."""
+
+    offered: int
+    on_time: int
+    late: int
+    refused: int
+    queue_depth: int
+    running: int
+    level: int
+    latency_p95_s: float | None
+
+
 class Timeline:
     """One value a bucket. The simulation counts up, and turns the page at the end of each bucket."""
 
-    __slots__ = ("bucket_s", "late", "level", "offered", "on_time", "pages", "refused", "served")
+    __slots__ = ("bucket_s", "late", "latency_s", "level", "offered", "on_time", "pages", "refused", "served")
 
     def __init__(self, bucket_s: float) -> None:
         self.bucket_s = bucket_s
-        self.pages: list[tuple[int, ...]] = []
+        self.pages: list[Page] = []
         self.served: dict[str, list[float]] = {}
         self.offered = self.on_time = self.late = self.refused = self.level = 0
+        self.latency_s = Histogram()
 
     def watch(self, tenants: Iterable[str]) -> None:
         """Whose served cost to keep."""
@@ -151,22 +152,38 @@ class Timeline:
         if costs is not None:
             costs[-1] += cost
 
+    def answer(self, latency_s: float, *, on_time: bool) -> None:
+        self.latency_s.add(latency_s)
+        self.on_time += on_time
+        self.late += not on_time
+
     def turn(self, queue_depth: int, running: int) -> None:
-        self.pages.append((self.offered, self.on_time, self.late, self.refused, queue_depth, running, self.level))
+        counts = self.offered, self.on_time, self.late, self.refused, queue_depth, running, self.level
+        self.pages.append(Page(*counts, self.latency_s.quantile(0.95)))
         self.offered = self.on_time = self.late = self.refused = self.level = 0
+        self.latency_s = Histogram()
         for costs in self.served.values():
             costs.append(0.0)
 
     @property
     def offered_total(self) -> int:
         """Attempts in all buckets."""
-        return sum(page[0] for page in self.pages) + self.offered
+        return sum((page.offered for page in self.pages), self.offered)
 
     def told(self) -> Series:
-        columns = zip(*self.pages, strict=True) if self.pages else [()] * 7
-        offered, on_time, late, refused, queue_depth, running, level = (tuple(column) for column in columns)
-        served = {name: tuple(costs[: len(self.pages)]) for name, costs in self.served.items()}
-        return Series(self.bucket_s, offered, on_time, late, refused, queue_depth, running, level, served)
+        pages = self.pages
+        return Series(
+            self.bucket_s,
+            offered=tuple(page.offered for page in pages),
+            on_time=tuple(page.on_time for page in pages),
+            late=tuple(page.late for page in pages),
+            refused=tuple(page.refused for page in pages),
+            queue_depth=tuple(page.queue_depth for page in pages),
+            running=tuple(page.running for page in pages),
+            level=tuple(page.level for page in pages),
+            latency_p95_s=tuple(page.latency_p95_s for page in pages),
+            per_tenant_served_cost={name: tuple(costs[: len(pages)]) for name, costs in self.served.items()},
+        )
 
 
 class WorkTally:

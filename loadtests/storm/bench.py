@@ -9,10 +9,9 @@ from collections import deque
 import msgspec
 
 from loadtests.storm.config import StormSettings
-from loadtests.storm.plan import MOST_SECONDS
 from loadtests.storm.run import Run, Wish
-from loadtests.storm.scenarios import SCENARIOS, Scenario
-from loadtests.storm.sliders import turned
+from loadtests.storm.scenarios import SCENARIOS, Button
+from loadtests.storm.sliders import MOST_SECONDS, turned
 from loadtests.storm.troubles import missing
 from services.contracts.storm import MAX_KEPT_RUNS, ScenarioTold, StartRun, State, Summary
 from services.contracts.storm import Bounds as BoundsTold
@@ -105,10 +104,10 @@ class StormBench:
         message = f"there is no run {id[:32]!r} here: the last {MAX_KEPT_RUNS} are kept, until this process ends"
         raise BadInput(message, "run", status=404, code="no_such_run")
 
-    def _told(self, scenario: Scenario) -> ScenarioTold:
-        why_not = self._lacking.get(scenario.name, "")
+    def _told(self, button: Button) -> ScenarioTold:
+        why_not = self._lacking.get(button.name, "")
         return ScenarioTold(
-            scenario.name, scenario.title, scenario.caption, list(scenario.watch), list(scenario.sliders),
+            button.name, button.file.title, button.caption, list(button.file.watch), list(button.sliders),
             available=not why_not, why_not=why_not,
         )  # fmt: skip
 

@@ -13,8 +13,7 @@ from dataclasses import dataclass
 
 import msgspec
 
-from loadtests.storm.asking import page_of
-from loadtests.storm.plan import Question
+from loadtests.storm.watching import page_of
 from services.contracts.generate import WorkerStatus
 
 WITHIN_S = 2.0
@@ -34,20 +33,20 @@ class Capacity:
     slots: int = 0
 
 
-async def announced(urls: Sequence[str], question: Question, token: bytes = b"") -> Capacity:
-    """By the workers' own word. Raises NoCapacity."""
+async def announced(urls: Sequence[str], tokens: tuple[float, int], token: bytes = b"") -> Capacity:
+    """By the workers' own word, for prompts and answers of so many tokens. Raises NoCapacity."""
     told = await asyncio.gather(*(_ask(url, token) for url in urls))
     workers = [status for status in told if status is not None and not status.draining]
-    per_s = sum(answers_per_s(status, question) for status in workers)
+    per_s = sum(answers_per_s(status, *tokens) for status in workers)
     if per_s <= 0:
         raise NoCapacity("no worker announces how fast it is: set WORKERS to their addresses, or STORM_CAPACITY_RPS")
     return Capacity(per_s, sum(status.slots for status in workers))
 
 
-def answers_per_s(status: WorkerStatus, question: Question) -> float:
+def answers_per_s(status: WorkerStatus, prompt_tokens: float, answer_tokens: int) -> float:
     """What one worker can do; 0 where it does not say how long a step takes."""
     step_ms = status.full_step_ms or status.step_ms
-    answer_ms = question.answer_tokens * step_ms / status.slots + question.prompt_tokens * status.prefill_ms_per_token
+    answer_ms = answer_tokens * step_ms / status.slots + prompt_tokens * status.prefill_ms_per_token
     return 1000 / answer_ms if step_ms > 0 else 0.0
 
 
@@ -57,8 +56,3 @@ async def _ask(url: str, token: bytes) -> WorkerStatus | None:
         return None if body is None else _status(body)
     except msgspec.MsgspecError:
         return None
-
-
-def addresses(text: str) -> tuple[str, ...]:
-    """Comma-separated."""
-    return tuple(filter(None, map(str.strip, text.split(","))))

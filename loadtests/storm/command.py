@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from threading import Event
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any
 
 import httpx2
 import msgspec
@@ -18,28 +17,16 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from loadtests.storm.report_words import milliseconds, percent, policy_words
+from loadtests.storm.report import milliseconds, percent, policy_words
 from services.cli.console import open_console, run_command
 from services.cli.errors import LabError
 from services.cli.internal import shown
 from services.contracts.problem import Problem
-from services.contracts.storm import Run, Running, Started, State
+from services.contracts.storm import Run, Running, Started, StartRun, State
 
-HEADERS = {"x-weir-console": "1"}
+HEADERS = {"x-weir-console": "1", "content-type": "application/json"}
 WITHIN_S = 5.0
 LOOK_EVERY_S = 0.5
-T = TypeVar("T")
-
-
-@dataclass(frozen=True, slots=True)
-class Wanted:
-    """What was asked for on the command line."""
-
-    scenario: str
-    sliders: Mapping[str, float]
-    report: Path | None = None
-    beside: str = ""
-    """A run to set beside this one in the report."""
 
 
 def parse_sets(sets: Sequence[str]) -> dict[str, float]:
@@ -65,28 +52,11 @@ class Bench:
         self._client = httpx2.Client(base_url=url, timeout=WITHIN_S, trust_env=False, headers=headers)
 
     def state(self) -> State:
-        """What goes on there."""
-        return msgspec.json.decode(self._call("GET", "/storm"), type=State)
+        """What goes on there. Raises LabError."""
+        return msgspec.json.decode(self.call("GET", "/storm"), type=State)
 
-    def start(self, wanted: Wanted) -> str:
-        """The id of the run that has begun."""
-        body = {"scenario": wanted.scenario, "sliders": dict(wanted.sliders)}
-        return msgspec.json.decode(self._call("POST", "/storm", json=body), type=Started).run
-
-    def stop(self) -> None:
-        """End what goes on."""
-        self._call("DELETE", "/storm")
-
-    def run(self, id: str) -> Run:
-        """One that is over."""
-        return msgspec.json.decode(self._call("GET", "/storm/run", params={"run": id}), type=Run)
-
-    def report(self, id: str, beside: str) -> bytes:
-        """Its page."""
-        params = {"run": id, **({"with": beside} if beside else {})}
-        return self._call("GET", "/storm/report", params=params)
-
-    def _call(self, method: str, path: str, **more: Any) -> bytes:
+    def call(self, method: str, path: str, **more: Any) -> bytes:
+        """The body of an answer. Raises LabError for a refusal, and where nothing answers."""
         try:
             reply = self._client.request(method, path, **more)
         except httpx2.HTTPError as error:
@@ -103,21 +73,22 @@ def _why(body: bytes) -> str:
         return "something that is no storm bench's word"
 
 
-def storm(wanted: Wanted, url: str, console: Console, token: str = "") -> int:
-    """Run it, show it, and save its report. 0 if it ran to its end."""
-    bench, leaving = Bench(url, token), Event()
+def storm(bench: Bench, wish: StartRun, console: Console) -> Run:
+    """Run it and show it, to its end or until Ctrl-C. Raises LabError."""
+    leaving = Event()
     with _interrupts_to(leaving):
-        id = bench.start(wanted)
-        for running in _followed(bench, id, leaving):
-            console.print(_line(running), soft_wrap=True)
+        id = msgspec.json.decode(bench.call("POST", "/storm", content=msgspec.json.encode(wish)), type=Started).run
+        told_s = -1
+        while not leaving.is_set() and (running := bench.state().running) is not None and running.run == id:
+            if int(running.elapsed_s) > told_s:
+                told_s = int(running.elapsed_s)
+                console.print(_line(running), soft_wrap=True)
+            leaving.wait(LOOK_EVERY_S)
     if leaving.is_set():
-        bench.stop()
-    told = bench.run(id)
+        bench.call("DELETE", "/storm")
+    told = msgspec.json.decode(bench.call("GET", "/storm/run", params={"run": id}), type=Run)
     show(told, console)
-    if wanted.report is not None:
-        wanted.report.write_bytes(bench.report(id, wanted.beside))
-        console.print(Text(f"Report: {wanted.report}", style="dim"))
-    return 0 if told.ended == "done" else 1
+    return told
 
 
 @contextmanager
@@ -128,16 +99,6 @@ def _interrupts_to(leaving: Event) -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGINT, before)
-
-
-def _followed(bench: Bench, id: str, leaving: Event) -> Iterator[Running]:
-    """Its state, about once a second, until it is over or to be left."""
-    shown = -1
-    while not leaving.is_set() and (running := bench.state().running) is not None and running.run == id:
-        if int(running.elapsed_s) > shown:
-            shown = int(running.elapsed_s)
-            yield running
-        leaving.wait(LOOK_EVERY_S)
 
 
 def _line(running: Running) -> Text:
@@ -166,15 +127,14 @@ def show(run: Run, console: Console) -> None:
     console.print(grid)
 
 
-def list_scenarios(url: str, console: Console, token: str = "") -> int:
+def list_scenarios(bench: Bench, console: Console) -> None:
     """What may be run, and what may be set."""
     grid = Table.grid(padding=(0, 2, 0, 0))
-    for scenario in Bench(url, token).state().scenarios:
+    for scenario in bench.state().scenarios:
         sliders = ", ".join(f"{one.name} {one.min:g}..{one.max:g} ({one.default:g})" for one in scenario.sliders)
         grid.add_row(Text(scenario.name, style="cyan"), f"{scenario.caption}\n{scenario.why_not}".strip())
         grid.add_row("", Text(sliders, style="dim"))
     console.print(grid)
-    return 0
 
 
 def command(
@@ -188,11 +148,15 @@ def command(
     list_them: Annotated[bool, typer.Option("--list", help="List the scenarios and their sliders.")] = False,
 ) -> None:
     """Start real load through the router of the stack that runs here, and watch it. Ctrl-C stops it."""
-    console, token = open_console(), os.environ.get("INTERNAL_TOKEN", "")
+    console, at = open_console(), Bench(bench, os.environ.get("INTERNAL_TOKEN", ""))
     if list_them or not scenario:
-        raise typer.Exit(list_scenarios(bench, console, token))
-    wanted = Wanted(scenario, parse_sets(change or ()), report, beside)
-    raise typer.Exit(storm(wanted, bench, console, token))
+        list_scenarios(at, console)
+        raise typer.Exit(0)
+    told = storm(at, StartRun(scenario, parse_sets(change or ())), console)
+    if report is not None:
+        report.write_bytes(at.call("GET", "/storm/report", params={"run": told.run, "with": beside}))
+        console.print(Text(f"Report: {report}", style="dim"))
+    raise typer.Exit(0 if told.ended == "done" else 1)
 
 
 if __name__ == "__main__":

@@ -7,8 +7,7 @@ from pathlib import Path
 
 from pydantic import Field
 
-from loadtests.storm.capacity import addresses
-from loadtests.storm.plan import MOST_CONNECTIONS, MOST_RATE_PER_S
+from loadtests.storm.sliders import MOST_CONNECTIONS, MOST_RATE_PER_S
 from services.runtime.settings import ServiceSettings
 
 
@@ -53,3 +52,8 @@ class StormSettings(ServiceSettings):
             if any(not url.startswith(("http://", "https://")) for url in urls):
                 yield f"{name}: every address begins with http:// or https://"
         yield from self.inner_faults("HOST", "METRICS_HOST")
+
+
+def addresses(text: str) -> tuple[str, ...]:
+    """Comma-separated."""
+    return tuple(filter(None, map(str.strip, text.split(","))))

@@ -1,168 +1,166 @@
-"""What became of every attempt: each is entered once and ends once, or is still open.
+"""What became of every try: each is entered once and ends once, or is still under way.
 
-Nothing here grows with the load: counts by second, by tenant and by code, and latencies as histograms. Seconds beyond
-the last that a run can have, and codes beyond as many as a router has, are counted under their last.
+It keeps no rows, and nothing here grows with the load: counts by second, by tenant and by code, and latencies as
+sketches. Seconds beyond the last that a run can have, and codes beyond as many as a router has, are counted under their
+last.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, field
-from enum import StrEnum
 from math import ceil
 from typing import TypeVar
 
-from loadtests.storm.plan import MOST_PATIENCE_S, MOST_SECONDS
-from loadtests.storm.spread import Spread
+from loadtests.load.answer import REFUSING
+from loadtests.load.ledger import GAVE_UP, HELD_BACK, LATE, ON_TIME, Ledger, Row
+from loadtests.storm.sliders import MOST_PATIENCE_S, MOST_SECONDS
 from services.contracts.storm import Counts, Second, TenantTold
+from services.core.quantile import Sketch
 
 MOST_ROWS = ceil(MOST_SECONDS + MOST_PATIENCE_S) + 3
 MOST_CODES = 32
 OTHER_CODES = "other"
+GONE, REFUSED, FAILED = "gone", "refused", "failed"
+ENDINGS = {ON_TIME: "on_time", LATE: "late", GAVE_UP: GONE}
+LOST = {"connect": "no_connection", "closed": "connection_lost", "cut": "connection_lost"}
+"""How a failed connection is called beside the router's codes."""
 C = TypeVar("C", bound=Counts)
 
 
-class Ending(StrEnum):
-    """How an attempt ended, as its client saw it; the value is the count's name."""
+def ending_of(row: Row, outcome: str) -> tuple[str, str]:
+    """The count that a try goes into, and the code where it was refused or failed.
 
-    ON_TIME = "on_time"
-    LATE = "late"
-    REFUSED = "refused"
-    FAILED = "failed"
-    GONE = "gone"
+    By its status, 429 and 503 are refusals, whatever their code. A 504 is a failure: the request was let in. An answer
+    without a code is called by its status.
+    """
+    if outcome in ENDINGS:
+        return ENDINGS[outcome], ""
+    kind, _, what = outcome.partition(":")
+    if kind == "refused" or what == "bad_status":
+        said = f"status_{row.status}" if row.code in (f"bare_{row.status}", str(row.status)) else row.code
+        return REFUSED if row.status in REFUSING else FAILED, said
+    return FAILED, LOST.get(what, what)
 
 
-@dataclass(slots=True)
-class _Row:
-    """One second, or one tenant, or all."""
+class Part:
+    """One second, or one tenant, or all. The latencies are those of its answers."""
 
-    counts: Counter[str] = field(default_factory=Counter)
-    latency: Spread = field(default_factory=Spread)
+    def __init__(self) -> None:
+        self.counts: Counter[str] = Counter()
+        self.codes: dict[str, Counter[str]] = {REFUSED: Counter(), FAILED: Counter()}
+        self.sources: Counter[str] = Counter()
+        self.heard: tuple[int | None, int | None] = (None, None)
+        self._latency_s = Sketch(least=5e-4, most=120.0, refresh=0)
+
+    def ended(self, row: Row, ending: str, code: str) -> None:
+        """A try of this part is over."""
+        self.counts[ending] += 1
+        if code:
+            _bounded(self.codes[ending], code)
+        if row.source:
+            _bounded(self.sources, row.source)
+        if ending in ("on_time", "late") and row.latency_s is not None:
+            self._latency_s.add(row.latency_s)
+
+    def latency_ms(self, share: float) -> float | None:
+        """What this share of its answers did not exceed; None where there was none."""
+        value_s = self._latency_s.quantile(share)
+        return None if value_s is None else round(1000 * value_s, 1)
 
     def fill(self, told: C) -> C:
-        """The counts, in the words of the wire."""
+        """The counts and the latencies, in the words of the wire."""
         for name in Counts.__struct_fields__:
             setattr(told, name, self.counts[name])
+        for name, share in (("p50_ms", 0.5), ("p95_ms", 0.95)):
+            setattr(told, name, self.latency_ms(share))
         return told
 
 
-@dataclass(frozen=True, slots=True)
-class Ended:
-    """The end of an attempt. `latency_s` counts from the moment it was meant to be sent."""
-
-    ending: Ending
-    code: str = ""
-    latency_s: float = 0.0
-    source: str = ""
-    """Where its passages came from, where it asked for any."""
-
-
-class Ledger:
+class Books(Ledger):
     """One run's. Times are seconds since its beginning."""
 
     def __init__(self) -> None:
-        self.all = _Row()
-        self.refused: Counter[str] = Counter()
-        self.failed: Counter[str] = Counter()
-        self.sources: Counter[str] = Counter()
-        self._seconds: list[_Row] = []
-        self._sources: list[Counter[str]] = []
-        self._heard: list[tuple[int | None, int | None]] = []
-        self._tenants: dict[str, _Row] = {}
-        self._asked: Counter[str] = Counter()
-        self._answered: Counter[str] = Counter()
+        super().__init__()
+        self.all = Part()
         self.worst_lag_s = 0.0
+        self._seconds: list[Part] = []
+        self._tenants: dict[str, Part] = {}
 
     @property
-    def open(self) -> int:
-        """Attempts without an ending."""
+    def under_way(self) -> int:
+        """Tries without an ending."""
         counts = self.all.counts
-        return counts["sent"] - sum(counts[ending] for ending in Ending)
-
-    def asked(self, tenant: str) -> None:
-        """Somebody has come."""
-        self._asked[tenant] += 1
-
-    def sent(self, tenant: str, meant_s: float, lag_s: float) -> None:
-        """An attempt is on its way, `lag_s` after the moment it was meant for."""
-        self.worst_lag_s = max(self.worst_lag_s, lag_s)
-        self._count("sent", tenant, meant_s)
-
-    def held_back(self, tenant: str, meant_s: float) -> None:
-        """An attempt was not sent: this bench does not send more."""
-        self._count("held_back", tenant, meant_s)
-
-    def ended(self, tenant: str, at_s: float, end: Ended) -> None:
-        """An attempt is over."""
-        self._count(end.ending, tenant, at_s)
-        if end.ending in (Ending.ON_TIME, Ending.LATE):
-            for row in (self.all, self._tenant(tenant), self._second(at_s)):
-                row.latency.add(end.latency_s)
-        if end.ending is Ending.REFUSED:
-            _bounded(self.refused, end.code)
-        elif end.ending is Ending.FAILED:
-            _bounded(self.failed, end.code)
-        if end.source:
-            _bounded(self.sources, end.source)
-            self._second(at_s)
-            _bounded(self._sources[self._at(at_s)], end.source)
-
-    def answered(self, tenant: str) -> None:
-        """Somebody has got an answer on time, by whichever attempt."""
-        self._answered[tenant] += 1
-
-    def heard(self, at_s: float, waiting: int | None, level: int | None) -> None:
-        """What the router says of itself."""
-        self._second(at_s)
-        self._heard[self._at(at_s)] = (waiting, level)
+        return counts["sent"] - sum(counts[name] for name in (*ENDINGS.values(), REFUSED, FAILED))
 
     @property
     def people(self) -> tuple[int, int]:
-        """How many asked, and how many of them were answered on time."""
-        return self._asked.total(), self._answered.total()
+        """How many asked, and how many of them were answered on time, by whichever try."""
+        return self.all.counts["asked"], self.all.counts["answered"]
+
+    # what the open loop tells
+
+    def enter(self, row: Row) -> None:
+        """See `Ledger`: somebody has come."""
+        self.open += 1
+        self._count("asked", row, row.intended_s)
+
+    def began(self, row: Row, at_s: float) -> None:
+        """See `Ledger`."""
+        self.worst_lag_s = max(self.worst_lag_s, at_s - row.tried_s)
+        self._count("sent", row, row.tried_s)
+
+    def tried(self, row: Row, outcome: str) -> None:
+        """See `Ledger`."""
+        ending, code = ending_of(row, outcome)
+        for part in self._parts(row, row.end_s or 0.0):
+            part.ended(row, ending, code)
+
+    def close(self, row: Row, ending: str) -> None:
+        """See `Ledger`: somebody has an answer, or asks no more."""
+        self.open -= 1
+        if ending == ON_TIME:
+            self._count("answered", row, row.end_s or 0.0)
+        elif ending == HELD_BACK:
+            self._count("held_back", row, row.tried_s)
+
+    def heard(self, at_s: float, waiting: int | None, level: int | None) -> None:
+        """What the router says of itself."""
+        self._second(at_s).heard = waiting, level
+
+    # what is told
 
     def series(self, until_s: float) -> list[Second]:
         """Every second until now, those without an event too."""
         if until_s > 0:
             self._second(until_s)
         found = []
-        for s, (row, sources, heard) in enumerate(zip(self._seconds, self._sources, self._heard, strict=True)):
-            second = row.fill(Second(s=s))
-            second.p50_ms, second.p95_ms = row.latency.quantile_ms(0.5), row.latency.quantile_ms(0.95)
-            (second.waiting, second.level), second.sources = heard, dict(sources)
-            found.append(second)
+        for at, part in enumerate(self._seconds):
+            waiting, level = part.heard
+            found.append(part.fill(Second(s=at, waiting=waiting, level=level, sources=dict(part.sources))))
         return found
 
     def tenants(self) -> list[TenantTold]:
         """Each, by name."""
-        found = []
-        for tenant, row in sorted(self._tenants.items()):
-            told = row.fill(TenantTold(id=tenant, asked=self._asked[tenant], answered=self._answered[tenant]))
-            told.p50_ms, told.p95_ms = row.latency.quantile_ms(0.5), row.latency.quantile_ms(0.95)
-            found.append(told)
-        return found
+        return [
+            part.fill(TenantTold(id=name, asked=part.counts["asked"], answered=part.counts["answered"]))
+            for name, part in sorted(self._tenants.items())
+        ]
 
-    def _count(self, name: str, tenant: str, at_s: float) -> None:
-        for row in (self.all, self._tenant(tenant), self._second(at_s)):
-            row.counts[name] += 1
+    def _count(self, name: str, row: Row, at_s: float) -> None:
+        for part in self._parts(row, at_s):
+            part.counts[name] += 1
 
-    def _tenant(self, tenant: str) -> _Row:
-        return self._tenants.setdefault(tenant, _Row())
+    def _parts(self, row: Row, at_s: float) -> tuple[Part, Part, Part]:
+        """What a request belongs to at this second."""
+        return self.all, self._tenants.setdefault(row.tenant, Part()), self._second(at_s)
 
-    def _second(self, at_s: float) -> _Row:
-        at = self._at(at_s)
-        while len(self._seconds) <= at:
-            self._seconds.append(_Row())
-            self._sources.append(Counter())
-            self._heard.append((None, None))
+    def _second(self, at_s: float) -> Part:
+        at = min(max(int(at_s), 0), MOST_ROWS - 1)
+        self._seconds.extend(Part() for _ in range(at + 1 - len(self._seconds)))
         return self._seconds[at]
 
-    @staticmethod
-    def _at(at_s: float) -> int:
-        return min(max(int(at_s), 0), MOST_ROWS - 1)
-
     def __repr__(self) -> str:
-        return f"<Ledger {self.all.counts}, {self.open} open>"
+        return f"<Books {self.all.counts}, {self.under_way} under way>"
 
 
 def _bounded(counts: Counter[str], code: str) -> None:

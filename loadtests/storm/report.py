@@ -6,17 +6,26 @@ difference of their policies, since both met the same people.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import UTC, datetime
+from functools import partial
 from html import escape
+from operator import attrgetter
+from pathlib import Path
 
-from loadtests.storm.page_style import STYLE
-from loadtests.storm.report_plots import plots_of
-from loadtests.storm.report_tables import endings_of, seconds_of, tenants_of
-from loadtests.storm.report_words import milliseconds, name_of, percent, policy_words
-from services.contracts.storm import Run
+from loadtests.storm.plots import Chart, Line, draw, draw_bars
+from services.contracts.storm import PolicyTold, Run, Second
 
+STYLE = Path(__file__).with_name("report.css").read_text(encoding="utf-8")
 ENDED = {"done": "to its end", "stopped": "until it was stopped", "failed": "until it failed"}
+SWITCHES = ("admission", "fairness", "cancellation")
+STYLES = ("good", "offered", "refused", "lost")
+OF_TENANTS = ("asked", "answered", "sent", "on_time", "late", "refused", "failed", "gone", "p50_ms", "p95_ms")
+OF_SECONDS = (
+    "s", "sent", "on_time", "late", "refused", "failed", "gone", "held_back", "p50_ms", "p95_ms", "waiting", "level",
+)  # fmt: skip
+COLUMNS = {"s": "second", "p50_ms": "half, ms", "p95_ms": "95 %, ms"}
+Read = Callable[[Second], float | None]
 
 
 def report(first: Run, second: Run | None = None) -> str:
@@ -24,14 +33,15 @@ def report(first: Run, second: Run | None = None) -> str:
     runs = [first] if second is None else [first, second]
     title = f"Weir: {first.title}" + (", two runs" if second else "")
     body = [
-        f"<h1>{escape(first.title)}</h1>",
-        f"<p class='lead'>{escape(first.caption)}</p>",
-        _list(first.watch),
-        _figures(runs),
-        *plots_of(runs),
-        tenants_of(runs),
-        *(endings_of(run, runs) for run in runs),
-        *(seconds_of(run, runs) for run in runs),
+        f"<h1>{escape(first.title)}</h1><p class='lead'>{escape(first.caption)}</p>",
+        f"<h2>What to look at</h2><ul>{''.join(f'<li>{escape(each)}</li>' for each in first.watch)}</ul>",
+        "<h2>What it came to</h2>",
+        _table(("", *(_name(run, runs) for run in runs)), ((name, *map(cell, runs)) for name, cell in FIGURES)),
+        *_plots(runs),
+        "<h2>Each tenant</h2>",
+        *(_table(_columns("tenant", OF_TENANTS), _tenants(run), _under(run, runs)) for run in runs),
+        *(_endings(run, runs) for run in runs),
+        *(_seconds(run, runs) for run in runs),
         _method(runs),
     ]
     return (
@@ -42,31 +52,87 @@ def report(first: Run, second: Run | None = None) -> str:
     )
 
 
-def _list(items: Iterable[str]) -> str:
-    return f"<h2>What to look at</h2><ul>{''.join(f'<li>{escape(item)}</li>' for item in items)}</ul>"
+# ---- words
 
 
-def _figures(runs: Sequence[Run]) -> str:
-    rows = ["".join(f"<td>{cell(run)}</td>" for run in runs) for _, cell in FIGURES]
+def policy_words(policy: PolicyTold | None) -> str:
+    """The router's switches as one reads them."""
+    if policy is None:
+        return "not told"
+    off = [name for name in SWITCHES if not getattr(policy, name)]
+    return "all on" if not off else f"{', '.join(off)} off"
+
+
+def percent(value: float | None) -> str:
+    """A share of 1."""
+    return "not told" if value is None else f"{100 * value:.1f} %"
+
+
+def milliseconds(value: float | None) -> str:
+    """A time, if there was one."""
+    return "none" if value is None else f"{value:.0f} ms"
+
+
+def _name(run: Run, runs: Sequence[Run]) -> str:
+    """A letter where there are two, and the id."""
+    letter = "B: " if run is runs[-1] else "A: "
+    return f"{letter if len(runs) > 1 else ''}run {run.run}"
+
+
+def _under(run: Run, runs: Sequence[Run]) -> str:
+    """What stands over a run's part where there are two."""
+    return f"{_name(run, runs)}, policies: {policy_words(run.policy)}" if len(runs) > 1 else ""
+
+
+# ---- tables
+
+
+def _table(heads: Iterable[str], rows: Iterable[Iterable[str]], caption: str = "") -> str:
+    """Of text; the first cell of a row is its head."""
+    head = "".join(f"<th scope='col'>{escape(each)}</th>" for each in heads)
     body = "".join(
-        f"<tr><th scope='row'>{escape(name)}</th>{row}</tr>" for (name, _), row in zip(FIGURES, rows, strict=True)
+        f"<tr><th scope='row'>{escape(first)}</th>{''.join(f'<td>{escape(each)}</td>' for each in rest)}</tr>"
+        for first, *rest in rows
     )
-    heads = "".join(f"<th scope='col'>{escape(name_of(run, runs))}</th>" for run in runs)
-    return f"<h2>What it came to</h2><table><thead><tr><td></td>{heads}</tr></thead><tbody>{body}</tbody></table>"
+    words = f"<caption>{escape(caption)}</caption>" if caption else ""
+    return f"<div class='wide'><table>{words}<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>"
+
+
+def _columns(first: str, names: Iterable[str]) -> list[str]:
+    return [first, *(COLUMNS.get(name, name.replace("_", " ")) for name in names)]
+
+
+def _cells(of: object, names: Iterable[str]) -> list[str]:
+    return ["" if (value := getattr(of, name)) is None else f"{value:,.0f}" for name in names]
+
+
+def _tenants(run: Run) -> Iterator[list[str]]:
+    return ([tenant.id, *_cells(tenant, OF_TENANTS)] for tenant in run.tenants)
+
+
+def _endings(run: Run, runs: Sequence[Run]) -> str:
+    """By code, as clients were told; and what the router itself has counted."""
+    told = [("refused", *item) for item in run.refused_by_code.items()]
+    told += [("failed", *item) for item in run.failed_by_code.items()]
+    counted = ", ".join(f"{escape(outcome)} {value:,.0f}" for outcome, value in run.router_counted.items())
+    router = f"<p>The router counted for these tenants: {counted}.</p>" if counted else ""
+    if not told:
+        return f"<h3>{escape(_under(run, runs))}</h3>{router}" if router and len(runs) > 1 else router
+    name = f" ({escape(_name(run, runs))})" if len(runs) > 1 else ""
+    rows = ((kind, code, f"{count:,}") for kind, code, count in told)
+    return f"<h2>Why requests were not answered{name}</h2>{_table(('ended', 'code', 'requests'), rows)}{router}"
+
+
+def _seconds(run: Run, runs: Sequence[Run]) -> str:
+    """Folded away, for those who want to look closely."""
+    name = f", {escape(_name(run, runs))}" if len(runs) > 1 else ""
+    table = _table(_columns("second", OF_SECONDS[1:]), (_cells(second, OF_SECONDS) for second in run.series))
+    return f"<details><summary>The figures of each second{name}</summary>{table}</details>"
 
 
 def _when(run: Run) -> str:
     began = datetime.fromtimestamp(run.began_at_ms / 1000, UTC)
-    return f"{began:%Y-%m-%d %H:%M:%S} UTC, {ENDED[run.ended]}{': ' + escape(run.why) if run.why else ''}"
-
-
-def _policy(run: Run) -> str:
-    words = policy_words(run.policy)
-    return escape(words + (", and changed while it ran" if run.policy_changed else ""))
-
-
-def _sliders(run: Run) -> str:
-    return escape(", ".join(f"{name} {value:g}" for name, value in run.sliders.items()))
+    return f"{began:%Y-%m-%d %H:%M:%S} UTC, {ENDED[run.ended]}{': ' + run.why if run.why else ''}"
 
 
 def _capacity(run: Run) -> str:
@@ -81,8 +147,8 @@ def _count(name: str) -> Callable[[Run], str]:
 
 FIGURES: tuple[tuple[str, Callable[[Run], str]], ...] = (
     ("When", _when),
-    ("Policies", _policy),
-    ("Set to", _sliders),
+    ("Policies", lambda run: policy_words(run.policy) + (", and changed while it ran" if run.policy_changed else "")),
+    ("Set to", lambda run: ", ".join(f"{name} {value:g}" for name, value in run.sliders.items())),
     ("Workers can do", _capacity),
     ("Requests sent", lambda run: f"{run.sent:,}"),
     ("Answered on time", _count("on_time")),
@@ -102,6 +168,95 @@ FIGURES: tuple[tuple[str, Callable[[Run], str]], ...] = (
         lambda run: "not told" if run.wasted_s is None else f"{run.wasted_s:g} s ({percent(run.wasted_share)})",
     ),
 )
+
+
+# ---- plots
+
+
+def _plots(runs: Sequence[Run]) -> Iterator[str]:
+    """A question each, which every run answers on the same axes."""
+    yield f"<h2>Second by second</h2><div class='{'plots' if len(runs) == 1 else ''}'>"
+    for question, make in PLOTS:
+        charts = [make(run) for run in runs]
+        if any(chart.told for chart in charts):
+            top = max(chart.top for chart in charts)
+            yield _section(question, runs, [draw(chart, top) for chart in charts])
+    yield _section("Who is answered on time?", runs, [draw_bars("Success of each tenant", _bars(run)) for run in runs])
+    yield "</div>"
+
+
+def _section(question: str, runs: Sequence[Run], drawn: Sequence[str]) -> str:
+    figures = "".join(
+        f"<figure><figcaption>{escape(_under(run, runs))}</figcaption>{svg}</figure>"
+        for run, svg in zip(runs, drawn, strict=True)
+    )
+    return f"<section><h3>{escape(question)}</h3><div class='side'>{figures}</div></section>"
+
+
+def _whole(run: Run) -> list[Second]:
+    """The seconds that were whole: the last one may have ended early."""
+    return run.series[: max(1, int(run.lasted_s))]
+
+
+def _chart(title: str, unit: str, lines: Sequence[tuple[str, Read, str]], level: str, run: Run) -> Chart:
+    """`level` names the run's own figure that is drawn across."""
+    value = getattr(run, level) if level else None
+    drawn = [Line(name, [read(second) for second in _whole(run)], style) for name, read, style in lines]
+    return Chart(title, unit, drawn, (LEVELS[level], value) if value else None, run.marks)
+
+
+def _sources(run: Run) -> Chart:
+    def answers(source: str, second: Second) -> float:
+        return float(second.sources.get(source, 0))
+
+    names = sorted(run.sources, key=lambda name: -run.sources[name])
+    lines = [(name, partial(answers, name), style) for name, style in zip(names, STYLES, strict=False)]
+    return _chart("Where passages came from", "answers per second", lines, "", run)
+
+
+LEVELS = {"deadline_ms": "deadline", "capacity_per_s": "what the workers can do at full length"}
+SENT, REFUSED, ON_TIME = (attrgetter(name) for name in ("sent", "refused", "on_time"))
+PLOTS: tuple[tuple[str, Callable[[Run], Chart]], ...] = (
+    (
+        "What is asked, and what becomes of it?",
+        partial(
+            _chart, "Requests sent, refused and answered on time, each second", "per second",
+            (("sent", SENT, "offered"), ("refused", REFUSED, "refused"), ("on time", ON_TIME, "good")), "",
+        ),
+    ),
+    (
+        "Are answers on time?",
+        partial(
+            _chart, "Latency of the answers of each second", "ms",
+            (("95 %", attrgetter("p95_ms"), "offered"), ("half", attrgetter("p50_ms"), "good")), "deadline_ms",
+        ),
+    ),
+    (
+        "Is the workers' time well spent?",
+        partial(
+            _chart, "Answers on time and in vain, each second", "per second",
+            (("on time", ON_TIME, "good"), ("late, failed or left", lambda s: s.late + s.failed + s.gone, "lost")),
+            "capacity_per_s",
+        ),
+    ),
+    (
+        "How long is the line?",
+        partial(
+            _chart, "Requests that wait in the router", "requests",
+            (("waiting in the router", attrgetter("waiting"), "offered"),), "",
+        ),
+    ),
+    (
+        "How much was cut from answers?",
+        partial(_chart, "Degradation level", "level", (("level", attrgetter("level"), "lost"),), ""),
+    ),
+    ("Where do passages come from?", _sources),
+)  # fmt: skip
+
+
+def _bars(run: Run) -> list[tuple[str, float | None, str]]:
+    shares = [(tenant, tenant.answered / tenant.asked if tenant.asked else None) for tenant in run.tenants]
+    return [(tenant.id, share, f"{percent(share)} of {tenant.asked:,}") for tenant, share in shares]
 
 
 def _method(runs: Sequence[Run]) -> str:

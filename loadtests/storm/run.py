@@ -11,25 +11,42 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from random import Random
+from typing import Any
 
-from loadtests.storm.arrivals import Scale, arrivals, scale
+from loadtests.load.answer import Answer
+from loadtests.load.arrivals import Ask, asks
+from loadtests.load.asking import Asking, Questions
+from loadtests.load.client import START_IN_S, Bounds, Client
+from loadtests.load.plan import Plan
 from loadtests.storm.capacity import Capacity, NoCapacity, announced
 from loadtests.storm.config import StormSettings
-from loadtests.storm.door import HttpDoor
-from loadtests.storm.ledger import Ledger
-from loadtests.storm.people import Bounds, Crowd
-from loadtests.storm.plan import Plan
-from loadtests.storm.scenarios import Scenario
+from loadtests.storm.ledger import FAILED, REFUSED, Books
+from loadtests.storm.scenarios import Button, Storm
 from loadtests.storm.silence import NotSilenced
-from loadtests.storm.slowing import Unbroken
-from loadtests.storm.troubles import begin_troubles
-from loadtests.storm.watching import Counters, Frame, Watching, counted, counters
+from loadtests.storm.sliders import MOST_RETURNING
+from loadtests.storm.troubles import NotSlowed, begin_troubles
+from loadtests.storm.watching import Counters, Frame, Watching, counters
 from services.contracts.storm import Ended, Mark, Phase, PolicyTold, Running
 from services.contracts.storm import Run as RunTold
 from services.runtime.log import Log
 
+QUESTIONS = (
+    "When does Weir refuse a request?",
+    "What is a hint?",
+    "How are tenants told apart?",
+    "What happens to a request whose client leaves?",
+    "How is capacity shared between tenants?",
+    "What is the degradation ladder?",
+    "What does a worker do when it is full?",
+    "How does retrieval keep its budget?",
+)
+"""Few, so that a cache is worth having."""
+PASSAGES = 2
+EARLY = (0.1, 0.5)
+"""Who leaves early does so after such a share of the deadline."""
 GRACE_S = 0.5
 """What a last answer may take beyond its client's patience."""
 REST_WITHIN_S = 15.0
@@ -41,12 +58,19 @@ COUNTED_WITHIN_S = 0.5
 WORDS: dict[Phase, str] = {"preparing": "until the router is at rest", "settling": "the last answers"}
 
 
+class Short(Answer):
+    """An answer to what a storm asks, which is never long: many are under way at once."""
+
+    __slots__ = ()
+    most_bytes = 262_144
+
+
 @dataclass(frozen=True, slots=True)
 class Wish:
     """What somebody asked for, checked."""
 
     id: str
-    scenario: Scenario
+    button: Button
     values: Mapping[str, float]
     began_at_ms: int
 
@@ -56,15 +80,15 @@ class Run:
 
     def __init__(self, wish: Wish, settings: StormSettings, log: Log) -> None:
         self.wish = wish
-        self.plan: Plan = wish.scenario.plan(wish.values)
-        self.ledger = Ledger()
+        self.storm: Storm = wish.button.storm(wish.values)
+        self.books = Books()
         self.phase: Phase = "preparing"
         self._settings = settings
         self._token = settings.shared_token
         self._log = log
         self._capacity: Capacity | None = None
-        self._scale = Scale(0.0)
-        self._crowd: Crowd | None = None
+        self._per_s = 0.0  # requests that a load of 1 is
+        self._client: Client | None = None
         self._frame: Frame | None = None
         self._policies: list[PolicyTold] = []
         self._before: Counters | None = None
@@ -83,7 +107,7 @@ class Run:
             self._ended = "done"
         except asyncio.CancelledError:
             self._ended = "stopped"
-        except (NoCapacity, NotSilenced, Unbroken) as error:
+        except (NoCapacity, NotSilenced, NotSlowed) as error:
             self._why = str(error)
         except Exception as error:
             self._why = f"a fault of the bench: {type(error).__name__}"
@@ -94,59 +118,59 @@ class Run:
             with contextlib.suppress(asyncio.CancelledError):
                 await watching
             await asyncio.sleep(COUNTED_AFTER_S)
-            self._after = await counters(self._settings.storm_metrics_url, COUNTED_WITHIN_S, self._token)
+            self._after = await self._counters(COUNTED_WITHIN_S)
 
     async def _play(self) -> None:
-        settings = self._settings
         self._capacity = await self._measured()
         await self._rest()
-        self._before = await counters(settings.storm_metrics_url, token=self._token)
-        self._scale = scale(self.plan, self._capacity.per_s, settings.storm_max_rps)
-        bounds = Bounds(settings.storm_max_rps, settings.storm_connections)
-        door = HttpDoor(settings.storm_router_url, self.plan.question, bounds.connections)
-        self._crowd = crowd = Crowd(self.plan.manners, door, self.ledger, bounds)
+        self._before = await self._counters()
+        self._per_s = self.storm.per_s(self._capacity.per_s, self._settings.storm_max_rps)
+        self._client = client = self._made(self.storm.plan(self._per_s))
         self.phase, self._policies = "storming", self._policies[-1:]
-        try:
-            await self._storm(crowd)
-            self._storm_s = self.plan.seconds
-            self.phase = "settling"
-            await crowd.settle(self.plan.manners.patience_s + GRACE_S)
-        finally:
-            self._storm_s = self._storm_s or self._now_s
-            await crowd.leave()
-        crowd.check()
-
-    async def _storm(self, crowd: Crowd) -> None:
-        """Until the last has come and everything is mended; what cannot be broken ends it."""
-        coming = asyncio.ensure_future(self._come(crowd))
-        troubles = begin_troubles(self.plan.troubles, self._settings)
-        tasks = {coming, *troubles}
+        playing = asyncio.ensure_future(client.run())
+        lasting = asyncio.ensure_future(asyncio.sleep(START_IN_S + self.storm.seconds))
+        tasks = [lasting, *begin_troubles(self.storm, self._settings)]
         try:
             done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_EXCEPTION)
-            for task in done:
+            for task in done:  # what could not be broken ends the run
                 task.result()
-        except BaseException:  # stopped, or what was to be broken could not be: nobody stays until all is mended
-            coming.cancel()
-            await crowd.leave()
-            raise
-        finally:
+            self._storm_s, self.phase = self.storm.seconds, "settling"
+            client.stop()
+            await asyncio.wait({playing}, timeout=self.storm.patience_s + GRACE_S)
+        finally:  # clients leave before what was broken is mended
+            self._storm_s = self._storm_s or self._now_s
+            client.stop(at_once=True)
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
+            await playing
 
-    async def _come(self, crowd: Crowd) -> None:
-        await crowd.come(arrivals(self.plan, self._scale.per_s))
-        await asyncio.sleep(max(0.0, self.plan.seconds - crowd.now_s))
+    def _made(self, plan: Plan) -> Client:
+        settings, url = self._settings, self._settings.storm_router_url
+        ask = Questions(url, lambda number: QUESTIONS[number % len(QUESTIONS)], PASSAGES)
+        return Client(
+            plan,
+            url,
+            _some_leave(asks(plan), self.storm),
+            requests=ask if self.storm.asks else Asking(url, plan.route),
+            answer=Short,
+            bounds=Bounds(settings.storm_max_rps, settings.storm_connections, MOST_RETURNING),
+            ledger=self.books,
+        )
 
     async def _measured(self) -> Capacity:
         given_per_s = self._settings.storm_capacity_rps
         try:
-            told = await announced(self._settings.worker_urls, self.plan.question, self._token)
+            told = await announced(self._settings.worker_urls, self.storm.tokens, self._token)
         except NoCapacity:
             if not given_per_s:
                 raise
             return Capacity(given_per_s)
         return Capacity(given_per_s or told.per_s, told.slots)
+
+    async def _counters(self, within_s: float = 2.0) -> Counters | None:
+        tenants = [group.name for group in self.storm.file.tenants]
+        return await counters(self._settings.storm_metrics_url, tenants, within_s, self._token)
 
     async def _rest(self) -> None:
         """Wait until the router is as if nobody had asked before, if it says how it is."""
@@ -159,71 +183,93 @@ class Run:
 
     def _hear(self, frame: Frame) -> None:
         self._frame = frame
-        self.ledger.heard(self._now_s, frame.waiting.requests, frame.level)
+        self.books.heard(self._now_s, frame.waiting.requests, frame.level)
         if frame.policy is not None and (not self._policies or self._policies[-1] != frame.policy):
             del self._policies[1:]  # the first, and the last
             self._policies.append(frame.policy)
 
     @property
     def _now_s(self) -> float:
-        return 0.0 if self._crowd is None else self._crowd.now_s
+        return 0.0 if self._client is None else self._client.now_s
 
     # Being told
 
     def running(self) -> Running:
         """As it is now."""
-        ledger, plan, scenario, now_s = self.ledger, self.plan, self.wish.scenario, self._now_s
-        told = Running(
-            run=self.wish.id, scenario=scenario.name, title=scenario.title, caption=scenario.caption,
-            watch=list(scenario.watch), phase=self.phase,
-            now=WORDS.get(self.phase) or plan.words_at(now_s),
-            began_at_ms=self.wish.began_at_ms, elapsed_s=round(now_s, 2), seconds=plan.seconds,
-            sliders=dict(self.wish.values), capacity_per_s=self._capacity_per_s,
-            rate_per_s=0.0 if self.phase in WORDS else round(plan.times_at(now_s) * self._scale.per_s, 1),
-            capped=self._scale.capped, open=ledger.open,
-            refused_by_code=dict(ledger.refused), failed_by_code=dict(ledger.failed),
-            p50_ms=ledger.all.latency.quantile_ms(0.5), p95_ms=ledger.all.latency.quantile_ms(0.95),
-            deadline_ms=plan.manners.deadline_s * 1000, series=ledger.series(now_s), tenants=ledger.tenants(),
-            marks=self._marks(),
-        )  # fmt: skip
-        return ledger.all.fill(told)
+        books, now_s = self.books, self._now_s
+        return books.all.fill(
+            Running(
+                **self._both(now_s),
+                phase=self.phase,
+                now=WORDS.get(self.phase) or self.storm.words_at(now_s),
+                elapsed_s=round(now_s, 2),
+                rate_per_s=0.0 if self.phase in WORDS else round(self.storm.times_at(now_s) * self._per_s, 1),
+                open=books.under_way,
+            )
+        )
 
     def told(self) -> RunTold:
         """What it came to, once it is over."""
-        ledger, plan, scenario = self.ledger, self.plan, self.wish.scenario
-        asked, answered = ledger.people
+        books = self.books
+        asked, answered = books.people
         could = (self._capacity_per_s or 0.0) * self._storm_s
         slot_s = (self._capacity.slots if self._capacity else 0) * self._lasted_s
-        counts, wasted_s = ledger.all.counts, self._wasted_s()
-        told = RunTold(
-            run=self.wish.id, scenario=scenario.name, title=scenario.title, began_at_ms=self.wish.began_at_ms,
-            seconds=plan.seconds, lasted_s=round(self._lasted_s, 2), ended=self._ended, why=self._why,
-            sliders=dict(self.wish.values), policy=self._policies[0] if self._policies else None,
-            policy_changed=len(self._policies) > 1, capacity_per_s=self._capacity_per_s, capped=self._scale.capped,
-            on_time_share=_share(counts["on_time"], counts["sent"]), goodput_share=_share(counts["on_time"], could),
-            answered_share=_share(answered, asked), p50_ms=ledger.all.latency.quantile_ms(0.5),
-            p95_ms=ledger.all.latency.quantile_ms(0.95), deadline_ms=plan.manners.deadline_s * 1000,
-            wasted_s=None if wasted_s is None else round(wasted_s, 2),
-            wasted_share=None if wasted_s is None else _share(wasted_s, slot_s),
-            caption=scenario.caption, watch=list(scenario.watch), series=ledger.series(self._lasted_s),
-            tenants=ledger.tenants(), refused_by_code=dict(ledger.refused), failed_by_code=dict(ledger.failed),
-            sources=dict(ledger.sources),
-            router_counted=counted(self._before, self._after, {load.tenant for load in plan.loads}),
-            marks=self._marks(), worst_lag_ms=round(ledger.worst_lag_s * 1000, 1),
-        )  # fmt: skip
-        return ledger.all.fill(told)
+        counts, before, after = books.all.counts, self._before, self._after
+        wasted_s = max(0.0, after.wasted_s - before.wasted_s) if before and after else None
+        return books.all.fill(
+            RunTold(
+                **self._both(self._lasted_s),
+                lasted_s=round(self._lasted_s, 2),
+                ended=self._ended,
+                why=self._why,
+                policy=self._policies[0] if self._policies else None,
+                policy_changed=len(self._policies) > 1,
+                on_time_share=_share(counts["on_time"], counts["sent"]),
+                goodput_share=_share(counts["on_time"], could),
+                answered_share=_share(answered, asked),
+                wasted_s=None if wasted_s is None else round(wasted_s, 2),
+                wasted_share=None if wasted_s is None else _share(wasted_s, slot_s),
+                sources=dict(books.all.sources),
+                router_counted=dict(sorted((after.requests - before.requests).items())) if before and after else {},
+                worst_lag_ms=round(books.worst_lag_s * 1000, 1),
+            )
+        )
+
+    def _both(self, until_s: float) -> dict[str, Any]:
+        """What is told of a run, whether it goes on or is over."""
+        books, storm, file = self.books, self.storm, self.storm.file
+        return {
+            "run": self.wish.id,
+            "scenario": self.wish.button.name,
+            "title": file.title,
+            "caption": self.wish.button.caption,
+            "watch": list(file.watch),
+            "began_at_ms": self.wish.began_at_ms,
+            "seconds": storm.seconds,
+            "sliders": dict(self.wish.values),
+            "capacity_per_s": self._capacity_per_s,
+            "capped": self._capacity is not None and self._per_s < self._capacity.per_s,
+            "p50_ms": None,
+            "p95_ms": None,
+            "deadline_ms": 1000 * storm.deadline_s,
+            "series": books.series(until_s),
+            "tenants": books.tenants(),
+            "refused_by_code": dict(books.all.codes[REFUSED]),
+            "failed_by_code": dict(books.all.codes[FAILED]),
+            "marks": [Mark(round(from_s, 2), words) for from_s, words in storm.chapters if from_s > 0],
+        }
 
     @property
     def _capacity_per_s(self) -> float | None:
         return None if self._capacity is None else round(self._capacity.per_s, 2)
 
-    def _wasted_s(self) -> float | None:
-        if self._before is None or self._after is None:
-            return None
-        return max(0.0, self._after.wasted_s - self._before.wasted_s)
 
-    def _marks(self) -> list[Mark]:
-        return [Mark(round(chapter.from_s, 2), chapter.words) for chapter in self.plan.chapters if chapter.from_s > 0]
+def _some_leave(source: Iterator[Ask], storm: Storm) -> Iterator[Ask]:
+    """The same requests; some of their clients lose patience early."""
+    chance = Random(storm.file.seed)
+    for ask in source:
+        early = chance.random() < storm.leaving
+        yield replace(ask, patience_s=storm.deadline_s * chance.uniform(*EARLY)) if early else ask
 
 
 def _share(part: float, whole: float) -> float | None:

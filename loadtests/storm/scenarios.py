@@ -7,18 +7,19 @@ tenant whose documents `weir up` ingests.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
-from typing import Literal
+from typing import Any, Literal
 
+from loadtests.load.plan import Plan, Step, Tenant
 from loadtests.scenarios import model
 from loadtests.scenarios.arrivals import Poisson
-from loadtests.scenarios.distributions import Constant, Distribution
-from loadtests.scenarios.model import TenantGroup, Turn
-from loadtests.scenarios.stages import for_stage, unjudged
-from loadtests.storm.plan import Chapter, Load, Manners, Plan, Question, Step, Trouble
-from loadtests.storm.sliders import slider
+from loadtests.scenarios.changes import put
+from loadtests.scenarios.distributions import Constant, Distribution, constant
+from loadtests.scenarios.model import Retries, TenantGroup, Turn
+from loadtests.scenarios.stages import for_stage, retimed, unjudged
+from loadtests.storm.sliders import LEAST_SECONDS, MOST_PATIENCE_S, MOST_RATE_PER_S, MOST_SECONDS, MOST_TRIES, slider
 from services.cli.errors import LabError
 from services.contracts.storm import Slider
 
@@ -32,76 +33,210 @@ Need = Literal["faults", "redis"]
 
 
 @dataclass(frozen=True, slots=True)
-class Scenario:
-    """One button. `needs`: what the bench must be able to switch for it."""
+class Storm:
+    """One run: the file as it is turned. `leaving`: the share of clients that leave before half of the deadline."""
+
+    file: model.Scenario
+    leaving: float = 0.0
+
+    def __post_init__(self) -> None:
+        """Raises LabError where the console cannot play the file, or it passes a bound."""
+        for wrong, why in self._faults():
+            if wrong:
+                raise LabError(why)
+
+    def _faults(self) -> Iterator[tuple[bool, str]]:
+        tenants = self.file.tenants
+        ways = [(_number(one.deadline_s), _number(one.patience_s or one.deadline_s), one.retries) for one in tenants]
+        retries = tenants[0].retries
+        for group in tenants:  # what is no number, or no load, is told by these
+            _load(group), _number(group.prompt_tokens), _number(group.context_tokens)
+        yield (
+            ways != ways[:1] * len(ways),
+            "tenants: for the console, all have the same deadline, patience and retries.",
+        )
+        yield (
+            any(each.kind != "slow" or each.workers not in (None, 1) for each in failures(self.file)),
+            "workers.failures: the console slows one worker, or all of them.",
+        )
+        yield (
+            not LEAST_SECONDS <= self.seconds <= MOST_SECONDS,
+            f"A storm takes {LEAST_SECONDS:g} to {MOST_SECONDS:g} s, not {self.seconds:g}.",
+        )
+        yield (
+            any(end > self.seconds for _, end in self.troubles),
+            "What a storm breaks is well again before the storm ends.",
+        )
+        yield (
+            not 0 < self.deadline_s <= self.patience_s <= MOST_PATIENCE_S,
+            f"Nobody waits {self.patience_s:g} s for a deadline of {self.deadline_s:g} s.",
+        )
+        yield (
+            not 0 <= self.leaving <= 1 or retries.attempts >= MOST_TRIES,
+            f"A share is from 0 to 1, and a client of a storm tries at most {MOST_TRIES} times.",
+        )
+
+    @property
+    def seconds(self) -> float:
+        """How long it sends requests."""
+        return self.file.duration_s
+
+    @property
+    def deadline_s(self) -> float:
+        """Everybody's."""
+        return _number(self.file.tenants[0].deadline_s)
+
+    @property
+    def patience_s(self) -> float:
+        """How long everybody waits who does not leave early."""
+        return _number(self.file.tenants[0].patience_s or self.file.tenants[0].deadline_s)
+
+    @property
+    def tokens(self) -> tuple[float, int]:
+        """Of a prompt with its passages, and of an answer."""
+        group = self.file.tenants[0]
+        return _number(group.prompt_tokens) + _number(group.context_tokens), group.max_tokens
+
+    @property
+    def asks(self) -> bool:
+        """Whether its requests are questions to `/ask`."""
+        return self.file.tenants[0].ask == 1
+
+    @property
+    def troubles(self) -> list[tuple[float, float]]:
+        """From when to when something is broken."""
+        slow = [(each.from_s, each.until_s) for each in failures(self.file)]
+        return slow + [(each.from_s, each.until_s) for each in self.file.cache_silent]
+
+    @property
+    def most_times(self) -> float:
+        """The highest multiple of capacity that is asked for at once."""
+        return max(self.times_at(at) for group in self.file.tenants for at in _poisson(group).moments)
+
+    def times_at(self, at_s: float) -> float:
+        """The multiple of capacity that all tenants ask for at this second."""
+        return sum(_load(group) * _poisson(group).times_at(at_s) for group in self.file.tenants)
+
+    def words_at(self, at_s: float) -> str:
+        """What is going on at this second."""
+        return next((words for from_s, words in reversed(self.chapters) if from_s <= at_s), "")
+
+    @property
+    def chapters(self) -> list[tuple[float, str]]:
+        """From which second on something else goes on, and what."""
+        return [(window.from_s, window.name.replace("_", " ")) for window in self.file.windows]
+
+    def per_s(self, capacity_per_s: float, most_per_s: float = MOST_RATE_PER_S) -> float:
+        """How many requests a second a load of 1 is: the capacity, or less, so that no moment passes what may be sent.
+
+        Who dominates still does: all tenants ask for so much less.
+        """
+        return min(capacity_per_s, most_per_s / self.most_times) if self.most_times else capacity_per_s
+
+    def plan(self, per_s: float) -> Plan:
+        """For the open loop, with a load of 1 at so many requests a second. At each rate the same people come."""
+        retries = self.file.tenants[0].retries
+        tenants = (
+            Tenant(
+                group.name,
+                tuple(Step(at, per_s * _load(group) * _poisson(group).times_at(at)) for at in _poisson(group).moments),
+                prompt_tokens=constant(_number(group.prompt_tokens)),
+                answer_tokens=constant(group.max_tokens),
+                deadline_ms=1000 * self.deadline_s,
+                patience_ms=1000 * self.patience_s,
+                retries=retries if retries.attempts else Retries(),
+            )
+            for group in self.file.tenants
+        )
+        return Plan(self.seconds, tuple(tenants), "ask" if self.asks else "chat", warmup_s=0, cooldown_s=0)
+
+
+@dataclass(frozen=True, slots=True)
+class Button:
+    """A scenario as the console plays it, and what may be turned. `needs`: what the bench must be able to break."""
 
     name: str
-    title: str
-    caption: str
-    watch: tuple[str, ...]
+    raw: Mapping[str, Any]
+    turns: tuple[Turn, ...]
+    file: model.Scenario
     sliders: tuple[Slider, ...]
-    plan: Callable[[Values], Plan]
-    needs: Need | None = None
+
+    @property
+    def caption(self) -> str:
+        return " ".join(self.file.about.split())
+
+    @property
+    def needs(self) -> Need | None:
+        return "faults" if failures(self.file) else "redis" if self.file.cache_silent else None
+
+    def storm(self, values: Values) -> Storm:
+        """With its sliders at these values; where one is not named, the file's own. Raises LabError."""
+        raw = copy.deepcopy(dict(self.raw))
+        for path, value in _changes(self.file, self.turns, values):
+            put(raw, path, value, "sliders")
+        file = retimed(model.parse(raw, name=self.name), _clock(self.file, values))
+        return Storm(file, values.get("leaving", 0.0) / 100)
 
 
-def load(name: str) -> Scenario:
-    """A scenario that ships, as the console plays it. Raises LabError."""
+def load(name: str) -> Button:
+    """A scenario that ships. Raises LabError."""
     path = model.find(name)
-    told = model.parse(unjudged(for_stage(model.load_raw(path), "console", name)), name=path.name, folder=path.parent)
-    turns = told.stages["console"].sliders if "console" in told.stages else ()
+    raw = unjudged(for_stage(model.load_raw(path), "console", name))
+    file = model.parse(raw, name=path.name, folder=path.parent)
+    turns = file.stages["console"].sliders if "console" in file.stages else ()
     if not turns:
         raise LabError(f"{path.name}: the console plays what has sliders under stages.console.")
-    broken = any(workers.failures for workers in told.workers)
-    return Scenario(
-        name, told.title, " ".join(told.about.split()), told.watch, tuple(map(slider, turns)),
-        partial(plan_of, told, turns), "faults" if broken else "redis" if told.cache_silent else None,
-    )  # fmt: skip
+    return Button(name, raw, turns, file, tuple(map(slider, turns)))
 
 
-def plan_of(told: model.Scenario, turns: Sequence[Turn], values: Values) -> Plan:
-    """The file with its sliders at these values; where a slider is not named, the file's own. Raises LabError."""
-    at = _clock(told, values)
-    intensity = next((turn for turn in turns if turn.name == "intensity" and "intensity" in values), None)
-    return Plan(
-        at(told.duration_s),
-        tuple(Load(group.name, tuple(_steps(told, group, intensity, values, at))) for group in told.tenants),
-        tuple(Chapter(at(window.from_s), window.name.replace("_", " ")) for window in told.windows),
-        _question(told.tenants[0]),
-        _manners(told, values),
-        tuple(_troubles(told, values, at)),
-    )
+def _changes(file: model.Scenario, turns: Sequence[Turn], values: Values) -> Iterator[tuple[str, Any]]:
+    """What the sliders change in the file, each value under its path."""
+    for turn in turns:
+        if turn.name == "intensity" and turn.name in values:
+            yield from _loads(file, turn, values["intensity"])
+    usual, retries = Storm(file), file.tenants[0].retries
+    deadline_s = values.get("deadline_ms", 1000 * usual.deadline_s) / 1000
+    attempts = int(values.get("retries", retries.attempts))
+    wait = "hint" if values.get("obey_hints", retries.wait == "hint") else "immediate"
+    for group in file.tenants:
+        yield f"tenants.{group.name}.deadline_s", deadline_s
+        yield f"tenants.{group.name}.patience_s", usual.patience_s * deadline_s / usual.deadline_s
+        yield f"tenants.{group.name}.retries", {"attempts": attempts, "wait": wait}
+    for number, workers in enumerate(file.workers):
+        for at, failure in enumerate(workers.failures):
+            yield f"workers.{number}.failures.{at}.factor", values.get("slow_factor", failure.factor)
 
 
-Clock = Callable[[float], float]
+def _loads(file: model.Scenario, turn: Turn, times: float) -> Iterator[tuple[str, Any]]:
+    """All together so many times capacity: all the time, or in the phase that begins with the slider's window."""
+    groups = [group for group in file.tenants if not turn.of or group.name in turn.of]
+    factor = times / sum(map(_load, groups))
+    begins_s = next((window.from_s for window in file.windows if window.name == turn.during), None)
+    for group in groups:
+        if begins_s is None:
+            yield f"tenants.{group.name}.arrivals.load", _load(group) * factor
+        for at, phase in enumerate(_poisson(group).phases):
+            if phase.from_s == begins_s:
+                yield f"tenants.{group.name}.arrivals.phases.{at}.times", factor
 
 
-def _clock(told: model.Scenario, values: Values) -> Clock:
+def _clock(file: model.Scenario, values: Values) -> Callable[[float], float]:
     """From the file's seconds to the run's: all in proportion, but for the end of an outage whose length is turned."""
-    seconds = values.get("seconds", told.duration_s)
-    pace = seconds / told.duration_s
-    outage = next((failure for workers in told.workers for failure in workers.failures), None)
-    if outage is None or "outage_s" not in values:
+    seconds = values.get("seconds", file.duration_s)
+    pace = seconds / file.duration_s
+    if "outage_s" not in values:
         return lambda second: second * pace
-    ends_at, moved = outage.until_s, min(outage.from_s * pace + values["outage_s"], LATEST_END * seconds)
-    return lambda second: moved if second == ends_at else second * pace
+    (outage,) = failures(file)
+    end_s = min(outage.from_s * pace + values["outage_s"], LATEST_END * seconds)
+    return lambda second: end_s if second == outage.until_s else second * pace
 
 
-def _steps(told: model.Scenario, group: TenantGroup, turn: Turn | None, values: Values, at: Clock) -> Iterator[Step]:
-    """Its multiple of capacity from each second on at which it changes."""
-    arrivals = _poisson(group)
-    usual, window = _usual(group), next((one for one in told.windows if turn and one.name == turn.during), None)
-    factor = None
-    if turn is not None and (not turn.of or group.name in turn.of):
-        factor = values["intensity"] / sum(_usual(one) for one in told.tenants if not turn.of or one.name in turn.of)
-    base = usual if factor is None or window is not None else usual * factor
-    changes = {0.0: base} | {phase.until_s: base for phase in arrivals.phases}
-    for phase in arrivals.phases:  # one that begins where another ends counts
-        turned = window is not None and phase.from_s == window.from_s
-        changes[phase.from_s] = usual * factor if factor is not None and turned else base * phase.times
-    yield from (Step(at(from_s), times) for from_s, times in sorted(changes.items()) if from_s < told.duration_s)
+def failures(file: model.Scenario) -> list[model.Failure]:
+    """Of all its workers."""
+    return [failure for workers in file.workers for failure in workers.failures]
 
 
-def _usual(group: TenantGroup) -> float:
+def _load(group: TenantGroup) -> float:
     load = _poisson(group).load
     if load is None:
         raise LabError(f"tenants.{group.name}.arrivals: the console knows capacity alone: write load.")
@@ -114,45 +249,10 @@ def _poisson(group: TenantGroup) -> Poisson:
     return group.arrivals
 
 
-def _question(group: TenantGroup) -> Question:
-    """What everybody asks."""
-    prompt, context = (_number(each, group.name) for each in (group.prompt_tokens, group.context_tokens))
-    return Question("ask" if group.ask == 1 else "chat", round(prompt + context), group.max_tokens)
-
-
-def _manners(told: model.Scenario, values: Values) -> Manners:
-    """Everybody's: a file whose tenants differ is none for the console."""
-    ways = {(_number(one.deadline_s, one.name), _patience(one), one.retries) for one in told.tenants}
-    if len({repr(way) for way in ways}) != 1:
-        raise LabError("tenants: for the console, all have the same deadline, patience and retries.")
-    ((usual_s, patience_s, retries),) = ways
-    deadline_s = values.get("deadline_ms", 1000 * usual_s) / 1000
-    return Manners(
-        deadline_s,
-        patience_s=deadline_s * patience_s / usual_s,
-        leaving_share=values.get("leaving", 0.0) / 100,
-        retries=int(values.get("retries", retries.attempts)),
-        obeys_hints=bool(values.get("obey_hints", retries.wait == "hint")),
-    )
-
-
-def _patience(group: TenantGroup) -> float:
-    return _number(group.patience_s or group.deadline_s, group.name)
-
-
-def _troubles(told: model.Scenario, values: Values, at: Clock) -> Iterator[Trouble]:
-    for failure in (failure for workers in told.workers for failure in workers.failures):
-        if failure.kind != "slow" or failure.workers not in (None, 1):
-            raise LabError("workers.failures: the console slows one worker, or all of them.")
-        kind: Literal["all_workers", "one_worker"] = "all_workers" if failure.workers is None else "one_worker"
-        yield Trouble(kind, at(failure.from_s), at(failure.until_s), values.get("slow_factor", failure.factor))
-    yield from (Trouble("cache", at(silence.from_s), at(silence.until_s)) for silence in told.cache_silent)
-
-
-def _number(distribution: Distribution, name: str) -> float:
+def _number(distribution: Distribution) -> float:
     if not isinstance(distribution, Constant):
-        raise LabError(f"tenants.{name}: for the console, lengths and times are numbers.")
+        raise LabError("tenants: for the console, lengths and times are numbers.")
     return distribution.value
 
 
-SCENARIOS: Mapping[str, Scenario] = {name: load(name) for name in BUTTONS}
+SCENARIOS: Mapping[str, Button] = {name: load(name) for name in BUTTONS}

@@ -1,4 +1,4 @@
-"""What a person may turn, and the bounds of it: a wish that passes them is refused by name, never bent in silence."""
+"""The bounds of a storm, and what a person may turn within them: a wish that passes one is refused by name."""
 
 from __future__ import annotations
 
@@ -8,23 +8,17 @@ from collections.abc import Mapping, Sequence
 from msgspec.structs import replace
 
 from loadtests.scenarios.model import Turn
-from loadtests.storm.plan import LEAST_SECONDS, MOST_SECONDS
 from services.cli.errors import LabError
 from services.contracts.storm import Slider
 from services.runtime.errors import BadInput
 
-TIMES, TIMES_AS_LONG, SECONDS_UNIT = "x capacity", "x", "s"
-
-
-def intensity(title: str, low: float, high: float, default: float) -> Slider:
-    """Load, as a multiple of what the workers can do."""
-    return Slider("intensity", title, low, high, 0.05 if high <= 2 else 0.5, default, TIMES)
-
-
-DEADLINE = Slider("deadline_ms", "Deadline of each request", 1000, 8000, 100, 2000, "ms")
-LEAVING = Slider("leaving", "Clients that leave early", 0, 100, 5, 0, "%")
-SECONDS = Slider("seconds", "Length of the run", LEAST_SECONDS, MOST_SECONDS, 1, 30, SECONDS_UNIT)
-
+MOST_RATE_PER_S = 1000.0
+MOST_CONNECTIONS = 800
+MOST_RETURNING = 5000
+LEAST_SECONDS, MOST_SECONDS = 10.0, 60.0
+MOST_PATIENCE_S = 12.0
+MOST_TRIES = 6
+"""The first and five more."""
 
 USUAL = {
     one.name: one
@@ -32,10 +26,10 @@ USUAL = {
         Slider("outage_s", "Length of the outage", 2, 10, 1, 6, "s"),
         Slider("retries", "Further tries of each client", 0, 5, 1, 3),
         Slider("obey_hints", "Clients wait as long as they are told", 0, 1, 1, 0, kind="switch"),
-        Slider("slow_factor", "How many times as slow", 2, 20, 1, 8, TIMES_AS_LONG),
-        DEADLINE,
-        LEAVING,
-        SECONDS,
+        Slider("slow_factor", "How many times as slow", 2, 20, 1, 8, "x"),
+        Slider("deadline_ms", "Deadline of each request", 1000, 8000, 100, 2000, "ms"),
+        Slider("leaving", "Clients that leave early", 0, 100, 5, 0, "%"),
+        Slider("seconds", "Length of the run", LEAST_SECONDS, MOST_SECONDS, 1, 30, "s"),
     )
 }
 """Sliders that mean the same in every scenario."""
@@ -49,7 +43,8 @@ def slider(turn: Turn) -> Slider:
         return replace(usual, **{name: value for name, value in given.items() if value is not None})
     if not turn.title or turn.low is None or turn.high is None or turn.default is None:
         raise LabError(f"sliders.{turn.name}: write its title, low, high and default.")
-    return intensity(turn.title, turn.low, turn.high, turn.default)
+    step = 0.05 if turn.high <= 2 else 0.5
+    return Slider(turn.name, turn.title, turn.low, turn.high, step, turn.default, "x capacity")
 
 
 def turned(sliders: Sequence[Slider], wish: Mapping[str, float]) -> dict[str, float]:

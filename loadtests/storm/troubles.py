@@ -1,43 +1,99 @@
-"""A plan's troubles, begun and ended in their time, each in a task of its own that mends what it broke."""
+"""A storm's troubles, begun and ended in their time, each in a task of its own that mends what it broke.
+
+A worker's fault is put for a few seconds and renewed, so that it heals without us: the bench may be killed. Workers are
+asked on the bench's own event loop, like all else here, and not by `faults.slow`, which waits for its answers.
+"""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext, suppress
 
+import msgspec
+
+from loadtests.scenarios.model import Failure, Silence
 from loadtests.storm.config import StormSettings
-from loadtests.storm.plan import Trouble
-from loadtests.storm.scenarios import Need
+from loadtests.storm.scenarios import Need, Storm, failures
 from loadtests.storm.silence import NotSilenced, SilentCache
-from loadtests.storm.slowing import SlowWorkers, takes_faults
+from services.runtime.keepalive import Pool
+from services.runtime.upstream import UpstreamError
+
+LEASE_S = 3.0
+RENEW_EVERY_S = 1.0
+WITHIN_S = 1.0
+MOST_BYTES = 65_536
+JSON = ((b"content-type", b"application/json"),)
 
 
-def begin_troubles(troubles: Sequence[Trouble], settings: StormSettings) -> list[asyncio.Task[None]]:
-    """One task for each, which ends when its trouble is over; cancelled, it mends at once."""
-    return [asyncio.ensure_future(_hold(trouble, settings)) for trouble in troubles]
+class NotSlowed(Exception):
+    """A worker does not take faults; the message says why."""
 
 
-async def _hold(trouble: Trouble, settings: StormSettings) -> None:
-    await asyncio.sleep(trouble.from_s)
-    seconds = trouble.until_s - trouble.from_s
-    if trouble.kind == "cache":
-        await SilentCache(settings.redis_url).hold(seconds)
-        return
-    urls = settings.fault_urls if trouble.kind == "all_workers" else settings.fault_urls[:1]
-    await SlowWorkers(urls, trouble.factor, settings.shared_token).hold(seconds)
+def begin_troubles(storm: Storm, settings: StormSettings) -> list[asyncio.Task[None]]:
+    """One task for each, which ends when its trouble is over; cancelled, it mends at once.
+
+    It raises NotSlowed or NotSilenced where what is to be broken cannot be.
+    """
+
+    async def slowed(failure: Failure) -> None:
+        await asyncio.sleep(failure.from_s)
+        urls, seconds = settings.fault_urls[: failure.workers], failure.until_s - failure.from_s
+        await hold_slow(urls, failure.factor, seconds, settings.shared_token)
+
+    async def silenced(silence: Silence) -> None:
+        await asyncio.sleep(silence.from_s)
+        await SilentCache(settings.redis_url).hold(silence.until_s - silence.from_s)
+
+    holding = (*map(slowed, failures(storm.file)), *map(silenced, storm.file.cache_silent))
+    return [asyncio.ensure_future(each) for each in holding]
+
+
+async def hold_slow(urls: Sequence[str], factor: float, seconds: float, token: bytes = b"") -> None:
+    """The workers behind these metrics listeners are slow for so long. However it ends, they are told to heal.
+
+    Raises NotSlowed if a worker does not take the fault the first time.
+    """
+    loop = asyncio.get_running_loop()
+    until = loop.time() + seconds
+    refusals: AbstractContextManager[None] = nullcontext()
+    try:
+        while (left_s := until - loop.time()) > 0:
+            fault = {"slow_factor": factor, "for_s": min(LEASE_S, left_s)}
+            with refusals:
+                await asyncio.gather(*(_faults(url, token, b"PUT", msgspec.json.encode(fault)) for url in urls))
+            refusals = suppress(NotSlowed)
+            await asyncio.sleep(max(0.0, min(RENEW_EVERY_S, until - loop.time())))
+    finally:
+        await asyncio.gather(*(_faults(url, token, b"DELETE") for url in urls), return_exceptions=True)
 
 
 async def missing(need: Need | None, settings: StormSettings) -> str:
-    """Empty where a scenario has all that it must be able to switch; else what it lacks."""
-    if need == "faults":
-        if not settings.fault_urls:
-            return "no simulated worker can be slowed here (STORM_FAULT_URLS)"
-        return await takes_faults(settings.fault_urls, settings.shared_token)
-    if need == "redis":
-        if not settings.redis_url:
-            return "no cache is known here: REDIS_URL is empty"
-        try:
+    """Empty where a scenario has all that it must be able to break; else what it lacks."""
+    if need == "faults" and not settings.fault_urls:
+        return "no simulated worker can be slowed here (STORM_FAULT_URLS)"
+    if need == "redis" and not settings.redis_url:
+        return "no cache is known here: REDIS_URL is empty"
+    try:
+        if need == "faults":
+            await asyncio.gather(*(_faults(url, settings.shared_token) for url in settings.fault_urls))
+        elif need == "redis":
             await SilentCache(settings.redis_url).reached()
-        except NotSilenced as error:
-            return str(error)
+    except (NotSlowed, NotSilenced) as error:
+        return str(error)
     return ""
+
+
+async def _faults(url: str, token: bytes, method: bytes = b"GET", body: bytes = b"") -> None:
+    """Ask a worker's `/faults`. Raises NotSlowed."""
+    pool = Pool(url, max_connections=1, token=token)
+    try:
+        async with asyncio.timeout(WITHIN_S):
+            with await pool.request(method, b"/faults", body=body, headers=JSON) as reply:
+                await reply.read(MOST_BYTES)
+    except (UpstreamError, TimeoutError) as error:
+        raise NotSlowed(f"the worker's {url}/faults does not answer: {error or 'in time'}") from error
+    finally:
+        pool.close()
+    if reply.status != 200:
+        raise NotSlowed(f"{url}/faults answers with status {reply.status}: is it a simulated worker, in a lab?")

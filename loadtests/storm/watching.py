@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections import defaultdict
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
 
 import msgspec
-from prometheus_client.parser import text_string_to_metric_families
 
-from loadtests.storm.asking import page_of
+from loadtests.cluster import books
 from services.contracts.storm import PolicyTold
 from services.runtime.keepalive import Pool, Reply
 from services.runtime.upstream import UpstreamError
@@ -22,7 +22,6 @@ WITHIN_S = 2.0
 AGAIN_IN_S = 1.0
 MOST_METRICS_BYTES = 8_388_608
 MOST_EVENT_BYTES = 1_048_576
-COUNTERS = ("weir_requests_total{", "weir_wasted_seconds_total{")
 
 
 class _Waiting(msgspec.Struct):
@@ -47,11 +46,12 @@ class Frame(msgspec.Struct):
         return not (self.level or self.waiting.requests or self.inflight.now)
 
 
-class Counters(msgspec.Struct, frozen=True):
-    """Some of the router's counters at one moment. `requests`: by tenant and outcome."""
+@dataclass(frozen=True, slots=True)
+class Counters:
+    """Some of the router's counters at one moment: the requests of a run's tenants by outcome, and time in vain."""
 
-    requests: dict[tuple[str, str], float] = {}
-    wasted_s: float = 0.0
+    requests: Counter[str]
+    wasted_s: float
 
 
 _frame = msgspec.json.Decoder(Frame).decode
@@ -92,35 +92,28 @@ class Watching:
                 self._heard(_frame(newest.partition(b"\ndata: ")[2]))
 
 
-async def counters(metrics_url: str, within_s: float = WITHIN_S, token: bytes = b"") -> Counters | None:
+async def counters(
+    metrics_url: str, tenants: Collection[str], within_s: float = WITHIN_S, token: bytes = b""
+) -> Counters | None:
     """What /metrics says now; None where it says nothing in time."""
-    most = MOST_METRICS_BYTES
-    body = await page_of(metrics_url, b"/metrics", within_s=within_s, most_bytes=most, token=token)
+    body = await page_of(metrics_url, b"/metrics", within_s=within_s, most_bytes=MOST_METRICS_BYTES, token=token)
     try:
-        return None if body is None else _counters(body.decode())
+        text = "" if body is None else body.decode()
+        counted = Counters(books.of_router(text, tenants), books.total(text, "weir_wasted_seconds_total"))
+        return counted if text else None
     except ValueError:
         return None
 
 
-def _counters(text: str) -> Counters:
-    requests: defaultdict[tuple[str, str], float] = defaultdict(float)
-    wasted_s = 0.0
-    kept = (line for line in text.splitlines() if line.startswith(COUNTERS))
-    for family in text_string_to_metric_families("\n".join(kept) + "\n"):
-        for sample in family.samples:
-            if sample.name == "weir_wasted_seconds_total":
-                wasted_s += sample.value
-            else:
-                requests[sample.labels.get("tenant", ""), sample.labels.get("outcome", "")] += sample.value
-    return Counters(dict(requests), wasted_s)
-
-
-def counted(before: Counters | None, after: Counters | None, tenants: set[str]) -> dict[str, float]:
-    """How the requests of these tenants ended between the two, by the router's count."""
-    if before is None or after is None:
-        return {}
-    found: defaultdict[str, float] = defaultdict(float)
-    for (tenant, outcome), value in after.requests.items():
-        if tenant in tenants:
-            found[outcome] += value - before.requests.get((tenant, outcome), 0.0)
-    return {outcome: value for outcome, value in sorted(found.items()) if value}
+async def page_of(url: str, target: bytes, *, within_s: float, most_bytes: int, token: bytes = b"") -> bytes | None:
+    """The body of a 200, asked for once; None for any other answer, and where there is none in time."""
+    pool = Pool(url, max_connections=1, token=token)
+    try:
+        async with asyncio.timeout(within_s):
+            with await pool.request(b"GET", target) as reply:
+                body = await reply.read(most_bytes)
+        return body if reply.status == 200 else None
+    except (UpstreamError, TimeoutError):
+        return None
+    finally:
+        pool.close()

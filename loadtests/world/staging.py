@@ -115,9 +115,8 @@ def _loads(group: Group, told: TenantGroup, file: ScenarioFile, service_s: float
     capacity_per_s = workers.count * workers.slots / service_s
     rate = arrivals.rate_per_s if arrivals.load is None else arrivals.load * capacity_per_s
     assert rate is not None, "a file has one of the two"
-    moments = sorted({0.0, file.duration_s, *(at for phase in arrivals.phases for at in (phase.from_s, phase.until_s))})
-    for begins_s, ends_s in pairwise(moments):
-        times = next((phase.times for phase in arrivals.phases if phase.from_s <= begins_s < phase.until_s), 1.0)
+    for begins_s, ends_s in pairwise(sorted({*arrivals.moments, file.duration_s})):
+        times = arrivals.times_at(begins_s)
         if times:
             yield Load(begins_s, ends_s - begins_s, rate * times, group)
 

@@ -20,6 +20,7 @@ from typing import Any
 
 import msgspec
 
+from services.governor import frame
 from services.governor.gate import Bounds, Gate
 from services.governor.protocol import Conversation, Ended, Result, Turn
 from services.retrieval.cache import Cache, Entry
@@ -44,6 +45,7 @@ from tests.router.fleetrig import FakeReply
 from tests.runtime.rig import Tape
 
 MAX_MS = 60_000.0
+CONVERSATIONS = Path(__file__).parents[1] / "governor" / "corpus"
 
 
 # ---- HTTP requests ---------------------------------------------------------------------------------------------------
@@ -279,9 +281,28 @@ def _file(data: bytes, reader: Callable[[Path], Any]) -> None:
 
 
 def governor(data: bytes) -> None:
-    """Replies of the governor are the same however the frames are cut, and a lost peer leaves nothing held."""
+    """Replies of the governor are the same however the frames are cut, and a lost peer leaves nothing held.
+
+    Its short way to read a line and its careful one come to the same.
+    """
     whole, pieces = cut(data)
     assert _talk([whole]) == _talk(pieces)
+    for line in whole.split(b"\n"):
+        read_in_one_way(line.rstrip(b"\r"))
+
+
+def read_in_one_way(line: bytes) -> None:
+    """Raises AssertionError where the governor's two ways to read a line differ."""
+    assert _as_read(frame.read, line) == _as_read(frame.read_with_care, line), f"read in two ways: {line!r}"
+
+
+def _as_read(how: Callable[[bytes], frame.Frame | None], line: bytes) -> object:
+    """The frame as plain data, or what it is called that is none."""
+    try:
+        found = how(line)
+    except frame.NotAFrame as error:
+        return str(error)
+    return None if found is None else msgspec.to_builtins(found)
 
 
 def _talk(pieces: Sequence[bytes]) -> tuple[bytes, bool]:
@@ -419,6 +440,7 @@ TARGETS: dict[str, Target] = {
             b'\x01{"v":1,"verb":"ping","job":"a","seq":1}\n',
             b'\x02{"v":1,"verb":"share","job":"a","seq":1,"ttl_ms":1000,"payload_manifest":{"chunks":1,"total_bytes":2,'
             b'"chunk_bytes":2}}\n{"v":1,"verb":"share","job":"a","seq":2,"payload_chunk":{"index":0,"data_b64":"e30="}}\n',
+            *(b"\x01" + path.read_bytes() for path in sorted(CONVERSATIONS.glob("*.bin"))),
         ),
     ),
     "documents": Target(

@@ -1,18 +1,44 @@
-"""What the fuzzer keeps is replayed, and a little of what it does; and both ways to read a line are one."""
+"""Kept conversations break nothing however they are cut or changed; and both ways to read a line are one."""
 
 from __future__ import annotations
+
+import itertools
+import random
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from loadtests.bench.governor.fuzz import BOUNDS, CAP, CORPUS, TOKENS, Broken, Fuzz, Peer, as_read, kept_corpus
-from services.governor.frame import read, read_with_care
-from services.governor.gate import Gate
-from services.governor.protocol import Ended, Turn
-from tests.governor.talk import ping, upload
+from services.governor import frame
+from services.governor.frame import read
+from services.governor.protocol import Ended
+from tests.fuzz.mutating import mutants
+from tests.fuzz.targets import CONVERSATIONS, read_in_one_way
+from tests.governor.talk import Peer, Rig, kinds, ping, upload
 
-KEPT = sorted(path.name for path in CORPUS.glob("*.bin"))
+BOUNDS: dict[str, Any] = {
+    "line_bytes": 4096,
+    "jobs": 6,
+    "connection_bytes": 131_072,
+    "total_bytes": 262_144,
+    "idle_s": 5.0,
+}
+KEPT = {path.name: path.read_bytes() for path in sorted(CONVERSATIONS.glob("*.bin"))}
+TOKENS = (
+    b"null",
+    b"-0",
+    b"1.0",
+    b"1e2",
+    b"18446744073709551616",
+    b'""',
+    b"{}",
+    b"[[",
+    b'"\\ud800"',
+    b"\xff",
+    b",",
+    b'"',
+)
 
 
 def test_there_is_a_corpus() -> None:
@@ -22,35 +48,66 @@ def test_there_is_a_corpus() -> None:
 @pytest.mark.parametrize("name", KEPT)
 @pytest.mark.parametrize("at_once", [1, 7, 65_536])
 def test_a_kept_conversation_breaks_nothing_however_it_is_cut(name: str, at_once: int) -> None:
-    gate = Gate(cap=CAP, bounds=BOUNDS, random=lambda: 0.0)
-    peer, data = Peer(gate, 0.0), (CORPUS / name).read_bytes()
+    rig, data = Rig(cap=2, **BOUNDS), KEPT[name]
+    peer = rig.connect()
     for start in range(0, len(data), at_once):
-        peer.take(peer.conversation.receive(data[start : start + at_once], 0.0))
+        peer.say(data[start : start + at_once])
         while peer.work is not None:
-            peer.end_job(Ended.DONE, 0.0)
-        assert gate.held_bytes <= BOUNDS.total_bytes
-    peer.take(peer.conversation.half_closed(0.0))
+            peer.finish()
+        assert rig.gate.held_bytes <= BOUNDS["total_bytes"]
+    peer.hang_up_half()
     assert peer.closed or peer.work is not None
     if peer.work is not None:
-        peer.end_job(Ended.FAILED, 0.0)
+        peer.finish(Ended.FAILED)
     peer.conversation.lost()
-    assert (gate.held_bytes, gate.waiting, gate.standing.inflight) == (0, 0, 0)
+    assert (rig.gate.held_bytes, rig.gate.waiting, rig.gate.standing.inflight) == (0, 0, 0)
 
 
 @pytest.mark.parametrize("seed", [1, 2])
-def test_two_thousand_broken_lines_break_nothing(seed: int) -> None:
-    fuzz = Fuzz(seed, kept_corpus())
-    fuzz.run(2000)
-    assert fuzz.replies > 500
-    assert fuzz.most_held > 100_000  # it came far enough to hold something
+def test_peers_that_send_broken_conversations_side_by_side_stay_within_the_bounds_and_leave_nothing(seed: int) -> None:
+    chance, rig = random.Random(seed), Rig(cap=2, **BOUNDS)
+    peers = [rig.connect() for _ in range(4)]
+    replies = most_held = 0
+    for said in itertools.islice(mutants(list(KEPT.values()), chance), 400):
+        at = chance.randrange(len(peers))
+        for line in said.splitlines(keepends=True):
+            for reply in peers[at].say(line):
+                kinds(reply)
+                replies += 1
+            _something_else(peers[at], chance)
+            most_held = max(most_held, rig.gate.held_bytes)
+            assert 0 <= rig.gate.held_bytes <= BOUNDS["total_bytes"]
+            assert 0 <= rig.gate.standing.inflight <= 2
+        if peers[at].closed or chance.random() < 0.1:
+            _leave(peers[at])
+            peers[at] = rig.connect()
+    assert replies > 500
+    assert most_held > 10_000, "it came far enough to hold something"
+    for peer in peers:
+        _leave(peer)
+    assert (rig.gate.held_bytes, rig.gate.waiting, rig.gate.standing.inflight) == (0, 0, 0)
 
 
-@pytest.mark.parametrize(
-    "said", [b'{"v":0}\n', b"half", b'{"v":0,"verb":"confirm","job":"J","seq":1,"ttl_ms":0,"status":"fine"}\n']
-)
-def test_the_fuzzer_sees_a_reply_that_is_none(said: bytes) -> None:
-    with pytest.raises(Broken):
-        Peer(Gate(cap=CAP, bounds=BOUNDS, random=lambda: 0.0), 0.0).take(Turn(bytearray(said)))
+def _something_else(peer: Peer, chance: random.Random) -> None:
+    """A job ends, or the connection does what connections do."""
+    which = chance.random()
+    if peer.work is not None and which < 0.4:
+        peer.finish(chance.choice(list(Ended)))
+    elif which < 0.02:
+        peer.hang_up_half()
+    elif which < 0.04:
+        peer.conversation.stop(chance.choice((0, 1)))
+    elif which < 0.07:
+        peer.told(peer.conversation.go_on(peer.rig.now))
+    elif which < 0.08:
+        peer.rig.now += BOUNDS["idle_s"]
+        peer.told(peer.conversation.idled(peer.rig.now))
+
+
+def _leave(peer: Peer) -> None:
+    peer.conversation.lost()
+    if peer.work is not None:
+        peer.finish(Ended.CANCELLED)
 
 
 LINES = [line.rstrip() for line in (ping(), *upload(b"hello world!", ttl_ms=5))]
@@ -67,7 +124,7 @@ def test_the_short_way_to_read_a_line_reads_what_the_careful_way_does(
     for where, cut, token in changes:
         at = int(where * len(line))
         line = line[:at] + token + line[at + cut :]
-    assert as_read(read, line) == as_read(read_with_care, line)
+    read_in_one_way(line)
 
 
 @pytest.mark.parametrize(
@@ -80,12 +137,17 @@ def test_any_number_is_read_alike_in_both_ways(key: bytes, number: bytes) -> Non
         if start >= 0:
             start += len(key) + 3
             end = min(at for at in (line.find(b",", start), line.find(b"}", start)) if at >= 0)
-            changed = line[:start] + number + line[end:]
-            assert as_read(read, changed) == as_read(read_with_care, changed)
+            read_in_one_way(line[:start] + number + line[end:])
+
+
+def test_two_readings_that_differ_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(frame, "read_with_care", lambda line: None)
+    with pytest.raises(AssertionError, match="read in two ways"):
+        read_in_one_way(LINES[0])
 
 
 def test_a_key_that_stands_twice_is_read_alike_even_where_another_is_missing() -> None:
     line = b'{"v":0,"verb":"ping","job":"J","seq":1,"seq":2}'
-    frame = read(line)
-    assert frame is not None
-    assert (frame.seq, frame.ttl_ms) == (2, 0)
+    found = read(line)
+    assert found is not None
+    assert (found.seq, found.ttl_ms) == (2, 0)

@@ -11,7 +11,7 @@ ROOT = Path(__file__).parents[2]
 FILES = sorted((ROOT / "loadtests").rglob("*.py"))
 A_WORKER = "runs/matrix/worker.py"  # no client, but the simulated worker itself with one more door
 OUTSIDE = tuple(
-    f"cluster/{name}.py" for name in ("books", "cpu", "meters", "processes", "readings", "settling", "stand")
+    f"cluster/{name}.py" for name in ("books", "cpu", "meters", "processes", "readings", "settling", "stand", "usage")
 )
 LOCUSTS = ("users/", "faults/slow", "load/answer", "load/ledger", "load/retry")
 INSTALLED = ("gevent", "locust", "msgspec")  # in Locust's image, of what its users import
@@ -62,3 +62,20 @@ def test_what_locust_plays_needs_locust_and_what_reads_scenarios_and_answers_alo
         for name in imported(path):
             there = f"{name}.".startswith(tuple(f"{each}." for each in names))
             assert there or name.split(".")[0] in {*INSTALLED, *sys.stdlib_module_names}, f"{path} needs {name}"
+
+
+def test_what_the_storm_bench_needs_of_the_test_bed_is_in_its_image() -> None:
+    given = ("loadtests/storm", "loadtests/load", "loadtests/scenarios", "loadtests/cluster/books.py")
+    dockerfile = (ROOT / "services" / "Dockerfile").read_text(encoding="utf-8")
+    ignored = (ROOT / ".dockerignore").read_text(encoding="utf-8").splitlines()
+    assert all(f" {each} " in dockerfile and f"!{each}" in ignored for each in given)
+    seen, todo = set[Path](), [ROOT / "loadtests" / "storm" / "__main__.py"]
+    while todo:
+        path = todo.pop()
+        seen.add(path)
+        for name in imported(path):
+            found = [ROOT.joinpath(*part.split(".")).with_suffix(".py") for part in (name, name.rpartition(".")[0])]
+            todo += [file for file in found if name.startswith("loadtests.") and file in FILES and file not in seen]
+    needed = {path.relative_to(ROOT).as_posix() for path in seen}
+    assert {"loadtests/load/client.py", "loadtests/scenarios/model.py", "loadtests/cluster/books.py"} <= needed
+    assert not {path for path in needed if not path.startswith(given)}

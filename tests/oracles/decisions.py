@@ -1,4 +1,4 @@
-"""What the core decides, and what the policies beside it decide, in every case of the proof: a file for each case.
+"""What the core decides, and what the policies beside it decide, in each case of the simulator's promises: a file each.
 
 Each play has its first decisions in clear, a digest of all of them, and the first digits of what the digest was after
 every eighth decision. So a difference says after which decision two plays part, and prints what is decided there now.
@@ -13,9 +13,8 @@ import argparse
 import re
 from collections.abc import Iterator, Mapping
 
-from loadtests.simulator.proof.cases import CASES
 from tests.oracles.oracle import PINNED, Oracle
-from tests.oracles.plays import Play, plays
+from tests.oracles.plays import CASES, Play, plays
 from tests.oracles.recording import MARK_EVERY
 
 CLEAR = 20

@@ -1,6 +1,6 @@
-"""The cases of the proof, shortened: each with every policy that the proof compares in it, and every seed of it.
+"""The cases of the simulator's promises, shortened: each with every policy that is compared in it, and every seed.
 
-A case of the proof lasts a minute or more. What matters here is that each mechanism decides, so each play ends after
+Such a case lasts a minute or more. What matters here is that each mechanism decides, so each play ends after
 some hundred offers, workers have four slots (so that these offers last for longer), and what happens at second 20 of
 a case happens in its first seconds. Rates are given and not measured: they are figures of the simulated workers, and a
 policy's decisions must not seem to change because those do.
@@ -9,16 +9,18 @@ policy's decisions must not seem to change because those do.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+
+import msgspec
 
 from loadtests.simulator.capacity import Measured
 from loadtests.simulator.engine import prepare
-from loadtests.simulator.proof.cases import CASES, CHOICES, FOR_A_MINUTE, Case
+from loadtests.simulator.promises import CHOICES, SEEDS, Case, table
 from loadtests.simulator.report import Capacity
 from tests.oracles.recording import Recorded
 
-SEEDS = (1, 2, 3, 4)
-"""Those of the proof."""
+FOR_A_MINUTE = ", for a minute"
+CASES = {case.name: case for case in table().cases}
 OFFERS = 450
 OFFERS_OF_A_MINUTE = 750
 """Of Weir, with the first seed: until estimates answer for themselves, and ladders have been climbed."""
@@ -57,7 +59,7 @@ STEPPED: Mapping[str, Mapping[str, float]] = {
     "unknown lengths at 20x": {"heavy": 77, "light": 19},
     "long prompts against long answers": {"short": 10, "long": 3.5},
 }
-"""The same on the proof's worker that batches continuously, which stays as it is."""
+"""The same on the worker that batches continuously, which stays as it is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,10 +130,10 @@ class Play:
 
 
 def plays(name: str) -> Iterator[Play]:
-    """Every play of a case of the proof."""
+    """Every play of a case."""
     case, short = CASES[name], SHORTENED[name.removesuffix(FOR_A_MINUTE)]
-    shortened = replace(case, sets=(*case.sets, *short.sets), duration_s=LASTS_S)
-    for policy in case.policies:
+    shortened = msgspec.structs.replace(case, sets=(*case.sets, *short.sets), duration_s=LASTS_S)
+    for policy in case.compared:
         for seed in SEEDS if policy.startswith("weir") else SEEDS[:1]:
             yield Play(shortened, short.rates, policy, seed, _offers(name, policy, seed))
 

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from loadtests.simulator.proof.cases import CASES, CHOICES
+from loadtests.simulator.promises import CHOICES
 from tests.oracles import decisions, metricnames
 from tests.oracles.oracle import Oracle, difference, told
-from tests.oracles.plays import SEEDS, plays
+from tests.oracles.plays import CASES, SEEDS, plays
 from tests.oracles.recording import MARK_EVERY
 from tests.oracles.steps import ORACLE as STEPS
 from tests.oracles.steps import PYTHON, Ceiling, StepsOracle, above, total
@@ -26,7 +26,7 @@ def test_the_metrics_have_the_names_types_labels_and_buckets_that_are_pinned() -
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_the_policies_decide_in_the_cases_of_the_proof_as_they_are_pinned(name: str) -> None:
+def test_the_policies_decide_in_the_cases_of_the_promises_as_they_are_pinned(name: str) -> None:
     file = decisions.file_of(name)
     before, after = decisions.ORACLE.pinned(file), decisions.text_of(name)
     if before != after:
@@ -34,11 +34,11 @@ def test_the_policies_decide_in_the_cases_of_the_proof_as_they_are_pinned(name: 
         pytest.fail("\n" + told("decisions", ["\n".join(found)], decisions.ORACLE.rewrite), pytrace=False)
 
 
-def test_every_case_of_the_proof_is_pinned_with_every_policy_and_every_seed_of_weir() -> None:
+def test_every_case_of_the_promises_is_pinned_with_every_policy_and_every_seed_of_weir() -> None:
     assert {path.name for path in decisions.ORACLE.folder.iterdir()} == {decisions.file_of(name) for name in CASES}
     for name, case in CASES.items():
         played = {(play.policy, play.seed) for play in plays(name)}
-        assert {policy for policy, _ in played} == set(case.policies) <= set(CHOICES)
+        assert {policy for policy, _ in played} == set(case.compared) <= set(CHOICES)
         assert {seed for policy, seed in played if policy == "weir"} == set(SEEDS)
 
 

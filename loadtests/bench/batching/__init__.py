@@ -3,7 +3,6 @@
     throughput  continuous against static batching, useful tokens a second
     stall       a long prompt joins seven that write
     cancel      how soon a slot is free, and that nothing is computed for who has left
-    steps       how long a step takes, by what is in it
     border      what the worker's loop and the engine's own process cost
 
 Everything that knows torch, a device or a number format is in `subject`. Nothing here is a test: machines differ.

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import msgspec
 
-from loadtests.bench.batching import cancel, stall, steps, throughput
+from loadtests.bench.batching import cancel, stall, throughput
 from loadtests.bench.batching.section import Section
 from loadtests.bench.batching.throughput import SLOTS, Occupancy
 from loadtests.report.page import parts_summary, parts_table
@@ -44,10 +44,12 @@ only counted. Memory is the most tokens held at once: whole pages here, padded r
 
 Cancels and the costs of process and loop are measured as in service: the worker's loop, and the engine in a process of
 its own. Tokens that were computed for somebody who had left are counted in that process, by the engine's own counts.
+How long a step takes, by what is in it, is what `weir worker calibrate` measures.
 """
 
 
-Part = Literal["throughput", "stall", "cancel", "steps", "border"]
+Part = Literal["throughput", "stall", "cancel", "border"]
+PARTS: tuple[Part, ...] = ("throughput", "stall", "cancel", "border")
 Size = Literal["tiny", "5m", "30m", "1b"]
 Steps = Sequence[tuple[float, int]]
 """When each step was over, in seconds from the start, and how many shared it."""
@@ -85,7 +87,7 @@ def _measured(options: Options, device: Any, say: Say) -> Iterator[tuple[Section
 
     on_gpu = device.type != "cpu"
     usual: tuple[Size, ...] = ("1b",) if on_gpu else ("5m", "30m")
-    sizes, wanted = options.size or usual, options.only or ("throughput", "stall", "cancel", "steps", "border")
+    sizes, wanted = options.size or usual, options.only or PARTS
     for size in sizes:
         say(f"the model of size {size}")
         model, widely = subject(size, device), size == sizes[0]
@@ -94,8 +96,6 @@ def _measured(options: Options, device: Any, say: Say) -> Iterator[tuple[Section
             yield throughput.measure(model, options.requests, rounds, say, widely=widely)
         if "stall" in wanted:
             yield stall.measure(model, rounds, say), None
-        if "steps" in wanted:
-            yield steps.measure(model, say), None
         if "border" in wanted and widely:
             yield border.measure(model, rounds, say), None
     if "cancel" in wanted:

@@ -18,10 +18,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from loadtests.bench.batching import load
-from loadtests.bench.batching.section import Section, Table
+from loadtests.bench.batching.section import Section, numbers_table
 from loadtests.bench.batching.worker import START_S, Watched, answer, asking, turning
-from loadtests.report.figure import Figure
+from loadtests.load.figures import quantile_of
+from loadtests.report.figure import Figure, at_most
 from loadtests.report.progress import Say
 from services.worker.batching import EngineLoop
 from services.worker.engine import Sequence
@@ -32,7 +32,6 @@ from services.worker.process import EngineProcess
 if TYPE_CHECKING:
     from loadtests.bench.batching.subject import Subject
 
-CANCELS = 200
 SLOTS = 8
 WORDS, TOKENS = 40, 160
 STEPS_OF_PATIENCE = 3.0  # a request leaves within so many steps after the last one did
@@ -129,7 +128,7 @@ def _section(subject: Subject, cancels: int, seen: Seen, counts: dict[str, Any])
     points = ", ".join(f"{count} {point}" for point, count in seen.at.most_common())
     thrown = seen.thrown_away
     in_vain = counts["tokens_after_drop"] + counts["rows_too_many"]
-    step_p50 = load.quantile(seen.step_ms, 0.5)
+    step_p50 = quantile_of(seen.step_ms, 0.5)
     rows = [
         ("milliseconds until the next one has the slot", *_shown(seen.free_ms)),
         ("steps until the next one's first", *_shown(seen.steps)),
@@ -139,21 +138,19 @@ def _section(subject: Subject, cancels: int, seen: Seen, counts: dict[str, Any])
         f"{cancels} cancels: {subject.described}",
         f"{SLOTS} slots, {SLOTS + 1} requests, the engine in its own process; left were {points}. "
         f"A step takes {step_p50:.1f} ms.",
-        [Table(("", "p50", "p99", "most"), rows)],
         [
-            Figure("steps until a slot is someone else's, at most", max(seen.steps), "steps", 2, at_least=False),
-            Figure(
-                "tokens computed in steps begun after the cancel", in_vain, "tokens", 0, at_least=False,
-                note=f"counted in the engine, {counts['dropped']} drops",
-            ),
-            Figure("tokens thrown away by one cancel, at most", max(thrown), "tokens", 1, at_least=False,
-                   note=f"{sum(thrown)} by {ran} that ran"),
+            at_most("steps until a slot is someone else's, at most", max(seen.steps), 2, "steps"),
+            at_most("tokens computed in steps begun after the cancel", in_vain, 0, "tokens",
+                    f"counted in the engine, {counts['dropped']} drops"),
+            at_most("tokens thrown away by one cancel, at most", max(thrown), 1, "tokens",
+                    f"{sum(thrown)} by {ran} that ran"),
             Figure("answers under an id used again that are as undisturbed", seen.equal, "answers",
                    SLOTS + 1 if subject.exact else None, note=f"of {SLOTS + 1}; each id was used many times"),
-            Figure("memory that was not given back", counts["left_in_memory"], "share", 0, at_least=False),
+            at_most("memory that was not given back", counts["left_in_memory"], 0, "share"),
         ],
+        [numbers_table(("", "p50", "p99", "most"), rows)],
     )  # fmt: skip
 
 
 def _shown(samples: list[float] | list[int]) -> tuple[str, ...]:
-    return tuple(f"{load.quantile(samples, share):.3g}" for share in (0.5, 0.99, 1.0))
+    return tuple(f"{quantile_of(samples, share):.3g}" for share in (0.5, 0.99, 1.0))

@@ -2,19 +2,18 @@
 
 Lengths are log-normal, as those of chats roughly are. They are not drawn but taken at evenly spaced quantiles and put
 into a random order, so that a small load has the shape as well as a large one has: with sigma 1.31 the 95th percentile
-is at least 8 times the median. How they are packed into steps can be counted without a model; `packing` does.
+is at least 8 times the median.
 """
 
 from __future__ import annotations
 
-import heapq
 import math
 import random
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from loadtests.load.figures import quantile as of_ordered
+from loadtests.load.figures import quantile_of
 
 SIGMA = 1.31
 LEAST_PROMPT_TOKENS, MOST_PROMPT_TOKENS = 8, 64
@@ -52,38 +51,9 @@ def lengths(count: int, median_tokens: int) -> list[int]:
     return [max(1, round(median_tokens * math.exp(SIGMA * height))) for height in heights]
 
 
-def quantile(samples: Sequence[float], share: float) -> float:
-    """The least sample that this share does not exceed; nan of none."""
-    return of_ordered(sorted(samples), share) if samples else math.nan
-
-
 def spread(samples: Sequence[float]) -> str:
     """How uneven they are, in words."""
-    p50, p95 = quantile(samples, 0.5), quantile(samples, 0.95)
+    p50, p95 = quantile_of(samples, 0.5), quantile_of(samples, 0.95)
     return (
         f"p50 {p50:g}, p95 {p95:g} ({p95 / p50:.1f} times as long), longest {max(samples):g}, {sum(samples):,} in all"
     )
-
-
-def static_steps(wanted: Sequence[int], slots: int) -> int:
-    """A batch lasts as long as its longest."""
-    return sum(max(wanted[start : start + slots]) for start in range(0, len(wanted), slots))
-
-
-def continuous_steps(wanted: Sequence[int], slots: int) -> int:
-    """Whoever is next takes the slot that is free first."""
-    ends = [0] * slots
-    for length in wanted:
-        heapq.heappush(ends, heapq.heappop(ends) + length)
-    return max(ends)
-
-
-def packing(wanted: Sequence[int], slots: int, orders: int = 1000) -> list[float]:
-    """Steps of static over steps of continuous batching, for many orders of arrival: was this one typical?"""
-    chance = random.Random(1)
-    shuffled = list(wanted)
-    ratios = []
-    for _ in range(orders):
-        chance.shuffle(shuffled)
-        ratios.append(static_steps(shuffled, slots) / continuous_steps(shuffled, slots))
-    return ratios

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from loadtests.bench.batching.load import Ask
-from loadtests.bench.batching.section import Spent
+from loadtests.bench.engine_process import Spent
 from services.contracts.generate import GenerateRequest
 from services.core.batcher import BatchFormer, Batching, Fire, Waiting
 from services.worker.engine import Engine, Sequence

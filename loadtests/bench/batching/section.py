@@ -1,9 +1,9 @@
-"""A part of the page: what was asked, a table, and the figures that have a target."""
+"""A part of the page: what was asked, the figures that have a target, and tables."""
 
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from loadtests.report.figure import Figure, number
@@ -14,41 +14,24 @@ Row = tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Table:
-    """Rows of text; the first column is to the left, the others are numbers."""
-
-    head: Row
-    rows: list[Row]
-
-    def lines(self) -> Iterator[str]:
-        """In Markdown."""
-        first, *others = self.head
-        return table((first, *(f"{name}:" for name in others)), self.rows)
-
-
-@dataclass(frozen=True, slots=True)
 class Section:
-    """`about` says what was run, `notes` come after the tables."""
+    """`about` says what was run; `below` stands after it."""
 
     title: str
     about: str
-    tables: list[Table] = field(default_factory=list)
     figures: list[Figure] = field(default_factory=list)
-    notes: list[str] = field(default_factory=list)
+    below: list[Block] = field(default_factory=list)
 
     def blocks(self) -> Iterator[Block]:
         """Of a page."""
         yield f"## {self.title}\n\n{self.about}"
-        yield from (table.lines() for table in self.tables)
-        yield from self.notes
+        yield from self.below
 
 
-@dataclass(frozen=True, slots=True)
-class Spent:
-    """What something took. Processor seconds are those of all processes that computed it."""
-
-    wall_s: float
-    cpu_s: float
+def numbers_table(head: Row, rows: Sequence[Row]) -> Iterator[str]:
+    """The first column is to the left, the others are numbers."""
+    first, *others = head
+    return table((first, *(f"{name}:" for name in others)), rows)
 
 
 def middle(values: Iterable[float]) -> str:

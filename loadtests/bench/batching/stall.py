@@ -16,8 +16,9 @@ from typing import TYPE_CHECKING
 from loadtests.bench.batching import load
 from loadtests.bench.batching.load import Ask
 from loadtests.bench.batching.runs import request
-from loadtests.bench.batching.section import Section, Table
-from loadtests.report.figure import Figure, number
+from loadtests.bench.batching.section import Section, numbers_table
+from loadtests.load.figures import quantile_of
+from loadtests.report.figure import Figure, at_most, number
 from loadtests.report.progress import Say
 from services.worker.engine import Engine, Sequence
 
@@ -96,36 +97,36 @@ def _steps_ms(engine: Engine, count: int) -> list[float]:
 
 def _section(subject: Subject, chunks: Seen, whole: Seen) -> Section:
     quiet, after = chunks.before + whole.before, chunks.after + whole.after
-    quiet_p50, quiet_p99 = load.quantile(quiet, 0.5), load.quantile(quiet, 0.99)
-    chunked_p99 = load.quantile(chunks.since, 0.99)
+    quiet_p50, quiet_p99 = quantile_of(quiet, 0.5), quantile_of(quiet, 0.99)
+    chunked_p99 = quantile_of(chunks.since, 0.99)
     rows = [
         _row("no long prompt", quiet, []),
         _row(chunks.how, chunks.since, chunks.first_token),
         _row(whole.how, whole.since, whole.first_token),
         _row("once it has been read", after, []),
     ]
-    price = load.quantile(chunks.first_token, 0.5) / load.quantile(whole.first_token, 0.5)
+    price = quantile_of(chunks.first_token, 0.5) / quantile_of(whole.first_token, 0.5)
     return Section(
         f"A long prompt joins: {subject.described}",
         f"{OTHERS} sequences write; then one with a prompt of {LONG_PROMPT_TOKENS:,} tokens joins. Milliseconds "
         "between two tokens of the seven, from the join until the prompt has been read.",
-        [Table(("", "p50", "p99", "longest", "gaps", "the long one's first token"), rows)],
         [
-            Figure("p99 with chunks over p99 without", chunked_p99 / quiet_p99, "times", TARGET, at_least=False),
+            at_most("p99 with chunks over p99 without", chunked_p99 / quiet_p99, TARGET, "times"),
             Figure("p99 with chunks over p50 without", chunked_p99 / quiet_p50, "times"),
             Figure(
-                "p99 with chunks over p99 once it is read", chunked_p99 / load.quantile(after, 0.99), "times",
+                "p99 with chunks over p99 once it is read", chunked_p99 / quantile_of(after, 0.99), "times",
                 note="what reading itself adds",
             ),
             Figure(
-                "p99 read whole over p99 without", load.quantile(whole.since, 0.99) / quiet_p99, "times",
+                "p99 read whole over p99 without", quantile_of(whole.since, 0.99) / quiet_p99, "times",
                 note="one step in which nobody gets a token",
             ),
             Figure("the long one's first token, chunks over whole", price, "times", note="what it pays"),
         ],
+        [numbers_table(("", "p50", "p99", "longest", "gaps", "the long one's first token"), rows)],
     )  # fmt: skip
 
 
 def _row(name: str, gaps: list[float], first_token: list[float]) -> tuple[str, ...]:
-    shown = (number(load.quantile(gaps, share)) for share in (0.5, 0.99, 1.0))
-    return (name, *shown, f"{len(gaps):,}", number(load.quantile(first_token, 0.5)) if first_token else "")
+    shown = (number(quantile_of(gaps, share)) for share in (0.5, 0.99, 1.0))
+    return (name, *shown, f"{len(gaps):,}", number(quantile_of(first_token, 0.5)) if first_token else "")

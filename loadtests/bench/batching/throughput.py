@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from loadtests.bench.batching import load
 from loadtests.bench.batching.load import Ask
 from loadtests.bench.batching.runs import Run, Way, one_by_one, padded, stepped
-from loadtests.bench.batching.section import Section, Table, middle
+from loadtests.bench.batching.section import Section, middle, numbers_table
 from loadtests.report.figure import Figure, number
 from loadtests.report.progress import Say
 from services.core.batcher import Batching
@@ -86,9 +86,8 @@ def measure(subject: Subject, requests: int, rounds: int, say: Say, *, widely: b
         f"{requests} requests; answers: {load.spread([ask.length for ask in asked])} tokens; prompts of "
         f"{load.LEAST_PROMPT_TOKENS} to {load.MOST_PROMPT_TOKENS} tokens, read {ways.chunk_tokens} a step. Greedy, and "
         "every answer compared with the one that the same model gives alone.",
-        [_table({ways.alone.name: [alone], **runs}, alone, runs[ways.generate.name], subject.exact)],
         [*_ratios(ways, runs, requests, TARGET), *(_ratios(ways, few_runs, FEW) if widely else ())],
-        [_typical(each) for each in (asked, few)[: 1 + widely]],
+        [_table({ways.alone.name: [alone], **runs}, alone, runs[ways.generate.name], subject.exact)],
     )
     static, continuous = (_median_run(runs[way.name]).steps for way in (ways.static, ways.continuous))
     return section, Occupancy(subject.described, static, continuous)
@@ -135,20 +134,13 @@ def _median_run(runs: list[Run]) -> Run:
     return sorted(runs, key=lambda run: run.spent.wall_s)[len(runs) // 2]
 
 
-def _table(runs: dict[str, list[Run]], alone: Run, yardstick: list[Run], exact: bool) -> Table:
+def _table(runs: dict[str, list[Run]], alone: Run, yardstick: list[Run], exact: bool) -> Iterator[str]:
     head = (
-        "",
-        "useful tokens/s",
-        "of `generate`",
-        "wall s",
-        "processor s",
-        "steps",
-        "in a step",
-        "memory",
+        "", "useful tokens/s", "of `generate`", "wall s", "processor s", "steps", "in a step", "memory",
         "equal to alone",
-    )
+    )  # fmt: skip
     unit = statistics.median(run.useful_tokens_per_s for run in yardstick)
-    return Table(head, [_row(name, several, alone, unit, exact) for name, several in runs.items()])
+    return numbers_table(head, [_row(name, several, alone, unit, exact) for name, several in runs.items()])
 
 
 def _row(name: str, runs: list[Run], alone: Run, unit: float, exact: bool) -> tuple[str, ...]:
@@ -184,15 +176,3 @@ def _ratio(name: str, ours: list[Run], theirs: list[Run], target: float | None =
     note = f"by processor time {number(cpu)}"
     low, high = (min(wall), max(wall)) if len(wall) > 1 else (None, None)
     return Figure(name, statistics.median(wall), "times", target, note=note, low=low, high=high)
-
-
-def _typical(asked: list[Ask]) -> str:
-    """Steps alone, without what a step costs, and over many orders of arrival."""
-    wanted = [ask.length for ask in asked]
-    this = load.static_steps(wanted, SLOTS) / load.continuous_steps(wanted, SLOTS)
-    ratios = load.packing(wanted, SLOTS)
-    low, mid, high = (number(load.quantile(ratios, share)) for share in (0.05, 0.5, 0.95))
-    return (
-        f"Counted in steps alone, {len(asked)} requests in this order need {number(this)} times as many with static "
-        f"batches; over 1,000 other orders {mid} times (p5 {low}, p95 {high})."
-    )

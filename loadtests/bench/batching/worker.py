@@ -1,4 +1,4 @@
-"""A worker's loop and its engine's process as they are in service, with a look at each step."""
+"""A worker's loop around an engine as it is in service, without HTTP; and a look at each of its steps."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Watched:
         self._host = host
         self.begun = 0
         self.admitted: list[tuple[Sequence, int, float]] = []
-        """Who, the number of the first step that computes for them, and when that was decided."""
+        """Which sequence, the number of the first step that computes for it, and when that was decided."""
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._host, name)
@@ -45,26 +45,10 @@ class Watched:
         return await self._host.step()
 
 
-class Lent:
-    """A host that others use in turns, and that somebody else starts and stops."""
-
-    def __init__(self, host: Host) -> None:
-        self._host = host
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._host, name)
-
-    async def start(self) -> None: ...
-
-    async def stop(self) -> None: ...
-
-
 @asynccontextmanager
-async def turning(
-    host: Any, *, slots: int, batching: Batching = Batching.CONTINUOUS, window_s: float = 0.0
-) -> AsyncIterator[EngineLoop]:
-    """The worker's loop around an engine, without HTTP."""
-    former: BatchFormer[Job] = BatchFormer(batching, slots=slots, queue_size=2 * slots, window_s=window_s)
+async def turning(host: Any, *, slots: int) -> AsyncIterator[EngineLoop]:
+    """The loop, which starts its host and stops it."""
+    former: BatchFormer[Job] = BatchFormer(Batching.CONTINUOUS, slots=slots, queue_size=2 * slots)
     log = Log("bench", stream=io.BytesIO())
     loop = EngineLoop(
         host, former, metrics=WorkerMetrics(CollectorRegistry()), log=log, chance=random.Random(1),

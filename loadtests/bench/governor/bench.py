@@ -1,14 +1,13 @@
-"""The governor's proofs: its speed, what it can be made to hold, its burst, and a fuzzer."""
+"""The governor's proofs: its speed, what it can be made to hold, and its burst."""
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import msgspec
 
-from loadtests.bench.governor import burst, fuzz, held, speed
+from loadtests.bench.governor import burst, held, speed
 from loadtests.bench.governor.burst import Burst, timeline
 from loadtests.report.figure import Figure
 from loadtests.report.page import parts_summary, parts_table
@@ -29,7 +28,7 @@ ALT = "One job runs at any time; clients that come back when told to are all ser
 QUESTION = "More clients than slots: what runs?"
 METHOD = """\
 The governor is a process of its own under uvloop, as it is shipped, with the stub for a backend. For speed it has one
-core to itself, and its client, another process that only counts ends of lines, another core; a figure is the median of
+core to itself, and its client, which only counts ends of lines, another core; a figure is the median of
 the rounds with the least and the greatest value. The yardstick has the governor's core and the same client, and does
 nothing but answer. On a machine that is busy with other things a round trip waits for its turn at the processor twice,
 so that one-at-a-time figures say little; the governor's own processor time, in the notes, says more. An upload is two
@@ -43,18 +42,14 @@ In the burst all clients are connected before the first of them writes. Who come
 does: it sleeps as long as it was told and sends the same frame again with the next `seq`, fifty times at most. The
 state is read from /metrics some thirty times a second, and from the receipts of every reply.
 
-The fuzzer mutates kept frames (tests/governor/corpus) with a fixed seed and feeds them, cut at random places, to the
-protocol without a socket, among them hang-ups, idle limits, and jobs that end in every way. Every reply is parsed and
-its keys, their order, and its receipts are compared with what the wire allows; what is held must be within the bounds,
-and nothing when all have left. `python -m loadtests.bench.governor.guided` does the same with atheris, which is guided
-by what it reaches; it is not part of this page, since it is not installed with the rest.
-
-The wire and its idea are those of [heptamini](https://github.com/newssourcecrawler/heptamini).
+Broken lines are no part of this page: tests feed them to the protocol, and `make fuzz ARGS="--only governor"` does so
+for as long as it is told, guided by what they reach. The wire and its idea are those of
+[heptamini](https://github.com/newssourcecrawler/heptamini).
 """
 
 
-Part = Literal["held", "burst", "fuzz", "speed"]
-PARTS: tuple[Part, ...] = ("held", "burst", "fuzz", "speed")
+Part = Literal["held", "burst", "speed"]
+PARTS: tuple[Part, ...] = ("held", "burst", "speed")
 
 
 class Options(msgspec.Struct, frozen=True):
@@ -66,14 +61,13 @@ class Options(msgspec.Struct, frozen=True):
     stub_s: Annotated[float, msgspec.Meta(ge=0.05, le=60, description="how long a job of the burst of 20 takes")] = 10.0
     back_s: Annotated[float, msgspec.Meta(ge=0.05, le=60, description="the same where clients come back")] = 1.0
     crowd: Annotated[int, msgspec.Meta(ge=0, le=1000, description="clients of a third burst; 0: there is none")] = 200
-    frames: Annotated[int, msgspec.Meta(ge=1000, description="how many broken lines")] = 2_000_000
 
 
-QUICK = {"seconds": 1.0, "rounds": 1, "stub_s": 2.0, "back_s": 0.2, "crowd": 0, "frames": 20_000}
+QUICK = {"seconds": 1.0, "rounds": 1, "stub_s": 2.0, "back_s": 0.2, "crowd": 0}
 
 
 async def measure(options: Options, say: Say) -> Result:
-    """Every part, or those that are chosen, in the order in which they are named. Raises what the fuzzer breaks."""
+    """Every part, or those that are chosen, in the order in which they are named."""
     parts: dict[str, list[Figure]] = {}
     notes: list[str] = []
     bursts: list[Burst] = []
@@ -83,8 +77,6 @@ async def measure(options: Options, say: Say) -> Result:
             parts[part] = await speed.measure(options.seconds, options.rounds)
         elif part == "held":
             parts[part], notes = await held.measure(CONNECTIONS)
-        elif part == "fuzz":
-            parts[part] = await asyncio.to_thread(fuzz.measure, options.frames)
         else:
             bursts = await _bursts(options)
             parts[part] = list(burst.figures(*bursts))

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import msgspec
 
-from loadtests.bench.retrieval import budget, embedding, throughput
-from loadtests.bench.retrieval.budget import BOUND_MS, RATES, Line
+from loadtests.bench.retrieval import measure as measuring
 from loadtests.bench.retrieval.load import ANEW, KNOWN, NEW
+from loadtests.bench.retrieval.measure import BOUND_MS, RATES, Line
 from loadtests.bench.retrieval.stand import BUDGET_MS, standing
 from loadtests.report.figure import Figure, held, number
 from loadtests.report.page import figures_table, table
@@ -69,16 +69,16 @@ async def measure(options: Options, say: Say) -> Result:
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
         async with standing(Path(folder)) as stand:
             say(f"{rows:,} rows stored in {await stand.fill(rows):.0f} s")
-            speed = await throughput.measure(stand, seconds)
+            speed = await measuring.speed(stand, seconds)
             say("throughput measured")
-            lines = await budget.measure(stand, seconds, say=say)
-            speed += await embedding.measure(stand, seconds)
+            lines = await measuring.conditions(stand, seconds, say)
+            speed += await measuring.embedder(stand, seconds)
     return result(lines, speed, options)
 
 
 def result(lines: Sequence[Line], speed: Sequence[Figure], options: Options) -> Result:
     """As a page."""
-    conditions = list(budget.figures(lines))
+    conditions = measuring.figures(lines)
     about = CONDITIONS.format(
         budget=BUDGET_MS, bound=BOUND_MS, rate=sum(RATES.values()), known=RATES[KNOWN], anew=RATES[ANEW],
         new=RATES[NEW], seconds=options.seconds,

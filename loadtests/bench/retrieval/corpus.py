@@ -9,23 +9,17 @@ from __future__ import annotations
 import itertools
 import time
 from collections.abc import Iterator
-from typing import Any
 
 import numpy as np
 
+from loadtests.bench.tenant import Tenant, connected, indexes_made_at_once
 from loadtests.bench.vectors import Clustered
-from services.retrieval.database import connect
-from services.retrieval.minilm import Floats
 
 TENANT = "bench"
-IN_A_DOCUMENT = 100
 AT_A_TIME = 5_000
 WORDS_IN_A_CHUNK = 100
 WORDS = ["".join(syllables) for syllables in itertools.product(("ba", "lo", "ri", "ten", "mu"), repeat=6)]
 TOO_COMMON = 200  # as many of a language's most common words are in every text, and of no use to a search
-CHUNK = ("tenant", "doc_id", "ordinal", "text")
-VECTOR = ("tenant", "doc_id", "ordinal", "model", "embedding")
-INDEXES = ("vectors_by_distance", "words_by_key")  # made at the end, at once: row by row it takes several times as long
 
 
 class Prose:
@@ -43,40 +37,14 @@ class Prose:
 
 async def fill(url: str, rows: int, model: str, source: Clustered) -> float:
     """Seconds it took to store that many chunks and to make the indexes over them."""
-    began = time.perf_counter()
-    connection = await connect(url, timeout_s=10.0, application="bench")
-    try:
-        making = [await connection.fetchval("SELECT pg_get_indexdef($1::text::regclass)", name) for name in INDEXES]
-        await connection.execute(f"DROP INDEX {', '.join(INDEXES)}")
-        await connection.execute("INSERT INTO corpora (tenant, version) VALUES ($1, 1)", TENANT)
-        prose = Prose(len(WORDS))
+    began, prose = time.perf_counter(), Prose(len(WORDS))
+    async with connected(url) as connection, indexes_made_at_once(connection, "vectors_by_distance", "words_by_key"):
+        tenant = Tenant(connection, TENANT)
         for first in range(0, rows, AT_A_TIME):
-            numbers = range(first, min(first + AT_A_TIME, rows))
-            await _store(connection, numbers, model, source.draw(len(numbers)), prose)
-        await connection.execute("SET maintenance_work_mem = '512MB'; SET max_parallel_maintenance_workers = 0")
-        for statement in making:
-            await connection.execute(statement)
-        await connection.execute("ANALYZE")
-        await connection.execute("CHECKPOINT")
-    finally:
-        await connection.close()
+            count = min(AT_A_TIME, rows - first)
+            await tenant.put_chunks([prose.text(WORDS_IN_A_CHUNK) for _ in range(count)], first)
+            await tenant.put_vectors(source.draw(count), model, first)
     return time.perf_counter() - began
-
-
-async def _store(connection: Any, numbers: range, model: str, vectors: Floats, prose: Prose) -> None:
-    documents = sorted({_place(number)[0] for number in numbers})
-    titled = [(TENANT, doc_id, "bench", doc_id, "hash", 1) for doc_id in documents]
-    columns = ("tenant", "doc_id", "root", "title", "content_hash", "version")
-    chunks = [(TENANT, *_place(number), prose.text(WORDS_IN_A_CHUNK)) for number in numbers]
-    made = [(TENANT, *_place(number), model, vector) for number, vector in zip(numbers, vectors, strict=True)]
-    async with connection.transaction():
-        await connection.copy_records_to_table("documents", columns=columns, records=titled)
-        await connection.copy_records_to_table("chunks", columns=CHUNK, records=chunks)
-        await connection.copy_records_to_table("vectors", columns=VECTOR, records=made)
-
-
-def _place(number: int) -> tuple[str, int]:
-    return f"d{number // IN_A_DOCUMENT:06d}", number % IN_A_DOCUMENT
 
 
 def questions(seed: int = 7) -> Iterator[str]:

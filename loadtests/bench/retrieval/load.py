@@ -20,18 +20,17 @@ from time import perf_counter
 
 import msgspec
 
-from loadtests.bench.client import post
 from loadtests.bench.retrieval.corpus import TENANT
 from loadtests.load.answer import SERVED, Answer
 from loadtests.load.arrivals import Ask
-from loadtests.load.client import Client
+from loadtests.load.closed import post
 from loadtests.load.connection import Exchange
-from loadtests.load.figures import quantile
+from loadtests.load.figures import quantile_of
 from loadtests.load.ledger import LATE, ON_TIME, Row
-from loadtests.load.plan import Plan, Step, Tenant
+from loadtests.load.rates import at_rates
 
 KNOWN, ANEW, NEW = "known", "anew", "new"
-PATIENCE_MS = 5_000.0
+FRESH_S = 300.0
 
 
 class _Said(msgspec.Struct):
@@ -75,9 +74,9 @@ class Questions:
     def bytes_of(self, ask: Ask, number: int) -> bytes:
         kind = ask.tenant.name
         query = next(self._new) if kind == NEW else self._known[number % len(self._known)]
-        return self.request(query, 0.0 if kind == ANEW else 300.0)
+        return self.request(query, 0.0 if kind == ANEW else FRESH_S)
 
-    def request(self, query: str, ttl_s: float = 300.0, *, hybrid: bool = True) -> bytes:
+    def request(self, query: str, ttl_s: float = FRESH_S, *, hybrid: bool = True) -> bytes:
         body = {
             "query": query, "tenant": TENANT, "budget_ms": self._budget_ms, "cache_ttl_s": ttl_s, "hybrid": hybrid,
         }  # fmt: skip
@@ -103,28 +102,21 @@ class Seen:
 
     def quantile_ms(self, q: float) -> float:
         """From the intended time; whatever was not answered took for ever."""
-        return _quantile(self.ms, q)
+        return quantile_of(self.ms, q)
 
     def late_quantile_ms(self, q: float) -> float:
         """By how much the client itself was late."""
-        return _quantile(self.late_ms, q)
-
-    def share(self, source: str) -> float:
-        return self.sources[source] / max(1, self.asked)
+        return quantile_of(self.late_ms, q)
 
     @property
     def mix(self) -> str:
         """Sources by their share, the most frequent first."""
-        return ", ".join(f"{source} {self.share(source):.0%}" for source, _ in self.sources.most_common())
+        return ", ".join(f"{source} {count / self.asked:.0%}" for source, count in self.sources.most_common())
 
     @property
     def why(self) -> str:
         """Why something was not from a search or fresh."""
         return ", ".join(f"{reason} {count / self.asked:.1%}" for reason, count in self.reasons.most_common())
-
-
-def _quantile(values: Sequence[float], q: float) -> float:
-    return quantile(sorted(values), q) if values else math.nan
 
 
 async def offered(
@@ -137,16 +129,9 @@ async def offered(
     after_s: float = 1.0,
 ) -> Seen:
     """Ask at these rates for so long after a start of `after_s`, which is not counted; then `strike` is called."""
-    tenants = tuple(
-        Tenant(kind, (Step(0, rate),), deadline_ms=PATIENCE_MS, patience_ms=PATIENCE_MS)
-        for kind, rate in per_s.items()
-        if rate > 0
-    )
-    plan = Plan(after_s + seconds, tenants, warmup_s=after_s, cooldown_s=0.0)
     heard = _Heard()
-    client = Client(plan, f"http://127.0.0.1:{port}", requests=questions, answer=Reply, listen=heard.listen)
     striking = asyncio.create_task(heard.strike(after_s, strike)) if strike is not None else None
-    ledger = await client.run()
+    ledger = await at_rates(port, per_s, questions, after_s + seconds, answer=Reply, listen=heard.listen)
     if striking is not None:
         await striking
         after_s = heard.struck_s

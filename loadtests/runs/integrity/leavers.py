@@ -23,15 +23,14 @@ from time import perf_counter, time
 
 import psutil
 
-from loadtests.bench.machine import cores, pinned
 from loadtests.cluster import books
 from loadtests.cluster.books import total
 from loadtests.cluster.making import ASK, CHAT, MODEL, Making, Shape
-from loadtests.cluster.parts import family
 from loadtests.cluster.processes import get, python
 from loadtests.cluster.stack import new_folder
 from loadtests.cluster.stand import Server, key_of, ready
 from loadtests.cluster.steadyports import HOST, steady_ports
+from loadtests.cluster.usage import cores, pinned, rss_mb
 from loadtests.faults.evil.staged import STAGES
 from loadtests.judging import rules
 from loadtests.judging.nonces import nonce
@@ -203,25 +202,20 @@ async def play(part: Part, say: Say) -> Done:
         for stage in STAGES:  # what is made once is made before it counts
             await waves.wave(stage, min(WAVE, each), stream=True)
         waves.clients.clear()
-        before_mb = _memory_mb(pid)
+        before_mb = rss_mb(pid)
         for number, stage in enumerate(STAGES):
             for stream in (True, False):
                 for first in range(0, each, WAVE):
                     await waves.wave(stage, min(WAVE, each - first), stream=stream)
             say(f"{number + 1} of {len(STAGES)} stages: {stage}")
         await asyncio.sleep(LOG_S)
-        values = {"memory": _memory_mb(pid) - before_mb, "open": _open(pid, router.url)}
+        values = {"memory": rss_mb(pid) - before_mb, "open": _open(pid, router.url)}
         metrics = get(router.metrics_url).decode()
         await router.process.stop()
         done = judged(part, waves.clients, router.process.log, metrics)
     done.values |= values
     done.took_s = perf_counter() - began
     return done
-
-
-def _memory_mb(pid: int) -> float:
-    """Resident memory of a process and of those it has started."""
-    return sum(psutil.Process(each).memory_info().rss for each in family(pid)) / 2**20
 
 
 def _open(pid: int, url: str) -> int:

@@ -22,7 +22,7 @@ from loadtests.cluster.stand import Stand
 from loadtests.paths import RESULTS, ROOT
 from loadtests.report import machine
 from loadtests.report.console import say
-from loadtests.runs.matrix import environments, given, kept, page, simulated
+from loadtests.runs.matrix import environments, given, kept, page, promised, simulated
 from loadtests.runs.matrix.cases import SERIES, Case, case
 from loadtests.runs.matrix.cell import Series
 from loadtests.runs.matrix.kept import Kept
@@ -48,7 +48,7 @@ def main() -> int:
     try:
         changes = Changes(trace=wanted.trace, sets=tuple(wanted.set))
         cases = {each.name: each for each in (case(name, changes) for name in wanted.scenarios or SERIES)}
-        subjects = _here(_named(wanted.against), given_stack=bool(wanted.url))
+        subjects = [] if wanted.simulated else _here(_named(wanted.against), given_stack=bool(wanted.url))
     except LabError as error:
         print("\n".join([error.message, *error.notes]), file=sys.stderr)
         return 2
@@ -58,11 +58,13 @@ def main() -> int:
     folder = wanted.out or (ROOT / "out" / "played" if wanted.set or wanted.trace else KEPT)
     fresh = Series(kept.code(), wanted.quick, versions(), wanted.url or "")
     store = Kept(folder / ("quick.json" if wanted.quick else "series.json"), fresh, say, forget=wanted.fresh)
-    jobs = _jobs(wanted, store, list(cases.values()), subjects)
+    jobs = [] if wanted.simulated else _jobs(wanted, store, list(cases.values()), subjects)
     if jobs:
         run(_play(wanted, store, jobs))
-    if not (wanted.scenarios or wanted.url or wanted.quick):
+    if wanted.simulated or not (wanted.scenarios or wanted.url or wanted.quick):
         _simulate(store, list(cases))
+        if not wanted.scenarios:
+            promised.play(store, [wanted.trace] if wanted.trace else [], cores(), say)
     return _finish(wanted, store, cases, subjects)
 
 
@@ -79,6 +81,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument(
         "--quick", action="store_true", help="everything much shorter: tests the machinery, not the router"
     )
+    parser.add_argument("--simulated", action="store_true", help="what is played in the simulator, and nothing else")
     parser.add_argument("--fresh", action="store_true", help="forget what was measured before")
     parser.add_argument("--out", type=Path, help="write into this folder, whatever was played")
     parser.add_argument("--list", action="store_true", help="list scenarios and subjects")
@@ -104,7 +107,7 @@ def _named(against: str) -> list[Subject]:
 def _here(subjects: Sequence[Subject], *, given_stack: bool) -> list[Subject]:
     """Those that can be run, installed first where pip can do it. Before a given stack only its own router can."""
     if given_stack:
-        return [subject for subject in subjects if subject.is_router]
+        return [subject for subject in subjects if subject.is_router and subject.cuts]
     for subject in subjects:
         if subject.package:
             environments.make(subject.package, say)
@@ -118,7 +121,7 @@ def _jobs(wanted: argparse.Namespace, store: Kept, cases: Sequence[Case], subjec
     wished = [
         (each, subject)
         for each in cases
-        for subject in subjects
+        for subject in filter(each.is_for, subjects)
         if not wanted.quick or wanted.scenarios or subject is WEIR or each.name in QUICK_ELSEWHERE
     ]
     if wanted.scenarios:
@@ -160,12 +163,12 @@ def _finish(
     missing = [
         f"{each.name} ({subject.title})"
         for each in cases.values()
-        for subject in subjects
+        for subject in filter(each.is_for, subjects)
         if series.cell(each.name, subject.name) is None
     ]
     if wanted.out is not None:
         publish(series, cases, wanted.out, None)
-    elif wanted.scenarios or wanted.against or wanted.url or wanted.set:
+    elif wanted.scenarios or wanted.against or wanted.url or wanted.set or wanted.simulated:
         say("The page is written where everything is played, or with --out.")
     elif missing or wanted.quick:
         say(f"The page is not written: {', '.join(missing) or 'a quick series proves nothing'}.")

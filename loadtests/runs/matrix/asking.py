@@ -2,6 +2,9 @@
 
 A chat completion, as the OpenAI client sends it, with the deadline under every name that one of the gateways reads:
 Weir's, and LiteLLM's `x-litellm-timeout` in seconds. Whose request it is stands in the key and in `x-tenant`.
+
+Where tenants ask about documents, one question in five is one of a few that are asked again and again, and all others
+are new: a cache answers some.
 """
 
 from __future__ import annotations
@@ -21,6 +24,10 @@ MODEL = "weir-sim"
 PATH = "/v1/chat/completions"
 TIMED_OUT = 408  # the gateways' own word for a wait that was too long
 SHAPES = 4096
+PASSAGES = 5
+KNOWN, KNOWN_EVERY = 20, 5
+PARTS = ("router", "worker", "cache", "database", "client", "embedder", "queue")
+EVENTS = ("is down", "is slow", "is full", "drains", "comes back", "refuses a request", "misses its deadline")
 
 
 class Chats:
@@ -55,6 +62,14 @@ class Chats:
             f"x-litellm-timeout: {tenant.deadline_ms / 1000:g}",
         ]
         return tuple(("\r\n".join(lines) + "\r\n\r\n" + body).encode("ascii").split(NUMBER.encode("ascii")))
+
+
+def question(number: int) -> str:
+    """The one of this number, about the documents that are asked about."""
+    if number % KNOWN_EVERY == 0:
+        number = number // KNOWN_EVERY % KNOWN
+    part, event = PARTS[number % len(PARTS)], EVENTS[number // len(PARTS) % len(EVENTS)]
+    return f"What happens when the {part} {event}, for the {number}. time?"
 
 
 class Reply(Answer):

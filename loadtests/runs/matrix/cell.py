@@ -9,6 +9,7 @@ import msgspec
 
 from loadtests.report.machine import together
 from loadtests.runs.matrix.simulated import Simulated
+from loadtests.simulator.promises import Values
 
 
 class TenantRow(msgspec.Struct, frozen=True):
@@ -60,6 +61,12 @@ class Row(msgspec.Struct, frozen=True):
     """Of the answers alone."""
     left: float = 0.0
     """Share of the requests whose clients left without an answer, or whose connection failed."""
+    worth_per_s: float = 0.0
+    """Answers on time a second, each by what its level of degradation is worth (`quality` of the scenario's file)."""
+    with_passages: float = 0.0
+    """Share of the answers on time that were given passages; of those that asked for some."""
+    mean_level: float = 0.0
+    """Of degradation, of the answers on time."""
     own_hints: float = 0.0
     """Share of the hints that differ from the commonest: one time for all brings all back together."""
     fairness: float | None = None
@@ -117,6 +124,8 @@ class Series(msgspec.Struct):
     cells: dict[str, Cell] = {}
     simulated: dict[str, Simulated] = {}
     """By scenario."""
+    promised: dict[str, dict[str, Values]] = {}
+    """What the simulator's promises are read off: by case and policy."""
 
     @property
     def machines(self) -> str:

@@ -11,12 +11,13 @@ from loadtests.cluster import readings
 from loadtests.cluster.meters import Meter
 from loadtests.cluster.readings import Used
 from loadtests.cluster.stand import Stand
+from loadtests.load.asking import Questions
 from loadtests.load.capacity import Capacity
 from loadtests.load.client import Client
 from loadtests.load.figures import Figures, Share, figures
 from loadtests.load.ledger import Ledger
 from loadtests.load.plan import Plan, Step, Tenant
-from loadtests.runs.matrix.asking import Chats, Reply
+from loadtests.runs.matrix.asking import PASSAGES, Chats, Reply, question
 
 MOST_SECONDS = 45.0
 WARM_UP_PER_S = 5.0
@@ -44,12 +45,13 @@ class Run:
 
 @dataclass
 class Drill:
-    """What a scenario is played with. `key`: of a subject that knows a single key."""
+    """What a scenario is played with. `key`: of a subject that knows a single key. `asks`: about documents."""
 
     stand: Stand
     capacity: Capacity
     say: Say
     key: str | None = None
+    asks: bool = False
     runs: list[Run] = field(default_factory=list)
 
     def goodput(self, run: Run) -> float:
@@ -58,7 +60,9 @@ class Drill:
 
     def client(self, plan: Plan) -> Client:
         """Who asks."""
-        return Client(plan, self.stand.url, requests=Chats(self.stand.url, self.key), answer=Reply)
+        url = self.stand.url
+        requests = Questions(url, question, PASSAGES) if self.asks else Chats(url, self.key)
+        return Client(plan, url, requests=requests, answer=Reply)
 
     async def warm_up(self, tenant: str, seconds: float) -> None:
         """A few requests that do not count."""

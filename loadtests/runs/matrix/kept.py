@@ -16,8 +16,11 @@ import msgspec
 from loadtests.paths import ROOT
 from loadtests.runs.matrix.cell import Cell, Series
 from loadtests.runs.matrix.simulated import Simulated
+from loadtests.simulator.promises import Values
 
 WHAT_COUNTS = ("services", "loadtests")
+PARTS = ("cells", "simulated", "promised")
+"""Of the series, with an entry for each thing that was played."""
 
 
 def code(root: Path = ROOT) -> str:
@@ -60,7 +63,8 @@ class Kept:
         if (before.code, before.quick) != (fresh.code, fresh.quick):
             say(f"{path} holds {len(before.cells)} results of other code or of another length: they are not used.")
             return
-        self.series.cells, self.series.simulated = before.cells, before.simulated
+        for part in PARTS:
+            setattr(self.series, part, getattr(before, part))
 
     def has(self, key: str) -> bool:
         """Whether it was played and could be."""
@@ -77,12 +81,17 @@ class Kept:
         self.series.simulated[scenario] = found
         write(self._path, self.series)
 
+    def keep_promised(self, case: str, found: dict[str, Values]) -> None:
+        """The same, of a case of the simulator's promises."""
+        self.series.promised[case] = found
+        write(self._path, self.series)
+
 
 def encoded(series: Series) -> bytes:
-    """As JSON, with a line for each cell and each simulated scenario, so that a difference of two runs can be read."""
-    head = msgspec.json.encode(msgspec.structs.replace(series, cells={}, simulated={}))
-    head = head.removesuffix(b'"cells":{},"simulated":{}}')
-    return b'%b"cells":%b,"simulated":%b}\n' % (head, _lines(series.cells), _lines(series.simulated))
+    """As JSON, with a line for each thing that was played, so that a difference of two runs can be read."""
+    bare = msgspec.json.encode(msgspec.structs.replace(series, **{part: {} for part in PARTS}))
+    head = bare.removesuffix(b",".join(b'"%b":{}' % part.encode() for part in PARTS) + b"}")
+    return head + b",".join(b'"%b":%b' % (part.encode(), _lines(getattr(series, part))) for part in PARTS) + b"}\n"
 
 
 def _lines(entries: Mapping[str, object]) -> bytes:

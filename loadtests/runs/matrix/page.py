@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import chain
 
-from loadtests.report.figure import Figure
+from loadtests.report.figure import Figure, held
 from loadtests.report.page import head, parts_table, picture, table
-from loadtests.runs.matrix import readme, sections, targets
+from loadtests.runs.matrix import promised, readme, sections, targets
 from loadtests.runs.matrix.cases import Case
 from loadtests.runs.matrix.cell import Series
 from loadtests.runs.matrix.losses import losses
@@ -37,7 +38,8 @@ where nothing else is said. What arrives in the first and the last three seconds
 
 
 READ_ON = (
-    "Each is [below](#targets), and so is [where Weir loses](#where-weir-loses). How to read such figures, and how not "
+    "Each is below ([on processes](#targets), [in the simulator](#promises-in-the-simulator)), and so is [where Weir "
+    "loses](#where-weir-loses). How to read such figures, and how not "
     "to be fooled by them: [load testing](../load-testing.md)."
 )
 OWN = (
@@ -56,8 +58,8 @@ def summary(series: Series, cases: Mapping[str, Case]) -> str:
         for cell in series.cells.values()
         if cell.fault
     ]
-    promises = targets.promises(series, cases)
-    lines = [held(promises)]
+    promises = {**targets.promises(series, cases), **promised.figures(series)}
+    lines = [held(chain.from_iterable(promises.values()))]
     for title, figures in promises.items():
         lines.append(f"\n{title}")
         for figure in figures:
@@ -66,21 +68,17 @@ def summary(series: Series, cases: Mapping[str, Case]) -> str:
     return "\n".join([*lines, *(f"could not be played: {fault}" for fault in faults)])
 
 
-def held(promises: Mapping[str, Sequence[Figure]]) -> str:
-    """How many targets held."""
-    judged = [figure.held for figures in promises.values() for figure in figures if figure.held is not None]
-    return f"{sum(judged)} of {len(judged)} targets held."
-
-
 def page(series: Series, cases: Mapping[str, Case], pictures: Sequence[tuple[str, str]]) -> str:
     """The whole page; pictures are names beside it, and what they show."""
     promises = targets.promises(series, cases)
+    everything = {**promises, **promised.figures(series)}
+    judged = held(chain.from_iterable(everything.values()))
     shown = [picture(name, shows) for name, shows in pictures]
     command = "make matrix" + (' ARGS="--quick"' if series.quick else "")
     parts = [
         HEAD.format(
             head=head("Weir and others: the matrix", command=command, machine=series.machines),
-            summary=wrapped(f"{QUICK if series.quick else ''}{held(promises)} {READ_ON}"),
+            summary=wrapped(f"{QUICK if series.quick else ''}{judged} {READ_ON}"),
             stack=wrapped(f"{GIVEN.format(series.given) if series.given else OWN} {WAYS}"),
             subjects="\n".join(wrapped(f"- **{each.title}**: {each.about}.", "  ") for each in _played(series)),
             versions=series.versions or "no other gateway is installed there",
@@ -91,9 +89,14 @@ def page(series: Series, cases: Mapping[str, Case], pictures: Sequence[tuple[str
         *_targets(promises),
         *_losing(series, cases),
         *sections.scenarios(series, cases),
+        *promised.section(series),
         *_believing(series),
     ]
     return "\n".join(parts).rstrip() + "\n"
+
+
+def _held(promises: Mapping[str, Sequence[Figure]]) -> str:
+    return held(figure for figures in promises.values() for figure in figures)
 
 
 def _played(series: Series) -> list[Subject]:

@@ -19,7 +19,7 @@ from loadtests.runs.matrix.targets import is_of
 
 SWEEP = ("baseline", "at_capacity", "overload_2x", "overload_5x", "overload_10x")
 SPREADS = (*SWEEP, "noisy_neighbour", "degradation", "bursty")  # those in which all have one deadline
-MARKERS = dict(zip(TITLES, "os^DvPX*", strict=True))
+MARKERS = dict(zip(TITLES, "oHs^DvPX*", strict=True))
 THOSE_BESIDE = (
     ("noisy_neighbour", "small", "a fifth of the capacity\nbeside fifty times it"),
     ("mixed_deadlines", "impatient", "300 ms deadlines\nbeside 3 s ones at 3x"),
@@ -85,20 +85,23 @@ def _over_time(name: str, what: str) -> Paint:
         headline(figure, theme, scenario.question, f"{scenario.title}. Open loop, real processes.")
         drawn = strokes(list(found), theme)
         pace = len(next(iter(found.values())).seconds) / (scenario.duration_s + 1)
-        for from_s, to_s in troubles(scenario):
+        shares = {
+            each: [second.on_time / cell.capacity_per_s for second in cell.seconds[:-1]] for each, cell in found.items()
+        }
+        top = max(1.35, *(1.1 * share for each in shares.values() for share in each))
+        spans = troubles(scenario)
+        for from_s, to_s in spans:
             axes.axvspan(from_s * pace, to_s * pace, color=theme.grid, zorder=0)
-            axes.text((from_s + 0.3) * pace, 1.32, what, color=theme.quiet, fontsize=SMALL_PT, va="top")
-        ends = {}
-        for each, cell in found.items():
-            shares = [second.on_time / cell.capacity_per_s for second in cell.seconds[:-1]]
-            _line(axes, drawn[each], [at + 0.5 for at in range(len(shares))], shares)
-            ends[each] = shares[-1] if shares else 0.0
+        axes.text((min(spans)[0] + 0.3) * pace, 0.98 * top, what, color=theme.quiet, fontsize=SMALL_PT, va="top")
+        for each, values in shares.items():
+            _line(axes, drawn[each], [at + 0.5 for at in range(len(values))], values)
+        ends = {each: values[-1] if values else 0.0 for each, values in shares.items()}
         axes.axhline(1, color=theme.quiet, linewidth=1, linestyle=(0, (4, 3)))
-        axes.set_ylim(0, 1.35)
+        axes.set_ylim(0, top)
         axes.set_xlim(0, len(next(iter(found.values())).seconds) - 1)
         axes.set_xlabel("seconds")
         axes.set_ylabel("answers on time a second / capacity")
-        _names(axes, drawn, ends, axes.get_xlim()[1] * 1.01, 1.35)
+        _names(axes, drawn, ends, axes.get_xlim()[1] * 1.01, top)
         return figure
 
     return paint
@@ -115,13 +118,14 @@ def _spreads(series: Series, cases: Mapping[str, Case], theme: Theme) -> Figure 
         "From the p50 (mark) over the p95 (bar) to the p99, as a share of the deadline. Let in and not answered counts."
     )
     headline(figure, theme, "How long do those wait who are let in?", note)
-    drawn = strokes(list(TITLES), theme)
+    drawn, named = strokes(list(TITLES), theme), set[str]()
     for place, name in enumerate(names):
         having = [(each, row) for each in TITLES if (row := series.row(name, each)) is not None]
         for index, (each, row) in enumerate(having):
             y = place + (index - (len(having) - 1) / 2) * 0.8 / len(having)
             p50, p95, p99 = (value / row.deadline_ms for value in (row.p50_ms, row.p95_ms, row.p99_ms))
-            label = TITLES[each] if place == 0 else None
+            label = None if each in named else TITLES[each]
+            named.add(each)
             axes.plot([p50, p99], [y, y], color=drawn[each].color, linewidth=1.6, zorder=2)
             axes.plot([p50], [y], MARKERS[each], color=drawn[each].color, markersize=5, zorder=3, label=label)
             axes.plot([p95], [y], "|", color=drawn[each].color, markersize=9, markeredgewidth=2.2, zorder=3)
@@ -186,6 +190,9 @@ PICTURES: tuple[tuple[str, str, Paint], ...] = (
      _over_time("burst", "ten times the capacity")),
     ("matrix-retry-storm", "Answers on time in each second of a retry storm, by subject.",
      _over_time("retry_storm", "the workers stand nearly still")),
+    ("matrix-degradation", "Answers on time in each second while questions about documents rise to three times the "
+     "capacity, with degradation and without.",
+     _over_time("degradation_documents", "1.5, 2 and 3 times the capacity")),
     ("matrix-latency", "The p50, p95 and p99 of the admitted as shares of their deadlines, by scenario and subject.",
      _spreads),
     ("matrix-neighbours", "The share answered on time of tenants beside others unlike them, by subject.", _beside),

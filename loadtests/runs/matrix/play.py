@@ -81,27 +81,21 @@ async def _load(
 def rows(drill: Drill, case: Case, run: Run) -> list[Row]:
     """Of the whole, and of each window."""
     scenario = case.scenario
-    made = [reading.row(case.name, drill, run, most_load(scenario, 0.0, scenario.duration_s))]
-    for window in scenario.windows:
-        load = most_load(scenario, window.from_s, window.until_s)
-        made.append(reading.row(window.name, drill, run, load, (window.from_s, window.until_s)))
-    return made
+    spans = {case.name: None} | {window.name: (window.from_s, window.until_s) for window in scenario.windows}
+    return [
+        reading.row(
+            name, drill, run, most_load(scenario, *(span or (0.0, scenario.duration_s))), span, scenario.quality
+        )
+        for name, span in spans.items()
+    ]
 
 
 def most_load(scenario: Scenario, from_s: float, until_s: float) -> float:
     """The greatest multiple of the capacity that is asked for between two seconds."""
-    moments = [from_s]
-    for group in scenario.tenants:
-        if isinstance(group.arrivals, Open):
-            moments += [each.from_s for each in group.arrivals.phases if from_s <= each.from_s < until_s]
-    return round(max(sum(_load_at(group.arrivals, moment) for group in scenario.tenants) for moment in moments), 2)
-
-
-def _load_at(arrivals: object, moment: float) -> float:
-    if not isinstance(arrivals, Open) or arrivals.load is None:
-        return 0.0
-    times = next((phase.times for phase in arrivals.phases if phase.from_s <= moment < phase.until_s), 1.0)
-    return arrivals.load * times
+    loads = [group.arrivals for group in scenario.tenants if isinstance(group.arrivals, Open)]
+    changes = (second for arrivals in loads for second in arrivals.moments if from_s <= second < until_s)
+    moments = (from_s, *changes)
+    return round(max(sum((each.load or 0.0) * each.times_at(at) for each in loads) for at in moments), 2)
 
 
 def figures_of(scenario: Scenario, run: Run) -> dict[str, float]:

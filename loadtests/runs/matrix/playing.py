@@ -7,15 +7,17 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 
 import msgspec
 
 from loadtests.cluster import cpu
+from loadtests.cluster.stack import retrieval_over
 from loadtests.cluster.stand import Stand, stand
 from loadtests.load import capacity
 from loadtests.load.capacity import Capacity
+from loadtests.paths import ROOT
 from loadtests.report.console import why
 from loadtests.runs.matrix.cases import Case, deadlines
 from loadtests.runs.matrix.cell import Cell
@@ -26,9 +28,15 @@ from loadtests.runs.matrix.staging import tenants_of
 from loadtests.runs.matrix.subjects import WEIR, Subject
 
 WORKER = "loadtests.runs.matrix.worker"
+CORPUS = ROOT / "docs" / "architecture"
+BUDGET = {"RETRIEVAL_BUDGET_MS": "500"}
+"""Of a retrieval: ample, so that the processors, which client, services and stores share, decide little."""
+RETRIEVAL = {**BUDGET, "CACHE_TTL_S": "300"}
 MOST_PLAYS = 2
 CALM_WITHIN_S = 10.0
 MEASURE_S, WARM_UP_S = 3.0, 1.0
+MEASURED_SERVICES = 6
+"""The capacity is measured for as many answers one after the other at least."""
 WORKERS_START_S = 3.0
 OVERHEAD_S = 4.0
 """Of each load: the subject starts, and the rest of a deadline is waited for."""
@@ -43,8 +51,12 @@ Stands = Callable[[Case], AbstractAsyncContextManager[Stand]]
 
 @asynccontextmanager
 async def workers_of(case: Case) -> AsyncIterator[Stand]:
-    """Processes of our own."""
-    async with stand(case.shape, case.tenants, router=False, worker=WORKER) as made:
+    """Processes of our own; with retrieval and its stores, where documents are asked about."""
+    async with AsyncExitStack() as leaving:
+        made = await leaving.enter_async_context(stand(case.shape, case.tenants, router=False, worker=WORKER))
+        if case.asks:
+            retrieval = await leaving.enter_async_context(retrieval_over(CORPUS, case.tenants, RETRIEVAL))
+            made.settings = {"RETRIEVAL_URL": retrieval.url, **BUDGET}
         yield made
 
 
@@ -72,7 +84,8 @@ class Playing:
                     self.keep(self._failed(case, subject, why(error)))
 
     async def _case(self, made: Stand, case: Case, subjects: Sequence[Subject]) -> None:
-        measured = await capacity.measure(made, MEASURE_S * self.pace, WARM_UP_S * self.pace)
+        seconds = max(MEASURE_S * self.pace, MEASURED_SERVICES * made.shape.service_s)
+        measured = await capacity.measure(made, seconds, WARM_UP_S * self.pace)
         self.say(f"  {made.shape}: {measured.per_s:.1f} answers/s, service p50 {measured.service_ms.p50:.0f} ms")
         for subject in subjects:
             self.say(f"  {subject.title}  ({self._left(case, subject)})")
@@ -99,7 +112,7 @@ class Playing:
                 asyncio.timeout(within_s),
                 subject.standing(made, case.tenants, case.may_be_cut, hand) as asked,
             ):
-                drill = Drill(asked, measured, lambda text: self.say(f"  {text}"), subject.key)
+                drill = Drill(asked, measured, lambda text: self.say(f"  {text}"), subject.key, case.asks)
                 await drill.warm_up(case.tenants[0], subject.warm_up_s * self.pace)
                 done = await play(drill, staged, pace=self.pace, alone=subject is WEIR)
                 return self._told(case, subject, drill, done)

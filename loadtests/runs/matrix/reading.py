@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 from loadtests.load.figures import quantiles, share
-from loadtests.load.ledger import GAVE_UP, LATE, ON_TIME, Refusal
+from loadtests.load.ledger import GAVE_UP, HELD_BACK, LATE, ON_TIME, Refusal
 from loadtests.load.ledger import Row as Asked
 from loadtests.runs.matrix.cell import Row, Second, TenantRow
 from loadtests.runs.matrix.drill import Drill, Run
@@ -16,7 +16,9 @@ DROPPED = "refused:deadline_expired"
 """Let in, and told at its deadline that it is too late."""
 EXCEEDED = "refused:deadline_exceeded"
 """A 504: the deadline passed while a worker worked on it."""
-BROKEN = frozenset({EXCEEDED, "refused:upstream_failed", "refused:internal_error", GAVE_UP, LATE})
+WITHOUT = ("", "none", "skipped")
+"""Sources of passages that gave none: it was not asked, it had no time, its level has none."""
+BROKEN = frozenset({EXCEEDED, "refused:upstream_failed", "refused:internal_error", GAVE_UP, HELD_BACK, LATE})
 
 
 def failed(ending: str) -> bool:
@@ -33,8 +35,14 @@ def admitted(asked: Asked) -> bool:
     return not refused(asked.ending) or asked.ending == DROPPED
 
 
-def row(name: str, drill: Drill, run: Run, load: float, window_s: tuple[float, float] | None = None) -> Row:
-    """A line of the table, of the requests that arrived in the window; the plan's own where none is given."""
+def row(
+    name: str, drill: Drill, run: Run, load: float, window_s: tuple[float, float] | None = None,
+    quality: Sequence[float] = (1.0,),
+) -> Row:  # fmt: skip
+    """A line of the table, of the requests that arrived in the window; the plan's own where none is given.
+
+    `quality`: what an answer of each level is worth; the last stands for all deeper ones.
+    """
     begin, end = window_s or run.plan.window
     rows = [each for each in run.ledger.rows if begin <= each.intended_s < end]
     refusals = [each for each in run.ledger.refusals if begin <= each.at_s < end]
@@ -42,6 +50,7 @@ def row(name: str, drill: Drill, run: Run, load: float, window_s: tuple[float, f
     told = share(rows, refusals, seconds)
     waited = quantiles(each.latency_s for each in rows if admitted(each))
     endings = [each.ending for each in rows]
+    on_time = [each for each in rows if each.ending == ON_TIME]
     count = max(1, len(rows))
     return Row(
         name=name,
@@ -67,6 +76,9 @@ def row(name: str, drill: Drill, run: Run, load: float, window_s: tuple[float, f
         answers_p50_ms=told.answers_ms.p50,
         answers_p95_ms=told.answers_ms.p95,
         left=sum(each == GAVE_UP or each.startswith("failed:") for each in endings) / count,
+        worth_per_s=sum(quality[min(each.level, len(quality) - 1)] for each in on_time) / seconds,
+        with_passages=sum(each.source not in WITHOUT for each in on_time) / max(1, len(on_time)),
+        mean_level=sum(each.level for each in on_time) / max(1, len(on_time)),
         own_hints=own_hints(refusals),
         fairness=fairness(rows),
         tenants=[_tenant(tenant.name, rows, seconds) for tenant in run.plan.tenants],

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
+from loadtests.report import page
 from loadtests.runs.matrix.cell import Cell, Row, Series
 from loadtests.runs.matrix.subjects import SUBJECTS
 from loadtests.runs.matrix.targets import is_of
@@ -24,12 +25,9 @@ def table(series: Series) -> str:
     """In Markdown, with a line below that says on what."""
     there = {cell.subject for cell in series.cells.values()}
     played = [subject for subject in SUBJECTS if subject.name in SHOWN and subject.name in there]
-    lines = [
-        f"| | {' | '.join(subject.title for subject in played)} |",
-        f"|---|{'---:|' * len(played)}",
-        *(f"| {words} | {' | '.join(value(series, subject.name) for subject in played)} |" for words, value in ROWS),
-    ]
-    return "\n".join(lines) + "\n"
+    columns = ("", *(f"{subject.title}:" for subject in played))
+    rows = ((words, *(value(series, subject.name) for subject in played)) for words, value in ROWS)
+    return "\n".join(page.table(columns, rows)) + "\n"
 
 
 def block(series: Series) -> str:

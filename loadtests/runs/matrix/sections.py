@@ -48,17 +48,16 @@ def _scenario(case: Case, cells: Sequence[Cell]) -> Iterator[str]:
     for name in names:
         if len(names) > 1:
             yield f"{'The whole run' if name == case.name else f'`{name}`'}:\n"
-        yield HEADER
-        yield f"|---{'|---:' * (HEADER.count('|') - 2)}|"
-        for cell in cells:
-            yield _line(case, cell, next((row for row in cell.rows if row.name == name), None))
+        rows = ((cell, next((row for row in cell.rows if row.name == name), None)) for cell in cells)
+        yield from table(HEADER, (_line(case, cell, row) for cell, row in rows))
         yield ""
     yield from _notes(cells)
 
 
 HEADER = (
-    "| subject | asked | answered | p50 | p95 | p99 | refused | refused after | failed | goodput | in vain | fairness |"
-)
+    "subject", "asked:", "answered:", "p50:", "p95:", "p99:", "refused:", "refused after:", "failed:", "goodput:",
+    "in vain:", "fairness:",
+)  # fmt: skip
 
 
 def _simulated(found: Simulated | None) -> Iterator[str]:
@@ -91,13 +90,13 @@ def _ms(value: float | None) -> str:
     return "–" if value is None else f"{value:,.0f} ms"
 
 
-def _line(case: Case, cell: Cell, row: Row | None) -> str:
+def _line(case: Case, cell: Cell, row: Row | None) -> tuple[str, ...]:
     title = TITLES[cell.subject]
     if row is None:
-        return f"| {title} | could not be played" + " |" * (HEADER.count("|") - 2)
+        return title, "could not be played", *[""] * (len(HEADER) - 2)
     dropped = f" ({percent(row.dropped)})" if row.dropped else ""
     changes = row.name == case.name and case.changes
-    cells = (
+    return (
         title + ("" if cell.believable else " †"),
         f"{row.asked_per_s:,.0f}/s, {'up to ' if changes else ''}{row.load:g}x",
         f"{row.answers_per_s:,.0f}/s",
@@ -109,7 +108,6 @@ def _line(case: Case, cell: Cell, row: Row | None) -> str:
         percent(row.in_vain),
         "" if row.fairness is None else f"{row.fairness:.2f}",
     )
-    return f"| {' | '.join(cells)} |"
 
 
 def wrapped(text: str, indent: str = "") -> str:
@@ -126,7 +124,7 @@ def _notes(cells: Sequence[Cell]) -> Iterator[str]:
     """What a scenario measures beside the table."""
     firsts = {cell.subject: cell.rows[0] for cell in cells if cell.rows}
     lines = [*_groups(firsts), *_figures(cells)]
-    for words, shown, value in ROWS:
+    for words, shown, value in (*ROWS, *(CUT if any(row.mean_level for row in firsts.values()) else ())):
         if any(value(row) for row in firsts.values()):
             lines.append(f"{words}: " + _named({name: shown(value(row)) for name, row in firsts.items()}))
     if any(not cell.believable for cell in cells):
@@ -158,7 +156,14 @@ ROWS: tuple[tuple[str, Callable[[float], str], Callable[[Row], float]], ...] = (
     ("clients that left without an answer", lambda value: percent(value), lambda row: row.left),
     ("refusals with a time of their own to come back", lambda value: percent(value), lambda row: row.own_hints),
     ("answers on time a second", lambda value: f"{value:.0f}", lambda row: row.on_time_per_s),
+    ("answers on time that were given passages", percent, lambda row: row.with_passages),
 )
+CUT: tuple[tuple[str, Callable[[float], str], Callable[[Row], float]], ...] = (
+    ("answers on time a second, each by what its level is worth", lambda value: f"{value:.1f}",
+     lambda row: row.worth_per_s),
+    ("mean level of the answers on time", lambda value: f"{value:.1f}", lambda row: row.mean_level),
+)  # fmt: skip
+"""Where answers were cut."""
 FIGURES = {
     "back_after_s": ("nine tenths of the share on time are back, and stay, after", "s"),
     "on_time_before": ("on time before the trouble", "%"),

@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from functools import partial
 
 import msgspec
 
 from loadtests.report.figure import Figure
-from loadtests.scenarios.model import TenantGroup, find, load_raw
+from loadtests.scenarios.model import find, load_raw
 from loadtests.scenarios.stages import on_stage, reason_against
-from loadtests.simulator.columns import members
-from loadtests.simulator.report import PolicyReport
+from loadtests.simulator.readings import READ, least_on_time
 from loadtests.simulator.results import Cell, Comparison, compare
 from loadtests.simulator.runs import execute, plan
-from loadtests.simulator.targets import READ, targets
-
-REFUSED = ("rejected_total", "evicted_total")
+from loadtests.simulator.targets import targets
 
 
 class PolicyRow(msgspec.Struct, frozen=True):
@@ -60,31 +56,21 @@ def _row(comparison: Comparison, cell: Cell) -> PolicyRow:
         load=cell.load,
         on_time=cell.mean(READ["on_time"]),
         goodput=cell.mean(READ["goodput"]),
-        wait_p95_ms=cell.mean(lambda report: _ms(report.wait_s.p95)),
+        wait_p95_ms=_ms(cell.mean(READ["wait_p95_s"])),
         latency_p95_ms=cell.mean(READ["p95_ms"]),
-        refused=cell.mean(_refused),
+        refused=cell.mean(READ["refused"]),
         in_vain=cell.mean(READ["in_vain"]),
         groups=dict(_groups(comparison, cell)),
     )
 
 
 def _groups(comparison: Comparison, cell: Cell) -> Iterator[tuple[str, float]]:
+    """The share on time of the worst tenant of each group."""
     groups = comparison.scenario.tenants
     for group in groups if len(groups) > 1 else ():
-        share = cell.mean(partial(_least, group=group))
+        share = cell.mean(least_on_time(comparison.scenario, group.name))
         if share is not None:
             yield group.name, share
-
-
-def _least(report: PolicyReport, group: TenantGroup) -> float | None:
-    """The share on time of the worst tenant of a group."""
-    shares = [each.on_time_share for each in members(report, group) if each.on_time_share is not None]
-    return min(shares, default=None)
-
-
-def _refused(report: PolicyReport) -> float | None:
-    refused = sum(getattr(report.ledger, name) for name in REFUSED)
-    return refused / report.ledger.distinct if report.ledger.distinct else None
 
 
 def _ms(seconds: float | None) -> float | None:

@@ -3,7 +3,8 @@
 Worker time is what stays the same. A simulated worker takes a step for each token, and a step below a few milliseconds
 would cost more processor time than this machine has. So steps here last `STEP_S`: a request of the file that holds a
 slot for 80 ms becomes an answer of 8 tokens of 10 ms, and its prompt costs nothing. A recorded trace keeps its times,
-and its lengths become steps in the same way.
+and its lengths become steps in the same way. Workers of the kind `steps` are simulated workers as they are, whose
+prompts cost what the file says: for a scenario in which prompts are what is cut.
 """
 
 from __future__ import annotations
@@ -12,16 +13,15 @@ import math
 from collections.abc import Iterator
 from dataclasses import replace
 from statistics import fmean
-from typing import Any
 
 from loadtests.cluster.stand import Shape, key_of
 from loadtests.load.capacity import Capacity
 from loadtests.load.plan import MAX_RETRIES, MAX_TOKENS, Recorded, Step, Tenant
 from loadtests.load.recorded import NO_ROWS, OTHERS, Recording, recorded_name
 from loadtests.load.recorded import tenants_of as recorded_tenants
-from loadtests.scenarios.arrivals import Gamma, OnOff, Open, Trace
-from loadtests.scenarios.distributions import Z95, Constant, Distribution, Exponential, LogNormal, Model
-from loadtests.scenarios.model import Retries, Scenario, SlotWorkers, TenantGroup
+from loadtests.scenarios.arrivals import Gamma, Open, Trace
+from loadtests.scenarios.distributions import Z95, Constant, Distribution, Exponential, LogNormal, constant
+from loadtests.scenarios.model import Retries, Scenario, SlotWorkers, StepWorkers, TenantGroup
 from loadtests.simulator.plan import rates
 from services.cli.errors import LabError
 
@@ -35,18 +35,23 @@ LEAVES_AFTER_MS = 250.0
 """Clients wait this much longer than their deadline where the file names no patience."""
 
 
-Service = LogNormal | Exponential
+Service = Constant | LogNormal | Exponential
 """How many steps requests of a group hold a slot."""
 
 
 def shape_of(scenario: Scenario) -> Shape:
     """The workers. Raises LabError for those that no simulated worker of this stage is."""
-    kinds = {type(group) for group in scenario.workers}
-    if kinds != {SlotWorkers} or len(scenario.workers) != 1:
-        raise LabError("Real processes play one group of workers of the kind `slots`: put others into `stages`.")
+    if len(scenario.workers) != 1:
+        raise LabError("Real processes play one group of workers: put others into `stages`.")
     (group,) = scenario.workers
-    assert isinstance(group, SlotWorkers)
     first = scenario.tenants[0]
+    if isinstance(group, StepWorkers):
+        if isinstance(first.arrivals, Trace):
+            raise LabError("Real processes replay a trace with workers of the kind `slots`.")
+        return Shape(
+            group.count, group.slots, group.base_ms, round(service_of(first, group).median), 0.0,
+            group.per_sequence_ms, group.per_prefill_token_ms, round(prompt_of(first)),
+        )  # fmt: skip
     if isinstance(first.arrivals, Trace):
         usual = min(mean_steps(first.arrivals, group), MOST_USUAL_STEPS)
     else:
@@ -54,10 +59,17 @@ def shape_of(scenario: Scenario) -> Shape:
     return Shape(group.count, group.slots, 1000 * STEP_S, round(usual), group.jitter)
 
 
-def service_of(tenant: TenantGroup, workers: SlotWorkers) -> Service:
-    """How many steps its requests take."""
-    read_s = (_typical(tenant.prompt_tokens) + _typical(tenant.context_tokens)) / workers.prefill_tokens_per_s
-    per_token_s, answer = workers.s_per_token, tenant.completion_tokens
+def prompt_of(tenant: TenantGroup) -> float:
+    """Tokens of a usual prompt, passages included."""
+    return _typical(tenant.prompt_tokens) + _typical(tenant.context_tokens)
+
+
+def service_of(tenant: TenantGroup, workers: SlotWorkers | StepWorkers) -> Service:
+    """How many steps its requests take. Workers of the kind `steps` are played as they are: a step is a token."""
+    answer = tenant.completion_tokens
+    if isinstance(workers, StepWorkers):
+        return constant(_constant(answer, f"{tenant.name}.completion_tokens"))
+    read_s, per_token_s = prompt_of(tenant) / workers.prefill_tokens_per_s, workers.s_per_token
 
     def steps(tokens: float) -> float:
         return max(1.0, (read_s + tokens * per_token_s) / STEP_S)
@@ -84,13 +96,12 @@ def spread(median: float) -> LogNormal:
 def tenants_of(scenario: Scenario, capacity: Capacity) -> tuple[Tenant, ...]:
     """Who asks, at the capacity that was measured. Raises LabError."""
     (workers,) = scenario.workers
-    assert isinstance(workers, SlotWorkers)
     return tuple(
         tenant
         for group in scenario.tenants
         for tenant in (
             _recorded(group, group.arrivals, workers, capacity, scenario.duration_s)
-            if isinstance(group.arrivals, Trace)
+            if isinstance(group.arrivals, Trace) and isinstance(workers, SlotWorkers)
             else _members(group, workers, capacity, scenario.duration_s)
         )
     )
@@ -120,32 +131,9 @@ def troubles(scenario: Scenario) -> list[tuple[float, float]]:
     return phases + [(each.from_s, each.until_s) for group in scenario.workers for each in group.failures]
 
 
-def faster(scenario: Scenario, pace: float) -> Scenario:
-    """The same in a share of its time, all moments in proportion: for a test of the machinery."""
-    if pace == 1:
-        return scenario
-
-    def at(model: Model, *fields: str) -> Any:
-        return model.model_copy(update={name: getattr(model, name) * pace for name in fields})
-
-    def arrivals_of(group: TenantGroup) -> Model:
-        if not isinstance(group.arrivals, Open):
-            return group.arrivals
-        made = at(group.arrivals, "on_s", "off_s") if isinstance(group.arrivals, OnOff) else group.arrivals
-        phases = tuple(at(phase, "from_s", "until_s") for phase in made.phases)
-        return made.model_copy(update={"phases": phases})
-
-    tenants = [group.model_copy(update={"arrivals": arrivals_of(group)}) for group in scenario.tenants]
-    workers = [
-        group.model_copy(update={"failures": tuple(at(each, "from_s", "until_s") for each in group.failures)})
-        for group in scenario.workers
-    ]
-    windows = tuple(at(window, "from_s", "until_s") for window in scenario.windows)
-    made: Scenario = at(scenario, "duration_s", "warm_up_s", "cool_down_s")
-    return made.model_copy(update={"tenants": tuple(tenants), "workers": tuple(workers), "windows": windows})
-
-
-def _members(group: TenantGroup, workers: SlotWorkers, capacity: Capacity, seconds: float) -> Iterator[Tenant]:
+def _members(
+    group: TenantGroup, workers: SlotWorkers | StepWorkers, capacity: Capacity, seconds: float
+) -> Iterator[Tenant]:
     service = service_of(group, workers)
     kind, cv, steps = _arrivals(group, capacity.tokens_per_s / service.mean, seconds)
     deadline_ms, patience_ms = _times(group)

@@ -87,15 +87,17 @@ Build = Callable[[Path, Mapping[str, str], Path], Command]
 class Subject:
     """One row of every table.
 
-    `off`: the router's mechanisms that are switched off. Of another gateway: `program` finds what is run, `build` says
-    how, `package` is what pip fetches for it, `key` is the one key that it knows where it knows no tenants, and
-    `warm_up_s` is how long a few requests go to it first, for what loads parts of itself with the first ones.
+    `off`: the router's mechanisms that are switched off. `cuts`: answers are cut where a scenario allows it. Of another
+    gateway: `program` finds what is run, `build` says how, `package` is what pip fetches for it, `key` is the one key
+    that it knows where it knows no tenants, and `warm_up_s` is how long a few requests go to it first, for what loads
+    parts of itself with the first ones.
     """
 
     name: str
     title: str
     about: str
     off: tuple[str, ...] = ()
+    cuts: bool = True
     program: Callable[[], Path | None] | None = None
     build: Build | None = None
     package: str = ""
@@ -106,6 +108,12 @@ class Subject:
     def is_router(self) -> bool:
         """Whether it is Weir's router, whole or not."""
         return self.program is None
+
+    def plays(self, *, asks: bool, may_be_cut: bool) -> bool:
+        """Whether it says something: without cuts where answers may be cut, and of gateways none has documents."""
+        if asks and (self.off or not self.is_router):
+            return False
+        return self.cuts or may_be_cut
 
     def missing(self) -> str:
         """Why it cannot be run here; empty where it can."""
@@ -129,7 +137,7 @@ class Subject:
         before_workers = replace(made, router=None)
         try:
             if self.is_router:
-                await start_router(before_workers, tenants, may_be_cut=may_be_cut)
+                await start_router(before_workers, tenants, may_be_cut=may_be_cut if self.cuts else frozenset())
                 async with self._switched(before_workers):
                     yield before_workers
             else:
@@ -237,8 +245,12 @@ def filled(config: str, given: Mapping[str, str]) -> str:
 
 
 WEIR = Subject("weir", "Weir", "the router with its default settings")
+WITHOUT_CUTS = Subject(
+    "no_degradation", "no degradation", "the same where nothing may be cut from an answer", cuts=False
+)
 SUBJECTS = (
     WEIR,
+    WITHOUT_CUTS,
     Subject("no_admission", "no admission", "the same without admission: no request is refused for its deadline; fair "
             "queues, and what no client waits for is cancelled", off=("admission",)),
     Subject("fifo", "bounded FIFO", "the same with all three mechanisms off: one queue of at most 256, first in, first "

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 from loadtests.report.figure import Figure, at_most
 from loadtests.runs.matrix.cases import Case
 from loadtests.runs.matrix.cell import Cell, Row, Series, TenantRow
-from loadtests.runs.matrix.subjects import WEIR
+from loadtests.runs.matrix.subjects import WEIR, WITHOUT_CUTS
 from loadtests.scenarios.figures import is_asked, judged
 from loadtests.scenarios.model import Must
 
@@ -45,6 +45,7 @@ OF_ROWS = (
     "hinted",
     "in_vain",
     "failed",
+    "with_passages",
 )
 OF_RUNS = ("back_after_s", "after_over_before", "dispatches")
 READ: dict[str, Read] = {
@@ -56,13 +57,13 @@ READ: dict[str, Read] = {
 """Of all tenants together."""
 OF_TENANTS = ("on_time", "p95_over_alone", "p95_less_alone_ms")
 """Of one tenant, or of the worst of a group."""
-ACROSS = "p95_over_baseline"
-"""The p95 of the admitted over that of the scenario `baseline`."""
+ACROSS = ("p95_over_baseline", "worth_over_uncut")
+"""The p95 of the admitted over that of the scenario `baseline`; answers in worth over those where nothing is cut."""
 
 
 def known(must: Must) -> bool:
     """Whether this stage can read the figure."""
-    return must.figure in (OF_TENANTS if must.of else (*READ, ACROSS))
+    return must.figure in (OF_TENANTS if must.of else (*READ, *ACROSS))
 
 
 def promises(series: Series, cases: Mapping[str, Case]) -> dict[str, list[Figure]]:
@@ -86,14 +87,21 @@ def target(series: Series, cell: Cell, must: Must) -> Figure | None:
         return None
     if must.of:
         found = _of_tenants(cell, row, must)
-    elif must.figure == ACROSS:
-        found = _across(series, cell, row)
+    elif must.figure in ACROSS:
+        found = (_over_baseline if must.figure == ACROSS[0] else _over_uncut)(series, cell, row)
     else:
         found = READ[must.figure](cell, row), ""
     return None if found is None else judged(must, *found)
 
 
-def _across(series: Series, cell: Cell, row: Row) -> tuple[float, str] | None:
+def _over_uncut(series: Series, cell: Cell, row: Row) -> tuple[float, str] | None:
+    uncut = series.row(cell.scenario, WITHOUT_CUTS.name, row.name)
+    if uncut is None:
+        return None
+    return row.worth_per_s / max(uncut.worth_per_s, 1e-9), f"{row.worth_per_s:.1f}/s against {uncut.worth_per_s:.1f}/s"
+
+
+def _over_baseline(series: Series, cell: Cell, row: Row) -> tuple[float, str] | None:
     usual = series.row(BASELINE, cell.subject)
     if usual is None:
         return None

@@ -17,10 +17,10 @@ from dataclasses import asdict, dataclass
 import msgspec
 import psutil
 
-from loadtests.bench.machine import pinned
 from loadtests.cluster import cpu
 from loadtests.cluster.processes import Process, StandError, python
 from loadtests.cluster.stand import Shape, Stand, key_of, stand
+from loadtests.cluster.usage import pinned
 from loadtests.load import capacity
 from loadtests.load.arrivals import Ask
 from loadtests.load.asking import Asking

@@ -3,30 +3,33 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from matplotlib.axes import Axes
-from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
 from loadtests.report import style
-from loadtests.simulator.stepping import Asked, Cost, Stepping, Turned
-from services.core.batcher import BatchFormer, Batching
+from loadtests.report.page import table
+from loadtests.simulator.plots import Shape
+from loadtests.simulator.stepping import Asked, Stepping, Turned, stepped
+from services.core.batcher import Batching
+from services.worker.engines.simulated import LatencyModel
 
 # ---- the picture
 
 SLOTS = 3
 CHUNK_TOKENS = 16
-COST = Cost(base_ms=20, per_sequence_ms=2, per_prefill_token_ms=1)
+LATENCY = LatencyModel(step_ms=20, per_sequence_ms=2, prefill_ms_per_token=1)
 TITLES = {
     Batching.CONTINUOUS: "continuous: whoever waits joins at the next step while a slot is free",
     Batching.STATIC: "static: a batch runs until its last answer ends",
 }
 
 
-def pictured() -> list[Asked]:
+def asked() -> list[Asked]:
     """Six requests: B is short, D has a long prompt, C's client leaves in the middle of its answer."""
     return [
         Asked("A", 0.0, prompt_tokens=6, answer_tokens=12, deadline=10),
@@ -38,62 +41,67 @@ def pictured() -> list[Asked]:
     ]
 
 
-def stepped(batching: Batching) -> Stepping:
+def pictured(batching: Batching) -> Stepping:
     """What the picture shows, run."""
-    former: BatchFormer[Asked] = BatchFormer(batching, slots=SLOTS, queue_size=9)
-    stepping = Stepping(former, COST, CHUNK_TOKENS)
-    stepping.run(pictured())
-    return stepping
+    return stepped(asked(), batching, LATENCY, slots=SLOTS, queue_size=9, chunk_tokens=CHUNK_TOKENS)
 
 
-def steps(_: int) -> tuple[Callable[[style.Theme], Figure], str]:
-    """Who is in each step, continuous above static; and what it comes to."""
-    runs = {batching: stepped(batching) for batching in TITLES}
-    lines = [f"| | {' | '.join(each.value for each in runs)} |", "|---|" + "---:|" * len(runs)]
-    for name, figure in _FIGURES.items():
-        lines.append(f"| {name} | {' | '.join(figure(run) for run in runs.values())} |")
-    return lambda theme: _drawn(runs, theme), "\n".join([*lines, "", '`make pictures ARGS="steps"`'])
-
-
-_FIGURES: Mapping[str, Callable[[Stepping], str]] = {
+FIGURES: Mapping[str, Callable[[Stepping], str]] = {
     "steps": lambda run: f"{len(run.steps)}",
     "all answered after": lambda run: f"{1000 * run.steps[-1].ended_s:.0f} ms",
     "sequences in a step, mean": lambda run: f"{sum(len(each.in_it) for each in run.steps) / len(run.steps):.1f}",
-    "slots left empty while somebody waits": lambda run: f"{sum(_wasted(run))}",
+    "slots left empty while somebody waits": lambda run: (
+        f"{sum(SLOTS - len(each.in_it) for each in run.steps if each.waiting)}"
+    ),
 }
 
 
-def _wasted(run: Stepping) -> list[int]:
-    return [SLOTS - len(each.in_it) if each.waiting else 0 for each in run.steps]
-
-
-def _drawn(runs: Mapping[Batching, Stepping], theme: style.Theme) -> Figure:
-    figure = Figure(figsize=(style.WIDTH_IN, 5.4))
-    FigureCanvasAgg(figure)
-    note = (
-        f"Number: prompt tokens read, at most {CHUNK_TOKENS} a step. Full colour: a token written. ×: its client left."
+def steps(jobs: int) -> tuple[Shape, str]:
+    """Who is in each step, continuous above static; and what it comes to."""
+    runs = {batching: pictured(batching) for batching in TITLES}
+    rows = ((name, *(figure(run) for run in runs.values())) for name, figure in FIGURES.items())
+    told = table(("", *(f"{batching.value}:" for batching in runs)), rows)
+    drawn = Steps(
+        name="steps",
+        question="Who is in each step?",
+        note=f"Number: prompt tokens read, at most {CHUNK_TOKENS} a step. Full colour: a token written. "
+        "×: its client left.",
+        x_label="time, milliseconds; a step is as wide as it lasts",
+        runs=runs,
     )
-    style.headline(figure, theme, "Who is in each step?", note)
-    grid = figure.add_gridspec(2, 1, left=0.09, right=0.98, top=0.8, bottom=0.1, hspace=0.42)
-    ends_ms = max(run.steps[-1].ended_s for run in runs.values()) * 1000
-    for row, (batching, run) in enumerate(runs.items()):
-        axes = figure.add_subplot(grid[row, 0])
-        axes.set_title(TITLES[batching], loc="left", fontsize=style.LABEL_PT, color=theme.ink, pad=6)
-        _panel(axes, run, theme)
-        axes.set_xlim(0, ends_ms)
-        axes.set_ylim(SLOTS + 0.95, -0.1)
-        axes.set_yticks([0.5, 1.5, 2.5, 3.55], ["slot 1", "slot 2", "slot 3", "in line"])
-        axes.grid(visible=False)
-    axes.set_xlabel("time, milliseconds; a step is as wide as it lasts")
-    return figure
+    return drawn, "\n".join([*told, "", '`make pictures ARGS="steps"`'])
+
+
+@dataclass(frozen=True, slots=True)
+class Steps(Shape):
+    """Slots below one another, and the line below them, for each way to batch."""
+
+    runs: Mapping[Batching, Stepping]
+
+    def draw(self, theme: style.Theme) -> Figure:
+        """See `Shape`."""
+        figure = style.blank(5.4)
+        style.headline(figure, theme, self.question, self.note)
+        grid = figure.add_gridspec(2, 1, left=0.09, right=0.98, top=0.8, bottom=0.1, hspace=0.42)
+        ends_ms = max(run.steps[-1].ended_s for run in self.runs.values()) * 1000
+        for row, (batching, run) in enumerate(self.runs.items()):
+            axes = figure.add_subplot(grid[row, 0])
+            axes.set_title(TITLES[batching], loc="left", fontsize=style.LABEL_PT, color=theme.ink, pad=6)
+            _panel(axes, run, theme)
+            axes.set_xlim(0, ends_ms)
+            axes.set_ylim(SLOTS + 0.95, -0.1)
+            axes.set_yticks([0.5, 1.5, 2.5, 3.55], ["slot 1", "slot 2", "slot 3", "in line"])
+            axes.grid(visible=False)
+        axes.set_xlabel(self.x_label)
+        return figure
 
 
 def _panel(axes: Axes, run: Stepping, theme: style.Theme) -> None:
-    everyone = {one.id: one for one in pictured()}
+    everyone = {one.id: one for one in asked()}
     colors = dict(zip(everyone, theme.tenants, strict=True))
     places: dict[str, int] = {}
     for step in run.steps:
-        places = _seated(places, step.in_it)
+        places = _seated(places, step)
         for id, place in places.items():
             read = f"{step.reads[id]}" if id in step.reads else ""
             leaves = step.began_s < everyone[id].leaves_at_s < step.ended_s
@@ -118,11 +126,11 @@ def _lettered(axes: Axes, step: Turned, place: int, name: str, read: str, color:
         axes.text(middle_ms, place + height, text, ha="center", va="center", fontsize=size, color=color)
 
 
-def _seated(before: Mapping[str, int], in_it: Sequence[str]) -> dict[str, int]:
-    """Everyone stays where they are; newcomers take the first seats that are free."""
-    places = {id: before[id] for id in in_it if id in before}
+def _seated(before: Mapping[str, int], step: Turned) -> dict[str, int]:
+    """Requests stay where they are; newcomers take the first seats that are free."""
+    places = {id: before[id] for id in step.in_it if id in before}
     free = iter(sorted(set(range(SLOTS)) - set(places.values())))
-    return places | {id: next(free) for id in in_it if id not in places}
+    return places | {id: next(free) for id in step.in_it if id not in places}
 
 
 def _line_below(axes: Axes, run: Stepping, colors: Mapping[str, str]) -> None:
@@ -131,7 +139,7 @@ def _line_below(axes: Axes, run: Stepping, colors: Mapping[str, str]) -> None:
     for step in run.steps:
         for id in step.in_it:
             started_s.setdefault(id, step.began_s)
-    waited = [one for one in pictured() if started_s[one.id] > one.at_s]
+    waited = [one for one in asked() if started_s[one.id] > one.at_s]
     for row, one in enumerate(waited):
         ends_ms, height = (1000 * one.at_s, 1000 * started_s[one.id]), 3.25 + 0.2 * row
         axes.plot(ends_ms, [height, height], color=colors[one.id], linewidth=2.5)
@@ -143,24 +151,19 @@ def _line_below(axes: Axes, run: Stepping, colors: Mapping[str, str]) -> None:
 LOADS = (0.1, 0.4, 0.7, 0.9, 0.97)
 WINDOWS_MS = (0.0, 10.0, 50.0)
 BATCH = 16
-STEP = Cost(base_ms=20, per_sequence_ms=2)
+STEP = LatencyModel(step_ms=20, per_sequence_ms=2, prefill_ms_per_token=0)
 REQUESTS = 10_000
 
 
 def gathered(load: float, window_ms: float, seed: int = 1) -> Stepping:
     """Requests of one step each, at random, before a static engine that waits for this window."""
     chance = random.Random(seed)
-    rate_per_s = load * BATCH / STEP.step_s(BATCH, 0)
-    at_s, asked = 0.0, []
+    rate_per_s = load * BATCH / (STEP.mean_ms(BATCH, 0) / 1000)
+    at_s, coming = 0.0, []
     for number in range(REQUESTS):
         at_s += chance.expovariate(rate_per_s)
-        asked.append(Asked(f"{number}", at_s, prompt_tokens=0, answer_tokens=1))
-    former: BatchFormer[Asked] = BatchFormer(
-        Batching.STATIC, slots=BATCH, queue_size=REQUESTS, window_s=window_ms / 1000
-    )
-    stepping = Stepping(former, STEP)
-    stepping.run(asked)
-    return stepping
+        coming.append(Asked(f"{number}", at_s, prompt_tokens=1, answer_tokens=1))
+    return stepped(coming, Batching.STATIC, STEP, slots=BATCH, queue_size=REQUESTS, window_s=window_ms / 1000)
 
 
 def latency_ms(run: Stepping, quantile: float) -> float:
@@ -173,12 +176,12 @@ def busy(run: Stepping) -> float:
     return sum(step.ended_s - step.began_s for step in run.steps) / run.steps[-1].ended_s
 
 
-def windows() -> str:
+def windows(jobs: int) -> tuple[None, str]:
     """The median and p99 of latency, and the share of time that the engine computes, for each load and window."""
-    heads = [f"window {window_ms:g} ms: p50, p99, busy" for window_ms in WINDOWS_MS]
-    lines = [f"| load | {' | '.join(heads)} |", "|---|" + "---:|" * len(heads)]
-    for load in LOADS:
-        runs = [gathered(load, window_ms) for window_ms in WINDOWS_MS]
-        told = [f"{latency_ms(run, 0.5):.0f} ms, {latency_ms(run, 0.99):.0f} ms, {busy(run):.0%}" for run in runs]
-        lines.append(f"| {load:.0%} | {' | '.join(told)} |")
-    return "\n".join([*lines, "", '`make pictures ARGS="windows"`'])
+    heads = ("load", *(f"window {window_ms:g} ms: p50, p99, busy:" for window_ms in WINDOWS_MS))
+    rows = ((f"{load:.0%}", *(_told(gathered(load, window_ms)) for window_ms in WINDOWS_MS)) for load in LOADS)
+    return None, "\n".join([*table(heads, rows), "", '`make pictures ARGS="windows"`'])
+
+
+def _told(run: Stepping) -> str:
+    return f"{latency_ms(run, 0.5):.0f} ms, {latency_ms(run, 0.99):.0f} ms, {busy(run):.0%}"

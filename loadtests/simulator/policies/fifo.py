@@ -12,13 +12,13 @@ from collections import deque
 from collections.abc import Sequence
 
 from loadtests.simulator.job import Job
-from loadtests.simulator.policy import Baseline, No, Refusal
+from loadtests.simulator.policy import No, Policy, Refusal
 from services.core.outcome import Outcome
 
 FULL = No(Outcome.TENANT_QUEUE_FULL)
 
 
-class Fifo(Baseline):
+class Fifo(Policy):
     """One queue; `queue_size` bounds it, `drops_expired` looks at the deadline before a job starts."""
 
     def __init__(self, *, queue_size: int | None = None, drops_expired: bool = False) -> None:

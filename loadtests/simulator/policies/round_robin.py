@@ -10,13 +10,13 @@ from collections import deque
 from collections.abc import Sequence
 
 from loadtests.simulator.job import WAITING, Job
-from loadtests.simulator.policy import Baseline, No, Refusal
+from loadtests.simulator.policy import No, Policy, Refusal
 from services.core.outcome import Outcome
 
 FULL = No(Outcome.TENANT_QUEUE_FULL)
 
 
-class RoundRobin(Baseline):
+class RoundRobin(Policy):
     """A queue per tenant that has work, visited in turn; `queue_size` bounds each."""
 
     def __init__(self, *, cancels: bool = False, queue_size: int | None = None) -> None:

@@ -18,14 +18,14 @@ from collections.abc import Mapping, Sequence
 from heapq import heappop, heappush, heapreplace
 
 from loadtests.simulator.job import WAITING, Job
-from loadtests.simulator.policy import Baseline, Refusal
+from loadtests.simulator.policy import Policy, Refusal
 from services.core.outcome import Outcome
 
 CHARGE_EVERY_S = 0.005
 """About a token's time; charging hundreds of running jobs before each choice would make many slots slow to simulate."""
 
 
-class Vtc(Baseline):
+class Vtc(Policy):
     """A counter a tenant, and a heap of the tenants that wait, by counter."""
 
     cancels = True

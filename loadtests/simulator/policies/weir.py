@@ -8,7 +8,7 @@ from typing import Any
 
 from loadtests.scenarios.model import Scenario, TenantGroup
 from loadtests.simulator.job import Job
-from loadtests.simulator.policy import Refusal
+from loadtests.simulator.policy import Policy, Refusal
 from services.cli.errors import LabError
 from services.core.account import Bounds, ClassSpec, TenantSpec
 from services.core.calibration import PUBLISHED
@@ -25,20 +25,17 @@ MOST_CONFIGURED = 100
 """Groups with more tenants than this are left to be met as strangers, as they would be at a real door."""
 
 
-class WeirPolicy:
+class WeirPolicy(Policy):
     """Cancels, expires, predicts, degrades; as far as its switches say so."""
 
     quantiles: Sequence[float] = PUBLISHED
 
     def __init__(self, weir: Weir) -> None:
         self.weir = weir
+        self.cancels = weir.settings.policies.cancellation
         self.context_shares: Sequence[float] = tuple(
             level.context_share if level.retrieval else 0.0 for level in weir.settings.ladder
         )
-
-    @property
-    def cancels(self) -> bool:
-        return self.weir.settings.policies.cancellation
 
     @property
     def level_changes(self) -> int:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import heapq
 import json
+import os
 import random
 
 import pytest
@@ -15,10 +17,12 @@ from loadtests.bench.batching.bench import outline, result
 from loadtests.bench.batching.counted import Counted
 from loadtests.bench.batching.load import Ask
 from loadtests.bench.batching.runs import Run, Way, request, stepped
-from loadtests.bench.batching.section import Section, Spent, Table, middle
+from loadtests.bench.batching.section import Section, middle, numbers_table
 from loadtests.bench.batching.stall import Seen, joined
 from loadtests.bench.batching.throughput import Occupancy, alternated, check
 from loadtests.bench.batching.worker import Watched, answer, asking, turning
+from loadtests.bench.engine_process import Spent, in_turns
+from loadtests.load.figures import quantile_of
 from loadtests.report.figure import Figure
 from loadtests.report.result import markdown, write
 from services.core.batcher import Batching
@@ -33,7 +37,7 @@ LENGTHS = st.lists(st.integers(1, 60), min_size=1, max_size=40)
 @pytest.mark.parametrize("count", [16, 64, 200])
 def test_a_twentieth_of_the_answers_is_at_least_eight_times_as_long_as_the_middle(count):
     lengths = load.lengths(count, 16)
-    assert load.quantile(lengths, 0.95) / load.quantile(lengths, 0.5) >= 8
+    assert quantile_of(lengths, 0.95) / quantile_of(lengths, 0.5) >= 8
     assert min(lengths) >= 1
 
 
@@ -47,21 +51,22 @@ def test_the_same_is_asked_in_every_run_and_prompts_have_the_promised_sizes():
 
 
 def test_a_quantile_is_the_least_sample_that_the_share_does_not_exceed():
-    assert [load.quantile(range(1, 101), share) for share in (0, 0.5, 0.99, 1)] == [1, 50, 99, 100]
-    assert load.quantile([7.0], 0.99) == 7.0
-    assert str(load.quantile([], 0.5)) == "nan"
+    assert [quantile_of(range(1, 101), share) for share in (0, 0.5, 0.99, 1)] == [1, 50, 99, 100]
+    assert quantile_of([7.0], 0.99) == 7.0
+    assert str(quantile_of([], 0.5)) == "nan"
 
 
-def test_a_static_batch_lasts_as_long_as_its_longest_and_a_free_slot_is_taken_at_once():
-    lengths = [10, 1, 1, 10, 1, 1]
-    assert load.static_steps(lengths, 2) == 10 + 10 + 1
-    assert load.continuous_steps(lengths, 2) == 12  # 1, 1, 10 beside the first 10
+def static_steps(wanted: list[int], slots: int) -> int:
+    """A batch lasts as long as its longest."""
+    return sum(max(wanted[start : start + slots]) for start in range(0, len(wanted), slots))
 
 
-@given(LENGTHS, st.integers(1, 9))
-def test_continuous_batching_needs_no_more_steps_and_no_fewer_than_the_work_allows(lengths, slots):
-    steps = load.continuous_steps(lengths, slots)
-    assert max(max(lengths), -(-sum(lengths) // slots)) <= steps <= load.static_steps(lengths, slots)
+def continuous_steps(wanted: list[int], slots: int) -> int:
+    """The next one takes the slot that is free first."""
+    ends = [0] * slots
+    for length in wanted:
+        heapq.heappush(ends, heapq.heappop(ends) + length)
+    return max(ends)
 
 
 class Echo(SimulatedEngine):
@@ -92,10 +97,10 @@ def echo(asked: list[Ask]) -> list[tuple[int, ...]]:
 
 
 @given(LENGTHS, st.integers(1, 5), st.sampled_from(Batching))
-def test_a_load_through_an_engine_takes_the_steps_that_were_counted_and_mixes_no_answers(lengths, slots, batching):
+def test_a_load_through_an_engine_takes_the_steps_that_its_lengths_need_and_mixes_no_answers(lengths, slots, batching):
     asked = [Ask(number, (number, number + 1), length) for number, length in enumerate(lengths)]
     run = stepped("", Echo(slots), batching).answer(asked)
-    expected = load.static_steps if batching is Batching.STATIC else load.continuous_steps
+    expected = static_steps if batching is Batching.STATIC else continuous_steps
     assert len(run.steps) == expected(lengths, slots)
     assert run.tokens == echo(asked)
     assert sum(count for _, count in run.steps) == sum(lengths)
@@ -221,7 +226,7 @@ def test_the_page_says_what_ran_where_and_how_many_targets_held():
         Figure("slower", 3, "times", 2, at_least=False),
         Figure("b", 1, "s"),
     ]
-    section = Section("A part", "What ran.", [Table(("", "ms"), [("one", "1.00")])], figures, ["A note."])
+    section = Section("A part", "What ran.", figures, [numbers_table(("", "ms"), [("one", "1.00")]), "A note."])
     made = result([section], Occupancy("a model", [], []))
     text = markdown(made, command="python -m loadtests.bench batching", machine="2 cores of a Quern")
     assert "Written by `python -m loadtests.bench batching`, on 2 cores of a Quern." in text
@@ -232,6 +237,32 @@ def test_the_page_says_what_ran_where_and_how_many_targets_held():
     assert "A note." in text
     assert "<picture>" not in text
     assert 'src="run.svg"' in markdown(made, command="", machine="", name="run", drawn=[""])
+
+
+def test_steps_are_compared_over_the_same_sequences_which_are_gone_afterwards():
+    class There:
+        """An engine of this process behind the face of one in another."""
+
+        pid = os.getpid()
+
+        def __init__(self, engine):
+            self.engine, self.rested = engine, False
+            self.admit, self.drop = engine.admit, engine.drop
+
+        async def prepare(self, request):
+            return self.engine.prepare(request)
+
+        async def step(self):
+            return self.engine.step()
+
+        def rest(self):
+            self.rested = True
+
+    here, there = simulated(), There(simulated())
+    requests = [asking(f"{number}", 3, 100) for number in range(2)]
+    cost = asyncio.run(in_turns(here, there, requests, turns=3, steps=5))
+    assert min(cost.here.wall_s, cost.there.wall_s, cost.there.child_s) > 0
+    assert (here.running, there.engine.running, there.rested) == (0, 0, True)
 
 
 def test_steps_that_were_alike_are_drawn_as_one():

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import tomllib
-from typing import Any
 
 import pytest
 
-from loadtests.bench.generator import ALIKE, DRAWN, PER_S, PLAN, _figures
+from loadtests.bench.generator import ALIKE, DRAWN, PER_S, PLAN, sent
+from loadtests.load.figures import figures
+from loadtests.load.ledger import Ledger, Row
+from loadtests.load.plan import Plan, Step, Tenant
 from loadtests.load.planfile import parse
 
 
@@ -18,11 +20,17 @@ def test_its_plans_ask_for_the_rate_that_is_measured(tenant: str, tenants: int) 
     assert plan.expected == pytest.approx(3 * PER_S)
 
 
-def test_a_core_is_charged_for_what_it_sent_and_lateness_is_in_percent() -> None:
-    late = {"p50": 0.1, "p99": 3.0, "most": 40.0}
-    figures = {"tries": {"served_on_time": 9000, "failed:connect": 1000}, "generator_ms": late, "generator_late": 0.06}
-    told: dict[str, Any] = {"seconds": 3, "generator_cpu_s": 2.5, "figures": figures}
-    sent, later = _figures("a", told)
-    assert (sent.value, sent.held) == (4000, True)
-    assert "1000 not served" in sent.note
-    assert (later.value, later.held) == (6, False)
+def test_a_core_is_charged_for_what_it_sent_and_what_left_late_is_told_as_a_share() -> None:
+    ledger = Ledger()
+    for number in range(100):
+        row = Row(number, "a", number / 50, 1000.0)
+        row.sent_s = row.intended_s + (0.05 if number < 6 else 0.0)
+        ledger.enter(row)
+        ending = "served_on_time" if number < 90 else "failed:connect"
+        ledger.tried(row, ending)
+        ledger.close(row, ending)
+    plan = Plan(3.0, (Tenant("a", (Step(0, 50),)),), warmup_s=0, cooldown_s=0)
+    of_core, later = sent("a", figures(plan, ledger), plan.seconds, 0.025)
+    assert (of_core.value, of_core.held) == (4000, True)
+    assert "10 not served" in of_core.note
+    assert (later.shown, later.held) == ("6.00 %", False)

@@ -1,4 +1,4 @@
-"""The questions of bench/hybrid can be answered from the documents, and its figures are what they are called."""
+"""The questions of the hybrid bench can be answered from the documents, and its figures are what they are called."""
 
 from __future__ import annotations
 
@@ -6,9 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from loadtests.bench.hybrid.bench import result
-from loadtests.bench.hybrid.cost import Cost
-from loadtests.bench.hybrid.measure import FIRST, LOOKED_AT, Places, Question, documents, place, read
+from loadtests.bench.search.hybrid import FIRST, LOOKED_AT, Cost, Places, Question, documents, read, result
 from loadtests.report.result import markdown
 from services.retrieval.minilm import MiniLM, ModelUnusable, find_model
 
@@ -25,7 +23,7 @@ def model() -> Path:
 
 def test_each_question_has_an_answer_in_the_documents_and_few_of_them(model: Path) -> None:
     passages = [(doc_id, text) for doc_id, texts in documents(MiniLM(model)).items() for text in texts]
-    questions = read()
+    questions = [question for some in read().values() for question in some]
     assert len({question.asked for question in questions}) == len(questions) >= 40
     for question in questions:
         answers = sum(question.answered(*passage) for passage in passages)
@@ -33,10 +31,10 @@ def test_each_question_has_an_answer_in_the_documents_and_few_of_them(model: Pat
 
 
 def test_a_place_is_that_of_the_first_passage_that_answers() -> None:
-    question = Question("names", "asked", frozenset({"a.md"}), "answer")
+    question = Question("asked", frozenset({"a.md"}), "answer")
     found = [("b.md", "an answer"), ("a.md", "no"), ("a.md", "the answer"), ("a.md", "answer again")]
-    assert place(question, found) == 3
-    assert place(question, found[:2]) == 0
+    assert question.place(found) == 3
+    assert question.place(found[:2]) == 0
 
 
 def test_figures_are_the_mean_reciprocal_place_and_the_share_among_the_first() -> None:
@@ -47,7 +45,7 @@ def test_figures_are_the_mean_reciprocal_place_and_the_share_among_the_first() -
 
 def test_the_page_shows_what_is_found_where_the_words_harm_and_what_they_cost() -> None:
     places = [Places("vectors", "names", [1, 2]), Places("words", "names", [0, 0]), Places("both", "names", [0, 1])]
-    questions = [Question("names", asked, frozenset(), "") for asked in ("one", "two")]
+    questions = {"names": [Question(asked, frozenset(), "") for asked in ("one", "two")]}
     made = result(places, questions, [Cost("exactly", "a name", 2.0, 5.0)], (10, 20, 1000), on="a model")
     text = markdown(made, command="python -m loadtests.bench hybrid", machine="here")
     assert "| names | vectors | 0.750 | 100% |" in text

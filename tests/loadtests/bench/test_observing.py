@@ -4,26 +4,35 @@ from __future__ import annotations
 
 import os
 
-from loadtests.bench.machine import cpu_s
-from loadtests.bench.observing.bench import Options, result
-from loadtests.bench.observing.measure import LEAST_SHARE, compared, moods_compared, page_written, undisturbed, variants
-from loadtests.bench.observing.stand import Router, questions
+from loadtests.bench.observing import (
+    LEAST_SHARE,
+    Costs,
+    Options,
+    compared,
+    moods_compared,
+    page_written,
+    result,
+    variants,
+)
+from loadtests.bench.stand import of_tenants
+from loadtests.cluster.usage import cpu_s
+from loadtests.load.figures import Quantiles
 from loadtests.report.figure import Figure
 from loadtests.report.result import markdown
 
 
-def router(name: str, *costs: float) -> Router:
-    return Router(name, pid=0, port=1, metrics_port=2, cpu_us=list(costs), per_second=[1e6 / cost for cost in costs])
+def costs(*cpu_us: float) -> Costs:
+    return Costs(list(cpu_us), [1e6 / cost for cost in cpu_us])
 
 
 def test_a_disturbed_round_changes_no_cost() -> None:
-    assert undisturbed([100, 101, 102, 103]) == undisturbed([100, 900, 900, 900]) == 100
-    assert undisturbed([110, 90, 100, 500, 500, 500, 500, 500]) == 95
+    assert costs(100, 101, 102, 103).undisturbed == costs(100, 900, 900, 900).undisturbed == 100
+    assert costs(110, 90, 100, 500, 500, 500, 500, 500).undisturbed == 95
 
 
 def test_what_is_left_of_the_throughput_is_the_cost_of_the_unobserved_over_the_observed() -> None:
     first, everything, no_log = compared(
-        [router("nothing", 100, 120), router("everything", 105, 105), router("all but the log", 125, 125)]
+        {"nothing": costs(100, 120), "everything": costs(105, 105), "all but the log": costs(125, 125)}
     )
     assert (first.value, first.target) == (100, None)
     assert (round(everything.value, 3), everything.target, everything.held) == (0.952, LEAST_SHARE, True)
@@ -31,9 +40,8 @@ def test_what_is_left_of_the_throughput_is_the_cost_of_the_unobserved_over_the_o
 
 
 def test_every_mood_is_judged_against_prometheus_gone() -> None:
-    cost = {"gone": [100.0], "often": [104.0], "slowly": [120.0]}
-    latency = {name: [1.0] for name in cost}
-    gone, often, slowly = moods_compared(cost, latency, latency)
+    cost = {"gone": costs(100), "often": costs(104), "slowly": costs(120)}
+    gone, often, slowly = moods_compared(cost, {name: [Quantiles(9, 1.0, 2.0, 3.0)] for name in cost})
     assert (gone.held, often.held, slowly.held) == (None, True, False)
 
 
@@ -45,7 +53,7 @@ def test_the_first_variant_is_silent_and_the_judged_one_is_the_router_as_it_is_s
 
 
 def test_requests_are_of_many_tenants() -> None:
-    asked = questions(8000)
+    asked = of_tenants(8000)
     assert len({line for request in asked for line in request.split(b"\r\n") if line.startswith(b"x-tenant")}) == 16
 
 

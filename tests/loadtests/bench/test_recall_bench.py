@@ -8,13 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from loadtests.bench.recall import embedded
-from loadtests.bench.recall.bench import result
-from loadtests.bench.recall.data import Kept, answered
-from loadtests.bench.recall.measure import Graph, Line, Measured
-from loadtests.bench.recall.sentences import of_source
-from loadtests.bench.recall.subject import Size
-from loadtests.bench.recall.ways import EXACT_NAME, FIRST, UNASKED, chosen, graph_name, ways
+from loadtests.bench.search import text
+from loadtests.bench.search.recall import FIRST, chosen, nearest, ways
+from loadtests.bench.search.recall_page import EXACT_NAME, UNASKED, Graph, Line, Measured, graph_name, result
 from loadtests.bench.vectors import Clustered
 from loadtests.report.result import markdown
 from services.retrieval.minilm import Floats
@@ -42,62 +38,50 @@ def test_what_counts_as_nearest_is_nearest() -> None:
     source = Clustered(1)
     kept = source.draw(30)
     for top_k in (10, 50):
-        for asked in answered(source.draw(5), kept, top_k):
-            distances = np.linalg.norm(kept - asked.vector, axis=1)
-            assert asked.nearest == set(np.argsort(distances)[:top_k].tolist())
-
-
-def test_a_vector_is_drawn_once() -> None:
-    made = Clustered(1).draw(10)
-    source = Kept(made)
-    assert np.array_equal(np.vstack([source.draw(4), source.draw(6)]), made)
-    with pytest.raises(ValueError, match="11 are needed"):
-        source.draw(1)
+        asked = source.draw(5)
+        for vector, found in zip(asked, nearest(asked, kept, top_k), strict=True):
+            distances = np.linalg.norm(kept - vector, axis=1)
+            assert found == set(np.argsort(distances)[:top_k].tolist())
 
 
 def test_sentences_are_what_begins_and_ends_like_one_and_is_mostly_words() -> None:
-    assert list(of_source(SOURCE)) == [
+    assert list(text.of_source(SOURCE)) == [
         "Search for the nearest ones.",
         "What a comment says counts as well, over more lines than one.",
     ]
 
 
-class Model:
-    """Embeds a text as its length, and counts."""
-
-    fingerprint = "abc"
+class Embedder:
+    """A text's vector is its length, over and over; it counts what it was asked for."""
 
     def __init__(self) -> None:
         self.made = 0
 
-    def tokenize(self, text: str) -> list[int]:
-        return [len(text)]
-
-    def embed(self, texts: Sequence[Sequence[int]]) -> Floats:
+    def __call__(self, texts: Sequence[str]) -> Floats:
         self.made += len(texts)
-        return np.array([ids * 384 for ids in texts], np.float32)
+        return np.array([[len(each)] * 384 for each in texts], np.float32)
 
 
 def test_what_was_embedded_is_kept_and_what_was_cut_off_is_made_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     texts = ["x" * length for length in range(20)]
-    monkeypatch.setattr(embedded, "sentences", lambda seed: texts)
+    monkeypatch.setattr(text, "sentences", lambda: texts)
     said: list[str] = []
-    first, second = Model(), Model()
-    embedded.embedded(10, said.append, first, tmp_path)
-    kept = tmp_path / Model.fingerprint
+    first, second = Embedder(), Embedder()
+    text.vectors(10, first, "abc", said.append, tmp_path)
+    kept = tmp_path / "abc"
     kept.write_bytes(kept.read_bytes()[:-5])
-    found = embedded.embedded(12, said.append, second, tmp_path)
+    found = text.vectors(12, second, "abc", said.append, tmp_path)
     assert (first.made, second.made) == (10, 3)
     assert found[:, 0].tolist() == list(range(12))
-    with pytest.raises(embedded.TooFewSentences, match="hold 20 sentences, and 21 are needed"):
-        embedded.embedded(21, said.append, second, tmp_path)
+    with pytest.raises(text.TooFewSentences, match="hold 20 sentences, and 21 are needed"):
+        text.vectors(21, second, "abc", said.append, tmp_path)
 
 
 @pytest.mark.parametrize(("storage", "table"), [("halfvec", "FROM vectors"), ("vector", "FROM full_vectors")])
 def test_a_graph_is_compared_as_pgvector_searches_it_unasked_and_as_retrieval_does(storage: str, table: str) -> None:
-    compared = ways(10, storage)
+    compared = ways(storage)
     usual = compared[graph_name(EF_SEARCH)]
     assert all(table in each.sql for each in compared.values())
     assert [storage == "halfvec"] * 2 == [usual.sql == APPROXIMATE, compared[EXACT_NAME].sql == EXACT]
@@ -107,8 +91,8 @@ def test_a_graph_is_compared_as_pgvector_searches_it_unasked_and_as_retrieval_do
 
 
 def test_the_way_that_is_marked_is_the_one_that_retrieval_takes() -> None:
-    assert chosen(EXACT_UP_TO, EXACT_UP_TO, 10) == EXACT_NAME
-    assert chosen(10 * EXACT_UP_TO, 10 * EXACT_UP_TO, 10) == graph_name(EF_SEARCH)
+    assert chosen(EXACT_UP_TO, EXACT_UP_TO) == EXACT_NAME
+    assert chosen(10 * EXACT_UP_TO, 10 * EXACT_UP_TO) == graph_name(EF_SEARCH)
 
 
 def line(data: str, way: str, chunks: int, recall: float, **given: bool) -> Line:
@@ -119,15 +103,15 @@ def test_the_page_has_a_line_for_each_measurement_names_its_command_and_says_whe
     usual = graph_name(EF_SEARCH)
     shares = [line("text", EXACT_NAME, chunks, 1.0, is_chosen=chunks < 9_000) for chunks in (100, 1_000, 10_000)]
     shares += [line("text", usual, 10_000, 0.96, is_chosen=True), line("text", usual, 1_000, 0.912)]
-    graph = Graph("text", "halfvec", 5000, 12.3, Size(7.4, 45.6), 1.5)
+    graph = Graph("text", "halfvec", 5000, 12.3, 7.4, 45.6, 1.5)
     made = result(Measured(shares, shares, [graph]))
     assert [figure.held for figure in made.figures] == [True, True, None]
-    text = markdown(made, command="python -m loadtests.bench recall --rows 5000", machine="a machine")
-    assert "`python -m loadtests.bench recall --rows 5000`, on a machine" in text
-    assert f"| text | 10,000 | 10.0% | **{usual}** | 0.960 | 1.00 | 10.0 | 9.9 | 100 |" in text
-    assert "| text | halfvec | 7 | 46 | 5,000 | 12 | 1.50 |" in text
-    assert ": held. The least of retrieval's choices is 0.960" in text
-    assert "is 0.912." in text
-    assert "as long as an exact search of 10,000." in text
+    page = markdown(made, command="python -m loadtests.bench recall --rows 5000", machine="a machine")
+    assert "`python -m loadtests.bench recall --rows 5000`, on a machine" in page
+    assert f"| text | 10,000 | 10.0% | **{usual}** | 0.960 | 1.00 | 10.0 | 9.9 | 100 |" in page
+    assert "| text | halfvec | 7 | 46 | 5,000 | 12 | 1.50 |" in page
+    assert ": held. The least of retrieval's choices is 0.960" in page
+    assert "is 0.912." in page
+    assert "as long as an exact search of 10,000." in page
     worse = [*shares, line("text", usual, 20_000, 0.94, is_chosen=True)]
     assert ": **missed**." in markdown(result(Measured(worse, worse, [graph])), command="x", machine="y")

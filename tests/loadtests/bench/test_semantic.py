@@ -12,8 +12,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from loadtests.bench.semantic.bench import result, verdict
-from loadtests.bench.semantic.measure import MOST_WRONG, Group, Lookup, Point, chosen, curve, look_up, read, upper_bound
+from loadtests.bench.search.semantic import (
+    MOST_WRONG,
+    Group,
+    Lookup,
+    Point,
+    chosen,
+    curve,
+    look_up,
+    read,
+    result,
+    upper_bound,
+    verdict,
+)  # fmt: skip
 from loadtests.report.result import markdown
 from services.retrieval.config import LEAST_THRESHOLD, RetrievalSettings
 from services.retrieval.minilm import DIMENSIONS, Floats

@@ -8,7 +8,7 @@ import pytest
 
 from loadtests.load import asking
 from loadtests.load.arrivals import Ask
-from loadtests.load.asking import Asking
+from loadtests.load.asking import Asking, Questions
 from loadtests.load.plan import Step, Tenant
 
 TENANT = Tenant("a", (Step(0, 1),), deadline_ms=1000, deadline_per_token_ms=0.5)
@@ -31,6 +31,14 @@ def test_a_request_is_as_long_as_it_says_and_bears_its_number(route: str, prompt
     said = json.loads(body)
     assert ("abc123" + " water" * (prompt_tokens - 1)) in (*said.values(), said.get("messages", [{}])[0].get("content"))
     assert said.get("id", "load-abc123") == "load-abc123"
+
+
+def test_a_question_in_words_of_its_own_is_asked_for_so_many_passages() -> None:
+    made = Questions("http://127.0.0.1:1", "question {}".format, 2)
+    head, body = made.bytes_of(Ask(0, TENANT, 50, 7, False), 12).split(b"\r\n\r\n")
+    assert head.startswith(b"POST /ask HTTP/1.1\r\nhost: 127.0.0.1:1\r\n")
+    assert b"content-length: %d" % len(body) in head.split(b"\r\n")
+    assert json.loads(body) == {"query": "question 12", "top_k": 2, "max_tokens": 7}
 
 
 def test_what_is_kept_of_long_prompts_is_bounded() -> None:

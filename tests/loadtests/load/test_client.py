@@ -5,17 +5,23 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from dataclasses import replace
+from functools import partial
+from pathlib import Path
 from typing import Any
 from unittest import mock
 
 import pytest
 
+from loadtests.cluster.processes import Process
+from loadtests.cluster.stand import Server as Running
+from loadtests.cluster.stand import Shape, Stand
 from loadtests.load import connection
-from loadtests.load.arrivals import Ask
+from loadtests.load.arrivals import Ask, asks
 from loadtests.load.asking import Asking
-from loadtests.load.client import Client
+from loadtests.load.capacity import measure
+from loadtests.load.client import BURST_S, Bounds, Client
 from loadtests.load.figures import figures
-from loadtests.load.ledger import GAVE_UP, LATE, ON_TIME, Ledger
+from loadtests.load.ledger import GAVE_UP, HELD_BACK, LATE, ON_TIME, Ledger
 from loadtests.load.plan import Plan, Step, Tenant
 from loadtests.scenarios.distributions import constant
 from loadtests.scenarios.model import Retries
@@ -24,6 +30,7 @@ from tests.loadtests.load.scripted import (
     TOKEN,
     Heard,
     Script,
+    Server,
     answer,
     bare_503,
     chunked,
@@ -332,3 +339,81 @@ def test_a_fault_of_the_generator_itself_ends_the_run_loudly() -> None:
 
     with pytest.raises(ZeroDivisionError, match="trace"):
         steadily(asyncio.wait_for(replay(), 10))
+
+
+def bounded(script: Script, made: Plan, bounds: Bounds, stop_after_s: float | None = None) -> tuple[Ledger, Server]:
+    """A run within bounds; `stop_after_s`: everybody is sent away then."""
+
+    async def main() -> tuple[Ledger, Server]:
+        async with serving(script) as (server, url):
+            client = Client(made, url, bounds=bounds)
+            if stop_after_s is not None:
+                asyncio.get_running_loop().call_later(stop_after_s, partial(client.stop, at_once=True))
+            return await asyncio.wait_for(client.run(), 30), server
+
+    return steadily(main())
+
+
+def test_no_more_leave_in_any_time_than_may() -> None:
+    ledger, server = bounded(refuse, plan(400, retries=Retries(attempts=5, wait="immediate")), Bounds(100.0, 100, 100))
+    assert endings(ledger)[HELD_BACK] > 350
+    assert len(server.heard) == sum(row.attempts for row in ledger.rows) <= 100 * (0.2 + BURST_S) + 1
+
+
+def test_no_more_are_under_way_than_may_be_and_one_tenants_connections_serve_the_next() -> None:
+    early = replace(plan().tenants[0], steps=(Step(0, 200), Step(0.1, 0)))
+    late = replace(early, name="b", steps=(Step(0, 0), Step(0.4, 200), Step(0.5, 0)))
+    both = Plan(seconds=0.6, tenants=(early, late), warmup_s=0, cooldown_s=0)
+    ledger, server = bounded(slowly, both, Bounds(1000.0, 5, 100))
+    found = endings(ledger)
+    assert found[ON_TIME] == len(server.heard) == 10
+    assert found[HELD_BACK] == len(ledger.rows) - 10 > 20
+    assert max(heard.at_once for heard in server.heard) == server.connections == 5
+
+
+def test_no_more_wait_for_their_next_try_than_may() -> None:
+    ledger, server = bounded(refuse, plan(50, retries=Retries(attempts=1, wait="hint")), Bounds(1000.0, 100, 3))
+    assert endings(ledger) == {"refused:yield": 50}
+    assert max(row.attempts for row in ledger.rows) == 2
+    assert 50 < len(server.heard) < 65
+
+
+def test_a_client_that_is_stopped_leaves_at_once_and_every_request_has_its_ending() -> None:
+    ledger, server = bounded(slowly, plan(10), Bounds(1000.0, 100, 100), 0.15)
+    gone = endings(ledger)
+    assert set(gone) == {GAVE_UP}
+    assert 3 <= gone[GAVE_UP] == len(server.heard) < 10
+    waiting, _ = bounded(refuse, plan(10, retries=Retries(attempts=3, wait="hint")), Bounds(1000.0, 100, 100), 0.15)
+    assert set(endings(waiting)) == {"refused:yield"}
+
+
+def test_one_that_is_stopped_before_it_begins_sends_nothing() -> None:
+    async def main() -> int:
+        async with serving(answer) as (server, url):
+            client = Client(plan(), url)
+            client.stop()
+            ledger = await asyncio.wait_for(client.run(), 5)
+            return len(server.heard) + len(ledger.rows)
+
+    assert steadily(main()) == 0
+
+
+def test_a_client_may_be_more_impatient_than_its_tenant_is() -> None:
+    made = plan(2, **UNHURRIED)
+    hurried = (replace(ask, patience_s=0.1) for ask in asks(made))
+
+    async def main() -> Ledger:
+        async with serving(slowly) as (_, url):
+            return await asyncio.wait_for(Client(made, url, hurried).run(), 30)
+
+    assert endings(steadily(main())) == {GAVE_UP: 2}
+
+
+def test_workers_that_answer_nothing_have_no_capacity(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with serving(never) as (_, url):
+            stand = Stand(Shape(1, 2), tmp_path, [Running(Process("w", (), {}, tmp_path), url)])
+            with pytest.raises(RuntimeError, match="there was no answer"):
+                await measure(stand, 0.2, 0.1)
+
+    steadily(main())

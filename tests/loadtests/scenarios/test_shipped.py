@@ -13,7 +13,7 @@ from loadtests.scenarios.model import PolicyName, Scenario, find, load_raw, name
 from loadtests.scenarios.stages import for_stage, reason_against
 from loadtests.simulator import capacity
 from loadtests.simulator.engine import run
-from loadtests.simulator.results import Result, compare
+from loadtests.simulator.results import compare
 from loadtests.simulator.runs import plan
 from loadtests.simulator.table import page
 
@@ -54,10 +54,10 @@ def test_it_runs_with_every_policy(name: str, tmp_path: Path, monkeypatch: pytes
     own_seed = ("seed=4711",)  # a measured capacity is remembered by its seed: no other test shall meet a rough one
     changes = Changes(policies=POLICIES, duration_s=2.0, loads=loads, seeds=1, sets=own_seed)
     scenario = shipped(name, tmp_path, changes)
-    results = [Result(each.load, run(each.scenario, each.choice)) for each in plan(scenario)]
-    assert [each.report.policy for each in results] == list(POLICIES)
+    results = [run(each.scenario, each.choice, load=each.load) for each in plan(scenario)]
+    assert [each.policy for each in results] == list(POLICIES)
     for each in results:
-        ledger = each.report.ledger
-        assert ledger.ended == ledger.distinct, each.report.policy
-    assert len({each.report.ledger.distinct for each in results}) == 1, "every policy meets the same requests"
+        ledger = each.ledger
+        assert ledger.ended == ledger.distinct, each.policy
+    assert len({each.ledger.distinct for each in results}) == 1, "every policy meets the same requests"
     page(compare(name, scenario, results))

@@ -41,7 +41,13 @@ def tenant(name: str, *, on_time: int = 80, distinct: int = 100, tenants: int = 
 
 
 def report(
-    policy: str = "weir", *, seed: int = 1, goodput: float = 0.95, buckets: int = 40, **changed: Any
+    policy: str = "weir",
+    load: float | None = None,
+    *,
+    seed: int = 1,
+    goodput: float = 0.95,
+    buckets: int = 40,
+    **changed: Any,
 ) -> PolicyReport:
     """One run at twice capacity of 200 requests/s; `goodput` is relative to capacity."""
     wobble = [1 + 0.06 * math.sin(7 * i + seed + len(policy)) for i in range(buckets)]
@@ -51,6 +57,7 @@ def report(
         "title": "made up",
         "policy": policy,
         "seed": seed,
+        "load": load,
         "offered_load": 2.0,
         "window_s": 34.0,
         "capacity": Capacity(200.0, 40_000.0, 16, 1.0, 2.0, 0.08),
@@ -81,6 +88,7 @@ def report(
             queue_depth=zeros,
             running=(16,) * buckets,
             level=zeros,
+            latency_p95_s=(None,) * buckets,
             per_tenant_served_cost={"a": (20_000.0,) * buckets, "b": tuple(20_000.0 * goodput * w for w in wobble)},
         ),
         "simulated_requests": 16_000,

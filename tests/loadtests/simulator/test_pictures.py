@@ -7,31 +7,35 @@ from pathlib import Path
 import pytest
 
 from loadtests.scenarios.model import Failure
-from loadtests.simulator.charts import Chart
-from loadtests.simulator.pictures import page
-from loadtests.simulator.pictures.__main__ import ALL, make
-from loadtests.simulator.pictures.added import WAYS, Start
-from loadtests.simulator.pictures.closeups import MIXES, _lost
-from loadtests.simulator.pictures.recipes import PICTURES, TABLES, Picture, Runs, dropped
+from loadtests.simulator.pictures import __main__ as pictures
+from loadtests.simulator.pictures.closeups import LEARNED, MIXES, WAYS, Start, _lost
+from loadtests.simulator.pictures.recipes import RECIPES, Recipe, Runs
+from loadtests.simulator.plots import Chart
 
 SHORT = Runs("sweep", ("weir", "{policy: weir, label: weir_without, settings: {calibrate: false}}"), (1, 2, 3), 3)
 
 
-@pytest.mark.parametrize("name", [*PICTURES, *TABLES])
-def test_every_picture_has_a_scenario_that_can_be_read(name: str):
-    runs = PICTURES[name].runs if name in PICTURES else TABLES[name]
-    scenario = runs.read()
-    assert len(scenario.policies) == len(runs.policies)
-    assert f"weir simulate {runs.scenario}" in runs.command
+@pytest.mark.parametrize("name", RECIPES)
+def test_every_recipe_has_a_scenario_that_can_be_read_and_policies_that_it_draws(name: str):
+    recipe = RECIPES[name]
+    scenario = recipe.runs.read()
+    assert len(scenario.policies) == len(recipe.runs.policies)
+    assert set(recipe.only) <= {choice.name for choice in scenario.policies}
+    assert f"weir simulate {recipe.runs.scenario}" in recipe.runs.command
+
+
+def test_every_scenario_of_a_closeup_can_be_read():
+    for runs in (*MIXES.values(), *(runs for runs, _ in LEARNED.values())):
+        assert runs.read().policies[0].name == "weir"
 
 
 def test_a_picture_alone_changes_its_own_section_and_leaves_the_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setitem(PICTURES, "measured-rounds", Picture(SHORT, dropped, quoted=("dropped",)))
-    monkeypatch.setattr("loadtests.simulator.pictures.__main__.PAGES", tmp_path)
+    monkeypatch.setitem(RECIPES, "measured-rounds", Recipe(SHORT, "dropped", quoted=("dropped",)))
+    monkeypatch.setattr(pictures, "PAGES", tmp_path)
     (tmp_path / "page.md").write_text("a\n<!-- figures: measured-rounds -->\n\nold\n\n<!-- end of figures -->\nz\n")
-    page.write(tmp_path / "figures.md", {"measured-rounds": "old", "hints": "kept"})
-    make(["measured-rounds"], tmp_path, tmp_path, jobs=1)
-    sections = page.sections(tmp_path / "figures.md")
+    pictures.write(tmp_path / "figures.md", {"measured-rounds": "old", "hints": "kept"})
+    pictures.make(["measured-rounds"], tmp_path, tmp_path, jobs=1)
+    sections = pictures.sections(tmp_path / "figures.md")
     assert sections["hints"] == "kept"
     assert sections["measured-rounds"].startswith(f"`{SHORT.command}`")
     assert sections["measured-rounds"].count("| weir |") == 3
@@ -47,12 +51,12 @@ def test_a_picture_alone_changes_its_own_section_and_leaves_the_others(tmp_path:
 def test_a_table_that_was_not_made_leaves_its_page_alone(tmp_path: Path):
     text = "<!-- figures: hints -->\n\nold\n\n<!-- end of figures -->\n"
     (tmp_path / "page.md").write_text(text)
-    assert not list(page.quote(tmp_path, {"ladder": "new"}))
+    assert not list(pictures.quote(tmp_path, {"ladder": "new"}))
     assert (tmp_path / "page.md").read_text() == text
 
 
 def test_drops_are_drawn_in_percent():
-    chart = Picture(SHORT, dropped).chart(SHORT.make(jobs=1))
+    chart = Recipe(SHORT, "dropped").chart(SHORT.make(jobs=1))
     assert isinstance(chart, Chart)
     assert all(0 <= y <= 100 for curve in chart.curves for y in curve.ys if y is not None)
 
@@ -81,6 +85,5 @@ def test_a_failure_takes_its_part_of_capacity_while_it_lasts():
 
 
 def test_names_of_pictures_are_names_of_files():
-    assert all(name.replace("-", "").isalpha() for name in PICTURES)
-    assert len(ALL) == len(set(ALL))
-    assert len({mix.name for mix in MIXES}) == len(MIXES)
+    assert all(name.replace("-", "").isalpha() for name, recipe in RECIPES.items() if recipe.look)
+    assert len(pictures.ALL) == len(set(pictures.ALL))

@@ -13,10 +13,9 @@ pytest.importorskip("matplotlib")
 
 from loadtests.report.style import DARK, LIGHT, Theme, spread, strokes
 from loadtests.scenarios.model import Scenario, parse
-from loadtests.simulator.charts import Bars, Chart, Curve, Panels
 from loadtests.simulator.figures import charts, events, smoothed
-from loadtests.simulator.plots import draw
-from loadtests.simulator.results import Comparison, Result, compare
+from loadtests.simulator.plots import Bars, Chart, Curve, Panels, draw
+from loadtests.simulator.results import Comparison, compare
 from tests.loadtests.simulator.made_up import report
 
 POLICIES = ["weir", "vtc", "round_robin_ttl", "fifo"]
@@ -37,11 +36,12 @@ def scenario(**changed: Any) -> Scenario:
 
 
 def over_time(**changed: Any) -> Comparison:
-    return compare("test", scenario(**changed), [Result(None, report(name)) for name in POLICIES])
+    return compare("test", scenario(**changed), [report(name) for name in POLICIES])
 
 
 def test_latencies_are_drawn_where_there_are_any() -> None:
-    made = compare("test", scenario(), [Result(None, report(), (None, 0.2, 0.4))])
+    series = replace(report().series, latency_p95_s=(None, 0.2, 0.4))
+    made = compare("test", scenario(), [report(series=series)])
     latency = next(chart for chart in charts(made) if chart.name == "latency")
     assert isinstance(latency, Chart)
     assert latency.curves[0].ys == (None, 0.2, 0.4)
@@ -50,7 +50,7 @@ def test_latencies_are_drawn_where_there_are_any() -> None:
 
 def over_load(**changed: Any) -> Comparison:
     made = scenario(sweep={"loads": LOADS}, **changed)
-    return compare("test", made, [Result(load, report(name)) for load in LOADS for name in POLICIES])
+    return compare("test", made, [report(name, load) for load in LOADS for name in POLICIES])
 
 
 @pytest.fixture(scope="module")
@@ -67,7 +67,7 @@ def test_a_sweep_is_drawn_over_its_loads_and_one_load_over_time() -> None:
 
 def test_a_sweep_of_one_group_is_drawn_as_what_the_others_notice() -> None:
     made = scenario(sweep={"loads": LOADS, "tenants": ["b"]})
-    found = list(charts(compare("test", made, [Result(load, report()) for load in LOADS])))
+    found = list(charts(compare("test", made, [report("weir", load) for load in LOADS])))
     assert [chart.name for chart in found] == ["neighbours-on-time", "neighbours-latency", "waste"]
     first = found[0]
     assert isinstance(first, Chart)
@@ -110,7 +110,7 @@ def test_a_burst_is_drawn_with_its_edges_where_they_are() -> None:
     phases = [{"from_s": 10, "until_s": 20, "times": 25}]
     made = scenario(tenants=[{"name": "a", "arrivals": {"kind": "poisson", "load": 0.4, "phases": phases}}])
     steps = replace(report().series, on_time=(80,) * 10 + (200,) * 10 + (80,) * 20)
-    recovery = next(charts(compare("test", made, [Result(None, report(series=steps))])))
+    recovery = next(charts(compare("test", made, [report(series=steps)])))
     assert isinstance(recovery, Chart)
     assert recovery.question == "How soon is all well again after a burst?"
     assert recovery.curves[0].ys == (80.0,) * 10 + (200.0,) * 10 + (80.0,) * 20

@@ -8,7 +8,8 @@ import pytest
 
 from loadtests.scenarios.model import Scenario, parse
 from loadtests.simulator import runs
-from loadtests.simulator.runs import Latencies, execute, plan
+from loadtests.simulator.runs import execute, plan
+from loadtests.simulator.tally import Timeline
 from services.cli.errors import LabError
 
 
@@ -65,11 +66,12 @@ def test_a_run_that_fails_fails_them_all() -> None:
 
 
 def test_latencies_are_told_for_the_bucket_in_which_the_answer_came() -> None:
-    class Asked:
-        arrived_at = 0.5
-
-    latencies = Latencies(duration_s=3.0, bucket_s=1.0)
-    latencies.ended(1.7, Asked(), "served")  # type: ignore[arg-type]  # all that is read of a job
-    latencies.ended(2.1, Asked(), "yield")  # type: ignore[arg-type]
-    latencies.ended(9.9, Asked(), "served")  # type: ignore[arg-type]  # after the end: while it drains
-    assert latencies.p95() == (None, pytest.approx(1.2, rel=0.02), None)
+    timeline = Timeline(1.0)
+    for latencies_s in ((), (1.2,), ()):
+        for latency_s in latencies_s:
+            timeline.answer(latency_s, on_time=False)
+        timeline.turn(0, 0)
+    timeline.answer(9.9, on_time=True)  # after the end: while it drains
+    told = timeline.told()
+    assert told.latency_p95_s == (None, pytest.approx(1.2, rel=0.02), None)
+    assert (told.on_time, told.late) == ((0, 0, 0), (0, 1, 0))

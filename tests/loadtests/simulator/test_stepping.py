@@ -3,30 +3,23 @@
 from __future__ import annotations
 
 import random
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from loadtests.simulator.pictures.batches import REQUESTS, busy, gathered, latency_ms, stepped
-from loadtests.simulator.stepping import Asked, Cost, Stepping
-from services.core.batcher import BatchFormer, Batching
+from loadtests.simulator.pictures.batches import REQUESTS, busy, gathered, latency_ms, pictured
+from loadtests.simulator.stepping import Asked, Stepping, stepped
+from services.core.batcher import Batching
+from services.worker.engines.simulated import LatencyModel
 
 CONTINUOUS, STATIC = Batching.CONTINUOUS, Batching.STATIC
 
 
-def stepping(
-    asked: list[Asked],
-    batching: Batching = CONTINUOUS,
-    *,
-    slots: int = 16,
-    window_s: float = 0.0,
-    **sizes: float,
-) -> Stepping:
-    former: BatchFormer[Asked] = BatchFormer(batching, slots=slots, queue_size=len(asked) + 1, window_s=window_s)
-    made = Stepping(former, Cost(20, 0.5), int(sizes.get("chunk_tokens", 10**6)), sizes.get("memory_tokens", 10**6))
-    made.run(asked)
-    return made
+def stepping(asked: list[Asked], batching: Batching = CONTINUOUS, *, slots: int = 16, **more: Any) -> Stepping:
+    latency = LatencyModel(step_ms=20, per_sequence_ms=0.5, prefill_ms_per_token=0)
+    return stepped(asked, batching, latency, slots=slots, queue_size=len(asked) + 1, **more)
 
 
 def at_low_load(count: int = 800) -> list[Asked]:
@@ -35,7 +28,7 @@ def at_low_load(count: int = 800) -> list[Asked]:
     at_s, asked = 0.0, []
     for number in range(count):
         at_s += chance.expovariate(0.1 / (20 * 0.0205))
-        asked.append(Asked(f"{number}", at_s, prompt_tokens=0, answer_tokens=20))
+        asked.append(Asked(f"{number}", at_s, prompt_tokens=1, answer_tokens=20))
     return asked
 
 
@@ -69,7 +62,7 @@ def test_an_engine_that_fires_at_once_is_never_idle_while_somebody_waits_and_one
     assert gathered(0.4, 50.0).idle_while_queued_s > 1.0
 
 
-REQUEST = st.tuples(st.floats(0, 2), st.integers(0, 60), st.integers(1, 30), st.floats(0.05, 3) | st.just(float("inf")))
+REQUEST = st.tuples(st.floats(0, 2), st.integers(1, 60), st.integers(1, 30), st.floats(0.05, 3) | st.just(float("inf")))
 
 
 @given(
@@ -101,13 +94,13 @@ def test_whatever_arrives_no_engine_is_idle_and_no_slot_is_free_while_the_head_o
 
 
 def test_in_the_picture_a_long_prompt_is_read_in_chunks_while_the_others_write():
-    reading = [step for step in stepped(CONTINUOUS).steps if "D" in step.reads]
+    reading = [step for step in pictured(CONTINUOUS).steps if "D" in step.reads]
     assert [step.reads["D"] for step in reading] == [16, 16, 12]
     assert all({"A", "C"} <= set(step.writes) for step in reading)
 
 
 def test_in_the_picture_the_slot_of_one_who_leaves_is_taken_at_the_next_step():
-    steps = stepped(CONTINUOUS).steps
+    steps = pictured(CONTINUOUS).steps
     last = max(n for n, step in enumerate(steps) if "C" in step.in_it)
     assert steps[last].began_s < 0.2 <= steps[last].ended_s
     assert "E" in steps[last + 1].in_it
@@ -115,13 +108,12 @@ def test_in_the_picture_the_slot_of_one_who_leaves_is_taken_at_the_next_step():
 
 
 def test_in_the_picture_static_batches_leave_slots_empty_while_others_wait_and_end_later():
-    static, continuous = stepped(STATIC), stepped(CONTINUOUS)
+    static, continuous = pictured(STATIC), pictured(CONTINUOUS)
     assert any(step.waiting and len(step.in_it) < 3 for step in static.steps)
     assert not any(step.waiting and len(step.in_it) < 3 for step in continuous.steps)
     assert static.steps[-1].ended_s > 1.3 * continuous.steps[-1].ended_s
 
 
 def test_more_than_the_line_holds_is_a_bug_in_the_scenario():
-    former: BatchFormer[Asked] = BatchFormer(CONTINUOUS, slots=1, queue_size=1)
     with pytest.raises(ValueError, match="beyond the bound"):
-        Stepping(former, Cost(20, 1)).run([Asked(f"{n}", 0.0, 1, 1) for n in range(3)])
+        stepped([Asked(f"{n}", 0.0, 1, 1) for n in range(3)], CONTINUOUS, LatencyModel(), slots=1, queue_size=1)

@@ -9,9 +9,10 @@ import pytest
 from rich.console import Console
 
 from loadtests.scenarios.model import Scenario, parse
-from loadtests.simulator.columns import members, milliseconds, seconds, share, short
+from loadtests.simulator.columns import milliseconds, seconds, share, short
+from loadtests.simulator.readings import members
 from loadtests.simulator.report import Hints, PolicyReport, Quality
-from loadtests.simulator.results import Comparison, Result, compare
+from loadtests.simulator.results import Comparison, compare
 from loadtests.simulator.table import page
 from tests.loadtests.simulator.made_up import report, tenant
 
@@ -41,7 +42,7 @@ def printed(comparison: Comparison) -> str:
 
 def comparison(*reports: PolicyReport, loads: list[float] | None = None) -> Comparison:
     made = scenario(loads)
-    return compare("test", made, [Result(load, each) for load in loads or [None] for each in reports])
+    return compare("test", made, [replace(each, load=load) for load in loads or [None] for each in reports])
 
 
 @pytest.fixture
@@ -74,7 +75,7 @@ def test_it_fits_into_a_hundred_columns_and_nothing_is_cut(worst: PolicyReport) 
 def test_many_loads_become_one_line_a_policy_with_a_column_a_load() -> None:
     loads = [0.5, 1.0, 2.0, 10.0]
     made = scenario(loads)
-    results = [Result(load, report("weir", goodput=min(load, 0.9))) for load in loads]
+    results = [report("weir", load, goodput=min(load, 0.9)) for load in loads]
     lines = [line.split() for line in printed(compare("test", made, results)).splitlines()]
     assert ["policy", "0.5x", "1x", "2x", "10x"] in lines
     assert ["weir", "0.50", "0.90", "0.90", "0.90"] in lines

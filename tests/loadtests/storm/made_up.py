@@ -25,11 +25,11 @@ def a_run(id: str = "a1b2", scenario: str = "burst", **changed: Any) -> Run:
         TenantTold(id="<b>ben</b>", asked=0),
     ]
     run = Run(
-        run=id, scenario=scenario, title=known.title, began_at_ms=1_790_000_000_000, seconds=10.0, lasted_s=10.2,
+        run=id, scenario=scenario, title=known.file.title, began_at_ms=1_790_000_000_000, seconds=10.0, lasted_s=10.2,
         ended="done", why="", sliders={"intensity": 5.0, "seconds": 10.0}, policy=PolicyTold(True, True, True),
         policy_changed=False, capacity_per_s=26.6, capped=False, on_time_share=0.65, goodput_share=0.97,
         answered_share=0.9, p50_ms=510.0, p95_ms=901.5, deadline_ms=2000.0, wasted_s=0.5, wasted_share=0.003,
-        caption=known.caption, watch=list(known.watch), series=series, tenants=tenants,
+        caption=known.caption, watch=list(known.file.watch), series=series, tenants=tenants,
         refused_by_code={"deadline_infeasible": 70, "yield": 10}, failed_by_code={}, sources={"db": 20, "cache": 45},
         router_counted={"served": 150.0, "yield": 10.0}, marks=[Mark(3.0, "the burst"), Mark(6.0, "after the burst")],
         worst_lag_ms=3.5, sent=230, on_time=150, refused=80,

@@ -2,84 +2,108 @@
 
 from __future__ import annotations
 
-import math
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from loadtests.storm.ledger import MOST_CODES, MOST_ROWS, Ended, Ending, Ledger
-from loadtests.storm.spread import GROWTH, Spread
-from services.contracts.storm import Counts
+from loadtests.load.ledger import ENDINGS, HELD_BACK, ON_TIME, Row
+from loadtests.storm.ledger import MOST_CODES, MOST_ROWS, Books, ending_of
+from services.contracts.storm import Counts, TenantTold
 
 NAMES = [name for name in Counts.__struct_fields__ if name != "held_back"]
-attempts = st.tuples(
+tries = st.tuples(
     st.sampled_from(("anna", "ben")),
     st.floats(0, 500),
-    st.sampled_from(Ending),
+    st.sampled_from(sorted(ENDINGS - {HELD_BACK})),
     st.text(max_size=3),
-    st.floats(0, 200),
+    st.sampled_from((0, 200, 429, 503, 504)),
 )
 
 
-def total(rows: list[Counts], name: str) -> int:
-    return sum(getattr(row, name) for row in rows)
+def begun(books: Books, tenant: str, at_s: float) -> Row:
+    row = Row(0, tenant, at_s, 1000.0)
+    books.enter(row)
+    books.began(row, at_s)
+    return row
 
 
-@given(st.lists(attempts, max_size=60), st.integers(0, 60))
-def test_sent_is_ended_and_open_in_every_view(tried: list[tuple[str, float, Ending, str, float]], ended: int):
-    ledger = Ledger()
-    for tenant, at_s, *_ in tried:
-        ledger.sent(tenant, at_s, 0.0)
-    for tenant, at_s, ending, code, latency_s in tried[:ended]:
-        ledger.ended(tenant, at_s, Ended(ending, code, latency_s))
-    assert ledger.open == len(tried) - min(ended, len(tried))
-    whole = ledger.all.fill(Counts())
-    assert whole.sent == total([whole], "sent") == len(tried)
-    series, tenants = ledger.series(0.0), ledger.tenants()
-    for name in NAMES:
-        assert total(list(series), name) == total(list(tenants), name) == getattr(whole, name)
-    assert ledger.refused.total() == whole.refused
-    assert ledger.failed.total() == whole.failed
-    assert len(series) <= MOST_ROWS
-    assert len(ledger.refused) <= MOST_CODES
+def ended(books: Books, row: Row, outcome: str, code: str = "", status: int = 429) -> None:
+    row.code, row.status, row.end_s = code, status, row.intended_s + 0.5
+    books.tried(row, outcome)
+    books.close(row, outcome)
 
 
-def test_a_thousand_invented_codes_are_counted_under_their_last():
-    ledger = Ledger()
+@given(st.lists(tries, max_size=60), st.integers(0, 60))
+def test_sent_is_ended_and_under_way_in_every_view(tried: list[tuple[str, float, str, str, int]], over: int) -> None:
+    books = Books()
+    rows = [begun(books, tenant, at_s) for tenant, at_s, *_ in tried]
+    for row, (_, _, outcome, code, status) in zip(rows[:over], tried, strict=False):
+        ended(books, row, outcome, code, status)
+    assert books.under_way == books.open == len(tried) - min(over, len(tried))
+    whole = books.all.fill(TenantTold(id="all"))
+    assert whole.sent == len(tried) == books.people[0]
+    for views in (books.series(0.0), books.tenants()):
+        assert len(views) <= MOST_ROWS
+        for name in NAMES:
+            assert sum(getattr(view, name) for view in views) == getattr(whole, name)
+    for kind in ("refused", "failed"):
+        assert len(books.all.codes[kind]) <= MOST_CODES
+    assert sum(tenant.answered for tenant in books.tenants()) == books.people[1] == whole.on_time
+
+
+def test_a_thousand_invented_codes_are_counted_under_their_last() -> None:
+    books = Books()
     for number in range(1000):
-        ledger.sent("anna", 0.0, 0.0)
-        ledger.ended("anna", 0.0, Ended(Ending.FAILED, f"code-{number}"))
-    assert len(ledger.failed) == MOST_CODES
-    assert ledger.failed.total() == 1000
+        ended(books, begun(books, "anna", 0.0), "failed:bad_status", f"code-{number}")
+    assert len(books.all.codes["refused"]) == MOST_CODES
+    assert books.all.codes["refused"].total() == 1000
 
 
-def test_a_second_without_an_event_is_a_second_all_the_same():
-    ledger = Ledger()
-    ledger.sent("anna", 0.2, 0.0)
-    ledger.heard(4.5, 7, 2)
-    series = ledger.series(6.1)
+def test_a_second_without_an_event_is_a_second_all_the_same() -> None:
+    books = Books()
+    begun(books, "anna", 0.2)
+    books.heard(4.5, 7, 2)
+    series = books.series(6.1)
     assert [second.s for second in series] == list(range(7))
     assert (series[4].waiting, series[4].level, series[5].waiting) == (7, 2, None)
 
 
-@given(st.lists(st.floats(0.001, 100), min_size=1, max_size=200), st.floats(0.01, 1.0))
-def test_a_quantile_is_right_within_a_bucket(values: list[float], share: float):
-    spread = Spread()
-    for value in values:
-        spread.add(value)
-    exact_ms = sorted(values)[max(1, math.ceil(share * len(values))) - 1] * 1000
-    found_ms = spread.quantile_ms(share)
-    assert found_ms is not None
-    assert exact_ms / GROWTH - 0.1 <= found_ms <= exact_ms * GROWTH + 0.1
+def test_what_was_held_back_was_not_sent_and_is_under_way_no_more() -> None:
+    books = Books()
+    row = Row(0, "anna", 1.0, 1000.0)
+    books.enter(row)
+    books.close(row, HELD_BACK)
+    (tenant,) = books.tenants()
+    assert (tenant.held_back, tenant.sent, tenant.asked, books.under_way, books.open) == (1, 0, 1, 0, 0)
 
 
-def test_no_answer_has_no_quantile():
-    assert Spread().quantile_ms(0.5) is None
+def test_latency_is_that_of_answers_within_a_hundredth_and_none_without_any() -> None:
+    books = Books()
+    for at in range(1, 101):
+        row = begun(books, "anna", at / 10)
+        row.status, row.end_s = 200, row.intended_s + at / 100
+        books.tried(row, ON_TIME)
+    ended(books, begun(books, "ben", 3.0), "refused:yield")
+    anna, ben = books.tenants()
+    assert anna.p50_ms == pytest.approx(500, rel=0.01)
+    assert anna.p95_ms == pytest.approx(950, rel=0.01)
+    assert ben.p50_ms is None
 
 
-@pytest.mark.parametrize("seconds", [0.0, 1e9])
-def test_a_latency_beyond_the_buckets_is_counted_at_their_end(seconds: float):
-    spread = Spread()
-    spread.add(seconds)
-    assert spread.quantile_ms(0.5) is not None
+@pytest.mark.parametrize(
+    ("outcome", "status", "ending"),
+    [
+        ("served_late", 200, ("late", "")),
+        ("client_gave_up", 0, ("gone", "")),
+        ("refused:yield", 429, ("refused", "said")),
+        ("refused:upstream_failed", 502, ("failed", "said")),
+        ("failed:bad_status", 503, ("refused", "said")),
+        ("failed:bad_status", 418, ("failed", "said")),
+        ("failed:cut", 429, ("failed", "connection_lost")),  # a code of a try before this one is none of its own
+        ("failed:connect", 0, ("failed", "no_connection")),
+    ],
+)
+def test_an_ending_is_what_the_client_saw(outcome: str, status: int, ending: tuple[str, str]) -> None:
+    row = Row(0, "anna", 0.0, 1000.0)
+    row.status, row.code = status, "said"
+    assert ending_of(row, outcome) == ending

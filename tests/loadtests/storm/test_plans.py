@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from loadtests.scenarios.model import Turn, find, load_raw, names, parse
-from loadtests.storm.arrivals import arrivals, scale
-from loadtests.storm.plan import MOST_RATE_PER_S, MOST_SECONDS, Chapter, Load, Manners, Plan, Step, Trouble
-from loadtests.storm.scenarios import SCENARIOS, Scenario, load, plan_of
-from loadtests.storm.sliders import slider, turned
+from loadtests.load.arrivals import Ask, asks
+from loadtests.scenarios.model import Retries, Turn, find, load_raw, names, parse
+from loadtests.storm.scenarios import SCENARIOS, Button, Storm, failures, load
+from loadtests.storm.sliders import MOST_RATE_PER_S, MOST_SECONDS, slider, turned
 from services.cli.errors import LabError
 from services.contracts.storm import Slider
 from services.runtime.errors import BadInput
@@ -22,74 +22,65 @@ from services.runtime.errors import BadInput
 every_scenario = pytest.mark.parametrize("scenario", SCENARIOS.values(), ids=list(SCENARIOS))
 
 
-def plan(*loads: Load, seconds: float = 60.0) -> Plan:
-    return Plan(seconds, loads, (Chapter(0.0, "load"),))
-
-
-def steady(tenant: str, times: float = 1.0) -> Load:
-    return Load(tenant, (Step(0.0, times),))
+def people(storm: Storm, per_s: float = 20.0) -> list[Ask]:
+    return list(asks(storm.plan(per_s)))
 
 
 def values_of(slider: Slider) -> tuple[float, ...]:
     return slider.min, slider.default, slider.max
 
 
-def corners(scenario: Scenario) -> list[dict[str, float]]:
+def corners(scenario: Button) -> list[dict[str, float]]:
     """Every slider at its least, its usual and its most, in every combination."""
     names = [slider.name for slider in scenario.sliders]
     return [dict(zip(names, values, strict=True)) for values in itertools.product(*map(values_of, scenario.sliders))]
 
 
-def test_the_same_wish_meets_the_same_people():
-    burst = SCENARIOS["burst"].plan(turned(SCENARIOS["burst"].sliders, {}))
-    assert list(arrivals(burst, 20.0)) == list(arrivals(burst, 20.0))
-    assert list(arrivals(burst, 20.0)) != list(arrivals(burst, 20.0, seed=2))
+def test_the_same_wish_meets_the_same_people_at_every_capacity() -> None:
+    burst = SCENARIOS["burst"]
+    storm, again = (burst.storm(turned(burst.sliders, {})) for _ in range(2))
+    assert [(ask.at_s, ask.tenant.name) for ask in people(storm)] == [
+        (ask.at_s, ask.tenant.name) for ask in people(again)
+    ]
+    slower = [ask for ask in people(storm, 10.0) if ask.tenant.name == "anna"]
+    assert len(slower) < sum(ask.tenant.name == "anna" for ask in people(storm))
 
 
-def test_one_more_tenant_changes_nobody_elses_arrivals():
-    alone = list(arrivals(plan(steady("anna")), 5.0))
-    both = list(arrivals(plan(steady("anna"), steady("ben")), 5.0))
-    assert [one for one in both if one.tenant == "anna"] == alone
-    assert [one.at_s for one in both] == sorted(one.at_s for one in both)
+def test_a_load_asks_for_as_many_times_capacity_as_it_says() -> None:
+    storm = SCENARIOS["burst"].storm({"intensity": 5.0, "seconds": 60.0})
+    (begins_s, _), (ends_s, _) = storm.chapters[1:]
+    counts = Counter((ask.at_s >= begins_s) + (ask.at_s >= ends_s) for ask in people(storm, 40.0))
+    expected = (20 * begins_s, 200 * (ends_s - begins_s), 20 * (60 - ends_s))
+    for part, count in enumerate(expected):
+        assert abs(counts[part] - count) < 5 * count**0.5  # five standard deviations of a Poisson count
 
 
-def test_a_step_asks_for_as_many_times_capacity_as_it_says():
-    load = Load("anna", (Step(0.0, 0.5), Step(20.0, 5.0), Step(40.0, 0.5)))
-    counts = Counter(int(one.at_s // 20) for one in arrivals(plan(load), 50.0))
-    for third, expected in enumerate((500, 5000, 500)):
-        assert abs(counts[third] - expected) < 5 * expected**0.5  # five standard deviations of a Poisson count
-
-
-def test_a_tenant_is_silent_before_its_first_step():
-    late = Load("crowd", (Step(30.0, 1.0),))
-    assert min(one.at_s for one in arrivals(plan(late), 10.0)) >= 30.0
-    assert late.times_at(29.9) == 0.0
-
-
-def test_what_may_be_sent_bounds_the_rate_and_who_dominates_still_does():
-    loud = plan(steady("quiet", 0.15), steady("crowd", 20.0))
-    scaled = scale(loud, capacity_per_s=5000.0)
-    assert scaled.capped
-    assert loud.most_times * scaled.per_s == pytest.approx(MOST_RATE_PER_S)
-    assert scale(loud, capacity_per_s=10.0).per_s == 10.0
-    assert not scale(loud, capacity_per_s=10.0).capped
+def test_what_may_be_sent_bounds_the_rate_and_who_dominates_still_does() -> None:
+    loud = SCENARIOS["noisy_neighbour"].storm({"intensity": 20.0})
+    per_s = loud.per_s(5000.0)
+    assert loud.most_times * per_s == pytest.approx(MOST_RATE_PER_S)
+    shares = {tenant.name: max(step.per_s for step in tenant.steps) for tenant in loud.plan(per_s).tenants}
+    assert shares["crowd"] / shares["anna"] == pytest.approx(20 / 0.15)
+    assert loud.per_s(10.0) == 10.0
 
 
 @every_scenario
-def test_no_position_of_the_sliders_passes_a_bound(scenario: Scenario):
+def test_no_position_of_the_sliders_passes_a_bound(scenario: Button) -> None:
     for values in corners(scenario):
-        made = scenario.plan(values)
-        assert made.seconds == values["seconds"] <= MOST_SECONDS
+        made = scenario.storm(values)
+        assert made.seconds == pytest.approx(values["seconds"])
+        assert made.seconds <= MOST_SECONDS
+        assert made.seconds + made.patience_s <= 72
         assert made.most_times <= 21
-        assert scale(made, 1e6).per_s * made.most_times <= MOST_RATE_PER_S * (1 + 1e-9)
-        assert all(trouble.until_s <= made.seconds for trouble in made.troubles)
-        assert all(0 <= chapter.from_s < made.seconds for chapter in made.chapters)
+        assert made.per_s(1e6) * made.most_times <= MOST_RATE_PER_S * (1 + 1e-9)
+        assert all(end <= made.seconds for _, end in made.troubles)
+        assert all(0 <= from_s < made.seconds for from_s, _ in made.chapters)
 
 
 @every_scenario
-def test_a_scenario_says_what_it_does_and_what_to_look_at(scenario: Scenario):
+def test_a_scenario_says_what_it_does_and_what_to_look_at(scenario: Button):
     assert scenario.caption.endswith(".")
-    assert len(scenario.watch) >= 2
+    assert len(scenario.file.watch) >= 2
     assert scenario.sliders[-1].name == "seconds"
     for one in scenario.sliders:
         assert one.min <= one.default <= one.max
@@ -97,28 +88,15 @@ def test_a_scenario_says_what_it_does_and_what_to_look_at(scenario: Scenario):
 
 
 @every_scenario
-def test_what_is_going_on_has_a_name_at_every_second(scenario: Scenario):
-    made = scenario.plan(turned(scenario.sliders, {}))
-    assert all(made.words_at(float(second)) for second in range(int(made.seconds)))
-
-
-def test_everybody_leaves_within_a_minute_and_a_quarter():
-    for scenario in SCENARIOS.values():
-        for values in corners(scenario):
-            made = scenario.plan(values)
-            assert made.seconds + made.manners.patience_s <= 72
-
-
-@every_scenario
-def test_sliders_at_rest_leave_the_file_as_it_is(scenario: Scenario):
-    rest, file = scenario.plan(turned(scenario.sliders, {})), scenario.plan({})
-    assert (rest.seconds, rest.chapters, rest.question, rest.manners) == (
-        file.seconds, file.chapters, file.question, file.manners,
-    )  # fmt: skip
-    assert rest.troubles == file.troubles
-    for mine, files in zip(rest.loads, file.loads, strict=True):
-        assert [step.from_s for step in mine.steps] == [step.from_s for step in files.steps]
-        assert [step.times for step in mine.steps] == pytest.approx([step.times for step in files.steps], rel=1e-4)
+def test_sliders_at_rest_leave_the_file_as_it_is(scenario: Button) -> None:
+    rest, file = scenario.storm(turned(scenario.sliders, {})), Storm(scenario.file)
+    assert (rest.seconds, rest.chapters, rest.troubles) == (file.seconds, file.chapters, file.troubles)
+    mine, files = rest.plan(20.0), file.plan(20.0)
+    for turned_one, own in zip(mine.tenants, files.tenants, strict=True):
+        assert [step.from_s for step in turned_one.steps] == [step.from_s for step in own.steps]
+        assert [step.per_s for step in turned_one.steps] == pytest.approx([step.per_s for step in own.steps], rel=1e-4)
+        assert replace(turned_one, steps=own.steps) == own
+    assert all(rest.words_at(float(second)) for second in range(int(rest.seconds)))
 
 
 def test_every_file_that_the_console_can_play_is_a_button():
@@ -126,22 +104,30 @@ def test_every_file_that_the_console_can_play_is_a_button():
     assert having == set(SCENARIOS)
 
 
-def test_what_is_turned_is_the_load_of_those_it_says_in_the_window_it_says():
-    loud = SCENARIOS["noisy_neighbour"].plan({"intensity": 9.0, "seconds": 60.0})
-    assert {load.tenant: load.times_at(20.0) for load in loud.loads} == pytest.approx(
-        {"anna": 0.15, "ben": 0.15, "crowd": 9.0}
-    )
-    assert loud.loads[2].times_at(59.0) == pytest.approx(0.15)
-    assert loud.chapters[1].from_s == pytest.approx(12.0)
+def test_what_is_turned_is_the_load_of_those_it_says_in_the_window_it_says() -> None:
+    loud = SCENARIOS["noisy_neighbour"].storm({"intensity": 9.0, "seconds": 60.0})
+    assert loud.times_at(20.0) == pytest.approx(0.15 + 0.15 + 9.0)
+    crowd = loud.plan(1.0).tenants[2]
+    assert [step.per_s for step in crowd.steps] == pytest.approx([0.15, 9.0, 0.15])
+    assert loud.times_at(59.0) == pytest.approx(0.45)
+    assert loud.chapters[1][0] == pytest.approx(12.0)
 
 
-def test_an_outage_ends_when_it_is_told_to_and_leaves_time_for_what_comes_after():
+def test_an_outage_ends_when_it_is_told_to_and_leaves_time_for_what_comes_after() -> None:
     storm = SCENARIOS["retry_storm"]
-    (short,) = storm.plan({"outage_s": 2.0, "seconds": 30.0}).troubles
-    assert (short.from_s, short.until_s) == pytest.approx((6.0, 8.0))
-    long = storm.plan({"outage_s": 10.0, "seconds": 10.0})
-    assert long.troubles[0].until_s == pytest.approx(6.0)
-    assert long.chapters[-1].from_s == pytest.approx(6.0)
+    assert storm.storm({"outage_s": 2.0, "seconds": 30.0}).troubles == [pytest.approx((6.0, 8.0))]
+    long = storm.storm({"outage_s": 10.0, "seconds": 10.0})
+    assert long.troubles[0][1] == long.chapters[-1][0] == pytest.approx(6.0)
+
+
+def test_every_other_slider_turns_what_it_says() -> None:
+    (slow,) = failures(SCENARIOS["slow_worker"].storm({"slow_factor": 17.0}).file)
+    assert slow.factor == 17
+    (tenant, *_) = (
+        SCENARIOS["retry_storm"].storm({"deadline_ms": 5000, "retries": 5, "obey_hints": 1}).plan(1.0).tenants
+    )
+    assert (tenant.deadline_ms, tenant.patience_ms, tenant.retries) == (5000, 5000, Retries(attempts=5, wait="hint"))
+    assert SCENARIOS["burst"].storm({"leaving": 35.0}).leaving == 0.35
 
 
 TENANT: dict[str, Any] = {"name": "a", "arrivals": {"kind": "poisson", "load": 1}, "deadline_s": 2}
@@ -161,7 +147,19 @@ WORKER = {"kind": "slots", "slots": 4, "prefill_tokens_per_s": 2500, "s_per_toke
 def test_a_file_that_the_console_cannot_play_is_told(change: dict[str, Any], told: str):
     raw = {"title": "T", "duration_s": 30, "workers": [WORKER], "tenants": [TENANT], **change}
     with pytest.raises(LabError, match=told):
-        plan_of(parse(raw), (), {})
+        Storm(parse(raw))
+
+
+def test_a_slider_for_one_window_leaves_the_other_phases_as_they_are():
+    phases = [{"from_s": 5, "until_s": 10, "times": 2}, {"from_s": 10, "until_s": 20, "times": 3}]
+    tenant = {**TENANT, "arrivals": {"kind": "poisson", "load": 0.5, "phases": phases}}
+    windows = [{"name": "peak", "from_s": 10, "until_s": 20}]
+    raw = {"title": "T", "duration_s": 30, "workers": [WORKER], "tenants": [tenant], "windows": windows}
+    button = Button("b", raw, (Turn(name="intensity", during="peak"),), parse(raw), ())
+    storm = button.storm({"intensity": 6.0, "seconds": 60.0})
+    assert [storm.times_at(at) for at in (0.0, 10.0, 20.0, 40.0)] == pytest.approx([0.5, 1.0, 6.0, 0.5])
+    everywhere = Button("b", raw, (Turn(name="intensity"),), parse(raw), ()).storm({"intensity": 1.0})
+    assert [everywhere.times_at(at) for at in (0.0, 5.0, 10.0, 20.0)] == pytest.approx([1.0, 2.0, 3.0, 1.0])
 
 
 def test_a_file_without_sliders_is_no_button():
@@ -190,7 +188,7 @@ def test_a_wish_is_granted_within_the_sliders_or_refused(name: str, wish: dict[s
         return
     assert set(values) == {slider.name for slider in scenario.sliders}
     assert all(slider.min <= values[slider.name] <= slider.max for slider in scenario.sliders)
-    scenario.plan(values)
+    scenario.storm(values)
 
 
 @pytest.mark.parametrize("value", [0.5, 2, -1])
@@ -200,18 +198,20 @@ def test_a_switch_is_on_or_off(value: float):
 
 
 @pytest.mark.parametrize(
-    "wrong",
+    "change",
     [
-        lambda: Plan(61.0, (), ()),
-        lambda: Plan(9.0, (), ()),
-        lambda: Plan(10.0, (), (), troubles=(Trouble("cache", 5.0, 11.0),)),
-        lambda: Plan(10.0, (), (), troubles=(Trouble("cache", 5.0, 5.0),)),
-        lambda: Manners(deadline_s=2.0, patience_s=1.0),
-        lambda: Manners(deadline_s=20.0, patience_s=20.0),
-        lambda: Manners(retries=6),
-        lambda: Manners(leaving_share=1.5),
+        {"duration_s": 61},
+        {"duration_s": 9},
+        {"cache_silent": [{"from_s": 5, "until_s": 31}]},
+        {"tenants": [{**TENANT, "patience_s": 1}]},
+        {"tenants": [{**TENANT, "deadline_s": 20}]},
+        {"tenants": [{**TENANT, "retries": {"attempts": 6, "wait": "hint"}}]},
     ],
 )
-def test_a_plan_that_passes_a_bound_cannot_be_made(wrong):
-    with pytest.raises(ValueError, match=r"\w"):
-        wrong()
+def test_a_storm_that_passes_a_bound_cannot_be_made(change: dict[str, Any]) -> None:
+    raw = {"title": "T", "duration_s": 30, "workers": [WORKER], "tenants": [TENANT]}
+    Storm(parse(raw))
+    with pytest.raises(LabError):
+        Storm(parse({**raw, **change}))
+    with pytest.raises(LabError):
+        Storm(parse(raw), leaving=1.5)

@@ -52,7 +52,7 @@ class FakeRouter:
         exchange.on_gone(task.cancel)
         try:
             await asyncio.sleep(3600 if self.hangs else self.takes_s)
-            body = b"{}" if self.status == 200 else b'{"error":{"code":"yield"}}'
+            body = b'{"text":"so"}' if self.status == 200 else b'{"error":{"code":"yield"}}'
             await exchange.reply(self.status, body)
         finally:
             self.under_way -= 1

@@ -58,8 +58,9 @@ def cell(scenario: str, subject: str = "weir", rows: Iterable[Row] | None = None
     names = [scenario, *(window.name for window in played.scenario.windows)]
     figures = PACK | (TROUBLED if troubles(played.scenario) else {})
     figures |= {f"{who}_alone_p95_ms": 95.0 for who in played.scenario.alone}
+    usual = {"worth_per_s": 100.0 if subject == "no_degradation" else 150.0, "with_passages": 1.0}
     made: dict[str, Any] = {
-        "rows": [row(name, played.tenants) for name in names] if rows is None else list(rows),
+        "rows": [row(name, played.tenants, **usual) for name in names] if rows is None else list(rows),
         "capacity_per_s": 200.0,
         "service_ms": 80.0,
         "seconds": [Second(150, 150, 0, 0)] * 8,

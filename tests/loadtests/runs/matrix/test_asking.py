@@ -9,7 +9,7 @@ import pytest
 from loadtests.cluster.stand import key_of
 from loadtests.load.arrivals import Ask
 from loadtests.load.plan import Step, Tenant
-from loadtests.runs.matrix.asking import Chats, Reply
+from loadtests.runs.matrix.asking import KNOWN, KNOWN_EVERY, Chats, Reply, question
 
 LIGHT = Tenant("light", (Step(0, 1),), deadline_ms=250)
 ASK = Ask(0.0, LIGHT, 3, 8, False)
@@ -61,3 +61,10 @@ def reply(status: int, body: bytes) -> str:
 )
 def test_a_no_is_a_refusal_in_whatever_words_and_an_error_is_none(status: int, body: bytes, outcome: str) -> None:
     assert reply(status, body) == outcome
+
+
+def test_all_questions_about_documents_but_every_fifth_are_asked_once() -> None:
+    asked = [question(number) for number in range(1_000, 2_000)]
+    again = [question(number) for number in range(10_000, 11_000)]
+    assert len(set(asked) & set(again)) == len(set(asked[::KNOWN_EVERY])) == KNOWN
+    assert len(set(asked)) == 1000 - 1000 // KNOWN_EVERY + KNOWN

@@ -14,13 +14,16 @@ from loadtests.load.figures import Quantiles
 from loadtests.load.plan import Plan, Tenant
 from loadtests.runs.matrix import targets
 from loadtests.runs.matrix.cases import SERIES, Case, deadlines
+from loadtests.runs.matrix.cases import case as unread_case
 from loadtests.runs.matrix.drill import MOST_SECONDS, Drill, Run
 from loadtests.runs.matrix.play import play
 from loadtests.runs.matrix.playing import planned_s
 from loadtests.runs.matrix.staging import tenants_of
 from loadtests.runs.matrix.subjects import SUBJECTS, in_time_for_the_tightest
+from loadtests.scenarios.changes import Changes
 from loadtests.scenarios.figures import is_asked
 from loadtests.scenarios.model import names
+from services.cli.errors import LabError
 from tests.loadtests.runs.matrix.made import case, load
 
 PER_S = 200.0
@@ -115,8 +118,15 @@ def _groups(made: Case) -> list[Any]:
 
 
 def test_only_those_who_may_be_cut_are_said_to_be() -> None:
-    assert {name for name in SERIES if case(name).may_be_cut} == {"degradation"}
+    assert {name for name in SERIES if case(name).may_be_cut} == {"degradation", "degradation_documents"}
     assert case("degradation").may_be_cut == {"tenant-1", "tenant-2", "tenant-3"}
+
+
+def test_documents_are_asked_about_by_all_or_by_nobody(tmp_path: Path) -> None:
+    assert {name for name in SERIES if case(name).asks} == {"degradation_documents"}
+    for sets in (("tenants.0.ask=0.5",), ("tenants.0.count=1", "tenants.0.ask=0.2")):
+        with pytest.raises(LabError, match="in all requests, or in none"):
+            unread_case("baseline", Changes(sets=sets))
 
 
 def test_every_one_is_a_file_and_named_once() -> None:
@@ -126,5 +136,5 @@ def test_every_one_is_a_file_and_named_once() -> None:
 
 
 def test_the_whole_matrix_takes_little_more_than_an_hour() -> None:
-    jobs = [(case(name), subject) for name in SERIES for subject in SUBJECTS]
+    jobs = [(case(name), subject) for name in SERIES for subject in SUBJECTS if case(name).is_for(subject)]
     assert planned_s(jobs, 1.0) <= 75 * 60

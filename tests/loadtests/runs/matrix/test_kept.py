@@ -50,7 +50,7 @@ def test_what_is_read_is_what_was_written_a_line_for_each_cell(tmp_path: Path) -
     for made in (series(), series(cell("baseline"), cell("burst", "fifo"))):
         kept.write(path, made)
         assert kept.read(path) == made
-        assert len(path.read_text().splitlines()) == 4 + max(1, len(made.cells))  # of the simulator: none
+        assert len(path.read_text().splitlines()) == 6 + max(1, len(made.cells))  # in the simulator: nothing
     assert [each.name for each in tmp_path.iterdir()] == ["series.json"]  # nothing half written stays
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import chain
 from pathlib import Path
 
 import msgspec
@@ -44,6 +45,12 @@ def late(name: str, share: float) -> Cell:
     return cell(name, rows=[msgspec.structs.replace(row(name), tenants=tenants)])
 
 
+def documents(window: str, **more: float) -> Cell:
+    """One window of a scenario that has several."""
+    usual = {"worth_per_s": 150.0, "with_passages": 1.0}
+    return cell("degradation_documents", rows=[row(window, **{**usual, **more})])
+
+
 @pytest.mark.parametrize(
     ("broken", "missed"),
     [
@@ -77,6 +84,11 @@ def late(name: str, share: float) -> Cell:
          ("Twenty seconds of outage, and clients who ask again at once", "on time afterwards / before")),
         (cell("outage_killed", figures={"dispatches": 1.2}),
          ("Every worker killed, and started again four seconds later", "requests to workers, for each of a client's")),
+        (documents("at_2x", on_time=0.84), ("Degradation, with documents", "answered on time")),
+        (documents("at_2x", with_passages=0.4),
+         ("Degradation, with documents", "answers on time that were given passages")),
+        (documents("at_3x", worth_per_s=139.0),
+         ("Degradation, with documents", "answers on time in worth / without degradation")),
     ],
 )  # fmt: skip
 def test_what_is_broken_is_missed_and_nothing_else(broken: Cell, missed: tuple[str, str]) -> None:
@@ -101,6 +113,20 @@ def test_a_worker_that_fails_on_purpose_is_no_failure_of_the_gateway() -> None:
 
 def test_a_series_of_one_scenario_has_its_own_targets_only() -> None:
     assert {title for title, _ in verdicts(series(cell("baseline")))} == {"All scenarios"}
+
+
+def test_without_what_it_is_compared_with_a_target_is_left_out() -> None:
+    alone = series(cell("degradation_documents"))
+    assert not [name for _, name in verdicts(alone) if "without degradation" in name]
+
+
+def test_what_was_cut_is_told_where_something_was() -> None:
+    made = whole()
+    assert "mean level" not in page.page(made, CASES, [])
+    made.cells["degradation weir"] = cell("degradation", rows=[row("degradation", worth_per_s=99.5, mean_level=1.25)])
+    text = " ".join(page.page(made, CASES, []).split())
+    assert "each by what its level is worth: Weir 99.5" in text
+    assert "Mean level of the answers on time: Weir 1.2" in text
 
 
 def test_every_figure_in_which_another_was_better_is_a_loss_and_noise_is_none() -> None:
@@ -146,6 +172,23 @@ def test_what_the_simulator_found_stands_beside_what_processes_did() -> None:
     assert "| weir | 50.0 % | 1.00 | 120 ms | 300 ms | 50.0 % | 0 % | 40.0 % | 90.0 % |" in text
     assert "| fifo | 0 % | 0.00 | – | – | 0 % | 100.0 % | 0 % | 0 % |" in text
     assert verdicts(made)["Mixed sizes, simulated", "goodput / capacity"] is False
+    assert kept.encoded(made) == kept.encoded(msgspec.json.decode(kept.encoded(made), type=Series))
+
+
+def test_the_promises_of_the_simulator_have_a_table_with_the_worst_seed_and_count_as_targets() -> None:
+    made = whole()
+    before = page.held(chain.from_iterable(targets.promises(made, CASES).values()))
+    made.promised["hints"] = {"weir": {"hints_admitted": [0.9, 0.7]}}
+    made.promised["equal at 20x"] = {
+        "weir": {"goodput": [1.0, 0.9], "regret": [0.0, 0.0]}, "fifo": {"goodput": [0.0, 0.01]}
+    }  # fmt: skip
+    text = page.page(made, CASES, [])
+    assert "| first obeyed hints admitted, hints | 80.00 % (70.00 %) | ≥ 80.00 % | **missed** | –" in text
+    assert "| goodput / capacity, equal at 20x | 0.95 (0.90) | ≥ 0.93 | **missed** | 0.01 (0) |" in text
+    assert "goodput / capacity, equal at 2x" not in text, "what needs a case that was not played is left out"
+    assert all(len(line) <= 120 for line in text.splitlines() if not line.startswith(("|", "<", " ")))
+    held, of = (int(word) for word in before.split()[::2][:2])
+    assert f"{held} of {of + 4} targets held" in text, "what a case has no figure for is missed"
     assert kept.encoded(made) == kept.encoded(msgspec.json.decode(kept.encoded(made), type=Series))
 
 
@@ -200,7 +243,7 @@ def test_everything_is_written_and_the_pictures_are_there(tmp_path: Path) -> Non
     shown = {
         line.split('"')[1] for line in (tmp_path / "results" / "matrix.md").read_text().splitlines() if "<img" in line
     }
-    assert len(shown) == 5
+    assert len(shown) == 6
     assert shown <= written
     assert {name.replace(".svg", "-dark.svg") for name in shown} <= written
     assert kept.read(tmp_path / "results" / "matrix.json") == made

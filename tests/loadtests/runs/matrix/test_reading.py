@@ -63,3 +63,12 @@ def test_a_second_counts_what_was_sent_and_what_ended_in_it() -> None:
     assert found[2] == Second(0, 1, 0, 0)
     assert found[5] == Second(1, 0, 0, 1)
     assert len(found) == 11
+
+
+def test_a_smaller_answer_is_worth_what_its_level_is_and_passages_are_those_that_came(tmp_path: Path) -> None:
+    rows = [asked(n, ON_TIME) for n in range(4)] + [asked(9, "refused:yield")]
+    for each, level, source in zip(rows, (0, 1, 1, 4, 0), ("db", "cache", "none", "skipped", ""), strict=True):
+        each.level, each.source = level, source
+    row = reading.row("x", drill(tmp_path), load(*rows), 1.0, quality=(1.0, 0.9, 0.5))
+    assert row.worth_per_s * 4 == pytest.approx(1.0 + 0.9 + 0.9 + 0.5)  # the window has four seconds
+    assert (row.with_passages, row.mean_level) == (0.5, 1.5)

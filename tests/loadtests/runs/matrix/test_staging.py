@@ -8,12 +8,16 @@ from typing import Any
 
 import pytest
 
+from loadtests.cluster.stand import Shape
 from loadtests.load.capacity import Capacity
 from loadtests.load.figures import Quantiles
 from loadtests.load.plan import Step
-from loadtests.runs.matrix.staging import LEAVES_AFTER_MS, SPREAD, faster, names_of, shape_of, tenants_of
+from loadtests.runs.matrix.staging import LEAVES_AFTER_MS, SPREAD, names_of, shape_of, tenants_of
+from loadtests.scenarios.distributions import constant
 from loadtests.scenarios.model import Retries, Scenario, parse
+from loadtests.scenarios.stages import retimed
 from services.cli.errors import LabError
+from tests.loadtests.runs.matrix.made import case
 
 CAPACITY = Capacity(200.0, 1600.0, Quantiles())
 WORKERS = {"kind": "slots", "count": 2, "slots": 8, "prefill_tokens_per_s": 2500, "s_per_token": 0.0008}
@@ -53,7 +57,7 @@ def test_phases_become_steps_of_the_rate() -> None:
 
 def test_on_and_off_become_steps_too_and_a_shorter_run_has_them_all_in_less_time() -> None:
     made = scenario({"name": "a", "arrivals": {"kind": "on_off", "rate_per_s": 100, "on_s": 2, "off_s": 6}})
-    (tenant,), (hurried,) = tenants_of(made, CAPACITY), tenants_of(faster(made, 0.5), CAPACITY)
+    (tenant,), (hurried,) = tenants_of(made, CAPACITY), tenants_of(retimed(made, lambda moment: moment / 2), CAPACITY)
     assert tenant.steps[:4] == (Step(0, 400), Step(2, 0), Step(8, 400), Step(10, 0))
     assert hurried.steps[:3] == (Step(0, 400), Step(1, 0), Step(4, 400))
     assert len(hurried.steps) == len(tenant.steps)
@@ -134,3 +138,20 @@ def test_lengths_keep_their_median_and_their_tail() -> None:
     )
     assert tenant.answer_tokens.median == pytest.approx(8)
     assert tenant.answer_tokens.p95 == pytest.approx(32)
+
+
+def test_workers_of_steps_are_played_as_they_are_and_prompts_cost() -> None:
+    made = case("degradation_documents").scenario
+    assert shape_of(made) == Shape(2, 8, 6.0, 48, 0.0, per_sequence_ms=0.15, prefill_ms=0.06, prompt_tokens=1040)
+    (tenant,) = tenants_of(made, CAPACITY)
+    assert tenant.answer_tokens == constant(48)
+    assert [step.per_s for step in tenant.steps] == pytest.approx([each * 1600 / 48 for each in (1, 1.5, 2, 3, 1)])
+
+
+def test_every_moment_of_a_scenario_moves_with_its_pace() -> None:
+    quick = case("degradation_documents").faster(0.1).scenario
+    assert (quick.duration_s, quick.windows[-1].until_s) == pytest.approx((4.5, 4.4))
+    assert quick.tenants[0].arrivals.moments == pytest.approx([0, 0.9, 1.8, 2.7, 3.6])
+    killed = case("outage_killed").faster(0.5).scenario
+    whole = case("outage_killed").scenario
+    assert killed.workers[0].failures[0].until_s == whole.workers[0].failures[0].until_s / 2

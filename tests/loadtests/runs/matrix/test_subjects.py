@@ -20,7 +20,7 @@ from loadtests.runs.matrix.subjects import (
     in_time_for_the_tightest,
     values,
 )
-from tests.loadtests.runs.matrix.made import a_stand
+from tests.loadtests.runs.matrix.made import a_stand, case
 
 DEADLINES = Deadlines(longest_ms=3000, shortest_ms=300)
 OTHERS = [gateway for gateway in SUBJECTS if gateway.build is not None]
@@ -86,3 +86,13 @@ def test_the_first_is_weir_and_names_are_given_once() -> None:
     assert len({subject.name for subject in SUBJECTS}) == len({subject.title for subject in SUBJECTS}) == len(SUBJECTS)
     assert {name for subject in SUBJECTS for name in subject.off} == {*MECHANISMS}
     assert all(subject.is_router for subject in SUBJECTS if subject.off)
+
+
+def test_without_cuts_is_played_where_something_may_be_cut_and_only_the_router_has_documents() -> None:
+    played = {
+        name: [subject.name for subject in SUBJECTS if case(name).is_for(subject)]
+        for name in ("baseline", "degradation", "degradation_documents")
+    }
+    assert played["degradation"] == [subject.name for subject in SUBJECTS]
+    assert played["baseline"] == [subject.name for subject in SUBJECTS if subject.name != "no_degradation"]
+    assert played["degradation_documents"] == ["weir", "no_degradation"]

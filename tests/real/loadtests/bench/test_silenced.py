@@ -6,7 +6,7 @@ import subprocess
 import sys
 
 SILENT = """
-from loadtests.bench.observing.subject import Uncounted, Unwritten, silence
+from loadtests.bench.silenced import Uncounted, Unwritten, silence
 from services.router import app
 from services.router.config import RouterSettings
 from services.runtime.exposition import Registry

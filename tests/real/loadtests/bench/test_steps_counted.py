@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from loadtests.bench.observing.subject import EVERYTHING
+from loadtests.bench.silenced import EVERYTHING
 from loadtests.bench.steps import by_area, steps
 
 LEAST_OBSERVATION, MOST_OBSERVATION = 0.01, 0.08

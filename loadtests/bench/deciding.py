@@ -1,0 +1,159 @@
+"""What a whole decision costs in real time, in this process, alone: a part of the bench `core`.
+
+Weir's own objects are driven on a virtual clock at ten times capacity: offers as they come, a new start for each end.
+Each call is timed. A served request's decision is its offer, the `next` that started it, its first token and its
+`finish`; a refused one's is its offer. A machine that is busy with other things only ever makes it slower, so the
+best of several repetitions is what counts; median and worst, and processor time, tell the noise.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from heapq import heappop, heappush
+from random import Random
+from statistics import median
+from time import perf_counter_ns, thread_time_ns
+
+from loadtests.report.figure import Figure, told
+from services.core.account import Bounds, TenantSpec
+from services.core.choices import WeirSettings
+from services.core.door import Admitted
+from services.core.estimator import Estimator
+from services.core.outcome import Outcome
+from services.core.request import Request
+from services.core.weir import Weir
+
+SLOTS = 16
+SERVICE_S = 0.08
+LOAD = 10
+FEW, MANY = 10, 10_000
+REPETITIONS = 5
+OFFERS = 40_000
+WARM_UP = 0.2
+"""Of the offers: learning, and Python's own warming up."""
+
+
+@dataclass(frozen=True, slots=True)
+class Costs:
+    """Nanoseconds a decision, request by request."""
+
+    served: Sequence[int]
+    refused: Sequence[int]
+
+    @property
+    def mean_offer(self) -> float:
+        return (sum(self.served) + sum(self.refused)) / (len(self.served) + len(self.refused))
+
+
+class Drive:
+    """Weir with `tenants` equal tenants, and sixteen slots that never rest."""
+
+    def __init__(self, tenants: int, seed: int, clock: Callable[[], int] = perf_counter_ns) -> None:
+        self._clock = clock
+        chance = Random(f"{seed}/timing")
+        self._chance = chance
+        self._names = [f"tenant-{number}" for number in range(tenants)]
+        settings = WeirSettings(bounds=Bounds(max(256, 2 * tenants)), idle_tenants=tenants)
+        self._weir = Weir(settings, chance.random)
+        for name in self._names:
+            self._weir.configure(TenantSpec(name, Bounds(64)))
+        self._weir.announce(
+            "default", Estimator(work_per_slot_s=2500.0, prefill_s_per_token=0.0004, s_per_token=0.0008)
+        )
+        self._weir.capacity(0.0, SLOTS)
+        self._running: list[tuple[float, int, Request]] = []
+        self._spent: dict[Request, int] = {}
+        self._served: list[int] = []
+        self._refused: list[int] = []
+
+    def run(self, offers: int) -> Costs:
+        now, gap = 0.0, SERVICE_S / SLOTS / LOAD
+        for number in range(offers):
+            now += gap * 2 * self._chance.random()
+            self._end_until(now)
+            self._offer(now, number)
+        skip = int(WARM_UP * len(self._served)), int(WARM_UP * len(self._refused))
+        return Costs(self._served[skip[0] :], self._refused[skip[1] :])
+
+    def _offer(self, now: float, number: int) -> None:
+        tenant = self._names[int(self._chance.random() * len(self._names))]
+        request = Request(number, tenant, now, now + 1.0, 100, 50, bytes=400)
+        began = self._clock()
+        answer = self._weir.offer(now, request)
+        spent = self._clock() - began
+        if not isinstance(answer, Admitted):
+            self._refused.append(spent)
+            return
+        self._spent[request] = spent
+        if len(self._running) < SLOTS:
+            self._start(now)
+
+    def _start(self, now: float) -> None:
+        for gone in self._weir.expire(now):
+            self._spent.pop(gone, None)
+        began = self._clock()
+        request, evicted = self._weir.next(now)
+        spent = self._clock() - began
+        for gone in evicted:
+            self._spent.pop(gone, None)
+        if request is not None:
+            self._spent[request] += spent
+            takes = SERVICE_S * (0.9 + 0.2 * self._chance.random())
+            heappush(self._running, (now + takes, int(request.id), request))
+
+    def _end_until(self, now: float) -> None:
+        while self._running and self._running[0][0] <= now:
+            at, _, request = heappop(self._running)
+            began = self._clock()
+            self._weir.first_token(request.started_at + 0.04, request)
+            self._weir.finish(at, request, Outcome.SERVED, 100, 50)
+            spent = self._clock() - began
+            self._served.append(self._spent.pop(request) + spent)
+            self._start(at)
+
+
+def p99(values: Sequence[float]) -> float:
+    return sorted(values)[min(len(values) - 1, int(0.99 * len(values)))]
+
+
+@dataclass(frozen=True, slots=True)
+class Repetition:
+    """Few and many tenants, and few once more in processor time, one after the other: a noisy while hits all."""
+
+    few: Costs
+    many: Costs
+    processor: Costs
+
+
+def measure(repetitions: int = REPETITIONS, offers: int = OFFERS) -> Iterator[Figure]:
+    """What is served is timed from its offer to its end; microseconds."""
+    made = [
+        Repetition(
+            Drive(FEW, each).run(offers), Drive(MANY, each).run(offers), Drive(FEW, each, thread_time_ns).run(offers)
+        )
+        for each in range(repetitions)
+    ]
+    for name, unit, target, read in FIGURES:
+        values = [read(each) for each in made]
+        note = f"best of {repetitions}; median {told(median(values), unit)}, worst {told(max(values), unit)}"
+        yield Figure(name, min(values), unit, target, at_least=False, note=note)
+
+
+def _us(read: Callable[[Repetition], float]) -> Callable[[Repetition], float]:
+    return lambda each: read(each) / 1e3
+
+
+FIGURES: Sequence[tuple[str, str, float | None, Callable[[Repetition], float]]] = (
+    ("a served decision, p99, ten tenants", "µs", 100, _us(lambda each: p99(each.few.served))),
+    ("the same, p99, ten thousand tenants", "µs", 100, _us(lambda each: p99(each.many.served))),
+    ("the same, median, ten tenants", "µs", None, _us(lambda each: median(each.few.served))),
+    ("the same, median, ten thousand tenants", "µs", None, _us(lambda each: median(each.many.served))),
+    ("the same in processor time, p99, ten tenants", "µs", None, _us(lambda each: p99(each.processor.served))),
+    ("a refused one, p99, ten tenants", "µs", 5000, _us(lambda each: p99(each.few.refused))),
+    ("the same, median, ten tenants", "µs", None, _us(lambda each: median(each.few.refused))),
+    ("the same, median, ten thousand tenants", "µs", None, _us(lambda each: median(each.many.refused))),
+    ("a served decision, median: ten thousand tenants / ten", "", 1.5,
+     lambda each: median(each.many.served) / median(each.few.served)),
+    ("any offer, mean: ten thousand tenants / ten", "", 1.5, lambda each: each.many.mean_offer / each.few.mean_offer),
+)  # fmt: skip

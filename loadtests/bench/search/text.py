@@ -1,0 +1,107 @@
+"""Real text that every installation has, also offline, as vectors: sentences of the docstrings and comments of Python's
+own library and of the packages beside it. Their order is decided by a digest: the first so many are a sample of all.
+
+100,000 are embedded in a quarter of an hour, once. They are kept in a folder, and the next run goes on there:
+
+    sentences.txt            all of them, a line each, as they were found the first time
+    <model's fingerprint>    384 numbers of four bytes for each of the first lines: as far as it has come
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import sysconfig
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from loadtests.paths import ROOT
+from loadtests.report.progress import Say
+from services.retrieval.minilm import DIMENSIONS, Floats
+
+FOLDER = ROOT / ".weir" / "recall"
+AT_ONCE = 256
+SAY_EVERY = 40 * AT_ONCE
+ROW_BYTES = DIMENSIONS * 4
+LEAST, MOST = 24, 300  # characters
+LEAST_WORDS = 5
+LEAST_LETTERS = 0.7  # of all characters: the rest is code, tables, rulers
+
+_QUOTED = re.compile(r'"""(.*?)"""|\'\'\'(.*?)\'\'\'', re.DOTALL)
+_COMMENTS = re.compile(r"(?:^[ \t]*#.*\n)+", re.MULTILINE)
+_MARK = re.compile(r"^[ \t]*#+[ \t]?", re.MULTILINE)
+_BETWEEN = re.compile(r"(?<=[.!?])\s+(?=[A-Z\"'(`])|\n\s*\n")
+_WORD = re.compile(r"[A-Za-z]+")
+
+
+class TooFewSentences(Exception):
+    """This installation has fewer of them than were asked for; the message says how many."""
+
+
+def vectors(
+    number: int, embed: Callable[[Sequence[str]], Floats], fingerprint: str, say: Say, folder: Path = FOLDER
+) -> Floats:
+    """Those of the first so many sentences, embedding what was not yet. Raises TooFewSentences."""
+    texts = _kept_sentences(folder, say)
+    if len(texts) < number:
+        raise TooFewSentences(f"the installed packages hold {len(texts):,} sentences, and {number:,} are needed")
+    path = folder / fingerprint
+    path.touch()
+    have = path.stat().st_size // ROW_BYTES
+    if have < number:
+        os.truncate(path, have * ROW_BYTES)  # the last one may be half there
+    for first in range(have, number, AT_ONCE):
+        if (first - have) % SAY_EVERY == 0:
+            say(f"{first:,} of {number:,} sentences embedded")
+        with path.open("ab") as file:
+            file.write(embed(texts[first : min(first + AT_ONCE, number)]).tobytes())
+    kept: Floats = np.fromfile(path, np.float32, count=number * DIMENSIONS).reshape(number, DIMENSIONS)
+    return kept
+
+
+def _kept_sentences(folder: Path, say: Say) -> list[str]:
+    path = folder / "sentences.txt"
+    if not path.exists():
+        say("sentences are looked for in the installed packages")
+        folder.mkdir(parents=True, exist_ok=True)
+        partial = path.with_suffix(".partial")
+        partial.write_text("\n".join(sentences()), encoding="utf-8")
+        partial.rename(path)
+    return path.read_text(encoding="utf-8").split("\n")
+
+
+def sentences(seed: int = 1) -> list[str]:
+    """All different ones, in an order that has nothing to do with where they stood."""
+    return sorted(set(_of_packages()), key=lambda sentence: hashlib.sha256(f"{seed} {sentence}".encode()).digest())
+
+
+def of_source(source: str) -> Iterator[str]:
+    """The sentences of a Python file's docstrings, other long strings, and comments."""
+    for quoted in _QUOTED.finditer(source):
+        yield from of_text(quoted[1] or quoted[2] or "")
+    for block in _COMMENTS.finditer(source):
+        yield from of_text(_MARK.sub("", block[0]))
+
+
+def of_text(text: str) -> Iterator[str]:
+    """What begins like a sentence, ends like one and is mostly words."""
+    for part in _BETWEEN.split(text):
+        sentence = " ".join(part.split())
+        if not LEAST <= len(sentence) <= MOST or not sentence[0].isupper() or sentence[-1] not in ".!?":
+            continue
+        words = _WORD.findall(sentence)
+        if len(words) >= LEAST_WORDS and sum(map(len, words)) >= LEAST_LETTERS * len(sentence):
+            yield sentence
+
+
+def _of_packages() -> Iterator[str]:
+    """Packages lie inside Python's own library, or outside it where there is a virtual environment."""
+    for folder in {sysconfig.get_paths()[name] for name in ("stdlib", "purelib")}:
+        for path in Path(folder).rglob("*.py"):
+            try:
+                yield from of_source(path.read_text(encoding="utf-8"))
+            except (OSError, UnicodeDecodeError):
+                continue

@@ -1,0 +1,54 @@
+"""The router, with parts of its observation taken out: what there is no setting for, since nobody wants it.
+
+Run: python -m loadtests.bench.silenced [metrics,log,journal]
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+from services.router import app
+from services.router.__main__ import main
+from services.router.observing.journal import Journal
+from services.router.observing.metrics import RouterMetrics
+from services.runtime.service import Service
+
+COUNTS = (
+    "admitted", "started", "refused", "ended", "served", "first_token", "degraded", "retry", "wasted", "retrieved",
+)  # fmt: skip
+NOTES = ("admitted", "ended")
+EVERYTHING = ("metrics", "log", "journal")
+
+
+def _nothing(*_: Any, **__: Any) -> None:
+    return None
+
+
+class Uncounted(RouterMetrics):
+    """Counts nothing."""
+
+
+class Unwritten(Journal):
+    """Writes nothing down."""
+
+    __slots__ = ()
+
+
+def silence(parts: set[str]) -> None:
+    """From now on these say nothing."""
+    if "metrics" in parts:
+        for name in COUNTS:
+            setattr(Uncounted, name, _nothing)
+        vars(app)["RouterMetrics"] = Uncounted
+    if "journal" in parts:
+        for name in NOTES:
+            setattr(Unwritten, name, _nothing)
+        vars(app)["Journal"] = Unwritten
+    if "log" in parts:
+        Service._log_request = _nothing  # type: ignore[method-assign]
+
+
+if __name__ == "__main__":
+    silence(set(sys.argv[1].split(",")) if len(sys.argv) > 1 else set())
+    raise SystemExit(main())

@@ -1,0 +1,101 @@
+"""A router that has a core to itself, before a stub that answers at once; what it is asked, and how it is filled."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from loadtests.bench.stub import stub
+from loadtests.cluster.processes import NOTHING, free_ports, started
+from loadtests.cluster.stand import NO_RETRIEVAL
+from loadtests.cluster.usage import cores, pinned
+from loadtests.load.closed import post
+
+ROUTER = "services.router"
+CONNECTIONS = 32
+FULL = {"MAX_INFLIGHT": "1", "MAX_QUEUE_SIZE": "1", "TENANT_QUEUE_SIZE": "1"}
+"""With two requests that are held, one that runs and one that waits, the router refuses all others."""
+HELD = 2
+HOLD_S = 0.4
+ROUTE = "/v1/chat/completions"
+MESSAGES = [
+    {"role": "system", "content": "You are a lock keeper."},
+    {"role": "user", "content": "What does a weir do to a river that is in flood, and why?"},
+]
+TENANTS = 16
+
+
+@dataclass(frozen=True)
+class Router:
+    """Where it is."""
+
+    pid: int
+    port: int
+    metrics_port: int
+
+
+@dataclass(frozen=True)
+class Workers:
+    """So many in the router's file, all of them the same stub."""
+
+    count: int = 1
+    slots: int = 1000
+    models: tuple[str, ...] = ("fast", "hang")
+
+    def written(self, folder: Path, stub_port: int) -> Path:
+        """The file."""
+        url = f"http://127.0.0.1:{stub_port}/v1"
+        shape = {"kind": "openai", "url": url, "slots": self.slots, "models": self.models}
+        entries = [{"name": f"stub-{number}", **shape} for number in range(self.count)]
+        file = folder / "workers.yaml"
+        file.write_text(json.dumps({"workers": entries}), encoding="utf-8")  # JSON is YAML
+        return file
+
+
+@asynccontextmanager
+async def router_before(
+    stub_port: int,
+    settings: Mapping[str, str] = NOTHING,
+    *,
+    words: Sequence[str] = (ROUTER,),
+    workers: Workers = Workers(),
+) -> AsyncIterator[Router]:
+    """On a core of its own, with all else by default. `words`: the module that is run as it, and its arguments."""
+    port, metrics_port = free_ports(2)
+    own_core, _ = cores()
+    with tempfile.TemporaryDirectory() as folder:
+        env = {
+            "ROUTER_PORT": str(port), "METRICS_PORT": str(metrics_port), "RETRIEVAL_URL": NO_RETRIEVAL,
+            "WORKERS_FILE": str(workers.written(Path(folder), stub_port)), **settings,
+        }  # fmt: skip
+        ready = f"http://127.0.0.1:{port}/health/ready"
+        async with started(*words, ready=ready, env=env, cores=own_core) as process:
+            yield Router(process.pid, port, metrics_port)
+
+
+@asynccontextmanager
+async def standing(settings: Mapping[str, str] = NOTHING, *, workers: Workers = Workers()) -> AsyncIterator[Router]:
+    """A stub and a router before it; this program and the stub share the other core."""
+    with pinned(cores()[1]):
+        async with stub() as stub_port, router_before(stub_port, settings, workers=workers) as made:
+            yield made
+
+
+def chat(port: int, model: str = "fast", *, stream: bool = False, tenant: str = "", **more: object) -> bytes:
+    """A chat completion of 64 tokens, as bytes."""
+    return _asked(port, {"model": model, "messages": MESSAGES, "max_tokens": 64, "stream": stream, **more}, tenant)
+
+
+def of_tenants(port: int) -> list[bytes]:
+    """A shorter one of each of sixteen tenants."""
+    body = {"model": "fast", "messages": MESSAGES[1:], "max_tokens": 64}
+    return [_asked(port, body, f"tenant-{number}") for number in range(TENANTS)]
+
+
+def _asked(port: int, body: Mapping[str, object], tenant: str) -> bytes:
+    request = post(port, ROUTE, json.dumps(body, separators=(",", ":")).encode())
+    return request.replace(b"\r\nhost:", b"\r\nx-tenant: %s\r\nhost:" % tenant.encode(), 1) if tenant else request

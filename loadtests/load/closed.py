@@ -1,0 +1,207 @@
+"""A closed loop over bare HTTP/1.1 connections: N clients that ask again as soon as they are answered.
+
+It tells what a server can do. It reads as little of an answer as it must, since it shares a core with what is behind
+the server. What users at a given rate get is told by the open loop (`client`, `rates`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from time import perf_counter  # uvloop's own clock counts whole milliseconds
+
+from loadtests.load.figures import quantile_of
+
+_END_OF_HEAD = b"\r\n\r\n"
+
+Request = bytes | Callable[[], bytes]  # the same each time, or the next one
+
+
+def post(port: int, path: str, body: bytes) -> bytes:
+    head = f"POST {path} HTTP/1.1\r\nhost: 127.0.0.1:{port}\r\ncontent-type: application/json\r\ncontent-length: "
+    return head.encode() + b"%d\r\n\r\n%s" % (len(body), body)
+
+
+@dataclass
+class Tally:
+    """Seconds per answer, statuses, and streamed events; with `judge`, how many bodies it gave which verdict."""
+
+    judge: Callable[[bytes], str] | None = None
+    verdicts: dict[str, int] = field(default_factory=dict)
+    seconds: list[float] = field(default_factory=list)
+    statuses: dict[int, int] = field(default_factory=dict)
+    events: int = 0
+    reads: int = 0
+    wall_s: float = 0.0
+
+    def quantile_ms(self, q: float) -> float:
+        """Milliseconds; nan of none."""
+        return 1000 * quantile_of(self.seconds, q)
+
+    @property
+    def per_second(self) -> float:
+        return len(self.seconds) / self.wall_s
+
+    def rate_of(self, *verdicts: str) -> float:
+        """Answers per second with one of these verdicts."""
+        return sum(self.verdicts.get(verdict, 0) for verdict in verdicts) / self.wall_s
+
+    def only(self, status: int) -> None:
+        """Raises RuntimeError unless every answer had this status."""
+        if set(self.statuses) != {status}:
+            raise RuntimeError(f"expected answers with {status} only, got {self.statuses}")
+
+    def answered(self, status: int, body: bytes, seconds: float) -> None:
+        self.seconds.append(seconds)
+        self.statuses[status] = self.statuses.get(status, 0) + 1
+        if self.judge is not None:
+            verdict = self.judge(body)
+            self.verdicts[verdict] = self.verdicts.get(verdict, 0) + 1
+
+
+class Connection(asyncio.Protocol):
+    """One request at a time; answers with a content-length, or chunked ones that end in the last chunk."""
+
+    def __init__(self, tally: Tally) -> None:
+        self.tally = tally
+        self.buffer = self.body = b""
+        self.chunked = False
+        self.need = -1
+        self.done: asyncio.Future[None] | None = None
+        self.asked_at = 0.0
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # TCP is both ways
+        self.transport = transport
+
+    def ask(self, request: bytes) -> asyncio.Future[None]:
+        self.done = asyncio.get_running_loop().create_future()
+        self.buffer, self.body, self.need, self.chunked = b"", b"", -1, False
+        self.asked_at = perf_counter()
+        self.transport.write(request)
+        return self.done
+
+    def data_received(self, data: bytes) -> None:
+        if self.need < 0:
+            self.buffer += data
+            end = self.buffer.find(_END_OF_HEAD)
+            if end < 0:
+                return
+            head = self.buffer[:end].lower()
+            self.status = int(head[9:12])
+            self.chunked = b"transfer-encoding: chunked" in head
+            data = self.buffer[end + 4 :]
+            self.need = 0 if self.chunked else int(head.split(b"content-length:")[1].split(b"\r\n")[0])
+        if self.chunked:
+            self.tally.events += data.count(b"data: ")
+            self.tally.reads += 1
+            if data.endswith(b"0\r\n\r\n"):
+                self.finish()
+            return
+        self.need -= len(data)
+        if self.tally.judge is not None:
+            self.body += data
+        if self.need <= 0:
+            self.finish()
+
+    def finish(self) -> None:
+        self.tally.answered(self.status, self.body, perf_counter() - self.asked_at)
+        if self.done is not None and not self.done.done():
+            self.done.set_result(None)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if self.done is not None and not self.done.done():
+            self.done.set_exception(ConnectionError("closed before the answer"))
+
+
+async def hold(port: int, requests: Iterable[bytes], pause_s: float) -> list[Connection]:
+    """Ask what is never answered, each over a connection of its own. After the pause all of it has arrived."""
+    held = []
+    for request in requests:
+        connection = await connect(port, Tally())
+        connection.ask(request).add_done_callback(_nobody_asks)
+        held.append(connection)
+    await asyncio.sleep(pause_s)
+    return held
+
+
+def _nobody_asks(done: asyncio.Future[None]) -> None:
+    """How a request ended that was only there to hold a place."""
+    if not done.cancelled():
+        done.exception()
+
+
+async def connect(port: int, tally: Tally) -> Connection:
+    loop = asyncio.get_running_loop()
+    _, connection = await loop.create_connection(lambda: Connection(tally), "127.0.0.1", port)
+    return connection
+
+
+async def closed_loop(
+    port: int,
+    request: Request,
+    connections: int,
+    seconds: float,
+    judge: Callable[[bytes], str] | None = None,
+    warm_up_s: float | None = None,
+) -> Tally:
+    """`connections` clients that ask again as soon as they are answered. Counted are answers that come in `seconds`.
+
+    Before that they warm up, by default for a quarter of that time and at most a second. Raises ConnectionError.
+    """
+    clients = [await connect(port, Tally(judge)) for _ in range(connections)]
+    tally, over = Tally(judge), False
+
+    async def one(client: Connection) -> None:
+        while not over:
+            await client.ask(request if isinstance(request, bytes) else request())
+
+    asking = asyncio.gather(*map(one, clients))
+    try:
+        await _for(asking, min(1.0, seconds / 4) if warm_up_s is None else warm_up_s)
+        _count(clients, tally)
+        began = perf_counter()
+        await _for(asking, seconds)
+        tally.wall_s = perf_counter() - began
+        _count(clients, Tally(judge))
+        over = True
+        await asking
+    finally:
+        over = True
+        for client in clients:
+            client.transport.close()
+    return tally
+
+
+async def _for(asking: asyncio.Future[list[None]], seconds: float) -> None:
+    """So long, or until the first of them fails: raises what it raised."""
+    ended, _ = await asyncio.wait([asking], timeout=seconds)
+    for each in ended:
+        await each
+
+
+def _count(clients: Iterable[Connection], tally: Tally) -> None:
+    """From now on in this one."""
+    for client in clients:
+        client.tally = tally
+
+
+async def closed_number(
+    port: int, requests: Sequence[bytes], connections: int, number: int, judge: Callable[[bytes], str] | None = None
+) -> Tally:
+    """So many requests, these in turn, by clients that ask again as soon as they are answered."""
+    tally, turn = Tally(judge), itertools.cycle(requests)
+    left = itertools.count()
+    clients = [await connect(port, tally) for _ in range(connections)]
+    began = perf_counter()
+
+    async def one(client: Connection) -> None:
+        while next(left) < number:
+            await client.ask(next(turn))
+
+    await asyncio.gather(*map(one, clients))
+    tally.wall_s = perf_counter() - began
+    for client in clients:
+        client.transport.close()
+    return tally
