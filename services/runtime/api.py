@@ -183,8 +183,10 @@ def _refusals(outcomes: Collection[Outcome]) -> dict[int | str, dict[str, Any]]:
         if outcome is not Outcome.CLIENT_GONE:
             told.setdefault(REFUSALS[outcome].status, []).append(outcome)
     content = {JSON: {"schema": _ref(Problem)}}
-    edge = {status: {"description": codes, "content": content} for status, codes in OF_THE_EDGE.items()} if told else {}
-    return {**edge, **{status: _refusal(of_status) for status, of_status in sorted(told.items())}}
+    found: dict[int | str, dict[str, Any]] = {}
+    if told:
+        found = {status: {"description": codes, "content": content} for status, codes in OF_THE_EDGE.items()}
+    return found | {status: _refusal(of_status) for status, of_status in sorted(told.items())}
 
 
 def _refusal(outcomes: Sequence[Outcome]) -> dict[str, Any]:

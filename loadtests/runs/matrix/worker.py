@@ -7,19 +7,20 @@ Whole answers only, since the loads ask for no others. Settings are a worker's o
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from functools import partial
 from itertools import count
 from secrets import token_hex
 from time import time
 
 import msgspec
+from fastapi import FastAPI
 
 from services.contracts.generate import Done, GenerateRequest, Message
 from services.contracts.openai import AnswerMessage, ChatChoice, ChatCompletion, ChatRequest, Usage
 from services.core.outcome import Outcome
+from services.runtime.api import add_native
 from services.runtime.errors import BadInput, Refused
-from services.runtime.http import Exchange, Handler
+from services.runtime.http import Exchange
 from services.runtime.serve import run
 from services.runtime.settings import load
 from services.runtime.strictjson import decode
@@ -42,13 +43,14 @@ class OpenAiDoor:
         self._prefix = token_hex(4)
         self._numbers = count(1)
 
-    def routes(self) -> Mapping[tuple[str, str], Handler]:
-        return {
+    def add_to(self, api: FastAPI) -> None:
+        routes = {
             ("POST", "/v1/chat/completions"): self.chat,
             ("GET", "/v1/models"): self.models,
             ("GET", "/server_info"): self.about,  # what sglang-router asks a new worker for
             ("GET", "/model_info"): self.about,
         }
+        add_native(api, routes, {})
 
     async def models(self, exchange: Exchange) -> None:
         model = {"id": self._model, "object": "model", "created": 0, "owned_by": "weir"}
@@ -109,7 +111,7 @@ def _text(content: object) -> str:
 
 def main() -> int:
     settings = load(WorkerSettings)
-    return run(lambda: build(settings, lambda loop: OpenAiDoor(loop, settings.announced_model).routes()))
+    return run(lambda: build(settings, lambda loop, api: OpenAiDoor(loop, settings.announced_model).add_to(api)))
 
 
 if __name__ == "__main__":
