@@ -38,6 +38,7 @@ from services.runtime import drain, keepalive, serve
 from services.runtime.connection import Connection
 from services.runtime.guard import Inbound
 from services.runtime.keepalive import _Connection as Upstream
+from services.runtime.server import Server
 from services.worker.engines.simulated import SimulatedEngine
 
 MOST_SEEDS = 200
@@ -137,6 +138,10 @@ def _drain_that_waits_for_nobody() -> Planted:
             task.cancel()
         await asyncio.sleep(0)
 
+    async def not_at_all(server: Server) -> None:
+        raise TimeoutError
+
+    yield Server, "_wait_tasks_to_complete", not_at_all
     yield serve, "let_end", at_once
     yield drain, "let_end", at_once
 

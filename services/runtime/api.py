@@ -21,11 +21,11 @@ from fastapi.openapi.docs import get_redoc_html, get_swagger_ui_html
 from fastapi.openapi.utils import get_openapi
 from fastapi.routing import APIRoute
 from starlette.exceptions import HTTPException
-from starlette.routing import Route
+from starlette.routing import Route, compile_path
 
 from services.contracts.problem import Problem
 from services.core.outcome import Outcome
-from services.runtime.asgi import EXCHANGE
+from services.runtime.asgi import EXCHANGE, ClientLeft
 from services.runtime.errors import REFUSALS, BadInput, Refused, WeirError, problem
 from services.runtime.http import Exchange, Handler
 from services.runtime.strictjson import decode
@@ -39,8 +39,6 @@ ASSETS = {  # of the two pages that show the description: where each one's file 
     "swagger-ui.css": "text/css",
     "redoc.standalone.js": "text/javascript",
 }
-_SCRIPT = re.compile(r"<script>(.*?)</script>", re.DOTALL)
-_PATH_PARAMETER = re.compile(r"{(\w+)")
 _INTERNAL = "an internal error; the log has its id"
 
 
@@ -81,8 +79,7 @@ def add_native(api: FastAPI, routes: Mapping[tuple[str, str], Handler], told: Ma
 def _with_path(told: dict[str, Any], path: str) -> dict[str, Any]:
     """With the parameters of the path, which FastAPI reads off an endpoint's signature and a native one has not."""
     named = [
-        {"name": name, "in": "path", "required": True, "schema": {"type": "string"}}
-        for name in _PATH_PARAMETER.findall(path)
+        {"name": name, "in": "path", "required": True, "schema": {"type": "string"}} for name in compile_path(path)[2]
     ]
     extra = told["openapi_extra"] or {}
     parameters = [*named, *extra.get("parameters", ())]
@@ -243,7 +240,9 @@ def _methods_at(request: Request) -> set[str]:
 
 
 async def _internal_problem_of(request: Request, error: Exception) -> Response:
-    """The server raises the error again after this answer, and the service's boundary writes it to the log."""
+    """The framework raises the error again after this answer, and the service's boundary writes it to the log."""
+    if isinstance(error, ClientLeft):
+        raise error
     return await _problem_of(request, WeirError(Outcome.INTERNAL, _INTERNAL))
 
 
@@ -330,10 +329,9 @@ SAFE = {
 
 def _policy(html: str) -> str:
     """Only this page's own scripts run, and nothing is loaded from or sent to another host."""
-    hashes = " ".join(
-        f"'sha256-{base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()}'"
-        for script in _SCRIPT.findall(html)
-    )
+    scripts = [after.partition("</script>")[0] for after in html.split("<script>")[1:]]
+    digests = [base64.b64encode(hashlib.sha256(script.encode()).digest()).decode() for script in scripts]
+    hashes = " ".join(f"'sha256-{digest}'" for digest in digests)
     return (
         f"default-src 'none'; script-src 'self' {hashes}; style-src 'self' 'unsafe-inline'; img-src 'self' data:; "
         "connect-src 'self'; worker-src blob:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"

@@ -3,7 +3,8 @@
 The protocol has read the whole body before the handler starts, so `receive` gives it in one message, and waits for the
 client's departure after that. `send` writes to the exchange: an answer that comes in one message goes out with its
 length, any other is chunked. The exchange adds the headers that every answer has (date, x-request-id), and a client
-that reads slowly holds `send` back. A `send` after the client has left raises OSError, as spec 2.4 asks for.
+that reads slowly holds `send` back. A `send` after the client has left raises ClientLeft, an OSError as spec 2.4 asks
+for; it ends the application, and is no fault of anyone's.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any
 from urllib.parse import quote
 
+from services.core.outcome import Outcome
 from services.runtime.errors import place_of
 from services.runtime.framing import Headers
 from services.runtime.http import Exchange, become_task
@@ -28,11 +30,17 @@ EXCHANGE = "weir.exchange"
 _OF_THE_EXCHANGE = frozenset({b"content-length", b"content-type", b"date", b"transfer-encoding", b"connection"})
 
 
+class ClientLeft(OSError):
+    """Nobody reads the answer any more."""
+
+
 async def serve(application: Application, exchange: Exchange) -> None:
-    """Answer one exchange with the application. Raises whatever the application raises."""
+    """Answer one exchange with the application. Raises whatever the application raises, but for ClientLeft."""
     scope = scope_of(exchange)
     try:
         await application(scope, _Request(exchange).receive, _Answer(exchange).send)
+    except ClientLeft:
+        exchange.log.setdefault("outcome", Outcome.CLIENT_GONE)
     finally:
         exchange.route = getattr(scope.get("route"), "path_format", "")
 
@@ -90,7 +98,7 @@ class _Answer:
 
     async def send(self, message: Message) -> None:
         if self._exchange.gone:
-            raise OSError("the client has left")
+            raise ClientLeft("the client has left")
         if message["type"] == "http.response.start":
             self._begin(message)
         else:

@@ -31,6 +31,7 @@ class Config(uvicorn.Config):
             lifespan="off",
             interface="asgi3",
             log_config=None,
+            log_level="critical",  # what it says of a drain is no JSON, and said by us
             access_log=False,
             proxy_headers=False,
             workers=1,

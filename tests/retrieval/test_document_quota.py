@@ -28,11 +28,9 @@ NOTHING = Used(0, 0)
 class Given:
     """A PUT, as far as the API looks at it."""
 
-    tail: str
     headers: dict[bytes, bytes]
     body: bytes = b'{"text": "x"}'
     log: dict[str, object] = field(default_factory=dict)
-    status: int = 0
     task: asyncio.Task[Any] | None = None
 
     def header(self, name: bytes) -> bytes | None:
@@ -40,9 +38,6 @@ class Given:
 
     def on_gone(self, callback: Callable[[], object]) -> None:
         pass
-
-    async def reply(self, status: int, body: bytes) -> None:
-        self.status = status
 
 
 class Embedder:
@@ -90,12 +85,12 @@ class Desk:
     async def put(self, tenant: str, seconds: float, **headers: bytes) -> int:
         """Its status, or that of its refusal."""
         more = {name.replace("_", "-").encode(): value for name, value in headers.items()}
-        given = Given(f"{seconds}.txt", {b"x-tenant": tenant.encode(), **more}, task=asyncio.current_task())
+        given = Given({b"x-tenant": tenant.encode(), **more}, task=asyncio.current_task())
         try:
-            await self.api.put(given)  # type: ignore[arg-type]
+            answer = await self.api.put(given, f"{seconds}.txt")  # type: ignore[arg-type]
         except (Refused, BadInput) as refusal:
             return refusal.status
-        return given.status
+        return answer.status_code
 
 
 def test_tenants_whose_documents_take_long_leave_a_place_to_the_others(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,6 +12,7 @@ from typing import Any, cast
 
 import pytest
 
+from services.contracts.search import RetrieveRequest
 from services.retrieval.api import Api
 from services.retrieval.cache import Cache
 from services.retrieval.embedder import WARM_PASSES, LinedEmbedder
@@ -21,6 +22,7 @@ from services.retrieval.search import Retrieval
 from services.retrieval.store import Store
 from services.retrieval.warming import Warming
 from services.runtime.http import Exchange
+from services.runtime.strictjson import decode
 from tests.retrieval.fakes import VECTOR, FakeCache, FakeStore, metrics
 from tests.runtime.rig import serving, until
 
@@ -86,7 +88,8 @@ class House:
 
     async def _retrieve(self, exchange: Exchange) -> None:
         try:
-            await self._api.retrieve(exchange)
+            answer = await self._api.retrieve(exchange, decode(exchange.body, RetrieveRequest))
+            await exchange.reply(answer.status_code, bytes(answer.body))
         except asyncio.CancelledError:
             self.left += 1
             raise

@@ -184,3 +184,26 @@ def test_a_request_of_either_kind_of_handler_is_cancelled_when_its_client_leaves
             await until(lambda: ended == [True], "the end")
 
     run(main())
+
+
+def test_a_client_that_left_before_its_answer_is_no_fault_of_the_handler() -> None:
+    api, log, entered = new_api("Test", "For a test."), io.BytesIO(), asyncio.Event()
+
+    @api.get("/late", response_model=None)
+    async def late(exchange: Call) -> Response:
+        left = asyncio.Event()
+        exchange.on_gone(left.set)
+        entered.set()
+        await left.wait()
+        return Response(b"nobody reads this")
+
+    async def main() -> None:
+        async with running_here(process_of(api, log)) as process:
+            await send(process.bound_port, get("/late"), half_close=True)
+            await entered.wait()
+            await until(lambda: b'"request"' in log.getvalue(), "the line of the log")
+
+    run(main())
+    (line,) = [json.loads(line) for line in log.getvalue().splitlines() if b'"request"' in line]
+    assert (line["status"], line["outcome"]) == (499, "client_gone")
+    assert b"a handler failed" not in log.getvalue()

@@ -21,6 +21,6 @@ def test_the_description_is_valid_and_every_reference_leads_somewhere(name: str)
     assert isinstance(service, Service)
     document = service.api.openapi()
     validate(document)
-    named = set(re.findall(r"#/components/schemas/(\w+)", repr(document)))
+    named = set(re.findall(r"#/components/schemas/([\w.]+)", repr(document)))
     assert named
     assert named <= set(document["components"]["schemas"])
