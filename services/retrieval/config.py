@@ -126,7 +126,7 @@ class RetrievalSettings(ServiceSettings):
 
 
 class MigrateSettings(RetrievalSettings):
-    """Settings of `python -m services.retrieval.migrate`, which alone reads the first two of these."""
+    """Settings of `python -m services.retrieval.migrate`, which alone reads the first four of these."""
 
     postgres_migrate_url: str = Field(
         "",
@@ -136,6 +136,14 @@ class MigrateSettings(RetrievalSettings):
     postgres_migrate_password_file: Path | None = Field(
         None, description="file with the password of POSTGRES_MIGRATE_URL, which then has none"
     )
+    postgres_monitor_url: str = Field(
+        "",
+        pattern=r"^(postgres(ql)?://.*)?$",
+        description="PostgreSQL as the user of a metrics exporter, who is made and may read statistics; empty for none",
+    )
+    postgres_monitor_password_file: Path | None = Field(
+        None, description="file with the password of POSTGRES_MONITOR_URL, which then has none"
+    )
 
     @property
     def owner_url(self) -> str:
@@ -144,7 +152,15 @@ class MigrateSettings(RetrievalSettings):
             return self.database_url
         return with_password("POSTGRES_MIGRATE_", self.postgres_migrate_url, self.postgres_migrate_password_file)
 
+    @property
+    def monitor_url(self) -> str:
+        """POSTGRES_MONITOR_URL with the password of its file; empty for none. Raises ValueError."""
+        if not self.postgres_monitor_url:
+            return ""
+        return with_password("POSTGRES_MONITOR_", self.postgres_monitor_url, self.postgres_monitor_password_file)
+
     def contradictions(self) -> Iterator[str]:
         """What is wrong with settings together."""
         yield from super().contradictions()
         yield from _faults(lambda: self.owner_url)
+        yield from _faults(lambda: self.monitor_url)

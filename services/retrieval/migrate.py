@@ -2,12 +2,15 @@
 
     POSTGRES_MIGRATE_URL   who owns the schema and may make roles: used here, once, before the services start
     POSTGRES_URL           how the services log in: its user is made here, with its password, where it is missing
+    POSTGRES_MONITOR_URL   how a metrics exporter logs in, where there is one: its user is made in the same way
 
-The password of either may stand in a file: POSTGRES_MIGRATE_PASSWORD_FILE, POSTGRES_PASSWORD_FILE.
+The password of each may stand in a file: POSTGRES_MIGRATE_PASSWORD_FILE, POSTGRES_PASSWORD_FILE,
+POSTGRES_MONITOR_PASSWORD_FILE.
 
 The user of POSTGRES_URL can become `weir_reader` and `weir_writer` in a transaction (locks.sql), inherits nothing of
 them, and can read which version the schema has. It is no superuser, is held by row-level security, creates neither
-roles nor databases, and owns nothing. A second run finds that all is there, and changes nothing but a changed password.
+roles nor databases, and owns nothing. The user of POSTGRES_MONITOR_URL reads the server's statistics (`pg_monitor`) and
+no document. A second run finds that all is there, and changes nothing but a changed password.
 
 Without POSTGRES_MIGRATE_URL the schema is brought up to date as the user of POSTGRES_URL, who then owns it.
 
@@ -41,6 +44,8 @@ CREATE = f"SELECT format('CREATE ROLE %I {LOGIN} PASSWORD %L', $1::text, $2::tex
 ALTER = f"SELECT format('ALTER ROLE %I {LOGIN} PASSWORD %L', $1::text, $2::text)"
 GRANT = f"SELECT format('GRANT {READER}, {WRITER} TO %I', $1::text)"
 GRANT_FROM_16 = f"SELECT format('GRANT {READER}, {WRITER} TO %I WITH INHERIT FALSE, SET TRUE', $1::text)"
+GRANT_STATISTICS = "SELECT format('GRANT pg_monitor TO %I', $1::text)"
+MONITOR_LOGIN = "SELECT format('ALTER ROLE %I INHERIT', $1::text)"
 GRANT_VERSION = "SELECT format('GRANT SELECT ON weir_schema TO %I', $1::text)"
 
 
@@ -48,8 +53,8 @@ class MigrationFailed(Exception):
     """The message says why, and what to do."""
 
 
-async def prepare(owner_url: str, service_url: str, *, timeout_s: float) -> None:
-    """Bring the schema up to date as the owner, and let the service's user in. Raises MigrationFailed."""
+async def prepare(owner_url: str, service_url: str, monitor_url: str = "", *, timeout_s: float) -> None:
+    """Bring the schema up to date as the owner, and let the other users in. Raises MigrationFailed."""
     try:
         connection = await asyncpg.connect(owner_url, timeout=timeout_s)
     except (OSError, TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError) as error:
@@ -58,6 +63,8 @@ async def prepare(owner_url: str, service_url: str, *, timeout_s: float) -> None
         async with asyncio.timeout(MIGRATE_WITHIN_S):
             await migrate(connection)
             await _let_in(connection, owner_url, service_url, timeout_s)
+            if monitor_url:
+                await _let_monitor_in(connection, monitor_url, timeout_s)
     except (OSError, TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError, SchemaTooNew) as error:
         raise MigrationFailed(f"the database cannot be brought up to date: {describe(error)}") from None
     finally:
@@ -66,17 +73,31 @@ async def prepare(owner_url: str, service_url: str, *, timeout_s: float) -> None
 
 async def _let_in(connection: Any, owner_url: str, service_url: str, timeout_s: float) -> None:
     """The service's user, where it is not the owner."""
-    user, password = _credentials(service_url)
+    user = _credentials(service_url)[0]
     if user == _credentials(owner_url)[0]:
         return
-    exists = await connection.fetchval("SELECT count(*) FROM pg_roles WHERE rolname = $1", user)
-    if not exists or not await _can_log_in(service_url, timeout_s):
-        await _execute(connection, ALTER if exists else CREATE, user, scram(password))
+    await _make(connection, service_url, timeout_s)
     modern = await connection.fetchval("SELECT current_setting('server_version_num')::integer >= 160000")
     await _execute(connection, GRANT_FROM_16 if modern else GRANT, user)
     await _execute(connection, GRANT_VERSION, user)
     if found := await powers(connection, user):
         raise MigrationFailed(f"POSTGRES_URL: its user {user} {', '.join(found)}: name a user that may do less")
+
+
+async def _let_monitor_in(connection: Any, monitor_url: str, timeout_s: float) -> None:
+    """The user of a metrics exporter, who has what `pg_monitor` may read, and nothing else."""
+    await _make(connection, monitor_url, timeout_s)
+    user = _credentials(monitor_url)[0]
+    await _execute(connection, MONITOR_LOGIN, user)
+    await _execute(connection, GRANT_STATISTICS, user)
+
+
+async def _make(connection: Any, url: str, timeout_s: float) -> None:
+    """This user with this password, where it cannot log in."""
+    user, password = _credentials(url)
+    exists = await connection.fetchval("SELECT count(*) FROM pg_roles WHERE rolname = $1", user)
+    if not exists or not await _can_log_in(url, timeout_s):
+        await _execute(connection, ALTER if exists else CREATE, user, scram(password))
 
 
 async def _can_log_in(url: str, timeout_s: float) -> bool:
@@ -115,7 +136,8 @@ def scram(password: str) -> str:
 def main() -> int:
     settings = load(MigrateSettings, **NO_LISTENER)
     try:
-        asyncio.run(prepare(settings.owner_url, settings.database_url, timeout_s=settings.postgres_connect_timeout_s))
+        urls = settings.owner_url, settings.database_url, settings.monitor_url
+        asyncio.run(prepare(*urls, timeout_s=settings.postgres_connect_timeout_s))
     except MigrationFailed as error:
         sys.stderr.write(f"migrate: {error}\n")
         return EXIT_FAILED
