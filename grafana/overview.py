@@ -21,7 +21,7 @@ HELD = 'sum (weir_worker_inflight{job="router"})'
 SLOTS = 'sum (weir_worker_slots{job="router"} and on (instance, worker) weir_worker_healthy{job="router"} == 1)'
 WASTED = rate("weir_wasted_seconds_total", 'job="worker"')
 USED = 'sum (avg_over_time(weir_worker_inflight{job="worker"}[$__rate_interval]))'
-SERVICES = 'job=~"router|retrieval|worker|governor"'
+SERVICES = 'job=~"router|retrieval|worker|governor|storm"'
 TENANT = Choice("tenant", "Tenant", 'label_values(weir_requests_total{job="router"}, tenant)')
 
 NOW = Row(

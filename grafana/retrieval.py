@@ -10,6 +10,11 @@ from grafana.panels import DOWN_OR_UP, GREEN, RED, YELLOW, Dashboard, Panel, Que
 from grafana.promql import mean, quantile, quantiles, rate, share
 
 SERVICE = 'job="retrieval"'
+POSTGRES = 'job="postgres"'
+VALKEY = 'job="valkey"'
+DATABASE = f'{POSTGRES}, datname!~"|template.*|postgres"'
+READ = rate("pg_stat_database_blks_hit", DATABASE)
+READ_FROM_DISK = rate("pg_stat_database_blks_read", DATABASE)
 FOUND = rate("weir_retrieval_seconds_count", f'{FRONT}, source=~"db|cache|semantic"')
 ASKED = rate("weir_retrieval_seconds_count", f'{FRONT}, source!="skipped"')
 HITS = rate("weir_cache_total", f'{SERVICE}, cache="exact", result="hit"')
@@ -199,9 +204,68 @@ STORES = Row(
     ),
 )
 
+EXPORTED = Row(
+    "What do the stores say of themselves? (in containers)",
+    (
+        Panel(
+            "Do their exporters reach them?",
+            "PostgreSQL and Valkey, as their exporters find them. The row above has retrieval's own view.",
+            "none",
+            (
+                Query(f"min (pg_up{{{POSTGRES}}})", "postgres"),
+                Query(f"min (redis_up{{{VALKEY}}})", "valkey"),
+            ),
+            kind="state-timeline",
+            values=DOWN_OR_UP,
+        ),
+        Panel(
+            "How many transactions does PostgreSQL run?",
+            "Transactions per second of the database, committed and rolled back. A search is a transaction.",
+            "short",
+            (
+                Query(rate("pg_stat_database_xact_commit", DATABASE), "committed"),
+                Query(rate("pg_stat_database_xact_rollback", DATABASE), "rolled back"),
+            ),
+        ),
+        Panel(
+            "What share of its reads needs no disk?",
+            "Blocks that PostgreSQL found in its shared buffers, of all that it read. Searches are slow where the "
+            "index does not fit into them.",
+            "percentunit",
+            (Query(share(READ, f"{READ} + {READ_FROM_DISK}"), "from memory"),),
+            most=1,
+        ),
+        Panel(
+            "How large is the database?",
+            "Bytes on the disk, indexes included. Chunks, their vectors and the graph of large tenants.",
+            "bytes",
+            (Query(f"sum (pg_database_size_bytes{{{DATABASE}}})", "on disk"),),
+        ),
+        Panel(
+            "How full is Valkey?",
+            "Memory that it uses, and the most that it may. At the most it evicts what was used least recently.",
+            "bytes",
+            (
+                Query(f"sum (redis_memory_used_bytes{{{VALKEY}}})", "used"),
+                Query(f"sum (redis_memory_max_bytes{{{VALKEY}}})", "allowed", bound=True),
+            ),
+        ),
+        Panel(
+            "How does Valkey answer?",
+            "Look-ups per second that found a key or none, and keys that were evicted for lack of memory.",
+            "short",
+            (
+                Query(rate("redis_keyspace_hits_total", VALKEY), "found"),
+                Query(rate("redis_keyspace_misses_total", VALKEY), "not found"),
+                Query(rate("redis_evicted_keys_total", VALKEY), "evicted"),
+            ),
+        ),
+    ),
+)
+
 RETRIEVAL = Dashboard(
     "weir-retrieval",
     "Weir: retrieval",
     "Does retrieval keep its budget, and what stands in when it cannot?",
-    (NOW, BUDGET, TIME, CACHE, STORES),
+    (NOW, BUDGET, TIME, CACHE, STORES, EXPORTED),
 )

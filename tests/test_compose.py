@@ -49,6 +49,8 @@ every_service_of_ours = pytest.mark.parametrize("name", sorted(SETTINGS))
 INNER_TOKEN = "internal:/run/weir/internal:ro"
 OWNERS_PASSWORD = "database:/run/weir/database:ro"
 SERVICE_PASSWORD = "database-service:/run/weir/database-service:ro"
+MONITORS_PASSWORD = "database-monitor:/run/weir/database-monitor:ro"
+EXPORTERS = {"postgres-exporter", "valkey-exporter"}
 IN_THE_IMAGE = {"EMBED_MODEL_PATH"}
 FROM_A_FILE = {"INTERNAL_TOKEN"}  # INTERNAL_TOKEN_FILE has it, whoever made it
 OF_A_PROXY = {"TLS_CERT_FILE", "TLS_KEY_FILE", "TLS_CLIENT_CA_FILE"}
@@ -60,7 +62,13 @@ OWN_SECRETS = {
     "seed": {"CACHE_KEY_SECRET"},
     "migrate": {"CACHE_KEY_SECRET"},
     "model": {"HF_TOKEN"},
-    "secrets": {"INTERNAL_TOKEN", "POSTGRES_PASSWORD", "POSTGRES_SERVICE_PASSWORD", "GRAFANA_PASSWORD"},
+    "secrets": {
+        "INTERNAL_TOKEN",
+        "POSTGRES_PASSWORD",
+        "POSTGRES_SERVICE_PASSWORD",
+        "POSTGRES_MONITOR_PASSWORD",
+        "GRAFANA_PASSWORD",
+    },
 }
 SECRET = re.compile(r"KEY|TOKEN|SECRET|PASSWORD")
 
@@ -161,6 +169,7 @@ def test_each_secret_is_mounted_where_it_is_needed_alone():
     assert mounted(INNER_TOKEN) == {*SETTINGS, "prometheus", "locust"}
     assert mounted(OWNERS_PASSWORD) == {"postgres", "migrate"}
     assert mounted(SERVICE_PASSWORD) == {"retrieval", "seed", "migrate"}
+    assert mounted(MONITORS_PASSWORD) == {"postgres-exporter", "migrate"}
     assert mounted("grafana-password:/run/weir/grafana:ro") == {"grafana"}
     for name in SETTINGS:
         assert SERVICES[name]["environment"]["INTERNAL_TOKEN_FILE"] == "/run/weir/internal/token"
@@ -200,10 +209,11 @@ def test_prometheus_shows_the_token_to_every_part_of_ours(config):
     jobs = yaml.safe_load((ROOT / "grafana" / config).read_text(encoding="utf-8"))["scrape_configs"]
     files = {job["job_name"]: job.get("authorization", {}).get("credentials_file") for job in jobs}
     expected = "/run/weir/internal/token" if config == "prometheus.yml" else "../.weir/internal-token"
-    assert {job: file for job, file in files.items() if job != "prometheus"} == dict.fromkeys(
-        ("router", "retrieval", "governor", "worker"), expected
+    others = {"prometheus", "postgres", "valkey"}  # which hold nothing of ours
+    assert {job: file for job, file in files.items() if job not in others} == dict.fromkeys(
+        ("router", "retrieval", "governor", "storm", "worker"), expected
     )
-    assert files["prometheus"] is None
+    assert {files[job] for job in others & files.keys()} == {None}
 
 
 @pytest.mark.parametrize("name", sorted(SETTINGS))
@@ -229,7 +239,7 @@ def test_a_stop_reaches_what_it_is_meant_for(name):
 def test_the_stores_are_reached_by_retrieval_alone_and_by_the_storm_bench_that_silences_one():
     assert COMPOSE["networks"]["store"]["internal"]
     assert {name for name, service in SERVICES.items() if "store" in networks(service)} == {
-        "postgres", "redis", "retrieval", "seed", "migrate", "storm",
+        "postgres", "redis", "retrieval", "seed", "migrate", "storm", *EXPORTERS,
     }  # fmt: skip
 
 
@@ -261,9 +271,42 @@ def test_every_image_of_ours_has_its_target_its_source_and_the_settings_that_com
         variable = f"{service.upper()}_PORT"
         port = next(each for each in SETTINGS if each.startswith(service))
         assert f"ENV {variable}={SERVICES[port]['environment'][variable]}" in stage
-        assert f'healthcheck.py "${variable}"' in stage
+        asked = "METRICS_PORT" if service == "governor" else variable  # the governor's own port speaks no HTTP
+        assert f'healthcheck.py "${asked}"' in stage
+    assert f"METRICS_PORT={SERVICES['governor']['environment']['METRICS_PORT']}" in stages["governor"]
     targets = {service["build"]["target"] for service in SERVICES.values() if "build" in service}
-    assert targets - {"worker-torch", "locust"} == set(modules)
+    assert targets - {"worker-torch", "locust", "exporters"} == set(modules)
+
+
+def test_the_command_line_is_in_every_image_of_ours():
+    dockerfile = (ROOT / "services" / "Dockerfile").read_text(encoding="utf-8")
+    assert "/opt/weir/bin/weir" in dockerfile
+    assert re.search(r"cp -a __init__.py healthcheck.py core contracts runtime cli ", dockerfile)
+    assert "-r service.txt -r cli.txt" in dockerfile
+
+
+def test_an_exporter_reads_statistics_and_no_document():
+    """It logs in as a user of its own, with a password that opens nothing else."""
+    environment = SERVICES["postgres-exporter"]["environment"]
+    assert environment["DATA_SOURCE_USER"] == "weir_monitor"
+    assert environment["DATA_SOURCE_PASS_FILE"] == "/run/weir/database-monitor/password"
+    assert SERVICES["migrate"]["environment"]["POSTGRES_MONITOR_URL"].startswith("postgresql://weir_monitor@")
+    assert all(set(SERVICES[name]["networks"]) == {"fleet", "store"} for name in EXPORTERS)
+    assert not any("ports" in SERVICES[name] for name in EXPORTERS)
+
+
+def test_who_asks_workers_finds_those_with_a_model_by_their_names():
+    for name in ("router", "storm"):
+        assert "worker-gpu worker-torch" in SERVICES[name]["entrypoint"][2]
+        assert SERVICES[name]["environment"]["WORKERS"] == "${WORKERS:-}"
+    assert SERVICES["router"]["command"] == ["python", "-m", "services.router"]
+    assert SERVICES["storm"]["command"] == ["python", "-m", "loadtests.storm"]
+
+
+def test_the_folder_of_ones_own_documents_is_mounted_where_they_are_read():
+    seed = SERVICES["seed"]
+    assert "${SEED_CORPUS:-./docs}:/documents:ro" in seed["volumes"]
+    assert seed["command"] == ["/documents", "--tenant", "${SEED_TENANT:-demo}", "--progress", "none"]
 
 
 def test_locusts_image_has_what_its_users_need():

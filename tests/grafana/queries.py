@@ -16,7 +16,28 @@ from grafana.build import DASHBOARDS
 
 ROOT = Path(__file__).parents[2]
 RULES = ROOT / "grafana" / "rules"
-JOBS = ("router", "retrieval", "worker", "governor")
+OF_OURS = {name: ROOT / "services" / name for name in ("router", "retrieval", "worker", "governor")}
+OF_OURS["storm"] = ROOT / "loadtests" / "storm"
+OF_EXPORTERS = {
+    "postgres": {
+        "pg_up",
+        "pg_database_size_bytes",
+        "pg_stat_database_blks_hit",
+        "pg_stat_database_blks_read",
+        "pg_stat_database_xact_commit",
+        "pg_stat_database_xact_rollback",
+    },
+    "valkey": {
+        "redis_up",
+        "redis_evicted_keys_total",
+        "redis_keyspace_hits_total",
+        "redis_keyspace_misses_total",
+        "redis_memory_max_bytes",
+        "redis_memory_used_bytes",
+    },
+}
+"""Job -> what is asked of the exporters that compose starts, as they call it."""
+JOBS = (*OF_OURS, *OF_EXPORTERS)
 FROM_THE_CLIENT_LIBRARY = {
     "process_resident_memory_bytes",
     "process_cpu_seconds_total",
@@ -25,7 +46,7 @@ FROM_THE_CLIENT_LIBRARY = {
 }
 FROM_PROMETHEUS = {"up", "ALERTS"}
 SERIES_ENDINGS = ("", "_total", "_bucket", "_sum", "_count")
-OWN = r"(?:weir|gen_ai|vllm|process|heptamini)[_:][a-z0-9_]+"
+OWN = r"(?:weir|gen_ai|vllm|process|heptamini|pg|redis)[_:][a-z0-9_]+"
 METRIC_NAME = re.compile(OWN)
 SELECTOR = re.compile(rf'(?<![\w:"])((?:[a-z]+:{OWN}:[a-z0-9_]+)|{OWN}|(?:up|ALERTS)(?=\b[^(]))(?:\{{([^{{}}]*)\}})?')
 JOB = re.compile(r'job=~?"([^"]+)"')
@@ -66,8 +87,10 @@ def records() -> list[dict[str, Any]]:
 
 @functools.cache
 def exported_by(service: str) -> set[str]:
-    """Every series name a service can have, from the names written in its modules."""
-    trees = [ast.parse(path.read_text(encoding="utf-8")) for path in (ROOT / "services" / service).rglob("*.py")]
+    """Every series name a service can have, from the names written in its modules; or an exporter's."""
+    if service in OF_EXPORTERS:
+        return OF_EXPORTERS[service]
+    trees = [ast.parse(path.read_text(encoding="utf-8")) for path in OF_OURS[service].rglob("*.py")]
     nodes = [node for tree in trees for node in ast.walk(tree)]
     texts = [node.value for node in nodes if isinstance(node, ast.Constant) and isinstance(node.value, str)]
     names = {text for text in texts if METRIC_NAME.fullmatch(text)}

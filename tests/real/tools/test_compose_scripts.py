@@ -21,13 +21,20 @@ OWN_SECRETS = {
     "seed": {"CACHE_KEY_SECRET"},
     "migrate": {"CACHE_KEY_SECRET"},
     "model": {"HF_TOKEN"},
-    "secrets": {"INTERNAL_TOKEN", "POSTGRES_PASSWORD", "POSTGRES_SERVICE_PASSWORD", "GRAFANA_PASSWORD"},
+    "secrets": {
+        "INTERNAL_TOKEN",
+        "POSTGRES_PASSWORD",
+        "POSTGRES_SERVICE_PASSWORD",
+        "POSTGRES_MONITOR_PASSWORD",
+        "GRAFANA_PASSWORD",
+    },
 }
 
 
 def make_secrets(folder: Path, **given: str) -> dict[str, str]:
     """The command itself, in this folder: what it leaves there."""
-    names = {"internal": "token", "database": "password", "database-service": "password", "grafana": "password"}
+    databases = dict.fromkeys(("database", "database-service", "database-monitor"), "password")
+    names = {"internal": "token", **databases, "grafana": "password"}
     for name in names:
         (folder / name).mkdir(exist_ok=True)
     none = dict.fromkeys(OWN_SECRETS["secrets"], "")
@@ -42,7 +49,7 @@ def make_secrets(folder: Path, **given: str) -> dict[str, str]:
 def test_secrets_are_made_once_each_another_and_kept(tmp_path):
     made = make_secrets(tmp_path)
     assert all(re.fullmatch(r"[0-9a-f]{48}", secret) for secret in made.values())
-    assert len(set(made.values())) == 4
+    assert len(set(made.values())) == 5
     assert make_secrets(tmp_path) == made
     (tmp_path / "other").mkdir()
     assert not set(make_secrets(tmp_path / "other").values()) & set(made.values())
@@ -69,3 +76,25 @@ def test_what_is_no_name_on_the_hub_is_not_fetched(model_id, fetched, tmp_path):
     )
     expected = f"download {model_id} --revision r1 --cache-dir /m"
     assert done.stdout.startswith(expected) if fetched else done.stdout == ""
+
+
+@pytest.mark.parametrize(
+    ("running", "given", "asked", "slowed"),
+    [
+        ("", "", "http://worker-0:8010,http://worker-1:8010", "simulated"),
+        ("worker-gpu", "", "http://worker-gpu:8010", "none"),
+        ("worker-gpu worker-torch", "", "http://worker-gpu:8010,http://worker-torch:8010", "none"),
+        ("worker-gpu", "http://mine:1", "http://mine:1", "simulated"),
+    ],
+)
+def test_the_workers_that_are_asked_are_those_whose_profile_runs(running, given, asked, slowed, tmp_path):
+    """The command itself, with `getent` replaced by a program that knows these names."""
+    (tmp_path / "getent").write_text(
+        f'#!/bin/sh\nfor each in {running}; do [ "$each" != "$2" ] || exit 0; done; exit 2\n'
+    )
+    (tmp_path / "getent").chmod(0o755)
+    words = [word.replace("$$", "$") for word in SERVICES["router"]["entrypoint"]]
+    env = {"PATH": f"{tmp_path}:/usr/bin:/bin", "WORKERS": given, "STORM_FAULT_URLS": "simulated"}
+    told = ["sh", "-c", 'echo "$WORKERS $STORM_FAULT_URLS"']
+    done = subprocess.run([*words, *told], env=env, capture_output=True, text=True, check=True)
+    assert done.stdout == f"{asked} {slowed}\n"
