@@ -278,9 +278,10 @@ def test_every_image_of_ours_has_its_target_its_source_and_the_settings_that_com
     assert targets - {"worker-torch", "locust", "exporters"} == set(modules)
 
 
-def test_the_command_line_is_in_every_image_of_ours():
+def test_the_command_line_is_on_the_path_of_every_service():
     dockerfile = (ROOT / "services" / "Dockerfile").read_text(encoding="utf-8")
-    assert "/opt/weir/bin/weir" in dockerfile
+    assert "/tree/$service/bin/weir" in dockerfile
+    assert "ENV PATH=/opt/weir/bin:/app/bin:$PATH" in dockerfile
     assert re.search(r"cp -a __init__.py healthcheck.py core contracts runtime cli ", dockerfile)
     assert "-r service.txt -r cli.txt" in dockerfile
 

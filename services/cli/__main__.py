@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from functools import partial
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -177,9 +178,14 @@ def run_governor() -> None:
 @app.command()
 def version() -> None:
     """Print the version."""
+    from importlib.metadata import PackageNotFoundError
     from importlib.metadata import version as installed
 
-    typer.echo(f"weir {installed('weir')}, Python {sys.version.split()[0]}")
+    try:
+        found = installed("weir")
+    except PackageNotFoundError:
+        found = "of this image"
+    typer.echo(f"weir {found}, Python {sys.version.split()[0]}")
 
 
 @app.command(name="clean-data", hidden=True)
@@ -196,7 +202,7 @@ def main() -> None:
     """The console script."""
     from services.cli.console import run_command
 
-    run_command(app)
+    run_command(partial(app, prog_name="weir"))
 
 
 def _settings(**chosen: object) -> LabSettings:

@@ -14,8 +14,10 @@ from services.runtime.api import new_api
 from services.runtime.asgi import AsgiApp
 from services.runtime.descriptors import connections_allowed
 from services.runtime.drain import Drain
+from services.runtime.exposition import Registry
 from services.runtime.front import LostLines
 from services.runtime.health import Readiness, add_health
+from services.runtime.http import App
 from services.runtime.ids import ids_of
 from services.runtime.internal import inner_checks, is_health
 from services.runtime.keepalive import Pool
@@ -50,15 +52,12 @@ def build(settings: GovernorSettings, *, rng: Random | None = None, log: Log | N
         source_share=settings.max_source_share,
     )
     drain = Drain()
-    api = new_api("Weir governor, HTTP side", "Health and metrics; the governor itself speaks its own protocol.")
-    add_health(api, NAME, lambda: Readiness(True), drain)
-    add_metrics(api, registry)
     server = Server(gate, backend(settings, tracer), patience=patience, metrics=metrics, log=log)
     metrics.watch(gate, lambda: len(server.connections))
     return Process(
         name=NAME,
         listener=server,
-        metrics=AsgiApp(api, log),
+        metrics=http_side(registry, log, drain),
         log=log,
         drain=drain,
         host=settings.host,
@@ -77,6 +76,14 @@ def build(settings: GovernorSettings, *, rng: Random | None = None, log: Log | N
         registry=registry,
         inside=server,
     )
+
+
+def http_side(registry: Registry, log: Log, drain: Drain) -> App:
+    """What answers on the metrics listener."""
+    api = new_api("Weir governor, HTTP side", "Health and metrics; the governor itself speaks its own protocol.")
+    add_health(api, NAME, lambda: Readiness(True), drain)
+    add_metrics(api, registry)
+    return AsgiApp(api, log)
 
 
 def backend(settings: GovernorSettings, tracer: Tracer | None = None) -> Backend:

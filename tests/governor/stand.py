@@ -12,6 +12,7 @@ from typing import Any
 
 from prometheus_client.parser import text_string_to_metric_families
 
+from services.governor.app import http_side
 from services.governor.backends import Backend
 from services.governor.gate import Bounds, Gate
 from services.governor.metrics import GovernorMetrics
@@ -20,7 +21,7 @@ from services.governor.server import Patience, Server
 from services.runtime.drain import Drain
 from services.runtime.log import Log
 from services.runtime.serve import Process, running
-from services.runtime.telemetry import metrics_app, new_registry
+from services.runtime.telemetry import new_registry
 from tests.virtual_time import bind
 
 
@@ -102,8 +103,9 @@ async def governor(
     gate = Gate(cap=cap, bounds=Bounds(**bounds), random=lambda: 0.0)
     server = Server(gate, backend, patience=patience or Patience(), metrics=metrics, log=log)
     metrics.watch(gate, lambda: len(server.connections))
+    drain = Drain()
     process = Process(
-        name="governor", listener=server, metrics=metrics_app(registry, log), log=log, drain=Drain(),
+        name="governor", listener=server, metrics=http_side(registry, log, drain), log=log, drain=drain,
         host="127.0.0.1", port=0, metrics_host="127.0.0.1", metrics_port=0, drain_timeout_s=grace_s,
     )  # fmt: skip
     try:

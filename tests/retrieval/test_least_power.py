@@ -168,6 +168,27 @@ def test_a_user_with_powers_is_refused_by_name(postgres_url: str) -> None:
     asyncio.run(main())
 
 
+def test_an_exporters_user_reads_what_others_do_and_no_document(postgres_url: str) -> None:
+    place = postgres_url.rpartition("@")[2]
+    service_url, monitor_url = as_service(postgres_url), f"postgresql://weir_monitor:a-word@{place}"
+
+    async def main() -> None:
+        for _ in range(2):  # a second run changes nothing
+            await prepare(postgres_url, service_url, monitor_url, timeout_s=LIMIT_S)
+        monitor = await asyncpg.connect(monitor_url)
+        try:
+            others = "SELECT count(*) FROM pg_stat_activity WHERE query = '<insufficient privilege>'"
+            assert await monitor.fetchval(others) == 0
+            assert await monitor.fetchval("SELECT pg_database_size(current_database())") > 0
+            for refused in ("SELECT * FROM chunks", "SET ROLE weir_reader", *REFUSED):
+                with pytest.raises(asyncpg.PostgresError):
+                    await monitor.execute(refused)
+        finally:
+            await monitor.close()
+
+    asyncio.run(main())
+
+
 @pytest.mark.parametrize("password", ["", "pässword", "a\nb"])
 def test_a_password_that_cannot_be_kept_is_refused(password: str) -> None:
     with pytest.raises(MigrationFailed, match="printable ASCII"):
