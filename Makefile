@@ -31,7 +31,18 @@ help: ## list the verbs
 
 # ---- run
 
+# `weir` for the shell of whoever starts it: a link among the programs of this user, if the shell looks there and nothing
+# of that name is there. A link that leads nowhere is replaced; `make clean-venv` leaves such a one behind.
+PROGRAMS := $(HOME)/.local/bin
+define ON_THE_PATH
+@case ":$$PATH:" in *:"$(PROGRAMS)":*) \
+  if [ ! -e "$(PROGRAMS)/weir" ]; then mkdir -p "$(PROGRAMS)" && ln -sf "$(CURDIR)/$(BIN)/weir" "$(PROGRAMS)/weir"; fi;; \
+esac; \
+command -v weir >/dev/null || echo 'For weir in your shell: export PATH="$(CURDIR)/$(BIN):$$PATH"'
+endef
+
 up: $(VENV)/.run $(ENGINE_STAMP) ## start everything here: database, cache, workers, retrieval, router, governor (Ctrl-C stops it)
+	$(ON_THE_PATH)
 	@exec $(BIN)/weir up
 
 down: $(VENV)/.run ## stop a running stack

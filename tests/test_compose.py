@@ -306,7 +306,8 @@ def test_who_asks_workers_finds_those_with_a_model_by_their_names():
 
 def test_the_folder_of_ones_own_documents_is_mounted_where_they_are_read():
     seed = SERVICES["seed"]
-    assert "${SEED_CORPUS:-./docs}:/documents:ro" in seed["volumes"]
+    mounted = {"type": "bind", "source": "${SEED_CORPUS:-docs}", "target": "/documents", "read_only": True}
+    assert mounted in seed["volumes"]
     assert seed["command"] == ["/documents", "--tenant", "${SEED_TENANT:-demo}", "--progress", "none"]
 
 

@@ -66,7 +66,6 @@ def test_the_storm_bench_is_given_nothing_that_starts_or_stops_a_stack(tree: Pat
     }  # fmt: skip
     readers = {path.name for path in (tree / "storm" / "loadtests" / "cluster").glob("*.py")}
     assert readers == {"__init__.py", "books.py"}
-    assert {path.name for path in (tree / "storm" / "loadtests" / "load").iterdir()} == {"__init__.py", "traces.py"}
     assert {path.name for path in (tree / "storm" / "services" / "cli").iterdir()} == {"__init__.py", "errors.py"}
 
 
