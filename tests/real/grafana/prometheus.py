@@ -27,7 +27,10 @@ WINDOW = "4s"  # Grafana's $__rate_interval is at least four scrapes; these come
 
 
 def configuration(addresses: dict[str, str], token: Path) -> dict[str, Any]:
-    """grafana/prometheus.embedded.yml, quicker, at these addresses (by instance), with the token of this file."""
+    """grafana/prometheus.embedded.yml, quicker, at these addresses (by instance), with the token of this file.
+
+    A job none of whose instances is there is left out: the storm bench's.
+    """
     content: dict[str, Any] = yaml.safe_load((ROOT / "grafana/prometheus.embedded.yml").read_text(encoding="utf-8"))
     every = f"{SCRAPES_EVERY_S * 1000:.0f}ms"
     content["global"] = {"scrape_interval": every, "scrape_timeout": every, "evaluation_interval": every}
@@ -35,9 +38,11 @@ def configuration(addresses: dict[str, str], token: Path) -> dict[str, Any]:
     jobs = [job for job in content["scrape_configs"] if job["job_name"] != "prometheus"]
     for job in jobs:
         job["authorization"]["credentials_file"] = str(token)
-    for group in (group for job in jobs for group in job["static_configs"]):
-        group["targets"] = [addresses[group["labels"]["instance"]]]
-    content["scrape_configs"] = jobs
+    for job in jobs:
+        job["static_configs"] = [group for group in job["static_configs"] if group["labels"]["instance"] in addresses]
+        for group in job["static_configs"]:
+            group["targets"] = [addresses[group["labels"]["instance"]]]
+    content["scrape_configs"] = [job for job in jobs if job["static_configs"]]
     return content
 
 

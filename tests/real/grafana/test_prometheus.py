@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import yaml
 
+from loadtests.storm.config import StormSettings
 from services.governor.config import GovernorSettings
 from services.retrieval.config import RetrievalSettings
 from services.router.config import RouterSettings
@@ -23,7 +24,9 @@ PORTS = {
     "retrieval": RetrievalSettings.model_fields["metrics_port"].default,
     "worker": WorkerSettings.model_fields["metrics_port"].default,
     "governor": GovernorSettings.model_fields["metrics_port"].default,
+    "storm": StormSettings.model_fields["metrics_port"].default,
 }
+EXPORTERS = {"postgres": "postgres-exporter", "valkey": "valkey-exporter"}
 
 
 def read(path: str) -> dict[str, Any]:
@@ -42,15 +45,18 @@ def targets(config: str) -> dict[tuple[str, str], str]:
 
 
 def test_both_configurations_know_the_same_instances():
-    assert targets(CONFIGS[0]).keys() == targets(CONFIGS[1]).keys()
+    exported = {(job, job) for job in EXPORTERS}  # only the containers have exporters
+    assert targets(CONFIGS[0]).keys() - exported == targets(CONFIGS[1]).keys()
+    assert exported <= targets(CONFIGS[0]).keys()
 
 
 def test_in_containers_each_instance_is_a_service_at_its_metrics_port():
     services = read("docker-compose.yml")["services"]
-    scraped = {key: address for key, address in targets("prometheus.yml").items() if key[0] != "prometheus"}
-    assert {instance: address for (_, instance), address in scraped.items()} == {
-        instance: f"{instance}:{services[instance]['environment']['METRICS_PORT']}" for _, instance in scraped
-    }
+    found = targets("prometheus.yml")
+    scraped = {instance: found[job, instance] for job, instance in found if job not in {"prometheus", *EXPORTERS}}
+    assert scraped == {name: f"{name}:{services[name]['environment']['METRICS_PORT']}" for name in scraped}
+    exported = {EXPORTERS[job]: found[job, job] for job in EXPORTERS}
+    assert exported == {name: f"{name}:{services[name]['environment']['EXPORTER_PORT']}" for name in exported}
 
 
 def test_workers_that_come_with_a_profile_are_looked_for_by_name():
@@ -72,6 +78,7 @@ def test_embedded_each_instance_is_at_its_default_port():
     assert found["router", "router"] == f"127.0.0.1:{PORTS['router']}"
     assert found["retrieval", "retrieval"] == f"127.0.0.1:{PORTS['retrieval']}"
     assert found["governor", "governor"] == f"127.0.0.1:{PORTS['governor']}"
+    assert found["storm", "storm"] == f"127.0.0.1:{PORTS['storm']}"
     assert found["worker", "worker-0"] == f"127.0.0.1:{PORTS['worker']}"
     assert found["worker", "worker-1"] == f"127.0.0.1:{PORTS['worker'] + 1}"
 

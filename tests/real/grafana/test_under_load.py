@@ -11,7 +11,7 @@ import pytest
 from services.cli.postgres import EmbeddedPostgres
 from services.cli.valkey import EmbeddedValkey
 from services.retrieval.minilm import ModelUnusable, find_model
-from tests.grafana.queries import alerts, panel_queries, panels, records
+from tests.grafana.queries import OF_EXPORTERS, alerts, panel_queries, panels, records, selections
 from tests.real.grafana.prometheus import PROMETHEUS, WINDOW, Prometheus, running
 from tests.real.grafana.storm import Storm
 from tests.real.stack.stand import Stand
@@ -41,13 +41,19 @@ def measured(expression: str) -> str:
     return COMPARED.sub(r"\1 bool ", expression)
 
 
+def of_an_exporter(expression: str) -> bool:
+    """Asked of the stores' exporters, which only the containers have."""
+    return any(job in OF_EXPORTERS for _, job in selections(expression))
+
+
 SHARES = [
     (f"{file}: {panel['title']}", asked(target["expr"]))
     for file, panel in panels()
     for target in panel["targets"]
     if panel["fieldConfig"]["defaults"]["unit"] == "percentunit" and "max" in panel["fieldConfig"]["defaults"]
+    if not of_an_exporter(target["expr"])
 ]
-QUERIES = [(f"{file}: {title}", asked(expr)) for file, title, expr in panel_queries()]
+QUERIES = [(f"{file}: {title}", asked(expr)) for file, title, expr in panel_queries() if not of_an_exporter(expr)]
 RULES = [(rule["record"], rule["expr"]) for rule in records()]
 ALERTS = [(rule["alert"], measured(rule["expr"])) for rule in alerts()]
 
