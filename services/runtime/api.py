@@ -17,6 +17,7 @@ from typing import Annotated, Any, TypeVar
 
 import msgspec
 from fastapi import Depends, FastAPI, Request, Response
+from fastapi.dependencies import models
 from fastapi.openapi.docs import get_redoc_html, get_swagger_ui_html
 from fastapi.openapi.utils import get_openapi
 from fastapi.routing import APIRoute
@@ -84,6 +85,16 @@ def _with_path(told: dict[str, Any], path: str) -> dict[str, Any]:
     extra = told["openapi_extra"] or {}
     parameters = [*named, *extra.get("parameters", ())]
     return {**told, "openapi_extra": {**extra, "parameters": parameters} if parameters else told["openapi_extra"]}
+
+
+def forget_endpoints() -> None:
+    """Let go of applications that are over: FastAPI remembers what kind each endpoint is, and the endpoint with it.
+
+    One process serves one application for good, but tests and simulations build thousands.
+    """
+    for name, known in vars(models).items():
+        if name.startswith("_") and hasattr(known, "cache_clear"):
+            known.cache_clear()
 
 
 OF_THE_EDGE = {

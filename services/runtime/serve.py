@@ -25,6 +25,7 @@ from typing import Protocol
 import uvloop
 from prometheus_client import CollectorRegistry
 
+from services.runtime.api import forget_endpoints
 from services.runtime.clock import wall_clock
 from services.runtime.connection import Shared, last_on_its_connection
 from services.runtime.descriptors import SPARE, connections_allowed
@@ -288,6 +289,7 @@ async def running(
         await metrics.close(1.0)
         if process.tracer is not None:
             await asyncio.to_thread(process.tracer.sink.close, LAST_SPANS_S)
+        forget_endpoints()
         process.log.info("stopped")
 
 

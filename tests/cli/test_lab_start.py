@@ -103,7 +103,7 @@ def test_the_governor_stands_before_this_router_until_somebody_says_otherwise(tm
         "GOVERNOR_UPSTREAM_URL": "http://127.0.0.1:8100/v1/completions",
         **LOOPBACK,
     }
-    assert part.ready_url == "http://127.0.0.1:9107/metrics"
+    assert part.ready_url == "http://127.0.0.1:9107/health/ready"
     elsewhere = settings(tmp_path, governor_upstream_url="http://gpu:9/infer", metrics_host="::")
     part = parts.governor(elsewhere, "http://127.0.0.1:8100")
     assert part.env["GOVERNOR_UPSTREAM_URL"] == "http://gpu:9/infer"

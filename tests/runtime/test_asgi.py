@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import io
 import json
+import weakref
 from collections.abc import AsyncIterator
 
 import pytest
@@ -207,3 +209,20 @@ def test_a_client_that_left_before_its_answer_is_no_fault_of_the_handler() -> No
     (line,) = [json.loads(line) for line in log.getvalue().splitlines() if b'"request"' in line]
     assert (line["status"], line["outcome"]) == (499, "client_gone")
     assert b"a handler failed" not in log.getvalue()
+
+
+def test_nothing_keeps_an_application_whose_service_is_over() -> None:
+    def served_once() -> weakref.ref[FastAPI]:
+        api = new_api("Test", "For a test.")
+
+        @api.get("/", response_model=None)
+        async def whole(exchange: Call) -> Response:
+            assert exchange.method == "GET"
+            return Response(b"whole", headers={"x-title": api.title})
+
+        assert served(api, get("/"))[0][0] == 200
+        return weakref.ref(api)
+
+    kept = served_once()
+    gc.collect()
+    assert kept() is None
