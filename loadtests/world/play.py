@@ -16,7 +16,7 @@ from unittest import mock
 
 from loadtests.cluster.loop import SimLoop, Simulation
 from loadtests.world.client import Ask, Machine, Try
-from loadtests.world.faults import FAULTS, KINDS, Stage
+from loadtests.world.faults import Stage
 from loadtests.world.governed import Governed
 from loadtests.world.judge import Facts, Judge, Steps
 from loadtests.world.metrics import counted
@@ -205,7 +205,7 @@ class Play:
     def _begin(self, fault: Fault) -> None:
         chance = Random(f"fault {self.scenario.seed} {fault.begins_s}")
         stage = Stage(self.system, self._loops, chance, fault.worker, fault.factor)
-        self.facts.faults.append((*stage.begin(fault.kind, FAULTS[fault.kind], fault.lasts_s), fault))
+        self.facts.faults.append((*stage.begin(fault.kind, fault.lasts_s), fault))
 
     # What is seen
 
@@ -295,9 +295,9 @@ def _bounds(tight: Tight | None) -> Iterator[None]:
         yield
 
 
-def play(seed: int, trace: Trace | None = None, *, size: int = 1000, kinds: tuple[str, ...] = KINDS) -> Result:
+def play(seed: int, trace: Trace | None = None, *, size: int = 1000) -> Result:
     """Play one seed and judge it."""
-    return play_scenario(scenario(seed, kinds, size=size), trace)
+    return play_scenario(scenario(seed, size=size), trace)
 
 
 def play_scenario(made: Scenario, trace: Trace | None = None) -> Result:

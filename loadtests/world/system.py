@@ -132,7 +132,7 @@ class System:
         """Start everything, workers first."""
         for evil in self.evil:
             evil.start()
-        self.stores.start()
+        self.stores.start_cache()
         for node in reversed(self.nodes):
             node.start()
 
