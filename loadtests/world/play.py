@@ -48,6 +48,8 @@ class Result:
     counts: Counter[str] = field(default_factory=Counter)
     on_time: dict[str, float] = field(default_factory=dict)
     """By group of tenants: the share of its requests that were answered right. A retry belongs to what it repeats."""
+    cpu_s: float = 0.0
+    """Processor time that the seed took, where somebody has measured it."""
 
 
 class Play:
