@@ -7,14 +7,14 @@ was cut heals. So a scenario can ask what is left when all faults are over.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from random import Random
 from typing import TYPE_CHECKING
 
 import asyncpg
 
 from loadtests.cluster.loop import SimLoop
-from loadtests.cluster.network import Host
+from loadtests.cluster.network import Host, Network
 from loadtests.cluster.node import Node
 from loadtests.cluster.postgres import Lie as DatabaseLie
 from loadtests.cluster.valkey import Lie as CacheLie
@@ -37,29 +37,25 @@ NOBODY: Begun = ("nobody", _nothing)
 """The fault found nothing that it could happen to."""
 
 
+@dataclass(slots=True, frozen=True)
 class Stage:
-    """What a fault may touch, and the chance that chooses."""
+    """What a fault may touch, and the chance that chooses. `number`: of the worker, and `factor`: of its slowness."""
 
-    def __init__(
-        self,
-        system: System,
-        clients: list[SimLoop],
-        rng: Random,
-        worker: int | None = None,
-        factor: float | None = None,
-    ) -> None:
-        self.system = system
-        self.network = system.simulation.network
-        self.clients = clients
-        self.rng = rng
-        self.factor = factor
-        self._worker = worker
+    system: System
+    clients: list[SimLoop]
+    rng: Random
+    number: int | None = None
+    factor: float | None = None
+
+    @property
+    def network(self) -> Network:
+        return self.system.simulation.network
 
     def worker(self) -> Node | None:
         """The one that is named, if it runs; else one that runs, by chance."""
         up = [node for node in self.system.workers if node.up]
-        if self._worker is not None:
-            return next((node for node in up if node.name == f"worker-{self._worker}"), None)
+        if self.number is not None:
+            return next((node for node in up if node.name == f"worker-{self.number}"), None)
         return self.rng.choice(up) if up else None
 
     def hosts(self) -> list[Host]:

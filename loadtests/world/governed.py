@@ -7,7 +7,7 @@ from random import Random
 
 from loadtests.cluster.loop import SimLoop
 from loadtests.world.faults import Stage
-from loadtests.world.governorclient import GovernorMachine, Job
+from loadtests.world.governorclient import GovernorClient, Job
 from loadtests.world.governorjudge import GovernorFacts, GovernorJudge, GovernorSteps, held
 from loadtests.world.metrics import counted_jobs
 from loadtests.world.scenario import Fault
@@ -30,7 +30,7 @@ class Governed:
         system.governor.on_turn = self._steps.look
         system.governor.on_built = self._built
         self._jobs: dict[str, Job] = {}
-        self._machines = [GovernorMachine(loop, GOVERNOR, self._ended, auth=TOKEN, cap=self.plan.cap) for loop in loops]
+        self._machines = [GovernorClient(loop, GOVERNOR, self._ended, auth=TOKEN, cap=self.plan.cap) for loop in loops]
 
     def begin(self, zero: float) -> None:
         """Everything that the plan has, from that moment on."""

@@ -15,7 +15,7 @@ from typing import Any
 from unittest import mock
 
 from loadtests.cluster.loop import SimLoop, Simulation
-from loadtests.world.client import Ask, Machine, Try
+from loadtests.world.client import Ask, Client, Try
 from loadtests.world.faults import Stage
 from loadtests.world.governed import Governed
 from loadtests.world.judge import Facts, Judge, Steps
@@ -77,13 +77,13 @@ class Play:
         self._rng = Random(f"clients {made.seed}")
         self._lab = self.simulation.new_loop("lab", "10.0.9.1")
         self._lab.set_exception_handler(self._uncaught)
-        self._machines: list[Machine] = []
+        self._machines: list[Client] = []
         self._loops: list[SimLoop] = []
         for number in range(made.machines):
             loop = self.simulation.new_loop(f"clients-{number}", f"10.0.8.{number + 1}")
             loop.set_exception_handler(lambda _, context: self._error("clients", repr(context)))
             self._loops.append(loop)
-            self._machines.append(Machine(loop, ROUTER, self._ended))
+            self._machines.append(Client(loop, ROUTER, self._ended))
         self._governed = Governed(self.system, self._loops)
         self._began = 0.0
         self._numbers = 0
@@ -180,7 +180,7 @@ class Play:
             reads_slowly=rng.random() < made.slow_share,
         )
 
-    def _send(self, machine: Machine, ask: Ask, retries_left: int, *, of_tail: bool = False) -> None:
+    def _send(self, machine: Client, ask: Ask, retries_left: int, *, of_tail: bool = False) -> None:
         self._numbers += 1
         attempt = Try(self._numbers, ask, retries_left)
         attempt.of_tail = of_tail
@@ -189,7 +189,7 @@ class Play:
 
     def _ended(self, attempt: Try) -> None:
         """A try is over: its client may come back."""
-        detail = f"{attempt.status} {attempt.failure}".strip()
+        detail = f"{attempt.status} {attempt.end}".strip()
         self.simulation.note("client", "ends", f"{attempt.id} {detail}")
         if attempt.status in (200, 400, 422) or attempt.left or attempt.retries_left == 0 or attempt.of_tail:
             return
