@@ -1,4 +1,4 @@
-"""Child processes that cannot outlive us, on free ports of loopback, their words kept in files."""
+"""Child processes that cannot outlive us, on free ports of loopback, their words kept in files; what is frozen."""
 
 from __future__ import annotations
 
@@ -13,11 +13,12 @@ import subprocess
 import sys
 import urllib.error
 import urllib.request
-from collections.abc import Coroutine, Mapping, Sequence
+from collections.abc import Coroutine, Iterator, Mapping, Sequence
 from pathlib import Path
-from time import monotonic
+from time import monotonic, sleep
 from typing import Any, TypeVar
 
+import psutil
 import uvloop
 
 from loadtests.internal import headers
@@ -25,6 +26,7 @@ from loadtests.internal import headers
 PR_SET_PDEATHSIG = 1
 READY_WITHIN_S = 60.0
 STOP_WITHIN_S = 5.0
+FROZEN_WITHIN_S = 20.0
 LOOK_EVERY_S = 0.02
 LAST_WORDS_BYTES = 2000
 INTERRUPTED = 130
@@ -171,3 +173,58 @@ def get(url: str) -> bytes:
     with urllib.request.urlopen(urllib.request.Request(url, headers=headers()), timeout=5) as answer:
         body: Any = answer.read()
         return bytes(body)
+
+
+# What stands still: alive, its sockets open, and no answer.
+
+
+def family(pid: int) -> list[int]:
+    """A process and all that it has started, and they; the parent first. None, where it has ended."""
+    try:
+        process = psutil.Process(pid)
+        return [pid, *(child.pid for child in process.children(recursive=True))]
+    except psutil.NoSuchProcess:
+        return []
+
+
+def freeze(pid: int) -> None:
+    """SIGSTOP, and until every thread stands still: the call returns before that, and they go on for a moment.
+
+    Raises ProcessLookupError where there is no such process, StandError where it does not stop.
+    """
+    os.kill(pid, signal.SIGSTOP)
+    end = monotonic() + FROZEN_WITHIN_S
+    while not _stands_still(pid):
+        if monotonic() > end:
+            raise StandError(f"process {pid} has not stopped within {FROZEN_WITHIN_S:g} s")
+        sleep(0.001)
+
+
+@contextlib.contextmanager
+def frozen(pid: int) -> Iterator[None]:
+    """A process and all that it has started stand still until the end, or until we are gone: killed, for example.
+
+    What lets them go on is a shell that reads from us, and so hears of our end, whatever that is.
+    """
+    pids = family(pid)
+    guard = subprocess.Popen(
+        ["/bin/sh", "-c", f"read _; kill -CONT {' '.join(map(str, pids))}"],
+        stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True,
+    )  # fmt: skip
+    with guard:  # its end closes what the shell reads, and waits for it
+        for each in pids:
+            with contextlib.suppress(ProcessLookupError):
+                freeze(each)
+        yield
+
+
+def _stands_still(pid: int) -> bool:
+    if sys.platform != "linux":
+        return True  # nothing tells
+    try:
+        stats = [thread / "stat" for thread in Path(f"/proc/{pid}/task").iterdir()]
+        return all(stat.read_text(encoding="utf-8").rpartition(")")[2].split()[0] in "TtZ" for stat in stats)
+    except FileNotFoundError:  # the process has ended
+        return not Path(f"/proc/{pid}").exists()
+    except ProcessLookupError:  # a thread has ended meanwhile: look again
+        return False

@@ -27,8 +27,7 @@ from loadtests.bench.machine import cores, pinned
 from loadtests.cluster import books
 from loadtests.cluster.books import total
 from loadtests.cluster.making import ASK, CHAT, MODEL, Making, Shape
-from loadtests.cluster.parts import family
-from loadtests.cluster.processes import get, python
+from loadtests.cluster.processes import family, get, python
 from loadtests.cluster.stack import new_folder
 from loadtests.cluster.stand import Server, key_of, ready
 from loadtests.cluster.steadyports import HOST, steady_ports

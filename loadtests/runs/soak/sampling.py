@@ -8,8 +8,7 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
-from loadtests.cluster.parts import family
-from loadtests.cluster.processes import get
+from loadtests.cluster.processes import family, get
 
 TASKS = "python_asyncio_tasks "
 KIB = 1024
