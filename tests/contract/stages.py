@@ -9,7 +9,6 @@ from collections.abc import Awaitable, Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from typing import Protocol
 
-from loadtests.cluster.loop import run
 from loadtests.cluster.postgres import FakePostgres
 from loadtests.cluster.processes import freeze
 from loadtests.cluster.valkey import FakeValkey, Refusal
@@ -17,6 +16,7 @@ from services.cli.valkey import EmbeddedValkey
 from services.retrieval.app import Connects
 from services.retrieval.database import connect
 from tests.retrieval.cacherig import Rig, rigged
+from tests.virtual import run
 
 TAKES_S = 0.001  # an exchange with the fake: whoever is cut off in the middle of one is to find a middle
 MOST_BYTES = 64 << 20  # as the session's server is started

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import socket
-from collections.abc import Callable, Coroutine
+from collections.abc import Coroutine
 from typing import Any
 
 import pytest
@@ -56,10 +56,6 @@ async def pair(*, half_open: bool = False) -> tuple[Peer, Peer]:
     return client_end, server_end
 
 
-def in_virtual_time(main: Callable[[], Coroutine[Any, Any, None]]) -> None:
-    run(main())
-
-
 def test_bytes_arrive_whole_and_in_order_however_they_are_cut() -> None:
     async def main() -> None:
         loop = asyncio.get_running_loop()
@@ -71,7 +67,7 @@ def test_bytes_arrive_whole_and_in_order_however_they_are_cut() -> None:
         await asyncio.sleep(10)
         assert server.data == sent
 
-    in_virtual_time(main)
+    run(main())
 
 
 def test_a_name_that_no_host_has_is_not_known() -> None:
@@ -79,7 +75,7 @@ def test_a_name_that_no_host_has_is_not_known() -> None:
         with pytest.raises(OSError, match="not known"):
             await asyncio.get_running_loop().create_connection(Peer, "nowhere", 1)
 
-    in_virtual_time(main)
+    run(main())
 
 
 class Echo(Peer):
@@ -269,7 +265,7 @@ def test_a_read_error_in_a_protocol_closes_its_connection_and_is_told() -> None:
         assert told == ["cannot read this"]
         assert broken.seen == ["made", "lost ValueError"]
 
-    in_virtual_time(main)
+    run(main())
 
 
 def test_a_small_receive_buffer_holds_less_of_what_nobody_reads() -> None:
@@ -284,4 +280,4 @@ def test_a_small_receive_buffer_holds_less_of_what_nobody_reads() -> None:
         await asyncio.sleep(1)
         assert server.data == MEGABYTE
 
-    in_virtual_time(main)
+    run(main())

@@ -15,7 +15,7 @@ from loadtests.bench.retrieval.budget import source_of
 from loadtests.bench.summary import result, table
 from loadtests.report.figure import Figure, median, number
 from loadtests.report.result import markdown
-from tests.virtual_time import run
+from tests.virtual import run
 
 HELD = Figure("throughput", 6123.4, "requests/s", 5000, note="p50 4.0 ms")
 MISSED = Figure("memory", 91.0, "MB", 80, at_least=False)

@@ -14,7 +14,7 @@ from loadtests.storm.door import Answer, Attempt, DoorLost
 from loadtests.storm.ledger import Ledger
 from loadtests.storm.people import AT_ONCE_S, Bounds, Crowd
 from loadtests.storm.plan import Manners
-from tests.virtual_time import run
+from tests.virtual import run
 
 SERVED = Answer(200)
 
