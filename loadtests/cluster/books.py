@@ -12,16 +12,13 @@ from collections.abc import Mapping
 
 from loadtests.load.ledger import GAVE_UP, LATE, ON_TIME
 
-_REQUESTS = re.compile(r'^weir_requests_total\{[^}\n]*\boutcome="([^"]+)"[^}\n]*\} (\S+)$', re.MULTILINE)
+_SAMPLE = re.compile(r"^([a-zA-Z_:][\w:]*)(\{.*\})? (\S+)$", re.MULTILINE)
 _NAMES = {ON_TIME: "served", LATE: "served", GAVE_UP: "client_gone"}
 
 
 def of_router(metrics: str) -> Counter[str]:
     """Requests by outcome, all tenants together."""
-    books: Counter[str] = Counter()
-    for outcome, value in _REQUESTS.findall(metrics):
-        books[outcome] += round(float(value))
-    return books
+    return by_label(metrics, "weir_requests_total", "outcome")
 
 
 def of_client(tries: Mapping[str, int]) -> Counter[str]:
@@ -39,6 +36,14 @@ def differences(before: Counter[str], after: Counter[str], client: Counter[str])
 
 
 def total(metrics: str, name: str, having: str = "") -> float:
-    """A metric added up over the series whose labels have this."""
-    lines = re.findall(rf"^{name}(\{{.*\}})? (\S+)$", metrics, re.MULTILINE)
-    return sum(float(value) for labels, value in lines if having in labels)
+    """A metric, in Prometheus' text format, added up over the series whose labels have this."""
+    return sum(float(value) for each, labels, value in _SAMPLE.findall(metrics) if each == name and having in labels)
+
+
+def by_label(metrics: str, name: str, label: str) -> Counter[str]:
+    """A counter by the values of one of its labels, added up over the others."""
+    counted: Counter[str] = Counter()
+    for each, labels, value in _SAMPLE.findall(metrics):
+        if each == name and (found := re.search(rf'\b{label}="([^"]*)"', labels)):
+            counted[found[1]] += round(float(value))
+    return counted

@@ -40,7 +40,7 @@ class Stores:
         rng = Random(f"cache {simulation.rng.random()}")
         self.cache = FakeValkey("0.0.0.0", CACHE[1], rng=rng)
         self.cache_loop: SimLoop | None = None
-        self.database = FakePostgres(simulation.new_loop("postgres", DATABASE))
+        self.database = FakePostgres(SimLoop(simulation, "postgres", DATABASE))
         self.embedder = WordEmbedder()
 
     @property
@@ -56,7 +56,7 @@ class Stores:
     def start_cache(self) -> None:
         """A new process, which holds nothing."""
         assert not self.cache_up, "the cache runs already"
-        self.cache_loop = self.simulation.new_loop("valkey", CACHE[0])
+        self.cache_loop = SimLoop(self.simulation, "valkey", CACHE[0])
         self.cache_loop.create_task(self.cache.start(), name="valkey")
 
     def kill_cache(self) -> None:

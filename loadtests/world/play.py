@@ -75,12 +75,12 @@ class Play:
         self.system.router.on_turn = self._steps.look
         self.system.router.on_built = self._router_built
         self._rng = Random(f"clients {made.seed}")
-        self._lab = self.simulation.new_loop("lab", "10.0.9.1")
+        self._lab = SimLoop(self.simulation, "lab", "10.0.9.1")
         self._lab.set_exception_handler(self._uncaught)
         self._machines: list[Client] = []
         self._loops: list[SimLoop] = []
         for number in range(made.machines):
-            loop = self.simulation.new_loop(f"clients-{number}", f"10.0.8.{number + 1}")
+            loop = SimLoop(self.simulation, f"clients-{number}", f"10.0.8.{number + 1}")
             loop.set_exception_handler(lambda _, context: self._error("clients", repr(context)))
             self._loops.append(loop)
             self._machines.append(Client(loop, ROUTER, self._ended))

@@ -78,7 +78,7 @@ class EvilNode:
 
     def start(self) -> None:
         """Listen."""
-        self.loop = self.simulation.new_loop(self.name, self.address)
+        self.loop = SimLoop(self.simulation, self.name, self.address)
         self.loop.set_exception_handler(lambda loop, context: None)  # its faults are its business
         self.loop.create_task(self.worker.start(WORKER_PORT))
 

@@ -86,8 +86,8 @@ class Echo(Peer):
 def two(seed: int = 1) -> tuple[Simulation, SimLoop, SimLoop]:
     """A simulation with a process that echoes on port 80, and the loop of a client."""
     simulation = Simulation(seed)
-    server = simulation.new_loop("server", "10.0.0.1")
-    client = simulation.new_loop("client", "10.0.0.2")
+    server = SimLoop(simulation, "server", "10.0.0.1")
+    client = SimLoop(simulation, "client", "10.0.0.2")
     server.create_task(server.create_server(Echo, "0.0.0.0", 80))
     return simulation, server, client
 
@@ -131,7 +131,7 @@ def test_the_kernel_closes_what_a_killed_process_had_open_and_refuses_newcomers(
         assert peer.seen == ["made", "eof", "lost"]
         with pytest.raises(ConnectionRefusedError):
             await asyncio.get_running_loop().create_connection(Peer, "server", 80)
-        again = simulation.new_loop("server", "10.0.0.1")
+        again = SimLoop(simulation, "server", "10.0.0.1")
         again.create_task(again.create_server(Echo, "0.0.0.0", 80))
         peer = await connected()
         peer.transport.write(b"back")
