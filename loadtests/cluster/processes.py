@@ -104,10 +104,7 @@ class Process:
     async def stop(self) -> None:
         """Politely, then not."""
         self.thaw()
-        self._signal(signal.SIGTERM)
-        end = monotonic() + STOP_WITHIN_S
-        while self.running and monotonic() < end:  # noqa: ASYNC110  another process's end is no event of ours
-            await asyncio.sleep(LOOK_EVERY_S)
+        await self.leave(STOP_WITHIN_S)
         self.kill()
 
     async def leave(self, within_s: float) -> int | None:

@@ -48,7 +48,7 @@ class FakeCache:
             finally:
                 await self.server.stop()
 
-        run(play())
+        run(play())  # as long as it likes: some wait for hours
 
     @contextmanager
     def frozen(self) -> Iterator[None]:
@@ -135,10 +135,7 @@ class FakeDatabase:
         return self.server.connect
 
     def run(self, main: Callable[[], Awaitable[None]]) -> None:
-        async def play() -> None:
-            await main()
-
-        run(play())
+        run(main)
 
 
 class RealDatabase:
