@@ -112,7 +112,7 @@ class Listening:
 
 
 class SimServer(asyncio.AbstractServer):
-    """What `create_server` returns, as much of it as is used. It serves already."""
+    """What `create_server` returns."""
 
     def __init__(self, listening: Listening) -> None:
         self._listening = listening
@@ -124,6 +124,19 @@ class SimServer(asyncio.AbstractServer):
 
     def is_serving(self) -> bool:
         return self._open
+
+    def get_loop(self) -> asyncio.AbstractEventLoop:
+        assert self._listening.loop is not None
+        return self._listening.loop
+
+    async def start_serving(self) -> None:
+        """It serves already."""
+
+    async def serve_forever(self) -> None:
+        try:
+            await asyncio.get_running_loop().create_future()
+        finally:
+            self.close()
 
     def close(self) -> None:
         self._open = False
