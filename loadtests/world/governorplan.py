@@ -9,13 +9,13 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import TYPE_CHECKING, Literal
 
+from loadtests.world.faults import GOVERNOR_FAULTS
 from services.governor.protocol import OTHERS_BYTES
 from services.governor.upload import MOST_PAYLOAD_BYTES
 
 if TYPE_CHECKING:
     from loadtests.world.scenario import Scenario
 
-FAULTS = ("killed governor", "frozen governor", "drained governor", "unreachable governor")
 SHARE = 0.05
 """Jobs in the storm, for each of its requests."""
 TAIL_JOBS = 5
@@ -90,7 +90,7 @@ def governor_plan(made: Scenario, storm: tuple[float, float], size: int) -> Gove
         for _ in range(rng.randint(1, 2)):
             begins = begins_s + rng.random() * lasts_s
             lasts = min(rng.choice((0.05, 0.3, 1.0)), made.faults_end_s - begins)
-            plan.faults.append((rng.choice(FAULTS), begins, lasts))
+            plan.faults.append((rng.choice(tuple(GOVERNOR_FAULTS)), begins, lasts))
     return plan
 
 

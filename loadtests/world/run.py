@@ -10,28 +10,16 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
 from dataclasses import dataclass, field, fields
 from functools import partial
-from itertools import islice
+from itertools import islice, takewhile
 from pathlib import Path
-from typing import Any
 
 from loadtests.report import record
+from loadtests.report.progress import SAY_EVERY_S
 from loadtests.world.play import Result, play
 
 SEEDS_OF_A_PROCESS = 200
 """After so many a process makes room for a fresh one."""
-TOLD_EVERY_S = 60.0
-"""Where nobody watches a terminal; there, every second."""
-
-
 FIELDS = tuple(each.name for each in fields(Result))
-
-
-@dataclass(slots=True)
-class Played:
-    """A seed's result, and the processor time that it took."""
-
-    result: Result
-    cpu_s: float
 
 
 @dataclass(slots=True)
@@ -46,14 +34,13 @@ class Totals:
     broken: list[int] = field(default_factory=list)
     counts: Counter[str] = field(default_factory=Counter)
 
-    def add(self, played: Played) -> None:
+    def add(self, result: Result) -> None:
         """Count one more."""
-        result = played.result
         self.seeds += 1
         self.with_faults += bool(result.faults)
         self.requests += result.requests
         self.virtual_s += result.virtual_s
-        self.cpu_s += played.cpu_s
+        self.cpu_s += result.cpu_s
         self.counts.update(result.counts)
         if result.violations:
             self.broken.append(result.seed)
@@ -74,27 +61,23 @@ class Record:
     def __init__(self, path: Path, *, size: int, machine: str) -> None:
         """Raises OtherRun."""
         self._record = record.Record(path, {"size": size, "machine": machine})
-        self.played = {row["seed"]: _read(row) for row in self._record.rows}
+        rows = (Result(**row | {"counts": Counter(row["counts"])}) for row in self._record.rows)
+        self.played = {result.seed: result for result in rows}
 
-    def add(self, played: Played) -> None:
+    def add(self, result: Result) -> None:
         """Keep one more."""
-        result = played.result
-        self._record.add({name: getattr(result, name) for name in FIELDS} | {"cpu_s": round(played.cpu_s, 4)})
+        self._record.add({name: getattr(result, name) for name in FIELDS})
 
 
-def _read(row: dict[str, Any]) -> Played:
-    cpu_s = row.pop("cpu_s")
-    return Played(Result(**row | {"counts": Counter(row["counts"])}), cpu_s)
-
-
-def timed(seed: int, size: int) -> Played:
-    """Play one seed."""
+def timed(seed: int, size: int) -> Result:
+    """Play one seed, and say what processor time it took."""
     began = time.thread_time()
     result = play(seed, size=size)
-    return Played(result, time.thread_time() - began)
+    result.cpu_s = round(time.thread_time() - began, 4)
+    return result
 
 
-def results(seeds: Iterable[int], size: int, jobs: int) -> Iterator[Played]:
+def results(seeds: Iterable[int], size: int, jobs: int) -> Iterator[Result]:
     """Play seeds in so many processes, as they come to their end."""
     one = partial(timed, size=size)
     if jobs == 1:
@@ -121,35 +104,24 @@ def many(
         if seed in have:
             totals.add(have[seed])
     began = told = time.perf_counter()
-    until = began + seconds if seconds else float("inf")
-    before = totals.seeds
     to_play = [seed for seed in seeds if seed not in have]
-    for one in results(_until(until, to_play), size, jobs):
-        totals.add(one)
+    in_time = takewhile(lambda _: not seconds or time.perf_counter() < began + seconds, to_play)
+    for done, result in enumerate(results(in_time, size, jobs), start=1):
+        totals.add(result)
         if kept is not None:
-            kept.add(one)
-        if one.result.violations:
-            tell(one.result)
+            kept.add(result)
+        if result.violations:
+            tell(result)
         now = time.perf_counter()
-        if now - told >= (1.0 if sys.stderr.isatty() else TOLD_EVERY_S):
+        if now - told >= SAY_EVERY_S:
             told = now
-            _progress(totals, now - began, totals.seeds - before, len(to_play))
-    if sys.stderr.isatty():
-        print(file=sys.stderr)
+            left_s = (now - began) / done * (len(to_play) - done)
+            if seconds:
+                left_s = min(left_s, began + seconds - now)
+            _progress(totals, max(0.0, left_s))
     return totals
 
 
-def _until(until: float, seeds: Iterable[int]) -> Iterator[int]:
-    for seed in seeds:
-        if time.perf_counter() >= until:
-            return
-        yield seed
-
-
-def _progress(totals: Totals, spent_s: float, done: int, of: int) -> None:
-    left_s = spent_s / done * (of - done)
-    begin, end = ("\r", "") if sys.stderr.isatty() else ("", "\n")
-    print(
-        f"{begin}{totals.seeds:,} seeds, {totals.requests:,} requests, {len(totals.broken)} broken; all in "
-        f"{left_s / 60:,.0f} min", end=end, file=sys.stderr, flush=True,
-    )  # fmt: skip
+def _progress(totals: Totals, left_s: float) -> None:
+    played = f"{totals.seeds:,} seeds, {totals.requests:,} requests, {len(totals.broken)} broken"
+    print(f"{played}; about {left_s / 60:,.0f} min left", file=sys.stderr, flush=True)

@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from random import Random
 
+from loadtests.world.faults import KINDS
 from loadtests.world.governorplan import GovernorPlan, governor_plan
 
 TOKENS = 16
@@ -132,8 +133,8 @@ class Scenario:
         return sum(worker.answers_per_s for worker in workers) * min(1.0, self.max_inflight / slots)
 
 
-def scenario(seed: int, kinds: tuple[str, ...], *, size: int = 1000) -> Scenario:
-    """The scenario of a seed: about `size` requests, and faults of these kinds in two thirds of all seeds."""
+def scenario(seed: int, *, size: int = 1000) -> Scenario:
+    """The scenario of a seed: about `size` requests, and faults in two thirds of all seeds."""
     rng = Random(f"scenario {seed}")
     count = rng.choice((1, 2, 2, 3, 3, 4, 4, 6, 8, 16))
     made = Scenario(seed)
@@ -157,7 +158,7 @@ def scenario(seed: int, kinds: tuple[str, ...], *, size: int = 1000) -> Scenario
     made.latency_s = rng.choice((0.0001, 0.0005, 0.002))
     made.jitter_s = made.latency_s * rng.choice((0.0, 0.5, 3.0))
     made.short_reads = rng.choice((0.0, 0.0, 0.1, 0.5))
-    _time_line(made, rng, kinds, size)
+    _time_line(made, rng, size)
     _tighten(made)
     return made
 
@@ -176,7 +177,7 @@ def _worker(rng: Random) -> WorkerSpec:
     return WorkerSpec(slots, rng.uniform(3.0, 12.0), rng.uniform(0.05, 0.5), rng.choice((0, 2, 8)) or 1)
 
 
-def _time_line(made: Scenario, rng: Random, kinds: tuple[str, ...], size: int) -> None:
+def _time_line(made: Scenario, rng: Random, size: int) -> None:
     capacity, deadline = made.capacity_per_s, made.deadline_s
     light = capacity * 0.3
     warm_s, settle_s, calm_s = deadline, 2 * deadline, deadline
@@ -189,7 +190,7 @@ def _time_line(made: Scenario, rng: Random, kinds: tuple[str, ...], size: int) -
         for _ in range(rng.randint(1, 4)):
             begins_s = warm_s + rng.random() * storm_s
             lasts_s = rng.choice((0.05, 0.3, 1.0, 2.0)) * rng.uniform(0.5, 1.5)
-            made.faults.append(Fault(rng.choice(kinds), begins_s, lasts_s))
+            made.faults.append(Fault(rng.choice(KINDS), begins_s, lasts_s))
             ends_s = max(ends_s, begins_s + lasts_s)
     made.faults.sort(key=lambda fault: fault.begins_s)
     made.faults_end_s = ends_s

@@ -13,7 +13,7 @@ from services.runtime.guard import GuardLimits
 from services.runtime.serve import HttpListener
 from services.runtime.telemetry import metrics_app, new_registry
 from services.runtime.tracing import Told, Tracer
-from tests.virtual_time import from_zero
+from tests.virtual import new_simulation
 
 EPOCH = 1_000_000_000.5  # 2001-09-09 01:46:40.5 UTC
 
@@ -22,7 +22,7 @@ class DatedLoop(SimLoop):
     """A loop on virtual time that brings its own wall clock."""
 
     def __init__(self) -> None:
-        super().__init__(from_zero())
+        super().__init__(new_simulation())
 
     def unix_time(self) -> float:
         return EPOCH + self.time()

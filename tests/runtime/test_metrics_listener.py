@@ -14,7 +14,7 @@ from services.runtime.exposition import Registry
 from services.runtime.guard import GuardLimits
 from services.runtime.telemetry import MetricsApp, new_registry
 from tests.runtime.rig import Tape
-from tests.virtual_time import run
+from tests.virtual import run
 
 ASK = b"GET /metrics HTTP/1.1\r\nhost: x\r\n\r\n"
 
