@@ -16,6 +16,7 @@ from typing import Any
 from unittest import mock
 from zlib import crc32
 
+from loadtests.report.progress import by_share, progress
 from loadtests.world.play import play
 from services.core.account import Usage as Waiting
 from services.core.hint import Appointments
@@ -241,15 +242,17 @@ def main() -> int:
     parser.add_argument("--only", default="", help="those whose name contains this")
     parser.add_argument("--seeds", type=int, default=MOST_SEEDS)
     wanted = parser.parse_args()
-    missed = 0
-    for bug in BUGS:
-        if wanted.only not in bug.name:
-            continue
-        found = hunt(bug, range(1, wanted.seeds + 1))
-        missed += found.seed is None
-        where = f"seed {found.seed}: {found.broken[:160]}" if found.seed is not None else "NOT FOUND"
-        print(f"{bug.name}: {where}", flush=True)
-    return 1 if missed else 0
+    bugs = [bug for bug in BUGS if wanted.only in bug.name]
+    hunted: list[Found] = []
+    with progress(
+        "planted bugs", by_share(lambda: len(hunted) / len(bugs)), far=lambda: f"{len(hunted)} of {len(bugs)}"
+    ):
+        for bug in bugs:
+            found = hunt(bug, range(1, wanted.seeds + 1))
+            hunted.append(found)
+            where = f"seed {found.seed}: {found.broken[:160]}" if found.seed is not None else "NOT FOUND"
+            print(f"{bug.name}: {where}", flush=True)
+    return 1 if any(found.seed is None for found in hunted) else 0
 
 
 if __name__ == "__main__":

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import multiprocessing
-import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
@@ -11,10 +10,11 @@ from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
 from dataclasses import dataclass, field, fields
 from functools import partial
 from itertools import islice, takewhile
+from math import inf
 from pathlib import Path
 
 from loadtests.report import record
-from loadtests.report.progress import SAY_EVERY_S
+from loadtests.report.progress import by_share, progress
 from loadtests.world.play import Result, play
 
 SEEDS_OF_A_PROCESS = 200
@@ -44,6 +44,10 @@ class Totals:
         self.counts.update(result.counts)
         if result.violations:
             self.broken.append(result.seed)
+
+    def briefly(self) -> str:
+        """How far they are."""
+        return f"{self.seeds:,} seeds, {self.requests:,} requests, {len(self.broken)} broken"
 
     def __str__(self) -> str:
         ends = ", ".join(f"{count:,} {name}" for name, count in sorted(self.counts.items()))
@@ -103,25 +107,16 @@ def many(
     for seed in seeds:
         if seed in have:
             totals.add(have[seed])
-    began = told = time.perf_counter()
+    began = time.perf_counter()
     to_play = [seed for seed in seeds if seed not in have]
     in_time = takewhile(lambda _: not seconds or time.perf_counter() < began + seconds, to_play)
-    for done, result in enumerate(results(in_time, size, jobs), start=1):
-        totals.add(result)
-        if kept is not None:
-            kept.add(result)
-        if result.violations:
-            tell(result)
-        now = time.perf_counter()
-        if now - told >= SAY_EVERY_S:
-            told = now
-            left_s = (now - began) / done * (len(to_play) - done)
-            if seconds:
-                left_s = min(left_s, began + seconds - now)
-            _progress(totals, max(0.0, left_s))
+    before = totals.seeds
+    all_of_them = by_share(lambda: (totals.seeds - before) / len(to_play))
+    with progress("world", lambda taken_s: min(all_of_them(taken_s), seconds or inf), far=totals.briefly):
+        for result in results(in_time, size, jobs):
+            totals.add(result)
+            if kept is not None:
+                kept.add(result)
+            if result.violations:
+                tell(result)
     return totals
-
-
-def _progress(totals: Totals, left_s: float) -> None:
-    played = f"{totals.seeds:,} seeds, {totals.requests:,} requests, {len(totals.broken)} broken"
-    print(f"{played}; about {left_s / 60:,.0f} min left", file=sys.stderr, flush=True)

@@ -46,7 +46,7 @@ def test_a_run_is_as_big_as_what_is_asked_in_it() -> None:
 def test_the_biggest_runs_start_first(monkeypatch: pytest.MonkeyPatch) -> None:
     begun: list[float | None] = []
     monkeypatch.setattr(runs, "one", lambda run, told: begun.append(run.load))
-    execute(plan(scenario()), 1, lambda size, done: None)
+    execute(plan(scenario()), 1)
     assert begun == [2, 2, 2, 2, 1, 1, 1, 1, 0.5, 0.5, 0.5, 0.5]
 
 
@@ -62,7 +62,7 @@ def test_progress_only_grows_and_ends_at_the_whole() -> None:
 def test_a_run_that_fails_fails_them_all() -> None:
     broken = scenario(weir={"no_such_setting": 1}, policies=["weir", "fifo"])
     with pytest.raises(LabError, match="no_such_setting"):
-        execute(plan(broken), 1, lambda size, done: None)
+        execute(plan(broken), 1)
 
 
 def test_latencies_are_told_for_the_bucket_in_which_the_answer_came() -> None:
