@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from math import inf
 from typing import Any
 
 import pytest
@@ -57,6 +60,21 @@ def test_progress_only_grows_and_ends_at_the_whole() -> None:
     assert len(results) == len(made)
     assert told == sorted(told)
     assert told[-1] == (pytest.approx(sum(run.size for run in made)), len(made))
+
+
+def test_where_no_one_listens_lines_tell_how_far_the_runs_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[tuple[str, float]] = []
+
+    @contextmanager
+    def progress(name: str, takes_s: Callable[[float], float], far: Callable[[], str]) -> Iterator[None]:
+        told.append((far(), takes_s(8.0)))
+        yield
+        told.append((far(), takes_s(8.0)))
+
+    monkeypatch.setattr(runs, "progress", progress)
+    made = plan(scenario(seeds=[1]))
+    execute(made, 1)
+    assert told == [(f"0 of {len(made)} runs", inf), (f"{len(made)} of {len(made)} runs", pytest.approx(8.0))]
 
 
 def test_a_run_that_fails_fails_them_all() -> None:
