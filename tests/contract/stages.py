@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
-import signal
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from typing import Protocol
@@ -16,7 +14,7 @@ from services.cli.valkey import EmbeddedValkey
 from services.retrieval.app import Connects
 from services.retrieval.database import connect
 from tests.retrieval.cacherig import Rig, rigged
-from tests.stopping import stop
+from tests.stopping import frozen
 
 TAKES_S = 0.001  # an exchange with the fake: whoever is cut off in the middle of one is to find a middle
 
@@ -70,11 +68,8 @@ class RealCache:
 
     @contextmanager
     def frozen(self) -> Iterator[None]:
-        stop(self._server.pid)
-        try:
+        with frozen(self._server.pid):
             yield
-        finally:
-            os.kill(self._server.pid, signal.SIGCONT)
 
 
 def with_cache(stage: CacheStage, scenario: Callable[[Rig], Awaitable[None]], **breaker: float) -> None:
