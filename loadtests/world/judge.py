@@ -147,7 +147,17 @@ class Judge:
             attempt.status, b"".join(attempt.body), kind.startswith(b"text/event-stream"), ended=attempt.complete
         )
         found = judge(heard, attempt.nonce, MAX_TOKENS)
-        return Verdict.RIGHT if found is Verdict.WRONG and _shortened(attempt) else found
+        excused = found is Verdict.WRONG and (_shortened(attempt) or self._ended_before_its_words(attempt))
+        return Verdict.RIGHT if excused else found
+
+    def _ended_before_its_words(self, attempt: Try) -> bool:
+        """Whether a byzantine worker ended its own stream before the first token.
+
+        A server may answer with no text, so the router passes that end on when it comes; the words come behind it.
+        """
+        byzantine = {f"worker-{number}" for number, worker in enumerate(self._scenario.workers) if worker.evil}
+        by = {line.worker for line in self._facts.logged.get(attempt.id, [])}
+        return attempt.ask.stream and attempt.complete and bool(by & byzantine) and _said(attempt) == ""
 
     def _nothing_failed_inside(self) -> Iterator[str]:
         """No assertion, no exception that nobody catches, no 500, no error in a log."""
@@ -312,19 +322,22 @@ def _shortened(attempt: Try) -> bool:
     """Whether an answer was cut to fewer tokens, as its header says, and is right as far as it goes."""
     if b"max_tokens" not in attempt.headers.get(b"x-weir-degraded", b"") or not attempt.complete:
         return False
+    text = _said(attempt)
+    return text is not None and text != "" and right(attempt.nonce).startswith(text)
+
+
+def _said(attempt: Try) -> str | None:
+    """The text of a whole answer; None for a stream that did not end as it should."""
     body = b"".join(attempt.body).decode()
     if not attempt.ask.stream:
         said = json.loads(body)
-        text = said["text"] if "text" in said else _text(said)
-    else:
-        events = [line[6:] for line in body.split("\n") if line.startswith("data: {")]
-        if attempt.ask.kind == "ask":
-            text = json.loads(events[-1])["text"]
-        elif not body.endswith("data: [DONE]\n\n"):
-            return False
-        else:
-            text = "".join(_text(json.loads(event)) for event in events)
-    return bool(text) and right(attempt.nonce).startswith(text)
+        return str(said["text"]) if "text" in said else _text(said)
+    events = [line[6:] for line in body.split("\n") if line.startswith("data: {")]
+    if attempt.ask.kind == "ask":
+        return str(json.loads(events[-1])["text"])
+    if not body.endswith("data: [DONE]\n\n"):
+        return None
+    return "".join(_text(json.loads(event)) for event in events)
 
 
 def _text(said: dict[str, Any]) -> str:

@@ -131,10 +131,11 @@ class Play:
         """The next arrival of that load, one after the other."""
         rng = Random(f"arrivals {self.scenario.seed} {load.begins_s}")
         until = zero + load.begins_s + load.lasts_s
+        calm = load.begins_s >= self.scenario.faults_end_s
         of_tail = load.begins_s >= self.scenario.calm_from_s
 
         def arrive() -> None:
-            ask = self._ask(rng, of_tail)
+            ask = self._ask(rng, calm=calm, of_tail=of_tail)
             retries = {"hint": HINT_RETRIES, "naive": NAIVE_RETRIES}.get(ask.manner, 0)
             self._send(rng.choice(self._machines), ask, retries, of_tail=of_tail)
             next_arrival()
@@ -146,7 +147,8 @@ class Play:
 
         self.simulation.at(zero + load.begins_s, next_arrival)
 
-    def _ask(self, rng: Random, of_tail: bool) -> Ask:
+    def _ask(self, rng: Random, *, calm: bool, of_tail: bool) -> Ask:
+        """`calm`: all faults have ended, and a slow reader is one: it holds a slot for as long as it reads."""
         made = self.scenario
         stream = rng.random() < made.stream_share
         kind = "ask" if rng.random() < made.ask_share else rng.choice(("chat", "chat", "completion"))
@@ -158,7 +160,7 @@ class Play:
             deadline_s=made.deadline_s,
             manner="none" if of_tail else made.manner,
             leaves_after_s=rng.random() * made.deadline_s if leaves else None,
-            reads_slowly=rng.random() < made.slow_share,
+            reads_slowly=rng.random() < made.slow_share and not calm,
         )
 
     def _send(self, machine: Machine, ask: Ask, retries_left: int, *, of_tail: bool = False) -> None:
