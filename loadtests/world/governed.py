@@ -40,9 +40,9 @@ class Governed:
             self._jobs[job.nonce] = job
             machine = self._machines[ask.machine]
             self.simulation.at(zero + ask.begins_s, machine.loop.call_soon, machine.send, job)
-        calm = self.system.scenario
+        made = self.system.scenario
         for machine in self._machines:  # a machine's resting connections may be all that the governor takes
-            self.simulation.at(zero + calm.calm_from_s - calm.deadline_s / 2, machine.loop.call_soon, machine.make_room)
+            self.simulation.at(zero + made.calm_from_s - made.deadline_s / 2, machine.loop.call_soon, machine.make_room)
         for kind, begins_s, lasts_s in self.plan.faults:
             self.simulation.at(zero + begins_s, self._fault, kind, lasts_s)
 

@@ -223,7 +223,7 @@ class GovernorClient(Machine[Job, Peer]):
         """Send a job now. Called in this machine's loop."""
         job.sent_at = self.loop.time()
         leaves = job.ask.manner in ("leaves", "greedy")
-        after_s = job.ask.leaves_after_s if leaves else 1.5 * job.ask.patience_s
+        after_s = job.ask.leaves_after_s if leaves else job.ask.heard_within_s
         job.timer = self.loop.call_later(after_s, self._leave, job, "left" if leaves else "not heard of")
         if (peer := self.idle()) is not None:
             self._carry(peer, job)

@@ -17,6 +17,7 @@ import msgspec
 from loadtests.cluster.loop import BEGINS_S
 from loadtests.judging import rules
 from loadtests.judging.answers import Heard, Verdict, judge
+from loadtests.judging.nonces import right
 from loadtests.judging.rules import Broken, Logged, Seen
 from loadtests.world.client import MAX_TOKENS, Try
 from loadtests.world.scenario import Fault, Scenario
@@ -113,7 +114,11 @@ class Judge:
         self._facts = facts
         self._scenario = facts.scenario
         self._sound = not facts.scenario.faults and not any(worker.evil for worker in facts.scenario.workers)
-        self._seen = [_seen(attempt) for attempt in facts.tries]
+        byzantine = {f"worker-{number}" for number, worker in enumerate(facts.scenario.workers) if worker.evil}
+        self._seen = [
+            _seen(attempt, byzantine=any(line.worker in byzantine for line in facts.logged.get(attempt.id, [])))
+            for attempt in facts.tries
+        ]
         self._verdict_of = {attempt.number: seen.verdict for attempt, seen in zip(facts.tries, self._seen, strict=True)}
         self._try_of = {attempt.id: attempt for attempt in facts.tries}
 
@@ -258,15 +263,20 @@ class Judge:
         yield from self._facts.left
 
 
-def _seen(attempt: Try) -> Seen:
-    """A try as the rules know it."""
+def _seen(attempt: Try, *, byzantine: bool) -> Seen:
+    """A try as the rules know it. `byzantine`: such a worker answered it.
+
+    A byzantine worker may end a stream before its words. An answer may have no text, so the router passes that end on
+    when it comes, and the words come behind it.
+    """
     kind = attempt.headers.get(b"content-type", b"")
     heard = Heard(attempt.status, b"".join(attempt.body), kind.startswith(b"text/event-stream"), ended=attempt.complete)
     shortened = b"max_tokens" in attempt.headers.get(b"x-weir-degraded", b"")
+    texts = (right(attempt.nonce), "") if byzantine and attempt.ask.stream else ()
     return Seen(
         attempt.id, attempt.sent_at, attempt.ended_at, attempt.ask.deadline_s,
-        judge(heard, attempt.nonce, MAX_TOKENS, shortened=shortened), attempt.status, attempt.complete, attempt.left,
-        attempt.hint_ms, attempt.invited, repr(attempt),
+        judge(heard, attempt.nonce, MAX_TOKENS, texts, shortened=shortened),
+        attempt.status, attempt.complete, attempt.left, attempt.hint_ms, attempt.invited, repr(attempt),
     )  # fmt: skip
 
 

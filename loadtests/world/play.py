@@ -149,10 +149,11 @@ class Play:
         of = "" if load.group is None else f" of {load.group.name}"
         rng = Random(f"arrivals {self.scenario.seed} {load.begins_s}{of}")
         until = zero + load.begins_s + load.lasts_s
+        calm = load.begins_s >= self.scenario.faults_end_s
         of_tail = load.begins_s >= self.scenario.calm_from_s
 
         def arrive() -> None:
-            ask = self._ask(rng, of_tail) if load.group is None else _of_group(rng, load.group)
+            ask = self._ask(rng, calm=calm, of_tail=of_tail) if load.group is None else _of_group(rng, load.group)
             usual = {"hint": HINT_RETRIES, "naive": NAIVE_RETRIES}.get(ask.manner, 0)
             retries = usual if load.group is None else load.group.retries
             self._send(rng.choice(self._machines), ask, retries, of_tail=of_tail)
@@ -165,7 +166,8 @@ class Play:
 
         self.simulation.at(zero + load.begins_s, next_arrival)
 
-    def _ask(self, rng: Random, of_tail: bool) -> Ask:
+    def _ask(self, rng: Random, *, calm: bool, of_tail: bool) -> Ask:
+        """`calm`: all faults have ended, and a slow reader is one: it holds a slot for as long as it reads."""
         made = self.scenario
         stream = rng.random() < made.stream_share
         kind = "ask" if rng.random() < made.ask_share else rng.choice(("chat", "chat", "completion"))
@@ -177,7 +179,7 @@ class Play:
             deadline_s=made.deadline_s,
             manner="none" if of_tail else made.manner,
             leaves_after_s=rng.random() * made.deadline_s if leaves else None,
-            reads_slowly=rng.random() < made.slow_share,
+            reads_slowly=rng.random() < made.slow_share and not calm,
         )
 
     def _send(self, machine: Client, ask: Ask, retries_left: int, *, of_tail: bool = False) -> None:

@@ -14,6 +14,11 @@ from loadtests.world.faults import KINDS
 from loadtests.world.governorplan import GovernorPlan, governor_plan
 
 TOKENS = 16
+PROMPT_TOKENS = 34
+PASSAGES_TOKENS = 146
+"""What the passages add to the prompt of an /ask."""
+PREFILL_MS_PER_TOKEN = 0.2
+"""The simulated engine's default, which the world leaves as it is."""
 """About what an answer has; for the estimate of the capacity alone."""
 MANNERS = ("none", "hint", "hint", "naive")
 """none: a refused client goes away. hint: it comes back when it was told to. naive: at once, up to three times."""
@@ -33,10 +38,10 @@ class WorkerSpec:
     evil: bool = False
     prefill_ms: float | None = None
 
-    @property
-    def answers_per_s(self) -> float:
-        """About."""
-        return self.slots / (TOKENS * (self.step_ms + self.per_sequence_ms * self.slots) / 1000)
+    def answers_per_s(self, prompt_tokens: float) -> float:
+        """About, of prompts of that size. A step that reads a prompt keeps every sequence of the batch waiting."""
+        writing_ms = TOKENS * (self.step_ms + self.per_sequence_ms * self.slots) / self.slots
+        return 1000 / (writing_ms + PREFILL_MS_PER_TOKEN * prompt_tokens)
 
 
 @dataclass(slots=True, frozen=True)
@@ -121,16 +126,21 @@ class Scenario:
     @property
     def capacity_per_s(self) -> float:
         """Answers a second, about, of the honest workers."""
-        return self._answers_per_s([worker for worker in self.workers if not worker.evil])
+        asks = self.ask_share if self.retrieval else 0.0
+        prompt_tokens = PROMPT_TOKENS + asks * PASSAGES_TOKENS
+        return self._answers_per_s([worker for worker in self.workers if not worker.evil], prompt_tokens)
 
     @property
     def most_per_s(self) -> float:
-        """The same of all workers: a byzantine one answers, too, and the router takes it for what it says it is."""
-        return self._answers_per_s(self.workers)
+        """The most that all workers answer, whatever is asked: their prompts cost nothing.
 
-    def _answers_per_s(self, workers: list[WorkerSpec]) -> float:
+        A byzantine worker answers, too, and the router takes it for what it says it is.
+        """
+        return self._answers_per_s(self.workers, 0.0)
+
+    def _answers_per_s(self, workers: list[WorkerSpec], prompt_tokens: float) -> float:
         slots = sum(worker.slots for worker in workers)
-        return sum(worker.answers_per_s for worker in workers) * min(1.0, self.max_inflight / slots)
+        return sum(worker.answers_per_s(prompt_tokens) for worker in workers) * min(1.0, self.max_inflight / slots)
 
 
 def scenario(seed: int, *, size: int = 1000) -> Scenario:
