@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import signal
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from typing import Protocol
 
 from loadtests.cluster.postgres import FakePostgres
-from loadtests.cluster.processes import frozen
+from loadtests.cluster.processes import freeze
 from loadtests.cluster.valkey import FakeValkey, Refusal
 from services.cli.valkey import EmbeddedValkey
 from services.retrieval.app import Connects
@@ -80,8 +82,11 @@ class RealCache:
 
     @contextmanager
     def frozen(self) -> Iterator[None]:
-        with frozen(self._server.pid):
+        freeze(self._server.pid)
+        try:
             yield
+        finally:
+            os.kill(self._server.pid, signal.SIGCONT)
 
     @contextmanager
     def full(self) -> Iterator[None]:
