@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-from services.cli.config import GOVERNOR_METRICS_OFFSET, METRICS_OFFSET, STORM_METRICS_OFFSET
+from services.cli.parts import metrics_offset
 from services.cli.ports import free_port, is_free
 
-PARTS = (
-    "router_port", "retrieval_port", "governor_port", "storm_port", "embedded_postgres_port", "embedded_redis_port",
-    "worker_port",  # the last: further workers are above it
-)  # fmt: skip
-METRICS = {
-    "router_port": METRICS_OFFSET, "retrieval_port": METRICS_OFFSET, "worker_port": METRICS_OFFSET,
-    "governor_port": GOVERNOR_METRICS_OFFSET, "storm_port": STORM_METRICS_OFFSET,
-}  # fmt: skip
-"""How far above its own port a part's metrics listen."""
+SERVICES = ("router_port", "retrieval_port", "governor_port", "storm_port")
+STORES = ("embedded_postgres_port", "embedded_redis_port")
+PARTS = (*SERVICES, *STORES, "worker_port")  # the last: further workers are above it
+HIGHEST = 65_535
 
 
 def stack_ports() -> dict[str, int]:
@@ -24,10 +19,11 @@ def stack_ports() -> dict[str, int]:
     while True:
         first = free_port()
         ports = {name: first + place for place, name in enumerate(PARTS)}
-        if all(is_free("127.0.0.1", port) for port in (*ports.values(), *metrics_of(ports))):
+        wanted = (*ports.values(), *metrics_of(ports))
+        if max(wanted) <= HIGHEST and all(is_free("127.0.0.1", port) for port in wanted):
             return ports
 
 
 def metrics_of(ports: dict[str, int]) -> list[int]:
     """Where the metrics of those parts listen."""
-    return [ports[name] + above for name, above in METRICS.items()]
+    return [port + metrics_offset(name.upper()) for name, port in ports.items() if name not in STORES]

@@ -12,18 +12,13 @@ from collections.abc import Collection, Mapping
 
 from loadtests.load.ledger import GAVE_UP, LATE, ON_TIME
 
-_REQUESTS = re.compile(r'^weir_requests_total(\{[^}\n]*\boutcome="([^"]+)"[^}\n]*\}) (\S+)$', re.MULTILINE)
+_SAMPLE = re.compile(r"^([a-zA-Z_:][\w:]*)(\{.*\})? (\S+)$", re.MULTILINE)
 _NAMES = {ON_TIME: "served", LATE: "served", GAVE_UP: "client_gone"}
 
 
 def of_router(metrics: str, tenants: Collection[str] = ()) -> Counter[str]:
     """Requests by outcome: of these tenants together, or of all. Raises ValueError for what is no metric."""
-    of_tenants = [f'tenant="{name}"' for name in tenants] or [""]
-    books: Counter[str] = Counter()
-    for labels, outcome, value in _REQUESTS.findall(metrics):
-        if any(each in labels for each in of_tenants):
-            books[outcome] += round(float(value))
-    return books
+    return by_label(metrics, "weir_requests_total", "outcome", [f'tenant="{name}"' for name in tenants])
 
 
 def of_client(tries: Mapping[str, int]) -> Counter[str]:
@@ -41,6 +36,15 @@ def differences(before: Counter[str], after: Counter[str], client: Counter[str])
 
 
 def total(metrics: str, name: str, having: str = "") -> float:
-    """A metric added up over the series whose labels have this."""
-    lines = re.findall(rf"^{name}(\{{.*\}})? (\S+)$", metrics, re.MULTILINE)
-    return sum(float(value) for labels, value in lines if having in labels)
+    """A metric, in Prometheus' text format, added up over the series whose labels have this."""
+    return sum(float(value) for each, labels, value in _SAMPLE.findall(metrics) if each == name and having in labels)
+
+
+def by_label(metrics: str, name: str, label: str, having: Collection[str] = ()) -> Counter[str]:
+    """A counter by the values of one of its labels, added up over the series that have one of these, or over all."""
+    counted: Counter[str] = Counter()
+    for each, labels, value in _SAMPLE.findall(metrics):
+        found = re.search(rf'\b{label}="([^"]*)"', labels) if each == name else None
+        if found and (not having or any(other in labels for other in having)):
+            counted[found[1]] += round(float(value))
+    return counted

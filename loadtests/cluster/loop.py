@@ -4,12 +4,12 @@
         runner.run(main())
 
     simulation = Simulation(seed=7)                           # several, for a cluster
-    router = simulation.new_loop("router", "10.0.0.1")
-    simulation.new_loop("lab", "10.0.0.100").run_until_complete(main())
+    router = SimLoop(simulation, "router", "10.0.0.1")
+    SimLoop(simulation, "lab", "10.0.0.100").run_until_complete(main())
 
 A loop is what a process sees of the world: its clock, its timers, its sockets (see `network`). The code that runs on it
-is not told: it asks `asyncio.get_running_loop()`, as ever. Computing takes no time. When nothing is ready the clock
-moves to the next event, so an hour of traffic takes what its callbacks take.
+is not told. Computing takes no time. When nothing is ready the clock moves to the next event, so an hour of traffic
+takes what its callbacks take.
 
 The order of events is decided by the seed alone. Loops that are ready at the same instant run in a random order that is
 drawn from the seed. What happens is digested (`Simulation.digest`), so two runs can be compared by one line.
@@ -60,12 +60,8 @@ class Simulation:
         self.watch: Callable[[str, str, str], None] | None = None  # is told (who, what, detail) of each event
         self._events: list[tuple[float, int, Callable[..., object], tuple[Any, ...]]] = []
         self._count = 0
-        self._runnable: list[SimLoop] = []
+        self.runnable: list[SimLoop] = []  # loops that have something to run
         self._digest = blake2b(digest_size=16)
-
-    def new_loop(self, name: str, address: str) -> SimLoop:
-        """A process: its name in traces, and its address in the network."""
-        return SimLoop(self, name, address)
 
     def at(self, when: float, action: Callable[..., object], *arguments: Any) -> None:
         """Call `action` at that time (seconds of the simulation), in no loop's context."""
@@ -87,8 +83,7 @@ class Simulation:
 
     def turn(self) -> None:
         """Let one loop run what is ready, or move the clock to the next event. Raises Deadlock."""
-        runnable = self._runnable
-        if runnable:
+        if runnable := self.runnable:
             count = len(runnable)
             loop = runnable.pop(self.rng.randrange(count) if count > 1 else 0)
             loop.run_turn()
@@ -100,14 +95,17 @@ class Simulation:
             self.now = when
         action(*arguments)
 
-    def runnable(self, loop: SimLoop) -> None:
-        """That loop has something to run."""
-        self._runnable.append(loop)
-
     def forget(self, loop: SimLoop) -> None:
         """That loop does not run for now, whatever is ready in it."""
-        if loop in self._runnable:
-            self._runnable.remove(loop)
+        if loop in self.runnable:
+            self.runnable.remove(loop)
+
+    def ended(self, loop: SimLoop) -> None:
+        """That process has ended: the kernel closes what it had open."""
+        self.forget(loop)
+        if loop in self.loops:
+            self.loops.remove(loop)
+        self.network.close_all(loop)
 
     def close(self) -> None:
         """Free everything; what still waits in a loop is thrown away."""
@@ -116,12 +114,8 @@ class Simulation:
         self._events.clear()
 
 
-def _unheard(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-    """A killed process says nothing: an answer that comes after its end fails nobody's future."""
-
-
 class SimLoop(asyncio.BaseEventLoop):
-    """The event loop of one simulated process. Without arguments, of the only one."""
+    """The event loop of one process: its name in traces, its address in the network. By default, of the only one."""
 
     def __init__(self, simulation: Simulation | None = None, name: str = "process", address: str = "127.0.0.1") -> None:
         super().__init__()
@@ -195,7 +189,7 @@ class SimLoop(asyncio.BaseEventLoop):
     def _mark(self) -> None:
         self._marked = True
         if not self.frozen and not self._in_turn:
-            self.simulation.runnable(self)
+            self.simulation.runnable.append(self)
 
     def run_turn(self) -> None:
         """Run what is ready now, and not what that makes ready. Then say when the next timer is due."""
@@ -275,19 +269,16 @@ class SimLoop(asyncio.BaseEventLoop):
     def thaw(self) -> None:
         """Run again; whatever was due meanwhile is late."""
         if self.frozen and not self.killed:
-            self.frozen = False
-            self._marked = True
-            self.simulation.runnable(self)
+            self.frozen, self._marked = False, True
+            self.simulation.runnable.append(self)
 
     def kill(self) -> None:
         """End it as SIGKILL does: nothing of it runs again, and the kernel closes its sockets."""
         if self._closed:
             return
         self.killed = self._closed = True
-        self.set_exception_handler(_unheard)
-        self.simulation.forget(self)
-        self.simulation.loops.remove(self)
-        self.network.close_all(self)
+        self.set_exception_handler(lambda *_: None)  # an answer that comes after its end is no error of a task's
+        self.simulation.ended(self)
         self._bury()
 
     def _bury(self) -> None:
@@ -331,10 +322,7 @@ class SimLoop(asyncio.BaseEventLoop):
             raise RuntimeError("Cannot close a running event loop")
         if self._closed:
             return
-        self.simulation.forget(self)
-        if self in self.simulation.loops:
-            self.simulation.loops.remove(self)
-        self.network.close_all(self)
+        self.simulation.ended(self)
         super().close()
 
     def run_in_executor(self, executor: Executor | None, func: Callable[..., T], *args: Any) -> asyncio.Future[T]:

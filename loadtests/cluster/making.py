@@ -11,8 +11,7 @@ from urllib.parse import urlsplit
 
 from loadtests.cluster.parts import Store
 from loadtests.cluster.processes import Process, python
-from loadtests.cluster.stand import NO_RETRIEVAL, Server, tenants_yaml
-from loadtests.cluster.steadyports import HOST
+from loadtests.cluster.stand import HOST, NO_RETRIEVAL, Server, service, tenants_yaml
 from loadtests.faults.wires import Wire
 from loadtests.paths import ROOT
 from services.cli.postgres import EmbeddedPostgres
@@ -111,12 +110,9 @@ class Making:
         process = Process(name, command, {"PYTHONPATH": str(ROOT), **settings}, self._folder)
         return Server(process, f"http://{HOST}:{port}")
 
-    def _service(self, name: str, service: str, settings: Mapping[str, str]) -> Server:
-        port, metrics_port = next(self._ports), next(self._ports)
-        listens = {f"{service.upper()}_PORT": str(port), "METRICS_PORT": str(metrics_port)}
-        server = self.server(name, python("-m", f"services.{service}"), port, {**listens, **settings})
-        server.metrics_url = f"http://{HOST}:{metrics_port}/metrics"
-        return server
+    def _service(self, name: str, kind: str, settings: Mapping[str, str]) -> Server:
+        ports = next(self._ports), next(self._ports)
+        return service(name, f"services.{kind}", kind, ports, settings, self._folder)
 
     def _wire(self, name: str, url: str) -> str:
         """The same address by way of a new wire, if there are to be any."""

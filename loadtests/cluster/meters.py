@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import re
 from collections.abc import Iterable
 from dataclasses import astuple, dataclass
 from functools import reduce
 
+from loadtests.cluster.books import total
 from loadtests.cluster.processes import get
 from loadtests.cluster.stand import Server
-
-_SAMPLE = re.compile(r"^([a-zA-Z_:][\w:]*)(?:\{[^}]*\})? (\S+)$", re.MULTILINE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,14 +41,11 @@ async def read(workers: Iterable[Server]) -> Meter:
 
 def parse(text: str) -> Meter:
     """One worker's metrics, in Prometheus' text format."""
-    sums: dict[str, float] = {}
-    for name, value in _SAMPLE.findall(text):
-        sums[name] = sums.get(name, 0.0) + float(value)
-    steps = sums.get("weir_worker_batch_size_count", 0.0)
-    mean_batch = sums.get("weir_worker_batch_size_sum", 0.0) / steps if steps else 0.0
+    steps = total(text, "weir_worker_batch_size_count")
+    mean_batch = total(text, "weir_worker_batch_size_sum") / steps if steps else 0.0
     return Meter(
-        wasted_s=sums.get("weir_wasted_seconds_total", 0.0),
-        slot_s=mean_batch * sums.get("weir_worker_step_seconds_sum", 0.0),
-        requests=sums.get("weir_worker_requests_total", 0.0),
-        tokens=sums.get("weir_worker_completion_tokens_total", 0.0),
+        wasted_s=total(text, "weir_wasted_seconds_total"),
+        slot_s=mean_batch * total(text, "weir_worker_step_seconds_sum"),
+        requests=total(text, "weir_worker_requests_total"),
+        tokens=total(text, "weir_worker_completion_tokens_total"),
     )

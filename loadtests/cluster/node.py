@@ -88,7 +88,7 @@ class Node:
         """Begin; it listens a moment later."""
         assert not self.up, f"{self.name} runs already"
         self.starts += 1
-        loop = self.loop = self.simulation.new_loop(self.name, self.address)
+        loop = self.loop = SimLoop(self.simulation, self.name, self.address)
         loop.set_exception_handler(self._uncaught)
         loop.after_turn = self.on_turn
         self._leaving = None

@@ -21,7 +21,6 @@ from loadtests.cluster.pgstatements import Row, Statement, UnknownStatement, Vie
 from services.retrieval import library
 from services.retrieval.database import OWNS, POWERS, READER, WRITER
 from services.retrieval.nearest import ONLY_THE_GRAPH
-from services.retrieval.writing import LOCK, UNLOCK
 
 SERVICE = "weir_service"
 KNOWN_SETTINGS = {"statement_timeout", *ONLY_THE_GRAPH}
@@ -49,12 +48,11 @@ class Transaction:
 
 
 class Tables:
-    """What is committed, by tenant; who may write to which; and who holds an advisory lock."""
+    """What is committed, by tenant, and who may write to which."""
 
     def __init__(self, clock_ms: Callable[[], int], dimensions: int) -> None:
         self.corpora: dict[str, Corpus] = {}
         self.writers: dict[str, ServerSession] = {}
-        self.advisory: dict[str, ServerSession] = {}
         self.clock_ms = clock_ms
         self.dimensions = dimensions
 
@@ -86,8 +84,6 @@ class ServerSession:
     def end(self) -> None:
         """The client has gone: what it had not committed is rolled back, and what it had locked is free."""
         self._finish(commit=False)
-        for tenant in [tenant for tenant, holder in self._tables.advisory.items() if holder is self]:
-            del self._tables.advisory[tenant]
 
     def fail(self) -> None:
         """A statement has failed."""
@@ -130,7 +126,7 @@ class ServerSession:
         return View(tenant, corpus, tables.corpora, tables.clock_ms(), transaction.settings, tables.dimensions)
 
     def special(self, sql: str, arguments: tuple[object, ...]) -> list[Row]:
-        """What needs no table: who one is, the locks of an ingest, and what `library` asks of a server."""
+        """What needs no table: who one is, and what `library` asks of a server."""
         self._refuse_in_failed()
         if sql == _SESSION_USER:
             return [{"session_user": SERVICE}]
@@ -140,12 +136,7 @@ class ServerSession:
             return [{"count": 0}]
         if sql == library.NOTICE:
             return [{"set_config": str(library.NOTICED_MS)}]
-        if sql not in (LOCK, UNLOCK):
-            raise UnknownStatement(sql)
-        tenant, held = str(arguments[0]), self._tables.advisory
-        if sql == LOCK:
-            return [{"pg_try_advisory_lock": held.setdefault(tenant, self) is self}]
-        return [{"pg_advisory_unlock": held.get(tenant) is self and held.pop(tenant) is self}]
+        raise UnknownStatement(sql)
 
     def _refuse_in_failed(self) -> None:
         if self.transaction is not None and self.transaction.failed:

@@ -1,7 +1,8 @@
-"""The statements that the fake PostgreSQL knows: those of retrieval, by their very text, and what each does.
+"""The statements that the fake PostgreSQL knows: those of the service, by their very text, and what each does.
 
-A statement that the product has changed, or has newly, is unknown here: `UnknownStatement`, which no handler of
-database errors takes for one. What the SQL says is tested over the real database; here stands what it does.
+What `weir ingest` alone says is not among them: its lock, moving documents, forgetting vectors. A statement that the
+product has changed, or has newly, is unknown here, too: `UnknownStatement`, which no handler of database errors takes
+for one. What the SQL says is tested over the real database; here stands what it does.
 
 Each works on a `View`: one tenant's corpus, as the row policies leave it to a transaction that has named that tenant.
 A tenant in the arguments that is another sees nothing, changes nothing, and may not write a row.
@@ -151,29 +152,6 @@ def add_missing(
     return [{} for _ in new]
 
 
-def forget_others(view: View, tenant: str, model: str) -> list[Row]:
-    gone = 0
-    documents = {}
-    for doc_id, held in view.read(tenant).documents.items():
-        own = held.vectors.get(model, {})
-        kept = {
-            name: made if name == model else {number: made[number] for number in made if number not in own}
-            for name, made in held.vectors.items()
-        }
-        gone += sum(map(len, held.vectors.values())) - sum(map(len, kept.values()))
-        documents[doc_id] = replace(held, vectors={name: made for name, made in kept.items() if made})
-    view.change(tenant, documents)
-    return [{} for _ in range(gone)]
-
-
-def move_document(view: View, tenant: str, doc_id: str, root: str) -> list[Row]:
-    documents = view.read(tenant).documents
-    if doc_id not in documents:
-        return []
-    view.change(tenant, {**documents, doc_id: replace(documents[doc_id], root=root)})
-    return [{}]
-
-
 def remove_documents(view: View, tenant: str, doc_ids: list[str]) -> list[Row]:
     documents = view.read(tenant).documents
     view.change(tenant, {doc_id: held for doc_id, held in documents.items() if doc_id not in doc_ids})
@@ -219,12 +197,6 @@ def page(view: View, tenant: str, after: str, limit: int) -> list[Row]:
     ][:limit]
 
 
-def unembedded_documents(view: View, tenant: str, model: str, after: str, limit: int) -> list[Row]:
-    documents = view.read(tenant).documents
-    lacking = [doc_id for doc_id, held in _after(documents, after) if held.lacking(model)]
-    return [{"doc_id": doc_id} for doc_id in lacking[:limit]]
-
-
 def unembedded_chunks(view: View, tenant: str, model: str, doc_id: str, limit: int) -> list[Row]:
     held = view.read(tenant).documents.get(doc_id)
     lacking = held.lacking(model) if held is not None else []
@@ -250,14 +222,6 @@ def unembedded(view: View, model: str, most: int) -> list[Row]:
         for tenant, corpus in sorted(lacking.items(), key=lambda each: str(each[0]))
     ]
     return [row for row in rows if row["chunks"]]
-
-
-def others(view: View, model: str) -> list[Row]:
-    counted = {
-        tenant: sum(number for name, number in corpus.embedded.items() if name != model)
-        for tenant, corpus in sorted(view.everybody.items())
-    }
-    return [{"tenant": tenant, "chunks": number} for tenant, number in counted.items() if number]
 
 
 def column_dimensions(view: View) -> list[Row]:
@@ -290,7 +254,6 @@ STATEMENTS: dict[str, Statement] = {
     writing.PUT_DOCUMENT: Statement(put_document, "INSERT 0", locks=True),
     writing.DOCUMENTS: Statement(held_documents),
     writing.USED: Statement(used),
-    writing.MOVE_DOCUMENT: Statement(move_document, "UPDATE", locks=True),
     writing.REMOVE_CHUNKS: Statement(remove_chunks, "DELETE", locks=True),
     writing.ADD_CHUNKS: Statement(add_chunks, "INSERT 0", locks=True),
     writing.ADD_VECTORS: Statement(add_vectors, "INSERT 0", locks=True),
@@ -299,11 +262,8 @@ STATEMENTS: dict[str, Statement] = {
     library.PAGE: Statement(page),
     library.VERSION: Statement(version_of),
     vectors.UNEMBEDDED: Statement(unembedded, for_reader=True),
-    vectors.OTHERS: Statement(others, for_reader=True),
-    vectors.UNEMBEDDED_DOCUMENTS: Statement(unembedded_documents),
     vectors.UNEMBEDDED_CHUNKS: Statement(unembedded_chunks),
     vectors.ADD_MISSING: Statement(add_missing, "INSERT 0", locks=True),
-    vectors.FORGET_OTHERS: Statement(forget_others, "DELETE", locks=True),
     vectors.COLUMN_DIMENSIONS: Statement(column_dimensions),
     store.CORPORA.sql: Statement(corpora, for_reader=True),
     nearest.EXACT: Statement(exact, searches=True),

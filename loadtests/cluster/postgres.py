@@ -4,7 +4,7 @@
 of asyncpg's as retrieval uses. Everything above runs as it is: Session, Pool, Occasional, Store, Library, Corpus,
 Vectors, Fit, Warming. Rows are held in memory, by tenant (`corpora.py`); a statement is known by its text and does what
 it does over the real database (`pgstatements.py`); sessions have roles, row policies, transactions, read committed,
-`statement_timeout`, locks of a tenant's writers and advisory locks (`pgsession.py`). Whatever it says wrong, it says in
+`statement_timeout` and locks of a tenant's writers (`pgsession.py`). Whatever it says wrong, it says in
 asyncpg's exceptions. tests/contract holds it and a real server to the same sentences.
 
 What it does not cover: SQL as a language, the wire and asyncpg itself, plans and the graph's misses, indexes, the

@@ -1,4 +1,4 @@
-"""Child processes that cannot outlive us, on free ports of loopback, their words kept in files."""
+"""Child processes that cannot outlive us, on free ports of loopback, their words kept in files; what is frozen."""
 
 from __future__ import annotations
 
@@ -14,12 +14,13 @@ import sys
 import tempfile
 import urllib.error
 import urllib.request
-from collections.abc import AsyncIterator, Coroutine, Mapping, Sequence, Set
+from collections.abc import AsyncIterator, Coroutine, Iterator, Mapping, Sequence, Set
 from pathlib import Path
-from time import monotonic
+from time import monotonic, sleep
 from types import MappingProxyType
 from typing import Any, TypeVar
 
+import psutil
 import uvloop
 
 from loadtests.internal import headers
@@ -28,6 +29,7 @@ from loadtests.paths import ROOT
 PR_SET_PDEATHSIG = 1
 READY_WITHIN_S = 60.0
 STOP_WITHIN_S = 5.0
+FROZEN_WITHIN_S = 20.0
 LOOK_EVERY_S = 0.02
 LAST_WORDS_BYTES = 2000
 INTERRUPTED = 130
@@ -103,9 +105,6 @@ class Process:
         if self._cores:
             os.sched_setaffinity(0, self._cores)
 
-    def freeze(self) -> None:
-        self._signal(signal.SIGSTOP)
-
     def thaw(self) -> None:
         self._signal(signal.SIGCONT)
 
@@ -118,10 +117,7 @@ class Process:
     async def stop(self) -> None:
         """Politely, then not."""
         self.thaw()
-        self._signal(signal.SIGTERM)
-        end = monotonic() + STOP_WITHIN_S
-        while self.running and monotonic() < end:  # noqa: ASYNC110  another process's end is no event of ours
-            await asyncio.sleep(LOOK_EVERY_S)
+        await self.leave(STOP_WITHIN_S)
         self.kill()
 
     async def leave(self, within_s: float) -> int | None:
@@ -207,3 +203,58 @@ def get(url: str) -> bytes:
     with urllib.request.urlopen(urllib.request.Request(url, headers=headers()), timeout=5) as answer:
         body: Any = answer.read()
         return bytes(body)
+
+
+# What stands still: alive, its sockets open, and no answer.
+
+
+def family(pid: int) -> list[int]:
+    """A process and all that it has started, and they; the parent first. None, where it has ended."""
+    try:
+        process = psutil.Process(pid)
+        return [pid, *(child.pid for child in process.children(recursive=True))]
+    except psutil.NoSuchProcess:
+        return []
+
+
+def freeze(pid: int) -> None:
+    """SIGSTOP, and until every thread stands still: the call returns before that, and they go on for a moment.
+
+    Raises ProcessLookupError where there is no such process, StandError where it does not stop.
+    """
+    os.kill(pid, signal.SIGSTOP)
+    end = monotonic() + FROZEN_WITHIN_S
+    while not _stands_still(pid):
+        if monotonic() > end:
+            raise StandError(f"process {pid} has not stopped within {FROZEN_WITHIN_S:g} s")
+        sleep(0.001)
+
+
+@contextlib.contextmanager
+def frozen(pid: int) -> Iterator[None]:
+    """A process and all that it has started stand still until the end, or until we are gone: killed, for example.
+
+    What lets them go on is a shell that reads from us, and so hears of our end, whatever that is.
+    """
+    pids = family(pid)
+    guard = subprocess.Popen(
+        ["/bin/sh", "-c", f"read _; kill -CONT {' '.join(map(str, pids))}"],
+        stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True,
+    )  # fmt: skip
+    with guard:  # its end closes what the shell reads, and waits for it
+        for each in pids:
+            with contextlib.suppress(ProcessLookupError):
+                freeze(each)
+        yield
+
+
+def _stands_still(pid: int) -> bool:
+    if sys.platform != "linux":
+        return True  # nothing tells
+    try:
+        stats = [thread / "stat" for thread in Path(f"/proc/{pid}/task").iterdir()]
+        return all(stat.read_text(encoding="utf-8").rpartition(")")[2].split()[0] in "TtZ" for stat in stats)
+    except FileNotFoundError:  # the process has ended
+        return not Path(f"/proc/{pid}").exists()
+    except ProcessLookupError:  # a thread has ended meanwhile: look again
+        return False

@@ -1,8 +1,7 @@
-"""RESP, the protocol of Redis and Valkey, from the server's side: commands out of bytes, and bytes out of answers.
+"""RESP 3, the protocol of Valkey, from the server's side: commands out of bytes, and bytes out of answers.
 
 A command is an array of bulk strings (`*1`, `$4`, `PING`, each on a line). Inline commands, which people type, are
-refused. An answer is encoded for the version that the connection has asked for: in RESP 3 nothing is `_` and a dict is
-a map, in RESP 2 nothing is `$-1` and a dict is a flat array.
+refused.
 
 Bounds: `MOST_ARGUMENTS` in a command and `MOST_BYTES` in an argument; more is a `BadCommand`, and ends the connection.
 """
@@ -87,20 +86,20 @@ class CommandReader:
         return int(line[1:]), end + len(END)
 
 
-def encoded(answer: Answer, version: int) -> bytes:
-    """An answer on the wire, for RESP 2 or 3."""
-    if answer is None:
-        return b"_\r\n" if version == 3 else b"$-1\r\n"
-    if isinstance(answer, int):
-        return b":%d\r\n" % answer
-    if isinstance(answer, Simple):
-        return b"+%s\r\n" % answer.text.encode()
-    if isinstance(answer, Failure):
-        return b"-%s\r\n" % answer.text.encode()
-    if isinstance(answer, list):
-        return b"*%d\r\n" % len(answer) + b"".join(encoded(each, version) for each in answer)
-    if isinstance(answer, dict):
-        head = b"%%%d\r\n" % len(answer) if version == 3 else b"*%d\r\n" % (2 * len(answer))
-        return head + b"".join(encoded(each, version) for pair in answer.items() for each in pair)
+def encoded(answer: Answer) -> bytes:
+    """An answer on the wire."""
+    match answer:
+        case None:
+            return b"_\r\n"
+        case int():
+            return b":%d\r\n" % answer
+        case Simple():
+            return b"+%s\r\n" % answer.text.encode()
+        case Failure():
+            return b"-%s\r\n" % answer.text.encode()
+        case list():
+            return b"*%d\r\n" % len(answer) + b"".join(map(encoded, answer))
+        case dict():
+            return b"%%%d\r\n" % len(answer) + b"".join(encoded(each) for pair in answer.items() for each in pair)
     data = answer.encode() if isinstance(answer, str) else answer
     return b"$%d\r\n%s\r\n" % (len(data), data)

@@ -17,7 +17,8 @@ from pathlib import Path
 from loadtests.cluster.processes import Process, free_ports, python, until_ready
 from loadtests.paths import ROOT
 
-NO_RETRIEVAL = "http://127.0.0.1:9"  # completions retrieve nothing
+HOST = "127.0.0.1"
+NO_RETRIEVAL = f"http://{HOST}:9"  # completions retrieve nothing
 KEY_PREFIX = "fire-"
 WORKER = "services.worker"
 
@@ -124,13 +125,23 @@ async def _start_workers(made: Stand, module: str) -> None:
     await asyncio.gather(*(ready(worker) for worker in made.workers))
 
 
+def service(
+    name: str, module: str, kind: str, ports: tuple[int, int], settings: Mapping[str, str], folder: Path
+) -> Server:
+    """A process of ours: a router, worker or retrieval (`kind`), with its default settings but for these.
+
+    `ports`: where it listens, and where its metrics do.
+    """
+    port, metrics_port = ports
+    listens = {f"{kind.upper()}_PORT": str(port), "METRICS_PORT": str(metrics_port), "PYTHONPATH": str(ROOT)}
+    process = Process(name, python("-m", module), {**listens, **settings}, folder)
+    return Server(process, f"http://{HOST}:{port}", f"http://{HOST}:{metrics_port}/metrics")
+
+
 def _worker(made: Stand, module: str, index: int, port: int, metrics_port: int) -> Server:
     shape = made.shape
-    env = {
-        "PYTHONPATH": str(ROOT),
+    settings = {
         "WORKER_NAME": f"worker-{index}",
-        "WORKER_PORT": str(port),
-        "METRICS_PORT": str(metrics_port),
         "MAX_BATCH_SIZE": str(shape.slots),
         "SIM_STEP_MS": str(shape.step_ms),
         "SIM_STEP_PER_SEQUENCE_MS": str(shape.per_sequence_ms),
@@ -138,8 +149,7 @@ def _worker(made: Stand, module: str, index: int, port: int, metrics_port: int) 
         "SIM_JITTER": str(shape.jitter),
         "SIM_SEED": str(index),
     }
-    process = Process(f"worker-{index}", python("-m", module), env, made.folder)
-    return Server(process, f"http://127.0.0.1:{port}", f"http://127.0.0.1:{metrics_port}/metrics")
+    return service(f"worker-{index}", module, "worker", (port, metrics_port), settings, made.folder)
 
 
 async def start_router(
@@ -152,19 +162,15 @@ async def start_router(
     port, metrics_port = free_ports(2)
     file = made.folder / "tenants.yaml"
     file.write_text(tenants_yaml(tenants, may_be_cut), encoding="utf-8")
-    env = {
-        "PYTHONPATH": str(ROOT),
-        "ROUTER_PORT": str(port),
-        "METRICS_PORT": str(metrics_port),
+    told = {
         "WORKERS": ",".join(worker.url for worker in made.workers),
         "TENANTS_FILE": str(file),
         "RETRIEVAL_URL": NO_RETRIEVAL,
         **made.settings,
         **(settings or {}),
     }
-    process = Process("router", python("-m", "services.router"), env, made.folder)
-    made.router = Server(process, f"http://127.0.0.1:{port}", f"http://127.0.0.1:{metrics_port}/metrics")
-    process.start()
+    made.router = service("router", "services.router", "router", (port, metrics_port), told, made.folder)
+    made.router.process.start()
     await ready(made.router)
 
 

@@ -2,7 +2,7 @@
 
     stores = Stores(simulation)
     stores.fill("demo", {"river.md": ["A weir holds a river at its level."]})
-    stores.start()
+    stores.start_cache()
     node = Node(simulation, "retrieval", "10.0.0.3", partial(stores.retrieval, settings), ...)
 
 Each store is a process of its own: its loop can be frozen, and the cache's can be killed and started again, empty.
@@ -40,7 +40,7 @@ class Stores:
         rng = Random(f"cache {simulation.rng.random()}")
         self.cache = FakeValkey("0.0.0.0", CACHE[1], rng=rng)
         self.cache_loop: SimLoop | None = None
-        self.database = FakePostgres(simulation.new_loop("postgres", DATABASE))
+        self.database = FakePostgres(SimLoop(simulation, "postgres", DATABASE))
         self.embedder = WordEmbedder()
 
     @property
@@ -48,14 +48,15 @@ class Stores:
         """The settings by which retrieval finds them."""
         return {"redis_url": f"redis://{CACHE[0]}:{CACHE[1]}/0", "postgres_url": f"postgresql://weir@{DATABASE}/weir"}
 
-    def start(self) -> None:
-        """Start the cache; the database is there from the beginning."""
-        self.start_cache()
+    @property
+    def cache_up(self) -> bool:
+        """Whether its process runs, or stands still."""
+        return self.cache_loop is not None and not self.cache_loop.is_closed()
 
     def start_cache(self) -> None:
         """A new process, which holds nothing."""
-        assert self.cache_loop is None or self.cache_loop.is_closed(), "the cache runs already"
-        self.cache_loop = self.simulation.new_loop("valkey", CACHE[0])
+        assert not self.cache_up, "the cache runs already"
+        self.cache_loop = SimLoop(self.simulation, "valkey", CACHE[0])
         self.cache_loop.create_task(self.cache.start(), name="valkey")
 
     def kill_cache(self) -> None:

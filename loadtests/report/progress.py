@@ -6,6 +6,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from math import inf
 from time import perf_counter
 from typing import TextIO
 
@@ -14,8 +15,20 @@ Say = Callable[[str], None]
 
 
 @contextmanager
-def progress(name: str, takes_s: float, *, every_s: float = SAY_EVERY_S, out: TextIO | None = None) -> Iterator[Say]:
-    """For what takes about so many seconds. It is written beside the results, to the stream of errors."""
+def progress(
+    name: str,
+    takes_s: float | Callable[[float], float],
+    *,
+    far: Callable[[], str] = str,
+    every_s: float = SAY_EVERY_S,
+    out: TextIO | None = None,
+) -> Iterator[Say]:
+    """For what takes about so many seconds; lines are written beside the results, to the stream of errors.
+
+    `takes_s`: the seconds, or what tells them by those that have been taken; infinite where nothing tells yet. `far`:
+    what is being done, and how much of it is done.
+    """
+    estimate = takes_s if callable(takes_s) else lambda taken_s: takes_s
     began, over, spoke = perf_counter(), threading.Event(), threading.Event()
 
     def write(text: str) -> None:
@@ -28,7 +41,8 @@ def progress(name: str, takes_s: float, *, every_s: float = SAY_EVERY_S, out: Te
     def remind() -> None:
         while not over.wait(every_s):
             if not spoke.is_set():
-                write(_left(perf_counter() - began, takes_s))
+                taken_s = perf_counter() - began
+                write(", ".join(filter(None, (far(), _left(taken_s, estimate(taken_s))))))
             spoke.clear()
 
     reminding = threading.Thread(target=remind, name="progress", daemon=True)
@@ -40,6 +54,18 @@ def progress(name: str, takes_s: float, *, every_s: float = SAY_EVERY_S, out: Te
         reminding.join()
 
 
+def by_share(done: Callable[[], float]) -> Callable[[float], float]:
+    """For `progress`: how long all of it takes, by the share of it that is done, from 0 to 1."""
+
+    def takes_s(taken_s: float) -> float:
+        share = done()
+        return taken_s / share if share else inf
+
+    return takes_s
+
+
 def _left(taken_s: float, takes_s: float) -> str:
+    if takes_s == inf:
+        return "no telling yet how long it takes"
     left_s = takes_s - taken_s
     return f"about {left_s:.0f} s of {takes_s:.0f} s left" if left_s > 0 else f"longer than the usual {takes_s:.0f} s"

@@ -6,6 +6,8 @@ slows down with its server, which is why load tests that use one see no collapse
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from itertools import pairwise
 from math import inf
 from pathlib import Path
 from typing import Annotated, Literal, Self
@@ -21,18 +23,30 @@ Rate = Annotated[float, Field(gt=0, le=1e6)]
 Load = Annotated[float, Field(gt=0, le=1000)]
 
 
-class Phase(Model):
-    """From one second to another the rate is so many times the usual."""
+class Span(Model):
+    """From one second of the run to another."""
 
     from_s: Seconds
     until_s: PositiveSeconds
-    times: float = Field(ge=0, le=10_000)
 
     @model_validator(mode="after")
     def _ends_after_it_begins(self) -> Self:
         if self.until_s <= self.from_s:
             raise ValueError(f"until_s ({self.until_s:g}) must be after from_s ({self.from_s:g})")
         return self
+
+
+def in_order(spans: Sequence[Span]) -> None:
+    """Raises ValueError where one begins before the one before it ends."""
+    for before, after in pairwise(spans):
+        if after.from_s < before.until_s:
+            raise ValueError(f"the phase from {after.from_s:g} s begins before the one before it ends")
+
+
+class Phase(Span):
+    """The rate is so many times the usual."""
+
+    times: float = Field(ge=0, le=10_000)
 
 
 class Open(Model):
@@ -59,9 +73,7 @@ class Open(Model):
 
     @model_validator(mode="after")
     def _phases_are_in_order(self) -> Self:
-        for before, after in zip(self.phases, self.phases[1:], strict=False):
-            if after.from_s < before.until_s:
-                raise ValueError(f"the phase from {after.from_s:g} s begins before the one before it ends")
+        in_order(self.phases)
         return self
 
 
@@ -124,19 +136,11 @@ class Trace(Model):
         raise ValueError(f"there is no file {path}")
 
 
-class Crowd(Model):
-    """From one second to another there are so many clients instead of the usual number."""
+class Crowd(Span):
+    """There are so many clients instead of the usual number."""
 
-    from_s: Seconds
-    until_s: PositiveSeconds
     clients: int = Field(ge=0, le=1_000_000)
     spawn_per_s: Rate | None = None
-
-    @model_validator(mode="after")
-    def _ends_after_it_begins(self) -> Self:
-        if self.until_s <= self.from_s:
-            raise ValueError(f"until_s ({self.until_s:g}) must be after from_s ({self.from_s:g})")
-        return self
 
 
 class Closed(Model):
@@ -164,9 +168,7 @@ class Closed(Model):
 
     @model_validator(mode="after")
     def _phases_are_in_order(self) -> Self:
-        for before, after in zip(self.phases, self.phases[1:], strict=False):
-            if after.from_s < before.until_s:
-                raise ValueError(f"the phase from {after.from_s:g} s begins before the one before it ends")
+        in_order(self.phases)
         return self
 
     @model_validator(mode="after")

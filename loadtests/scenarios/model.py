@@ -13,9 +13,9 @@ from typing import Annotated, Any, Literal, Self
 import yaml
 from pydantic import BeforeValidator, Field, ValidationError, model_validator
 
-from loadtests.scenarios.arrivals import Arrivals, Closed, Load, PositiveSeconds, Seconds, Trace
+from loadtests.scenarios.arrivals import Arrivals, Closed, Load, PositiveSeconds, Seconds, Span, Trace
 from loadtests.scenarios.distributions import Distribution, Model, constant
-from loadtests.scenarios.telling import tell
+from loadtests.scenarios.telling import contradictions, tell
 from services.cli.errors import LabError
 
 NAMED = Path(__file__).parent
@@ -41,22 +41,14 @@ Share = Annotated[float, Field(ge=0, le=1)]
 # ---- workers
 
 
-class Failure(Model):
-    """From one second to another, workers of the group are down, slower by a factor, or frozen."""
+class Failure(Span):
+    """Workers of the group are down, slower by a factor, or frozen."""
 
-    from_s: Seconds
-    until_s: PositiveSeconds
     kind: Literal["down", "slow", "frozen"] = "down"
     """Frozen ones hold what they have, answer nothing, and go on afterwards. The simulator does not know them."""
     factor: float = Field(2.0, ge=1, le=1000)
     workers: int | None = Field(None, ge=1, le=1000)
     """How many of the group, the first ones; all by default."""
-
-    @model_validator(mode="after")
-    def _ends_after_it_begins(self) -> Self:
-        if self.until_s <= self.from_s:
-            raise ValueError(f"until_s ({self.until_s:g}) must be after from_s ({self.from_s:g})")
-        return self
 
 
 class WorkerGroup(Model):
@@ -194,12 +186,10 @@ class Sweep(Model):
 StageName = Literal["simulator", "world", "processes", "locust", "console"]
 
 
-class Window(Model):
+class Window(Span):
     """A part of the run that has a row of its own."""
 
     name: Name
-    from_s: Seconds
-    until_s: PositiveSeconds
 
 
 class Must(Model):
@@ -250,19 +240,6 @@ class Variant(Model):
     """Of the console alone: what a person may turn."""
 
 
-class Silence(Model):
-    """From one second to another a part answers nobody. The simulator does not know that part."""
-
-    from_s: Seconds
-    until_s: PositiveSeconds
-
-    @model_validator(mode="after")
-    def _ends_after_it_begins(self) -> Self:
-        if self.until_s <= self.from_s:
-            raise ValueError(f"until_s ({self.until_s:g}) must be after from_s ({self.from_s:g})")
-        return self
-
-
 class Scenario(Model):
     """A whole experiment."""
 
@@ -289,8 +266,8 @@ class Scenario(Model):
     bucket_s: float = Field(1.0, ge=0.05, le=3600)
     """Resolution of the time series."""
     workers: tuple[Workers, ...] = Field(min_length=1, max_length=100)
-    cache_silent: tuple[Silence, ...] = Field((), max_length=100)
-    """When the cache of passages answers nobody."""
+    cache_silent: tuple[Span, ...] = Field((), max_length=100)
+    """When the cache of passages answers nobody. The simulator does not know that part."""
     classes: tuple[TenantClass, ...] = Field((TenantClass(name="standard"),), max_length=32)
     tenants: tuple[TenantGroup, ...] = Field(min_length=1, max_length=1000)
     quality: tuple[Share, ...] = Field((1.0, 0.9, 0.8, 0.65, 0.5), min_length=1, max_length=11)
@@ -304,8 +281,7 @@ class Scenario(Model):
 
     @model_validator(mode="after")
     def _parts_agree(self) -> Self:
-        faults = [*_window(self), *_windows(self), *_repeated(self), *_unknown(self)]
-        if faults:
+        if faults := contradictions(self):
             raise ValueError("; ".join(faults))
         return self
 
@@ -345,56 +321,6 @@ def _times(group: TenantGroup, factor: float) -> TenantGroup:
         return group
     arrivals = group.arrivals.model_copy(update={"load": group.arrivals.load * factor})
     return group.model_copy(update={"arrivals": arrivals})
-
-
-def _window(scenario: Scenario) -> list[str]:
-    if scenario.warm_up_s + scenario.cool_down_s < scenario.duration_s:
-        return []
-    return [f"warm_up_s and cool_down_s leave nothing of duration_s ({scenario.duration_s:g})"]
-
-
-def _windows(scenario: Scenario) -> list[str]:
-    known = {window.name for window in scenario.windows}
-    wrong = [
-        f"windows: {window.name} is not from one second of the run to a later one"
-        for window in scenario.windows
-        if not window.from_s < window.until_s <= scenario.duration_s
-    ]
-    return wrong + [
-        f"must: there is no window {must.window}"
-        for must in scenario.must
-        if must.window is not None and must.window not in known
-    ]
-
-
-def _repeated(scenario: Scenario) -> list[str]:
-    kinds = {
-        "windows": [window.name for window in scenario.windows],
-        "tenants": [group.name for group in scenario.tenants],
-        "classes": [each.name for each in scenario.classes],
-        "policies": [choice.name for choice in scenario.policies],
-    }
-    return [
-        f"{kind}: {name} is there twice"
-        for kind, names in kinds.items()
-        for name in sorted(set(names))
-        if names.count(name) > 1
-    ]
-
-
-def _unknown(scenario: Scenario) -> list[str]:
-    classes = {each.name for each in scenario.classes}
-    names = {group.name for group in scenario.tenants}
-    faults = [
-        f"tenants: {group.name} is of class {group.tenant_class}, which is not under classes"
-        for group in scenario.tenants
-        if group.tenant_class not in classes
-    ]
-    swept = scenario.sweep.tenants if scenario.sweep else ()
-    of = {"sweep.tenants": swept, "alone": scenario.alone, "must": tuple(must.of for must in scenario.must if must.of)}
-    return faults + [
-        f"{where}: there is no tenant {name}" for where, wanted in of.items() for name in wanted if name not in names
-    ]
 
 
 # ---- reading

@@ -19,7 +19,7 @@ from loadtests.scenarios.model import NAMED, Scenario, find, load_raw, names, pa
 from loadtests.scenarios.stages import for_stage
 from loadtests.simulator import table
 from loadtests.simulator.results import Comparison, compare
-from loadtests.simulator.runs import Moved, Run, check, execute, plan
+from loadtests.simulator.runs import Moved, Run, check, execute, plan, telling
 from services.cli.errors import LabError, complain
 
 EXIT_BAD_INPUT = 2
@@ -115,7 +115,11 @@ def _compared(scenarios: dict[str, Scenario], jobs: int, aside: Console) -> Iter
 
 @contextmanager
 def _progress(aside: Console, name: str, runs: Sequence[Run]) -> Iterator[Moved]:
-    """A bar on a terminal, nothing elsewhere."""
+    """A bar on a terminal, lines elsewhere."""
+    if not aside.is_terminal:
+        with telling(runs) as moved:
+            yield moved
+        return
     columns = (
         TextColumn("[cyan]{task.description}"),
         BarColumn(bar_width=32),
@@ -124,7 +128,7 @@ def _progress(aside: Console, name: str, runs: Sequence[Run]) -> Iterator[Moved]
         TextColumn("[dim]left"),
         TimeRemainingColumn(),
     )
-    with Progress(*columns, console=aside, transient=True, disable=not aside.is_terminal) as progress:
+    with Progress(*columns, console=aside, transient=True) as progress:
         task = progress.add_task(name, total=sum(run.size for run in runs), done=0, runs=len(runs))
         yield lambda size, done: progress.update(task, completed=size, done=done)
 

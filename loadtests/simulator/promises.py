@@ -21,7 +21,7 @@ from loadtests.scenarios.changes import Changes, changed
 from loadtests.scenarios.model import PolicyChoice, Scenario, find, load_raw, parse
 from loadtests.simulator.engine import Progress
 from loadtests.simulator.metrics import Metric, metric
-from loadtests.simulator.runs import Moved, Run, spread
+from loadtests.simulator.runs import Run, spread
 from loadtests.simulator.watching import watched
 
 SEEDS = (1, 2, 3, 4)
@@ -233,10 +233,10 @@ def table() -> Table:
     return msgspec.convert(yaml.safe_load(TABLE.read_text(encoding="utf-8")), Table)
 
 
-def play(made: Table, case: Case, jobs: int, moved: Moved) -> dict[str, Values]:
+def play(made: Table, case: Case, jobs: int) -> dict[str, Values]:
     """Every policy with every seed: what the table reads of this case."""
     runs = [Run(case.at(seed), CHOICES[policy], None) for policy in case.compared for seed in SEEDS]
-    found = iter(spread(runs, jobs, moved, partial(_values, made.lines(case.name))))
+    found = iter(spread(runs, jobs, None, partial(_values, made.lines(case.name))))
     return {policy: _by_figure([next(found) for _ in SEEDS]) for policy in case.compared}
 
 

@@ -13,11 +13,13 @@ import signal
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_EXCEPTION, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
 from dataclasses import dataclass
 from multiprocessing.shared_memory import ShareableList
 from operator import itemgetter
 from typing import TypeVar
 
+from loadtests.report.progress import by_share, progress
 from loadtests.scenarios.arrivals import Closed, Trace
 from loadtests.scenarios.model import PolicyChoice, Scenario
 from loadtests.simulator.capacity import announced as announced_by
@@ -84,8 +86,28 @@ def cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def spread(runs: Sequence[Run], jobs: int, moved: Moved, make: Make[Found]) -> list[Found]:
-    """Make them all over the cores; what came out, in their order. `moved` is told how much is done, and how many."""
+@contextmanager
+def telling(runs: Sequence[Run]) -> Iterator[Moved]:
+    """A line every ten seconds about how far they are."""
+    whole = sum(run.size for run in runs)
+    size, number = 0.0, 0
+
+    def moved(now: float, done: int) -> None:
+        nonlocal size, number
+        size, number = now, done
+
+    with progress("simulator", by_share(lambda: size / whole), far=lambda: f"{number} of {len(runs)} runs"):
+        yield moved
+
+
+def spread(runs: Sequence[Run], jobs: int, moved: Moved | None, make: Make[Found]) -> list[Found]:
+    """Make them all over the cores; what came out, in their order.
+
+    `moved` is told how much is done, and how many; without it, lines tell.
+    """
+    if moved is None:
+        with telling(runs) as moved:
+            return spread(runs, jobs, moved, make)
     order = sorted(range(len(runs)), key=lambda place: -runs[place].size)
     ordered = [runs[place] for place in order]
     if jobs == 1 or len(runs) == 1:
@@ -95,7 +117,7 @@ def spread(runs: Sequence[Run], jobs: int, moved: Moved, make: Make[Found]) -> l
     return [each for _, each in sorted(zip(order, found, strict=True), key=itemgetter(0))]
 
 
-def execute(runs: Sequence[Run], jobs: int, moved: Moved) -> list[PolicyReport]:
+def execute(runs: Sequence[Run], jobs: int, moved: Moved | None = None) -> list[PolicyReport]:
     """The reports of them all."""
     return spread(runs, jobs, moved, one)
 

@@ -12,7 +12,8 @@ from contextlib import AbstractContextManager, nullcontext, suppress
 
 import msgspec
 
-from loadtests.scenarios.model import Failure, Silence
+from loadtests.scenarios.arrivals import Span
+from loadtests.scenarios.model import Failure
 from loadtests.storm.config import StormSettings
 from loadtests.storm.scenarios import Need, Storm, failures
 from loadtests.storm.silence import NotSilenced, SilentCache
@@ -41,7 +42,7 @@ def begin_troubles(storm: Storm, settings: StormSettings) -> list[asyncio.Task[N
         urls, seconds = settings.fault_urls[: failure.workers], failure.until_s - failure.from_s
         await hold_slow(urls, failure.factor, seconds, settings.shared_token)
 
-    async def silenced(silence: Silence) -> None:
+    async def silenced(silence: Span) -> None:
         await asyncio.sleep(silence.from_s)
         await SilentCache(settings.redis_url).hold(silence.until_s - silence.from_s)
 

@@ -7,50 +7,55 @@ was cut heals. So a scenario can ask what is left when all faults are over.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from random import Random
+from typing import TYPE_CHECKING
 
 import asyncpg
 
-from loadtests.cluster.loop import SimLoop, Simulation
+from loadtests.cluster.loop import SimLoop
 from loadtests.cluster.network import Host, Network
 from loadtests.cluster.node import Node
 from loadtests.cluster.postgres import Lie as DatabaseLie
 from loadtests.cluster.valkey import Lie as CacheLie
 from loadtests.cluster.valkey import Refusal
-from loadtests.world.system import System
 from services.worker.engines.faults import Faults
 
+if TYPE_CHECKING:
+    from loadtests.world.system import System
+
 End = Callable[[], None]
-Begin = Callable[["Stage"], tuple[str, End]]
+Begun = tuple[str, End]
+"""What went wrong, in words, and how it ends."""
 
 
+def _nothing() -> None:
+    return None
+
+
+NOBODY: Begun = ("nobody", _nothing)
+"""The fault found nothing that it could happen to."""
+
+
+@dataclass(slots=True, frozen=True)
 class Stage:
-    """What a fault may touch, and the chance that chooses."""
+    """What a fault may touch, and the chance that chooses. `number`: of the worker, and `factor`: of its slowness."""
 
-    def __init__(
-        self,
-        system: System,
-        clients: list[SimLoop],
-        rng: Random,
-        worker: int | None = None,
-        factor: float | None = None,
-    ) -> None:
-        self.system = system
-        self.clients = clients
-        self.rng = rng
-        self.factor = factor
-        self._worker = worker
+    system: System
+    clients: list[SimLoop]
+    rng: Random
+    number: int | None = None
+    factor: float | None = None
 
     @property
-    def router(self) -> Node:
-        return self.system.router
+    def network(self) -> Network:
+        return self.system.simulation.network
 
     def worker(self) -> Node | None:
         """The one that is named, if it runs; else one that runs, by chance."""
         up = [node for node in self.system.workers if node.up]
-        if self._worker is not None:
-            return next((node for node in up if node.name == f"worker-{self._worker}"), None)
+        if self.number is not None:
+            return next((node for node in up if node.name == f"worker-{self.number}"), None)
         return self.rng.choice(up) if up else None
 
     def hosts(self) -> list[Host]:
@@ -58,10 +63,10 @@ class Stage:
         loops = [node.loop for node in self.system.nodes if node.loop is not None and node.up]
         return [loop.host for loop in (*loops, *self.clients)]
 
-    def begin(self, kind: str, begin: Begin, lasts_s: float) -> tuple[float, float]:
+    def begin(self, kind: str, lasts_s: float) -> tuple[float, float]:
         """Let it go wrong now, and for so long. Returns from when to when."""
         simulation = self.system.simulation
-        began, (detail, end) = simulation.now, begin(self)
+        began, (detail, end) = simulation.now, FAULTS[kind](self)
         simulation.note("fault", kind, detail)
 
         def over() -> None:
@@ -72,14 +77,13 @@ class Stage:
         return began, began + lasts_s
 
 
-def _nothing() -> None:
-    return None
+# The network
 
 
-def _latency(stage: Stage) -> tuple[str, End]:
+def _latency(stage: Stage) -> Begun:
     """One direction between two hosts becomes slow and uneven."""
     one, other = stage.rng.sample(stage.hosts(), 2)
-    link = stage.system.simulation.network.link(one, other)
+    link = stage.network.link(one, other)
     before = link.latency_s, link.jitter_s
     link.latency_s, link.jitter_s = stage.rng.uniform(0.005, 0.1), stage.rng.uniform(0.0, 0.1)
 
@@ -89,42 +93,50 @@ def _latency(stage: Stage) -> tuple[str, End]:
     return f"{one.name} to {other.name}: {link.latency_s * 1000:.0f} ms + {link.jitter_s * 1000:.0f} ms", end
 
 
-def _partition(stage: Stage) -> tuple[str, End]:
+def _partition(stage: Stage) -> Begun:
     """Nothing gets through between two hosts, in one direction or in both."""
     one, other = stage.rng.sample(stage.hosts(), 2)
-    network = stage.system.simulation.network
     ways = [(one, other)] + ([(other, one)] if stage.rng.random() < 0.7 else [])
-    return f"{one.name} and {other.name}, {len(ways)} way(s)", cut(network, ways)
+    return f"{one.name} and {other.name}, {len(ways)} way(s)", _cut(stage, ways)
 
 
-def cut(network: Network, ways: list[tuple[Host, Host]]) -> End:
+def _unreachable_governor(stage: Stage) -> Begun:
+    """Nothing gets through between the governor and a client machine, in one direction or in both."""
+    loop = stage.system.governor.loop
+    assert loop is not None
+    client = stage.rng.choice(stage.clients).host
+    ways = [(client, loop.host), (loop.host, client)]
+    ways = [ways[stage.rng.randrange(2)]] if stage.rng.random() < 0.3 else ways
+    return f"{client.name}, {len(ways)} way(s)", _cut(stage, ways)
+
+
+def _cut(stage: Stage, ways: list[tuple[Host, Host]]) -> End:
     """Nothing gets through from the first to the second of each, until the end."""
     for way in ways:
-        network.cut(*way)
+        stage.network.cut(*way)
 
     def end() -> None:
         for way in ways:
-            network.heal(*way)
+            stage.network.heal(*way)
 
     return end
 
 
-def _resets(stage: Stage) -> tuple[str, End]:
+def _resets(stage: Stage) -> Begun:
     """Connections are reset, now: a tenth of all, at whatever byte they are."""
-    network = stage.system.simulation.network
-    chosen = [each for each in network.connections if stage.rng.random() < 0.1]
+    chosen = [each for each in stage.network.connections if stage.rng.random() < 0.1]
     for connection in chosen:
         connection.reset()
     return f"{len(chosen)} ends of connections", _nothing
 
 
-def _half_open(stage: Stage) -> tuple[str, End]:
+def _half_open(stage: Stage) -> Begun:
     """Connections to workers go silent: nothing gets through, and neither end is told. They are reset at the end."""
     node = stage.worker()
-    router = stage.router.loop
+    router = stage.system.router.loop
     if node is None or node.loop is None or router is None:
-        return "nobody", _nothing
-    chosen = stage.system.simulation.network.between(router.host, node.loop.host)
+        return NOBODY
+    chosen = stage.network.between(router.host, node.loop.host)
     for connection in chosen:
         connection.silent = connection.peer.silent = True
 
@@ -136,36 +148,21 @@ def _half_open(stage: Stage) -> tuple[str, End]:
     return f"{len(chosen)} connections of the router to {node.name}", end
 
 
-def frozen(node: Node | None) -> tuple[str, End]:
-    """That process stands still."""
-    if node is None or node.loop is None:
-        return "nobody", _nothing
-    loop = node.loop
-    loop.freeze()
-    return node.name, loop.thaw
+# Processes
 
 
-def _freeze_worker(stage: Stage) -> tuple[str, End]:
-    """A worker's process stands still."""
-    return frozen(stage.worker())
-
-
-def _stall_router(stage: Stage) -> tuple[str, End]:
-    """The router's process stands still."""
-    return frozen(stage.router if stage.router.up else None)
-
-
-def _stall_clients(stage: Stage) -> tuple[str, End]:
-    """A client machine stands still: it reads nothing."""
-    loop = stage.rng.choice(stage.clients)
+def _frozen(loop: SimLoop | None) -> Begun:
+    """That process stands still, if it runs."""
+    if loop is None or loop.is_closed():
+        return NOBODY
     loop.freeze()
     return loop.name, loop.thaw
 
 
-def killed(node: Node | None) -> tuple[str, End]:
-    """That process is killed, and started again at the end."""
-    if node is None:
-        return "nobody", _nothing
+def _killed(node: Node | None) -> Begun:
+    """That process is killed, if it runs, and started again at the end."""
+    if node is None or not node.up:
+        return NOBODY
     node.kill()
 
     def end() -> None:
@@ -175,41 +172,31 @@ def killed(node: Node | None) -> tuple[str, End]:
     return node.name, end
 
 
-def _kill_worker(stage: Stage) -> tuple[str, End]:
-    """A worker is killed, and started again at the end."""
-    return killed(stage.worker())
-
-
-def _kill_router(stage: Stage) -> tuple[str, End]:
-    """The router is killed, and started again at the end."""
-    return killed(stage.router if stage.router.up else None)
-
-
-def _drained_router(stage: Stage) -> tuple[str, End]:
-    """The router gets SIGTERM under load: it drains and ends. It is started again when both are over."""
-    return drained(stage.router, stage.system.simulation)
-
-
-def drained(node: Node, simulation: Simulation) -> tuple[str, End]:
-    """That process gets SIGTERM. It is started again when it has ended, and the fault is over."""
+def _drained(node: Node) -> Begun:
+    """That process gets SIGTERM under load. It is started again when it has ended, and the fault is over."""
     if not node.leave():
-        return "nobody", _nothing
+        return NOBODY
 
     def end() -> None:
         if node.ended:
             node.kill()  # nothing of it is left but its loop
             node.start()
         else:
-            simulation.at(simulation.now + 0.1, end)
+            node.simulation.at(node.simulation.now + 0.1, end)
 
     return node.name, end
 
 
-def _slow_worker(stage: Stage) -> tuple[str, End]:
+def _frozen_worker(stage: Stage) -> Begun:
+    node = stage.worker()
+    return _frozen(node.loop if node is not None else None)
+
+
+def _slow_worker(stage: Stage) -> Begun:
     """A worker computes several times more slowly."""
     node = stage.worker()
     if node is None or node.inside is None:
-        return "nobody", _nothing
+        return NOBODY
     faults: Faults = node.inside.host.engine.faults
     factor = stage.factor or stage.rng.choice((2.0, 5.0, 20.0))
     faults.replace(replace(faults.plan, slow_factor=factor))
@@ -220,90 +207,16 @@ def _slow_worker(stage: Stage) -> tuple[str, End]:
     return f"{node.name}, {factor:g} times", end
 
 
-def _killed_retrieval(stage: Stage) -> tuple[str, End]:
-    """Retrieval is killed, and started again at the end."""
-    node = stage.system.retrieval
-    return killed(node if node.up else None)
-
-
-def _frozen_retrieval(stage: Stage) -> tuple[str, End]:
-    """Retrieval's process stands still."""
-    node = stage.system.retrieval
-    return frozen(node if node.up else None)
-
-
-def _bad_cache(stage: Stage) -> tuple[str, End]:
-    """The cache is slow, refuses, lies, or cuts its answers."""
-    cache = stage.system.stores.cache
-    name, value, sound = stage.rng.choice(
-        [
-            ("slow_s", stage.rng.uniform(0.005, 0.5), 0.0),
-            *(("refuses", refusal, None) for refusal in Refusal),
-            *(("lies", lie, None) for lie in CacheLie),
-            ("cuts_after", stage.rng.randrange(200), None),
-        ]
-    )
-    setattr(cache, name, value)
-    return f"{name} {value}", lambda: setattr(cache, name, sound)
-
-
-def _killed_cache(stage: Stage) -> tuple[str, End]:
-    """The cache's process is killed, and starts again empty."""
-    stores = stage.system.stores
-    if stores.cache_loop is None or stores.cache_loop.is_closed():
-        return "nobody", _nothing
-    stores.kill_cache()
-
-    def end() -> None:
-        if stores.cache_loop is not None and stores.cache_loop.is_closed():
-            stores.start_cache()
-
-    return "valkey", end
-
-
-def _frozen_cache(stage: Stage) -> tuple[str, End]:
-    """The cache's process stands still."""
-    loop = stage.system.stores.cache_loop
-    if loop is None or loop.is_closed():
-        return "nobody", _nothing
-    loop.freeze()
-    return "valkey", loop.thaw
-
-
-def _bad_database(stage: Stage) -> tuple[str, End]:
-    """The database is slow, frozen, out of reach, gone, failing, or lies."""
-    database = stage.system.stores.database
-    rng = stage.rng
-    which = rng.choice(("slow", "frozen", "unreachable", "gone", "lost", "failing", "lying"))
-    if which == "slow":
-        database.query_s = rng.uniform(0.01, 1.0)
-        return which, lambda: setattr(database, "query_s", 0.0)
-    if which == "gone":
-        database.stop()
-        return which, database.start
-    if which == "lost":
-        database.hang_up()
-        return which, _nothing
-    if which == "failing":
-        database.fails = asyncpg.InternalServerError
-        return which, lambda: setattr(database, "fails", None)
-    if which == "lying":
-        database.lies = rng.choice((DatabaseLie.NO_NUMBER, DatabaseLie.TOO_FEW, DatabaseLie.OLD_VERSION))
-        return f"{which}: {database.lies}", lambda: setattr(database, "lies", None)
-    setattr(database, which, True)
-    return which, lambda: setattr(database, which, False)
-
-
-def _jump(stage: Stage) -> tuple[str, End]:
+def _jumping_clock(stage: Stage) -> Begun:
     """A process's clock jumps forward, as after a suspended machine."""
-    node = stage.rng.choice([node for node in (stage.router, *stage.system.workers) if node.up])
+    node = stage.rng.choice([node for node in (stage.system.router, *stage.system.workers) if node.up])
     seconds = stage.rng.uniform(0.1, 3.0)
     assert node.loop is not None
     node.loop.jump(seconds)
     return f"{node.name} by {seconds:.2f} s", _nothing
 
 
-def _wall_clock(stage: Stage) -> tuple[str, End]:
+def _set_wall_clock(stage: Stage) -> Begun:
     """A process's wall clock is set, back or forth; nothing may depend on it."""
     node = stage.rng.choice([node for node in stage.system.nodes if node.up])
     seconds = stage.rng.uniform(-10_000, 10_000)
@@ -312,25 +225,85 @@ def _wall_clock(stage: Stage) -> tuple[str, End]:
     return f"{node.name} by {seconds:.0f} s", _nothing
 
 
-FAULTS: dict[str, Begin] = {
+# The stores
+
+
+def _killed_cache(stage: Stage) -> Begun:
+    """The cache's process is killed, and starts again empty."""
+    stores = stage.system.stores
+    if not stores.cache_up:
+        return NOBODY
+    stores.kill_cache()
+    return "valkey", lambda: None if stores.cache_up else stores.start_cache()
+
+
+def _bad_cache(stage: Stage) -> Begun:
+    """The cache is slow, refuses, lies, or cuts its answers."""
+    name, value, sound = stage.rng.choice(
+        [
+            ("slow_s", stage.rng.uniform(0.005, 0.5), 0.0),
+            *(("refuses", refusal, None) for refusal in Refusal),
+            *(("lies", lie, None) for lie in CacheLie),
+            ("cuts_after", stage.rng.randrange(200), None),
+        ]
+    )
+    return f"{name} {value}", _becomes(stage.system.stores.cache, name, value, sound)
+
+
+def _bad_database(stage: Stage) -> Begun:
+    """The database is slow, frozen, out of reach, gone, failing, or lies."""
+    database, rng = stage.system.stores.database, stage.rng
+    which = rng.choice(("slow", "frozen", "unreachable", "gone", "lost", "failing", "lying"))
+    match which:
+        case "gone":
+            database.stop()
+            return which, database.start
+        case "lost":
+            database.hang_up()
+            return which, _nothing
+        case "slow":
+            return which, _becomes(database, "query_s", rng.uniform(0.01, 1.0), 0.0)
+        case "failing":
+            return which, _becomes(database, "fails", asyncpg.InternalServerError, None)
+        case "lying":
+            lie = rng.choice((DatabaseLie.NO_NUMBER, DatabaseLie.TOO_FEW, DatabaseLie.OLD_VERSION))
+            return f"{which}: {lie}", _becomes(database, "lies", lie, None)
+        case _:
+            return which, _becomes(database, which, True, False)
+
+
+def _becomes(store: object, name: str, value: object, sound: object) -> End:
+    setattr(store, name, value)
+    return lambda: setattr(store, name, sound)
+
+
+WORLD_FAULTS: dict[str, Callable[[Stage], Begun]] = {
     "latency": _latency,
     "partition": _partition,
     "resets": _resets,
     "half open": _half_open,
-    "frozen worker": _freeze_worker,
-    "stalled router": _stall_router,
-    "stalled clients": _stall_clients,
-    "killed worker": _kill_worker,
-    "killed router": _kill_router,
-    "drained router": _drained_router,
-    "killed retrieval": _killed_retrieval,
-    "frozen retrieval": _frozen_retrieval,
+    "frozen worker": _frozen_worker,
+    "stalled router": lambda stage: _frozen(stage.system.router.loop),
+    "stalled clients": lambda stage: _frozen(stage.rng.choice(stage.clients)),
+    "killed worker": lambda stage: _killed(stage.worker()),
+    "killed router": lambda stage: _killed(stage.system.router),
+    "drained router": lambda stage: _drained(stage.system.router),
+    "killed retrieval": lambda stage: _killed(stage.system.retrieval),
+    "frozen retrieval": lambda stage: _frozen(stage.system.retrieval.loop),
     "bad cache": _bad_cache,
     "killed cache": _killed_cache,
-    "frozen cache": _frozen_cache,
+    "frozen cache": lambda stage: _frozen(stage.system.stores.cache_loop),
     "bad database": _bad_database,
     "slow worker": _slow_worker,
-    "jumping clock": _jump,
-    "set wall clock": _wall_clock,
+    "jumping clock": _jumping_clock,
+    "set wall clock": _set_wall_clock,
 }
-KINDS = tuple(FAULTS)
+GOVERNOR_FAULTS: dict[str, Callable[[Stage], Begun]] = {
+    "killed governor": lambda stage: _killed(stage.system.governor),
+    "frozen governor": lambda stage: _frozen(stage.system.governor.loop),
+    "drained governor": lambda stage: _drained(stage.system.governor),
+    "unreachable governor": _unreachable_governor,
+}
+FAULTS = WORLD_FAULTS | GOVERNOR_FAULTS
+KINDS = tuple(WORLD_FAULTS)
+"""Of which a seed draws, in this order; the governor's are drawn apart."""

@@ -7,8 +7,7 @@ from random import Random
 
 from loadtests.cluster.loop import SimLoop
 from loadtests.world.faults import Stage
-from loadtests.world.governorclient import GovernorMachine, Job
-from loadtests.world.governorfaults import GOVERNOR_FAULTS
+from loadtests.world.governorclient import GovernorClient, Job
 from loadtests.world.governorjudge import GovernorFacts, GovernorJudge, GovernorSteps, held
 from loadtests.world.metrics import counted_jobs
 from loadtests.world.scenario import Fault
@@ -31,7 +30,7 @@ class Governed:
         system.governor.on_turn = self._steps.look
         system.governor.on_built = self._built
         self._jobs: dict[str, Job] = {}
-        self._machines = [GovernorMachine(loop, GOVERNOR, self._ended, auth=TOKEN, cap=self.plan.cap) for loop in loops]
+        self._machines = [GovernorClient(loop, GOVERNOR, self._ended, auth=TOKEN, cap=self.plan.cap) for loop in loops]
 
     def begin(self, zero: float) -> None:
         """Everything that the plan has, from that moment on."""
@@ -41,9 +40,9 @@ class Governed:
             self._jobs[job.nonce] = job
             machine = self._machines[ask.machine]
             self.simulation.at(zero + ask.begins_s, machine.loop.call_soon, machine.send, job)
-        calm = self.system.scenario
+        made = self.system.scenario
         for machine in self._machines:  # a machine's resting connections may be all that the governor takes
-            self.simulation.at(zero + calm.calm_from_s - calm.deadline_s / 2, machine.loop.call_soon, machine.make_room)
+            self.simulation.at(zero + made.calm_from_s - made.deadline_s / 2, machine.loop.call_soon, machine.make_room)
         for kind, begins_s, lasts_s in self.plan.faults:
             self.simulation.at(zero + begins_s, self._fault, kind, lasts_s)
 
@@ -57,7 +56,7 @@ class Governed:
     def _fault(self, kind: str, lasts_s: float) -> None:
         chance = Random(f"{kind} {self.system.scenario.seed} {self.simulation.now}")
         stage = Stage(self.system, self._loops, chance)
-        self.facts.faults.append(stage.begin(kind, GOVERNOR_FAULTS[kind], lasts_s))
+        self.facts.faults.append(stage.begin(kind, lasts_s))
 
     def _built(self, process: Process) -> None:
         self._steps.server = process.inside  # type: ignore[assignment]

@@ -11,13 +11,14 @@ import base64
 import hashlib
 import json
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from loadtests.judging.nonces import nonce, prompt
 from loadtests.world.client import MAX_TOKENS
 from loadtests.world.governorplan import JobAsk
+from loadtests.world.machine import Asked, Machine, Wire
 from services.governor.upload import MOST_PAYLOAD_BYTES
 
 if TYPE_CHECKING:
@@ -29,33 +30,25 @@ OF_CONNECTION = frozenset({"server_draining", "too_many_connections"})
 """Aborts that speak of the connection, whatever job they name."""
 NOBODY = "J_?"
 HINTS_MS = (50, 5000)
-IDLE_S = 30.0
-"""A connection that has rested for longer is left; the governor keeps one for 60 s."""
 
 
-class Job:
-    """One job and what came of it. `end` is empty until then; times are the client's loop's."""
+class Job(Asked):
+    """One job and what came of it."""
 
-    __slots__ = (
-        "ask", "end", "ended_at", "final", "frames", "heard", "name", "nonce", "payload", "sent_at", "timer", "wrong",
-        "yields",
-    )  # fmt: skip
+    __slots__ = ("ask", "final", "frames", "heard", "name", "nonce", "payload", "wrong", "yields")
 
     def __init__(self, number: int, ask: JobAsk, *, router: bool) -> None:
+        super().__init__()
         self.ask = ask
         self.name = f"g{number}"
         self.nonce = nonce(FIRST_NONCE + number)
         question = {"prompt": prompt(self.nonce), "max_tokens": MAX_TOKENS, "stream": False}
         self.payload = json.dumps(question).encode() if router else self.nonce.encode() * (number % 7)
         self.frames = frames(self.payload, ask)
-        self.sent_at = 0.0
-        self.ended_at: float | None = None
-        self.end = ""
         self.final: dict[str, Any] = {}
         self.heard = 0
         self.yields = 0
         self.wrong: list[str] = []
-        self.timer: asyncio.TimerHandle | None = None
 
     def __repr__(self) -> str:
         return f"<Job {self.name} {self.ask.manner} {self.end or 'open'}>"
@@ -83,13 +76,14 @@ def frames(payload: bytes, ask: JobAsk) -> list[dict[str, Any]]:
     return made
 
 
-class Peer(asyncio.Protocol):
-    """One connection, and the job that it carries now."""
+class Peer(Wire):
+    """One connection, and the job that it carries now. The governor keeps it for 60 s."""
 
-    def __init__(self, machine: GovernorMachine) -> None:
+    rests_s = 30.0
+
+    def __init__(self, machine: GovernorClient) -> None:
+        super().__init__(machine.loop)
         self._machine = machine
-        self._loop = machine.loop
-        self._transport: Any = None
         self._job: Job | None = None
         self._names = {NOBODY}
         self._buffer = b""
@@ -97,19 +91,8 @@ class Peer(asyncio.Protocol):
         self._step = 0
         self._ttl_ms = 0
         self._waits: asyncio.TimerHandle | None = None
-        self.idle_since = 0.0
         self.refused: dict[str, Any] | None = None
         """The governor's word on this connection, where it wants none."""
-
-    @property
-    def open(self) -> bool:
-        """Something can be sent."""
-        return not self._transport.is_closing()
-
-    @property
-    def usable(self) -> bool:
-        """It is open, and not for too long at rest."""
-        return self.open and self._loop.time() - self.idle_since < IDLE_S
 
     def carry(self, job: Job) -> None:
         """Send a job; the connection must be idle."""
@@ -124,7 +107,7 @@ class Peer(asyncio.Protocol):
         assert job is not None
         self._waits = None
         self._seq += 1
-        left_s = job.sent_at + job.ask.patience_s - self._loop.time()
+        left_s = job.sent_at + job.ask.patience_s - self.loop.time()
         self._ttl_ms = max(1, int(left_s * 1000)) if job.ask.says_ttl else 0
         frame = {
             "v": 0, "job": job.name, "seq": self._seq, "ttl_ms": self._ttl_ms, "auth": self._machine.auth,
@@ -132,13 +115,10 @@ class Peer(asyncio.Protocol):
         }  # fmt: skip
         line = msgspec.json.encode(frame) + b"\n"
         if job.ask.manner == "half" and self._step == len(job.frames) - 1:
-            self._transport.write(line[: len(line) // 2])
-            self._transport.write_eof()
+            self.transport.write(line[: len(line) // 2])
+            self.transport.write_eof()
         else:
-            self._transport.write(line)
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast(asyncio.Transport, transport)
+            self.transport.write(line)
 
     def data_received(self, data: bytes) -> None:
         lines = (self._buffer + data).split(b"\n")
@@ -151,10 +131,10 @@ class Peer(asyncio.Protocol):
         half = self._job is not None and self._job.ask.manner == "half" and exc is None
         self._end("half" if half else "reset" if exc is not None else "closed")
 
-    def abort(self, end: str) -> None:
-        """Hang up."""
+    def abort(self, end: str = "closed by us") -> None:
+        """Hang up; `end` is that of the job which is under way, if there is one."""
         self._end(end)
-        self._transport.abort()
+        super().abort()
 
     def _reply(self, said: dict[str, Any]) -> None:
         job, need = self._job, said.get("need_code", "")
@@ -189,10 +169,10 @@ class Peer(asyncio.Protocol):
         hint_ms = said.get("retry_hint_ms", 0)
         if not HINTS_MS[0] <= hint_ms <= HINTS_MS[1]:
             job.wrong.append(f"has a hint of {hint_ms} ms")
-        if self._loop.time() + hint_ms / 1000 >= job.sent_at + job.ask.patience_s:
+        if self.loop.time() + hint_ms / 1000 >= job.sent_at + job.ask.patience_s:
             self.abort("gave up")
         else:
-            self._waits = self._loop.call_later(hint_ms / 1000, self._send)
+            self._waits = self.loop.call_later(hint_ms / 1000, self._send)
 
     def _hold_against(self, job: Job, said: dict[str, Any]) -> None:
         """Is it the reply to what was asked?"""
@@ -215,10 +195,9 @@ class Peer(asyncio.Protocol):
             job.final = said
             self._end(f"{said['status']} {need}".strip())
         if need in ("", "backend_error", "deadline"):
-            self.idle_since = self._loop.time()
             self._machine.rest(self)
         elif need != "peer_gone":
-            self._transport.close()
+            self.transport.close()
 
     def _end(self, end: str) -> None:
         job, self._job = self._job, None
@@ -229,50 +208,40 @@ class Peer(asyncio.Protocol):
             self._machine.ended(job, end)
 
 
-class GovernorMachine:
-    """The connections of one client machine to the governor. `on_end` is told of each end, once."""
+class GovernorClient(Machine[Job, Peer]):
+    """A client machine of the governor."""
 
     def __init__(
         self, loop: SimLoop, governor: tuple[str, int], on_end: Callable[[Job], None], *, auth: str, cap: int
     ) -> None:
-        self.loop = loop
+        super().__init__(loop, governor, on_end)
         self.auth = auth
         self.cap = cap
-        self.garbage: list[str] = []
-        """Replies that nobody had asked for."""
-        self._governor = governor
-        self._on_end = on_end
-        self._idle: list[Peer] = []
-        self._peers: dict[Peer, None] = {}
         self._carried: dict[Job, Peer] = {}
-        self._tasks: dict[asyncio.Task[None], None] = {}
 
     def send(self, job: Job) -> None:
         """Send a job now. Called in this machine's loop."""
         job.sent_at = self.loop.time()
         leaves = job.ask.manner in ("leaves", "greedy")
-        after_s = job.ask.leaves_after_s if leaves else 1.5 * job.ask.patience_s
+        after_s = job.ask.leaves_after_s if leaves else job.ask.heard_within_s
         job.timer = self.loop.call_later(after_s, self._leave, job, "left" if leaves else "not heard of")
-        while self._idle:
-            peer = self._idle.pop()
-            if peer.usable:
-                self._carried[job] = peer
-                peer.carry(job)
-                return
-            peer.abort("")
-        task = self.loop.create_task(self._connect(job))
-        self._tasks[task] = None
-        task.add_done_callback(lambda done: self._tasks.pop(done, None))
+        if (peer := self.idle()) is not None:
+            self._carry(peer, job)
+        else:
+            self.start(self._connect(job))
+
+    def _carry(self, peer: Peer, job: Job) -> None:
+        self._carried[job] = peer
+        peer.carry(job)
 
     async def _connect(self, job: Job) -> None:
         try:
-            _, made = await self.loop.create_connection(lambda: Peer(self), *self._governor)
+            _, peer = await self.loop.create_connection(lambda: Peer(self), *self._server)
         except OSError as error:
             if job.ended_at is None:
                 self.ended(job, f"connect {type(error).__name__}")
             return
-        peer = cast(Peer, made)
-        self._peers[peer] = None
+        self._connections[peer] = None
         if job.ended_at is not None:
             self.rest(peer)
         elif peer.refused is not None:
@@ -281,29 +250,11 @@ class GovernorMachine:
         elif not peer.open:
             self.ended(job, "closed")
         else:
-            self._carried[job] = peer
-            peer.carry(job)
+            self._carry(peer, job)
 
-    def rest(self, peer: Peer) -> None:
-        """That connection is free."""
-        peer.idle_since = self.loop.time()
-        self._idle.append(peer)
-
-    def forget(self, peer: Peer) -> None:
-        """That connection is gone."""
-        self._peers.pop(peer, None)
-        if peer in self._idle:
-            self._idle.remove(peer)
-
-    def ended(self, job: Job, end: str) -> None:
-        """A job is over."""
-        assert job.ended_at is None, f"{job!r} ends twice"
-        job.ended_at, job.end = self.loop.time(), end
-        self._carried.pop(job, None)
-        if job.timer is not None:
-            job.timer.cancel()
-            job.timer = None
-        self._on_end(job)
+    def ended(self, asked: Job, end: str) -> None:
+        self._carried.pop(asked, None)
+        super().ended(asked, end)
 
     def _leave(self, job: Job, end: str) -> None:
         job.timer = None
@@ -312,16 +263,3 @@ class GovernorMachine:
             self.ended(job, end)
         else:
             peer.abort(end)
-
-    def make_room(self) -> None:
-        """Hang up where nothing is asked, so that other machines find room."""
-        idle, self._idle = self._idle, []
-        for peer in idle:
-            peer.abort("")
-
-    def close(self) -> None:
-        """Hang up everywhere."""
-        for peer in list(self._peers):
-            peer.abort("closed by us")
-        for task in list(self._tasks):
-            task.cancel()

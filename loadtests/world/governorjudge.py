@@ -14,10 +14,9 @@ from loadtests.judging.nonces import right
 from loadtests.world.client import MAX_TOKENS
 from loadtests.world.governorclient import Job
 from loadtests.world.governorplan import TOTAL_BYTES, GovernorPlan
+from loadtests.world.judge import GRACE_S, KEPT, broken
 from services.governor.server import Server
 
-GRACE_S = 0.05
-KEPT = 20
 FAULTLESS = frozenset({"done", "gave up", "left", "half", "abort deadline", "abort too_many_connections"})
 """Ends that need no fault. One by `backend_error` needs a word of the router's."""
 
@@ -87,16 +86,11 @@ class GovernorJudge:
         self._facts = facts
 
     def verdicts(self) -> list[str]:
-        """What is wrong, in words; each names the rule that it breaks."""
-        rules = (
+        """What is wrong, in words."""
+        return broken(
             self._bounds_hold, self._each_job_has_one_end, self._replies_are_ones_own, self._metrics_and_clients_agree,
-            self._nothing_runs_past_its_time, self._calm_is_served, self._nothing_is_left,
+            self._nothing_runs_past_its_time, self._calm_is_served, self._nothing_is_left, of="governor: ",
         )  # fmt: skip
-        found: list[str] = []
-        for rule in rules:
-            name = rule.__name__.strip("_").replace("_", " ")
-            found += [f"governor: {name}: {what}" for what in list(rule())[:KEPT]]
-        return found
 
     def _bounds_hold(self) -> Iterator[str]:
         yield from self._facts.stepped

@@ -9,13 +9,13 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import TYPE_CHECKING, Literal
 
+from loadtests.world.faults import GOVERNOR_FAULTS
 from services.governor.protocol import OTHERS_BYTES
 from services.governor.upload import MOST_PAYLOAD_BYTES
 
 if TYPE_CHECKING:
     from loadtests.world.scenario import Scenario
 
-FAULTS = ("killed governor", "frozen governor", "drained governor", "unreachable governor")
 SHARE = 0.05
 """Jobs in the storm, for each of its requests."""
 TAIL_JOBS = 5
@@ -33,7 +33,8 @@ declares the largest payload, and then sends nothing of it."""
 class JobAsk:
     """One job that a client wants done. Times in seconds; `begins_s` from the moment when the cluster is up.
 
-    `patience_s`: how long it waits for its end. `chunks`: pieces of its payload. `says_ttl`: the governor is told.
+    `patience_s`: until when it comes back after a yield. `chunks`: pieces of its payload. `says_ttl`: the governor is
+    told how long the client waits.
     """
 
     begins_s: float
@@ -45,6 +46,14 @@ class JobAsk:
     says_ttl: bool
     leaves_after_s: float
     of_tail: bool
+
+    @property
+    def heard_within_s(self) -> float:
+        """When the client must have heard the end of its job, with room for what faults hold back.
+
+        A client that says no time gives its job the backend's own, which is as long again, from its last frame on.
+        """
+        return (1.5 if self.says_ttl else 2.5) * self.patience_s
 
 
 @dataclass(slots=True)
@@ -90,7 +99,7 @@ def governor_plan(made: Scenario, storm: tuple[float, float], size: int) -> Gove
         for _ in range(rng.randint(1, 2)):
             begins = begins_s + rng.random() * lasts_s
             lasts = min(rng.choice((0.05, 0.3, 1.0)), made.faults_end_s - begins)
-            plan.faults.append((rng.choice(FAULTS), begins, lasts))
+            plan.faults.append((rng.choice(tuple(GOVERNOR_FAULTS)), begins, lasts))
     return plan
 
 

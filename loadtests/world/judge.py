@@ -7,8 +7,9 @@ end, of what the clients, the router's log and metrics, and the workers say: the
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Any
 
 import msgspec
@@ -16,6 +17,7 @@ import msgspec
 from loadtests.cluster.loop import BEGINS_S
 from loadtests.judging import rules
 from loadtests.judging.answers import Heard, Verdict, judge
+from loadtests.judging.nonces import right
 from loadtests.judging.rules import Broken, Logged, Seen
 from loadtests.world.client import MAX_TOKENS, Try
 from loadtests.world.scenario import Fault, Scenario
@@ -27,6 +29,15 @@ GRACE_S = 0.05
 """What an answer may take from the router's deadline to its client on a sound network."""
 KEPT = 20
 """Violations of one rule that are kept: the first say what there is to say."""
+
+
+def broken(*rules: Callable[[], Iterator[str]], of: str = "") -> list[str]:
+    """What these rules, methods of a judge, have found; each breach names the rule that it breaks."""
+    found: list[str] = []
+    for rule in rules:
+        name = of + rule.__name__.strip("_").replace("_", " ")
+        found += [f"{name}: {what}" for what in islice(rule(), KEPT)]
+    return found
 
 
 @dataclass(slots=True)
@@ -103,24 +114,23 @@ class Judge:
         self._facts = facts
         self._scenario = facts.scenario
         self._sound = not facts.scenario.faults and not any(worker.evil for worker in facts.scenario.workers)
-        self._seen = [_seen(attempt) for attempt in facts.tries]
+        byzantine = {f"worker-{number}" for number, worker in enumerate(facts.scenario.workers) if worker.evil}
+        self._seen = [
+            _seen(attempt, byzantine=any(line.worker in byzantine for line in facts.logged.get(attempt.id, [])))
+            for attempt in facts.tries
+        ]
         self._verdict_of = {attempt.number: seen.verdict for attempt, seen in zip(facts.tries, self._seen, strict=True)}
         self._try_of = {attempt.id: attempt for attempt in facts.tries}
 
     def verdicts(self) -> list[str]:
-        """What is wrong, in words; each names the rule that it breaks."""
-        rules = (
+        """What is wrong, in words."""
+        return broken(
             self._nothing_failed_inside, self._each_try_has_one_end, self._answers_are_ones_own,
             self._client_and_log_agree, self._log_and_metrics_agree, self._received_once_or_retried_by_the_rules,
             self._no_answer_after_its_deadline, self._invited_retries_have_a_hint,
             self._the_refused_are_not_invited_together, self._a_drain_finishes_what_runs, self._calm_is_served,
             self._nothing_is_left,
         )  # fmt: skip
-        found: list[str] = []
-        for rule in rules:
-            name = rule.__name__.strip("_").replace("_", " ")
-            found += [f"{name}: {what}" for what in list(rule())[:KEPT]]
-        return found
 
     def counts(self) -> Counter[str]:
         """How the tries ended, for the run's summary."""
@@ -152,8 +162,8 @@ class Judge:
         """What a client got to the end stands in the router's log, once, with that status and that outcome."""
         logged = self._facts.logged
         for attempt in self._facts.tries:
-            if not attempt.complete and self._sound and not attempt.left and attempt.failure:
-                yield f"{attempt!r} failed without a fault: {attempt.failure}"
+            if not attempt.complete and self._sound and not attempt.left and attempt.end:
+                yield f"{attempt!r} failed without a fault: {attempt.end}"
         yield from _words(rules.answered_is_logged(self._seen, logged, self._was_killed))
         yield from _words(rules.client_and_log_agree(self._seen, logged, _by_leaving))
 
@@ -253,15 +263,20 @@ class Judge:
         yield from self._facts.left
 
 
-def _seen(attempt: Try) -> Seen:
-    """A try as the rules know it."""
+def _seen(attempt: Try, *, byzantine: bool) -> Seen:
+    """A try as the rules know it. `byzantine`: such a worker answered it.
+
+    A byzantine worker may end a stream before its words. An answer may have no text, so the router passes that end on
+    when it comes, and the words come behind it.
+    """
     kind = attempt.headers.get(b"content-type", b"")
     heard = Heard(attempt.status, b"".join(attempt.body), kind.startswith(b"text/event-stream"), ended=attempt.complete)
     shortened = b"max_tokens" in attempt.headers.get(b"x-weir-degraded", b"")
+    texts = (right(attempt.nonce), "") if byzantine and attempt.ask.stream else ()
     return Seen(
         attempt.id, attempt.sent_at, attempt.ended_at, attempt.ask.deadline_s,
-        judge(heard, attempt.nonce, MAX_TOKENS, shortened=shortened), attempt.status, attempt.complete, attempt.left,
-        attempt.hint_ms, attempt.invited, repr(attempt),
+        judge(heard, attempt.nonce, MAX_TOKENS, texts, shortened=shortened),
+        attempt.status, attempt.complete, attempt.left, attempt.hint_ms, attempt.invited, repr(attempt),
     )  # fmt: skip
 
 

@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import re
 from collections import Counter
 
 from loadtests.cluster import books
 from loadtests.world.system import GOVERNOR_METRICS, ROUTER_METRICS, TOKEN
-
-JOBS = re.compile(r'^weir_governor_jobs_total\{outcome="([a-z_]+)"\} (\S+)$', re.MULTILINE)
-TOTALS = re.compile(r"^heptamini_(executed|yielded)_total (\S+)$", re.MULTILINE)
 
 
 async def counted() -> tuple[Counter[str], int]:
@@ -22,9 +18,9 @@ async def counted() -> tuple[Counter[str], int]:
 async def counted_jobs() -> tuple[Counter[str], int, int]:
     """The governor's jobs by how they ended, those that were started, and yields. Raises OSError, TimeoutError."""
     text = await _scraped(GOVERNOR_METRICS)
-    ended = Counter({outcome: int(float(value)) for outcome, value in JOBS.findall(text)})
-    totals = {name: int(float(value)) for name, value in TOTALS.findall(text)}
-    return ended, totals["executed"], totals["yielded"]
+    ended = books.by_label(text, "weir_governor_jobs_total", "outcome")
+    executed, yielded = (round(books.total(text, f"heptamini_{what}_total")) for what in ("executed", "yielded"))
+    return ended, executed, yielded
 
 
 async def _scraped(address: tuple[str, int]) -> str:

@@ -16,6 +16,7 @@ from typing import Any
 from unittest import mock
 from zlib import crc32
 
+from loadtests.report.progress import by_share, progress
 from loadtests.world.play import play
 from services.core.account import Usage as Waiting
 from services.core.hint import Appointments
@@ -44,267 +45,184 @@ from services.worker.engines.simulated import SimulatedEngine
 MOST_SEEDS = 200
 SIZE = 300
 
-Planted = Iterator[tuple[Any, str, Any]]
+Change = tuple[Any, str, Any]
+"""As `mock.patch.object` takes it: an object, the name of its attribute, and what stands there."""
 
 
-@dataclass(frozen=True, slots=True)
 class Bug:
-    """`plant` yields what `mock.patch.object` takes: an object, the name of its attribute, and what stands there.
+    """`seed` is the first that shows it, of scenarios of `SIZE` requests."""
 
-    `seed` is the first that shows it, of scenarios of `SIZE` requests.
-    """
-
-    name: str
-    plant: Callable[[], Planted]
-    seed: int
+    def __init__(self, name: str, seed: int, *changes: Change) -> None:
+        self.name = name
+        self.seed = seed
+        self._changes = changes
 
     @contextmanager
     def planted(self) -> Iterator[None]:
         """The product with this bug."""
         with ExitStack() as stack:
-            for target, name, value in self.plant():
+            for target, name, value in self._changes:
                 stack.enter_context(mock.patch.object(target, name, value))
             yield
 
 
-def _slot_kept_on_cancel() -> Planted:
-    release = Dispatcher.release
+def _in_place_of(owner: Any, name: str) -> Callable[[Callable[..., Any]], Change]:
+    """What is decorated stands in place of that method, which it gets first, before the method's own arguments."""
+    method = getattr(owner, name)
 
-    def forgetful(self: Dispatcher, now: float, turn: Turn, outcome: Outcome, *used: Any) -> None:
-        if outcome is not Outcome.CLIENT_GONE:
-            release(self, now, turn, outcome, *used)
+    def changed(change: Callable[..., Any]) -> Change:
+        def other(*arguments: Any, **named: Any) -> Any:
+            return change(method, *arguments, **named)
 
-    yield Dispatcher, "release", forgetful
+        return owner, name, other
 
+    return changed
 
-def _charge_settled_twice() -> Planted:
-    settle = Pool.settle
 
-    def twice(self: Pool, *arguments: Any) -> None:
-        settle(self, *arguments)
-        settle(self, *arguments)
+def _twice(method: Callable[..., Any], *arguments: Any) -> None:
+    method(*arguments)
+    method(*arguments)
 
-    yield Pool, "settle", twice
 
+@_in_place_of(Dispatcher, "release")
+def _kept_when_the_client_left(
+    release: Any, dispatcher: Dispatcher, now: float, turn: Turn, outcome: Outcome, *used: Any
+) -> None:
+    if outcome is not Outcome.CLIENT_GONE:
+        release(dispatcher, now, turn, outcome, *used)
 
-def _request_ended_twice() -> Planted:
-    finish = Weir.finish
 
-    def twice(self: Weir, *arguments: Any) -> None:
-        finish(self, *arguments)
-        finish(self, *arguments)
+@_in_place_of(Turn, "wake")
+def _lost_for_one_in_eight(wake: Any, turn: Turn) -> None:
+    if turn.refusal is not None or crc32(str(turn.id).encode()) % 8:
+        wake(turn)
 
-    yield Weir, "finish", twice
 
+@_in_place_of(Attempts, "_may_retry")
+def _forgetting_the_first_retry(may_retry: Any, attempts: Attempts, call: Any, turn: Turn, *arguments: Any) -> bool:
+    turn.retried = False
+    return bool(may_retry(attempts, call, turn, *arguments))
 
-def _wake_up_lost() -> Planted:
-    wake = Turn.wake
 
-    def sleepy(self: Turn) -> None:
-        if self.refusal is not None or crc32(str(self.id).encode()) % 8:
-            wake(self)
+async def _not_waiting(server: Server) -> None:
+    raise TimeoutError
 
-    yield Turn, "wake", sleepy
 
+async def _waiting_for_nobody(tasks: Any, grace_s: float) -> None:
+    for task in list(tasks):
+        task.cancel()
+    await asyncio.sleep(0)
 
-def _retry_outside_the_budget() -> Planted:
-    yield RetryBudget, "try_retry", lambda self, now: True
 
+def _taken(cap: InflightCap) -> bool:
+    cap.inflight += 1
+    cap.taken_total += 1
+    return True
 
-def _second_retry() -> Planted:
-    may_retry = Attempts._may_retry
 
-    def again(self: Attempts, call: Any, turn: Turn, *arguments: Any) -> bool:
-        turn.retried = False
-        return may_retry(self, call, turn, *arguments)
+@_in_place_of(Dispatcher, "_pump")
+def _beyond_the_cap(pump: Any, dispatcher: Dispatcher, now: float, pool: str) -> bool:
+    cap, dispatcher.cap.cap = dispatcher.cap.cap, 10_000
+    try:
+        return bool(pump(dispatcher, now, pool))
+    finally:
+        dispatcher.cap.cap = cap
 
-    yield Attempts, "_may_retry", again
 
+@_in_place_of(Fleet, "give_back")
+def _counted_down_once_more(give_back: Any, fleet: Fleet, worker: Any, turn: Turn, **named: Any) -> None:
+    give_back(fleet, worker, turn, **named)
+    worker.inflight -= 1
 
-def _stale_connection_for_a_post() -> Planted:
-    yield keepalive, "REPEATABLE", (b"GET", b"HEAD", b"POST")
 
+@_in_place_of(RouterMetrics, "ended")
+def _late_ones_twice(ended: Any, metrics: RouterMetrics, label: str, outcome: Outcome, seconds: float) -> None:
+    for _ in range(2 if outcome is Outcome.DEADLINE_EXCEEDED else 1):
+        ended(metrics, label, outcome, seconds)
 
-def _hint_without_a_reservation() -> Planted:
-    def soon(self: Appointments, *arguments: Any, **named: Any) -> float:
-        return 0.05
 
-    yield Appointments, "hint", soon
+@_in_place_of(Health, "answered")
+def _never_after_a_missed_probe(answered: Any, health: Health, *arguments: Any, **named: Any) -> None:
+    if not health.missed_probes:
+        answered(health, *arguments, **named)
 
 
-def _drain_that_waits_for_nobody() -> Planted:
-    async def at_once(tasks: Any, grace_s: float) -> None:
-        for task in list(tasks):
-            task.cancel()
-        await asyncio.sleep(0)
+@_in_place_of(Inbound, "on_body")
+def _without_the_last_byte(on_body: Any, inbound: Inbound, data: bytes) -> None:
+    on_body(inbound, data if data.endswith(b"}") else data[:-1] + b" ")
 
-    async def not_at_all(server: Server) -> None:
-        raise TimeoutError
 
-    yield Server, "_wait_tasks_to_complete", not_at_all
-    yield serve, "let_end", at_once
-    yield drain, "let_end", at_once
+@_in_place_of(Place, "give_back")
+def _only_after_a_good_end(give_back: Any, place: Place, seconds: float | None = None) -> None:
+    if seconds is not None:
+        give_back(place, seconds)
 
 
-def _deadline_not_watched() -> Planted:
-    yield Alarm, "_ring", lambda self: None
+@_in_place_of(GovernorConnection, "_write")
+def _to_the_newest(write: Any, connection: GovernorConnection, data: bytes) -> None:
+    newest = next(reversed(list(connection._server.connections)), connection)
+    write(newest if b'"status":"done"' in data else connection, data)
 
 
-def _queue_without_a_bound() -> Planted:
-    yield Waiting, "broken_by", lambda self, *arguments: None
+def _any_bytes(gate: Gate, more_bytes: int, of_this_connection: int) -> bool:
+    gate.held_bytes += more_bytes
+    return True
 
 
-def _cap_not_asked() -> Planted:
-    def taken(self: InflightCap) -> bool:
-        self.inflight += 1
-        self.taken_total += 1
-        return True
+def _any_job(gate: Gate) -> Place:
+    gate._slots.inflight += 1
+    gate._slots.taken_total += 1
+    return Place(gate)
 
-    yield InflightCap, "try_take", taken
-    yield Dispatcher, "_pump", _pump_without_the_cap(Dispatcher._pump)
 
+def _not_counted_back(conversation: Conversation, job: Any) -> None:
+    job.told = False
 
-def _pump_without_the_cap(pump: Callable[..., bool]) -> Callable[..., bool]:
-    def unbounded(self: Dispatcher, now: float, pool: str) -> bool:
-        cap, self.cap.cap = self.cap.cap, 10_000
-        try:
-            return pump(self, now, pool)
-        finally:
-            self.cap.cap = cap
 
-    return unbounded
+def _taken_without_resuming(upstream: Upstream) -> bytes:
+    data = b"".join(upstream.pieces)
+    upstream.pieces.clear()
+    upstream.buffered_bytes = 0
+    return data
 
 
-def _slot_given_back_twice() -> Planted:
-    give_back = Fleet.give_back
-
-    def twice(self: Fleet, worker: Any, turn: Turn, **named: Any) -> None:
-        give_back(self, worker, turn, **named)
-        worker.inflight -= 1
-
-    yield Fleet, "give_back", twice
-
-
-def _request_counted_twice() -> Planted:
-    ended = RouterMetrics.ended
-
-    def twice(self: RouterMetrics, label: str, outcome: Outcome, seconds: float) -> None:
-        ended(self, label, outcome, seconds)
-        if outcome is Outcome.DEADLINE_EXCEEDED:
-            ended(self, label, outcome, seconds)
-
-    yield RouterMetrics, "ended", twice
-
-
-def _memory_kept_when_cancelled() -> Planted:
-    yield SimulatedEngine, "drop", lambda self, sequence: None
-
-
-def _worker_never_trusted_again() -> Planted:
-    answered = Health.answered
-
-    def grudging(self: Health, *arguments: Any, **named: Any) -> None:
-        if not self.missed_probes:
-            answered(self, *arguments, **named)
-
-    yield Health, "answered", grudging
-
-
-def _part_of_a_body_lost() -> Planted:
-    on_body = Inbound.on_body
-
-    def careless(self: Inbound, data: bytes) -> None:
-        on_body(self, data if data.endswith(b"}") else data[:-1] + b" ")
-
-    yield Inbound, "on_body", careless
-
-
-def _governor_slot_kept() -> Planted:
-    give_back = Place.give_back
-
-    def forgetful(self: Place, seconds: float | None = None) -> None:
-        if seconds is not None:
-            give_back(self, seconds)
-
-    yield Place, "give_back", forgetful
-
-
-def _governor_answers_another() -> Planted:
-    write = GovernorConnection._write
-
-    def astray(self: GovernorConnection, data: bytes) -> None:
-        newest = next(reversed(list(self._server.connections)), self)
-        write(newest if b'"status":"done"' in data else self, data)
-
-    yield GovernorConnection, "_write", astray
-
-
-def _governor_bytes_without_a_bound() -> Planted:
-    def generous(self: Gate, more_bytes: int, of_this_connection: int) -> bool:
-        self.held_bytes += more_bytes
-        return True
-
-    yield Gate, "hold", generous
-
-
-def _governor_cap_not_asked() -> Planted:
-    def taken(self: Gate) -> Place:
-        self._slots.inflight += 1
-        self._slots.taken_total += 1
-        return Place(self)
-
-    yield Gate, "try_take", taken
-
-
-def _governor_counts_who_is_back() -> Planted:
-    def never(self: Conversation, job: Any) -> None:
-        job.told = False
-
-    yield Conversation, "_back", never
-
-
-def _upstream_not_resumed() -> Planted:
-    def sleepy(self: Upstream) -> bytes:
-        data = b"".join(self.pieces)
-        self.pieces.clear()
-        self.buffered_bytes = 0
-        return data
-
-    yield Upstream, "take", sleepy
-
-
-def _client_not_resumed() -> Planted:
-    def deaf(self: Connection) -> None:
-        self.behind = False
-
-    yield Connection, "resume_writing", deaf
+def _not_written_to(connection: Connection) -> None:
+    connection.behind = False
 
 
 BUGS = (
-    Bug("a slot is not given back when the client leaves", _slot_kept_on_cancel, 5),
-    Bug("a charge is settled twice", _charge_settled_twice, 1),
-    Bug("a request ends twice for the scheduler", _request_ended_twice, 1),
-    Bug("a wake-up is lost", _wake_up_lost, 12),
-    Bug("retries ask no budget", _retry_outside_the_budget, 25),
-    Bug("a request is tried a third time", _second_retry, 9),
-    Bug("a POST is sent again when a stale connection closes", _stale_connection_for_a_post, 37),
-    Bug("a hint reserves nothing", _hint_without_a_reservation, 2),
-    Bug("a drain waits for nobody", _drain_that_waits_for_nobody, 9),
-    Bug("a deadline is not watched", _deadline_not_watched, 3),
-    Bug("the queue has no bound", _queue_without_a_bound, 59),
-    Bug("the cap is not asked", _cap_not_asked, 8),
-    Bug("a slot is given back twice", _slot_given_back_twice, 1),
-    Bug("a late request is counted twice", _request_counted_twice, 3),
-    Bug("a worker keeps the memory of cancelled requests", _memory_kept_when_cancelled, 1),
-    Bug("a worker that was down is never trusted again", _worker_never_trusted_again, 37),
-    Bug("a byte is lost where a body arrives in pieces", _part_of_a_body_lost, 2),
-    Bug("the governor keeps the slot of a job that did not end well", _governor_slot_kept, 8),
-    Bug("the governor's answer goes to another connection", _governor_answers_another, 1),
-    Bug("the governor's bytes have no bound", _governor_bytes_without_a_bound, 8),
-    Bug("the governor's cap is not asked", _governor_cap_not_asked, 5),
-    Bug("whoever the governor told to come back is counted for ever", _governor_counts_who_is_back, 1),
-    Bug("a worker's connection is not resumed after a pause", _upstream_not_resumed, 23),
-    Bug("a client that reads again is not written to", _client_not_resumed, 14),
+    Bug("a slot is not given back when the client leaves", 3, _kept_when_the_client_left),
+    Bug("a charge is settled twice", 1, _in_place_of(Pool, "settle")(_twice)),
+    Bug("a request ends twice for the scheduler", 1, _in_place_of(Weir, "finish")(_twice)),
+    Bug("a wake-up is lost", 87, _lost_for_one_in_eight),
+    Bug("retries ask no budget", 31, (RetryBudget, "try_retry", lambda budget, now: True)),
+    Bug("a request is tried a third time", 9, _forgetting_the_first_retry),
+    Bug(
+        "a POST is sent again when a stale connection closes", 8, (keepalive, "REPEATABLE", (b"GET", b"HEAD", b"POST"))
+    ),
+    Bug("a hint reserves nothing", 2, (Appointments, "hint", lambda *arguments, **named: 0.05)),
+    Bug(
+        "a drain waits for nobody",
+        9,
+        (Server, "_wait_tasks_to_complete", _not_waiting),
+        (serve, "let_end", _waiting_for_nobody),
+        (drain, "let_end", _waiting_for_nobody),
+    ),
+    Bug("a deadline is not watched", 3, (Alarm, "_ring", lambda alarm: None)),
+    Bug("the queue has no bound", 10, (Waiting, "broken_by", lambda usage, *arguments: None)),
+    Bug("the cap is not asked", 3, (InflightCap, "try_take", _taken), _beyond_the_cap),
+    Bug("a slot is given back twice", 1, _counted_down_once_more),
+    Bug("a late request is counted twice", 3, _late_ones_twice),
+    Bug("a worker keeps the memory of cancelled requests", 1, (SimulatedEngine, "drop", lambda engine, sequence: None)),
+    Bug("a worker that was down is never trusted again", 37, _never_after_a_missed_probe),
+    Bug("a byte is lost where a body arrives in pieces", 2, _without_the_last_byte),
+    Bug("the governor keeps the slot of a job that did not end well", 9, _only_after_a_good_end),
+    Bug("the governor's answer goes to another connection", 1, _to_the_newest),
+    Bug("the governor's bytes have no bound", 8, (Gate, "hold", _any_bytes)),
+    Bug("the governor's cap is not asked", 3, (Gate, "try_take", _any_job)),
+    Bug("whoever the governor told to come back is counted for ever", 1, (Conversation, "_back", _not_counted_back)),
+    Bug("a worker's connection is not resumed after a pause", 23, (Upstream, "take", _taken_without_resuming)),
+    Bug("a client that reads again is not written to", 4, (Connection, "resume_writing", _not_written_to)),
 )
 
 
@@ -333,15 +251,17 @@ def main() -> int:
     parser.add_argument("--only", default="", help="those whose name contains this")
     parser.add_argument("--seeds", type=int, default=MOST_SEEDS)
     wanted = parser.parse_args()
-    missed = 0
-    for bug in BUGS:
-        if wanted.only not in bug.name:
-            continue
-        found = hunt(bug, range(1, wanted.seeds + 1))
-        missed += found.seed is None
-        where = f"seed {found.seed}: {found.broken[:160]}" if found.seed is not None else "NOT FOUND"
-        print(f"{bug.name}: {where}", flush=True)
-    return 1 if missed else 0
+    bugs = [bug for bug in BUGS if wanted.only in bug.name]
+    hunted: list[Found] = []
+    with progress(
+        "planted bugs", by_share(lambda: len(hunted) / len(bugs)), far=lambda: f"{len(hunted)} of {len(bugs)}"
+    ):
+        for bug in bugs:
+            found = hunt(bug, range(1, wanted.seeds + 1))
+            hunted.append(found)
+            where = f"seed {found.seed}: {found.broken[:160]}" if found.seed is not None else "NOT FOUND"
+            print(f"{bug.name}: {where}", flush=True)
+    return 1 if any(found.seed is None for found in hunted) else 0
 
 
 if __name__ == "__main__":

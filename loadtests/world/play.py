@@ -15,8 +15,8 @@ from typing import Any
 from unittest import mock
 
 from loadtests.cluster.loop import SimLoop, Simulation
-from loadtests.world.client import Ask, Machine, Try
-from loadtests.world.faults import FAULTS, KINDS, Stage
+from loadtests.world.client import Ask, Client, Try
+from loadtests.world.faults import Stage
 from loadtests.world.governed import Governed
 from loadtests.world.judge import Facts, Judge, Steps
 from loadtests.world.metrics import counted
@@ -48,6 +48,8 @@ class Result:
     counts: Counter[str] = field(default_factory=Counter)
     on_time: dict[str, float] = field(default_factory=dict)
     """By group of tenants: the share of its requests that were answered right. A retry belongs to what it repeats."""
+    cpu_s: float = 0.0
+    """Processor time that the seed took, where somebody has measured it."""
 
 
 class Play:
@@ -73,15 +75,15 @@ class Play:
         self.system.router.on_turn = self._steps.look
         self.system.router.on_built = self._router_built
         self._rng = Random(f"clients {made.seed}")
-        self._lab = self.simulation.new_loop("lab", "10.0.9.1")
+        self._lab = SimLoop(self.simulation, "lab", "10.0.9.1")
         self._lab.set_exception_handler(self._uncaught)
-        self._machines: list[Machine] = []
+        self._machines: list[Client] = []
         self._loops: list[SimLoop] = []
         for number in range(made.machines):
-            loop = self.simulation.new_loop(f"clients-{number}", f"10.0.8.{number + 1}")
+            loop = SimLoop(self.simulation, f"clients-{number}", f"10.0.8.{number + 1}")
             loop.set_exception_handler(lambda _, context: self._error("clients", repr(context)))
             self._loops.append(loop)
-            self._machines.append(Machine(loop, ROUTER, self._ended))
+            self._machines.append(Client(loop, ROUTER, self._ended))
         self._governed = Governed(self.system, self._loops)
         self._began = 0.0
         self._numbers = 0
@@ -147,10 +149,11 @@ class Play:
         of = "" if load.group is None else f" of {load.group.name}"
         rng = Random(f"arrivals {self.scenario.seed} {load.begins_s}{of}")
         until = zero + load.begins_s + load.lasts_s
+        calm = load.begins_s >= self.scenario.faults_end_s
         of_tail = load.begins_s >= self.scenario.calm_from_s
 
         def arrive() -> None:
-            ask = self._ask(rng, of_tail) if load.group is None else _of_group(rng, load.group)
+            ask = self._ask(rng, calm=calm, of_tail=of_tail) if load.group is None else _of_group(rng, load.group)
             usual = {"hint": HINT_RETRIES, "naive": NAIVE_RETRIES}.get(ask.manner, 0)
             retries = usual if load.group is None else load.group.retries
             self._send(rng.choice(self._machines), ask, retries, of_tail=of_tail)
@@ -163,7 +166,8 @@ class Play:
 
         self.simulation.at(zero + load.begins_s, next_arrival)
 
-    def _ask(self, rng: Random, of_tail: bool) -> Ask:
+    def _ask(self, rng: Random, *, calm: bool, of_tail: bool) -> Ask:
+        """`calm`: all faults have ended, and a slow reader is one: it holds a slot for as long as it reads."""
         made = self.scenario
         stream = rng.random() < made.stream_share
         kind = "ask" if rng.random() < made.ask_share else rng.choice(("chat", "chat", "completion"))
@@ -175,10 +179,10 @@ class Play:
             deadline_s=made.deadline_s,
             manner="none" if of_tail else made.manner,
             leaves_after_s=rng.random() * made.deadline_s if leaves else None,
-            reads_slowly=rng.random() < made.slow_share,
+            reads_slowly=rng.random() < made.slow_share and not calm,
         )
 
-    def _send(self, machine: Machine, ask: Ask, retries_left: int, *, of_tail: bool = False) -> None:
+    def _send(self, machine: Client, ask: Ask, retries_left: int, *, of_tail: bool = False) -> None:
         self._numbers += 1
         attempt = Try(self._numbers, ask, retries_left)
         attempt.of_tail = of_tail
@@ -187,7 +191,7 @@ class Play:
 
     def _ended(self, attempt: Try) -> None:
         """A try is over: its client may come back."""
-        detail = f"{attempt.status} {attempt.failure}".strip()
+        detail = f"{attempt.status} {attempt.end}".strip()
         self.simulation.note("client", "ends", f"{attempt.id} {detail}")
         if attempt.status in (200, 400, 422) or attempt.left or attempt.retries_left == 0 or attempt.of_tail:
             return
@@ -205,7 +209,7 @@ class Play:
     def _begin(self, fault: Fault) -> None:
         chance = Random(f"fault {self.scenario.seed} {fault.begins_s}")
         stage = Stage(self.system, self._loops, chance, fault.worker, fault.factor)
-        self.facts.faults.append((*stage.begin(fault.kind, FAULTS[fault.kind], fault.lasts_s), fault))
+        self.facts.faults.append((*stage.begin(fault.kind, fault.lasts_s), fault))
 
     # What is seen
 
@@ -295,9 +299,9 @@ def _bounds(tight: Tight | None) -> Iterator[None]:
         yield
 
 
-def play(seed: int, trace: Trace | None = None, *, size: int = 1000, kinds: tuple[str, ...] = KINDS) -> Result:
+def play(seed: int, trace: Trace | None = None, *, size: int = 1000) -> Result:
     """Play one seed and judge it."""
-    return play_scenario(scenario(seed, kinds, size=size), trace)
+    return play_scenario(scenario(seed, size=size), trace)
 
 
 def play_scenario(made: Scenario, trace: Trace | None = None) -> Result:

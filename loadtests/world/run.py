@@ -3,35 +3,23 @@
 from __future__ import annotations
 
 import multiprocessing
-import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
 from dataclasses import dataclass, field, fields
 from functools import partial
-from itertools import islice
+from itertools import islice, takewhile
+from math import inf
 from pathlib import Path
-from typing import Any
 
 from loadtests.report import record
+from loadtests.report.progress import by_share, progress
 from loadtests.world.play import Result, play
 
 SEEDS_OF_A_PROCESS = 200
 """After so many a process makes room for a fresh one."""
-TOLD_EVERY_S = 60.0
-"""Where nobody watches a terminal; there, every second."""
-
-
 FIELDS = tuple(each.name for each in fields(Result))
-
-
-@dataclass(slots=True)
-class Played:
-    """A seed's result, and the processor time that it took."""
-
-    result: Result
-    cpu_s: float
 
 
 @dataclass(slots=True)
@@ -46,17 +34,20 @@ class Totals:
     broken: list[int] = field(default_factory=list)
     counts: Counter[str] = field(default_factory=Counter)
 
-    def add(self, played: Played) -> None:
+    def add(self, result: Result) -> None:
         """Count one more."""
-        result = played.result
         self.seeds += 1
         self.with_faults += bool(result.faults)
         self.requests += result.requests
         self.virtual_s += result.virtual_s
-        self.cpu_s += played.cpu_s
+        self.cpu_s += result.cpu_s
         self.counts.update(result.counts)
         if result.violations:
             self.broken.append(result.seed)
+
+    def briefly(self) -> str:
+        """How far they are."""
+        return f"{self.seeds:,} seeds, {self.requests:,} requests, {len(self.broken)} broken"
 
     def __str__(self) -> str:
         ends = ", ".join(f"{count:,} {name}" for name, count in sorted(self.counts.items()))
@@ -74,27 +65,23 @@ class Record:
     def __init__(self, path: Path, *, size: int, machine: str) -> None:
         """Raises OtherRun."""
         self._record = record.Record(path, {"size": size, "machine": machine})
-        self.played = {row["seed"]: _read(row) for row in self._record.rows}
+        rows = (Result(**row | {"counts": Counter(row["counts"])}) for row in self._record.rows)
+        self.played = {result.seed: result for result in rows}
 
-    def add(self, played: Played) -> None:
+    def add(self, result: Result) -> None:
         """Keep one more."""
-        result = played.result
-        self._record.add({name: getattr(result, name) for name in FIELDS} | {"cpu_s": round(played.cpu_s, 4)})
+        self._record.add({name: getattr(result, name) for name in FIELDS})
 
 
-def _read(row: dict[str, Any]) -> Played:
-    cpu_s = row.pop("cpu_s")
-    return Played(Result(**row | {"counts": Counter(row["counts"])}), cpu_s)
-
-
-def timed(seed: int, size: int) -> Played:
-    """Play one seed."""
+def timed(seed: int, size: int) -> Result:
+    """Play one seed, and say what processor time it took."""
     began = time.thread_time()
     result = play(seed, size=size)
-    return Played(result, time.thread_time() - began)
+    result.cpu_s = round(time.thread_time() - began, 4)
+    return result
 
 
-def results(seeds: Iterable[int], size: int, jobs: int) -> Iterator[Played]:
+def results(seeds: Iterable[int], size: int, jobs: int) -> Iterator[Result]:
     """Play seeds in so many processes, as they come to their end."""
     one = partial(timed, size=size)
     if jobs == 1:
@@ -120,36 +107,16 @@ def many(
     for seed in seeds:
         if seed in have:
             totals.add(have[seed])
-    began = told = time.perf_counter()
-    until = began + seconds if seconds else float("inf")
-    before = totals.seeds
+    began = time.perf_counter()
     to_play = [seed for seed in seeds if seed not in have]
-    for one in results(_until(until, to_play), size, jobs):
-        totals.add(one)
-        if kept is not None:
-            kept.add(one)
-        if one.result.violations:
-            tell(one.result)
-        now = time.perf_counter()
-        if now - told >= (1.0 if sys.stderr.isatty() else TOLD_EVERY_S):
-            told = now
-            _progress(totals, now - began, totals.seeds - before, len(to_play))
-    if sys.stderr.isatty():
-        print(file=sys.stderr)
+    in_time = takewhile(lambda _: not seconds or time.perf_counter() < began + seconds, to_play)
+    before = totals.seeds
+    all_of_them = by_share(lambda: (totals.seeds - before) / len(to_play))
+    with progress("world", lambda taken_s: min(all_of_them(taken_s), seconds or inf), far=totals.briefly):
+        for result in results(in_time, size, jobs):
+            totals.add(result)
+            if kept is not None:
+                kept.add(result)
+            if result.violations:
+                tell(result)
     return totals
-
-
-def _until(until: float, seeds: Iterable[int]) -> Iterator[int]:
-    for seed in seeds:
-        if time.perf_counter() >= until:
-            return
-        yield seed
-
-
-def _progress(totals: Totals, spent_s: float, done: int, of: int) -> None:
-    left_s = spent_s / done * (of - done)
-    begin, end = ("\r", "") if sys.stderr.isatty() else ("", "\n")
-    print(
-        f"{begin}{totals.seeds:,} seeds, {totals.requests:,} requests, {len(totals.broken)} broken; all in "
-        f"{left_s / 60:,.0f} min", end=end, file=sys.stderr, flush=True,
-    )  # fmt: skip

@@ -10,9 +10,15 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from random import Random
 
+from loadtests.world.faults import KINDS
 from loadtests.world.governorplan import GovernorPlan, governor_plan
 
 TOKENS = 16
+PROMPT_TOKENS = 34
+PASSAGES_TOKENS = 146
+"""What the passages add to the prompt of an /ask."""
+PREFILL_MS_PER_TOKEN = 0.2
+"""The simulated engine's default, which the world leaves as it is."""
 """About what an answer has; for the estimate of the capacity alone."""
 MANNERS = ("none", "hint", "hint", "naive")
 """none: a refused client goes away. hint: it comes back when it was told to. naive: at once, up to three times."""
@@ -32,10 +38,10 @@ class WorkerSpec:
     evil: bool = False
     prefill_ms: float | None = None
 
-    @property
-    def answers_per_s(self) -> float:
-        """About."""
-        return self.slots / (TOKENS * (self.step_ms + self.per_sequence_ms * self.slots) / 1000)
+    def answers_per_s(self, prompt_tokens: float) -> float:
+        """About, of prompts of that size. A step that reads a prompt keeps every sequence of the batch waiting."""
+        writing_ms = TOKENS * (self.step_ms + self.per_sequence_ms * self.slots) / self.slots
+        return 1000 / (writing_ms + PREFILL_MS_PER_TOKEN * prompt_tokens)
 
 
 @dataclass(slots=True, frozen=True)
@@ -120,20 +126,25 @@ class Scenario:
     @property
     def capacity_per_s(self) -> float:
         """Answers a second, about, of the honest workers."""
-        return self._answers_per_s([worker for worker in self.workers if not worker.evil])
+        asks = self.ask_share if self.retrieval else 0.0
+        prompt_tokens = PROMPT_TOKENS + asks * PASSAGES_TOKENS
+        return self._answers_per_s([worker for worker in self.workers if not worker.evil], prompt_tokens)
 
     @property
     def most_per_s(self) -> float:
-        """The same of all workers: a byzantine one answers, too, and the router takes it for what it says it is."""
-        return self._answers_per_s(self.workers)
+        """The most that all workers answer, whatever is asked: their prompts cost nothing.
 
-    def _answers_per_s(self, workers: list[WorkerSpec]) -> float:
+        A byzantine worker answers, too, and the router takes it for what it says it is.
+        """
+        return self._answers_per_s(self.workers, 0.0)
+
+    def _answers_per_s(self, workers: list[WorkerSpec], prompt_tokens: float) -> float:
         slots = sum(worker.slots for worker in workers)
-        return sum(worker.answers_per_s for worker in workers) * min(1.0, self.max_inflight / slots)
+        return sum(worker.answers_per_s(prompt_tokens) for worker in workers) * min(1.0, self.max_inflight / slots)
 
 
-def scenario(seed: int, kinds: tuple[str, ...], *, size: int = 1000) -> Scenario:
-    """The scenario of a seed: about `size` requests, and faults of these kinds in two thirds of all seeds."""
+def scenario(seed: int, *, size: int = 1000) -> Scenario:
+    """The scenario of a seed: about `size` requests, and faults in two thirds of all seeds."""
     rng = Random(f"scenario {seed}")
     count = rng.choice((1, 2, 2, 3, 3, 4, 4, 6, 8, 16))
     made = Scenario(seed)
@@ -157,7 +168,7 @@ def scenario(seed: int, kinds: tuple[str, ...], *, size: int = 1000) -> Scenario
     made.latency_s = rng.choice((0.0001, 0.0005, 0.002))
     made.jitter_s = made.latency_s * rng.choice((0.0, 0.5, 3.0))
     made.short_reads = rng.choice((0.0, 0.0, 0.1, 0.5))
-    _time_line(made, rng, kinds, size)
+    _time_line(made, rng, size)
     _tighten(made)
     return made
 
@@ -176,7 +187,7 @@ def _worker(rng: Random) -> WorkerSpec:
     return WorkerSpec(slots, rng.uniform(3.0, 12.0), rng.uniform(0.05, 0.5), rng.choice((0, 2, 8)) or 1)
 
 
-def _time_line(made: Scenario, rng: Random, kinds: tuple[str, ...], size: int) -> None:
+def _time_line(made: Scenario, rng: Random, size: int) -> None:
     capacity, deadline = made.capacity_per_s, made.deadline_s
     light = capacity * 0.3
     warm_s, settle_s, calm_s = deadline, 2 * deadline, deadline
@@ -189,7 +200,7 @@ def _time_line(made: Scenario, rng: Random, kinds: tuple[str, ...], size: int) -
         for _ in range(rng.randint(1, 4)):
             begins_s = warm_s + rng.random() * storm_s
             lasts_s = rng.choice((0.05, 0.3, 1.0, 2.0)) * rng.uniform(0.5, 1.5)
-            made.faults.append(Fault(rng.choice(kinds), begins_s, lasts_s))
+            made.faults.append(Fault(rng.choice(KINDS), begins_s, lasts_s))
             ends_s = max(ends_s, begins_s + lasts_s)
     made.faults.sort(key=lambda fault: fault.begins_s)
     made.faults_end_s = ends_s

@@ -78,7 +78,7 @@ class EvilNode:
 
     def start(self) -> None:
         """Listen."""
-        self.loop = self.simulation.new_loop(self.name, self.address)
+        self.loop = SimLoop(self.simulation, self.name, self.address)
         self.loop.set_exception_handler(lambda loop, context: None)  # its faults are its business
         self.loop.create_task(self.worker.start(WORKER_PORT))
 
@@ -107,12 +107,12 @@ class System:
         self.scenario = scenario
         self._executed = executed
         node = partial(Node, simulation, seed=str(scenario.seed), on_line=on_line, on_error=on_error)
-        self.router = node("router", ROUTER[0], self._router)
-        self.governor = node("governor", GOVERNOR[0], self._governor)
-        self.stores = Stores(simulation)
+        self.router: Node = node("router", ROUTER[0], self._router)
+        self.governor: Node = node("governor", GOVERNOR[0], self._governor)
+        self.stores: Stores = Stores(simulation)
         for number in range(scenario.tenants):
             self.stores.fill(f"tenant-{number}", {f"mill-{number}.md": BOOK, "river.md": BOOK[:1]})
-        self.retrieval = node("retrieval", RETRIEVAL[0], self._retrieval)
+        self.retrieval: Node = node("retrieval", RETRIEVAL[0], self._retrieval)
         self.workers: list[Node] = []
         self.evil: list[EvilNode] = []
         for number, spec in enumerate(scenario.workers):
@@ -132,7 +132,7 @@ class System:
         """Start everything, workers first."""
         for evil in self.evil:
             evil.start()
-        self.stores.start()
+        self.stores.start_cache()
         for node in reversed(self.nodes):
             node.start()
 

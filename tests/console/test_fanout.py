@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from tests.console.rig import Gallery
-from tests.virtual_time import run
+from tests.virtual import run
 
 
 def test_no_picture_is_made_while_nobody_looks() -> None:

@@ -9,16 +9,17 @@ from collections.abc import Awaitable, Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from typing import Protocol
 
-from loadtests.cluster.loop import run
 from loadtests.cluster.postgres import FakePostgres
-from loadtests.cluster.valkey import FakeValkey
+from loadtests.cluster.processes import freeze
+from loadtests.cluster.valkey import FakeValkey, Refusal
 from services.cli.valkey import EmbeddedValkey
 from services.retrieval.app import Connects
 from services.retrieval.database import connect
 from tests.retrieval.cacherig import Rig, rigged
-from tests.stopping import stop
+from tests.virtual import run
 
 TAKES_S = 0.001  # an exchange with the fake: whoever is cut off in the middle of one is to find a middle
+MOST_BYTES = 64 << 20  # as the session's server is started
 
 
 class CacheStage(Protocol):
@@ -29,6 +30,9 @@ class CacheStage(Protocol):
 
     def frozen(self) -> AbstractContextManager[None]:
         """The server stands still inside of it."""
+
+    def full(self) -> AbstractContextManager[None]:
+        """The server has no memory left inside of it."""
 
 
 class FakeCache:
@@ -44,7 +48,7 @@ class FakeCache:
             finally:
                 await self.server.stop()
 
-        run(play())
+        run(play())  # as long as it likes: some wait for hours
 
     @contextmanager
     def frozen(self) -> Iterator[None]:
@@ -53,6 +57,14 @@ class FakeCache:
             yield
         finally:
             self.server.frozen = False
+
+    @contextmanager
+    def full(self) -> Iterator[None]:
+        self.server.refuses = Refusal.OOM
+        try:
+            yield
+        finally:
+            self.server.refuses = None
 
 
 class RealCache:
@@ -70,11 +82,23 @@ class RealCache:
 
     @contextmanager
     def frozen(self) -> Iterator[None]:
-        stop(self._server.pid)
+        freeze(self._server.pid)
         try:
             yield
         finally:
             os.kill(self._server.pid, signal.SIGCONT)
+
+    @contextmanager
+    def full(self) -> Iterator[None]:
+        self._configure("noeviction", most_bytes=1)
+        try:
+            yield
+        finally:
+            self._configure("allkeys-lru", most_bytes=MOST_BYTES)
+
+    def _configure(self, policy: str, *, most_bytes: int) -> None:
+        for name, value in (("maxmemory-policy", policy), ("maxmemory", most_bytes)):
+            assert self._server.command(f"CONFIG SET {name} {value}") == "+OK"
 
 
 def with_cache(stage: CacheStage, scenario: Callable[[Rig], Awaitable[None]], **breaker: float) -> None:
@@ -111,10 +135,7 @@ class FakeDatabase:
         return self.server.connect
 
     def run(self, main: Callable[[], Awaitable[None]]) -> None:
-        async def play() -> None:
-            await main()
-
-        run(play())
+        run(main)
 
 
 class RealDatabase:

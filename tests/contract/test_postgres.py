@@ -11,12 +11,13 @@ import numpy as np
 import pytest
 
 from loadtests.cluster.embedder import vector_of
+from loadtests.cluster.pgstatements import UnknownStatement
 from services.retrieval import library, nearest, store, vectors, writing
 from services.retrieval.database import NOBODY, WRITER, Session, locked, powers
 from services.retrieval.nearest import way
-from services.retrieval.vectors import Vectors, embedded_by_others, unembedded
+from services.retrieval.vectors import Vectors, unembedded
 from services.retrieval.writing import Corpus, Quota, QuotaExceeded, Stored, Used
-from tests.contract.stages import DatabaseStage
+from tests.contract.stages import DatabaseStage, FakeDatabase
 
 LIMIT_S = 30.0
 MODEL, OTHER = "a model", "another model"
@@ -99,15 +100,12 @@ def test_an_argument_that_names_another_tenant_sees_and_changes_nothing(database
             writing.USED: [],
             writing.DOCUMENTS: [MODEL],
             vectors.UNEMBEDDED_CHUNKS: [OTHER, "a.md", 5],
-            vectors.UNEMBEDDED_DOCUMENTS: [OTHER, "", 5],
         }.items():
             assert await session.fetch(LIMIT_S, sql, "ben", *arguments, tenant="ben")
             assert await session.fetch(LIMIT_S, sql, "ben", *arguments, tenant="ada") == []
         for sql, arguments in {
             writing.REMOVE_CHUNKS: ["a.md"],
             writing.REMOVE_DOCUMENTS: [["a.md"]],
-            writing.MOVE_DOCUMENT: ["a.md", "elsewhere"],
-            vectors.FORGET_OTHERS: [OTHER],
         }.items():
             async with locked(connection, WRITER, "ada"):
                 assert (await connection.execute(sql, "ben", *arguments)).split()[-1] == "0"
@@ -258,7 +256,7 @@ def test_versions_grow_with_every_change_and_one_view_has_all_of_them(database: 
     play(database, scenario)
 
 
-def test_documents_are_put_replaced_moved_listed_and_removed(database: DatabaseStage) -> None:
+def test_documents_are_put_replaced_listed_and_removed(database: DatabaseStage) -> None:
     async def scenario(connection: Any, _: Connections) -> None:
         corpus, session = Corpus(connection, "ada"), Session(connection)
         for doc_id in ("c.md", "a.md", "B.md"):
@@ -268,10 +266,8 @@ def test_documents_are_put_replaced_moved_listed_and_removed(database: DatabaseS
         page = await session.fetch(LIMIT_S, library.PAGE, "ada", "a.md", 2, tenant="ada")
         assert [row["doc_id"] for row in page] == ["c.md"]
         await put(connection, "ada", "a.md", "one chunk", model=OTHER)
-        await corpus.move("a.md", "elsewhere")
-        await corpus.move("no such", "elsewhere")
         assert await corpus.documents(MODEL) == {
-            "B.md": Stored("r", "h"), "a.md": Stored("elsewhere", "h", 1), "c.md": Stored("r", "h"),
+            "B.md": Stored("r", "h"), "a.md": Stored("r", "h", 1), "c.md": Stored("r", "h"),
         }  # fmt: skip
         (row,) = await session.fetch(LIMIT_S, library.DOCUMENT, "ada", "a.md", OTHER, tenant="ada")
         assert (row["title"], row["chunks"], row["vectors"]) == ("ada", 1, 1)
@@ -287,7 +283,6 @@ def test_what_a_model_lacks_is_found_added_and_only_to_the_text_that_was_read(da
         await put(connection, "ben", "b.md", "four", model=OTHER)
         made = Vectors(connection, "ada", OTHER)
         assert await unembedded(connection, OTHER) == {"ada": 3}
-        assert await made.documents("", 5) == ["a.md"]
         read = await made.texts("a.md", 2)
         assert read is not None
         assert (read.ordinals, read.texts) == ([0, 1], ["one", "two"])
@@ -301,12 +296,6 @@ def test_what_a_model_lacks_is_found_added_and_only_to_the_text_that_was_read(da
         assert again is not None
         assert await made.add("a.md", again, two) == 2
         assert await made.texts("a.md", 5) is None
-        assert await embedded_by_others(connection, OTHER) == {"ada": 2}
-        before = await version(connection, "ada") or 0
-        await put(connection, "ada", "late.md", "late")
-        assert await made.forget_others() == 2
-        assert await embedded_by_others(connection, OTHER) == {"ada": 1}
-        assert (await version(connection, "ada") or 0) > before
 
     play(database, scenario)
 
@@ -353,23 +342,6 @@ def test_two_writers_at_once_cannot_both_take_the_last_room(database: DatabaseSt
     play(database, scenario)
 
 
-def test_an_ingest_keeps_others_out_until_it_ends_or_its_connection_does(database: DatabaseStage) -> None:
-    async def scenario(connection: Any, another: Connections) -> None:
-        first = await another()
-        assert await Corpus(first, "ada").lock()
-        assert not await Corpus(connection, "ada").lock()
-        assert await Corpus(connection, "ben").lock()
-        await Corpus(first, "ada").unlock()
-        assert await Corpus(connection, "ada").lock()
-        assert not await Corpus(first, "ben").lock()
-        await connection.close()
-        async with asyncio.timeout(LIMIT_S):
-            while not await Corpus(first, "ben").lock():
-                await asyncio.sleep(0.01)
-
-    play(database, scenario)
-
-
 def test_a_connection_takes_one_statement_at_a_time_and_none_once_it_is_closed(database: DatabaseStage) -> None:
     async def scenario(connection: Any, another: Connections) -> None:
         lost: list[object] = []
@@ -412,3 +384,13 @@ def test_the_way_through_the_graph_needs_its_settings(database: DatabaseStage) -
             await Session(connection).fetch(LIMIT_S, nearest.EXACT, "ada", np.ones(7), 1, MODEL, tenant="ada")
 
     play(database, scenario)
+
+
+def test_a_statement_that_the_fake_does_not_know_is_no_error_of_a_database() -> None:
+    async def scenario(connection: Any, _: Connections) -> None:
+        with pytest.raises(UnknownStatement, match="SELECT 42"):
+            await connection.fetch("SELECT 42")
+        with pytest.raises(UnknownStatement):
+            await Corpus(connection, "ada").move("a.md", "elsewhere")
+
+    play(FakeDatabase(), scenario)

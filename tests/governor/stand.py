@@ -22,7 +22,7 @@ from services.runtime.drain import Drain
 from services.runtime.log import Log
 from services.runtime.serve import Process, running
 from services.runtime.telemetry import new_registry
-from tests.virtual_time import bind
+from tests.virtual import bind
 
 
 class Held(Backend):

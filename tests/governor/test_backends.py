@@ -18,7 +18,7 @@ from services.governor.gate import Bounds, Gate
 from services.governor.protocol import Ended, Result, Work
 from services.runtime.keepalive import Pool
 from tests.governor.stand import until
-from tests.virtual_time import run
+from tests.virtual import run
 
 PAYLOAD = b'\x00{"not": even JSON\xff'
 

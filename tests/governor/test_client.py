@@ -15,7 +15,7 @@ from services.governor.client import Client, Effort, Exit, Failed, connect, resu
 from services.governor.protocol import Ended, Result
 from services.governor.server import Patience
 from tests.governor.stand import Held, Stand, governor, until
-from tests.virtual_time import run
+from tests.virtual import run
 
 DATA = b"a payload of a few chunks"
 

@@ -17,7 +17,7 @@ from services.governor.protocol import MOST_OUT_BYTES, NOBODY, Conversation, End
 from services.governor.server import Patience
 from tests.governor.stand import governor, until
 from tests.governor.talk import Peer, Rig, chunk, frame, manifest, ping, short, upload
-from tests.virtual_time import run
+from tests.virtual import run
 
 DATA = b"hello world!"
 TEXTS = (str, bytes, bytearray)

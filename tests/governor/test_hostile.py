@@ -16,7 +16,7 @@ from services.governor.backends import StubBackend
 from services.governor.protocol import Ended, Result
 from tests.governor.stand import Held, Line, Stand, governor, until
 from tests.governor.talk import frame, manifest, ping, receipt, upload
-from tests.virtual_time import run
+from tests.virtual import run
 
 DATA = b"hello world!"
 

@@ -12,7 +12,7 @@ from services.governor.protocol import Ended
 from services.runtime.telemetry import new_registry
 from tests.governor.stand import Stand, governor, until
 from tests.governor.talk import short, upload
-from tests.virtual_time import run
+from tests.virtual import run
 
 PAGE = Path(__file__).parents[2] / "docs" / "metrics.md"
 ORIGINAL = {

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from services.governor.server import Patience, Server
-from tests.virtual_time import run
+from tests.virtual import run
 
 MANY = 200  # so that an order by address would hardly ever be this one
 

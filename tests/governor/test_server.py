@@ -10,7 +10,7 @@ from services.governor.protocol import Ended, Result
 from services.governor.server import Patience
 from tests.governor.stand import Held, governor, scraped, until
 from tests.governor.talk import ping, receipt, short, upload
-from tests.virtual_time import run
+from tests.virtual import run
 
 DATA = b"hello world!"
 

@@ -9,13 +9,13 @@ from contextlib import asynccontextmanager
 
 from redis.asyncio import Redis
 
-from loadtests.cluster.loop import run
 from services.contracts.search import Passage
 from services.core.breaker import Breaker
 from services.retrieval.cache import Cache, CacheKey, Kept, redis_client
 from services.retrieval.metrics import RetrievalMetrics
 from services.retrieval.reach import Reach
 from tests.retrieval.fakes import Lines, metrics, passage
+from tests.virtual import run
 
 SECRET = b"a secret of the tests"
 PATIENCE_S = 5.0  # of tests that are about something else: the machine may stall for longer than a timeout

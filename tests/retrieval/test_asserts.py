@@ -19,7 +19,7 @@ from services.retrieval.pool import Pool
 from tests.retrieval.fakes import FakeConnection, Lines
 from tests.retrieval.test_embedder import FakeModel, ask, with_embedder
 from tests.retrieval.test_pool import Server, with_pool
-from tests.virtual_time import run
+from tests.virtual import run
 
 
 @dataclass

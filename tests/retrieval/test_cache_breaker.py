@@ -14,7 +14,7 @@ from services.retrieval.cache import SETTLE_EVERY_S, WRITE_TIMEOUT_S, Cache
 from tests.retrieval.cacherig import KEY, REACH, RESULTS
 from tests.retrieval.fakes import Lines, metrics
 from tests.retrieval.memoryredis import MemoryRedis
-from tests.virtual_time import run
+from tests.virtual import run
 
 TIMEOUT_S = 0.02
 HOUR_S = 3600.0

@@ -10,7 +10,7 @@ import time
 import pytest
 
 from services.retrieval.deadline import Late, by, leave_at
-from tests.virtual_time import run
+from tests.virtual import run
 
 
 async def after(seconds: float) -> str:

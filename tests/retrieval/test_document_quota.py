@@ -16,7 +16,7 @@ from services.retrieval.documentsapi import SLOW_FOR_S, SLOW_S, Bounds, Document
 from services.retrieval.preparing import Prepared
 from services.retrieval.writing import Quota, Used
 from services.runtime.errors import BadInput, Refused
-from tests.virtual_time import run
+from tests.virtual import run
 
 LIMIT_S = 20.0
 VECTOR = np.full(384, 0.05, np.float32)

@@ -22,7 +22,7 @@ from services.retrieval.line import BYTES_PER_TOKEN, MOST_TOKENS, PASS_TOKENS, t
 from services.retrieval.minilm import Floats
 from services.retrieval.modelprocess import Hello
 from tests.retrieval.fakes import metrics
-from tests.virtual_time import run
+from tests.virtual import run
 
 TOKEN_S = 0.0005  # what a token takes, in virtual time
 TEXT_TOKENS = 16

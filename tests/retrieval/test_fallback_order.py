@@ -15,7 +15,7 @@ from services.retrieval.pool import Down
 from services.retrieval.search import MOST_REFRESHES, Retrieval
 from services.retrieval.store import SearchFailed
 from tests.retrieval.fakes import ALL, FakeCache, FakeEmbedder, FakeSimilar, FakeStore, metrics, passage
-from tests.virtual_time import run
+from tests.virtual import run
 
 EXACT = Kept([passage("exact")], ALL, age_s=10.0, fresh=True)
 EXACT_OLD = Kept([passage("exact, old")], ALL, age_s=400.0, fresh=False)

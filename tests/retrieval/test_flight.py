@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from services.retrieval.deadline import Late
 from services.retrieval.flight import Flights, LeftBehind
-from tests.virtual_time import run
+from tests.virtual import run
 
 WORK_S = 1.0
 

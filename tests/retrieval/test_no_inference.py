@@ -29,7 +29,7 @@ from services.retrieval.semantic import Semantic
 from services.retrieval.store import SearchFailed
 from tests.retrieval.fakes import FakeEmbedder, FakeStore, Lines, metrics, passage
 from tests.retrieval.memoryredis import MemoryRedis
-from tests.virtual_time import run
+from tests.virtual import run
 
 TTL_S, STALE_S = 20.0, 60.0
 APART_S = 0.0007  # of what would otherwise be at once, whose order is then anybody's guess

@@ -10,7 +10,7 @@ import pytest
 from services.retrieval.occasional import PATIENCE_S, Occasional
 from services.retrieval.pool import Busy, Down
 from tests.retrieval.fakes import FakeConnection
-from tests.virtual_time import run
+from tests.virtual import run
 
 IDLE_S = 10.0
 MAKING_S = 0.01

@@ -10,7 +10,7 @@ import pytest
 from services.contracts.search import RetrieveRequest
 from services.retrieval.search import Retrieval
 from tests.retrieval.fakes import FakeCache, FakeEmbedder, FakeStore, metrics
-from tests.virtual_time import run
+from tests.virtual import run
 
 pictures = pytest.importorskip("docs.pictures", reason="pictures are drawn with matplotlib")
 

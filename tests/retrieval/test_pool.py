@@ -11,7 +11,7 @@ import pytest
 
 from services.retrieval.pool import PAUSE_AT_MOST_S, SETTLE_WITHIN_S, Busy, Down, Pool
 from tests.retrieval.fakes import FakeConnection, Lines
-from tests.virtual_time import run
+from tests.virtual import run
 
 
 class Server:

@@ -17,7 +17,7 @@ from services.retrieval.semantic import Semantic
 from services.retrieval.store import SearchFailed
 from tests.retrieval.fakes import FakeCache, FakeEmbedder, FakeStore, metrics, passage
 from tests.retrieval.modelcache import ModelCache
-from tests.virtual_time import run
+from tests.virtual import run
 
 BUDGET_S = 0.1
 TTL_S = 60.0

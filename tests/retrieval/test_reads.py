@@ -11,7 +11,7 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import ResponseError
 
 from services.retrieval.reads import MOST_KEYS, Reads
-from tests.virtual_time import run
+from tests.virtual import run
 
 TAKES_S = 0.01
 

@@ -15,7 +15,7 @@ from services.retrieval.reach import Reach
 from services.retrieval.search import SHORTFALLS, Retrieval
 from services.retrieval.store import SearchFailed
 from tests.retrieval.fakes import ALL, FakeCache, FakeEmbedder, FakeStore, metrics, passage
-from tests.virtual_time import run
+from tests.virtual import run
 
 FRESH = Kept([passage("kept")], ALL, age_s=10.0, fresh=True)
 STALE = Kept([passage("old")], ALL, age_s=400.0, fresh=False)

@@ -16,7 +16,7 @@ from services.retrieval.pool import Down
 from services.retrieval.store import Asked, SearchFailed
 from services.retrieval.warming import MOST_ROUNDS, SESSION_S, TOP_K, Warming
 from tests.retrieval.fakes import FakeEmbedder, FakeStore
-from tests.virtual_time import run
+from tests.virtual import run
 
 SESSIONS = 4
 

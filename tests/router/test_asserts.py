@@ -24,7 +24,7 @@ from services.runtime.upstream import ConnectionLost
 from tests.retrieval.fakes import Lines
 from tests.router.fleetrig import asked, fleet_of, probe, worker
 from tests.router.house import House, turn
-from tests.virtual_time import run
+from tests.virtual import run
 
 
 async def held_without_a_place() -> None:

@@ -11,7 +11,7 @@ import pytest
 from services.router import yamlfile
 from services.router.operating.reloading import SETTLED_S, TRIES, Reloading
 from services.router.yamlfile import Unreadable, read_yaml
-from tests.virtual_time import run
+from tests.virtual import run
 
 WHOLE = "tenants:\n- a\n- b\n"
 HALF = "tenants:\n- a\n"

@@ -22,7 +22,7 @@ from services.runtime.serve import FineClockLoop
 from tests.runtime.corpus import get
 from tests.runtime.rig import Tape, build
 from tests.runtime.wires import turns, wired
-from tests.virtual_time import run
+from tests.virtual import run
 
 ANSWER = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok"
 

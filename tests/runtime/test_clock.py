@@ -15,7 +15,7 @@ from services.runtime.log import Log
 from services.runtime.serve import HttpListener
 from services.runtime.telemetry import metrics_app, new_registry
 from services.runtime.tracing import Told, Tracer
-from tests.virtual_time import from_zero
+from tests.virtual import new_simulation
 
 EPOCH = 1_000_000_000.5  # 2001-09-09 01:46:40.5 UTC
 
@@ -24,7 +24,7 @@ class DatedLoop(SimLoop):
     """A loop on virtual time that brings its own wall clock."""
 
     def __init__(self) -> None:
-        super().__init__(from_zero())
+        super().__init__(new_simulation())
 
     def unix_time(self) -> float:
         return EPOCH + self.time()

@@ -14,7 +14,7 @@ from services.runtime.guard import GuardLimits
 from services.runtime.http import Exchange, Handler
 from tests.runtime.corpus import get
 from tests.runtime.rig import Tape, ask, build, post, send, serving, until
-from tests.virtual_time import run
+from tests.virtual import run
 
 
 async def echo(exchange: Exchange) -> None:

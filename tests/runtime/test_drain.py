@@ -17,7 +17,7 @@ from services.runtime.log import Log
 from services.runtime.serve import HttpListener, running
 from services.runtime.service import Service
 from tests.runtime.rig import Tape, api_of, ask, build, until
-from tests.virtual_time import bind, run
+from tests.virtual import bind, run
 
 DELAY_S = 3600.0  # far more than a test takes: only the test itself ends it
 

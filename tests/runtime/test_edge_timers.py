@@ -19,7 +19,7 @@ from services.runtime.guard import GuardLimits
 from services.runtime.http import Exchange
 from services.runtime.log import Log
 from services.runtime.service import Service
-from tests import virtual_time
+from tests import virtual
 from tests.runtime.corpus import get, post
 from tests.runtime.rig import Tape, api_of
 
@@ -206,7 +206,7 @@ def test_a_connection_that_does_not_answer_has_a_timer_and_ends(events: list[tup
         assert (stand.shared.places.taken, stand.shared.incoming.taken) == (0, 0)
         assert not stand.shared.connections
 
-    virtual_time.run(main())
+    virtual.run(main())
 
 
 @pytest.mark.parametrize(
@@ -232,7 +232,7 @@ def test_a_client_that_never_reads_is_cut_off_in_the_time_to_stall(events: list[
         assert stand.peer.lost, stand.connection
         await stand.ends()
 
-    virtual_time.run(main())
+    virtual.run(main())
 
 
 def test_a_client_that_keeps_an_answer_unread_is_cut_off_after_its_idle_time() -> None:
@@ -249,7 +249,7 @@ def test_a_client_that_keeps_an_answer_unread_is_cut_off_after_its_idle_time() -
         assert stand.peer.lost
         await stand.ends()
 
-    virtual_time.run(main())
+    virtual.run(main())
 
 
 def test_a_client_that_reads_all_but_the_end_of_a_last_answer_is_cut_off() -> None:
@@ -267,7 +267,7 @@ def test_a_client_that_reads_all_but_the_end_of_a_last_answer_is_cut_off() -> No
         assert stand.peer.lost
         await stand.ends()
 
-    virtual_time.run(main())
+    virtual.run(main())
 
 
 def test_one_connection_too_many_that_never_reads_is_cut_off() -> None:
@@ -283,4 +283,4 @@ def test_one_connection_too_many_that_never_reads_is_cut_off() -> None:
         assert peer.lost
         await stand.ends()
 
-    virtual_time.run(main())
+    virtual.run(main())

@@ -26,7 +26,7 @@ from services.runtime.starting import PortTaken
 from services.worker import app as worker
 from services.worker.config import WorkerSettings
 from tests.runtime.rig import build
-from tests.virtual_time import run
+from tests.virtual import run
 
 BUILDS: dict[str, Callable[..., Process]] = {
     "router": lambda **given: router.build(RouterSettings(_env_file=None), **given),

@@ -10,7 +10,7 @@ import pytest
 from services.runtime.guard import GuardLimits
 from services.runtime.http import Exchange
 from tests.runtime.rig import ask, post, send, serving, until
-from tests.virtual_time import run
+from tests.virtual import run
 
 
 async def echo(exchange: Exchange) -> None:

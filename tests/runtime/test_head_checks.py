@@ -7,7 +7,7 @@ import pytest
 from services.runtime.errors import BadInput, WeirError
 from services.runtime.http import Exchange
 from tests.runtime.rig import ask, post, send, serving
-from tests.virtual_time import run
+from tests.virtual import run
 
 
 async def echo(exchange: Exchange) -> None:

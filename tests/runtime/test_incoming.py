@@ -25,7 +25,7 @@ from services.runtime.serve import HttpListener
 from tests.runtime.corpus import get, post
 from tests.runtime.rig import Tape, ask, build, send, serving
 from tests.runtime.rig import post as post_text
-from tests.virtual_time import run
+from tests.virtual import run
 
 A_READ = 262_144  # bytes; what an event loop reads at once
 SMALLEST = b"GET /wait HTTP/1.1\r\nhost:a\r\n\r\n"

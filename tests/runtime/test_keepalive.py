@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 from services.runtime.keepalive import Pool, Reply
 from services.runtime.upstream import Truncated, UpstreamError
 from tests.runtime.rig import until
-from tests.virtual_time import run
+from tests.virtual import run
 
 OK = b"HTTP/1.1 200 OK\r\n"
 

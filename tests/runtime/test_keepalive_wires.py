@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from services.runtime.keepalive import HIGH_WATER_BYTES, IDLE_S, MAX_HEAD_BYTES, MAX_INTERIM, Pool
 from services.runtime.upstream import AnswerTooLarge, ConnectionLost, NoDescriptors, PoolFull, Truncated, UpstreamError
 from tests.runtime.wires import Wire, turns, wired
-from tests.virtual_time import run
+from tests.virtual import run
 
 OK = b"HTTP/1.1 200 OK\r\n"
 HELLO = OK + b"content-length: 5\r\n\r\nhello"

@@ -16,7 +16,7 @@ from services.runtime.guard import GuardLimits
 from services.runtime.log import Log
 from services.runtime.telemetry import metrics_app, new_registry
 from tests.runtime.rig import Tape
-from tests.virtual_time import run
+from tests.virtual import run
 
 ASK = b"GET /metrics HTTP/1.1\r\nhost: x\r\n\r\n"
 

@@ -11,7 +11,7 @@ from services.runtime.drain import let_end
 from services.runtime.keepalive import Pool
 from services.runtime.ordered import OrderedSet
 from services.runtime.upstream import UpstreamError
-from tests.virtual_time import run as run_in_virtual_time
+from tests.virtual import run as run_in_virtual_time
 
 MANY = 200  # so that an order by address would hardly ever be this one
 

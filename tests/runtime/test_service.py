@@ -16,7 +16,7 @@ from services.runtime.http import Exchange
 from services.runtime.serve import running
 from services.runtime.starting import CannotStart, PortTaken
 from tests.runtime.rig import ask, build, post, serving, until
-from tests.virtual_time import bind, run
+from tests.virtual import bind, run
 
 
 async def hello(exchange: Exchange) -> None:

@@ -13,7 +13,7 @@ from services.runtime.errors import Refused
 from services.runtime.http import Exchange, become_task
 from services.runtime.tracing import Sampling, Told, Trace, Tracer, place, read
 from tests.runtime.rig import ask, post, serving
-from tests.virtual_time import run
+from tests.virtual import run
 
 TRACE, SPAN = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
 GOOD = f"00-{TRACE}-{SPAN}-01".encode()

@@ -6,7 +6,7 @@ import signal
 
 from services.runtime.log import Log
 from services.runtime.watchdog import Standstill, watched
-from tests.virtual_time import run
+from tests.virtual import run
 
 
 def test_the_limit_is_reached_by_seconds_without_a_turn() -> None:

@@ -20,7 +20,7 @@ from services.runtime.log import Log
 from services.runtime.service import Service
 from tests.runtime.corpus import CASES, LIMITS, Case, get
 from tests.runtime.rig import Tape, api_of
-from tests.virtual_time import run
+from tests.virtual import run
 
 BY_HANDLERS = (200, 404, 405, 429)  # the others are the guard's
 MOST_CUTS = 300  # of one case: a longer one is cut at every so many bytes

@@ -20,7 +20,7 @@ from services.worker.host import Host, LocalHost
 from services.worker.job import Job
 from services.worker.metrics import WorkerMetrics
 from services.worker.stream import Dropped
-from tests.virtual_time import run
+from tests.virtual import run
 
 PROMPT = "one two"  # 2 tokens
 STALL_S = 5.0

@@ -13,7 +13,7 @@ from services.core.outcome import Outcome
 from services.runtime.errors import Refused
 from services.worker.roster import Roster
 from services.worker.stream import Dropped, Stream
-from tests.virtual_time import run
+from tests.virtual import run
 from tests.worker.rig import CountingEngine, asking, read, turning
 
 OVER = Dropped(Outcome.CLIENT_GONE, "gone")

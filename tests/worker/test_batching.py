@@ -10,7 +10,7 @@ from services.contracts.generate import Done
 from services.core.batcher import Batching
 from services.core.outcome import Outcome
 from services.runtime.errors import BadInput, Refused
-from tests.virtual_time import stand_still
+from tests.virtual import stand_still
 from tests.worker.rig import asking, in_virtual_time, now, read, turning, wasted
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from services.worker.engines.faults import FaultPlan, Faults
 from services.worker.faultsapp import Temporary
-from tests.virtual_time import run
+from tests.virtual import run
 from tests.worker.test_worker_http import served
 
 SLOW, SLOWER = FaultPlan(slow_factor=4), FaultPlan(slow_factor=9)

@@ -8,7 +8,7 @@ import pytest
 
 from services.core.outcome import Outcome
 from services.worker.stream import Dropped, Stream
-from tests.virtual_time import run
+from tests.virtual import run
 
 OVER = Dropped(Outcome.CLIENT_GONE, "over")
 

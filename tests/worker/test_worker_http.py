@@ -14,7 +14,7 @@ import pytest
 from services.runtime.serve import running
 from services.worker.app import build
 from services.worker.config import WorkerSettings
-from tests.virtual_time import bind, run
+from tests.virtual import bind, run
 
 QUESTION = (
     '<passage id="1" doc="docs/a.md">A weir holds a river at its level.</passage>\nQuestion: What does a weir hold?'

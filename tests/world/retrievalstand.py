@@ -154,7 +154,7 @@ def stand_up(scenario: Callable[[Stand], Awaitable[None]], *, seed: int = 1, **c
 
     async def main() -> None:
         stores.fill("demo", CORPUS)
-        stores.start()
+        stores.start_cache()
         node.start()
         await asyncio.sleep(1.0)
         stand = Stand(simulation, stores, node, settings)

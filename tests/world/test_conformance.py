@@ -16,7 +16,7 @@ import pytest
 
 from services.runtime.serve import FineClockLoop
 from tests.runtime.rig import until
-from tests.virtual_time import new_loop
+from tests.virtual import new_loop
 from tests.world.test_network import Peer
 
 LOOPS = [

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import replace
 
-from loadtests.world.faults import KINDS
 from loadtests.world.governorjudge import GovernorFacts, GovernorJudge
 from loadtests.world.play import Play
 from loadtests.world.scenario import scenario
@@ -16,13 +15,13 @@ ROUTED = 24
 
 def played(seed: int) -> GovernorFacts:
     """What was seen of the governor in that seed."""
-    play = Play(scenario(seed, KINDS, size=150))
+    play = Play(scenario(seed, size=150))
     play.run()
     return play._governed.facts
 
 
 def test_among_the_seeds_jobs_leave_end_within_a_line_are_greedy_and_meet_every_fault() -> None:
-    plans = [scenario(seed, KINDS, size=300).governor for seed in range(1, 101)]
+    plans = [scenario(seed, size=300).governor for seed in range(1, 101)]
     manners = Counter(job.manner for plan in plans for job in plan.jobs)
     kinds = Counter(kind for plan in plans for kind, _, _ in plan.faults)
     assert min(manners[manner] for manner in ("whole", "leaves", "half", "greedy")) >= 20
@@ -33,13 +32,13 @@ def test_among_the_seeds_jobs_leave_end_within_a_line_are_greedy_and_meet_every_
 
 
 def test_a_quarter_of_the_seeds_have_small_bounds_of_connections() -> None:
-    made = [scenario(seed, KINDS, size=300) for seed in range(1, 201)]
+    made = [scenario(seed, size=300) for seed in range(1, 201)]
     assert 35 <= sum(each.tight is not None for each in made) <= 65
 
 
 def test_the_governors_faults_end_before_the_others_must_have_ended() -> None:
     for seed in range(1, 101):
-        made = scenario(seed, KINDS, size=300)
+        made = scenario(seed, size=300)
         assert all(begins + lasts <= made.faults_end_s + 1e-9 for _, begins, lasts in made.governor.faults)
 
 

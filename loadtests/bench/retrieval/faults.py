@@ -10,11 +10,11 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 import asyncpg
 
 from loadtests.bench.retrieval.stand import Stand
-from loadtests.cluster.parts import Store, frozen
+from loadtests.cluster.parts import Store
+from loadtests.cluster.processes import frozen
 from loadtests.faults.wires import HEALTHY, Wire
 
 DOWN_S = 1.0  # how long a database that is restarted stays away, its own stopping and starting not counted
-THAW_WITHIN_S = 600  # longer than any load
 LOOK_EVERY_S = 0.05
 OF_SERVICES = "SELECT count(*) FROM pg_stat_activity WHERE application_name LIKE 'weir-%'"
 Condition = Callable[[Stand], AbstractAsyncContextManager[None]]
@@ -34,7 +34,7 @@ async def _slow(wire: Wire) -> AsyncIterator[None]:
 
 @asynccontextmanager
 async def _frozen(store: Store) -> AsyncIterator[None]:
-    with frozen(store, THAW_WITHIN_S):
+    with frozen(store.pid):
         yield
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 
 from loadtests.faults.evil.row import CUT, RIGHT, Row
 from loadtests.faults.evil.talk import STATUS, Talk, chunks
-from loadtests.faults.evil.worker import Trick
+from loadtests.faults.evil.worker import says
 from loadtests.judging.answers import Verdict
 
 Part = Callable[[Talk], bytes]
@@ -14,21 +14,17 @@ Part = Callable[[Talk], bytes]
 
 def _half_a_line(talk: Talk) -> bytes:
     next_piece = talk.pieces[len(talk.begun)]
-    return _begun(talk) + chunks(next_piece[: len(next_piece) // 2])
+    return talk.beginning() + chunks(next_piece[: len(next_piece) // 2])
 
 
 def _half_a_character(talk: Talk) -> bytes:
     event = talk.token("mé") if talk.stream else talk.whole[:30] + "é".encode()
     event = event.replace(rb"\u00e9", "é".encode())
-    return _begun(talk) + chunks(event[: event.index(0xC3) + 1])
+    return talk.beginning() + chunks(event[: event.index(0xC3) + 1])
 
 
 def _half_a_chunk(talk: Talk) -> bytes:
-    return _begun(talk) + chunks(talk.pieces[len(talk.begun)])[:-7]
-
-
-def _begun(talk: Talk) -> bytes:
-    return talk.head() + chunks(*talk.begun)
+    return talk.beginning() + chunks(talk.pieces[len(talk.begun)])[:-7]
 
 
 def _all_but_the_end(talk: Talk) -> bytes:
@@ -48,10 +44,10 @@ PLACES: tuple[tuple[str, Part, Verdict], ...] = (
     ("inside the status line", lambda talk: STATUS[:9], RIGHT),
     ("inside the headers", lambda talk: talk.head()[:45], RIGHT),
     ("after the headers", lambda talk: talk.head(), RIGHT),
-    ("between two events", _begun, CUT),
+    ("between two events", Talk.beginning, CUT),
     ("inside a line", _half_a_line, CUT),
     ("inside a character", _half_a_character, CUT),
-    ("inside a chunk's size", lambda talk: _begun(talk) + b"4", CUT),
+    ("inside a chunk's size", lambda talk: talk.beginning() + b"4", CUT),
     ("inside a chunk", _half_a_chunk, CUT),
     ("after the last token", _all_but_the_end, CUT),
     ("before the very last event", _finished_but_not_done, CUT),
@@ -59,18 +55,10 @@ PLACES: tuple[tuple[str, Part, Verdict], ...] = (
 )
 
 
-def _cut(part: Part, end: Callable[[Talk], None]) -> Trick:
-    async def act(talk: Talk) -> None:
-        await talk.say(part(talk))
-        end(talk)
-
-    return act
-
-
 def _rows() -> Iterator[Row]:
     for how, end in (("reset", Talk.reset), ("closed", Talk.finish)):
         for place, part, streamed in PLACES:
-            yield Row(f"{how} {place}", _cut(part, end), streamed)
+            yield Row(f"{how} {place}", says(part, then=end), streamed)
 
 
 CUTS = tuple(_rows())

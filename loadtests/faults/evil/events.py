@@ -8,7 +8,7 @@ from typing import Any
 
 from loadtests.faults.evil.row import CUT, REFUSED, WEIR, Row
 from loadtests.faults.evil.talk import LAST_CHUNK, STATUS, Talk, chunks, length, line
-from loadtests.faults.evil.worker import Trick
+from loadtests.faults.evil.worker import Trick, says
 from loadtests.judging.nonces import right
 
 FAILED = {"event": "failed", "code": "internal_error", "message": "broken"}
@@ -19,11 +19,11 @@ HTML = b"<!doctype html><title>502</title><p>Bad gateway</p>\n"
 Body = Callable[[Talk], tuple[bytes, ...]]
 
 
-def body(make: Body) -> Trick:
+def body(make: Body, **head: bytes) -> Trick:
     """This and nothing else as the body, in one write."""
 
     async def act(talk: Talk) -> None:
-        await talk.body(*make(talk))
+        await talk.body(*make(talk), **head)
 
     return act
 
@@ -33,7 +33,7 @@ def then(make: Body) -> Trick:
 
     async def act(talk: Talk) -> None:
         if talk.stream:
-            await talk.say(talk.head(), chunks(*talk.begun))
+            await talk.say(talk.beginning())
             await talk.say(chunks(*make(talk)), LAST_CHUNK)
         else:
             await talk.body(*make(talk))
@@ -47,7 +47,7 @@ def instead(*pieces: bytes) -> Body:
 
 def before_the_end(*pieces: bytes) -> Body:
     """In the middle of an answer that is right and whole but for this."""
-    return lambda talk: (*pieces, *talk.pieces[len(talk.begun) if talk.stream else 0 :])
+    return lambda talk: (*pieces, *talk.rest)
 
 
 def done(**changed: Any) -> Trick:
@@ -68,25 +68,14 @@ def usage(prompt_tokens: float, completion_tokens: float) -> Trick:
 
 
 def after_the_end(*pieces: bytes) -> Body:
-    return lambda talk: (*talk.pieces[len(talk.begun) if talk.stream else 0 :], *pieces)
+    return lambda talk: (*talk.rest, *pieces)
 
 
-async def event_after_the_end_later(talk: Talk) -> None:
-    await talk.say(talk.head(), chunks(*talk.pieces))
-    await talk.say(chunks(talk.token("more")), LAST_CHUNK)
-
-
-async def whole_for_a_stream(talk: Talk) -> None:
-    """It has not heard that a stream was asked for."""
-    await talk.body(talk.done(text=right(talk.nonce)))
-
-
-async def stream_for_a_whole(talk: Talk) -> None:
-    await talk.body(*talk.words, talk.done(text=...))
-
-
-async def end_before_the_words(talk: Talk) -> None:
-    await talk.body(talk.done(), *talk.words)
+event_after_the_end_later = says(
+    lambda talk: talk.head() + chunks(*talk.pieces), lambda talk: chunks(talk.token("more")) + LAST_CHUNK
+)
+whole_for_a_stream = body(lambda talk: (talk.done(text=right(talk.nonce)),))
+stream_for_a_whole = body(lambda talk: (*talk.words, talk.done(text=...)))
 
 
 async def no_newline_at_the_end(talk: Talk) -> None:
@@ -96,14 +85,6 @@ async def no_newline_at_the_end(talk: Talk) -> None:
         await talk.say(chunks(talk.done()[:-1]), LAST_CHUNK)
     else:
         await talk.body(talk.done()[:-1])
-
-
-async def carriage_returns(talk: Talk) -> None:
-    await talk.body(*(piece.replace(b"\n", b"\r\n") for piece in talk.pieces))
-
-
-async def another_content_type(talk: Talk) -> None:
-    await talk.body(*talk.pieces, content_type=b"text/html")
 
 
 def error(status: int, told: Any, *headers: bytes) -> Trick:
@@ -119,6 +100,10 @@ def error(status: int, told: Any, *headers: bytes) -> Trick:
 
 def problem(code: str, **details: Any) -> dict[str, Any]:
     return {"error": {"message": "trouble", "type": code, "code": code, "param": None, "details": details}}
+
+
+def carriage_returns(talk: Talk) -> tuple[bytes, ...]:
+    return tuple(piece.replace(b"\n", b"\r\n") for piece in talk.pieces)
 
 
 def _no_text(talk: Talk) -> tuple[bytes, ...]:
@@ -145,7 +130,7 @@ EVENTS = (
     Row("two ends", then(lambda talk: (*after_the_end()(talk), talk.done())), CUT, kinds=WEIR),
     Row("a failure after the end", then(after_the_end(line(FAILED))), CUT, kinds=WEIR),
     Row("a token long after the end", event_after_the_end_later, kinds=WEIR),
-    Row("the end before the words", end_before_the_words, kinds=WEIR),
+    Row("the end before the words", body(lambda talk: (talk.done(), *talk.words)), kinds=WEIR),
     Row("an end without usage", done(usage=...), CUT, kinds=WEIR),
     Row("an end with usage null", done(usage=None), CUT, kinds=WEIR),
     Row("an end that counts no token", usage(9, 0), CUT, kinds=WEIR),
@@ -173,8 +158,8 @@ EVENTS = (
     Row("a byte order mark", body(lambda talk: (b"\xef\xbb\xbf", *talk.pieces)), kinds=WEIR),
     Row("a key twice", then(before_the_end(_twice(b'"event":"failed"', b"x"))), CUT, kinds=WEIR),
     Row("an end without its newline", no_newline_at_the_end, CUT, kinds=WEIR),
-    Row("carriage returns", carriage_returns, kinds=WEIR),
-    Row("another content type", another_content_type, kinds=WEIR),
+    Row("carriage returns", body(carriage_returns), kinds=WEIR),
+    Row("another content type", body(lambda talk: tuple(talk.pieces), content_type=b"text/html"), kinds=WEIR),
     Row("500 with a reason", error(500, problem("internal_error")), kinds=WEIR),
     Row("500 with HTML", error(500, HTML), kinds=WEIR),
     Row("500 with invalid UTF-8", error(500, b'{"error": {"message": "\xff"}}'), kinds=WEIR),

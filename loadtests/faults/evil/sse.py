@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-from typing import Any
 
-from loadtests.faults.evil.events import HTML, Body, body, error, instead, then
+from loadtests.faults.evil.events import HTML, Body, body, carriage_returns, error, instead, then
 from loadtests.faults.evil.row import CUT, OPENAI, REFUSED, Row
 from loadtests.faults.evil.talk import LAST_CHUNK, Talk, chunks, sse
+from loadtests.faults.evil.worker import says
 
 DONE = b"data: [DONE]\n\n"
 FAULT = {"error": {"message": "broken", "type": "server_error", "code": 500}}
@@ -16,17 +16,13 @@ BOM = b"\xef\xbb\xbf"
 DEEP = 50_000
 
 
-def _rest(talk: Talk) -> list[bytes]:
-    return talk.pieces[len(talk.begun) if talk.stream else 0 :]
-
-
 def before_the_end(*pieces: bytes) -> Body:
     """In the middle of a stream that is right and whole but for this; for a whole answer, this alone."""
-    return lambda talk: (*pieces, *_rest(talk)) if talk.stream else pieces
+    return lambda talk: (*pieces, *talk.rest) if talk.stream else pieces
 
 
 def _without(*texts: bytes) -> Body:
-    return lambda talk: tuple(piece for piece in _rest(talk) if not any(text in piece for text in texts))
+    return lambda talk: tuple(piece for piece in talk.rest if not any(text in piece for text in texts))
 
 
 def _finish(reason: str | None) -> Body:
@@ -43,11 +39,11 @@ def _finish(reason: str | None) -> Body:
 def _other_choice(talk: Talk) -> tuple[bytes, ...]:
     if not talk.stream:
         return (json.dumps(talk.completion(index=1)).encode(),)
-    return (sse(talk.chunk({"content": "another answer"}, index=1)), *_rest(talk))
+    return (sse(talk.chunk({"content": "another answer"}, index=1)), *talk.rest)
 
 
 def _after_done(talk: Talk) -> tuple[bytes, ...]:
-    return (*_rest(talk), talk.token("more"), DONE) if talk.stream else (talk.whole, talk.whole)
+    return (*talk.rest, talk.token("more"), DONE) if talk.stream else (talk.whole, talk.whole)
 
 
 def _fault_after_finish(talk: Talk) -> tuple[bytes, ...]:
@@ -58,31 +54,17 @@ def _model(talk: Talk) -> tuple[bytes, ...]:
     return tuple(piece.replace(talk.model.encode(), b"other-model") for piece in talk.pieces)
 
 
-def _marked(talk: Talk) -> tuple[bytes, ...]:
-    return (BOM, *talk.pieces)
-
-
 def _bytes_in_text(raw: bytes) -> Body:
     return lambda talk: before_the_end(talk.token("MARK").replace(b"MARK", raw))(talk)
 
 
-async def json_for_a_stream(talk: Talk) -> None:
-    whole = json.dumps(talk.completion()).encode()
-    await talk.body(whole, content_type=b"application/json")
+def _no_choices(talk: Talk) -> tuple[bytes, ...]:
+    said = {**talk.completion(), "choices": []}
+    return (sse(said), DONE) if talk.stream else (json.dumps(said).encode(),)
 
 
-async def done_and_nothing_else(talk: Talk) -> None:
-    await talk.body(DONE)
-
-
-async def no_words(talk: Talk) -> None:
-    """A choice without a message."""
-    said: Any = {**talk.completion(), "choices": []}
-    await talk.body(json.dumps(said).encode() if not talk.stream else sse(said) + DONE)
-
-
-async def carriage_returns(talk: Talk) -> None:
-    await talk.say(talk.head(), chunks(*(piece.replace(b"\n", b"\r\n") for piece in talk.pieces)), LAST_CHUNK)
+def _completion(talk: Talk) -> tuple[bytes, ...]:
+    return (json.dumps(talk.completion()).encode(),)
 
 
 NESTED = b'data: {"choices": [], "x": ' + b"[" * DEEP + b"]" * DEEP + b"}\n\n"
@@ -109,18 +91,19 @@ SSE = (
     Row("SSE: an error after the finish", then(_fault_after_finish), CUT, kinds=OPENAI),
     Row("SSE: an error at once", body(instead(sse(FAULT))), kinds=OPENAI),
     Row("SSE: a token after [DONE]", then(_after_done), CUT, kinds=OPENAI),
-    Row("SSE: [DONE] twice", then(lambda talk: (*_rest(talk), DONE) if talk.stream else (talk.whole,)), kinds=OPENAI),
-    Row("SSE: [DONE] and nothing else", done_and_nothing_else, kinds=OPENAI),
-    Row("SSE: no choices", no_words, kinds=OPENAI),
+    Row("SSE: [DONE] twice", then(lambda talk: (*talk.rest, DONE) if talk.stream else (talk.whole,)), kinds=OPENAI),
+    Row("SSE: [DONE] and nothing else", body(instead(DONE)), kinds=OPENAI),
+    Row("SSE: no choices", body(_no_choices), kinds=OPENAI),
     Row("SSE: another choice between", then(_other_choice), CUT, kinds=OPENAI),
     Row("SSE: another model's name", body(_model), kinds=OPENAI),
-    Row("SSE: JSON where a stream was asked for", json_for_a_stream, kinds=OPENAI),
-    Row("SSE: a byte order mark", body(_marked), kinds=OPENAI),
+    Row("SSE: JSON where a stream was asked for", body(_completion, content_type=b"application/json"), kinds=OPENAI),
+    Row("SSE: a byte order mark", body(lambda talk: (BOM, *talk.pieces)), kinds=OPENAI),
     Row("SSE: NUL bytes", then(before_the_end(b"\0\0\n\n")), CUT, kinds=OPENAI),
     Row("SSE: invalid UTF-8", then(_bytes_in_text(b"\xff\xfe")), CUT, kinds=OPENAI),
     Row("SSE: half a character", then(_bytes_in_text(b"\xc3")), CUT, kinds=OPENAI),
     Row("SSE: JSON nested 50,000 deep", then(before_the_end(NESTED)), CUT, kinds=OPENAI),
-    Row("SSE: carriage returns", carriage_returns, kinds=OPENAI),
+    Row("SSE: carriage returns", says(lambda talk: talk.head() + chunks(*carriage_returns(talk)) + LAST_CHUNK),
+        kinds=OPENAI),
     Row("SSE: 500 with a reason", error(500, FAULT), kinds=OPENAI),
     Row("SSE: 500 with invalid UTF-8", error(500, b'{"error": {"message": "\xff"}}'), kinds=OPENAI),
     Row("SSE: 404 without a reason", error(404, HTML), kinds=OPENAI),

@@ -79,6 +79,16 @@ class Talk:
         return self.pieces[:3] if self.stream else self.pieces[:1]
 
     @property
+    def rest(self) -> list[bytes]:
+        """What follows on `begun`; of an answer that is not streamed, all of it."""
+        return self.pieces[len(self.begun) if self.stream else 0 :]
+
+    @property
+    def size(self) -> int:
+        """Bytes of the body."""
+        return sum(map(len, self.pieces))
+
+    @property
     def ends(self) -> list[bytes]:
         """What marks a stream as whole."""
         if self.kind == "weir":
@@ -140,6 +150,10 @@ class Talk:
     def answered(self) -> bytes:
         """The right answer, all of it, ready for the wire."""
         return self.head() + chunks(*self.pieces) + LAST_CHUNK
+
+    def beginning(self) -> bytes:
+        """The head and what has begun, in chunks."""
+        return self.head() + chunks(*self.begun)
 
     async def say(self, *data: bytes) -> None:
         """Write it at once, and let it be read."""

@@ -21,6 +21,31 @@ async def honest(talk: Talk) -> None:
     await talk.say(talk.answered())
 
 
+def says(*steps: Callable[[Talk], bytes], then: Callable[[Talk], None] | None = None) -> Trick:
+    """A trick that says these, each read before the next one; `then` ends the connection."""
+
+    async def act(talk: Talk) -> None:
+        for step in steps:
+            await talk.say(step(talk))
+        if then is not None:
+            then(talk)
+
+    return act
+
+
+def says_for_ever(*steps: Callable[[Talk], bytes], again: Callable[[Talk], bytes], every_s: float = 0.0) -> Trick:
+    """A trick that says these, and then one thing again and again."""
+
+    async def act(talk: Talk) -> None:
+        await says(*steps)(talk)
+        while True:
+            await talk.say(again(talk))
+            if every_s:
+                await asyncio.sleep(every_s)
+
+    return act
+
+
 class EvilWorker:
     """One worker. `choose` names the trick for each question; `asked` are the last nonces that it was asked.
 

@@ -11,8 +11,7 @@ from time import perf_counter
 from typing import Any
 
 from loadtests.cluster.making import CLIENTS, POSTGRES, VALKEY
-from loadtests.cluster.parts import frozen
-from loadtests.cluster.processes import StandError
+from loadtests.cluster.processes import StandError, frozen
 from loadtests.cluster.stack import Stack
 from loadtests.faults.wires import HEALTHY
 from loadtests.runs.integrity import deck
@@ -154,7 +153,7 @@ class Havoc:
             await part.start()
 
     async def _freeze(self, name: str) -> None:
-        with frozen(self.stack.parts[name]):
+        with frozen(self.stack.parts[name].pid):
             await asyncio.sleep(HOLDS_S[What.FREEZE])
 
     async def _disturb(self, name: str, what: What) -> None:

@@ -22,6 +22,7 @@ from loadtests.cluster.stand import Stand
 from loadtests.paths import RESULTS, ROOT
 from loadtests.report import machine
 from loadtests.report.console import say
+from loadtests.report.progress import progress
 from loadtests.runs.matrix import environments, given, kept, page, promised, simulated
 from loadtests.runs.matrix.cases import SERIES, Case, case
 from loadtests.runs.matrix.cell import Series
@@ -138,7 +139,9 @@ async def _play(wanted: argparse.Namespace, store: Kept, jobs: Sequence[Job]) ->
     pace = QUICK_PACE if wanted.quick else 1.0
     say(f"{len(jobs)} runs, about {clock(planned_s(jobs, pace))}; each is kept as it ends.")
     stands: Stands = partial(_given, wanted.url, wanted.workers) if wanted.url else workers_of
-    await Playing(stands, jobs, say, store.keep, machine.describe(), pace).all()
+    playing = Playing(stands, jobs, say, store.keep, machine.describe(), pace)
+    with progress("matrix", lambda taken_s: playing.takes_s, far=lambda: playing.doing):
+        await playing.all()
 
 
 def _simulate(store: Kept, names: Sequence[str]) -> None:

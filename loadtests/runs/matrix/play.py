@@ -20,10 +20,12 @@ Figures of the whole run, beside the rows of `reading`. Shares are of the distin
 from __future__ import annotations
 
 import asyncio
+from contextlib import ExitStack
 from dataclasses import dataclass
 
 from loadtests.cluster import meters
 from loadtests.cluster.meters import Meter
+from loadtests.cluster.processes import frozen
 from loadtests.cluster.stand import Server, Stand, ready
 from loadtests.faults import slow
 from loadtests.load.client import START_IN_S
@@ -179,13 +181,10 @@ def make_slow(workers: list[Server], factor: float, for_s: float) -> None:
 
 async def _frozen(workers: list[Server], lasts_s: float) -> Meter:
     """Every one stops, and goes on as if nothing had been."""
-    try:
+    with ExitStack() as still:
         for worker in workers:
-            worker.process.freeze()
+            still.enter_context(frozen(worker.process.pid))
         await asyncio.sleep(lasts_s)
-    finally:
-        for worker in workers:
-            worker.process.thaw()
     return Meter()
 
 

@@ -8,7 +8,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from time import perf_counter
 
 import msgspec
 
@@ -62,7 +63,10 @@ async def workers_of(case: Case) -> AsyncIterator[Stand]:
 
 @dataclass
 class Playing:
-    """One run of the command. `pace` shortens everything for a test of the machinery."""
+    """One run of the command. `pace` shortens everything for a test of the machinery.
+
+    `doing` and `takes_s` are for what tells how far it is: the job that is played, and how long all of them take.
+    """
 
     stands: Stands
     jobs: Sequence[Job]
@@ -70,6 +74,12 @@ class Playing:
     keep: Keep
     machine: str
     pace: float = 1.0
+    doing: str = ""
+    takes_s: float = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.takes_s = planned_s(self.jobs, self.pace)
+        self._began = perf_counter()
 
     async def all(self) -> None:
         """Every job, in the order of the cases."""
@@ -88,7 +98,7 @@ class Playing:
         measured = await capacity.measure(made, seconds, WARM_UP_S * self.pace)
         self.say(f"  {made.shape}: {measured.per_s:.1f} answers/s, service p50 {measured.service_ms.p50:.0f} ms")
         for subject in subjects:
-            self.say(f"  {subject.title}  ({self._left(case, subject)})")
+            self.say(f"  {subject.title}  ({self._begun(case, subject)})")
             self.keep(await self._believable(made, case, subject, measured))
 
     async def _believable(self, made: Stand, case: Case, subject: Subject, measured: Capacity) -> Cell:
@@ -143,10 +153,13 @@ class Playing:
         self.say(f"    could not be played: {fault.splitlines()[0]}")
         return Cell(case.name, subject.name, fault=fault, machine=self.machine)
 
-    def _left(self, case: Case, subject: Subject) -> str:
+    def _begun(self, case: Case, subject: Subject) -> str:
         """How many are left, this one included, and about how long they take."""
         at = list(self.jobs).index((case, subject))
-        return f"{at + 1} of {len(self.jobs)}, about {clock(planned_s(self.jobs[at:], self.pace))} left"
+        left_s = planned_s(self.jobs[at:], self.pace)
+        self.doing = f"{at + 1} of {len(self.jobs)}, {case.name} by {subject.title}"
+        self.takes_s = perf_counter() - self._began + left_s
+        return f"{at + 1} of {len(self.jobs)}, about {clock(left_s)} left"
 
 
 def planned_s(jobs: Sequence[Job], pace: float) -> float:

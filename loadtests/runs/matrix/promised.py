@@ -34,7 +34,7 @@ def play(store: Kept, traces: Sequence[Path], jobs: int, say: Say) -> None:
     for number, case in enumerate(missing):
         left = f", about {clock((monotonic() - began) / number * (len(missing) - number))} left" if number else ""
         say(f"In the simulator, promises, {number + 1} of {len(missing)}: {case.name}{left}")
-        store.keep_promised(case.name, promises.play(made, case, jobs, lambda size, done: None))
+        store.keep_promised(case.name, promises.play(made, case, jobs))
 
 
 def figures(series: Series) -> dict[str, list[Figure]]:

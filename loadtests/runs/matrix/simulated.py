@@ -45,7 +45,7 @@ def can(name: str) -> bool:
 def simulate(name: str, jobs: int) -> Simulated:
     """Play it. Raises LabError where the file has a fault."""
     scenario = on_stage(name, "simulator")
-    comparison = compare(name, scenario, execute(plan(scenario), jobs, lambda size, done: None))
+    comparison = compare(name, scenario, execute(plan(scenario), jobs))
     rows = [_row(comparison, cell) for cell in comparison.at(comparison.loads[-1])]
     return Simulated(rows, targets(comparison))
 

@@ -16,8 +16,7 @@ from pathlib import Path
 from statistics import linear_regression, median
 
 from loadtests.cluster.books import total
-from loadtests.cluster.parts import family
-from loadtests.cluster.processes import get
+from loadtests.cluster.processes import family, get
 from loadtests.report.figure import Figure
 
 KIB, MIB = 1024, 1024.0 * 1024.0

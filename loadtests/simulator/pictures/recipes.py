@@ -50,7 +50,7 @@ class Runs(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     def make(self, jobs: int) -> Comparison:
         """Every run of it."""
         scenario = self.read()
-        return compare(self.scenario, scenario, execute(plan(scenario), jobs, lambda size, done: None))
+        return compare(self.scenario, scenario, execute(plan(scenario), jobs))
 
 
 class Recipe(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

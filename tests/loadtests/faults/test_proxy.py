@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from loadtests.faults.proxy.control import controlled
 from loadtests.faults.proxy.fault import FREEZE, HEALTHY, REFUSE, RESET, Fault, Mode, read
 from loadtests.faults.proxy.proxy import HOST, FaultProxy
-from tests.virtual_time import run
+from tests.virtual import run
 
 MUCH = 8 * 1024 * 1024
 

@@ -17,7 +17,7 @@ from loadtests.load import client, connection
 from loadtests.load.client import Client
 from loadtests.load.ledger import Ledger
 from loadtests.load.plan import Plan, Step, Tenant
-from tests import virtual_time
+from tests import virtual
 
 T = TypeVar("T")
 
@@ -100,7 +100,7 @@ def steadily(main: Coroutine[Any, Any, T]) -> T:
         return asyncio.get_running_loop().time()
 
     with mock.patch.object(client, "perf_counter", now), mock.patch.object(connection, "perf_counter", now):
-        return virtual_time.run(main)
+        return virtual.run(main)
 
 
 def endings(ledger: Ledger) -> Counter[str]:

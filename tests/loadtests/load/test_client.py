@@ -50,7 +50,7 @@ from tests.loadtests.load.scripted import (
     twice,
     until_closed,
 )
-from tests.virtual_time import stand_still
+from tests.virtual import stand_still
 
 UNHURRIED = {"deadline_ms": 20_000.0}
 HURRIED = {"deadline_ms": 100.0}

@@ -14,7 +14,7 @@ from loadtests.load import closed
 from loadtests.load.closed import Tally, closed_loop, closed_number, hold, post
 from loadtests.load.rates import Same, at_rates
 from tests.loadtests.load.scripted import answer, serving, steadily
-from tests.virtual_time import run
+from tests.virtual import run
 
 T = TypeVar("T")
 WHOLE = b'HTTP/1.1 200 OK\r\ncontent-length: 15\r\n\r\n{"source":"db"}'

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import math
+import re
 import sys
 import time
 from pathlib import Path
@@ -12,7 +13,7 @@ import msgspec
 import pytest
 
 from loadtests.report.figure import Figure, held, summary
-from loadtests.report.progress import progress
+from loadtests.report.progress import by_share, progress
 from loadtests.report.result import Plot, Result, write
 
 FIGURES = [Figure("a", 2.0, "s", 1.0), Figure("b", math.inf, "s", 1.0, at_least=False), Figure("c", 3.0)]
@@ -70,3 +71,14 @@ def test_a_measurement_that_says_nothing_is_told_of_and_one_that_speaks_is_left_
     with progress("core", 60.0, out=quiet):
         pass
     assert quiet.getvalue() == ""
+
+
+def test_a_run_of_unknown_length_tells_what_is_done_of_it_and_how_long_that_share_lets_it_take() -> None:
+    said, done = io.StringIO(), [0.0]
+    with progress("runs", by_share(lambda: done[0]), far=lambda: f"{done[0]:.0%} of them", every_s=0.01, out=said):
+        while "runs: 0% of them, no telling yet" not in said.getvalue():
+            time.sleep(0.001)
+        done[0] = 1e-6
+        while not re.search(r"runs: 0% of them, about \d+ s of \d+ s left", said.getvalue()):
+            time.sleep(0.001)
+    assert by_share(lambda: 0.25)(10.0) == 40.0

@@ -190,7 +190,7 @@ def test_a_replay_is_held_to_what_every_kind_of_traffic_is_held_to() -> None:
 
 def test_a_case_is_played_with_every_policy_and_seed_and_gives_what_the_table_reads_of_it() -> None:
     case = msgspec.structs.replace(TABLE.case("hints"), duration_s=7.0, sets=("workers.0.count=1",))
-    found = promises.play(TABLE, case, 1, lambda size, done: None)
+    found = promises.play(TABLE, case, 1)
     assert found.keys() == {"weir"}
     assert found["weir"].keys() == {line.key for line in TABLE.lines("hints")} == {"hints_admitted"}
     assert [len(values) for values in found["weir"].values()] == [len(SEEDS)]

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from math import inf
 from typing import Any
 
 import pytest
@@ -46,7 +49,7 @@ def test_a_run_is_as_big_as_what_is_asked_in_it() -> None:
 def test_the_biggest_runs_start_first(monkeypatch: pytest.MonkeyPatch) -> None:
     begun: list[float | None] = []
     monkeypatch.setattr(runs, "one", lambda run, told: begun.append(run.load))
-    execute(plan(scenario()), 1, lambda size, done: None)
+    execute(plan(scenario()), 1)
     assert begun == [2, 2, 2, 2, 1, 1, 1, 1, 0.5, 0.5, 0.5, 0.5]
 
 
@@ -59,10 +62,25 @@ def test_progress_only_grows_and_ends_at_the_whole() -> None:
     assert told[-1] == (pytest.approx(sum(run.size for run in made)), len(made))
 
 
+def test_where_no_one_listens_lines_tell_how_far_the_runs_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[tuple[str, float]] = []
+
+    @contextmanager
+    def progress(name: str, takes_s: Callable[[float], float], far: Callable[[], str]) -> Iterator[None]:
+        told.append((far(), takes_s(8.0)))
+        yield
+        told.append((far(), takes_s(8.0)))
+
+    monkeypatch.setattr(runs, "progress", progress)
+    made = plan(scenario(seeds=[1]))
+    execute(made, 1)
+    assert told == [(f"0 of {len(made)} runs", inf), (f"{len(made)} of {len(made)} runs", pytest.approx(8.0))]
+
+
 def test_a_run_that_fails_fails_them_all() -> None:
     broken = scenario(weir={"no_such_setting": 1}, policies=["weir", "fifo"])
     with pytest.raises(LabError, match="no_such_setting"):
-        execute(plan(broken), 1, lambda size, done: None)
+        execute(plan(broken), 1)
 
 
 def test_latencies_are_told_for_the_bucket_in_which_the_answer_came() -> None:

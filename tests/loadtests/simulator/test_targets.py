@@ -16,7 +16,7 @@ from loadtests.simulator.targets import targets
 
 def played(name: str, *sets: str, seconds: float | None = None) -> Comparison:
     scenario = on_stage(name, "simulator", Changes(policies=("weir", "fifo"), duration_s=seconds, sets=sets))
-    return compare(name, scenario, execute(plan(scenario), 1, lambda size, done: None))
+    return compare(name, scenario, execute(plan(scenario), 1))
 
 
 def test_overload_is_held_to_its_bounds_by_weir_alone() -> None:

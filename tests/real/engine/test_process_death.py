@@ -10,6 +10,7 @@ import sys
 
 import pytest
 
+from loadtests.cluster.processes import freeze
 from services.runtime.serve import FineClockLoop
 from services.worker.engine_wire import MAX_FRAME_BYTES, Simulated
 from services.worker.host import EngineDied, EngineUnusable
@@ -26,7 +27,6 @@ from tests.real.engine.process_rig import (
     serves,
     until,
 )  # fmt: skip
-from tests.stopping import stop
 
 LOOPS = [asyncio.new_event_loop, FineClockLoop]
 
@@ -128,7 +128,7 @@ def test_a_process_that_stands_still_is_replaced(tmp_path):
         async with odd(tmp_path) as host:
             await admitted(host, "a")
             pid = host.pid
-            stop(pid)
+            freeze(pid)
             step, preparing = asyncio.create_task(host.step()), asyncio.create_task(host.prepare(asking("b")))
             _, pending = await asyncio.wait([step, preparing], timeout=0.1)
             assert pending == {step, preparing}
@@ -394,7 +394,7 @@ def test_a_worker_that_is_killed_leaves_no_engine_behind_that_was_stopped(tmp_pa
         parent = await asyncio.create_subprocess_exec(*words, stdout=subprocess.PIPE)
         assert parent.stdout is not None
         pid = int(await parent.stdout.readline())
-        stop(pid)
+        freeze(pid)
         parent.kill()
         await parent.communicate()
         await until(lambda: is_gone(pid))

@@ -19,6 +19,7 @@ import httpx2
 import pytest
 
 from loadtests.cluster.making import CHAT, Shape
+from loadtests.cluster.processes import freeze
 from loadtests.cluster.stack import Stack, stack
 from loadtests.cluster.stand import Server, key_of, ready
 from loadtests.judging.answers import Heard, Verdict, judge
@@ -151,18 +152,18 @@ async def killed(victim: Server) -> None:
 
 async def frozen(victim: Server) -> None:
     """Until it is thawed, when others have been served."""
-    victim.process.freeze()
+    freeze(victim.process.pid)
 
 
 async def killed_in_its_sleep(victim: Server) -> None:
-    victim.process.freeze()
+    freeze(victim.process.pid)
     await asyncio.sleep(0.3)
     victim.process.kill()
 
 
 async def frozen_for_a_moment(victim: Server) -> None:
     """Shorter than any silence that anybody minds."""
-    victim.process.freeze()
+    freeze(victim.process.pid)
     await asyncio.sleep(0.3)
     victim.process.thaw()
 

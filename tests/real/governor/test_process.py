@@ -8,10 +8,10 @@ import hashlib
 import json
 import signal
 
+from loadtests.cluster.processes import freeze
 from tests.governor.stand import Line
 from tests.governor.talk import ping, receipt, short, upload
 from tests.real.governor.process import Child, governor_process
-from tests.stopping import stop
 
 DATA = b"hello world!"
 DESCRIPTORS = 64
@@ -107,7 +107,7 @@ def test_with_sixty_four_descriptors_it_survives_more_connections_than_that_and_
 def test_it_survives_more_connections_at_one_instant_than_it_has_descriptors() -> None:
     async def main() -> None:
         async with governor_process(descriptors=DESCRIPTORS, MAX_SOURCE_SHARE="1") as child:
-            stop(child.process.pid)
+            freeze(child.process.pid)
             lines = [await child.connect() for _ in range(3 * DESCRIPTORS)]
             for line in lines:
                 await line.say(ping())

@@ -12,11 +12,11 @@ from collections.abc import AsyncIterator, Callable
 
 import httpx2
 
+from loadtests.cluster.processes import frozen
 from services.governor.client import Failed
 from tests.real.grafana.prometheus import SCRAPES_EVERY_S, Prometheus
 from tests.real.stack.stand import Part, Stand, chat, soon
 from tests.real.stack.test_governor import SHORT, client_of, sent
-from tests.stopping import frozen
 
 HEAVY = 40  # callers of the tenant that asks for too much: five times the slots there are
 WITHIN_S = 60.0

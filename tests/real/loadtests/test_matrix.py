@@ -156,7 +156,11 @@ def test_scenarios_are_played_by_subjects_and_each_result_is_kept(tmp_path: Path
     there = [subject for subject in SUBJECTS if subject.is_router or subject.name == "haproxy"]
     subjects = [subject for subject in there if not subject.missing()]
     jobs = [(played, subject) for played in (case("baseline"), case("slow_worker")) for subject in subjects]
-    uvloop.run(Playing(workers_of, jobs, said.append, kept.keep, "a test", PACE).all())
+    playing = Playing(workers_of, jobs, said.append, kept.keep, "a test", PACE)
+    uvloop.run(playing.all())
+    last, by = jobs[-1]
+    assert playing.doing == f"{len(jobs)} of {len(jobs)}, {last.name} by {by.title}"
+    assert playing.takes_s > 0
     for cell in kept.series.cells.values():
         check_cell(cell)
     assert len(kept.series.cells) == len(jobs)

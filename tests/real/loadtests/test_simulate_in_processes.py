@@ -36,4 +36,4 @@ def test_progress_of_two_processes_only_grows_and_ends_at_the_whole() -> None:
 def test_a_run_that_fails_in_its_process_fails_them_all() -> None:
     broken = scenario(weir={"no_such_setting": 1}, policies=["weir", "fifo"])
     with pytest.raises(LabError, match="no_such_setting"):
-        execute(plan(broken), 2, lambda size, done: None)
+        execute(plan(broken), 2)

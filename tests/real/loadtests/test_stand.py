@@ -14,7 +14,7 @@ import pytest
 
 from loadtests.cluster import readings
 from loadtests.cluster.meters import Meter
-from loadtests.cluster.processes import Process, StandError, free_ports, get, python, until_ready
+from loadtests.cluster.processes import Process, StandError, free_ports, freeze, get, python, until_ready
 from loadtests.cluster.stand import Shape, Stand, key_of, stand
 from loadtests.load import capacity
 from loadtests.load.client import Client
@@ -65,7 +65,7 @@ def test_a_child_that_ends_is_told_with_its_last_words(tmp_path: Path) -> None:
 def test_a_frozen_child_can_be_stopped(tmp_path: Path) -> None:
     child = Process("child", python("-c", SLEEPER), {}, tmp_path)
     child.start()
-    child.freeze()
+    freeze(child.pid)
     asyncio.run(child.stop())
     assert not child.running
 

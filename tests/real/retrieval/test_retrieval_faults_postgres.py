@@ -15,12 +15,12 @@ from pathlib import Path
 import asyncpg
 import pytest
 
+from loadtests.cluster.processes import frozen
 from loadtests.faults.proxy.fault import FREEZE, HEALTHY, REFUSE, RESET, Fault
 from services.cli.postgres import EmbeddedPostgres
 from services.retrieval.config import RetrievalSettings
 from tests.real.retrieval.faultstand import KNOWN, FaultStand, stand_up
 from tests.retrieval.corpus import BREAD, RIVER, settings_for, take_in, unhurried, write
-from tests.stopping import frozen
 
 HASTY_MS = 400.0
 REASONS = {"budget_spent", "postgres_busy", "postgres_down", "search_failed", "embedder_busy"}

@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
+from loadtests.cluster.processes import frozen
 from loadtests.faults.proxy.fault import FREEZE, HEALTHY, REFUSE, RESET, Fault
 from services.cli.valkey import EmbeddedValkey
 from services.retrieval.config import RetrievalSettings
 from tests.real.retrieval.faultstand import KNOWN, FaultStand, stand_up
 from tests.retrieval.corpus import BREAD, RIVER, settings_for, take_in, unhurried, write
-from tests.stopping import frozen
 
 ALLOWANCE_MS = 100.0
 

@@ -14,6 +14,7 @@ import psutil
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from loadtests.cluster.processes import frozen
 from services.cli.postgres import EmbeddedPostgres
 from services.cli.valkey import EmbeddedValkey
 from services.retrieval import store
@@ -22,7 +23,6 @@ from services.retrieval.config import RetrievalSettings
 from services.retrieval.minilm import MiniLM
 from services.runtime.serve import running
 from tests.retrieval.corpus import BREAD, RIVER, settings_for, take_in, unhurried, write
-from tests.stopping import frozen
 
 GENEROUS_MS = 20_000.0
 Scenario = Callable[["Client"], Awaitable[None]]

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from loadtests.cluster.processes import freeze
 from services.runtime.settings import environment
-from tests.stopping import stop
 
 ROOT = Path(__file__).resolve().parents[2]
 CHILD = """
@@ -72,7 +72,7 @@ def test_a_process_that_is_stopped_for_longer_than_the_limit_goes_on() -> None:
     assert alive.stdout is not None
     try:
         assert b'"listening"' in alive.stdout.readline()
-        stop(alive.pid)
+        freeze(alive.pid)
         time.sleep(1.5 * limit_s)
         os.kill(alive.pid, signal.SIGCONT)
         os.kill(alive.pid, signal.SIGTERM)

@@ -27,11 +27,11 @@ import asyncpg
 import httpx2
 from prometheus_client.parser import text_string_to_metric_families
 
+from loadtests.cluster.processes import frozen
 from loadtests.cluster.steadyports import steady_ports
 from services.cli.child import dies_with_parent
 from services.cli.postgres import EmbeddedPostgres
 from services.cli.valkey import EmbeddedValkey
-from tests.stopping import frozen
 
 ROOT = Path(__file__).parents[3]
 WITHIN_S = 30.0  # a safety net: what is waited for takes a second or two

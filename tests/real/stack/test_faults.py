@@ -14,8 +14,8 @@ import httpx2
 import psutil
 import pytest
 
+from loadtests.cluster.processes import frozen
 from tests.real.stack.stand import Part, Stand, Told, chat, soon, until
-from tests.stopping import frozen
 
 CALLERS = 12  # fewer than the places of one worker, so that either can carry them all
 LONG = 2000  # tokens: a few seconds

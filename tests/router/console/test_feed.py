@@ -22,7 +22,7 @@ from services.runtime.errors import Refused
 from services.runtime.telemetry import new_registry
 from tests.router.fleetrig import worker
 from tests.router.house import House, now, turn
-from tests.virtual_time import run
+from tests.virtual import run
 
 
 class Watched:

@@ -11,7 +11,7 @@ from services.core.request import Stage
 from services.router.workers.turn import Turn
 from tests.router.fleetrig import worker
 from tests.router.house import House, now, turn
-from tests.virtual_time import run
+from tests.virtual import run
 
 WELL_AFTER_S = 0.002
 """A timer of the dispatcher may fire a little early, and the client's patience ends a little late."""

@@ -16,7 +16,7 @@ from services.router.workers.turn import Turn
 from services.router.workers.worker import Worker
 from tests.router.fleetrig import probe, worker
 from tests.router.house import House, now, turn
-from tests.virtual_time import new_loop
+from tests.virtual import new_loop
 
 MODELS = {"a": ("m",), "b": ("m", "n"), "c": ("o",)}
 SECONDS = st.sampled_from([0.0, 0.01, 0.5, 1.0, 5.0, 60.0])

@@ -18,7 +18,7 @@ from services.runtime.errors import NoSuchModel, Refused
 from services.runtime.log import Log
 from tests.router.fleetrig import connect, probe, worker
 from tests.router.house import House, turn
-from tests.virtual_time import run
+from tests.virtual import run
 
 
 def test_a_drain_turns_away_all_who_wait_and_lets_the_others_end() -> None:

@@ -13,7 +13,7 @@ from services.runtime.errors import Unauthorized, WeirError
 from services.runtime.http import Exchange
 from services.runtime.log import Log
 from tests.console.rig import FakeWire
-from tests.virtual_time import run
+from tests.virtual import run
 
 TOKEN = b"the-right-token-of-the-operator"
 

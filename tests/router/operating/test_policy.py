@@ -20,7 +20,6 @@ from tests.router.house import House, now, turn
 from tests.router.rig import FakeWorker, Stand, answer, error_of, hang, standing
 from tests.runtime.rig import until
 from tests.virtual import run
-from tests.virtual_time import run as run_virtually
 
 ALL_ON = asdict(Policies())
 
@@ -135,7 +134,7 @@ def test_a_change_is_logged_once_and_what_changes_nothing_is_not() -> None:
         switches.announce()
         assert log.warning.call_args.kwargs["off"] == "fairness"
 
-    run_virtually(main())
+    run(main())
 
 
 def test_in_the_order_of_arrival_whoever_came_first_starts_first_and_in_turns_again_after_it() -> None:
@@ -153,7 +152,7 @@ def test_in_the_order_of_arrival_whoever_came_first_starts_first_and_in_turns_ag
         await house.empty()
         assert house.started.index(light) < house.started.index(heavy[-1])
 
-    run_virtually(main())
+    run(main())
 
 
 def test_those_who_are_late_when_admission_comes_back_are_told_at_once_though_nothing_else_happens() -> None:
@@ -175,4 +174,4 @@ def test_those_who_are_late_when_admission_comes_back_are_told_at_once_though_no
             ride.cancel()
         await house.empty()
 
-    run_virtually(main())
+    run(main())

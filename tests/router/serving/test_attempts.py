@@ -31,7 +31,7 @@ from services.runtime.telemetry import new_registry
 from tests.router.fleetrig import spec
 from tests.router.house import House, turn
 from tests.runtime.wires import Wire, turns, wired
-from tests.virtual_time import run
+from tests.virtual import run
 
 KEY = "sk-upstream-0123456789"
 ANSWER = json.dumps(

@@ -12,16 +12,16 @@ from services.runtime.serve import FineClockLoop
 from tests.router.leaver import Client, Way, answered_whole, asking
 from tests.router.rig import WORDS, FakeWorker, answer, error_of, events_of, hang, standing
 from tests.runtime.rig import until
-from tests.virtual import run, virtual_loop
+from tests.virtual import new_loop, run
 
 pytestmark = pytest.mark.sockets
-on_both = pytest.mark.parametrize("loop", [FineClockLoop, virtual_loop], ids=["kernel", "memory"])
+on_both = pytest.mark.parametrize("loop", [FineClockLoop, new_loop], ids=["kernel", "memory"])
 Loop = Callable[[], asyncio.AbstractEventLoop]
 
 
 def played(main: Callable[[], Awaitable[None]], loop: Loop) -> None:
     async def on_its_loop() -> None:
-        assert isinstance(asyncio.get_running_loop(), SimLoop) == (loop is virtual_loop)
+        assert isinstance(asyncio.get_running_loop(), SimLoop) == (loop is new_loop)
         await main()
 
     run(on_its_loop, loop)

@@ -22,9 +22,7 @@ from services.runtime.keepalive import Pool
 from services.runtime.upstream import AnswerTooLarge, Truncated, UpstreamError
 from tests.router.fleetrig import FakeReply
 from tests.runtime.rig import build as build_service
-from tests.virtual import run as in_memory
-from tests.virtual import running_here
-from tests.virtual_time import run
+from tests.virtual import run, running_here
 
 
 def call(format: Format = Format.CHAT, **fields: Any) -> Call:
@@ -398,7 +396,7 @@ def test_the_server_is_told_the_id_the_key_and_what_remains_and_nothing_else() -
             upstream.close()
         service.log.close()
 
-    in_memory(main)
+    run(main)
     for headers in seen:
         del headers[b"host"], headers[b"content-length"]
         assert headers == {
@@ -422,7 +420,7 @@ def test_a_server_that_fails_its_probe_is_not_alive(status: int) -> None:
                 await OpenAIUpstream(pool, ("m",), None).probe()
         service.log.close()
 
-    in_memory(main)
+    run(main)
 
 
 @pytest.mark.parametrize("text", [b"\xff\xfe", b"\xc3", b'","x":' + b"[" * 50_000 + b"]" * 50_000 + b',"y":"'])

@@ -15,7 +15,7 @@ from services.router.upstreams.weir import MAX_LINE_BYTES, WeirStream, refusal_o
 from services.runtime.errors import BadInput, Refused
 from services.runtime.upstream import AnswerTooLarge, Truncated, UpstreamError
 from tests.router.fleetrig import FakeReply
-from tests.virtual_time import run
+from tests.virtual import run
 
 DONE = {
     "event": "done",

@@ -18,7 +18,7 @@ from services.router.workers.worker import Worker
 from services.runtime.log import Log
 from services.runtime.upstream import UpstreamError
 from tests.router.fleetrig import FakeUpstream, asked, connect, probe, spec
-from tests.virtual_time import run, stand_still
+from tests.virtual import run, stand_still
 
 LOST = UpstreamError("connection reset")
 GONE = UpstreamError("no connection: Connection refused", sent=False)

@@ -7,7 +7,6 @@ from itertools import islice
 
 import pytest
 
-from loadtests.cluster.parts import THAW_WITHIN_S
 from loadtests.faults.proxy.fault import read
 from loadtests.runs.integrity.checker import GRACE_S, Trouble
 from loadtests.runs.integrity.deck import CLIENTS, DECK, HOLDS_S, ROUTER, TIMES, Card, What, deal
@@ -34,7 +33,6 @@ def test_the_same_seed_deals_the_same_and_another_one_does_not() -> None:
 def test_what_stands_still_stands_long_enough_to_make_whoever_only_waits_hang() -> None:
     assert set(HOLDS_S) == set(What)
     assert min(HOLDS_S[What.FREEZE], HOLDS_S[What.HOLD]) > DEADLINE_MS / 1000 + 2 * GRACE_S
-    assert max(HOLDS_S.values()) < THAW_WITHIN_S / 2
 
 
 def test_a_wire_understands_everything_that_it_will_be_told() -> None:

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from tests.virtual_time import bind, run, stand_still
+from tests.virtual import bind, run, stand_still
 
 
 def test_an_hour_passes_in_no_time_and_timers_fire_in_order():
