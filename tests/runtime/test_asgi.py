@@ -23,8 +23,7 @@ from services.runtime.serve import HttpListener, Process
 from services.runtime.service import Service
 from services.runtime.telemetry import metrics_app, new_registry
 from tests.runtime.rig import ask, post, send, until
-from tests.virtual import running_here
-from tests.virtual import run
+from tests.virtual import run, running_here
 
 
 def get(path: str, method: str = "GET") -> bytes:
