@@ -7,9 +7,9 @@ The story, in order:
    governor before it;
 3. bring the embedded database's schema up to date, as its owner, then start retrieval, whose user owns nothing; and in
    lab mode the storm bench;
-4. say where everything is: requests are answered from here on;
-5. ingest the first corpus, skipping what has not changed, each document at once and the shortest first, so that the
-   first questions find something within seconds; then wait for Ctrl-C, SIGTERM, or a child that dies;
+4. from the schema on, ingest the first corpus beside the rest, skipping what has not changed, each document at once and
+   the shortest first, so that the first questions find something within seconds;
+5. say where everything is: requests are answered from here on; then wait for Ctrl-C, SIGTERM, or a child that dies;
 6. stop in reverse order, within bounds.
 """
 
@@ -90,12 +90,16 @@ class Stack:
         return await self._crew.play(Story(self._start))
 
     async def _start(self) -> None:
+        schema = asyncio.Event()
+        await together(self._serve_all(schema), self._seed(schema))
+
+    async def _serve_all(self, schema: asyncio.Event) -> None:
+        """Until requests are answered. `schema` is set when the database has its tables."""
         loop = asyncio.get_running_loop()
         began_s = loop.time()
-        await together(self._retrieval_behind_its_stores(), self._answers())
+        await together(self._retrieval_behind_its_stores(schema), self._answers())
         self._publish()
         self._display.say(welcome(self._settings, loop.time() - began_s))
-        await self._seed()
 
     async def _answers(self) -> None:
         """The workers and the router, which waits for workers by itself, but not for minutes: a model loads first."""
@@ -114,7 +118,7 @@ class Stack:
         governor = parts.governor(self._settings, self._settings.router_url)
         return [self._crew.serve(router, FRONT), self._crew.serve(governor, BEFORE_IT)]
 
-    async def _retrieval_behind_its_stores(self) -> None:
+    async def _retrieval_behind_its_stores(self, schema: asyncio.Event) -> None:
         settings = self._settings
         database = EmbeddedPostgres(
             settings.folder / "postgres", settings.embedded_postgres_port, log=self._crew.logs / "postgres.log"
@@ -128,8 +132,10 @@ class Stack:
         )
         if not settings.postgres_url:
             await self._migrate(database)
+            schema.set()
         retrieval = parts.retrieval(settings, self._urls[POSTGRES], self._urls[VALKEY])
         await together(self._crew.serve(retrieval, BEHIND), *self._storm())
+        schema.set()  # a database of somebody else's gets its tables from retrieval
 
     async def _migrate(self, database: EmbeddedPostgres) -> None:
         """As the owner, in a process that ends: nothing that goes on running knows the owner's password."""
@@ -170,12 +176,13 @@ class Stack:
         self._urls[name] = server.url
         self._display.ready(name, server.pid)
 
-    async def _seed(self) -> None:
+    async def _seed(self, schema: asyncio.Event) -> None:
         """Ingest the first corpus. What cannot be ingested is said, and no reason to stop the platform."""
         corpus, tenant = self._settings.seed_corpus, self._settings.seed_tenant
         if reason := seed.no_corpus(corpus):
             self._display.skipped(CORPUS, reason)
             return
+        await schema.wait()
         self._display.starting(CORPUS, corpus, f"for tenant {tenant}")
         stores = {"POSTGRES_URL": self._urls[POSTGRES], "REDIS_URL": self._urls[VALKEY]}
         child = self._crew.child("ingest", seed.words(corpus, tenant), stores)
