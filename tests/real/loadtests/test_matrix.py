@@ -61,7 +61,7 @@ def test_scenarios_and_subjects_can_be_listed() -> None:
     [
         (("--url", "http://example.com"), "--url"),
         (("no_such_scenario",), "no_such_scenario"),
-        (("outage",), "real processes have no backoff"),
+        (("outage", "--set", "tenants.0.retries.attempts=99"), "real processes try 10 times more at most"),
         (("baseline", "--against", "weir,nginx"), "--against: there is no nginx"),
     ],
 )
