@@ -21,7 +21,6 @@ from functools import partial
 from services.contracts.generate import GenerateRequest
 from services.core.batcher import BatchFormer, Fire, Waiting
 from services.core.outcome import Outcome
-from services.core.ticket import Ticket
 from services.runtime.errors import BadInput, Refused, WeirError, place_of
 from services.runtime.log import Log
 from services.worker.engine import FinishReason, Sequence, Step
@@ -32,6 +31,7 @@ from services.worker.pace import Pace
 from services.worker.revival import revive
 from services.worker.stops import StopFilter
 from services.worker.stream import Dropped, Stream
+from services.worker.ticket import Ticket
 
 HINT_JITTER = 0.2  # those refused together should not return together
 ENGINE_DIED = "engine_died"  # the code that tells the router apart from an ordinary failure: as good as a lost worker

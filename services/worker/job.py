@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from services.contracts.generate import Done, Timings, Usage
-from services.core.ticket import Ticket
 from services.worker.engine import FinishReason, Sequence
 from services.worker.stops import StopFilter
 from services.worker.stream import Stream
+from services.worker.ticket import Ticket
 
 
 @dataclass(eq=False, slots=True)

@@ -34,6 +34,7 @@ class Life(msgspec.Struct):
     end: End | None = None
     unheard: Outcome | None = None  # how it ended for its client, while its work goes on for nobody (`orphans.py`)
     unheard_at: float = 0.0
+    settled: bool = False
     lowered: bool = False  # the answer's limit is below what was asked
     degraded: list[str] = []
 

@@ -13,11 +13,9 @@ from fastapi import FastAPI
 
 from services.contracts.documents import PAGE_PARAMETERS, DocumentDeleted, DocumentList, DocumentPut, PutDocument
 from services.router.observing.life import Life
-from services.router.observing.spans import calling
 from services.router.passages.prompt import BYTES_PER_TOKEN
-from services.router.serving.pipeline import Pipeline, stop_when_gone
+from services.router.serving.pipeline import Pipeline
 from services.runtime.api import add_native, describe
-from services.runtime.errors import Refused
 from services.runtime.http import Exchange
 from services.runtime.strictjson import decode
 
@@ -41,31 +39,18 @@ def add_documents(api: FastAPI, pipeline: Pipeline) -> None:
         add_native(api, {(method, path): serve}, {path: told})
 
 
-async def _pass_on(pipeline: Pipeline, exchange: Exchange, life: Life) -> Refused | None:
-    life.tenant = pipeline.tenants.by_header(exchange.header)  # a stranger's body is not worth reading
+async def _pass_on(pipeline: Pipeline, exchange: Exchange, life: Life) -> None:
+    tokens = 0.0
     if exchange.method == "PUT":
         decode(exchange.body, PutDocument)  # what is malformed costs no rate and no other service
-    pipeline.introduce(exchange, None, life)
-    stop_when_gone(exchange)
-    tokens = float(len(exchange.body) // BYTES_PER_TOKEN) if exchange.method == "PUT" else 0.0
-    refusal = pipeline.reserve(life, tokens)
-    if refusal is not None:
-        return refusal
-    tenant = life.tenant
-    assert tenant is not None, "it was introduced"
-    limit_s = min(life.deadline_ms / 1000, pipeline.settings.http_timeout_s)
-    async with asyncio.timeout_at(life.began_at + limit_s):
-        trace, _ = calling(exchange.trace, "documents", asyncio.get_running_loop().time())
-        try:
-            status, body = await pipeline.retrieval.documents(
-                exchange.method.encode("ascii"), _target(exchange), tenant.id, _body(exchange), (*tenant.quota, *trace)
-            )
-        except Refused:  # by retrieval: it has used no rate
-            if tenant.rate is not None:
-                tenant.rate.give_back(life.began_at, tokens)
-            raise
+        tokens = float(len(exchange.body) // BYTES_PER_TOKEN)
+    async with pipeline.forwarding(exchange, life, "documents", tokens) as trace:
+        tenant = life.tenant
+        assert tenant is not None, "the request was identified"
+        status, body = await pipeline.retrieval.documents(
+            exchange.method.encode("ascii"), _target(exchange), tenant.id, _body(exchange), (*tenant.quota, *trace)
+        )
         await exchange.reply(status, body, headers=life.headers(asyncio.get_running_loop().time()))
-    return None
 
 
 def _body(exchange: Exchange) -> bytes:

@@ -15,10 +15,9 @@ import msgspec
 from services.contracts.openai import EmbeddingsRequest
 from services.contracts.search import EmbedReply
 from services.router.observing.life import Life
-from services.router.observing.spans import calling
 from services.router.passages.prompt import estimate_tokens
-from services.router.serving.pipeline import Pipeline, stop_when_gone
-from services.runtime.errors import BadInput, NoSuchModel, Refused
+from services.router.serving.pipeline import Pipeline
+from services.runtime.errors import BadInput, NoSuchModel
 from services.runtime.http import Exchange
 from services.runtime.strictjson import decode
 
@@ -28,33 +27,18 @@ async def embed(pipeline: Pipeline, exchange: Exchange) -> None:
     await pipeline.live(exchange, lambda life: _embed(pipeline, exchange, life))
 
 
-async def _embed(pipeline: Pipeline, exchange: Exchange, life: Life) -> Refused | None:
-    life.tenant = pipeline.tenants.by_header(exchange.header)  # a stranger's body is not worth reading
+async def _embed(pipeline: Pipeline, exchange: Exchange, life: Life) -> None:
     request = decode(exchange.body, EmbeddingsRequest)
-    pipeline.introduce(exchange, None, life)
-    deadline_at = life.began_at + life.deadline_ms / 1000
-    stop_when_gone(exchange)
     texts = [request.input] if isinstance(request.input, str) else list(request.input)
-    limit_at = min(deadline_at, life.began_at + pipeline.settings.http_timeout_s)
     tokens = float(sum(map(estimate_tokens, texts)))
-    refusal = pipeline.reserve(life, tokens)
-    if refusal is not None:
-        return refusal
-    async with asyncio.timeout_at(limit_at):
-        try:
-            trace, _ = calling(exchange.trace, "embed", asyncio.get_running_loop().time())
-            reply = await pipeline.retrieval.embed(texts, trace)
-        except Refused:  # by the embedder: it has used no rate
-            if life.tenant is not None and life.tenant.rate is not None:
-                life.tenant.rate.give_back(life.began_at, tokens)
-            raise
+    async with pipeline.forwarding(exchange, life, "embed", tokens) as trace:
+        reply = await pipeline.retrieval.embed(texts, trace)
         if request.model not in (None, reply.model):
             raise NoSuchModel(request.model or "")
         if request.dimensions not in (None, reply.dimensions):
             raise BadInput(f"dimensions: this model has {reply.dimensions}", "dimensions")
         body = _embedding_list(reply, as_base64=request.encoding_format == "base64")
         await exchange.reply(200, body, headers=life.headers(asyncio.get_running_loop().time()))
-    return None
 
 
 def _embedding_list(reply: EmbedReply, *, as_base64: bool) -> bytes:

@@ -11,12 +11,12 @@ costs: a refused request has been parsed and counted, and nothing else.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
 from services.core.ladder import LADDER
 from services.core.outcome import Ending, Outcome
-from services.core.ticket import Ticket
 from services.router.asking.alarm import Alarm
 from services.router.asking.asked import Asked
 from services.router.asking.fields import judge
@@ -45,6 +45,7 @@ from services.runtime.drain import Drain
 from services.runtime.errors import NoSuchModel, Refused, WeirError
 from services.runtime.framing import block
 from services.runtime.http import Exchange, become_task
+from services.runtime.tracing import Headers
 from services.runtime.upstream import UpstreamError, readable
 
 STILL_RUNNING = (Outcome.CLIENT_GONE, Outcome.DEADLINE_EXCEEDED, Outcome.DRAINING)
@@ -82,10 +83,10 @@ class Pipeline:
         """
         now = asyncio.get_running_loop().time
         life = Life(began_at=now())
-        ticket = Ticket(exchange.id, life.began_at)
         failure: WeirError | None = None
         outcome = Outcome.INTERNAL
         try:
+            life.tenant = self.tenants.by_header(exchange.header)  # a stranger's body is not worth reading
             failure = await work(life)
             outcome = Outcome.SERVED if failure is None else failure.outcome
         except TimeoutError:
@@ -105,7 +106,7 @@ class Pipeline:
             failure = self._cancelled(life)
             outcome = failure.outcome
         finally:
-            self._settle(exchange, ticket, life, outcome, failure, now())
+            self._settle(exchange, life, outcome, failure, now())
         if failure is not None:
             await tell_failure(exchange, failure)
 
@@ -129,7 +130,6 @@ class Pipeline:
             self.attempts.broke(life.turn, error)
 
     async def _answer(self, exchange: Exchange, parse: Parser, life: Life) -> Refused | None:
-        life.tenant = self.tenants.by_header(exchange.header)  # a stranger's body is not worth reading
         asked = parse(exchange.body)
         wishes = self.introduce(exchange, asked.tenant, life, stream=asked.stream)
         turn = self._turn(exchange, asked, wishes, life)
@@ -252,6 +252,28 @@ class Pipeline:
                 )  # fmt: skip
         return None
 
+    @asynccontextmanager
+    async def forwarding(self, exchange: Exchange, life: Life, span: str, tokens: float) -> AsyncIterator[Headers]:
+        """A request that another service answers: no slot is taken. Yields the headers of its trace.
+
+        The request is identified, `tokens` are taken from its tenant's rate, and given back where that service refuses.
+        Raises WeirError as `introduce`, Refused by the rate, TimeoutError at its deadline or after HTTP_TIMEOUT_S.
+        """
+        self.introduce(exchange, None, life)
+        stop_when_gone(exchange)
+        refusal = self.reserve(life, tokens)
+        if refusal is not None:
+            raise refusal
+        limit_s = min(life.deadline_ms / 1000, self.settings.http_timeout_s)
+        async with asyncio.timeout_at(life.began_at + limit_s):
+            headers, _ = spans.calling(exchange.trace, span, asyncio.get_running_loop().time())
+            try:
+                yield headers
+            except Refused:
+                if (rate := _known(life).rate) is not None:
+                    rate.give_back(life.began_at, tokens)
+                raise
+
     # ---- on its way
 
     async def _serve(self, exchange: Exchange, asked: Asked, wishes: Wishes, turn: Turn, life: Life) -> None:
@@ -303,12 +325,10 @@ class Pipeline:
 
     # ---- the end
 
-    def _settle(
-        self, exchange: Exchange, ticket: Ticket, life: Life, outcome: Outcome, failure: WeirError | None, now: float
-    ) -> None:
+    def _settle(self, exchange: Exchange, life: Life, outcome: Outcome, failure: WeirError | None, now: float) -> None:
         """Give everything back and count it: the only place where a request ends."""
-        if not ticket.finish(outcome):
-            return
+        assert not life.settled, f"{exchange.id} has ended already"
+        life.settled = True
         if life.alarm is not None:
             life.alarm.stop()
         label = life.label

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from services.core.outcome import Ending, Outcome
-from services.core.ticket import Ticket
+from services.worker.ticket import Ticket
 
 
 def test_finishing_releases_every_hold_in_reverse_order() -> None:
