@@ -28,21 +28,22 @@ from services.core.choices import WeirSettings
 from services.core.limit import InflightCap
 from services.core.outcome import Outcome
 from services.core.weir import Weir
+from services.router.asking.slo import RequestSLO
 from services.router.console.feed import Feed
 from services.router.deciding.dispatcher import Dispatcher
 from services.router.observing.journal import Journal
-from services.router.observing.life import Life
 from services.router.observing.metrics import RouterMetrics
+from services.router.request import InferenceRequest
 from services.router.tenancy.tenants import Tenant
 from services.router.upstreams.call import Upstream
 from services.router.workers.fleet import Fleet
-from services.router.workers.turn import Turn
 from services.router.workers.worker import Worker
 from services.router.workers.workersfile import WorkerSpec
 from services.runtime.drain import Drain
 from services.runtime.telemetry import new_registry
 
 TENANTS, WORKERS, IN_LINE = 16, 64, 192
+SLO = RequestSLO(120_000.0, 120_000.0)
 VIEWERS = 50
 REFUSED = 500.0
 ROUNDS = 3
@@ -73,29 +74,33 @@ def _worker(number: int) -> Worker:
     return worker
 
 
-def _turn(number: int, now: float) -> Turn:
-    return Turn(f"r-{number}", f"tenant-{number % TENANTS}", now, now + 120.0, 40, 64, model="hang")
+def _request(number: int, now: float, of: str = "r") -> InferenceRequest:
+    tenant = f"tenant-{number % TENANTS}"
+    return InferenceRequest(
+        f"{of}-{number}", tenant, now, now + 120.0, 40, 64, account=Tenant(tenant), slo=SLO, model="hang",
+        admitted=True, queue_depth=0,
+    )  # fmt: skip
 
 
 class _NoJournal(Journal):
     """Keeps nothing."""
 
-    def admitted(self, id: str, life: Life, level: int) -> None:
+    def admitted(self, request: InferenceRequest) -> None:
         pass
 
-    def ended(self, id: str, life: Life, outcome: Outcome, failure: object, now: float) -> None:
+    def ended(self, request: InferenceRequest, failure: object, now: float) -> None:
         pass
 
 
 def _entries_us(journal: Journal) -> float:
-    tenant, spent_s = Tenant("t"), []
+    spent_s = []
     for _ in range(BATCHES):
         began = time.process_time()
         for number in range(CALLS):
-            turn = _turn(number, float(number))
-            life = Life(float(number), tenant, deadline_ms=120_000.0, turn=turn, weighed=turn)
-            journal.admitted(turn.id, life, 0)  # type: ignore[arg-type]  # the core's ids may be numbers
-            journal.ended(turn.id, life, Outcome.SERVED, None, float(number))  # type: ignore[arg-type]
+            request = _request(number, float(number))
+            journal.admitted(request)
+            request.outcome = Outcome.SERVED
+            journal.ended(request, None, float(number))
         spent_s.append(time.process_time() - began)
     return min(spent_s) / CALLS * 1e6
 
@@ -108,14 +113,13 @@ async def _frame() -> tuple[float, float, int]:
     dispatcher.capacity_changed()
     journal, metrics = Journal(), RouterMetrics(new_registry())
     for number in range(WORKERS + IN_LINE):
-        turn, now = _turn(number, loop.time()), loop.time()
-        assert dispatcher.admit(now, turn) is None
-        life = Life(now, Tenant(turn.tenant), deadline_ms=120_000.0, turn=turn, weighed=turn)
-        journal.admitted(f"r-{number}", life, 0)
+        request = _request(number, now := loop.time())
+        assert dispatcher.admit(now, request) is None
+        journal.admitted(request)
     for number in range(500):
-        turn = _turn(number, loop.time())
-        life = Life(loop.time(), Tenant(turn.tenant), deadline_ms=120_000.0, turn=turn, weighed=turn)
-        journal.ended(f"s-{number}", life, Outcome.SERVED, None, loop.time())
+        request = _request(number, loop.time(), "s")
+        request.outcome = Outcome.SERVED
+        journal.ended(request, None, loop.time())
     feed, encoder = Feed(dispatcher, metrics, journal, Drain()), msgspec.json.Encoder()
     made, encoded = [], []
     for _ in range(100):

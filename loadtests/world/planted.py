@@ -28,13 +28,13 @@ from services.core.weir import Weir
 from services.governor.gate import Gate, Place
 from services.governor.protocol import Conversation
 from services.governor.server import _Connection as GovernorConnection
-from services.router.asking.alarm import Alarm
+from services.router.asking.timer import DeadlineTimer
 from services.router.deciding.dispatcher import Dispatcher
 from services.router.observing.metrics import RouterMetrics
+from services.router.request import InferenceRequest
 from services.router.serving.attempts import Attempts
 from services.router.workers.fleet import Fleet
 from services.router.workers.health import Health
-from services.router.workers.turn import Turn
 from services.runtime import drain, keepalive, serve
 from services.runtime.connection import Connection
 from services.runtime.guard import Inbound
@@ -86,22 +86,22 @@ def _twice(method: Callable[..., Any], *arguments: Any) -> None:
 
 @_in_place_of(Dispatcher, "release")
 def _kept_when_the_client_left(
-    release: Any, dispatcher: Dispatcher, now: float, turn: Turn, outcome: Outcome, *used: Any
+    release: Any, dispatcher: Dispatcher, now: float, turn: InferenceRequest, outcome: Outcome, *used: Any
 ) -> None:
     if outcome is not Outcome.CLIENT_GONE:
         release(dispatcher, now, turn, outcome, *used)
 
 
-@_in_place_of(Turn, "wake")
-def _lost_for_one_in_eight(wake: Any, turn: Turn) -> None:
+@_in_place_of(InferenceRequest, "wake")
+def _lost_for_one_in_eight(wake: Any, turn: InferenceRequest) -> None:
     if turn.refusal is not None or crc32(str(turn.id).encode()) % 8:
         wake(turn)
 
 
 @_in_place_of(Attempts, "_may_retry")
-def _forgetting_the_first_retry(may_retry: Any, attempts: Attempts, call: Any, turn: Turn, *arguments: Any) -> bool:
-    turn.retried = False
-    return bool(may_retry(attempts, call, turn, *arguments))
+def _forgetting_the_first_retry(may_retry: Any, attempts: Attempts, request: InferenceRequest, *arguments: Any) -> bool:
+    request.retried = False
+    return bool(may_retry(attempts, request, *arguments))
 
 
 async def _not_waiting(server: Server) -> None:
@@ -130,7 +130,7 @@ def _beyond_the_cap(pump: Any, dispatcher: Dispatcher, now: float, pool: str) ->
 
 
 @_in_place_of(Fleet, "give_back")
-def _counted_down_once_more(give_back: Any, fleet: Fleet, worker: Any, turn: Turn, **named: Any) -> None:
+def _counted_down_once_more(give_back: Any, fleet: Fleet, worker: Any, turn: InferenceRequest, **named: Any) -> None:
     give_back(fleet, worker, turn, **named)
     worker.inflight -= 1
 
@@ -208,7 +208,7 @@ BUGS = (
         (serve, "let_end", _waiting_for_nobody),
         (drain, "let_end", _waiting_for_nobody),
     ),
-    Bug("a deadline is not watched", 3, (Alarm, "_ring", lambda alarm: None)),
+    Bug("a deadline is not watched", 3, (DeadlineTimer, "_fire", lambda timer: None)),
     Bug("the queue has no bound", 10, (Waiting, "broken_by", lambda usage, *arguments: None)),
     Bug("the cap is not asked", 3, (InflightCap, "try_take", _taken), _beyond_the_cap),
     Bug("a slot is given back twice", 1, _counted_down_once_more),

@@ -26,7 +26,7 @@ from services.router.routes.api import add_routes, hot_routes
 from services.router.routes.examples import EXAMPLES
 from services.router.serving.attempts import Attempts
 from services.router.serving.context import Context
-from services.router.serving.orphans import Orphans
+from services.router.serving.detached import DetachedRequests
 from services.router.serving.pipeline import Pipeline
 from services.router.tenancy.exposure import LAB_MODE_WARNING
 from services.router.tenancy.keycheck import key_before_body
@@ -76,15 +76,15 @@ def build(settings: RouterSettings, *, rng: Random | None = None, log: Log | Non
     )
     watch = RetrievalWatch(retrieval)
     journal = Journal()
-    orphans = Orphans(metrics, journal, hold_s=2 * settings.max_deadline_ms / 1000)
-    switches = Switches(dispatcher, orphans, log)
+    detached = DetachedRequests(metrics, journal, hold_s=2 * settings.max_deadline_ms / 1000)
+    switches = Switches(dispatcher, detached, log)
     pipeline = Pipeline(
         settings=settings,
         tenants=tenants,
         dispatcher=dispatcher,
         attempts=Attempts(dispatcher, prober, RetryBudget(settings.retry_share), metrics),
         cancels=Cancels(),
-        orphans=orphans,
+        detached=detached,
         context=Context(settings, retrieval, dispatcher, Sizes(), metrics),
         retrieval=retrieval,
         metrics=metrics,

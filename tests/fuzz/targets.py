@@ -27,10 +27,11 @@ from services.retrieval.cache import Cache, Entry
 from services.retrieval.documentinput import page_of
 from services.retrieval.documents import PARSERS, Unreadable, parse
 from services.retrieval.reach import Reach
-from services.router.asking.asked import Asked, Format
-from services.router.asking.wishes import WISH_OF, read
+from services.router.asking.parsed import Format, ParsedRequest
+from services.router.asking.slo import FIELD_OF, read
+from services.router.request import InferenceRequest
 from services.router.tenancy import tenantsfile
-from services.router.upstreams.call import Busy, Call, Stream
+from services.router.upstreams.call import Busy, Stream
 from services.router.upstreams.openaistream import OpenAIStream
 from services.router.upstreams.weir import WeirStream
 from services.router.workers import workersfile
@@ -120,7 +121,7 @@ def _answer(pieces: Sequence[bytes]) -> Outcome:
 
 def events(data: bytes) -> None:
     """Server-sent events of an OpenAI-compatible server: the same text however they are cut."""
-    _compare(data, lambda reply: OpenAIStream(reply, _CALL))  # type: ignore[arg-type]  # a fake
+    _compare(data, lambda reply: OpenAIStream(reply, _REQUEST))  # type: ignore[arg-type]  # a fake
 
 
 def lines(data: bytes) -> None:
@@ -128,8 +129,8 @@ def lines(data: bytes) -> None:
     _compare(data, lambda reply: WeirStream(reply, 40))  # type: ignore[arg-type]  # a fake
 
 
-_ASKED = Asked(format=Format.CHAT, tenant=None, model=None, max_tokens=9, stream=True, body={})
-_CALL = Call(id="r", tenant="t", model="m", max_tokens=9, deadline_at=1.0, asked=_ASKED)
+_PARSED = ParsedRequest(format=Format.CHAT, tenant=None, model=None, max_tokens=9, stream=True, body={})
+_REQUEST = InferenceRequest("r", "t", deadline=1.0, model="m", max_tokens=9, granted_tokens=9, parsed=_PARSED)
 
 
 FAILED = "failed"
@@ -244,7 +245,7 @@ def _walk(value: Any, depth: int, counts: list[int]) -> None:
 
 def headers(data: bytes) -> None:
     """Deadlines, patience, classes: a number within its limits, or a WeirError that names the header."""
-    names = sorted(WISH_OF)
+    names = sorted(FIELD_OF)
     said = [(names[line[0] % len(names)], line[1:]) for line in data.split(b"\n") if line]
     try:
         wishes = read(said, default_ms=1000.0, max_ms=MAX_MS, default_ttft_ms=500.0, stream=bool(data[:1] < b"\x80"))

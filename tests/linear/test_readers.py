@@ -22,7 +22,7 @@ from services.governor.protocol import Conversation
 from services.retrieval.chunks import Section, chunk
 from services.router import yamlfile
 from services.router.asking.deadlines import READERS
-from services.router.asking.wishes import read as read_wishes
+from services.router.asking.slo import read as read_wishes
 from services.router.passages import prompt
 from services.router.tenancy.keys import bearer
 from services.router.upstreams.openaistream import OpenAIStream
@@ -171,7 +171,7 @@ class Pieces:
 
 
 class Call:
-    class asked:
+    class parsed:
         format = "chat"
         include_usage = False
 

@@ -7,9 +7,9 @@ from itertools import count
 from random import Random
 from typing import Any
 
+from services.router.request import InferenceRequest
 from services.router.upstreams.call import Attempt, Call, Probe, Whole
 from services.router.workers.fleet import Fleet
-from services.router.workers.turn import Turn
 from services.router.workers.worker import Worker
 from services.router.workers.workersfile import WorkerSpec
 from services.runtime.upstream import Truncated, UpstreamError
@@ -104,8 +104,8 @@ def fleet_of(*workers: Worker, seed: int = 1) -> Fleet:
 
 def asked(
     *, model: str = "m", work: float = 10.0, prompt: int = 5, answer: int = 5, affinity: int = 0, context: int = 0
-) -> Turn:
-    return Turn(
-        id=next(_numbers), tenant="t", arrived_at=0.0, deadline=1.0, prompt_tokens=prompt, max_tokens=answer,
+) -> InferenceRequest:
+    return InferenceRequest(
+        id=f"{next(_numbers)}", tenant="t", arrived_at=0.0, deadline=1.0, prompt_tokens=prompt, max_tokens=answer,
         context_tokens=context, model=model, affinity=affinity, charge_tokens=work,
     )  # fmt: skip

@@ -16,11 +16,14 @@ from services.core.outcome import Outcome
 from services.core.request import Stage
 from services.core.weir import Weir
 from services.router.deciding.dispatcher import NOBODY_S, Dispatcher
+from services.router.request import InferenceRequest
 from services.router.workers.fleet import Fleet
-from services.router.workers.turn import Turn
 from services.router.workers.worker import Worker
 from services.runtime.errors import Refused
 from services.runtime.http import become_task
+
+Life = Callable[[InferenceRequest], Coroutine[Any, Any, None]]
+"""What a request does with its place."""
 
 
 @dataclass
@@ -30,11 +33,11 @@ class House:
     workers: list[Worker]
     most: int = 64
     queue: int = 1000
-    rides: dict[Turn, asyncio.Task[Outcome]] = field(default_factory=dict)
-    started: list[Turn] = field(default_factory=list)
-    ends: Counter[Turn] = field(default_factory=Counter)
-    refusals: dict[Turn, Refused] = field(default_factory=dict)
-    ended_at: dict[Turn, float] = field(default_factory=dict)
+    rides: dict[InferenceRequest, asyncio.Task[Outcome]] = field(default_factory=dict)
+    started: list[InferenceRequest] = field(default_factory=list)
+    ends: Counter[InferenceRequest] = field(default_factory=Counter)
+    refusals: dict[InferenceRequest, Refused] = field(default_factory=dict)
+    ended_at: dict[InferenceRequest, float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.loop = asyncio.get_running_loop()
@@ -46,25 +49,25 @@ class House:
         self.dispatcher = Dispatcher(self.weir, self.fleet, self.cap, rng)
         self.dispatcher.capacity_changed()
 
-    def admit(self, turn: Turn) -> Refused | None:
+    def admit(self, turn: InferenceRequest) -> Refused | None:
         refusal = self.dispatcher.admit(now(), turn)
         if refusal is not None:
             self.refusals[turn] = refusal
         return refusal
 
-    def ride(self, turn: Turn, life: Callable[[Turn], Coroutine[Any, Any, None]]) -> asyncio.Task[Outcome]:
+    def ride(self, turn: InferenceRequest, life: Life) -> asyncio.Task[Outcome]:
         """Admit it now; what it does with its place is `life`. It is released once, however that ends."""
         assert self.admit(turn) is None
         return self.begin(turn, life)
 
-    def begin(self, turn: Turn, life: Callable[[Turn], Coroutine[Any, Any, None]]) -> asyncio.Task[Outcome]:
+    def begin(self, turn: InferenceRequest, life: Life) -> asyncio.Task[Outcome]:
         """As a connection begins a handler: its first step at once, and the rest in a task."""
         riding = self._ride(turn, life)
         riding.send(None)
         task = self.rides[turn] = asyncio.create_task(riding)
         return task
 
-    async def _ride(self, turn: Turn, life: Callable[[Turn], Coroutine[Any, Any, None]]) -> Outcome:
+    async def _ride(self, turn: InferenceRequest, life: Life) -> Outcome:
         outcome = Outcome.CLIENT_GONE
         try:
             await become_task()
@@ -81,15 +84,15 @@ class House:
             self.dispatcher.release(now(), turn, outcome, turn.prompt_tokens, 10.0)
         return outcome
 
-    def serve(self, turn: Turn, seconds: float = 1.0) -> asyncio.Task[Outcome]:
+    def serve(self, turn: InferenceRequest, seconds: float = 1.0) -> asyncio.Task[Outcome]:
         """A request that holds its place so long."""
         return self.ride(turn, lambda _: asyncio.sleep(seconds))
 
-    def hold(self, turn: Turn) -> asyncio.Task[Outcome]:
+    def hold(self, turn: InferenceRequest) -> asyncio.Task[Outcome]:
         """One that holds its place until it is cancelled."""
         return self.ride(turn, lambda _: asyncio.Event().wait())  # type: ignore[arg-type, return-value]  # its True
 
-    async def again(self, turn: Turn, seconds: float = 1.0) -> None:
+    async def again(self, turn: InferenceRequest, seconds: float = 1.0) -> None:
         """Its worker failed; a second place, and then the answer."""
         await self.dispatcher.another(turn)
         await asyncio.sleep(seconds)
@@ -121,10 +124,10 @@ class House:
             heads = [turn for turn in dispatcher.waiting if turn.flow.line.first is turn]
             assert not [turn for turn in heads if self.fleet.fits(turn)], "a slot is free, and one that fits it waits"
         for turn in seconds:
-            alone = not self.fleet.alive(turn.model, turn.left)
+            alone = not self.fleet.alive(turn.model, turn.failed_worker)
             lost_s = 0.0 if self.fleet.alive(turn.model) else self.loop.time() - dispatcher._dead_since[turn.model]
             assert turn.refusal or lost_s <= NOBODY_S + 0.001, "a retry waits for nobody"
-            assert turn.refusal or not self.fleet.fits(turn, None if alone else turn.left), (
+            assert turn.refusal or not self.fleet.fits(turn, None if alone else turn.failed_worker), (
                 "a retry waits beside a slot"
             )
         for turn in self.rides:
@@ -146,6 +149,6 @@ def now() -> float:
     return asyncio.get_running_loop().time()
 
 
-def turn(tenant: str = "t", *, model: str = "m", within_s: float = 100.0, **fields: Any) -> Turn:
+def turn(tenant: str = "t", *, model: str = "m", within_s: float = 100.0, **fields: Any) -> InferenceRequest:
     fields = {"prompt_tokens": 10, "max_tokens": 10, **fields}
-    return Turn("r", tenant, now(), now() + within_s, model=model, **fields)
+    return InferenceRequest("r", tenant, now(), now() + within_s, model=model, **fields)

@@ -21,13 +21,12 @@ from loadtests.cluster.network import LATENCY_S
 from services.core.outcome import Outcome
 from services.core.request import Stage as Standing
 from services.router import app
-from services.router.asking.alarm import Alarm
+from services.router.asking.timer import DeadlineTimer
 from services.router.deciding.dispatcher import Dispatcher
 from services.router.observing.journal import Journal
-from services.router.observing.life import Life
+from services.router.request import InferenceRequest
 from services.router.workers import health
 from services.router.workers.cancels import Cancels
-from services.router.workers.turn import Turn
 from services.runtime.keepalive import Pool
 from services.runtime.log import Log
 from tests.router.leaver import Client, Way, answered_whole, asking
@@ -57,7 +56,7 @@ class WatchedDispatcher(Dispatcher):
         self.outcomes: dict[str, str] = {}
         self.costs: dict[str, float] = {}
 
-    def release(self, now: float, turn: Turn, outcome: Outcome, *used: Any, **named: Any) -> None:
+    def release(self, now: float, turn: InferenceRequest, outcome: Outcome, *used: Any, **named: Any) -> None:
         ran = turn.stage is Standing.RUNNING
         super().release(now, turn, outcome, *used, **named)
         id = str(turn.id)
@@ -247,7 +246,9 @@ class Left:
         objects = gc.get_objects()
         self.objects = Counter(map(type, objects))
         self.objects.subtract(type(one) for one in objects if type(one) in REMEMBERING and _remembers_a_class(one))
-        self.of_requests = {kind: self.objects[kind] for kind in (Alarm, Life, Turn) if self.objects[kind]}
+        self.of_requests = {
+            kind: self.objects[kind] for kind in (DeadlineTimer, InferenceRequest) if self.objects[kind]
+        }
 
     def more(self, before: Left, at_least: float) -> dict[type, int]:
         """What has become more by so many."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from random import Random
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,9 +12,8 @@ import pytest
 from services.core.limit import InflightCap
 from services.core.outcome import Outcome
 from services.core.retries import RetryBudget
-from services.router.observing.life import Life
 from services.router.serving.attempts import Attempts
-from services.router.serving.orphans import Orphans
+from services.router.serving.detached import DetachedRequests
 from services.router.tenancy.rates import Rate
 from services.router.workers.cancels import Cancels
 from services.router.workers.prober import Prober
@@ -113,14 +111,14 @@ async def a_retry_beyond_the_one() -> None:
     placed.retried = True
     attempts = Attempts(house.dispatcher, None, RetryBudget(), None)  # type: ignore[arg-type]  # not asked
     attempts._may_retry = lambda *_: True  # type: ignore[method-assign]
-    await attempts._again(SimpleNamespace(), placed, "failed", ConnectionLost("lost"))  # type: ignore[arg-type]
+    await attempts._again(placed, "failed", ConnectionLost("lost"))  # type: ignore[arg-type]
 
 
 async def over_for_its_client_twice() -> None:
-    life = Life(began_at=0.0)
-    life.unheard = Outcome.CLIENT_GONE
-    orphans = Orphans(None, None, hold_s=1.0)  # type: ignore[arg-type]  # not asked
-    orphans.adopt(None, "exchange", life, Outcome.DEADLINE_EXCEEDED)  # type: ignore[arg-type]
+    request = turn()
+    request.client_outcome = Outcome.CLIENT_GONE
+    detached = DetachedRequests(None, None, hold_s=1.0)  # type: ignore[arg-type]  # not asked
+    detached.detach(None, "exchange", request, Outcome.DEADLINE_EXCEEDED)  # type: ignore[arg-type]
 
 
 async def a_lane_given_back_twice() -> None:

@@ -21,7 +21,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from services.router.asking.asked import Asked
+from services.router.asking.parsed import ParsedRequest
 from services.runtime.errors import BadInput
 
 MOST_LOGPROBS = 20
@@ -213,7 +213,7 @@ def in_table(body: dict[str, Any]) -> tuple[str, ...]:
     return () if NAMES.isdisjoint(body) else tuple(sorted(NAMES.intersection(body)))
 
 
-def judge(asked: Asked, allowed: frozenset[str] | None) -> int:
+def judge(asked: ParsedRequest, allowed: frozenset[str] | None) -> int:
     """How many answers of `max_tokens` the request is to be charged for.
 
     `allowed`: fields that every server which may get the request is allowed to get; None where none of them gets any

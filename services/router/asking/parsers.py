@@ -1,4 +1,4 @@
-"""Each route's body -> `Asked`, or a BadInput that names the field."""
+"""Each route's body -> `ParsedRequest`, or a BadInput that names the field."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ from typing import Any
 from services.contracts.answer import AskRequest
 from services.contracts.generate import Message
 from services.contracts.openai import ChatMessage, ChatRequest, CompletionRequest, Sampling
-from services.router.asking.asked import Asked, Format, Lookup
 from services.router.asking.fields import in_table
+from services.router.asking.parsed import Format, ParsedRequest, RetrievalQuery
 from services.runtime.errors import BadInput
 from services.runtime.strictjson import convert, loads
 
-Parser = Callable[[bytes], Asked]
+Parser = Callable[[bytes], ParsedRequest]
 
 
 def chat_parser(default_max_tokens: int) -> Parser:
     """POST /v1/chat/completions."""
 
-    def parse(body: bytes) -> Asked:
+    def parse(body: bytes) -> ParsedRequest:
         json = loads(body)
         request = convert(json, ChatRequest)
         messages = [Message(message.role, _text(message, i)) for i, message in enumerate(request.messages)]
@@ -31,7 +31,7 @@ def chat_parser(default_max_tokens: int) -> Parser:
 def completion_parser(default_max_tokens: int) -> Parser:
     """POST /v1/completions."""
 
-    def parse(body: bytes) -> Asked:
+    def parse(body: bytes) -> ParsedRequest:
         json = loads(body)
         request = convert(json, CompletionRequest)
         prompt = request.prompt if isinstance(request.prompt, str) else request.prompt[0]
@@ -42,18 +42,18 @@ def completion_parser(default_max_tokens: int) -> Parser:
     return parse
 
 
-def parse_ask(body: bytes) -> Asked:
+def parse_ask(body: bytes) -> ParsedRequest:
     """POST /ask."""
     request = convert(loads(body), AskRequest)
     if not request.query.strip():
         raise BadInput("query: a question was expected, not only white space", "query")
-    return Asked(
+    return ParsedRequest(
         format=Format.ASK,
         tenant=request.tenant,
         model=request.model,
         max_tokens=request.max_tokens,
         stream=request.stream,
-        lookup=Lookup(request.query, request.top_k, request.cache_ttl_s),
+        retrieval=RetrievalQuery(request.query, request.top_k, request.cache_ttl_s),
     )
 
 
@@ -75,10 +75,10 @@ def _sampled(
     *,
     messages: list[Message] | None = None,
     prompt: str | None = None,
-) -> Asked:
+) -> ParsedRequest:
     stop = request.stop
     options = request.stream_options
-    return Asked(
+    return ParsedRequest(
         format=format,
         tenant=request.tenant,
         model=request.model,

@@ -27,8 +27,8 @@ from services.core.weir import Weir
 from services.router.console.whoiswhere import other_tenants, tenants_in_turn, told_tenants, workers_now
 from services.router.deciding.dispatcher import Dispatcher
 from services.router.observing.journal import Entry, Journal
-from services.router.observing.life import Life
 from services.router.observing.metrics import RouterMetrics
+from services.router.request import InferenceRequest
 from services.runtime.clock import unix_milliseconds
 from services.runtime.drain import Drain
 
@@ -135,17 +135,17 @@ def _capacity(weir: Weir) -> float | None:
     return round(sum(rates), 1) if rates else None
 
 
-Served = Sequence[tuple[float, Life]]
+Served = Sequence[tuple[float, InferenceRequest]]
 """When each ended, and its record; the newest first."""
 
 
 def _got(span_s: float, served: Served) -> float:
     """Work that was served, per second, over the time of which every answer is remembered: two seconds or less."""
-    return round(sum(life.turn.charge_tokens for _, life in served if life.turn is not None) / max(span_s, 1e-3), 1)
+    return round(sum(request.charge_tokens for _, request in served if request.admitted) / max(span_s, 1e-3), 1)
 
 
 def _latency(now: float, served: Served) -> Latency:
-    of = [(at - life.began_at, life.deadline_ms) for at, life in served if at > now - LATENCY_S]
+    of = [(at - request.arrived_at, request.deadline_ms) for at, request in served if at > now - LATENCY_S]
     if not of:
         return Latency(0)
     seconds = sorted(took_s for took_s, _ in of)
@@ -161,7 +161,11 @@ def _latency(now: float, served: Served) -> Latency:
 
 
 def _first_token(now: float, served: Served) -> FirstToken:
-    seconds = sorted(life.first_at - life.began_at for at, life in served if life.first_at and at > now - LATENCY_S)
+    seconds = sorted(
+        request.first_output_at - request.arrived_at
+        for at, request in served
+        if request.first_output_at and at > now - LATENCY_S
+    )
     if not seconds:
         return FirstToken(0)
     halfway, late = _quantile(seconds, 0.5), _quantile(seconds, 0.95)
@@ -178,15 +182,15 @@ def milliseconds(seconds: float) -> float:
 
 
 def _decision(entry: Entry, at_ms: int) -> Decision:
-    life = entry.life
+    request = entry.request
     return Decision(
         n=entry.n,
-        id=entry.id,
+        id=request.id,
         at_ms=at_ms,
-        tenant=life.label,
+        tenant=request.tenant,
         what=entry.what,
         outcome=None if entry.outcome is None else entry.outcome.value,
-        level=0 if life.weighed is None else life.weighed.level,
+        level=request.level,
         why=entry.details.reason or "",
         wait_ms=waited_ms(entry),
         predicted_ms=predicted_ms(entry),
@@ -195,13 +199,13 @@ def _decision(entry: Entry, at_ms: int) -> Decision:
 
 def waited_ms(entry: Entry) -> float | None:
     """How long it stood in line, of one that has left it."""
-    turn = entry.life.turn
-    if turn is None or entry.outcome is None:
+    request = entry.request
+    if not request.admitted or entry.outcome is None:
         return None
-    return milliseconds((turn.started_at or entry.at) - turn.queued_at)
+    return milliseconds((request.started_at or entry.at) - request.queued_at)
 
 
 def predicted_ms(entry: Entry) -> float | None:
     """The wait that was predicted at the door, whether or not it was let in."""
-    turn = entry.life.turn
-    return entry.details.predicted_wait_ms if turn is None else milliseconds(turn.predicted_wait_s)
+    request = entry.request
+    return milliseconds(request.predicted_wait_s) if request.admitted else entry.details.predicted_wait_ms

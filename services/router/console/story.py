@@ -16,8 +16,7 @@ from services.core.request import Stage
 from services.core.weir import Weir
 from services.router.console.feed import milliseconds, predicted_ms, waited_ms
 from services.router.observing.journal import KIND, NOTHING_SAID, Entry
-from services.router.observing.life import Life
-from services.router.workers.turn import Turn
+from services.router.request import InferenceRequest
 
 ENDS = {
     Outcome.CLIENT_GONE: "its client left",
@@ -25,21 +24,21 @@ ENDS = {
 }
 
 
-def story(id: str, found: Entry | Life, weir: Weir, now: float) -> RequestLife:
+def story(found: Entry | InferenceRequest, weir: Weir, now: float) -> RequestLife:
     """One request from its arrival to its end, or to now."""
-    entry = found if isinstance(found, Entry) else Entry(0, now, id, "admit", None, found, NOTHING_SAID, "")
-    life, turn = entry.life, entry.life.weighed
+    entry = found if isinstance(found, Entry) else Entry(0, now, "admit", None, found, NOTHING_SAID, "")
+    request = entry.request
     return RequestLife(
-        id=id,
-        tenant=life.label,
-        model="" if turn is None else turn.model,
-        class_name=_class_name(life),
-        deadline_ms=life.deadline_ms,
-        level=0 if turn is None else turn.level,
+        id=request.id,
+        tenant=request.tenant,
+        model=request.model,
+        class_name=_class_name(request),
+        deadline_ms=request.deadline_ms,
+        level=request.level,
         state=_state(entry),
         outcome=None if entry.outcome is None else entry.outcome.value,
         message=entry.message,
-        degraded=list(life.cuts()),
+        degraded=list(request.cuts),
         timeline=sorted(_timeline(entry, weir.settings.safety_margin), key=_at),
         numbers=_numbers(entry, weir),
     )
@@ -49,88 +48,84 @@ def _at(moment: Moment) -> float:
     return moment.at_ms
 
 
-def _class_name(life: Life) -> str:
-    if life.turn is not None:
-        return life.turn.flow.node.name
-    return "" if life.tenant is None else life.tenant.class_name
+def _class_name(request: InferenceRequest) -> str:
+    if request.admitted:
+        return request.flow.node.name
+    return "" if request.account is None else request.account.class_name
 
 
 def _state(entry: Entry) -> Progress:
     if entry.outcome is not None:
         return "ended"
-    turn = entry.life.turn
-    return "running" if turn is not None and turn.stage is Stage.RUNNING else "waiting"
+    request = entry.request
+    return "running" if request.admitted and request.stage is Stage.RUNNING else "waiting"
 
 
 # ---- what happened
 
 
 def _timeline(entry: Entry, margin: float) -> Iterator[Moment]:
-    life, turn = entry.life, entry.life.turn
-    in_line = "" if life.weighed is None else f"{_count(life.depth, 'request')} in line before it"
-    yield Moment(0.0, "arrived", in_line)
-    if life.weighed is not None and life.weighed.counted_wait_s + life.weighed.counted_service_s:
-        yield Moment(0.0, "weighed", _weighed(life.weighed, margin))
-    if turn is not None:
-        yield from _on_its_way(life, turn)
-    if life.unheard is not None:
-        yield Moment(_since(life, life.unheard_at), KIND[life.unheard], "its work goes on for nobody")
-    if entry.outcome is not None and life.unheard is not None:
-        yield Moment(_since(life, entry.at), "over", "the work that nobody waited for has ended")
+    request, depth = entry.request, entry.request.queue_depth
+    yield Moment(0.0, "arrived", "" if depth is None else f"{_count(depth, 'request')} in line before it")
+    if depth is not None and request.counted_wait_s + request.counted_service_s:
+        yield Moment(0.0, "weighed", _weighed(request, margin))
+    if request.admitted:
+        yield from _on_its_way(request)
+    gone = request.client_outcome
+    if gone is not None:
+        yield Moment(_since(request, request.client_outcome_at), KIND[gone], "its work goes on for nobody")
+    if entry.outcome is not None and gone is not None:
+        yield Moment(_since(request, entry.at), "over", "the work that nobody waited for has ended")
     elif entry.outcome is not None:
-        yield Moment(_since(life, entry.at), entry.what, _end(entry, entry.outcome))
+        yield Moment(_since(request, entry.at), entry.what, _end(entry, entry.outcome))
 
 
-def _on_its_way(life: Life, turn: Turn) -> Iterator[Moment]:
-    wait = f"a wait of {turn.predicted_wait_s * 1000:.0f} ms was predicted"
-    yield Moment(0.0, "degrade" if turn.level else "admit", f"a place in line at level {turn.level}; {wait}")
-    if life.found is not None and turn.ready_at:
-        yield Moment(_since(life, turn.ready_at), "passages", _passages(life))
-    if turn.started_at:
-        yield Moment(_since(life, turn.started_at), "started", _started(life, turn))
-    if turn.attempts > 1 and turn.left is not None:
-        on = f"on {life.worker or _place(turn)}: {turn.left.name} failed or refused"
-        yield Moment(_since(life, turn.sent_at), "tried again", on)
-    if first_at := life.first_at or turn.first_token_at:
-        yield Moment(_since(life, first_at), "first token", "" if life.first_at else "by its worker's word")
+def _on_its_way(request: InferenceRequest) -> Iterator[Moment]:
+    wait = f"a wait of {request.predicted_wait_s * 1000:.0f} ms was predicted"
+    yield Moment(0.0, "degrade" if request.level else "admit", f"a place in line at level {request.level}; {wait}")
+    if request.found is not None and request.ready_at:
+        yield Moment(_since(request, request.ready_at), "passages", _passages(request))
+    if request.started_at:
+        yield Moment(_since(request, request.started_at), "started", _started(request))
+    if request.attempts > 1 and request.failed_worker is not None:
+        on = f"on {request.worker_name}: {request.failed_worker.name} failed or refused"
+        yield Moment(_since(request, request.sent_at), "tried again", on)
+    if first_at := request.first_token_at:
+        yield Moment(_since(request, first_at), "first token", "" if request.parsed.stream else "by its worker's word")
 
 
-def _weighed(turn: Turn, margin: float) -> str:
+def _weighed(request: InferenceRequest, margin: float) -> str:
     """What its deadline was tested with: the sum that had to fit."""
-    wait, work = turn.counted_wait_s * 1000, turn.counted_service_s * 1000
-    share, whole = f"{100 * margin:.0f} %", (turn.deadline - turn.arrived_at) * 1000
+    wait, work = request.counted_wait_s * 1000, request.counted_service_s * 1000
+    share, whole = f"{100 * margin:.0f} %", (request.deadline - request.arrived_at) * 1000
     told = f"{wait:.0f} ms of wait and {work:.0f} ms of work were to fit into {share} of {whole:.0f} ms"
-    if turn.first_token_by == inf:
+    if request.first_token_by == inf:
         return told
-    return f"{told}, and its first token into {share} of {(turn.first_token_by - turn.arrived_at) * 1000:.0f} ms"
+    return f"{told}, and its first token into {share} of {(request.first_token_by - request.arrived_at) * 1000:.0f} ms"
 
 
-def _since(life: Life, at: float) -> float:
-    return max(0.0, milliseconds(at - life.began_at))
+def _since(request: InferenceRequest, at: float) -> float:
+    return max(0.0, milliseconds(at - request.arrived_at))
 
 
-def _passages(life: Life) -> str:
-    found = life.found
+def _passages(request: InferenceRequest) -> str:
+    found = request.found
     if found is None or found.source == "skipped":
         return "not looked up, by its level"
     return f"{found.source}{f' ({found.reason})' if found.reason else ''}, after {found.seconds * 1000:.0f} ms"
 
 
-def _started(life: Life, turn: Turn) -> str:
-    first = turn.left.name if turn.left is not None else life.worker or _place(turn)
-    waited = f"after {(turn.started_at - turn.queued_at) * 1000:.0f} ms in line"
-    return f"{f'on {first}, ' if first else ''}{waited}; it may write {_count(turn.granted_tokens, 'token')}"
-
-
-def _place(turn: Turn) -> str:
-    return "" if turn.worker is None else turn.worker.name
+def _started(request: InferenceRequest) -> str:
+    first = request.worker_name if request.failed_worker is None else request.failed_worker.name
+    waited = f"after {(request.started_at - request.queued_at) * 1000:.0f} ms in line"
+    return f"{f'on {first}, ' if first else ''}{waited}; it may write {_count(request.granted_tokens, 'token')}"
 
 
 def _end(entry: Entry, outcome: Outcome) -> str:
-    life, end = entry.life, entry.life.end
+    request, end = entry.request, entry.request.end
     if outcome is not Outcome.SERVED:
         return entry.message or ENDS.get(outcome, "")
-    used = f"{100_000 * (entry.at - life.began_at) / life.deadline_ms:.0f} % of its deadline"
+    used = f"{100_000 * (entry.at - request.arrived_at) / request.deadline_ms:.0f} % of its deadline"
     if end is None:
         return used
     return f"{used}; {_count(end.prompt_tokens, 'token')} read, {end.completion_tokens} written"
@@ -144,40 +139,40 @@ def _count(number: int, what: str) -> str:
 
 
 def _numbers(entry: Entry, weir: Weir) -> Numbers:
-    life, turn, end = entry.life, entry.life.weighed, entry.life.end
-    details, found = entry.details, life.found
-    if turn is None:
+    request, end = entry.request, entry.request.end
+    details, found = entry.details, request.found
+    if request.queue_depth is None:
         return Numbers(total_ms=_total_ms(entry), hint_ms=details.retry_hint_ms)
-    admitted, counted = life.turn is not None, turn.counted_wait_s + turn.counted_service_s > 0
-    first_at = life.first_at or turn.first_token_at
+    admitted, counted = request.admitted, request.counted_wait_s + request.counted_service_s > 0
+    first_at = request.first_token_at
     return Numbers(
-        prompt_tokens=turn.prompt_tokens if end is None else end.prompt_tokens,
-        context_tokens=turn.context_tokens,
-        max_tokens=turn.max_tokens,
-        granted_tokens=turn.granted_tokens or None,
+        prompt_tokens=request.prompt_tokens if end is None else end.prompt_tokens,
+        context_tokens=request.context_tokens,
+        max_tokens=request.max_tokens,
+        granted_tokens=request.granted_tokens or None,
         completion_tokens=None if end is None else end.completion_tokens,
-        charge_tokens=round(turn.charge_tokens, 1) if admitted else None,
+        charge_tokens=round(request.charge_tokens, 1) if admitted else None,
         predicted_wait_ms=predicted_ms(entry),
-        predicted_wait_q95_ms=milliseconds(weir.forecast(turn)[-1]) if admitted else None,
-        counted_wait_ms=milliseconds(turn.counted_wait_s) if counted else None,
-        counted_service_ms=milliseconds(turn.counted_service_s) if counted else None,
-        waited_ms=waited_ms(entry) if entry.outcome is not None or not turn.started_at else _waited_ms(turn),
+        predicted_wait_q95_ms=milliseconds(weir.forecast(request)[-1]) if admitted else None,
+        counted_wait_ms=milliseconds(request.counted_wait_s) if counted else None,
+        counted_service_ms=milliseconds(request.counted_service_s) if counted else None,
+        waited_ms=waited_ms(entry) if entry.outcome is not None or not request.started_at else _waited_ms(request),
         total_ms=_total_ms(entry),
-        first_token_ms=_since(life, first_at) if first_at else None,
+        first_token_ms=_since(request, first_at) if first_at else None,
         retrieval_source=None if found is None else found.source,
         retrieval_ms=None if found is None else milliseconds(found.seconds),
-        worker=life.worker or _place(turn) or None,
-        first_worker=None if turn.left is None else turn.left.name,
-        attempts=turn.attempts,
-        queue_depth=life.depth,
+        worker=request.worker_name or None,
+        first_worker=None if request.failed_worker is None else request.failed_worker.name,
+        attempts=request.attempts,
+        queue_depth=request.queue_depth,
         hint_ms=details.retry_hint_ms,
         margin=weir.settings.safety_margin,
     )
 
 
-def _waited_ms(turn: Turn) -> float:
-    return milliseconds(turn.started_at - turn.queued_at)
+def _waited_ms(request: InferenceRequest) -> float:
+    return milliseconds(request.waited_s)
 
 
 def _total_ms(entry: Entry) -> float | None:
-    return None if entry.outcome is None else milliseconds(entry.at - entry.life.began_at)
+    return None if entry.outcome is None else milliseconds(entry.at - entry.request.arrived_at)

@@ -28,8 +28,8 @@ from services.core.policies import Policies
 from services.core.request import Request, Stage
 from services.core.weir import Weir
 from services.router.deciding.refusing import Refusing
+from services.router.request import InferenceRequest
 from services.router.workers.fleet import Fleet
-from services.router.workers.turn import Turn
 from services.router.workers.worker import Worker
 from services.runtime.errors import NoSuchModel, Refused
 
@@ -49,8 +49,8 @@ class Dispatcher:
         self.cap = cap
         self.refusing = Refusing(rng.random)
         self.draining = False
-        self.waiting: dict[Turn, None] = {}  # in the order in which they came
-        self._second: deque[Turn] = deque()
+        self.waiting: dict[InferenceRequest, None] = {}  # in the order in which they came
+        self._second: deque[InferenceRequest] = deque()
         self._dead_since: dict[str, float] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = inf
@@ -76,11 +76,11 @@ class Dispatcher:
         for spec in tenants:
             self.weir.configure(spec)
 
-    def estimator(self, turn: Turn) -> Estimator:
+    def estimator(self, turn: InferenceRequest) -> Estimator:
         """What is known of the workers that serve it."""
         return self.weir.learned[turn.pool].estimator
 
-    def prefill_s(self, turn: Turn) -> float:
+    def prefill_s(self, turn: InferenceRequest) -> float:
         """How long reading its prompt takes, by what is known; 0 while nothing is."""
         of_pool = self.weir.learned.get(self.fleet.pool_of(turn.model) or turn.model)
         return of_pool.estimator.prefill_s(turn.prompt_tokens + turn.context_tokens) if of_pool is not None else 0.0
@@ -114,7 +114,7 @@ class Dispatcher:
 
     # ---- the door
 
-    def admit(self, now: float, turn: Turn) -> Refused | None:
+    def admit(self, now: float, turn: InferenceRequest) -> Refused | None:
         """A place in line, or at a worker at once (None); or a refusal. A refusal here is a result, never raised."""
         if self.draining:
             return self.refusing.leaving()
@@ -135,7 +135,7 @@ class Dispatcher:
 
     # ---- the line
 
-    def ready(self, now: float, turn: Turn, prompt_tokens: int) -> None:
+    def ready(self, now: float, turn: InferenceRequest, prompt_tokens: int) -> None:
         """Its retrieval is done, and its prompt is this long: it could start from now on."""
         self.weir.counted(now, turn, prompt_tokens)
         self.weir.ready(now, turn)
@@ -143,7 +143,7 @@ class Dispatcher:
             self._pump(now, turn.pool)
             self._set_timer(now)  # its client's patience counts from now, and may end before anyone else's time
 
-    async def place(self, turn: Turn) -> Worker:
+    async def place(self, turn: InferenceRequest) -> Worker:
         """Wait for a slot. Raises Refused when its time comes first. Cancelled, its owner releases it."""
         while turn.worker is None:
             if turn.refusal is not None:
@@ -151,13 +151,13 @@ class Dispatcher:
             await self._sleep(turn)
         return turn.worker
 
-    async def another(self, turn: Turn) -> Worker:
+    async def another(self, turn: InferenceRequest) -> Worker:
         """For the one retry: another worker's place, before all who wait; its own again, when it has rested, if alone.
 
         Raises Refused when for NOBODY_S nobody has been left who could. It keeps its place under MAX_INFLIGHT, so that
         bounds these too.
         """
-        turn.left = turn.worker
+        turn.failed_worker = turn.worker
         self._leave(turn)
         self._second.append(turn)
         now = asyncio.get_running_loop().time()
@@ -173,14 +173,14 @@ class Dispatcher:
                 self._second.remove(turn)
         return turn.worker
 
-    async def _sleep(self, turn: Turn) -> None:
+    async def _sleep(self, turn: InferenceRequest) -> None:
         turn.waiter = asyncio.get_running_loop().create_future()
         try:
             await turn.waiter
         finally:
             turn.waiter = None
 
-    def first_token(self, at: float, turn: Turn) -> None:
+    def first_token(self, at: float, turn: InferenceRequest) -> None:
         """Its prompt has been read. A second try says nothing about reading: the first one is in its time as well."""
         if turn.retried:
             turn.first_token_at = at
@@ -190,8 +190,8 @@ class Dispatcher:
     # ---- the slots
 
     def release(
-        self, now: float, turn: Turn, outcome: Outcome, prompt_tokens: float = 0.0, completion_tokens: float = 0.0,
-        pace_s: float | None = None,
+        self, now: float, turn: InferenceRequest, outcome: Outcome, prompt_tokens: float = 0.0,
+        completion_tokens: float = 0.0, pace_s: float | None = None,
     ) -> None:  # fmt: skip
         """It has ended. Out of the line, or off its worker with what it used; then the next may start. Once."""
         if turn.stage is Stage.WAITING:
@@ -207,7 +207,7 @@ class Dispatcher:
             if self.waiting:
                 self._pump_all(now)
 
-    def next_attempt(self, turn: Turn) -> str:
+    def next_attempt(self, turn: InferenceRequest) -> str:
         """A name for one try at one worker. It is the router's own: two clients may use the same `x-request-id`."""
         turn.attempts += 1
         turn.attempt_id = f"{self._prefix}-{next(self._attempts):x}"
@@ -227,10 +227,10 @@ class Dispatcher:
         while waiting.requests and cap.inflight < cap.cap and fleet.room(pool):
             started, gone = self.weir.next(now, pool, self._fits)
             for other in gone:
-                self._turn_away(cast(Turn, other), self._evicted(now, other))
+                self._turn_away(cast(InferenceRequest, other), self._evicted(now, other))
             if started is None:
                 break
-            turn = cast(Turn, started)
+            turn = cast(InferenceRequest, started)
             taken = cap.try_take()
             turn.worker = fleet.take(turn)
             assert taken, f"{turn!r} was started above MAX_INFLIGHT: {self!r}"
@@ -240,9 +240,9 @@ class Dispatcher:
         return self.cap.taken_total > before
 
     def _fits(self, request: Request) -> bool:
-        return self.fleet.fits(cast(Turn, request))
+        return self.fleet.fits(cast(InferenceRequest, request))
 
-    def _leave(self, turn: Turn, pace_s: float | None = None, *, served: bool = False) -> None:
+    def _leave(self, turn: InferenceRequest, pace_s: float | None = None, *, served: bool = False) -> None:
         worker, turn.worker = turn.worker, None
         if worker is not None:
             self.fleet.give_back(worker, turn, pace=pace_s, overloaded=turn.overloaded, served=served)
@@ -251,7 +251,7 @@ class Dispatcher:
         hint_s = self.weir.hint_s(now, request) if request.expires_for == "patience" else 0.0
         return self.refusing.evicted(now, request, hint_s)
 
-    def _turn_away(self, turn: Turn, refusal: Refused) -> None:
+    def _turn_away(self, turn: InferenceRequest, refusal: Refused) -> None:
         assert turn.worker is None, f"{turn!r} is turned away, and has a place at {turn.worker!r}"
         self.waiting.pop(turn, None)
         turn.refusal = refusal
@@ -265,8 +265,8 @@ class Dispatcher:
             if self._abandoned(turn.model, now):
                 turn.refusal = self.refusing.nobody_serves(turn.model)
             else:
-                others = self.fleet.alive(turn.model, turn.left)
-                turn.worker = self.fleet.take(turn, turn.left if others else None)
+                others = self.fleet.alive(turn.model, turn.failed_worker)
+                turn.worker = self.fleet.take(turn, turn.failed_worker if others else None)
             if turn.worker is not None or turn.refusal is not None:
                 self._second.remove(turn)
                 turn.wake()
@@ -313,7 +313,7 @@ class Dispatcher:
         self._timer, self._timer_at = None, inf
         gone = self.weir.expire(now)
         for request in gone:
-            self._turn_away(cast(Turn, request), self._evicted(now, request))
+            self._turn_away(cast(InferenceRequest, request), self._evicted(now, request))
         if gone:
             self._pump_all(now)  # as above: those behind them may fit
         if self.waiting:

@@ -1,7 +1,7 @@
-"""What was decided lately, and the lives of those who ended last: for people who look, and for nobody else.
+"""What was decided lately, and the requests that ended last: for people who look, and for nothing else.
 
 A request writes here twice, when it has got a place and when it ends. What is kept is a tuple that refers to the
-request's own record: nothing is copied, formatted or rounded before anybody asks, and most of it nobody asks for.
+request itself: nothing is copied, formatted or rounded before anybody asks, and most of it nobody asks for.
 
 Bounds. Of each kind of decision the last MOST_OF_A_KIND, so that a flood of refusals does not push out what is rare;
 the last MOST_LIVES of those who had a place, and as many of those who got none, so that it does not push out the
@@ -20,7 +20,7 @@ from typing import NamedTuple
 from services.contracts.console import What
 from services.contracts.problem import Details
 from services.core.outcome import Outcome
-from services.router.observing.life import Life
+from services.router.request import InferenceRequest
 from services.runtime.errors import WeirError
 
 MOST_OF_A_KIND = 40
@@ -65,15 +65,14 @@ class Entry(NamedTuple):
 
     n: int
     at: float
-    id: str
     what: What
     outcome: Outcome | None
-    life: Life
+    request: InferenceRequest
     details: Details
     message: str
 
 
-Kept = tuple[int, float, str, What, Outcome | None, Life, Details, str]
+Kept = tuple[int, float, What, Outcome | None, InferenceRequest, Details, str]
 
 
 class Journal:
@@ -87,52 +86,52 @@ class Journal:
         self._looking_until = -inf
         self._dropped_at = -inf  # when the last of those ended who had a place and are remembered no more
         self._rings: dict[What, deque[Kept]] = {what: deque(maxlen=MOST_OF_A_KIND) for what in WHATS}
-        self._living: dict[str, Life] = {}
+        self._living: dict[str, InferenceRequest] = {}
         self._placed: deque[Kept] = deque()
         self._refused: deque[Kept] = deque()
 
-    def admitted(self, id: str, life: Life, level: int) -> None:
-        """It has a place in line; `level` above 0: as a smaller request than it asked to be."""
+    def admitted(self, request: InferenceRequest) -> None:
+        """It has a place in the queue; at a level above 0, as a smaller request than it asked to be."""
         self.decided = n = self.decided + 1
-        what: What = "degrade" if level else "admit"
-        self._rings[what].append((n, life.began_at, id, what, None, life, NOTHING_SAID, ""))
-        self._living[id] = life
+        what: What = "degrade" if request.level else "admit"
+        self._rings[what].append((n, request.arrived_at, what, None, request, NOTHING_SAID, ""))
+        self._living[request.id] = request
 
-    def unheard(self, id: str, life: Life, outcome: Outcome, now: float) -> None:
-        """It is over for its client, and its work goes on for nobody: what was decided is told now, not at its end."""
-        life.unheard_at = now
+    def detached(self, request: InferenceRequest) -> None:
+        """It is over for its client, and its work goes on: the decision is shown now, not at the work's end."""
         self.decided = n = self.decided + 1
+        outcome = request.client_outcome
         what = KIND[outcome]
-        self._rings[what].append((n, now, id, what, outcome, life, NOTHING_SAID, ""))
+        self._rings[what].append((n, request.client_outcome_at, what, outcome, request, NOTHING_SAID, ""))
 
-    def ended(self, id: str, life: Life, outcome: Outcome, failure: WeirError | None, now: float) -> None:
-        """It has ended, however it did. From here on its record is only looked at."""
-        n = self.decided + 1
-        what, placed = KIND[outcome], life.turn is not None
-        if life.dispatched_at:
-            self.worker_s += now - life.dispatched_at
-        elif placed and outcome is Outcome.YIELD:
-            what = "expire"  # its client's patience, after a wait in line
+    def ended(self, request: InferenceRequest, failure: WeirError | None, now: float) -> None:
+        """It has ended with its `outcome`. From here on its record is only looked at."""
+        n, outcome, admitted = self.decided + 1, request.outcome, request.admitted
+        what = KIND[outcome]
+        if request.dispatched_at:
+            self.worker_s += now - request.dispatched_at
+        elif admitted and outcome is Outcome.YIELD:
+            what = "expire"  # its client's patience, after a wait in the queue
         if failure is None:
-            entry: Kept = (n, now, id, what, outcome, life, NOTHING_SAID, "")
+            entry: Kept = (n, now, what, outcome, request, NOTHING_SAID, "")
         else:
-            entry = (n, now, id, what, outcome, life, failure.details, failure.message)
-        if not life.unheard_at:
+            entry = (n, now, what, outcome, request, failure.details, failure.message)
+        if request.client_outcome is None:
             self.decided = n
             self._rings[what].append(entry)
-        lives = self._placed if placed else self._refused
-        lives.append(entry)
-        if len(lives) > UNSEEN_LIVES and (now > self._looking_until or len(lives) > MOST_LIVES):
-            self._forget(lives)
-        if placed and self._living.get(id) is life:
-            del self._living[id]
-        life.let_go()
+        ended = self._placed if admitted else self._refused
+        ended.append(entry)
+        if len(ended) > UNSEEN_LIVES and (now > self._looking_until or len(ended) > MOST_LIVES):
+            self._forget(ended)
+        if admitted and self._living.get(request.id) is request:
+            del self._living[request.id]
+        request.drop_contents()
 
-    def _forget(self, lives: deque[Kept]) -> None:
+    def _forget(self, ended: deque[Kept]) -> None:
         """The oldest goes; two of them while there are too many, so that forgetting a crowd never takes long."""
-        for _ in range(min(2, len(lives) - UNSEEN_LIVES)):
-            gone = lives.popleft()
-            if lives is self._placed:
+        for _ in range(min(2, len(ended) - UNSEEN_LIVES)):
+            gone = ended.popleft()
+            if ended is self._placed:
                 self._dropped_at = gone[1]
 
     # ---- for those who look
@@ -154,22 +153,22 @@ class Journal:
             chosen += before[len(chosen) - most :]
         return [Entry(*entry) for entry in sorted(chosen, key=_number)], left_out
 
-    def served_since(self, at: float, most: int) -> tuple[list[tuple[float, Life]], float]:
+    def served_since(self, at: float, most: int) -> tuple[list[tuple[float, InferenceRequest]], float]:
         """When they ended, and who, of those that were served after `at`; and since when none of these is missing.
 
         That is `at`, unless more ended since than are remembered, or than `most`: so many are looked at.
         """
-        found: list[tuple[float, Life]] = []
-        for looked_at, (_, ended_at, _, _, outcome, life, _, _) in enumerate(reversed(self._placed)):
+        found: list[tuple[float, InferenceRequest]] = []
+        for looked_at, (_, ended_at, _, outcome, request, _, _) in enumerate(reversed(self._placed)):
             if ended_at <= at:
                 break
             if looked_at == most:
                 return found, ended_at
             if outcome is Outcome.SERVED:
-                found.append((ended_at, life))
+                found.append((ended_at, request))
         return found, max(at, self._dropped_at)
 
-    def find(self, id: str) -> Entry | Life | None:
+    def find(self, id: str) -> Entry | InferenceRequest | None:
         """The newest request of this name: its record while it lives, with its end when it is remembered."""
         living = self._living.get(id)
         return living if living is not None else next(self._ended(id), None)
@@ -177,7 +176,7 @@ class Journal:
     def _ended(self, id: str) -> Iterator[Entry]:
         """Of those remembered, and of those told last of their kind: what is shown can be looked into."""
         lines = (self._placed, self._refused, *(ring for what, ring in self._rings.items() if what not in BEGINNINGS))
-        found = [next((entry for entry in reversed(line) if entry[2] == id), None) for line in lines]
+        found = [next((entry for entry in reversed(line) if entry[4].id == id), None) for line in lines]
         yield from (Entry(*entry) for entry in sorted((entry for entry in found if entry), key=_number, reverse=True))
 
     def __repr__(self) -> str:

@@ -7,7 +7,7 @@
       chat MODEL                  client     one for each try at a worker; the worker's own span is below it
       stream                      internal   from the first output to the last
 
-Times are those that the request's life has anyway; only what calls another service is written down when it begins,
+Times are those that the request has anyway; only what calls another service is written down when it begins,
 since the callee must be told which span it is below. A try is named as OpenTelemetry's conventions for generative AI
 name a call of a model, and carries its tokens; nothing above it does, so that who adds up tokens counts them once.
 Prompts, passages and answers are never attributes.
@@ -18,11 +18,9 @@ from __future__ import annotations
 from urllib.parse import urlsplit
 
 from services.core.outcome import Outcome
-from services.router.asking.asked import Format
-from services.router.observing.life import Life
+from services.router.asking.parsed import Format
 from services.router.passages.retrieval import Found
-from services.router.upstreams.call import Call
-from services.router.workers.turn import Turn
+from services.router.request import InferenceRequest
 from services.runtime.errors import Refused
 from services.runtime.tracing import FAILURES, Attribute, Headers, Span, Trace
 
@@ -30,17 +28,17 @@ OPERATIONS = {Format.CHAT: "chat", Format.COMPLETIONS: "text_completion", Format
 PROVIDERS = {"openai": "openai"}  # whose form of telemetry a kind of worker has; else Weir's own
 
 
-def admission(trace: Trace, turn: Turn, refusal: Refused | None, now: float) -> None:
+def admission(trace: Trace, request: InferenceRequest, refusal: Refused | None, now: float) -> None:
     """It was let in, or turned away at the door."""
     if not trace.recording:
         return
-    decision = ("degrade" if turn.level else "admit") if refusal is None else str(refusal.outcome)
-    span = trace.step("admission", turn.arrived_at, now)
+    decision = ("degrade" if request.level else "admit") if refusal is None else str(refusal.outcome)
+    span = trace.step("admission", request.arrived_at, now)
     span.attributes = {
-        "weir.decision": decision, "weir.level": turn.level,
-        "weir.predicted_wait_ms": round(turn.predicted_wait_s * 1000, 3),
-        "weir.prompt_tokens_estimated": turn.prompt_tokens + turn.context_tokens,
-        "weir.granted_tokens": turn.granted_tokens,
+        "weir.decision": decision, "weir.level": request.level,
+        "weir.predicted_wait_ms": round(request.predicted_wait_s * 1000, 3),
+        "weir.prompt_tokens_estimated": request.prompt_tokens + request.context_tokens,
+        "weir.granted_tokens": request.granted_tokens,
     }  # fmt: skip
     if refusal is not None and refusal.details.reason is not None:
         span.attributes["weir.reason"] = refusal.details.reason
@@ -62,27 +60,27 @@ def found(span: Span, passages: Found, now: float) -> None:
         span.attributes["weir.reason"] = passages.reason
 
 
-def attempt(turn: Turn, call: Call, now: float) -> Headers:
+def attempt(request: InferenceRequest, now: float) -> Headers:
     """One try at a worker begins."""
-    operation = OPERATIONS[call.asked.format]
-    headers, span = calling(turn.trace, f"{operation} {call.model}", now)
-    worker = turn.worker
+    operation = OPERATIONS[request.parsed.format]
+    headers, span = calling(request.trace, f"{operation} {request.model}", now)
+    worker = request.worker
     if span is None or worker is None:
         return headers
     address = urlsplit(worker.spec.url)
     attributes: dict[str, Attribute | None] = {
         "gen_ai.operation.name": operation,
         "gen_ai.provider.name": PROVIDERS.get(worker.spec.kind, "weir"),
-        "gen_ai.request.model": call.model,
-        "gen_ai.request.max_tokens": call.max_tokens,
-        "gen_ai.request.temperature": call.asked.temperature,
-        "gen_ai.request.top_p": call.asked.top_p,
-        "gen_ai.request.seed": call.asked.seed,
+        "gen_ai.request.model": request.model,
+        "gen_ai.request.max_tokens": request.answer_tokens,
+        "gen_ai.request.temperature": request.parsed.temperature,
+        "gen_ai.request.top_p": request.parsed.top_p,
+        "gen_ai.request.seed": request.parsed.seed,
         "server.address": address.hostname,
         "server.port": address.port,
         "weir.worker": worker.name,
-        "weir.attempt": turn.attempts,
-        "weir.remaining_ms": round((call.deadline_at - now) * 1000, 3),
+        "weir.attempt": request.attempts,
+        "weir.remaining_ms": round((request.work_until - now) * 1000, 3),
     }
     span.attributes = {name: value for name, value in attributes.items() if value is not None}
     return headers
@@ -96,34 +94,32 @@ def failed(trace: Trace, why: str, now: float) -> None:
         span.attributes["error.type"] = why
 
 
-def settled(trace: Trace, life: Life, outcome: Outcome, now: float) -> None:
+def settled(trace: Trace, request: InferenceRequest, outcome: Outcome, now: float) -> None:
     """The request has ended: what is left to say, from its record."""
-    turn = life.turn
     if not trace.recording:
         return
-    trace.attributes["weir.deadline_ms"] = round(life.deadline_ms, 3)
-    if turn is None:
+    trace.attributes["weir.deadline_ms"] = round(request.deadline_ms, 3)
+    if not request.admitted:
         return
-    turn.trace = None  # its record is kept for a while, and its trace is not
-    trace.attributes |= {"weir.level": turn.level, "gen_ai.request.model": turn.model}
-    if life.cuts():
-        trace.attributes["weir.degraded"] = ",".join(life.cuts())
-    queue = trace.step("queue", turn.queued_at, turn.started_at or now)
-    queue.attributes = {"weir.class": turn.flow.node.name, "weir.ready_at_once": not turn.ready_at}
-    if not turn.started_at and outcome is not Outcome.CLIENT_GONE:
+    trace.attributes |= {"weir.level": request.level, "gen_ai.request.model": request.model}
+    if cuts := request.cuts:
+        trace.attributes["weir.degraded"] = ",".join(cuts)
+    queue = trace.step("queue", request.queued_at, request.started_at or now)
+    queue.attributes = {"weir.class": request.flow.node.name, "weir.ready_at_once": not request.ready_at}
+    if not request.started_at and outcome is not Outcome.CLIENT_GONE:
         queue.error = str(outcome)
-    if life.first_at:
-        trace.step("stream", life.first_at, now).attributes = {"weir.pieces": life.pieces}
+    if first_at := request.first_output_at:
+        trace.step("stream", first_at, now).attributes = {"weir.pieces": request.pieces}
     span = _under_way(trace)
     if span is not None:
-        _ended(span, life, outcome, now)
+        _ended(span, request, outcome, now)
 
 
-def _ended(span: Span, life: Life, outcome: Outcome, now: float) -> None:
+def _ended(span: Span, request: InferenceRequest, outcome: Outcome, now: float) -> None:
     span.ended_at = now
     if outcome in FAILURES:
         span.error = span.attributes["error.type"] = str(outcome)
-    end = life.end
+    end = request.end
     if end is not None:
         span.attributes |= {
             "gen_ai.response.finish_reasons": (end.finish_reason,),

@@ -17,7 +17,7 @@ from msgspec import UNSET, UnsetType
 
 from services.core.policies import Policies
 from services.router.deciding.dispatcher import Dispatcher
-from services.router.serving.orphans import Orphans
+from services.router.serving.detached import DetachedRequests
 from services.runtime.log import Log
 
 
@@ -32,11 +32,11 @@ class SetPolicies(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class Switches:
     """Show and turn them. One for each router, behind whatever checks who may."""
 
-    def __init__(self, dispatcher: Dispatcher, orphans: Orphans, log: Log) -> None:
+    def __init__(self, dispatcher: Dispatcher, detached: DetachedRequests, log: Log) -> None:
         self._dispatcher = dispatcher
-        self._orphans = orphans
+        self._detached = detached
         self._log = log
-        orphans.cancels = self.now.cancellation
+        detached.cancels = self.now.cancellation
 
     @property
     def now(self) -> Policies:
@@ -54,9 +54,9 @@ class Switches:
         after = replace(before, **{name: on for name, on in wish.items() if isinstance(on, bool)})
         if after == before:
             return
-        ended = self._orphans.switch(after.cancellation)
+        ended = self._detached.switch(after.cancellation)
         self._dispatcher.switch(after)
-        self._log.warning("policy switched", **asdict(after), orphans_ended=ended)
+        self._log.warning("policy switched", **asdict(after), detached_ended=ended)
 
     def announce(self) -> None:
         """At the start: say what is off."""

@@ -11,8 +11,8 @@ from typing import Any, cast
 
 from services.core.snapshot import state as core_state
 from services.router.deciding.dispatcher import Dispatcher
+from services.router.request import InferenceRequest
 from services.router.tenancy.tenants import Tenants
-from services.router.workers.turn import Turn
 from services.router.workers.worker import Worker
 
 MOST_TENANTS = 100
@@ -36,8 +36,8 @@ def state(now: float, dispatcher: Dispatcher, tenants: Tenants, *, draining: boo
     }
 
 
-def _turns(worker: Worker) -> Iterator[Turn]:
-    return (cast(Turn, request) for request in worker.held)
+def _turns(worker: Worker) -> Iterator[InferenceRequest]:
+    return (cast(InferenceRequest, request) for request in worker.held)
 
 
 def _worker(worker: Worker) -> dict[str, Any]:
@@ -64,7 +64,7 @@ def _worker(worker: Worker) -> dict[str, Any]:
     }
 
 
-def _turn(now: float, turn: Turn) -> dict[str, Any]:
+def _turn(now: float, turn: InferenceRequest) -> dict[str, Any]:
     started = turn.started_at or None
     return {
         "id": turn.id,

@@ -7,14 +7,16 @@ and in time, counted, and settled. What a document must look like is retrieval's
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 from urllib.parse import quote_from_bytes
 
 from fastapi import FastAPI
 
 from services.contracts.documents import PAGE_PARAMETERS, DocumentDeleted, DocumentList, DocumentPut, PutDocument
-from services.router.observing.life import Life
 from services.router.passages.prompt import BYTES_PER_TOKEN
+from services.router.request import InferenceRequest
 from services.router.serving.pipeline import Pipeline
+from services.router.serving.timing import headers
 from services.runtime.api import add_native, describe
 from services.runtime.http import Exchange
 from services.runtime.strictjson import decode
@@ -26,7 +28,7 @@ def add_documents(api: FastAPI, pipeline: Pipeline) -> None:
     """The routes. What a document must look like is retrieval's to say."""
 
     async def serve(exchange: Exchange) -> None:
-        await pipeline.live(exchange, lambda life: _pass_on(pipeline, exchange, life))
+        await pipeline.live(exchange, partial(_pass_on, pipeline))
 
     put = describe("Add a document, or replace it.", request=PutDocument, reply=DocumentPut)
     put["responses"][201] = put["responses"][200]
@@ -39,18 +41,18 @@ def add_documents(api: FastAPI, pipeline: Pipeline) -> None:
         add_native(api, {(method, path): serve}, {path: told})
 
 
-async def _pass_on(pipeline: Pipeline, exchange: Exchange, life: Life) -> None:
+async def _pass_on(pipeline: Pipeline, exchange: Exchange, request: InferenceRequest) -> None:
     tokens = 0.0
     if exchange.method == "PUT":
         decode(exchange.body, PutDocument)  # what is malformed costs no rate and no other service
         tokens = float(len(exchange.body) // BYTES_PER_TOKEN)
-    async with pipeline.forwarding(exchange, life, "documents", tokens) as trace:
-        tenant = life.tenant
+    async with pipeline.forwarding(exchange, request, "documents", tokens) as trace:
+        tenant = request.account
         assert tenant is not None, "the request was identified"
         status, body = await pipeline.retrieval.documents(
             exchange.method.encode("ascii"), _target(exchange), tenant.id, _body(exchange), (*tenant.quota, *trace)
         )
-        await exchange.reply(status, body, headers=life.headers(asyncio.get_running_loop().time()))
+        await exchange.reply(status, body, headers=headers(request, asyncio.get_running_loop().time()))
 
 
 def _body(exchange: Exchange) -> bytes:

@@ -9,14 +9,16 @@ from __future__ import annotations
 import asyncio
 import base64
 import struct
+from functools import partial
 
 import msgspec
 
 from services.contracts.openai import EmbeddingsRequest
 from services.contracts.search import EmbedReply
-from services.router.observing.life import Life
 from services.router.passages.prompt import estimate_tokens
+from services.router.request import InferenceRequest
 from services.router.serving.pipeline import Pipeline
+from services.router.serving.timing import headers
 from services.runtime.errors import BadInput, NoSuchModel
 from services.runtime.http import Exchange
 from services.runtime.strictjson import decode
@@ -24,21 +26,21 @@ from services.runtime.strictjson import decode
 
 async def embed(pipeline: Pipeline, exchange: Exchange) -> None:
     """Serve one request for vectors."""
-    await pipeline.live(exchange, lambda life: _embed(pipeline, exchange, life))
+    await pipeline.live(exchange, partial(_embed, pipeline))
 
 
-async def _embed(pipeline: Pipeline, exchange: Exchange, life: Life) -> None:
-    request = decode(exchange.body, EmbeddingsRequest)
-    texts = [request.input] if isinstance(request.input, str) else list(request.input)
+async def _embed(pipeline: Pipeline, exchange: Exchange, request: InferenceRequest) -> None:
+    asked = decode(exchange.body, EmbeddingsRequest)
+    texts = [asked.input] if isinstance(asked.input, str) else list(asked.input)
     tokens = float(sum(map(estimate_tokens, texts)))
-    async with pipeline.forwarding(exchange, life, "embed", tokens) as trace:
+    async with pipeline.forwarding(exchange, request, "embed", tokens) as trace:
         reply = await pipeline.retrieval.embed(texts, trace)
-        if request.model not in (None, reply.model):
-            raise NoSuchModel(request.model or "")
-        if request.dimensions not in (None, reply.dimensions):
+        if asked.model not in (None, reply.model):
+            raise NoSuchModel(asked.model or "")
+        if asked.dimensions not in (None, reply.dimensions):
             raise BadInput(f"dimensions: this model has {reply.dimensions}", "dimensions")
-        body = _embedding_list(reply, as_base64=request.encoding_format == "base64")
-        await exchange.reply(200, body, headers=life.headers(asyncio.get_running_loop().time()))
+        body = _embedding_list(reply, as_base64=asked.encoding_format == "base64")
+        await exchange.reply(200, body, headers=headers(request, asyncio.get_running_loop().time()))
 
 
 def _embedding_list(reply: EmbedReply, *, as_base64: bool) -> bytes:

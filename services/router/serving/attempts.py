@@ -30,16 +30,16 @@ from services.router.deciding.dispatcher import Dispatcher
 from services.router.observing.metrics import RouterMetrics
 from services.router.observing.spans import attempt as attempt_span
 from services.router.observing.spans import failed
-from services.router.upstreams.call import Attempt, Begun, Busy, Call, EngineLost, Whole, WorkerFailed
+from services.router.request import InferenceRequest
+from services.router.upstreams.call import Attempt, Begun, Busy, EngineLost, Whole, WorkerFailed
 from services.router.workers.prober import Prober
-from services.router.workers.turn import Turn
 from services.router.workers.worker import Worker
 from services.runtime.errors import Refused
 from services.runtime.upstream import ConnectionLost, NoDescriptors, PoolFull, UpstreamError
 
 LEAST_SLACK_S = 0.02
 """A retry with less time than this left would only be late."""
-MOST_KILLS = 2
+MOST_WORKER_CRASHES = 2
 NO_CONNECTION_REST_MS = 50.0
 
 
@@ -52,41 +52,41 @@ class Attempts:
         self._budget = budget
         self._metrics = metrics
 
-    async def send(self, call: Call, turn: Turn) -> Whole | Begun:
+    async def send(self, request: InferenceRequest) -> Whole | Begun:
         """The answer, or a stream with its first output."""
         loop = asyncio.get_running_loop()
         self._budget.sent(loop.time())
         while True:
             try:
-                return await self._once(call, turn, loop.time())
+                return await self._once(request, loop.time())
             except UpstreamError as error:
-                call = await self._again(call, turn, self._failed(turn, error), error)
+                await self._again(request, self._failed(request, error), error)
             except Busy as busy:
-                turn.overloaded = True
-                self._prober.refused(_place_of(turn), busy)
-                call = await self._again(call, turn, "refused", busy)
+                request.overloaded = True
+                self._prober.refused(_place_of(request), busy)
+                await self._again(request, "refused", busy)
 
-    async def _once(self, call: Call, turn: Turn, now: float) -> Whole | Begun:
-        worker = turn.worker
-        assert worker is not None, f"{turn!r} was sent without a place"
-        remaining_ms = (call.deadline_at - now) * 1000
+    async def _once(self, request: InferenceRequest, now: float) -> Whole | Begun:
+        worker = request.worker
+        assert worker is not None, f"{request!r} was sent without a place"
+        remaining_ms = (request.work_until - now) * 1000
         if remaining_ms <= 0:
             raise Refused(Outcome.DEADLINE_EXPIRED, "the deadline passed before a worker was reached")
-        turn.sent_at, turn.overloaded = now, False
-        id = self._dispatcher.next_attempt(turn)
-        attempt = Attempt(id, remaining_ms, () if turn.trace is None else attempt_span(turn, call, now))
-        if not call.asked.stream:
-            return await worker.upstream.whole(call, attempt)
-        stream = await worker.upstream.open(call, attempt)
+        request.sent_at, request.overloaded = now, False
+        id = self._dispatcher.next_attempt(request)
+        attempt = Attempt(id, remaining_ms, () if request.trace is None else attempt_span(request, now))
+        if not request.parsed.stream:
+            return await worker.upstream.whole(request, attempt)
+        stream = await worker.upstream.open(request, attempt)
         try:
             return Begun(stream, await stream.next())
         except BaseException:
             stream.close()
             raise
 
-    def broke(self, turn: Turn, error: UpstreamError) -> None:
-        """Its stream was cut, or fell silent, after the first output: no retry, but the worker is looked at."""
-        worker = turn.worker
+    def broke(self, request: InferenceRequest, error: UpstreamError) -> None:
+        """Its stream was cut, or fell silent, after the first output: no retry, but the worker is probed."""
+        worker = request.worker
         if worker is None:
             return
         if isinstance(error, WorkerFailed):
@@ -94,12 +94,12 @@ class Attempts:
         else:
             self._prober.suspect(worker, error)
 
-    def _failed(self, turn: Turn, error: UpstreamError) -> str:
+    def _failed(self, request: InferenceRequest, error: UpstreamError) -> str:
         """Why a try failed, for the metric.
 
         Raises Refused for a request that has cost its second worker, and for one that no socket is left for.
         """
-        worker = _place_of(turn)
+        worker = _place_of(request)
         if isinstance(error, NoDescriptors):
             self._prober.lacking(error)
             raise self._dispatcher.refusing.no_connection(str(error))
@@ -113,53 +113,55 @@ class Attempts:
             if not error.sent:
                 return "unreachable"
         if isinstance(error, (ConnectionLost, EngineLost)):
-            turn.kills += 1
-            if turn.kills >= MOST_KILLS:
-                lost = f"{turn.kills} workers were lost while they worked on this request; it is not tried again"
+            request.worker_crashes = crashes = request.worker_crashes + 1
+            if crashes >= MOST_WORKER_CRASHES:
+                lost = f"{crashes} workers were lost while they worked on this request; it is not tried again"
                 poison = Refused(Outcome.POISON, lost, reason="poison")
                 poison.why = str(error)
                 raise poison
         return "failed"
 
-    async def _again(self, call: Call, turn: Turn, reason: str, failure: Exception) -> Call:
+    async def _again(self, request: InferenceRequest, reason: str, failure: Exception) -> None:
         """Another place, if there may be a retry. A worker that was never reached costs none."""
         now = asyncio.get_running_loop().time()
-        if turn.trace is not None:
-            failed(turn.trace, reason, now)
+        if request.trace is not None:
+            failed(request.trace, reason, now)
         free = reason == "unreachable"
         delay_s = failure.delay_ms / 1000 if isinstance(failure, Busy) else 0.0
-        if not free and not self._may_retry(call, turn, now, failure, delay_s):
-            raise self._give_up(call, turn, failure)
-        assert free or not turn.retried, f"{turn!r} has had its retry"
-        turn.retried = turn.retried or not free
+        if not free and not self._may_retry(request, now, failure, delay_s):
+            raise self._give_up(request, failure)
+        assert free or not request.retried, f"{request!r} has had its retry"
+        request.retried = request.retried or not free
         self._metrics.retry(reason)
-        await self._dispatcher.another(turn)
-        return call if free else call.reduced()
+        await self._dispatcher.another(request)
+        if not free:
+            request.halve_context()
 
-    def _may_retry(self, call: Call, turn: Turn, now: float, failure: Exception, delay_s: float) -> bool:
-        if turn.retried or now + LEAST_SLACK_S > call.deadline_at:
+    def _may_retry(self, request: InferenceRequest, now: float, failure: Exception, delay_s: float) -> bool:
+        due = request.work_until
+        if request.retried or now + LEAST_SLACK_S > due:
             return False
         if isinstance(failure, Busy):
-            left = _place_of(turn)
-            others = [other for other in self._dispatcher.fleet.serving(turn.model) if other is not left]
-            if all(other.resting for other in others) and (others or now + delay_s + LEAST_SLACK_S > call.deadline_at):
+            refused = _place_of(request)
+            others = [other for other in self._dispatcher.fleet.serving(request.model) if other is not refused]
+            if all(other.resting for other in others) and (others or now + delay_s + LEAST_SLACK_S > due):
                 return False
         return self._budget.try_retry(now)
 
-    def _give_up(self, call: Call, turn: Turn, failure: Exception) -> Refused:
+    def _give_up(self, request: InferenceRequest, failure: Exception) -> Refused:
         refusing = self._dispatcher.refusing
         if isinstance(failure, Busy):
-            refusal = "the workers refused, and so did the retry" if turn.retried else "the workers refused"
+            refusal = "the workers refused, and so did the retry" if request.retried else "the workers refused"
             return refusing.busy(refusal, failure.delay_ms)
         if isinstance(failure, PoolFull):
             return refusing.no_connection(str(failure))
-        if not self._dispatcher.fleet.alive(call.model):
-            return refusing.nobody_serves(call.model)
+        if not self._dispatcher.fleet.alive(request.model):
+            return refusing.nobody_serves(request.model)
         public = failure.public if isinstance(failure, UpstreamError) else UpstreamError.public
-        return refusing.failed(f"{'two workers' if turn.retried else 'the worker'} failed: {public}", str(failure))
+        return refusing.failed(f"{'two workers' if request.retried else 'the worker'} failed: {public}", str(failure))
 
 
-def _place_of(turn: Turn) -> Worker:
-    worker = turn.worker
-    assert worker is not None, f"{turn!r} has no place"
+def _place_of(request: InferenceRequest) -> Worker:
+    worker = request.worker
+    assert worker is not None, f"{request!r} has no place"
     return worker

@@ -1,8 +1,10 @@
 """The life of a request, in the order it happens.
 
-    who is asking, by when, for which model -> its rate -> a place in line, or a refusal at once
-    -> passages, while it waits -> its turn -> the prompt, as large as its level allows -> a worker, and one retry
+    tenant, deadline, model -> its rate -> a place in the queue, or a refusal at once
+    -> passages, while it waits -> a slot -> the prompt, as large as its level allows -> a worker, and one retry
     -> the answer, whole or streamed -> settled, once, however it ends
+
+One object goes through all of it: `InferenceRequest` (`router/request.py`).
 
 Each step opens one file; a refusal leaves at the line where it is decided. Admission comes before everything that
 costs: a refused request has been parsed and counted, and nothing else.
@@ -14,33 +16,30 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from functools import partial
 
 from services.core.ladder import LADDER
 from services.core.outcome import Ending, Outcome
-from services.router.asking.alarm import Alarm
-from services.router.asking.asked import Asked
 from services.router.asking.fields import judge
 from services.router.asking.parsers import Parser
-from services.router.asking.wishes import Wishes
-from services.router.asking.wishes import read as read_wishes
+from services.router.asking.slo import read as read_slo
+from services.router.asking.timer import DeadlineTimer
 from services.router.config import RouterSettings
 from services.router.deciding.dispatcher import Dispatcher
 from services.router.deciding.sizing import affinity, prompt_bytes
 from services.router.observing import spans
 from services.router.observing.journal import Journal
-from services.router.observing.life import Life
 from services.router.observing.metrics import RouterMetrics
 from services.router.passages.retrieval import RetrievalClient
+from services.router.request import InferenceRequest
 from services.router.serving.attempts import Attempts
-from services.router.serving.context import Context, Prompt
-from services.router.serving.orphans import Orphans
-from services.router.serving.surfaces import surface_for
-from services.router.serving.telling import Awake, tell_failure, tell_stream, tell_whole
+from services.router.serving.context import Context
+from services.router.serving.detached import DetachedRequests
+from services.router.serving.telling import SseKeepAlive, tell_failure, tell_stream, tell_whole
 from services.router.serving.usage import Usage, first_token_at, used
 from services.router.tenancy.tenants import Tenant, Tenants
-from services.router.upstreams.call import Begun, Call, Whole
+from services.router.upstreams.call import Begun, Whole
 from services.router.workers.cancels import Cancels
-from services.router.workers.turn import Turn
 from services.runtime.drain import Drain
 from services.runtime.errors import NoSuchModel, Refused, WeirError
 from services.runtime.framing import block
@@ -52,7 +51,7 @@ STILL_RUNNING = (Outcome.CLIENT_GONE, Outcome.DEADLINE_EXCEEDED, Outcome.DRAININ
 AT_THE_DOOR = (Ending.REJECTED, Ending.EVICTED)
 LEVELS = tuple(block([(b"x-weir-level", b"%d" % level)]) for level in range(len(LADDER)))
 
-Work = Callable[[Life], Awaitable[Refused | None]]
+Work = Callable[[Exchange, InferenceRequest], Awaitable[Refused | None]]
 
 
 @dataclass(frozen=True)
@@ -64,7 +63,7 @@ class Pipeline:
     dispatcher: Dispatcher
     attempts: Attempts
     cancels: Cancels
-    orphans: Orphans
+    detached: DetachedRequests
     context: Context
     retrieval: RetrievalClient
     metrics: RouterMetrics
@@ -74,136 +73,128 @@ class Pipeline:
 
     async def answer(self, exchange: Exchange, parse: Parser) -> None:
         """Serve one request for text, from beginning to end."""
-        await self.live(exchange, lambda life: self._answer(exchange, parse, life))
+        await self.live(exchange, partial(self._answer, parse))
 
     async def live(self, exchange: Exchange, work: Work) -> None:
-        """Do the work of one request; end it once, however it ends; then tell the client if it failed.
+        """Do the work of one request; end it once, however it ends; then refuse it if it failed.
 
-        What it held is given back before the failure is told: a client that does not read delays nobody else.
+        What it held is given back before the refusal is sent: a client that does not read delays no other request.
         """
         now = asyncio.get_running_loop().time
-        life = Life(began_at=now())
+        request = InferenceRequest(exchange.id, arrived_at=now(), trace=exchange.trace)
         failure: WeirError | None = None
         outcome = Outcome.INTERNAL
         try:
-            life.tenant = self.tenants.by_header(exchange.header)  # a stranger's body is not worth reading
-            failure = await work(life)
+            account = self.tenants.by_header(exchange.header)  # a stranger's body is not worth reading
+            if account is not None:
+                request.account, request.tenant = account, account.id
+            failure = await work(exchange, request)
             outcome = Outcome.SERVED if failure is None else failure.outcome
         except TimeoutError:
-            failure = _too_late(life)
+            failure = _too_late(request)
             outcome = failure.outcome
         except WeirError as error:
             failure = error
             outcome = error.outcome
         except UpstreamError as error:  # after the first output: before it, there is the retry
-            self._broke(life, error)
+            self.attempts.broke(request, error)
             failure = self.dispatcher.refusing.failed("the worker failed in the middle of its answer", str(error))
             outcome = failure.outcome
         except asyncio.CancelledError:  # by the client's leaving, by a limit, or by the end of the drain's grace
             if exchange.gone:
                 outcome = Outcome.CLIENT_GONE
                 raise
-            failure = self._cancelled(life)
+            failure = self._cancelled(request)
             outcome = failure.outcome
         finally:
-            self._settle(exchange, life, outcome, failure, now())
+            self._settle(exchange, request, outcome, failure, now())
         if failure is not None:
             await tell_failure(exchange, failure)
 
-    def _cancelled(self, life: Life) -> WeirError:
+    def _cancelled(self, request: InferenceRequest) -> WeirError:
         task = asyncio.current_task()
         if task is not None:
             task.uncancel()
-        alarm, turn = life.alarm, life.turn
-        if turn is not None and turn.refusal is not None:  # it was told so in the same turn of the loop
-            return turn.refusal
-        if alarm is None or not alarm.rang:
+        timer = request.timer
+        if request.refusal is not None:  # it was evicted in the same turn of the loop
+            return request.refusal
+        if timer is None or not timer.fired:
             return self.dispatcher.refusing.leaving()
-        if alarm.silence and alarm.limit < alarm.deadline:
+        if timer.silence and timer.limit < timer.deadline:
             silent = UpstreamError(f"the worker said nothing for {self.settings.stream_silence_s:g} s")
-            self._broke(life, silent)
+            self.attempts.broke(request, silent)
             return self.dispatcher.refusing.failed(str(silent))
-        return _too_late(life)
+        return _too_late(request)
 
-    def _broke(self, life: Life, error: UpstreamError) -> None:
-        if life.turn is not None:
-            self.attempts.broke(life.turn, error)
-
-    async def _answer(self, exchange: Exchange, parse: Parser, life: Life) -> Refused | None:
-        asked = parse(exchange.body)
-        wishes = self.introduce(exchange, asked.tenant, life, stream=asked.stream)
-        turn = self._turn(exchange, asked, wishes, life)
-        refusal = self._admit(turn, life)
-        if exchange.trace is not None:
-            turn.trace = exchange.trace
-            spans.admission(exchange.trace, turn, refusal, asyncio.get_running_loop().time())
-        exchange.always = LEVELS[turn.level]
+    async def _answer(self, parse: Parser, exchange: Exchange, request: InferenceRequest) -> Refused | None:
+        request.parsed = parsed = parse(exchange.body)
+        self.introduce(exchange, request, parsed.tenant)
+        self._weigh(exchange, request)
+        refusal = self._admit(request)
+        if request.trace is not None:
+            spans.admission(request.trace, request, refusal, asyncio.get_running_loop().time())
+        exchange.always = LEVELS[request.level]
         if refusal is not None:
             return refusal
-        self.metrics.admitted(life.label, turn.level)
-        self.journal.admitted(exchange.id, life, turn.level)
+        self.metrics.admitted(request.tenant, request.level)
+        self.journal.admitted(request)
         await become_task()
         if self.dispatcher.weir.settings.policies.cancellation:
-            life.alarm = Alarm(stop_when_gone(exchange), turn.deadline)
+            request.timer = DeadlineTimer(stop_when_gone(exchange), request.deadline)
         else:
-            life.alarm = self.orphans.watch(exchange, life, turn.deadline)
-        await self._serve(exchange, asked, wishes, turn, life)
+            request.timer = self.detached.watch(exchange, request)
+        await self._serve(exchange, request)
         return None
 
     # ---- at the door
 
-    def introduce(self, exchange: Exchange, named: str | None, life: Life, *, stream: bool = False) -> Wishes:
-        """Who is asking, and by when: a tenant with an SLO of its own can only shorten it.
+    def introduce(self, exchange: Exchange, request: InferenceRequest, named: str | None) -> None:
+        """Who is asking, and by when. `named`: the tenant that the body names.
 
         Raises BadInput, Unauthorized, or Refused while draining.
         """
-        tenant = life.tenant or self.tenants.identify(exchange.header, named)
-        life.tenant = tenant
+        tenant = request.account
+        if tenant is None:
+            request.account = tenant = self.tenants.identify(exchange.header, named)
+            request.tenant = tenant.id
         settings = self.settings
-        default_ms = settings.default_slo_ms if tenant.slo_ms is None else tenant.slo_ms
-        wishes = read_wishes(
+        request.slo = read_slo(
             exchange.headers,
-            default_ms=default_ms,
+            default_ms=settings.default_slo_ms,
             max_ms=settings.max_deadline_ms,
             default_ttft_ms=settings.default_ttft_ms,
-            stream=stream,
+            stream=request.parsed.stream,
+            tenant_ms=tenant.slo_ms,
         )
-        life.deadline_ms = wishes.deadline_ms if tenant.slo_ms is None else min(wishes.deadline_ms, tenant.slo_ms)
+        request.deadline = request.arrived_at + request.slo.deadline_ms / 1000
         if self.drain.draining:
             raise self.dispatcher.refusing.leaving()
-        return wishes
 
-    def _turn(self, exchange: Exchange, asked: Asked, wishes: Wishes, life: Life) -> Turn:
-        """The request as the core weighs it: sizes estimated, limits in the loop's time."""
-        tenant, now = _known(life), life.began_at
-        model = self._model(asked.model, tenant)
-        copies = judge(asked, self.dispatcher.fleet.allowed(model)) if asked.costly else 1
-        size = prompt_bytes(asked.messages, asked.prompt) if asked.lookup is None else self.context.bytes(asked.lookup)
-        turn = Turn(
-            id=exchange.id,
-            tenant=tenant.id,
-            arrived_at=now,
-            deadline=now + life.deadline_ms / 1000,
-            prompt_tokens=self.context.sizes.tokens(model, size),
-            max_tokens=asked.max_tokens * copies,
-            bytes=len(exchange.body),
-            max_level=len(self.dispatcher.weir.settings.ladder) - 1 if tenant.degrade else 0,
-            may_clamp=tenant.degrade,
-            model=model,
-            prompt_bytes=size,
-            copies=copies,
-            affinity=affinity(asked.messages, asked.prompt),
-        )
-        if asked.lookup is not None:
-            turn.context_tokens = self.context.expected_tokens(asked.lookup)
-            turn.ready = False
-        if wishes.max_wait_s is not None:
-            turn.start_by = now + wishes.max_wait_s
-        if asked.stream:
-            turn.first_token_by = now + self._first_token_s(turn, wishes)
-        if wishes.class_name is not None:
-            turn.class_name = wishes.class_name
-        return turn
+    def _weigh(self, exchange: Exchange, request: InferenceRequest) -> None:
+        """What the scheduler weighs: sizes estimated, limits in the loop's time."""
+        tenant, parsed, slo = _known(request), request.parsed, request.slo
+        query = parsed.retrieval
+        request.model = model = self._model(parsed.model, tenant)
+        if parsed.costly:
+            request.copies = judge(parsed, self.dispatcher.fleet.allowed(model))
+        size = prompt_bytes(parsed.messages, parsed.prompt) if query is None else self.context.bytes(query)
+        request.prompt_bytes = size
+        request.prompt_tokens = self.context.sizes.tokens(model, size)
+        request.max_tokens = parsed.max_tokens * request.copies
+        request.bytes = len(exchange.body)
+        request.affinity = affinity(parsed.messages, parsed.prompt)
+        if tenant.degrade:
+            request.max_level = len(self.dispatcher.weir.settings.ladder) - 1
+            request.may_clamp = True
+        if query is not None:
+            request.context_tokens = self.context.expected_tokens(query)
+            request.ready = False
+        if slo.max_wait_s is not None:
+            request.start_by = request.arrived_at + slo.max_wait_s
+        if parsed.stream:
+            request.first_token_by = request.arrived_at + self._first_token_s(request)
+        if slo.class_name is not None:
+            request.class_name = slo.class_name
 
     def _model(self, named: str | None, tenant: Tenant) -> str:
         """The model asked for, or the first that this tenant may use."""
@@ -215,30 +206,31 @@ class Pipeline:
             raise NoSuchModel(model)
         return model
 
-    def _first_token_s(self, turn: Turn, wishes: Wishes) -> float:
-        """By default a stream is to begin soon; but nobody is refused for a promise that it did not ask for."""
-        if wishes.ttft_asked:
-            return wishes.ttft_ms / 1000
-        return max(wishes.ttft_ms / 1000, 2 * self.dispatcher.prefill_s(turn))
+    def _first_token_s(self, request: InferenceRequest) -> float:
+        """By default a stream is to begin soon; but no request is refused for a limit that its client did not name."""
+        slo = request.slo
+        if slo.ttft_asked:
+            return slo.ttft_ms / 1000
+        return max(slo.ttft_ms / 1000, 2 * self.dispatcher.prefill_s(request))
 
-    def _admit(self, turn: Turn, life: Life) -> Refused | None:
+    def _admit(self, request: InferenceRequest) -> Refused | None:
         """Its rate, then its place; a request that is refused a place has used no rate."""
-        tokens = float(turn.prompt_tokens + turn.context_tokens + turn.max_tokens)
-        refusal = self.reserve(life, tokens)
+        tokens = float(request.prompt_tokens + request.context_tokens + request.max_tokens)
+        refusal = self.reserve(request, tokens)
         if refusal is not None:
             return refusal
-        life.weighed, life.depth = turn, self.dispatcher.weir.drr.usage.requests
-        refusal = self.dispatcher.admit(life.began_at, turn)
+        request.queue_depth = self.dispatcher.weir.drr.usage.requests
+        refusal = self.dispatcher.admit(request.arrived_at, request)
         if refusal is None:
-            life.turn = turn
-            life.reserved_tokens = tokens
-        elif (rate := _known(life).rate) is not None:
-            rate.give_back(life.began_at, tokens)
+            request.admitted = True
+            request.reserved_tokens = tokens
+        elif (rate := _known(request).rate) is not None:
+            rate.give_back(request.arrived_at, tokens)
         return refusal
 
-    def reserve(self, life: Life, tokens: float) -> Refused | None:
+    def reserve(self, request: InferenceRequest, tokens: float) -> Refused | None:
         """One request of so many tokens from its tenant's rate; nothing for one that is paused."""
-        tenant, now = _known(life), life.began_at
+        tenant, now = _known(request), request.arrived_at
         if tenant.paused:
             return self.dispatcher.refusing.paused()
         rate = tenant.rate
@@ -253,138 +245,134 @@ class Pipeline:
         return None
 
     @asynccontextmanager
-    async def forwarding(self, exchange: Exchange, life: Life, span: str, tokens: float) -> AsyncIterator[Headers]:
+    async def forwarding(
+        self, exchange: Exchange, request: InferenceRequest, span: str, tokens: float
+    ) -> AsyncIterator[Headers]:
         """A request that another service answers: no slot is taken. Yields the headers of its trace.
 
         The request is identified, `tokens` are taken from its tenant's rate, and given back where that service refuses.
         Raises WeirError as `introduce`, Refused by the rate, TimeoutError at its deadline or after HTTP_TIMEOUT_S.
         """
-        self.introduce(exchange, None, life)
+        self.introduce(exchange, request, None)
         stop_when_gone(exchange)
-        refusal = self.reserve(life, tokens)
+        refusal = self.reserve(request, tokens)
         if refusal is not None:
             raise refusal
-        limit_s = min(life.deadline_ms / 1000, self.settings.http_timeout_s)
-        async with asyncio.timeout_at(life.began_at + limit_s):
-            headers, _ = spans.calling(exchange.trace, span, asyncio.get_running_loop().time())
+        async with asyncio.timeout_at(min(request.deadline, request.arrived_at + self.settings.http_timeout_s)):
+            headers, _ = spans.calling(request.trace, span, asyncio.get_running_loop().time())
             try:
                 yield headers
             except Refused:
-                if (rate := _known(life).rate) is not None:
-                    rate.give_back(life.began_at, tokens)
+                if (rate := _known(request).rate) is not None:
+                    rate.give_back(request.arrived_at, tokens)
                 raise
 
     # ---- on its way
 
-    async def _serve(self, exchange: Exchange, asked: Asked, wishes: Wishes, turn: Turn, life: Life) -> None:
+    async def _serve(self, exchange: Exchange, request: InferenceRequest) -> None:
         now = asyncio.get_running_loop().time
-        written = Prompt(asked.messages)
-        if asked.lookup is not None:
-            written = await self.context.fetch(asked.lookup, turn, life)
-        await self.dispatcher.place(turn)
-        life.dispatched_at = now()
-        self.metrics.started(life.label, life.waited_s(), turn.predicted_wait_s)
-        call = self._call(exchange, asked, written, turn, life)
-        if call.asked.stream:
-            await self._stream(exchange, call, wishes, turn, life)
+        query = request.parsed.retrieval
+        if query is not None:
+            await self.context.fetch(query, request)
+        await self.dispatcher.place(request)
+        request.dispatched_at = now()
+        self.metrics.started(request.tenant, request.waited_s, request.predicted_wait_s)
+        if request.parsed.stream:
+            await self._stream(exchange, request)
             return
-        answer = await self.attempts.send(call, turn)
+        answer = await self.attempts.send(request)
         assert isinstance(answer, Whole)
-        life.end = answer.end
+        request.end = answer.end
         answered_at = now()
-        if answered_at > turn.deadline:  # it came in the same turn of the loop as its alarm, and before it
+        if answered_at > request.deadline:  # it came in the same turn of the loop as its timer, and before it
             raise TimeoutError
-        await tell_whole(exchange, surface_for(call.asked.format), call, answer, life, answered_at)
+        await tell_whole(exchange, request, answer, answered_at)
 
-    async def _stream(self, exchange: Exchange, call: Call, wishes: Wishes, turn: Turn, life: Life) -> None:
+    async def _stream(self, exchange: Exchange, request: InferenceRequest) -> None:
         """The first output has a limit of its own, if the client named one; then each silence has."""
-        loop, alarm, silence_s = asyncio.get_running_loop(), life.alarm, self.settings.stream_silence_s
-        if wishes.ttft_asked and alarm is not None:
-            alarm.set(turn.first_token_by)
-        awake = Awake(exchange, life)
+        loop, timer, silence_s = asyncio.get_running_loop(), request.timer, self.settings.stream_silence_s
+        if request.slo.ttft_asked and timer is not None:
+            timer.set(request.first_token_by)
+        keep_alive = SseKeepAlive(exchange, request)
         try:
-            begun = await self.attempts.send(call, turn)
+            begun = await self.attempts.send(request)
         finally:
-            awake.stop()
+            keep_alive.stop()
         assert isinstance(begun, Begun)
         try:
-            life.first_at = loop.time()
-            self.dispatcher.first_token(life.first_at, turn)
-            self.metrics.first_token(life.label, life.first_at - life.began_at)
-            if alarm is not None:
-                alarm.set(life.first_at + silence_s, silence=True)
-            await tell_stream(exchange, surface_for(call.asked.format), call, begun, life, silence_s)
+            first_at = loop.time()
+            self.dispatcher.first_token(first_at, request)
+            self.metrics.first_token(request.tenant, first_at - request.arrived_at)
+            if timer is not None:
+                timer.set(first_at + silence_s, silence=True)
+            await tell_stream(exchange, request, begun, silence_s)
         finally:
             begun.stream.close()
 
-    def _call(self, exchange: Exchange, asked: Asked, written: Prompt, turn: Turn, life: Life) -> Call:
-        granted = turn.granted_tokens if turn.copies == 1 else max(1, turn.granted_tokens // turn.copies)
-        life.lowered = granted < asked.max_tokens
-        work_until = turn.deadline if life.alarm is None else life.alarm.work_until
-        return Call(exchange.id, turn.tenant, turn.model, granted, work_until, asked, *written)
-
     # ---- the end
 
-    def _settle(self, exchange: Exchange, life: Life, outcome: Outcome, failure: WeirError | None, now: float) -> None:
+    def _settle(
+        self, exchange: Exchange, request: InferenceRequest, outcome: Outcome, failure: WeirError | None, now: float
+    ) -> None:
         """Give everything back and count it: the only place where a request ends."""
-        assert not life.settled, f"{exchange.id} has ended already"
-        life.settled = True
-        if life.alarm is not None:
-            life.alarm.stop()
-        label = life.label
-        if life.unheard is None:
-            self.metrics.ended(label, outcome, now - life.began_at)
-        else:  # its client was told, and that was counted
-            outcome = life.unheard
-        exchange.log["outcome"] = outcome
-        exchange.log["tenant"] = label
+        assert request.outcome is None, f"{exchange.id} has ended already"
+        if request.timer is not None:
+            request.timer.stop()
+        tenant = request.tenant
+        if request.client_outcome is None:
+            self.metrics.ended(tenant, outcome, now - request.arrived_at)
+        else:  # its client got its refusal, and that was counted
+            outcome = request.client_outcome
+        request.outcome = exchange.log["outcome"] = outcome
+        exchange.log["tenant"] = tenant
         if failure is not None and failure.why:
             exchange.log["why"] = readable(failure.why)
-        if life.turn is not None:
-            self._account(exchange, life, life.turn, outcome, now)
+        if request.admitted:
+            self._account(exchange, request, outcome, now)
         elif outcome.ending in AT_THE_DOOR:
-            self.metrics.refused(label, outcome)
-        if exchange.trace is not None:
-            spans.settled(exchange.trace, life, outcome, now)
-        self.journal.ended(exchange.id, life, outcome, failure, now)
+            self.metrics.refused(tenant, outcome)
+        if request.trace is not None:
+            spans.settled(request.trace, request, outcome, now)
+            request.trace = None  # the record of the request is kept for a while, and its trace is not
+        self.journal.ended(request, failure, now)
 
-    def _account(self, exchange: Exchange, life: Life, turn: Turn, outcome: Outcome, now: float) -> None:
-        """Its place goes to the next; what it used is charged; a worker that still works for nobody is told to stop."""
-        worker = turn.worker
-        if life.end is not None and not turn.first_token_at:
-            self.dispatcher.first_token(first_token_at(life, life.end, now), turn)
-        usage = used(turn, life, self.dispatcher.estimator(turn), now)
+    def _account(self, exchange: Exchange, request: InferenceRequest, outcome: Outcome, now: float) -> None:
+        """Its place goes to the next; what it used is charged; a worker that still works for no client is stopped."""
+        worker = request.worker
+        if request.end is not None and not request.first_token_at:
+            self.dispatcher.first_token(first_token_at(request, request.end, now), request)
+        usage = used(request, self.dispatcher.estimator(request), now)
         if worker is not None:
-            exchange.log["worker"] = life.worker = worker.name
-            rang = life.alarm is not None and life.alarm.rang
-            if turn.attempt_id and life.end is None and (rang or outcome in STILL_RUNNING):
-                self.cancels.tell(worker, turn.attempt_id)
-        whole = life.unheard is not None and life.end is not None  # it teaches what any answer does
+            exchange.log["worker"] = request.last_worker = worker.name
+            fired = request.timer is not None and request.timer.fired
+            if request.attempt_id and request.end is None and (fired or outcome in STILL_RUNNING):
+                self.cancels.tell(worker, request.attempt_id)
+        whole = request.client_outcome is not None and request.end is not None  # it teaches what any answer does
         work = Outcome.SERVED if whole else outcome
-        self.dispatcher.release(now, turn, work, usage.prompt_tokens, usage.completion_tokens, usage.pace_s)
-        self._settle_rate(life, outcome, usage, now)
+        self.dispatcher.release(now, request, work, usage.prompt_tokens, usage.completion_tokens, usage.pace_s)
+        self._settle_rate(request, outcome, usage, now)
         if outcome is Outcome.SERVED:
-            self._learn(life, turn, usage)
-        elif life.dispatched_at and outcome.ending is Ending.FAILED:
-            self.metrics.wasted(outcome, now - life.dispatched_at)
+            self._learn(request, usage)
+        elif request.dispatched_at and outcome.ending is Ending.FAILED:
+            self.metrics.wasted(outcome, now - request.dispatched_at)
 
-    def _settle_rate(self, life: Life, outcome: Outcome, usage: Usage, now: float) -> None:
-        """Whoever was turned away from the line has used none of its rate; whoever left it has come."""
-        rate = _known(life).rate
+    def _settle_rate(self, request: InferenceRequest, outcome: Outcome, usage: Usage, now: float) -> None:
+        """A request that was evicted from the queue has used none of its rate; one whose client left it has."""
+        rate = _known(request).rate
         if rate is None:
             return
-        if life.dispatched_at or outcome is Outcome.CLIENT_GONE:
-            rate.settle(now, life.reserved_tokens, usage.prompt_tokens + usage.completion_tokens)
+        if request.dispatched_at or outcome is Outcome.CLIENT_GONE:
+            rate.settle(now, request.reserved_tokens, usage.prompt_tokens + usage.completion_tokens)
         else:
-            rate.give_back(now, life.reserved_tokens)
+            rate.give_back(now, request.reserved_tokens)
 
-    def _learn(self, life: Life, turn: Turn, usage: Usage) -> None:
+    def _learn(self, request: InferenceRequest, usage: Usage) -> None:
         weights = self.dispatcher.weir.settings.weights
-        self.metrics.served(life.label, weights.cost(usage.prompt_tokens, usage.completion_tokens))
-        if cuts := life.cuts():
+        self.metrics.served(request.tenant, weights.cost(usage.prompt_tokens, usage.completion_tokens))
+        if cuts := request.cuts:
             self.metrics.degraded(cuts)
-        if life.found is None:
-            self.context.sizes.counted(turn.model, turn.prompt_bytes, int(usage.prompt_tokens))
+        if request.found is None:
+            self.context.sizes.counted(request.model, request.prompt_bytes, int(usage.prompt_tokens))
 
 
 def stop_when_gone(exchange: Exchange) -> asyncio.Task[None]:
@@ -395,24 +383,19 @@ def stop_when_gone(exchange: Exchange) -> asyncio.Task[None]:
     return task
 
 
-def _known(life: Life) -> Tenant:
-    tenant = life.tenant
+def _known(request: InferenceRequest) -> Tenant:
+    tenant = request.account
     assert tenant is not None, "a request was weighed before it was introduced"
     return tenant
 
 
-def _too_late(life: Life) -> Refused:
-    turn = life.turn
-    started = turn is None or life.dispatched_at
+def _too_late(request: InferenceRequest) -> Refused:
+    started = not request.admitted or request.dispatched_at
     outcome = Outcome.DEADLINE_EXCEEDED if started else Outcome.DEADLINE_EXPIRED
     where = "while the answer was being made" if started else "before a worker was reached"
-    alarm = life.alarm
-    if alarm is not None and not alarm.silence and alarm.limit < alarm.deadline:
-        return Refused(
-            outcome, f"the first token did not come in time: its limit passed {where}", reason="first_token",
-            deadline_ms=life.deadline_ms,
-        )  # fmt: skip
-    return Refused(
-        outcome, f"the deadline of {life.deadline_ms:g} ms passed {where}", reason="deadline",
-        deadline_ms=life.deadline_ms,
-    )  # fmt: skip
+    timer = request.timer
+    if timer is not None and not timer.silence and timer.limit < timer.deadline:
+        what, reason = "the first token did not come in time: its limit", "first_token"
+    else:
+        what, reason = f"the deadline of {request.deadline_ms:g} ms", "deadline"
+    return Refused(outcome, f"{what} passed {where}", reason=reason, deadline_ms=request.deadline_ms)

@@ -10,63 +10,63 @@ from __future__ import annotations
 
 import asyncio
 
-from services.router.observing.life import Life
-from services.router.serving.surfaces import Surface, passed_through
-from services.router.upstreams.call import Begun, Call, Whole
+from services.router.request import InferenceRequest
+from services.router.serving.surfaces import passed_through, surface_for
+from services.router.serving.timing import headers, timing
+from services.router.upstreams.call import Begun, Whole
 from services.runtime.clock import unix_seconds
 from services.runtime.errors import WeirError, problem
 from services.runtime.http import Exchange
 from services.runtime.upstream import UpstreamError
 
-AWAKE_S = 5.0
+KEEP_ALIVE_S = 5.0
 COMMENT = b": keep-alive\n\n"
 EVENT_STREAM = b"text/event-stream; charset=utf-8"
 NO_CACHE = (b"cache-control", b"no-cache")
 
 
-async def tell_whole(exchange: Exchange, surface: Surface, call: Call, answer: Whole, life: Life, now: float) -> None:
+async def tell_whole(exchange: Exchange, request: InferenceRequest, answer: Whole, now: float) -> None:
     """An answer in one piece: the worker's own words where it speaks the client's format."""
     body = answer.raw
-    if body is None or call.asked.body is None:
-        body = surface.whole(call, answer, life, now, unix_seconds())
-    await exchange.reply(200, body, headers=life.headers(now))
+    parsed = request.parsed
+    if body is None or parsed.body is None:
+        body = surface_for(parsed.format).whole(request, answer, now, unix_seconds())
+    await exchange.reply(200, body, headers=headers(request, now))
 
 
-async def open_stream(exchange: Exchange, life: Life) -> None:
+async def open_stream(exchange: Exchange, request: InferenceRequest) -> None:
     """Send the head of a stream, once."""
     if not exchange.started:
-        await exchange.start(200, EVENT_STREAM, [NO_CACHE, *life.headers(None)])
+        await exchange.start(200, EVENT_STREAM, [NO_CACHE, *headers(request, None)])
 
 
-async def tell_stream(
-    exchange: Exchange, surface: Surface, call: Call, begun: Begun, life: Life, silence_s: float
-) -> None:
+async def tell_stream(exchange: Exchange, request: InferenceRequest, begun: Begun, silence_s: float) -> None:
     """A stream, from its first output to its end. Raises UpstreamError where it is cut, TimeoutError where late."""
-    loop, alarm = asyncio.get_running_loop(), life.alarm
+    loop, timer, surface = asyncio.get_running_loop(), request.timer, surface_for(request.parsed.format)
     created = unix_seconds()
     stream, delta = begun.stream, begun.first
-    await open_stream(exchange, life)
-    head = surface.head(call, created) if delta is None or delta.raw is None else b""
+    await open_stream(exchange, request)
+    head = surface.head(request, created) if delta is None or delta.raw is None else b""
     if head:
         await exchange.write(head)
     while delta is not None:
-        life.pieces += 1
-        if alarm is not None:
-            alarm.telling = True
-        await exchange.write(surface.delta(call, delta, created) if delta.raw is None else delta.raw)
-        if alarm is not None:
-            alarm.telling, alarm.limit = False, loop.time() + silence_s
+        request.pieces += 1
+        if timer is not None:
+            timer.client_writing = True
+        await exchange.write(surface.delta(request, delta, created) if delta.raw is None else delta.raw)
+        if timer is not None:
+            timer.client_writing, timer.limit = False, loop.time() + silence_s
         delta = await stream.next()
     if stream.end is None:
         raise UpstreamError("the stream has no end")
     now = loop.time()
-    if now > call.deadline_at:
+    if now > request.work_until:
         raise TimeoutError
-    life.end = stream.end
+    request.end = stream.end
     if stream.tail:
-        last = passed_through(stream.tail, life.timing(now))
+        last = passed_through(stream.tail, timing(request, now))
     else:
-        last = surface.last(call, stream.end, life, now, created)
+        last = surface.last(request, stream.end, now, created)
     await exchange.end(last)  # in one step: after `[DONE]` nothing can fail any more
 
 
@@ -92,25 +92,25 @@ def _error_event(failure: WeirError) -> bytes:
     return b"event: error\ndata: " + body + b"\n\n"
 
 
-class Awake:
+class SseKeepAlive:
     """Keeps the line of a stream awake while its worker has said nothing. Begins by itself; `stop` it in any case."""
 
-    __slots__ = ("_exchange", "_life", "_task", "_timer")
+    __slots__ = ("_exchange", "_request", "_task", "_timer")
 
-    def __init__(self, exchange: Exchange, life: Life) -> None:
+    def __init__(self, exchange: Exchange, request: InferenceRequest) -> None:
         self._exchange = exchange
-        self._life = life
+        self._request = request
         self._task: asyncio.Task[None] | None = None
-        self._timer = asyncio.get_running_loop().call_later(AWAKE_S, self._begin)
+        self._timer = asyncio.get_running_loop().call_later(KEEP_ALIVE_S, self._begin)
 
     def _begin(self) -> None:
         self._task = asyncio.get_running_loop().create_task(self._comment())
 
     async def _comment(self) -> None:
-        await open_stream(self._exchange, self._life)
+        await open_stream(self._exchange, self._request)
         while True:
             await self._exchange.write(COMMENT)
-            await asyncio.sleep(AWAKE_S)
+            await asyncio.sleep(KEEP_ALIVE_S)
 
     def stop(self) -> None:
         """The worker has spoken, or never will. From here on no comment is written: one that waits to be never will."""

@@ -9,9 +9,8 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from services.core.estimator import Estimator
-from services.router.observing.life import Life
+from services.router.request import InferenceRequest
 from services.router.upstreams.call import End
-from services.router.workers.turn import Turn
 
 PREFILL_PER_TOKEN = 0.005
 """Reading a token of the prompt over writing one of the answer, in time: usual for a server that batches."""
@@ -28,35 +27,35 @@ class Usage(NamedTuple):
 NOTHING = Usage(0.0, 0.0, None)
 
 
-def used(turn: Turn, life: Life, estimator: Estimator, now: float) -> Usage:
+def used(request: InferenceRequest, estimator: Estimator, now: float) -> Usage:
     """What the request has used by now."""
-    if not life.dispatched_at:
+    if not request.dispatched_at:
         return NOTHING
-    end = life.end
+    end = request.end
     if end is not None and end.prompt_tokens + end.completion_tokens:
-        return Usage(end.prompt_tokens, end.completion_tokens, _pace_s(turn, end, now))
-    return Usage(turn.prompt_tokens + turn.context_tokens, _written(turn, life, estimator, now), None)
+        return Usage(end.prompt_tokens, end.completion_tokens, _pace_s(request, end, now))
+    return Usage(request.prompt_tokens + request.context_tokens, _written(request, estimator, now), None)
 
 
-def first_token_at(life: Life, end: End, now: float) -> float:
+def first_token_at(request: InferenceRequest, end: End, now: float) -> float:
     """When the first token of a plain answer came: by the worker's word, else by what reading and writing cost."""
     if end.first_token_ms:
-        return min(now, life.dispatched_at + end.first_token_ms / 1000)
+        return min(now, request.dispatched_at + end.first_token_ms / 1000)
     reading = PREFILL_PER_TOKEN * end.prompt_tokens + 1.0
     writing = max(0.0, end.completion_tokens - 1.0)
-    return life.dispatched_at + (now - life.dispatched_at) * reading / (reading + writing)
+    return request.dispatched_at + (now - request.dispatched_at) * reading / (reading + writing)
 
 
-def _pace_s(turn: Turn, end: End, now: float) -> float | None:
+def _pace_s(request: InferenceRequest, end: End, now: float) -> float | None:
     """What the answer tells a limit that is being learned; only its own worker knows how to put it."""
-    worker = turn.worker
-    return worker.pace(now - turn.sent_at, end.prompt_tokens, end.completion_tokens) if worker is not None else None
+    worker = request.worker
+    return worker.pace(now - request.sent_at, end.prompt_tokens, end.completion_tokens) if worker is not None else None
 
 
-def _written(turn: Turn, life: Life, estimator: Estimator, now: float) -> float:
+def _written(request: InferenceRequest, estimator: Estimator, now: float) -> float:
     """How much of an answer was written that never came to its end."""
     token_s = estimator.token_s(0.5)
-    if life.first_at or not token_s:
-        return float(life.pieces)
-    ran_s = now - life.dispatched_at - estimator.prefill_s(turn.prompt_tokens + turn.context_tokens)
-    return min(max(0.0, ran_s / token_s), float(turn.granted_tokens))
+    if request.first_output_at or not token_s:
+        return float(request.pieces)
+    ran_s = now - request.dispatched_at - estimator.prefill_s(request.prompt_tokens + request.context_tokens)
+    return min(max(0.0, ran_s / token_s), float(request.granted_tokens))

@@ -1,40 +1,46 @@
 """What the router asks of a worker, and what it gets: the same for every kind of worker.
 
-A surface (chat, completions, ask) makes a `Call`; an upstream (weir, openai) turns it into a `Whole` or a `Stream`.
+An upstream (weir, openai) turns a `Call` into a `Whole` or a `Stream`; what it calls so is the request itself.
 An upstream that speaks the surface's own format hands the bytes through in `raw`, unread where that is safe.
 They are Structs because one is made at each step of each request, and a frozen dataclass costs ten times more.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Protocol
 
 import msgspec
 
 from services.contracts.generate import Message
-from services.router.asking.asked import Asked
+from services.router.asking.parsed import ParsedRequest
 from services.runtime.upstream import UpstreamError
 
 MAX_MODELS = 256
 """The most models that one worker may have."""
 
 
-class Call(msgspec.Struct, frozen=True):
-    """One piece of inference, on its way to a worker: what was asked, and what became of it."""
+class Call(Protocol):
+    """What an upstream reads of a request, which lies above it in the layers."""
 
-    id: str
-    tenant: str
-    model: str
-    max_tokens: int
-    deadline_at: float
-    asked: Asked
-    messages: list[Message] | None = None
-    reduce: Callable[[], list[Message]] | None = None  # the same question over less context, for the one retry
+    @property
+    def id(self) -> str: ...
 
-    def reduced(self) -> Call:
-        """The call for the one retry: with less context where there is any to leave out."""
-        return self if self.reduce is None else msgspec.structs.replace(self, messages=self.reduce(), reduce=None)
+    @property
+    def tenant(self) -> str: ...
+
+    @property
+    def model(self) -> str: ...
+
+    @property
+    def parsed(self) -> ParsedRequest: ...
+
+    @property
+    def answer_tokens(self) -> int:
+        """The longest answer that the worker may give."""
+
+    @property
+    def messages(self) -> list[Message] | None:
+        """The chat to answer; None where there is a prompt instead."""
 
 
 class Attempt(msgspec.Struct, frozen=True):

@@ -17,8 +17,8 @@ from typing import Any
 import msgspec
 
 from services.contracts.generate import Message
-from services.router.asking.asked import Format
 from services.router.asking.fields import judge
+from services.router.asking.parsed import Format
 from services.router.upstreams.call import MAX_MODELS, Attempt, Call, Probe, Whole, WorkerFailed
 from services.router.upstreams.openaianswer import answer_of, end_of, refusal_of
 from services.router.upstreams.openaistream import OpenAIStream
@@ -71,9 +71,9 @@ class OpenAIUpstream:
         return OpenAIStream(reply, call)
 
     async def _post(self, call: Call, attempt: Attempt) -> Reply:
-        if call.asked.costly:
-            judge(call.asked, self._allow)
-        target = b"/completions" if call.asked.format is Format.COMPLETIONS else b"/chat/completions"
+        if call.parsed.costly:
+            judge(call.parsed, self._allow)
+        target = b"/completions" if call.parsed.format is Format.COMPLETIONS else b"/chat/completions"
         headers = [
             *self._headers,
             *attempt.trace,
@@ -112,23 +112,23 @@ def request_body(call: Call, *, salted: bool = False) -> dict[str, Any]:
 
     `salted`: the server keeps the prefixes of prompts apart by `cache_salt`, and each tenant has its own.
     """
-    if call.asked.format is Format.ASK:
+    if call.parsed.format is Format.ASK:
         body: dict[str, Any] = {"messages": _plain(call.messages or [])}
     else:
-        body = dict(call.asked.body or {})
+        body = dict(call.parsed.body or {})
         body.pop("tenant", None)
     body["model"] = call.model
     longest = "max_tokens" if body.get("max_completion_tokens") is None else "max_completion_tokens"
     for name in ("max_tokens", "max_completion_tokens"):
         body.pop(name, None)  # one of them decides, and two that differ are refused by some
-    body[longest] = call.max_tokens
-    for name in LEAST if call.asked.costly else ():
-        if (body.get(name) or 0) > call.max_tokens:
-            body[name] = call.max_tokens
+    body[longest] = call.answer_tokens
+    for name in LEAST if call.parsed.costly else ():
+        if (body.get(name) or 0) > call.answer_tokens:
+            body[name] = call.answer_tokens
     if salted:
         body["cache_salt"] = cache_salt(call.tenant, body.get("cache_salt"))
-    body["stream"] = call.asked.stream
-    if call.asked.stream:
+    body["stream"] = call.parsed.stream
+    if call.parsed.stream:
         body["stream_options"] = {**(body.get("stream_options") or {}), "include_usage": True}
     else:
         body.pop("stream_options", None)

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import re
 
-from services.router.asking.asked import Format
+from services.router.asking.parsed import Format
 from services.router.upstreams.call import Call, Delta, End
 from services.router.upstreams.openaianswer import Answer, answer_of, end_of
 from services.runtime.cut import Cut
@@ -41,8 +41,8 @@ class OpenAIStream:
         self._reply = reply
         self._cut = Cut(b"\n\n")
         self._return = b""  # the first half of a line end that a piece was cut in
-        self._raw = call.asked.format is not Format.ASK
-        self._wants_usage = call.asked.include_usage
+        self._raw = call.parsed.format is not Format.ASK
+        self._wants_usage = call.parsed.include_usage
         self._began = False
         self._held: list[bytes] = []
         self._kept_bytes = 0

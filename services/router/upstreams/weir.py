@@ -38,10 +38,10 @@ class WeirUpstream:
             raise meaning(event.code, event.message)
         if not isinstance(event, Done) or event.text is None:
             raise UpstreamError("the worker's answer holds no text")
-        return Whole(event.text, _end(event, call.max_tokens, told=bool(event.text)))
+        return Whole(event.text, _end(event, call.answer_tokens, told=bool(event.text)))
 
     async def open(self, call: Call, attempt: Attempt) -> WeirStream:
-        return WeirStream(await self._post(call, attempt), call.max_tokens)
+        return WeirStream(await self._post(call, attempt), call.answer_tokens)
 
     async def _post(self, call: Call, attempt: Attempt) -> Reply:
         body = _encode(_request(call, attempt))
@@ -90,16 +90,16 @@ def _request(call: Call, attempt: Attempt) -> GenerateRequest:
         id=attempt.id,
         tenant=call.tenant,
         deadline_ms=attempt.remaining_ms,
-        max_tokens=call.max_tokens,
-        prompt=call.asked.prompt,
+        max_tokens=call.answer_tokens,
+        prompt=call.parsed.prompt,
         messages=call.messages,
         model=call.model,
-        stream=call.asked.stream,
-        temperature=1.0 if call.asked.temperature is None else call.asked.temperature,
-        top_p=1.0 if call.asked.top_p is None else call.asked.top_p,
-        stop=list(call.asked.stop),
-        seed=call.asked.seed,
-        ignore_eos=call.asked.ignore_eos,
+        stream=call.parsed.stream,
+        temperature=1.0 if call.parsed.temperature is None else call.parsed.temperature,
+        top_p=1.0 if call.parsed.top_p is None else call.parsed.top_p,
+        stop=list(call.parsed.stop),
+        seed=call.parsed.seed,
+        ignore_eos=call.parsed.ignore_eos,
     )
 
 

@@ -25,9 +25,9 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterable
 from random import Random
 
+from services.router.request import InferenceRequest
 from services.router.upstreams.call import Probe
 from services.router.workers.line import Line
-from services.router.workers.turn import Turn
 from services.router.workers.worker import AHEAD, DOWN, LEAST_WORK_TOKENS, Standing, Worker
 from services.router.workers.workersfile import WorkerSpec
 
@@ -100,7 +100,7 @@ class Fleet:
         """Whether any worker of the pool has a place, for whichever of its models."""
         return self._open.get(pool, 0) > 0
 
-    def fits(self, turn: Turn, excluding: Worker | None = None) -> bool:
+    def fits(self, turn: InferenceRequest, excluding: Worker | None = None) -> bool:
         """Whether `take` would find a place now."""
         line = self._lines.get(turn.model)
         if line is None:
@@ -114,7 +114,7 @@ class Fleet:
                     return True
         return False
 
-    def take(self, turn: Turn, excluding: Worker | None = None) -> Worker | None:
+    def take(self, turn: InferenceRequest, excluding: Worker | None = None) -> Worker | None:
         """Choose a worker and take a place at it, in one step; None when there is none."""
         line = self._lines.get(turn.model)
         if line is None:
@@ -135,7 +135,13 @@ class Fleet:
         return worker
 
     def give_back(
-        self, worker: Worker, turn: Turn, *, pace: float | None = None, overloaded: bool = False, served: bool = False
+        self,
+        worker: Worker,
+        turn: InferenceRequest,
+        *,
+        pace: float | None = None,
+        overloaded: bool = False,
+        served: bool = False,
     ) -> None:
         """The turn holds nothing there any more.
 
@@ -195,7 +201,7 @@ class Fleet:
     # ---- inside
 
     def _choose(
-        self, candidates: list[Worker], turn: Turn, work: float, tokens: int, excluding: Worker | None
+        self, candidates: list[Worker], turn: InferenceRequest, work: float, tokens: int, excluding: Worker | None
     ) -> Worker | None:
         if not candidates:
             return None
@@ -215,7 +221,7 @@ class Fleet:
         second = int(self._rng.random() * (len(candidates) - 1))
         return [candidates[first], candidates[second + (second >= first)]]
 
-    def _remember(self, turn: Turn, worker: Worker) -> None:
+    def _remember(self, turn: InferenceRequest, worker: Worker) -> None:
         key = (turn.model, turn.affinity)
         self._lasts[key] = worker
         self._lasts.move_to_end(key)
@@ -312,12 +318,12 @@ class Fleet:
         return f"<Fleet {live}/{len(self.workers)} live, {len(self.leaving)} leaving, pools {self.pools}>"
 
 
-def kv_tokens(turn: Turn) -> int:
+def kv_tokens(turn: InferenceRequest) -> int:
     """Memory that it may come to take: its prompt and its longest answer, as granted where that is known."""
     return turn.prompt_tokens + turn.context_tokens + (turn.granted_tokens or turn.max_tokens)
 
 
-def _asked_tokens(turn: Turn) -> int:
+def _asked_tokens(turn: InferenceRequest) -> int:
     """The same before anything was granted, which is never more: what fits by this is taken by that."""
     return turn.prompt_tokens + turn.context_tokens + turn.max_tokens
 

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.router.asking.asked import Asked, Format
 from services.router.asking.fields import ALLOWABLE, FIELDS, MOST_BEST_OF, in_table, judge
+from services.router.asking.parsed import Format, ParsedRequest
 from services.router.asking.parsers import chat_parser, completion_parser
 from services.runtime.errors import BadInput
 
@@ -18,15 +18,15 @@ NONE: frozenset[str] = frozenset()
 MESSAGES = [{"role": "user", "content": "x"}]
 
 
-def asked(**fields: Any) -> Asked:
+def asked(**fields: Any) -> ParsedRequest:
     return chat_parser(256)(json.dumps({"messages": MESSAGES, **fields}).encode())
 
 
-def text(**fields: Any) -> Asked:
+def text(**fields: Any) -> ParsedRequest:
     return completion_parser(256)(json.dumps({"prompt": "x", **fields}).encode())
 
 
-def refused(request: Asked, allowed: frozenset[str] = NONE) -> BadInput:
+def refused(request: ParsedRequest, allowed: frozenset[str] = NONE) -> BadInput:
     with pytest.raises(BadInput) as fault:
         judge(request, allowed)
     assert fault.value.status == 400
@@ -164,7 +164,7 @@ def test_whatever_value_a_field_has_it_is_judged_and_never_an_error_of_ours(
     fields: dict[str, Any], allowed: set[str]
 ) -> None:
     try:
-        given = Asked(Format.CHAT, None, None, 256, False, body=fields, costly=in_table(fields))
+        given = ParsedRequest(Format.CHAT, None, None, 256, False, body=fields, costly=in_table(fields))
         copies = judge(given, frozenset(allowed))
     except BadInput as fault:
         copies, named = 1, fault.param

@@ -11,12 +11,11 @@ import pytest
 from services.contracts.console import Frame
 from services.core.outcome import Outcome
 from services.core.policies import Policies
+from services.router.asking.slo import RequestSLO
 from services.router.console.feed import MOST_DECISIONS, Feed
 from services.router.console.whoiswhere import MOST_HEADS, MOST_RUNNING, MOST_RUNNING_IN_ALL, MOST_TENANTS, MOST_WORKERS
 from services.router.observing.journal import UNSEEN_LIVES, Journal
-from services.router.observing.life import Life
 from services.router.observing.metrics import RouterMetrics
-from services.router.tenancy.tenants import Tenant
 from services.runtime.drain import Drain
 from services.runtime.errors import Refused
 from services.runtime.telemetry import new_registry
@@ -38,10 +37,10 @@ class Watched:
 
     def ended(self, id: str, outcome: Outcome, took_s: float, *, deadline_s: float = 2.0) -> None:
         ended = turn(within_s=deadline_s)
-        ended.charge_tokens = 50.0
-        life = Life(now() - took_s, Tenant("t"), deadline_ms=deadline_s * 1000, turn=ended, weighed=ended)
+        ended.id, ended.arrived_at, ended.charge_tokens = id, now() - took_s, 50.0
+        ended.slo, ended.admitted, ended.outcome = RequestSLO(deadline_s * 1000, deadline_s * 1000), True, outcome
         failure = None if outcome is Outcome.SERVED else Refused(outcome, "no", reason="why")
-        self.journal.ended(id, life, outcome, failure, now())
+        self.journal.ended(ended, failure, now())
 
 
 def one_slot() -> Watched:

@@ -8,7 +8,7 @@ import pytest
 
 from services.core.outcome import Outcome
 from services.core.request import Stage
-from services.router.workers.turn import Turn
+from services.router.request import InferenceRequest
 from tests.router.fleetrig import worker
 from tests.router.house import House, now, turn
 from tests.virtual import run
@@ -18,17 +18,17 @@ WELL_AFTER_S = 0.002
 
 
 @pytest.fixture
-def wakes(monkeypatch: pytest.MonkeyPatch) -> list[Turn]:
+def wakes(monkeypatch: pytest.MonkeyPatch) -> list[InferenceRequest]:
     """Every task that was told to look."""
-    woken: list[Turn] = []
-    wake = Turn.wake
+    woken: list[InferenceRequest] = []
+    wake = InferenceRequest.wake
 
-    def counted(self: Turn) -> None:
+    def counted(self: InferenceRequest) -> None:
         if self.waiter is not None:
             woken.append(self)
         wake(self)
 
-    monkeypatch.setattr(Turn, "wake", counted)
+    monkeypatch.setattr(InferenceRequest, "wake", counted)
     return woken
 
 
@@ -47,7 +47,7 @@ def test_one_that_finds_a_free_slot_starts_in_the_step_that_admits_it() -> None:
     run(main())
 
 
-def test_a_slot_that_comes_free_wakes_one_and_no_herd(wakes: list[Turn]) -> None:
+def test_a_slot_that_comes_free_wakes_one_and_no_herd(wakes: list[InferenceRequest]) -> None:
     async def main() -> None:
         house = House([worker("a", slots=1)])
         for _ in range(50):

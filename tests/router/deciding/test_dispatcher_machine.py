@@ -12,7 +12,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from services.core.policies import Policies
 from services.core.request import Stage
-from services.router.workers.turn import Turn
+from services.router.request import InferenceRequest
 from services.router.workers.worker import Worker
 from tests.router.fleetrig import probe, worker
 from tests.router.house import House, now, turn
@@ -100,10 +100,10 @@ class Machine(RuleBasedStateMachine):
             if arrival.retrieval_s is not None:
                 self.loop.call_later(arrival.retrieval_s, self._found, one)
 
-    def _found(self, one: Turn) -> None:
+    def _found(self, one: InferenceRequest) -> None:
         self.house.dispatcher.ready(now(), one, one.prompt_tokens)
 
-    async def _live(self, turn: Turn, arrival: Arrival) -> None:
+    async def _live(self, turn: InferenceRequest, arrival: Arrival) -> None:
         """At its worker: failures first, each after a while; then the answer, if it comes in time."""
         async with asyncio.timeout_at(turn.deadline):
             for after_s, overloaded in arrival.faults:

@@ -11,9 +11,9 @@ import pytest
 
 from services.core.outcome import Outcome
 from services.router.deciding.dispatcher import NOBODY_S
+from services.router.request import InferenceRequest
 from services.router.upstreams.call import Busy
 from services.router.workers.prober import Prober
-from services.router.workers.turn import Turn
 from services.runtime.errors import NoSuchModel, Refused
 from services.runtime.log import Log
 from tests.router.fleetrig import connect, probe, worker
@@ -157,7 +157,7 @@ def test_a_retry_goes_before_all_who_wait_and_to_another_worker() -> None:
         assert house.cap.inflight == 3  # it keeps its place under the cap, and its worker's slot has the next
         assert [each.worker for each in waits] == [first, None, None, None]
         await riding
-        assert failed.left is first
+        assert failed.failed_worker is first
         assert house.ended_at[failed] == 6
         await house.empty()
 
@@ -169,7 +169,7 @@ def test_a_retry_alone_with_its_worker_gets_it_again() -> None:
         house = House([worker("a", slots=1)])
         failed = turn()
         assert await house.ride(failed, lambda turn: house.again(turn)) is Outcome.SERVED
-        assert failed.left is house.workers[0]
+        assert failed.failed_worker is house.workers[0]
         await house.empty()
 
     run(main())
@@ -266,7 +266,7 @@ def test_a_lone_worker_that_refuses_is_tried_again_once_its_delay_is_over_and_no
         prober = Prober(house.fleet, 1.0, log, Random(1))
         refused = turn()
 
-        async def busy(turn: Turn) -> None:
+        async def busy(turn: InferenceRequest) -> None:
             turn.overloaded = True
             prober.refused(house.workers[0], Busy(500))
             await house.dispatcher.another(turn)

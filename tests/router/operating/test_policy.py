@@ -14,7 +14,7 @@ from pydantic import SecretStr
 
 from services.core.policies import MECHANISMS, Policies
 from services.router.operating.policy import SetPolicies, Switches
-from services.router.serving.orphans import Orphans
+from services.router.serving.detached import DetachedRequests
 from tests.router.fleetrig import worker
 from tests.router.house import House, now, turn
 from tests.router.rig import FakeWorker, Stand, answer, error_of, hang, standing
@@ -118,7 +118,7 @@ def test_without_admission_a_tenant_fills_the_whole_line_and_with_it_its_own_par
 
 def switches_of(house: House) -> tuple[Switches, Mock]:
     log = Mock()
-    return Switches(house.dispatcher, Orphans(Mock(), Mock(), hold_s=10.0), log), log
+    return Switches(house.dispatcher, DetachedRequests(Mock(), Mock(), hold_s=10.0), log), log
 
 
 def test_a_change_is_logged_once_and_what_changes_nothing_is_not() -> None:
@@ -127,7 +127,7 @@ def test_a_change_is_logged_once_and_what_changes_nothing_is_not() -> None:
         assert switches.turn(SetPolicies(fairness=False, admission=True)) == Policies(fairness=False)
         (said,) = log.warning.call_args_list
         assert said.args == ("policy switched",)
-        assert said.kwargs == asdict(Policies(fairness=False)) | {"orphans_ended": 0}
+        assert said.kwargs == asdict(Policies(fairness=False)) | {"detached_ended": 0}
         switches.turn(SetPolicies(fairness=False))
         switches.turn(SetPolicies())
         assert log.warning.call_count == 1

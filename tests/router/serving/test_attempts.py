@@ -17,11 +17,10 @@ import pytest
 
 from services.core.outcome import Outcome
 from services.core.retries import RetryBudget
-from services.router.asking.asked import Asked, Format
+from services.router.asking.parsed import Format, ParsedRequest
 from services.router.deciding.dispatcher import Dispatcher
 from services.router.observing.metrics import RouterMetrics
 from services.router.serving.attempts import Attempts
-from services.router.upstreams.call import Call
 from services.router.upstreams.openai import OpenAIUpstream
 from services.router.workers.prober import LACKING_LINE_S, Prober
 from services.router.workers.worker import Worker
@@ -64,15 +63,13 @@ class Stand:
 
     async def ask(self, **fields: Any) -> Any:
         """One request with a place, sent until it has an answer or a refusal, and released."""
-        made = turn()
+        made = turn(within_s=100.0)
+        made.parsed = ParsedRequest(Format.CHAT, None, "m", 9, stream=False, body={"messages": [], **fields})
         assert self.house.admit(made) is None
         await self.house.dispatcher.place(made)
-        body = {"messages": [], **fields}
-        asked = Asked(Format.CHAT, None, "m", 9, False, body=body)
-        call = Call("id", "t", "m", 9, asyncio.get_running_loop().time() + 100, asked)
         outcome = Outcome.SERVED
         try:
-            return await self.attempts.send(call, made)
+            return await self.attempts.send(made)
         except (Refused, BadInput) as refusal:
             outcome = refusal.outcome
             raise

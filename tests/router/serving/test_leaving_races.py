@@ -11,7 +11,7 @@ import pytest
 
 from services.contracts.generate import GenerateRequest, Token
 from services.core.outcome import Outcome
-from services.router.serving.telling import AWAKE_S
+from services.router.serving.telling import KEEP_ALIVE_S
 from services.runtime.connection import MAX_BEHIND
 from services.runtime.http import Exchange
 from tests.router.leaver import Client, Way, answered_whole, asking
@@ -222,7 +222,7 @@ def test_a_stream_is_left_while_its_line_is_only_kept_awake(monkeypatch: pytest.
     async def main() -> None:
         async with scene(Stage.DISPATCHED, monkeypatch, stream=True) as here:
             clients = await here.arrive(named(3), tuple(Way))
-            leap(AWAKE_S + 0.1)
+            leap(KEEP_ALIVE_S + 0.1)
             for client in clients:
                 await client.read_until(lambda seen: b": keep-alive" in seen)
                 client.leave()

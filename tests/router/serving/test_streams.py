@@ -57,7 +57,7 @@ def words(pause_s: float, count: int = 1_000_000, size: int = 4) -> Any:
 
 @pytest.fixture
 def soon_awake(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(telling, "AWAKE_S", 0.02)
+    monkeypatch.setattr(telling, "KEEP_ALIVE_S", 0.02)
 
 
 @asynccontextmanager

@@ -5,14 +5,14 @@ from __future__ import annotations
 import json
 from typing import Any
 
-import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from services.core.outcome import Outcome
-from services.router.asking.asked import Asked, Format
-from services.router.upstreams.call import Attempt, Busy, Call, WorkerFailed
+from services.router.asking.parsed import Format, ParsedRequest
+from services.router.request import InferenceRequest
+from services.router.upstreams.call import Attempt, Busy, WorkerFailed
 from services.router.upstreams.openai import OpenAIUpstream, request_body
 from services.router.upstreams.openaianswer import answer_of, end_of, refusal_of
 from services.router.upstreams.openaistream import MAX_EVENT_BYTES, OpenAIStream
@@ -25,13 +25,14 @@ from tests.runtime.rig import build as build_service
 from tests.virtual import run, running_here
 
 
-def call(format: Format = Format.CHAT, **fields: Any) -> Call:
-    own = {"messages", "max_tokens", "deadline_at", "model"}
-    given = {"id": "r", "tenant": "t", "model": "m", "max_tokens": 9, "deadline_at": 1.0}
-    said = {"tenant": None, "model": None, "max_tokens": 9, "stream": True, "body": {}}
-    said |= {name: value for name, value in fields.items() if name not in own}
-    changed = {name: value for name, value in fields.items() if name in own}
-    return Call(asked=Asked(format=format, **said), **{**given, **changed})
+def call(format: Format = Format.CHAT, **fields: Any) -> InferenceRequest:
+    """`answer`: the longest answer that was granted; any other field is the body's."""
+    granted = fields.pop("answer", 9)
+    said = {"tenant": None, "model": None, "max_tokens": 9, "stream": True, "body": {}, **fields}
+    return InferenceRequest(
+        "r", "t", deadline=1.0, model="m", max_tokens=granted, granted_tokens=granted,
+        parsed=ParsedRequest(format=format, **said),
+    )  # fmt: skip
 
 
 def chunk(delta: Any = None, finish: str | None = None, **fields: Any) -> dict[str, Any]:
@@ -69,7 +70,7 @@ class Heard:
         return "".join(delta.text for delta in self.deltas)
 
 
-def hear(*pieces: bytes, cut: bool = False, asked: Call | None = None) -> Heard:
+def hear(*pieces: bytes, cut: bool = False, asked: InferenceRequest | None = None) -> Heard:
     async def main() -> Heard:
         stream = OpenAIStream(FakeReply(*pieces, cut=cut), asked or call())  # type: ignore[arg-type]  # a fake
         deltas = []
@@ -348,7 +349,8 @@ def test_a_least_length_follows_the_longest_down() -> None:
 
 def salt_of(tenant: str, **said: Any) -> Any:
     asked = call(body=said)
-    return request_body(msgspec.structs.replace(asked, tenant=tenant), salted=True)["cache_salt"]
+    asked.tenant = tenant
+    return request_body(asked, salted=True)["cache_salt"]
 
 
 def test_each_tenant_has_a_salt_of_its_own_and_no_value_leads_to_anothers() -> None:

@@ -18,8 +18,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from services.router.request import InferenceRequest
 from services.router.workers.fleet import Fleet, kv_tokens
-from services.router.workers.turn import Turn
 from services.router.workers.worker import Standing, Worker
 from services.router.workers.workersfile import WorkerSpec
 from tests.router.fleetrig import asked, connect, probe, spec
@@ -56,7 +56,7 @@ class Ledger(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.fleet = Fleet([], Random(0))
-        self.held: dict[Turn, tuple[Worker, float, int]] = {}
+        self.held: dict[InferenceRequest, tuple[Worker, float, int]] = {}
         self.told: Any = None
 
     @initialize(
@@ -105,7 +105,7 @@ class Ledger(RuleBasedStateMachine):
                 asked(model=model, work=work, prompt=sizes[0], answer=sizes[1], affinity=affinity), excluded, granted
             )
 
-    def take_one(self, turn: Turn, excluded: int | None, granted: int) -> None:
+    def take_one(self, turn: InferenceRequest, excluded: int | None, granted: int) -> None:
         fleet = self.fleet
         out = fleet.workers[excluded % len(fleet.workers)] if excluded is not None and fleet.workers else None
         fits = fleet.fits(turn, out)
@@ -122,7 +122,7 @@ class Ledger(RuleBasedStateMachine):
             assert taken.inflight <= taken.slots, "a look-ahead place was used while a slot was free"
         self.held[turn] = (taken, max(turn.charge_tokens, 1.0), kv_tokens(turn))
 
-    def could(self, worker: Worker, turn: Turn) -> bool:
+    def could(self, worker: Worker, turn: InferenceRequest) -> bool:
         if not worker.live or worker.resting or turn.model not in worker.models:
             return False
         if worker.inflight >= worker.places:

@@ -13,8 +13,9 @@ import pytest
 
 from services.contracts.generate import GenerateRequest, WorkerStatus
 from services.core.outcome import Outcome
-from services.router.asking.asked import Asked, Format
-from services.router.upstreams.call import Attempt, Busy, Call
+from services.router.asking.parsed import Format, ParsedRequest
+from services.router.request import InferenceRequest
+from services.router.upstreams.call import Attempt, Busy
 from services.router.workers.connect import connect
 from services.router.workers.fleet import Fleet
 from services.router.workers.prober import Prober
@@ -30,8 +31,8 @@ from tests.runtime.rig import serving, until
 from tests.virtual import run
 
 STATUS = WorkerStatus("w", "fake", ["m"], 4, 8, 0, 0, False, 20.5, 0.1, 1000, 900)
-ASKED = Asked(Format.ASK, None, None, 9, False, prompt="Hi.")
-CALL = Call("r", "t", "m", 9, 1.0, ASKED)
+PARSED = ParsedRequest(Format.ASK, None, None, 9, False, prompt="Hi.")
+REQUEST = InferenceRequest("r", "t", deadline=1.0, model="m", max_tokens=9, granted_tokens=9, parsed=PARSED)
 
 
 def says(body: Any) -> Handler:
@@ -108,7 +109,7 @@ def test_a_workers_refusal_is_told_apart_from_the_end_of_the_requests_own_time(
         async with serving({("POST", "/generate"): refuse}) as process:
             worker = weir_at(process)
             with pytest.raises(meaning) as raised:
-                await worker.upstream.whole(CALL, Attempt("a", 1000))
+                await worker.upstream.whole(REQUEST, Attempt("a", 1000))
             if isinstance(raised.value, Refused):
                 assert raised.value.outcome is outcome
             if isinstance(raised.value, Busy):
@@ -130,7 +131,7 @@ def test_the_time_that_remains_goes_on_even_where_it_is_long() -> None:
             worker = weir_at(process)
             for remaining_ms in (0.25, 1234.5, 600_000):
                 with pytest.raises(Busy):
-                    await worker.upstream.whole(CALL, Attempt("a", remaining_ms))
+                    await worker.upstream.whole(REQUEST, Attempt("a", remaining_ms))
             worker.upstream.close()
 
     run(main)
@@ -166,7 +167,7 @@ def test_a_reload_while_requests_run_cuts_none_of_them_and_leaves_no_connection(
             for worker, upstream in olds:
                 turn = asked()
                 assert fleet.take(turn, excluding=next(other for other, _ in olds if other is not worker)) is worker
-                tasks.append((worker, turn, asyncio.create_task(upstream.whole(CALL, Attempt("a", 1000)))))
+                tasks.append((worker, turn, asyncio.create_task(upstream.whole(REQUEST, Attempt("a", 1000)))))
             await until(lambda: len(keys) == 2, "both requests there")
             prober.reload([listed("stays", slots=1), listed("joins")], make)
             assert [one.name for one in fleet.workers] == ["stays", "joins"]

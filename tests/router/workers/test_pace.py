@@ -9,9 +9,9 @@ from random import Random
 
 import pytest
 
+from services.router.request import InferenceRequest
 from services.router.workers.fleet import Fleet
 from services.router.workers.pace import FIRST_READING, Pace
-from services.router.workers.turn import Turn
 from tests.router.fleetrig import asked, fleet_of, worker
 
 MOST = 128
@@ -21,7 +21,7 @@ Sizes = Callable[[Random], tuple[int, int]]
 
 @dataclass(eq=False)
 class Running:
-    turn: Turn
+    turn: InferenceRequest
     sent_at: float
     prompt: int
     answer: int

@@ -1,4 +1,4 @@
-"""What a client asked, in one shape for every route. What of it changes on the way to a worker is in `Call`."""
+"""What the body of a request asks for, in one shape for every route. It never changes after it was parsed."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ class Format(Enum):
     ASK = "ask"
 
 
-class Lookup(msgspec.Struct, frozen=True):
-    """What is to be looked up before the answer."""
+class RetrievalQuery(msgspec.Struct, frozen=True):
+    """What retrieval is asked before the answer."""
 
     query: str
     top_k: int
     cache_ttl_s: float | None
 
 
-class Asked(msgspec.Struct, frozen=True):
+class ParsedRequest(msgspec.Struct, frozen=True):
     """A parsed request. `body` is the client's own JSON, for workers that speak its format."""
 
     format: Format
@@ -36,7 +36,7 @@ class Asked(msgspec.Struct, frozen=True):
     stream: bool
     messages: list[Message] | None = None
     prompt: str | None = None
-    lookup: Lookup | None = None
+    retrieval: RetrievalQuery | None = None
     temperature: float | None = None
     top_p: float | None = None
     stop: tuple[str, ...] = ()
@@ -46,3 +46,8 @@ class Asked(msgspec.Struct, frozen=True):
     body: dict[str, Any] | None = None
     costly: tuple[str, ...] = ()
     """Fields of `body` that change what it costs, or whose it is: to be judged before it goes anywhere (`fields`)."""
+
+
+NOT_PARSED = ParsedRequest(Format.CHAT, None, None, 0, stream=False)
+"""In place of the body of a request that has none here, or none any more."""
+NOT_PARSED_STREAM = ParsedRequest(Format.CHAT, None, None, 0, stream=True)

@@ -1,4 +1,4 @@
-"""The one timer of a request: its task is cancelled when the time has come, and told which time it was.
+"""The one timer of a request: it cancels the request's task at its limit, and says which limit that was.
 
 A request has up to three limits, one after the other: the first token's, the silence between two tokens, and the
 deadline above both. They are one timer that is moved. Moving it later costs nothing: it looks at its limit when it
@@ -10,17 +10,18 @@ from __future__ import annotations
 import asyncio
 from math import inf
 
-TELLING_S = 1.0
-"""How often it looks whether the client has been told."""
+WRITING_S = 1.0
+"""How often the timer looks whether the client has taken what is written to it."""
 
 
-class Alarm:
+class DeadlineTimer:
     """Cancels a task at the earlier of two limits: `deadline`, set once, and `limit`, moved as the answer goes on.
 
-    `work_until` is what a worker is told of its time: the deadline, unless work goes on for nobody (`orphans.py`).
+    `work_until` is the deadline that a worker gets: the request's own, unless its work may go on without its client
+    (`detached.py`).
     """
 
-    __slots__ = ("_handle", "_loop", "_task", "deadline", "limit", "rang", "silence", "telling", "work_until")
+    __slots__ = ("_handle", "_loop", "_task", "client_writing", "deadline", "fired", "limit", "silence", "work_until")
 
     def __init__(self, task: asyncio.Task[None], deadline: float) -> None:
         self._loop = asyncio.get_running_loop()
@@ -28,10 +29,10 @@ class Alarm:
         self.deadline = self.work_until = deadline
         self.limit = inf
         self.silence = False
-        self.telling = False
-        """The client is being told, and it is the one who is waited for: that is no silence of the worker's."""
-        self.rang = False
-        """It has cancelled the task: the CancelledError that comes is a limit's, not a client's."""
+        self.client_writing = False
+        """The router writes to the client and waits for it: the worker is not silent meanwhile."""
+        self.fired = False
+        """The timer has cancelled the task: the CancelledError that comes is a limit's, not a client's."""
         self._handle: asyncio.TimerHandle | None = self._loop.call_at(deadline, self._look)
 
     def set(self, limit: float, *, silence: bool = False) -> None:
@@ -50,19 +51,19 @@ class Alarm:
 
     def _look(self) -> None:
         now = self._loop.time()
-        if self.telling and self.silence:
-            self.limit = max(self.limit, now + TELLING_S)
+        if self.client_writing and self.silence:
+            self.limit = max(self.limit, now + WRITING_S)
         due = min(self.limit, self.deadline)
         if now < due:
             self._handle = self._loop.call_at(due, self._look)
             return
         self._handle = None
-        self._ring()
+        self._fire()
 
-    def _ring(self) -> None:
-        self.rang = True
+    def _fire(self) -> None:
+        self.fired = True
         self._task.cancel()
 
     def __repr__(self) -> str:
-        state = "rang" if self.rang else "set" if self._handle is not None else "stopped"
-        return f"<Alarm {state} for {min(self.limit, self.deadline):g}>"
+        state = "fired" if self.fired else "set" if self._handle is not None else "stopped"
+        return f"<DeadlineTimer {state} for {min(self.limit, self.deadline):g}>"

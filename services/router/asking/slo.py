@@ -1,6 +1,6 @@
-"""What a client wishes for, beside its answer: by when, how long it will stand in line, in which class.
+"""The SLO of a request: its deadline, its limit for the first token, its longest wait in the queue, its class.
 
-Read once, at the door, in one pass over the headers, since every request pays for it.
+Read once, at the arrival, in one pass over the headers, since every request pays for it.
 
     deadline      X-Weir-Deadline-Ms, x-llm-d-inference-ttl, x-envoy-expected-rq-timeout-ms, grpc-timeout
     first token   X-Weir-TTFT-Ms, x-llm-d-slo-ttft-ms       streams: wait and prefill together
@@ -26,7 +26,7 @@ from services.router.asking.deadlines import Header, least_ms, milliseconds
 FIRST_TOKENS = {b"x-weir-ttft-ms": milliseconds, b"x-llm-d-slo-ttft-ms": milliseconds}
 CLASSES = (b"x-weir-class", b"x-llm-d-inference-objective", b"x-smg-priority")
 DEADLINE, FIRST_TOKEN, PATIENCE, CLASS, ATTEMPT = "deadline", "first token", "patience", "class", "attempt"
-WISH_OF: Mapping[bytes, str] = {
+FIELD_OF: Mapping[bytes, str] = {
     **dict.fromkeys(DEADLINES, DEADLINE),
     **dict.fromkeys(FIRST_TOKENS, FIRST_TOKEN),
     b"prefer": PATIENCE,
@@ -43,8 +43,8 @@ _NAMES_WAIT = re.compile(rb"\s*wait\s*(?:[=;]|$)", re.IGNORECASE)
 _COUNT = re.compile(rb"[0-9]{1,9}")
 
 
-class Wishes(msgspec.Struct, frozen=True):
-    """What was asked for, or what holds where nothing was."""
+class RequestSLO(msgspec.Struct, frozen=True):
+    """What the client asked for, or the defaults where it asked for nothing."""
 
     deadline_ms: float
     ttft_ms: float
@@ -52,39 +52,54 @@ class Wishes(msgspec.Struct, frozen=True):
     ttft_asked: bool = False
     """Whether the client named it: then it is a promise to keep, not only the usual time."""
     max_wait_s: float | None = None
-    """The longest that the client will stand in line; None: as long as its deadline allows."""
+    """The longest wait in the queue that the client accepts; None: as long as its deadline allows."""
     class_name: str | None = None
     attempt: int = 0
 
 
+NO_SLO = RequestSLO(0.0, 0.0)
+"""Of a request whose headers have not been read."""
+
+
 def read(
-    headers: Sequence[Header], *, default_ms: float, max_ms: float, default_ttft_ms: float, stream: bool
-) -> Wishes:
-    """The wishes of one request. Raises BadInput naming the header that cannot be used."""
-    said = [header for header in headers if header[0] in WISH_OF]
-    if not said:
-        return Wishes(default_ms, min(default_ttft_ms, default_ms) if stream else default_ms)
-    heard: dict[str, list[Header]] = {}
-    for header in said:
-        heard.setdefault(WISH_OF[header[0]], []).append(header)
+    headers: Sequence[Header],
+    *,
+    default_ms: float,
+    max_ms: float,
+    default_ttft_ms: float,
+    stream: bool,
+    tenant_ms: float | None = None,
+) -> RequestSLO:
+    """The SLO of one request. `tenant_ms`: its tenant's own deadline, which it can only shorten.
+
+    Raises BadInput naming the header that cannot be used.
+    """
+    if tenant_ms is not None:
+        default_ms = tenant_ms
+    given = [header for header in headers if header[0] in FIELD_OF]
+    if not given:
+        return RequestSLO(default_ms, min(default_ttft_ms, default_ms) if stream else default_ms)
+    by_field: dict[str, list[Header]] = {}
+    for header in given:
+        by_field.setdefault(FIELD_OF[header[0]], []).append(header)
     deadline_ms, ttft_ms, ttft_asked = default_ms, default_ttft_ms, False
-    if DEADLINE in heard:
-        deadline_ms = least_ms(heard[DEADLINE], DEADLINES, max_ms)
-    if FIRST_TOKEN in heard:
-        ttft_ms, ttft_asked = least_ms(heard[FIRST_TOKEN], FIRST_TOKENS, max_ms), stream
-    return Wishes(
-        deadline_ms,
+    if DEADLINE in by_field:
+        deadline_ms = least_ms(by_field[DEADLINE], DEADLINES, max_ms)
+    if FIRST_TOKEN in by_field:
+        ttft_ms, ttft_asked = least_ms(by_field[FIRST_TOKEN], FIRST_TOKENS, max_ms), stream
+    return RequestSLO(
+        deadline_ms if tenant_ms is None else min(deadline_ms, tenant_ms),
         min(ttft_ms, deadline_ms) if stream else deadline_ms,
         ttft_asked,
-        _patience_s(heard[PATIENCE]) if PATIENCE in heard else None,
-        _class_name(heard[CLASS]) if CLASS in heard else None,
-        _attempt(heard[ATTEMPT]) if ATTEMPT in heard else 0,
+        _patience_s(by_field[PATIENCE]) if PATIENCE in by_field else None,
+        _class_name(by_field[CLASS]) if CLASS in by_field else None,
+        _attempt(by_field[ATTEMPT]) if ATTEMPT in by_field else 0,
     )
 
 
-def _patience_s(said: Sequence[Header]) -> float | None:
+def _patience_s(given: Sequence[Header]) -> float | None:
     """`Prefer: wait=S`. The first instance counts (RFC 7240, 2), and where it is malformed there is none."""
-    for _, value in said:
+    for _, value in given:
         for preference in _preferences(value):
             if _NAMES_WAIT.match(preference):
                 match = _WAIT.fullmatch(preference)
@@ -97,12 +112,12 @@ def _preferences(value: bytes) -> Iterator[bytes]:
     return (match[0] for match in _PREFERENCE.finditer(value))
 
 
-def _class_name(said: Sequence[Header]) -> str | None:
+def _class_name(given: Sequence[Header]) -> str | None:
     """What the first of `CLASSES` says that says anything."""
-    _, value = min(said, key=lambda header: CLASSES.index(header[0]))
+    _, value = min(given, key=lambda header: CLASSES.index(header[0]))
     return value.strip().decode("latin-1") or None
 
 
-def _attempt(said: Sequence[Header]) -> int:
-    value = said[0][1].strip()
+def _attempt(given: Sequence[Header]) -> int:
+    value = given[0][1].strip()
     return min(int(value), MOST_ATTEMPTS) if _COUNT.fullmatch(value) else 0

@@ -8,20 +8,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.router.asking.wishes import WISH_OF, Wishes, read
+from services.router.asking.slo import FIELD_OF, RequestSLO, read
 from services.runtime.errors import BadInput
 
 DEFAULT_MS, MAX_MS, TTFT_MS = 30_000.0, 120_000.0, 2_000.0
 
 
-def wishes(*headers: tuple[bytes, bytes], stream: bool = False) -> Wishes:
+def wishes(*headers: tuple[bytes, bytes], stream: bool = False) -> RequestSLO:
     around = [(b"host", b"x"), *headers, (b"accept", b"*/*")]
     return read(around, default_ms=DEFAULT_MS, max_ms=MAX_MS, default_ttft_ms=TTFT_MS, stream=stream)
 
 
 def test_without_a_wish_everything_is_as_usual() -> None:
-    assert wishes() == Wishes(DEFAULT_MS, DEFAULT_MS, False, None, None, 0)
-    assert wishes(stream=True) == Wishes(DEFAULT_MS, TTFT_MS, False, None, None, 0)
+    assert wishes() == RequestSLO(DEFAULT_MS, DEFAULT_MS, False, None, None, 0)
+    assert wishes(stream=True) == RequestSLO(DEFAULT_MS, TTFT_MS, False, None, None, 0)
 
 
 DEADLINES = [
@@ -216,11 +216,11 @@ def test_all_wishes_may_be_said_together() -> None:
         (b"x-stainless-retry-count", b"2"),
         stream=True,
     )
-    assert said == Wishes(900, 200, True, 1.0, "batch", 2)
+    assert said == RequestSLO(900, 200, True, 1.0, "batch", 2)
 
 
 @given(
-    st.lists(st.tuples(st.sampled_from(sorted(WISH_OF)), st.binary(max_size=40)), max_size=6),
+    st.lists(st.tuples(st.sampled_from(sorted(FIELD_OF)), st.binary(max_size=40)), max_size=6),
     st.booleans(),
 )
 def test_no_header_whatever_gets_a_wish_out_of_its_bounds(headers: list[tuple[bytes, bytes]], stream: bool) -> None:
@@ -233,7 +233,7 @@ def test_no_header_whatever_gets_a_wish_out_of_its_bounds(headers: list[tuple[by
     assert 0 <= said.attempt <= 1000
 
 
-def outcome(headers: list[tuple[bytes, bytes]], stream: bool) -> Wishes | BadInput:
+def outcome(headers: list[tuple[bytes, bytes]], stream: bool) -> RequestSLO | BadInput:
     try:
         return wishes(*headers, stream=stream)
     except BadInput as refused:

@@ -13,7 +13,7 @@ import pytest
 
 from services.contracts.generate import Done, GenerateRequest, Token
 from services.core.outcome import Outcome
-from services.router.serving.orphans import Orphans, Watch
+from services.router.serving.detached import DetachedRequests, DetachingTimer
 from services.runtime.http import Exchange
 from tests.router.leaver import Client, Way, answered_whole, asking
 from tests.router.leaving import Scene, leap, scene, seen
@@ -116,11 +116,11 @@ def test_the_connection_of_one_that_was_told_is_free_for_the_next_request() -> N
             assert b"504 Gateway Timeout" in await client.read_until(answered_whole)
             client.seen = b""
             await client.send(asking("next"))
-            await until(lambda: stand.workers[0].running == 2, "the next one at the worker, beside the orphan")
+            await until(lambda: stand.workers[0].running == 2, "the next one at the worker, beside the detached one")
             gate.opened.set()
             seen = await client.read_until(answered_whole)
             assert b"200 OK" in seen
-            assert seen.count(b"HTTP/1.1") == 1, "nothing of the orphan's answer"
+            assert seen.count(b"HTTP/1.1") == 1, "nothing of the detached request's answer"
             client.close()
 
     run(main)
@@ -144,7 +144,7 @@ def test_one_whose_deadline_passes_in_line_keeps_its_place_and_is_worked_on_for_
     run(main)
 
 
-def test_one_that_expires_in_line_by_admission_before_its_deadline_has_no_orphan() -> None:
+def test_one_that_expires_in_line_by_admission_before_its_deadline_is_not_detached() -> None:
     async def main() -> None:
         async with gated(prefill_ms_per_token=20.0) as (stand, gate):
             first = asyncio.create_task(stand.chat())
@@ -211,7 +211,7 @@ def test_a_first_token_that_nobody_waits_for_any_more_is_not_late() -> None:
     run(main)
 
 
-def test_an_orphan_whose_worker_never_answers_is_held_no_longer_than_twice_the_longest_deadline() -> None:
+def test_a_detached_request_whose_worker_never_answers_is_held_no_longer_than_twice_the_longest_deadline() -> None:
     async def main() -> None:
         async with gated(max_deadline_ms=300, default_slo_ms=300) as (stand, gate):
             told = await stand.chat(headers={"X-Weir-Deadline-Ms": "100"})
@@ -237,7 +237,7 @@ def test_two_hundred_who_leave_keep_their_places_until_their_work_is_done_and_th
             before = await here.at_rest()
             await leave_all(here, "client", MANY)
             after = await here.at_rest(before)
-            assert (after.of_requests, after.objects[Watch]) == ({}, 0)
+            assert (after.of_requests, after.objects[DetachingTimer]) == ({}, 0)
             assert after.more(before, at_least=MANY * 0.8) == {}
             assert await here.stand.counted() == {Outcome.CLIENT_GONE: MANY + 32}
             lines = [line for line in await here.log_lines(MANY + 32) if line["path"] != "other"]
@@ -306,7 +306,7 @@ def test_one_that_came_without_cancellation_and_leaves_after_it_is_back_is_cance
     run(main)
 
 
-def test_a_drain_turns_orphans_in_line_away_and_ends_those_at_workers_with_its_grace(
+def test_a_drain_turns_detached_requests_in_line_away_and_ends_those_at_workers_with_its_grace(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     async def main() -> None:
@@ -348,7 +348,7 @@ def test_a_worker_that_falls_silent_in_the_middle_of_a_stream_frees_its_place_wi
     run(main)
 
 
-def test_orphans_end_in_the_order_in_which_they_became_it() -> None:
+def test_detached_requests_end_in_the_order_in_which_they_were_detached() -> None:
     ended: list[int] = []
 
     async def work(number: int) -> None:
@@ -359,12 +359,12 @@ def test_orphans_end_in_the_order_in_which_they_became_it() -> None:
 
     async def main() -> None:
         nothing: Any = None
-        orphans = Orphans(nothing, nothing, hold_s=1.0)
+        detached = DetachedRequests(nothing, nothing, hold_s=1.0)
         works = [asyncio.create_task(work(number)) for number in range(MANY)]
         for one in works:
-            orphans._works.add(one)
+            detached._works.add(one)
         await asyncio.sleep(0)
-        assert orphans.switch(True) == MANY
+        assert detached.switch(True) == MANY
         await asyncio.wait(works)
 
     run(main)
