@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from loadtests.simulator.promises import CHOICES
-from tests.oracles import decisions, metricnames
+from tests.oracles import decisions, metricnames, views
 from tests.oracles.oracle import Oracle, difference, told
 from tests.oracles.plays import CASES, SEEDS, plays
 from tests.oracles.recording import MARK_EVERY
@@ -23,6 +23,10 @@ def check(oracle: Oracle | StepsOracle) -> None:
 
 def test_the_metrics_have_the_names_types_labels_and_buckets_that_are_pinned() -> None:
     check(metricnames.ORACLE)
+
+
+def test_the_admin_state_the_console_frame_and_the_gauges_of_a_busy_router_are_as_they_are_pinned() -> None:
+    check(views.ORACLE)
 
 
 @pytest.mark.parametrize("name", CASES)
