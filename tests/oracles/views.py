@@ -46,7 +46,7 @@ async def _busy(policies: Policies) -> str:
     random = Random(7)
     workers = [worker("one", slots=4), worker("two", slots=3), worker("three", slots=2, models=("n",))]
     house = House(workers, queue=40)
-    dispatcher, weir = house.dispatcher, house.weir
+    dispatcher, weir = house.dispatcher, house.scheduler
     named = [TenantSpec(f"t{at}", Bounds(12 + at), 1.0 + at % 3, CLASSES[at % 3].name) for at in range(4)]
     weir.reload(now(), CLASSES, named)
     weir.hold_level("batch", 2)

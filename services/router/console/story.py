@@ -13,7 +13,7 @@ from math import inf
 from services.contracts.console import Moment, Numbers, Progress, RequestLife
 from services.core.outcome import Outcome
 from services.core.request import Stage
-from services.core.weir import Weir
+from services.core.scheduler import Scheduler
 from services.router.console.feed import milliseconds, predicted_ms, waited_ms
 from services.router.observing.journal import KIND, NOTHING_SAID, Entry
 from services.router.observing.life import Life
@@ -25,7 +25,7 @@ ENDS = {
 }
 
 
-def story(id: str, found: Entry | Life, weir: Weir, now: float) -> RequestLife:
+def story(id: str, found: Entry | Life, scheduler: Scheduler, now: float) -> RequestLife:
     """One request from its arrival to its end, or to now."""
     entry = found if isinstance(found, Entry) else Entry(0, now, id, "admit", None, found, NOTHING_SAID, "")
     life, turn = entry.life, entry.life.weighed
@@ -40,8 +40,8 @@ def story(id: str, found: Entry | Life, weir: Weir, now: float) -> RequestLife:
         outcome=None if entry.outcome is None else entry.outcome.value,
         message=entry.message,
         degraded=list(life.cuts()),
-        timeline=sorted(_timeline(entry, weir.settings.safety_margin), key=_at),
-        numbers=_numbers(entry, weir),
+        timeline=sorted(_timeline(entry, scheduler.settings.safety_margin), key=_at),
+        numbers=_numbers(entry, scheduler),
     )
 
 
@@ -143,7 +143,7 @@ def _count(number: int, what: str) -> str:
 # ---- what decided
 
 
-def _numbers(entry: Entry, weir: Weir) -> Numbers:
+def _numbers(entry: Entry, scheduler: Scheduler) -> Numbers:
     life, turn, end = entry.life, entry.life.weighed, entry.life.end
     details, found = entry.details, life.found
     if turn is None:
@@ -158,7 +158,7 @@ def _numbers(entry: Entry, weir: Weir) -> Numbers:
         completion_tokens=None if end is None else end.completion_tokens,
         charge_tokens=round(turn.charge_tokens, 1) if admitted else None,
         predicted_wait_ms=predicted_ms(entry),
-        predicted_wait_q95_ms=milliseconds(weir.forecast(turn)[-1]) if admitted else None,
+        predicted_wait_q95_ms=milliseconds(scheduler.forecast(turn)[-1]) if admitted else None,
         counted_wait_ms=milliseconds(turn.counted_wait_s) if counted else None,
         counted_service_ms=milliseconds(turn.counted_service_s) if counted else None,
         waited_ms=waited_ms(entry) if entry.outcome is not None or not turn.started_at else _waited_ms(turn),
@@ -171,7 +171,7 @@ def _numbers(entry: Entry, weir: Weir) -> Numbers:
         attempts=turn.attempts,
         queue_depth=life.depth,
         hint_ms=details.retry_hint_ms,
-        margin=weir.settings.safety_margin,
+        margin=scheduler.settings.safety_margin,
     )
 
 

@@ -68,7 +68,7 @@ class Context:
 
     async def fetch(self, lookup: Lookup, turn: Turn, life: Life) -> Prompt:
         """Fetch the passages into `life`, write the prompt, and say that the turn could start. It holds no slot yet."""
-        rung = self._dispatcher.weir.settings.ladder[turn.level]
+        rung = self._dispatcher.scheduler.settings.ladder[turn.level]
         if rung.retrieval:
             await self._look_up(lookup, rung, turn, life)
         else:

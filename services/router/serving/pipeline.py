@@ -143,7 +143,7 @@ class Pipeline:
         self.metrics.admitted(life.label, turn.level)
         self.journal.admitted(exchange.id, life, turn.level)
         await become_task()
-        if self.dispatcher.weir.settings.policies.cancellation:
+        if self.dispatcher.scheduler.policies.cancellation:
             life.alarm = Alarm(stop_when_gone(exchange), turn.deadline)
         else:
             life.alarm = self.orphans.watch(exchange, life, turn.deadline)
@@ -187,7 +187,7 @@ class Pipeline:
             prompt_tokens=self.context.sizes.tokens(model, size),
             max_tokens=asked.max_tokens * copies,
             bytes=len(exchange.body),
-            max_level=len(self.dispatcher.weir.settings.ladder) - 1 if tenant.degrade else 0,
+            max_level=len(self.dispatcher.scheduler.settings.ladder) - 1 if tenant.degrade else 0,
             may_clamp=tenant.degrade,
             model=model,
             prompt_bytes=size,
@@ -227,7 +227,7 @@ class Pipeline:
         refusal = self.reserve(life, tokens)
         if refusal is not None:
             return refusal
-        life.weighed, life.depth = turn, self.dispatcher.weir.drr.usage.requests
+        life.weighed, life.depth = turn, self.dispatcher.scheduler.usage.requests
         refusal = self.dispatcher.admit(life.began_at, turn)
         if refusal is None:
             life.turn = turn
@@ -379,7 +379,7 @@ class Pipeline:
             rate.give_back(now, life.reserved_tokens)
 
     def _learn(self, life: Life, turn: Turn, usage: Usage) -> None:
-        weights = self.dispatcher.weir.settings.weights
+        weights = self.dispatcher.scheduler.settings.weights
         self.metrics.served(life.label, weights.cost(usage.prompt_tokens, usage.completion_tokens))
         if cuts := life.cuts():
             self.metrics.degraded(cuts)
