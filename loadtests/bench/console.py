@@ -24,10 +24,10 @@ from loadtests.report.page import figures_table
 from loadtests.report.progress import Say
 from loadtests.report.result import Result
 from services.core.account import Bounds, TenantSpec
-from services.core.choices import WeirSettings
+from services.core.choices import SchedulerSettings
 from services.core.limit import InflightCap
 from services.core.outcome import Outcome
-from services.core.weir import Weir
+from services.core.scheduler import Scheduler
 from services.router.asking.slo import RequestSLO
 from services.router.console.feed import Feed
 from services.router.deciding.dispatcher import Dispatcher
@@ -108,8 +108,8 @@ def _entries_us(journal: Journal) -> float:
 async def _frame() -> tuple[float, float, int]:
     """Milliseconds to make one, to encode one, and its bytes."""
     loop, rng, bounds = asyncio.get_running_loop(), Random(1), Bounds(10_000)
-    weir = Weir(WeirSettings(bounds, TenantSpec("", bounds)), rng.random)
-    dispatcher = Dispatcher(weir, Fleet([_worker(n) for n in range(WORKERS)], rng), InflightCap(WORKERS), rng)
+    scheduler = Scheduler(SchedulerSettings(bounds, TenantSpec("", bounds)), rng.random)
+    dispatcher = Dispatcher(scheduler, Fleet([_worker(n) for n in range(WORKERS)], rng), InflightCap(WORKERS), rng)
     dispatcher.capacity_changed()
     journal, metrics = Journal(), RouterMetrics(new_registry())
     for number in range(WORKERS + IN_LINE):
@@ -156,9 +156,9 @@ Load = Callable[[Router, float], Awaitable[float]]
 
 async def _quiet(router: Router, seconds: float) -> float:
     """Processor seconds a second of the router, while no request comes."""
-    before_s, began = cpu_s(router.pid), time.perf_counter()
+    prefill_backlog_s, began = cpu_s(router.pid), time.perf_counter()
     await asyncio.sleep(seconds)
-    return (cpu_s(router.pid) - before_s) / (time.perf_counter() - began)
+    return (cpu_s(router.pid) - prefill_backlog_s) / (time.perf_counter() - began)
 
 
 async def _busy(router: Router, seconds: float) -> float:

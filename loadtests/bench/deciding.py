@@ -17,12 +17,12 @@ from time import perf_counter_ns, thread_time_ns
 
 from loadtests.report.figure import Figure, told
 from services.core.account import Bounds, TenantSpec
-from services.core.choices import WeirSettings
-from services.core.door import Admitted
+from services.core.admissioncheck import Admitted
+from services.core.choices import SchedulerSettings
 from services.core.estimator import Estimator
 from services.core.outcome import Outcome
 from services.core.request import Request
-from services.core.weir import Weir
+from services.core.scheduler import Scheduler
 
 SLOTS = 16
 SERVICE_S = 0.08
@@ -54,14 +54,14 @@ class Drive:
         chance = Random(f"{seed}/timing")
         self._chance = chance
         self._names = [f"tenant-{number}" for number in range(tenants)]
-        settings = WeirSettings(bounds=Bounds(max(256, 2 * tenants)), idle_tenants=tenants)
-        self._weir = Weir(settings, chance.random)
+        settings = SchedulerSettings(bounds=Bounds(max(256, 2 * tenants)), idle_tenants=tenants)
+        self._scheduler = Scheduler(settings, chance.random)
         for name in self._names:
-            self._weir.configure(TenantSpec(name, Bounds(64)))
-        self._weir.announce(
+            self._scheduler.configure(TenantSpec(name, Bounds(64)))
+        self._scheduler.announce(
             "default", Estimator(work_per_slot_s=2500.0, prefill_s_per_token=0.0004, s_per_token=0.0008)
         )
-        self._weir.capacity(0.0, SLOTS)
+        self._scheduler.capacity(0.0, SLOTS)
         self._running: list[tuple[float, int, Request]] = []
         self._spent: dict[Request, int] = {}
         self._served: list[int] = []
@@ -80,7 +80,7 @@ class Drive:
         tenant = self._names[int(self._chance.random() * len(self._names))]
         request = Request(number, tenant, now, now + 1.0, 100, 50, bytes=400)
         began = self._clock()
-        answer = self._weir.offer(now, request)
+        answer = self._scheduler.admit(now, request)
         spent = self._clock() - began
         if not isinstance(answer, Admitted):
             self._refused.append(spent)
@@ -90,10 +90,10 @@ class Drive:
             self._start(now)
 
     def _start(self, now: float) -> None:
-        for gone in self._weir.expire(now):
+        for gone in self._scheduler.expire(now):
             self._spent.pop(gone, None)
         began = self._clock()
-        request, evicted = self._weir.next(now)
+        request, evicted = self._scheduler.next(now)
         spent = self._clock() - began
         for gone in evicted:
             self._spent.pop(gone, None)
@@ -106,8 +106,8 @@ class Drive:
         while self._running and self._running[0][0] <= now:
             at, _, request = heappop(self._running)
             began = self._clock()
-            self._weir.first_token(request.started_at + 0.04, request)
-            self._weir.finish(at, request, Outcome.SERVED, 100, 50)
+            self._scheduler.first_token(request.started_at + 0.04, request)
+            self._scheduler.finish(at, request, Outcome.SERVED, 100, 50)
             spent = self._clock() - began
             self._served.append(self._spent.pop(request) + spent)
             self._start(at)

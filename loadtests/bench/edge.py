@@ -91,9 +91,9 @@ async def cost_us(port: int, pid: int, path: str) -> float:
     """What one request costs the server."""
     request = chat(port).replace(ROUTE.encode(), path.encode(), 1)
     await closed_number(port, [request], CONNECTIONS, REQUESTS // 10)
-    before_s = cpu_s(pid)
+    prefill_backlog_s = cpu_s(pid)
     await closed_number(port, [request], CONNECTIONS, REQUESTS)
-    return (cpu_s(pid) - before_s) / REQUESTS * 1e6
+    return (cpu_s(pid) - prefill_backlog_s) / REQUESTS * 1e6
 
 
 if __name__ == "__main__":

@@ -100,10 +100,10 @@ class Costs:
 
     async def round(self, router: Router, requests: int, settle_s: float = 0.0) -> None:
         """So many requests."""
-        before_s = cpu_s(router.pid)
+        prefill_backlog_s = cpu_s(router.pid)
         tally = await closed_number(router.port, of_tenants(router.port), CONNECTIONS, requests)
         await asyncio.sleep(settle_s)
-        spent_s = cpu_s(router.pid) - before_s
+        spent_s = cpu_s(router.pid) - prefill_backlog_s
         tally.only(200)
         answered = tally.statuses[200]
         self.cpu_us.append(spent_s / answered * 1e6)

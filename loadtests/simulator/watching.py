@@ -55,7 +55,7 @@ class InFlight:
 
     def __init__(self, policy: Policy, weights: Weights) -> None:
         self._policy = policy
-        self._weir = policy.weir if isinstance(policy, WeirPolicy) else None
+        self._scheduler = policy.scheduler if isinstance(policy, WeirPolicy) else None
         self._cost = weights.cost
         self._now: dict[str, float] = defaultdict(float)
         self.most: dict[str, float] = defaultdict(float)
@@ -71,8 +71,8 @@ class InFlight:
         if job is not None:
             held = self._now[job.tenant] = self._now[job.tenant] + self._held(job)
             self.most[job.tenant] = max(self.most[job.tenant], held)
-            if self._weir is not None:
-                self.quantum = max(self.quantum, self._weir.drr.quantum)
+            if self._scheduler is not None:
+                self.quantum = max(self.quantum, self._scheduler.drr.quantum)
         return job, dropped
 
     def finish(self, now: float, job: Job, outcome: Outcome, prompt_tokens: int, completion_tokens: int) -> None:

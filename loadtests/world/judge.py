@@ -89,7 +89,7 @@ class Steps:
             return
         self.turns += 1
         dispatcher, scenario = pipeline.dispatcher, self._scenario
-        usage, cap = dispatcher.weir.drr.usage, dispatcher.cap
+        usage, cap = dispatcher.scheduler.usage, dispatcher.cap
         if not 0 <= cap.inflight <= scenario.max_inflight:
             self._found.append(f"inflight {cap.inflight} of {scenario.max_inflight}")
         if not 0 <= usage.requests <= scenario.max_queue:

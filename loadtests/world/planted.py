@@ -24,7 +24,7 @@ from services.core.limit import InflightCap
 from services.core.outcome import Outcome
 from services.core.pool import Pool
 from services.core.retries import RetryBudget
-from services.core.weir import Weir
+from services.core.scheduler import Scheduler
 from services.governor.gate import Gate, Place
 from services.governor.protocol import Conversation
 from services.governor.server import _Connection as GovernorConnection
@@ -193,7 +193,7 @@ def _not_written_to(connection: Connection) -> None:
 BUGS = (
     Bug("a slot is not given back when the client leaves", 3, _kept_when_the_client_left),
     Bug("a charge is settled twice", 1, _in_place_of(Pool, "settle")(_twice)),
-    Bug("a request ends twice for the scheduler", 1, _in_place_of(Weir, "finish")(_twice)),
+    Bug("a request ends twice for the scheduler", 1, _in_place_of(Scheduler, "finish")(_twice)),
     Bug("a wake-up is lost", 87, _lost_for_one_in_eight),
     Bug("retries ask no budget", 31, (RetryBudget, "try_retry", lambda budget, now: True)),
     Bug("a request is tried a third time", 9, _forgetting_the_first_retry),

@@ -259,14 +259,14 @@ class Play:
         if pipeline is None:
             return ["the router does not run at the end"]
         dispatcher = pipeline.dispatcher
-        usage = dispatcher.weir.drr.usage
+        usage = dispatcher.scheduler.usage
         held = {
             "places under the cap": dispatcher.cap.inflight,
             "requests in the queue": usage.requests,
             "bytes in the queue": usage.bytes,
             "requests that wait": len(dispatcher.waiting),
             "requests at work": pipeline.drain.inflight,
-            "requests that ended twice": dispatcher.weir.second_finishes,
+            "requests that ended twice": dispatcher.scheduler.second_finishes,
         }
         held |= {f"places at {worker.name}": worker.inflight for worker in dispatcher.fleet.workers}
         for node in self.system.workers:

@@ -8,22 +8,8 @@ The two terms are kept apart because they fail apart: the wait depends on the ot
 of large numbers, the service on one unknown length. One multiplied margin over both would be too brave for the one
 and too timid for the other.
 
-**The wait under Deficit Round Robin.** A tenant does not wait for all who came before: it waits for its own line at
-its own share, and for one round of the others.
-
-    wait = min( all work ahead,
-                (own work ahead + own debt) / share + one round of the others ) / R + time to the next free slot
-
-`own work ahead` counts what is due earlier only. `one round of the others` is the sum over them of min(quantum, work);
-without it the estimate is blind when many small tenants cause the overload. It is still blind to those who are not
-here yet: with hundreds of equal tenants one in eight of the admitted was overtaken by newcomers until it had to be
-dropped. So rounds are also *measured*, and in each what newcomers took (`ring.py`); the wait is the longer of the two.
-That is an estimate of the share that will be lost, and leaves a quarter of those drops (decision 018 has the figures).
-
-A tenant whose line is empty and who owes nothing goes on the new list, and waits for those on it alone. While a slot
-is free nobody waits, and nobody is refused on a guess: only what could not make it in an empty house is turned away.
-Free for a newcomer is what those whose retrieval still runs will leave: they take no slot yet, and all will want one.
-The next free slot is the first that is expected to end, not a mean: long requests fall into step.
+**The wait** is the queue discipline's to predict (`discipline.py`). While a slot is free no request waits, and none is
+refused on a guess: only what could not make it in an idle pool is turned away.
 
 **The service.** Prefill, then the answer's length times the time per token. The length is a guess.
 
@@ -54,69 +40,160 @@ refuses before prefill; QLM (2024) estimates waits from queued tokens. None of t
 from __future__ import annotations
 
 from math import inf
-from typing import NamedTuple
+from typing import TYPE_CHECKING, Protocol
 
+from services.core.choices import SchedulerSettings
+from services.core.cost import Lengths
 from services.core.estimator import PROBABLE, Estimator
 from services.core.ladder import fit_clamp
-from services.core.pool import Flow, Pool
+from services.core.outcome import Outcome
 from services.core.request import Request
 
+if TYPE_CHECKING:
+    from services.core.admissioncheck import AdmissionCheck
+    from services.core.degradation import Degradation
+    from services.core.learned import ClassStats
+
 CAUTIOUS = 0.99
-"""The quantile of prefill and time per token that the clamp counts with: whoever is cut must be in time."""
+"""The quantile of prefill and time per token that the clamp counts with: an answer that is cut must be in time."""
+TURN_S = 0.005
+"""A client's patience ends this much later than it says: a client that asks and starts in one step is not held to its
+microseconds."""
 
 
-class Outlook(NamedTuple):
-    """What a newcomer has before it: its share of the pool, and the wait to expect (not q95)."""
+class AdmissionPolicy(Protocol):
+    """What a request is judged by: at the door, while it waits, and when it starts."""
 
-    share: float
-    wait_s: float
-    idle: bool
-    new: bool
+    def refusal(self, check: AdmissionCheck) -> tuple[Outcome, str] | None:
+        """Why the newcomer cannot come in at any level from the planned one on; None if it can, at the last planned."""
 
+    def start_level(self, check: AdmissionCheck) -> int:
+        """The degradation level at which the newcomer is tried first."""
 
-EMPTY_HOUSE = Outlook(share=1.0, wait_s=0.0, idle=True, new=True)
+    def level(self, class_stats: ClassStats, name: str) -> int:
+        """The degradation level that the class stands at."""
 
+    def expiry(
+        self, request: Request, prompt_tokens: int, answer_tokens: int, lengths: Lengths, estimator: Estimator,
+        settings: SchedulerSettings,
+    ) -> tuple[float, str]:  # fmt: skip
+        """Until when the request may wait, and for what: its deadline, its first token, or its client's patience."""
 
-def outlook(
-    now: float, pool: Pool, flow: Flow, due_at: float, estimator: Estimator, *, measured_rounds: bool = True
-) -> Outlook:
-    """The expected wait of a newcomer that is due then, and what it is made of. O(1) in the common case."""
-    if pool.arrivals is not None:
-        return outlook_in_line(now, pool, estimator)
-    if pool.requests < estimator.slots - estimator.busy and not pool.classes.backlog:
-        return EMPTY_HOUSE
-    node, rate = flow.node, estimator.rate
-    of_class = pool.class_share(node)
-    share = flow.weight / (node.active_weight + (0.0 if flow.active else flow.weight)) * of_class
-    if not rate:
-        return Outlook(share, 0.0, False, False)
-    ring, all_work = node.flows, pool.work
-    line, standing = flow.work_before(due_at) if flow.requests else 0.0, ring.standing(now, flow)
-    new = line == 0.0 and ring.would_be_new(flow, standing)
-    if new:  # before it are the others that are new
-        ahead = min(all_work, pool.turn_work(flow, standing, line) / of_class)
-    else:
-        own = line - standing if standing < 0.0 else line
-        ahead = own / share + pool.round_work - flow.round_part
-        if ahead > all_work:
-            ahead = all_work
-        if measured_rounds:
-            until_turn = pool.turn_work(flow, standing, line) / of_class
-            if until_turn > ahead:
-                ahead = until_turn
-    if ahead < 0.0:  # sums of floats drift
-        ahead = 0.0
-    wait_s = ahead / rate + estimator.residual_s(now)
-    assert 0.0 <= wait_s < inf, f"a wait of {wait_s} s: {ahead} tokens before {flow!r} at {rate} a second"
-    return Outlook(share, wait_s, False, new)
+    def grant(
+        self, now: float, request: Request, prompt_tokens: int, answer_tokens: int, lengths: Lengths,
+        estimator: Estimator, settings: SchedulerSettings,
+    ) -> int:  # fmt: skip
+        """The test at the start: the longest answer in tokens; 0 if none would be in time. Sets `expires_for`."""
+
+    def learns_from(self, now: float) -> float:
+        """Waits that begin at this time or later say something about predictions, if this policy begins now."""
 
 
-def outlook_in_line(now: float, pool: Pool, estimator: Estimator) -> Outlook:
-    """The same where all tenants stand in one line: a newcomer waits for all who came before."""
-    if pool.requests < estimator.slots - estimator.busy and not pool.classes.backlog:
-        return EMPTY_HOUSE
-    rate = estimator.rate
-    return Outlook(1.0, max(0.0, pool.work) / rate + estimator.residual_s(now) if rate else 0.0, False, False)
+class DeadlineAdmission:
+    """A request is admitted if it is likely to make its deadline, and starts if it still can."""
+
+    __slots__ = ("_degradation",)
+
+    def __init__(self, degradation: Degradation) -> None:
+        self._degradation = degradation
+
+    def refusal(self, check: AdmissionCheck) -> tuple[Outcome, str] | None:
+        """By the tenant's queue, the client's patience, the deadline and the first token, in this order."""
+        if why := check.pool_stats.pool.discipline.share_refusal(check):
+            return why
+        if not check.accepts_wait():
+            return Outcome.YIELD, "no_slot"
+        while missed := check.misses():
+            if not check.plan_next(missed):
+                return Outcome.DEADLINE_INFEASIBLE, missed
+        return None
+
+    def start_level(self, check: AdmissionCheck) -> int:
+        """Where its class stands, as far as its tenant allows."""
+        return self._degradation.start_level(check)
+
+    def level(self, class_stats: ClassStats, name: str) -> int:
+        """As it is held, or by its load."""
+        return self._degradation.level(class_stats, name)
+
+    def expiry(
+        self, request: Request, prompt_tokens: int, answer_tokens: int, lengths: Lengths, estimator: Estimator,
+        settings: SchedulerSettings,
+    ) -> tuple[float, str]:  # fmt: skip
+        """The earliest of the three."""
+        latest, why = _latest_start(request, prompt_tokens, answer_tokens, lengths, estimator, settings)
+        if request.ready:
+            patient_until = _patient_until(request)
+            if patient_until < latest:
+                return patient_until, "patience"
+        return latest, why
+
+    def grant(
+        self, now: float, request: Request, prompt_tokens: int, answer_tokens: int, lengths: Lengths,
+        estimator: Estimator, settings: SchedulerSettings,
+    ) -> int:  # fmt: skip
+        """What fits before the deadline, if the first token is in time."""
+        request.expires_for = "deadline"
+        if request.first_token_by < inf and (
+            now + first_token_s(request, prompt_tokens, estimator) > request.first_token_by
+        ):
+            request.expires_for = "first_token"
+            return 0
+        probable = 0.0
+        if not (request.may_clamp or request.cold_start):
+            probable = probable_tokens(lengths, answer_tokens, request.length_quantile)
+        tokens = grant(request, prompt_tokens, answer_tokens, probable, request.deadline - now, estimator)
+        return tokens if tokens >= min(answer_tokens, settings.least_answer_tokens) else 0
+
+    def learns_from(self, now: float) -> float:
+        """From now on: waits that began under another policy say nothing about what this one promises."""
+        return now
+
+
+class BoundedAdmission:
+    """A request is admitted while there is room. No deadline, no degradation; a client's patience still counts."""
+
+    __slots__ = ()
+
+    def __init__(self, degradation: Degradation) -> None:
+        """It takes no part in degradation."""
+
+    def refusal(self, check: AdmissionCheck) -> tuple[Outcome, str] | None:
+        """Only where the client would not wait at all."""
+        will_wait = check.prediction.idle or check.request.start_by > check.now
+        return None if will_wait else (Outcome.YIELD, "no_slot")
+
+    def start_level(self, check: AdmissionCheck) -> int:
+        """Full quality."""
+        return 0
+
+    def level(self, class_stats: ClassStats, name: str) -> int:
+        """Full quality."""
+        return 0
+
+    def expiry(
+        self, request: Request, prompt_tokens: int, answer_tokens: int, lengths: Lengths, estimator: Estimator,
+        settings: SchedulerSettings,
+    ) -> tuple[float, str]:  # fmt: skip
+        """When the client's patience ends."""
+        patient_until = _patient_until(request) if request.ready else inf
+        return patient_until, "patience" if patient_until < inf else "deadline"
+
+    def grant(
+        self, now: float, request: Request, prompt_tokens: int, answer_tokens: int, lengths: Lengths,
+        estimator: Estimator, settings: SchedulerSettings,
+    ) -> int:  # fmt: skip
+        """All that was asked for."""
+        request.expires_for = "deadline"
+        return answer_tokens
+
+    def learns_from(self, now: float) -> float:
+        """Never."""
+        return inf
+
+
+def _patient_until(request: Request) -> float:
+    return request.start_by + max(0.0, request.ready_at - request.queued_at) + TURN_S
 
 
 def grant(
@@ -136,10 +213,10 @@ def grant(
     if request.may_clamp:
         prefill_s = estimator.prefill_s(prompt_tokens, CAUTIOUS)
         tokens = fit_clamp(answer_tokens, slack_s, prefill_s, estimator.token_s(CAUTIOUS))
-        if not tokens and request.on_trust:
+        if not tokens and request.cold_start:
             tokens = fit_clamp(answer_tokens, slack_s, estimator.prefill_s(prompt_tokens), estimator.token_s(0.5))
         return tokens
-    if request.on_trust:
+    if request.cold_start:
         needs_s = estimator.service_s(prompt_tokens, 0.0)
     else:
         needs_s = estimator.probable_s(prompt_tokens, probable_tokens)
@@ -151,4 +228,39 @@ def first_token_s(request: Request, prompt_tokens: int, estimator: Estimator) ->
 
     Both tests after the door use it: one that starts later than that before its first token is due starts for nobody.
     """
-    return estimator.prefill_s(prompt_tokens, None if request.on_trust else PROBABLE)
+    return estimator.prefill_s(prompt_tokens, None if request.cold_start else PROBABLE)
+
+
+def _latest_start(
+    request: Request,
+    prompt_tokens: int,
+    answer_tokens: int,
+    lengths: Lengths,
+    estimator: Estimator,
+    settings: SchedulerSettings,
+) -> tuple[float, str]:
+    """When it could start at the latest. One that starts later starts for nobody.
+
+    That may be in the past. It stays so: clamped to now, it would make the dead the most urgent.
+    """
+    if request.may_clamp or request.cold_start:
+        shortest_s = estimator.prefill_backlog_s() + estimator.service_s(
+            prompt_tokens, min(answer_tokens, settings.least_answer_tokens)
+        )
+    else:
+        answer = probable_tokens(lengths, answer_tokens, request.length_quantile)
+        shortest_s = estimator.probable_s(prompt_tokens, answer)
+    if request.first_token_by < inf:
+        latest = request.first_token_by - first_token_s(request, prompt_tokens, estimator)
+        if latest < request.deadline - shortest_s:
+            return latest, "first_token"
+    return request.deadline - shortest_s, "deadline"
+
+
+def probable_tokens(lengths: Lengths, answer_tokens: int, quantile: float) -> float:
+    """How long an answer may well be, judged no harder than at the door; while few are known, only what is certain.
+
+    At most the 85th of 100: the median wastes, since of those that start with just enough time for it, half are cut off
+    at their deadline. A guess from the lengths of others locks a tenant out for good where they are all long.
+    """
+    return lengths.at(min(quantile, PROBABLE), answer_tokens) if lengths.confident else 0.0

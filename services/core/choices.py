@@ -11,7 +11,7 @@ from services.core.policies import Policies
 
 
 @dataclass(frozen=True, slots=True)
-class WeirSettings:
+class SchedulerSettings:
     """What may be chosen. Each mechanism can be switched off, to see what it is worth.
 
     `policies` are the coarse switches, which a running Weir takes at any time (`Weir.switch`).

@@ -27,9 +27,13 @@ from heapq import heapify, heappop, heappush
 from math import inf
 
 from services.core.account import ALL_FULL, TENANT_FULL, Bounds, ClassSpec, Full, Tenant, TenantSpec, Usage
+from services.core.discipline import DrrDiscipline, FifoDiscipline
+from services.core.learned import TenantStats
 from services.core.pool import ClassNode, Flow, Pool
 from services.core.request import ENDED, NEW, RUNNING, WAITING, Request
 
+NewStats = Callable[[Flow, str], TenantStats]
+"""A flow and the name of its pool -> empty statistics of its tenant there."""
 FORGET_AFTER_S = 300.0
 """An unknown tenant's debt has halved five times by now."""
 
@@ -41,11 +45,12 @@ class Drr:
         "_expiries",
         "_fresh",
         "_idle",
+        "_new_stats",
         "_sequence",
         "_stale",
         "classes",
+        "discipline",
         "idle_tenants",
-        "in_turns",
         "own_bounds",
         "pools",
         "quantum",
@@ -54,21 +59,28 @@ class Drr:
     )
 
     def __init__(
-        self, *, quantum: float, bounds: Bounds, classes: tuple[ClassSpec, ...] = (), idle_tenants: int = 1000
+        self,
+        *,
+        quantum: float,
+        bounds: Bounds,
+        classes: tuple[ClassSpec, ...] = (),
+        idle_tenants: int = 1000,
+        new_stats: NewStats | None = None,
     ) -> None:
+        """`new_stats`: what each new flow keeps as `stats`; without it flows keep none."""
         if not quantum > 0 or idle_tenants < 1:
             raise ValueError(f"quantum and idle_tenants must be above 0, got {quantum} and {idle_tenants}")
         self.quantum = quantum
         self.classes = classes or (ClassSpec("default"),)
         _check(self.classes)
         self.idle_tenants = idle_tenants
-        self.in_turns = True
-        """Whether tenants take turns, or who came first is served first (`take_turns`)."""
+        self.discipline: type[DrrDiscipline] | type[FifoDiscipline] = DrrDiscipline
         self.own_bounds = True
         """Whether a tenant's own bounds are looked at, beside those of all."""
         self.usage = Usage(bounds)
         self.tenants: dict[str, Tenant] = {}
         self.pools: dict[str, Pool] = {}
+        self._new_stats = new_stats
         self._sequence = 0
         self._expiries: list[tuple[float, int, Request]] = []
         self._fresh: list[Request] = []  # not in the heap yet: most of them start before anybody looks at it
@@ -233,18 +245,8 @@ class Drr:
         pool = self.pools.get(pool_name)
         if pool is None or not pool.classes.backlog:
             return None
-        if pool.arrivals is not None:
-            first = pool.arrivals.first(fits)
-            return None if first is None else self._start(now, pool, first.flow, first)
-        classes = pool.classes
-        while node := classes.front():
-            chosen = self._front(node, fits)
-            if chosen:
-                classes.put_back(started=True)
-                return self._start(now, pool, *chosen)
-            classes.put_aside(node)
-        classes.put_back(started=False)
-        return None
+        request = pool.discipline.first(fits)
+        return None if request is None else self._start(now, pool, request)
 
     def settle(self, now: float, request: Request, actual_tokens: float) -> None:
         """It ended, having cost this much: give the difference back to its flow and class, or take it. Once."""
@@ -258,17 +260,16 @@ class Drr:
         if not tenant.configured:
             self._rest(now, tenant)
 
-    def take_turns(self, now: float, in_turns: bool) -> None:
-        """From here on, for those in line as well: turns by deficit, or the order of arrival over all tenants."""
-        if in_turns == self.in_turns:
+    def serve_by(self, now: float, discipline: type[DrrDiscipline] | type[FifoDiscipline]) -> None:
+        """In this order from here on, in every pool, for the requests that wait as well."""
+        if discipline is self.discipline:
             return
-        self.in_turns = in_turns
+        self.discipline = discipline
         for pool in self.pools.values():
-            flows = [flow for tenant in self.tenants.values() for flow in tenant.lines_in(pool.name)]
-            if in_turns:
-                pool.take_turns(now, flows)
-            else:
-                pool.serve_in_order(request for flow in flows for request in flow)
+            pool.discipline = discipline(pool)
+            pool.discipline.begin(
+                now, [flow for tenant in self.tenants.values() for flow in tenant.lines_in(pool.name)]
+            )
 
     def waiting(self) -> Iterator[Request]:
         """All who wait, tenant by tenant."""
@@ -281,8 +282,7 @@ class Drr:
         pool = self.pools.get(name)
         if pool is None:
             pool = self.pools[name] = Pool(name, self.quantum, self.classes)
-            if not self.in_turns:
-                pool.serve_in_order(())
+            pool.discipline = self.discipline(pool)
         return pool
 
     def flow(self, pool: Pool, tenant: Tenant, class_name: str = "") -> Flow:
@@ -293,14 +293,20 @@ class Drr:
                 key = pool.name, node.name
                 flow = tenant.others.get(key)
                 if flow is None:
-                    flow = tenant.others[key] = Flow(tenant, node)
+                    flow = tenant.others[key] = self._new_flow(pool, tenant, node)
                 return flow
         flow = tenant.flows.get(pool.name)
         if flow is None:
-            flow = tenant.flows[pool.name] = Flow(tenant, pool.nodes[tenant.class_name])
+            flow = tenant.flows[pool.name] = self._new_flow(pool, tenant, pool.nodes[tenant.class_name])
         return flow
 
     # ---- inside
+
+    def _new_flow(self, pool: Pool, tenant: Tenant, node: ClassNode) -> Flow:
+        flow = Flow(tenant, node)
+        if self._new_stats is not None:
+            flow.stats = self._new_stats(flow, pool.name)
+        return flow
 
     def _check_class(self, spec: TenantSpec) -> None:
         if all(spec.class_name != known.name for known in self.classes):
@@ -311,22 +317,9 @@ class Drr:
         for (name, _), flow in [*(((pool, ""), flow) for pool, flow in tenant.flows.items()), *tenant.others.items()]:
             self.pools[name].reweigh(flow, spec.weight)
 
-    def _front(self, node: ClassNode, fits: Callable[[Request], bool] | None) -> tuple[Flow, Request] | None:
-        """The first flow of the class, in turn, whose head fits; those passed over get their places back."""
-        flows = node.flows
-        while flow := flows.front():
-            head = flow.line.first
-            assert head is not None, f"{flow!r} is in turn with nothing to start"
-            assert flow.deficit > 0.0, f"{flow!r} is in turn with nothing to pay with"
-            if fits is None or fits(head):
-                flows.put_back(started=True)
-                return flow, head
-            flows.put_aside(flow)
-        flows.put_back(started=False)
-        return None
-
-    def _start(self, now: float, pool: Pool, flow: Flow, request: Request) -> Request:
+    def _start(self, now: float, pool: Pool, request: Request) -> Request:
         assert request.stage is WAITING, f"{request!r} starts, and does not wait"
+        flow = request.flow
         tenant = flow.tenant
         pool.charge(flow, request.charge_tokens)
         pool.remove(now, flow, request)

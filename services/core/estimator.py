@@ -226,7 +226,7 @@ class Estimator:
         """How long a request of these sizes holds a slot, in 85 cases of 100."""
         return self.prefill_s(prompt_tokens, PROBABLE) + max(0.0, answer_tokens - 1.0) * self.token_s(PROBABLE)
 
-    def before_s(self, waiting_tokens: float = 0.0) -> float:
+    def prefill_backlog_s(self, waiting_tokens: float = 0.0) -> float:
         """Seconds until what is unread now has been read, and this much more that stands in line. 0 while unknown."""
         return self.reading.per_token_before_s * (self.unread_tokens + waiting_tokens)
 
@@ -240,7 +240,7 @@ class Estimator:
         """Seconds per token of an answer at a quantile. 0 while unknown."""
         return self._token_s.quantile(q) or 0.0
 
-    def residual_s(self, now: float) -> float:
+    def next_slot_s(self, now: float) -> float:
         """Seconds until the next slot comes free: the first end that is expected.
 
         Long requests fall into step, and then the mean time between two ends says little about the next one. Where one

@@ -60,33 +60,33 @@ class PerSecond:
         return self._sum * exp((self._at - now) / self.over_s) / self.over_s
 
 
-class OfTenant:
+class TenantStats:
     """One tenant in one class of one pool. Its lengths are the same in all of them."""
 
     __slots__ = (
         "appointments",
         "asked",
+        "class_stats",
+        "codel",
+        "estimate_rejects",
         "got",
-        "guessed_out",
         "lengths",
-        "of_class",
         "service_s",
-        "standing",
         "waits",
     )
 
-    def __init__(self, lengths: Lengths, of_class: OfClass) -> None:
+    def __init__(self, lengths: Lengths, class_stats: ClassStats) -> None:
         self.lengths = lengths
-        self.of_class = of_class
-        self.waits = Waits(of_class.waits)
-        self.standing = StandingQueue()
+        self.class_stats = class_stats
+        self.waits = Waits(class_stats.waits)
+        self.codel = StandingQueue()
         self.appointments = Appointments()
         self.service_s = 0.0
         self.asked = PerSecond(DEMAND_S)
         """The work that it asked for, refused or not."""
         self.got = PerSecond(GOT_S)
         """The work that it was served."""
-        self.guessed_out = 0
+        self.estimate_rejects = 0
         """Refusals in a row for how long its answers are thought to be."""
 
     def served(self, service_s: float) -> None:
@@ -94,7 +94,7 @@ class OfTenant:
         self.service_s += (service_s - self.service_s) * (0.05 if self.service_s else 1.0)
 
 
-class OfClass:
+class ClassStats:
     """One class on one pool: how good its predictions were, and how far it is degraded."""
 
     __slots__ = (
@@ -145,11 +145,11 @@ class OfClass:
 
 
 @dataclass(slots=True)
-class OfPool:
+class PoolStats:
     """One pool: its line, its slots, and what is known of those who use them."""
 
     pool: Pool
-    classes: dict[str, OfClass]
+    classes: dict[str, ClassStats]
     estimator: Estimator = field(default_factory=Estimator)
     lengths: Lengths = field(default_factory=Lengths)
     appointments: Appointments = field(default_factory=Appointments)
@@ -158,9 +158,9 @@ class OfPool:
     costs: Sketch = field(default_factory=lambda: Sketch(0.02, half_life=500, refresh=64))
     retrieval_s: Sketch = field(default_factory=lambda: Sketch(0.02, half_life=200, refresh=64))
 
-    def meet(self, flow: Flow) -> None:
-        """A flow is new: make room for what will be known of it. Forgotten with it, since it hangs on it."""
+    def stats_of(self, flow: Flow) -> TenantStats:
+        """Empty statistics for a new flow, which keeps them. Its lengths are those of its tenant's other flows here."""
         nodes = self.pool.nodes
         here = [each for each in flow.tenant.lines() if nodes.get(each.node.name) is each.node and each is not flow]
-        lengths = here[0].learned.lengths if here else Lengths(self.lengths)
-        flow.learned = OfTenant(lengths, self.classes[flow.node.name])
+        lengths = here[0].stats.lengths if here else Lengths(self.lengths)
+        return TenantStats(lengths, self.classes[flow.node.name])

@@ -1,12 +1,12 @@
-"""Which of the three mechanisms are on. All are, unless somebody wants to see what one of them is worth.
+"""Which of the three mechanisms are on. All are, unless an operator wants to see what one of them is worth.
 
-    admission      off: nobody is judged by a deadline, at the door, in line or at the start; nobody gets a smaller
-                   answer; no line is kept short. What is left is a bounded queue: the platform's bounds hold, and one
-                   tenant may fill it.
-    fairness       off: one line for all tenants, in the order of arrival, and one bound for all of it. Neither tenants
-                   nor classes nor weights count.
-    cancellation   off: work goes on for a client that has left or whose deadline has passed, in line and at its worker.
-                   It is told all the same. The core has no clients: whoever drives it acts on this one.
+    admission      off: no request is judged by its deadline, at the door, in the queue or at the start; no answer is
+                   degraded or cut; no queue is kept short (`BoundedAdmission`). The platform's bounds hold, and one
+                   tenant may fill the queue.
+    fairness       off: one queue for all tenants, in the order of arrival (`FifoDiscipline`), with one bound. Neither
+                   tenants nor classes nor weights count.
+    cancellation   off: work goes on for a client that has left or whose deadline has passed, in the queue and at its
+                   worker. The client gets its answer all the same. The core has no clients: its caller acts on this.
 
 With all three off it is a bounded queue, first in, first out: what stands before most servers.
 """

@@ -9,12 +9,12 @@ all work that waits, one round's worth of it, and the weights of those that are 
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Sequence
 from math import inf
 from typing import TYPE_CHECKING, TypeVar
 
 from services.core.account import ClassSpec, Tenant
-from services.core.arrivals import Arrivals
+from services.core.discipline import DrrDiscipline, QueueDiscipline
 from services.core.edf import DeadlineLine
 from services.core.member import OUT, Member
 from services.core.request import Request
@@ -22,7 +22,7 @@ from services.core.ring import Ring
 from services.core.sole import Sole
 
 if TYPE_CHECKING:
-    from services.core.learned import OfTenant
+    from services.core.learned import TenantStats
 
 M = TypeVar("M", bound=Member)
 
@@ -35,10 +35,10 @@ ROUNDING_TOKENS = 1e-3
 class Flow(Member):
     """One tenant's line in one class of one pool."""
 
-    __slots__ = ("active", "learned", "line", "node", "requests", "round_part", "tenant", "unready")
+    __slots__ = ("active", "line", "node", "requests", "round_part", "stats", "tenant", "unready")
 
-    learned: OfTenant
-    """What is known of those who stood here. Written by whoever learns; the scheduler does not look."""
+    stats: TenantStats
+    """What is known of the requests that waited here. Forgotten with the flow. No order looks at it."""
 
     def __init__(self, tenant: Tenant, node: ClassNode) -> None:
         super().__init__(tenant.weight)
@@ -96,8 +96,8 @@ class Pool:
         "_lingering",
         "active_flows",
         "active_weight",
-        "arrivals",
         "classes",
+        "discipline",
         "name",
         "nodes",
         "quantum",
@@ -115,8 +115,7 @@ class Pool:
         self.classes: Ring[ClassNode] | Sole[ClassNode] = Ring(quantum)
         if len(self.nodes) == 1:
             self.classes = Sole(quantum, *self.nodes.values())
-        self.arrivals: Arrivals | None = None
-        """Everyone in line by arrival, while that is who is served; None: they take turns."""
+        self.discipline: QueueDiscipline = DrrDiscipline(self)
         self.requests = 0
         self.work = 0.0
         self.unread_tokens = 0
@@ -147,8 +146,7 @@ class Pool:
             self._more(now, flow)
         else:
             flow.unready.add(request)
-        if self.arrivals is not None:
-            self.arrivals.add(request)
+        self.discipline.add(request)
         self._update_round(flow)
 
     def remove(self, now: float, flow: Flow, request: Request) -> None:
@@ -163,8 +161,7 @@ class Pool:
             self.classes.less(now, flow.node)
         else:
             flow.unready.discard(request)
-        if self.arrivals is not None:
-            self.arrivals.discard(request)
+        self.discipline.discard(request)
         left = flow.requests = flow.requests - 1
         assert left >= flow.backlog, f"{left} wait in {flow!r}, {flow.backlog} of them could start: {request!r} left"
         if not left:
@@ -227,17 +224,8 @@ class Pool:
                 self.active_weight += weight - node.weight
             self.classes.reweigh(node, weight)
 
-    def serve_in_order(self, waiting: Iterable[Request]) -> None:
-        """From here on who came first is served first. The books of the rings go on, and decide nothing."""
-        self.arrivals = Arrivals(waiting)
-
-    def take_turns(self, now: float, flows: Iterable[Flow]) -> None:
-        """From here on all take turns, and begin anew with a quantum each, in the order in which they came.
-
-        What they were served meanwhile was nobody's choice: charged as debt, it would lock out for as long as the order
-        of arrival was in force whoever had got most by it.
-        """
-        arrivals, self.arrivals = self.arrivals or (), None
+    def reset_rings(self, now: float, flows: Sequence[Flow]) -> None:
+        """All flows take turns from nothing, with a quantum each, in the order in which their requests came."""
         for node in self.nodes.values():
             node.flows = _anew(node.flows)
             node.begin_anew()
@@ -246,10 +234,10 @@ class Pool:
         if isinstance(self.classes, Ring):
             self.classes = _anew(self.classes)
         self.classes.backlog = 0
-        for request in arrivals:
-            if request.ready:
-                request.flow.node.flows.more(now, request.flow)
-                self.classes.more(now, request.flow.node)
+        ready = [request for flow in flows for request in flow.line]
+        for request in sorted(ready, key=lambda request: request.sequence):
+            request.flow.node.flows.more(now, request.flow)
+            self.classes.more(now, request.flow.node)
 
     def set_quantum(self, quantum: float) -> None:
         """One quantum per round and unit of weight from here on."""

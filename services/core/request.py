@@ -90,7 +90,7 @@ class Request:
     """How long it was thought to run."""
     sequence: int = 0
     """Order of arrival in the scheduler; breaks ties between equal deadlines."""
-    on_trust: bool = False
+    cold_start: bool = False
     """Whether it was let in without a guess of its length, and must not be taken out on one."""
     length_quantile: float = 0.5
     """At which quantile of its tenant's lengths it was judged."""

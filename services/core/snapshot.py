@@ -14,29 +14,28 @@ from math import inf, isfinite
 from typing import Any
 
 from services.core.account import Bounds, Tenant, Usage
-from services.core.admission import outlook
 from services.core.calibration import PUBLISHED, Calibration
 from services.core.cost import Lengths
-from services.core.learned import OfPool
+from services.core.learned import PoolStats
 from services.core.member import OUT
 from services.core.pool import ClassNode, Flow
-from services.core.weir import Weir
+from services.core.scheduler import Scheduler
 
 MOST_TENANTS = 50
 State = dict[str, Any]
 
 
-def state(weir: Weir, now: float, most: int = MOST_TENANTS) -> State:
+def state(scheduler: Scheduler, now: float, most: int = MOST_TENANTS) -> State:
     """Everything, as of now."""
-    known = weir.drr.tenants.values()
+    known = scheduler.drr.tenants.values()
     told = nlargest(most, known, key=_matters)
     return {
-        "policies": asdict(weir.settings.policies),
-        "waiting": _usage(weir.drr.usage),
-        "pools": [_pool(weir, now, of_pool) for of_pool in weir.learned.values()],
-        "tenants": [_tenant(weir, now, tenant) for tenant in told],
-        "other_tenants": _others(weir, told),
-        "finished_twice": weir.second_finishes,
+        "policies": asdict(scheduler.policies),
+        "waiting": _usage(scheduler.drr.usage),
+        "pools": [_pool(scheduler, now, pool_stats) for pool_stats in scheduler.pools.values()],
+        "tenants": [_tenant(scheduler, now, tenant) for tenant in told],
+        "other_tenants": _others(scheduler, told),
+        "finished_twice": scheduler.second_finishes,
     }
 
 
@@ -47,8 +46,8 @@ def _matters(tenant: Tenant) -> tuple[int, int, float]:
 # ---- a pool
 
 
-def _pool(weir: Weir, now: float, of_pool: OfPool) -> State:
-    pool, estimator = of_pool.pool, of_pool.estimator
+def _pool(scheduler: Scheduler, now: float, pool_stats: PoolStats) -> State:
+    pool, estimator = pool_stats.pool, pool_stats.estimator
     return {
         "name": pool.name,
         "slots": estimator.slots,
@@ -57,26 +56,26 @@ def _pool(weir: Weir, now: float, of_pool: OfPool) -> State:
         "prefill_start_s": estimator.reading.start_s,
         "prefill_s_per_token": estimator.reading.per_token_s,
         "s_per_token": estimator.median_s,
-        "next_slot_in_s": estimator.residual_s(now),
+        "next_slot_in_s": estimator.next_slot_s(now),
         "waiting": {"requests": pool.requests, "cost_tokens": pool.work},
         "active_tenants": pool.active_flows,
         "quantum_tokens": pool.quantum,
-        "classes": [_class(weir, of_pool, node) for node in pool.nodes.values()],
+        "classes": [_class(scheduler, pool_stats, node) for node in pool.nodes.values()],
     }
 
 
-def _class(weir: Weir, of_pool: OfPool, node: ClassNode) -> State:
-    of_class = of_pool.classes[node.name]
+def _class(scheduler: Scheduler, pool_stats: PoolStats, node: ClassNode) -> State:
+    class_stats = pool_stats.classes[node.name]
     return {
         "name": node.name,
         "weight": node.weight,
-        "share": of_pool.pool.class_share(node),
-        "level": weir.level(of_class, node.name),
-        "held": weir.held(node.name) is not None,
-        "level_changes": of_class.controller.changes,
+        "share": pool_stats.pool.class_share(node),
+        "level": scheduler.level(class_stats, node.name),
+        "held": scheduler.held(node.name) is not None,
+        "level_changes": class_stats.controller.changes,
         "active_tenants": node.active_flows,
-        "q95_wait_s": of_class.recent_s.quantile(0.95),
-        "predictions": {"new": _covered(of_class.waits.new), "in_turn": _covered(of_class.waits.turn)},
+        "q95_wait_s": class_stats.recent_s.quantile(0.95),
+        "predictions": {"new": _covered(class_stats.waits.new), "in_turn": _covered(class_stats.waits.turn)},
     }
 
 
@@ -89,7 +88,7 @@ def _covered(calibration: Calibration) -> State:
 # ---- a tenant
 
 
-def _tenant(weir: Weir, now: float, tenant: Tenant) -> State:
+def _tenant(scheduler: Scheduler, now: float, tenant: Tenant) -> State:
     return {
         "id": tenant.id,
         "configured": tenant.configured,
@@ -98,21 +97,23 @@ def _tenant(weir: Weir, now: float, tenant: Tenant) -> State:
         "waiting": _usage(tenant.usage),
         "running": tenant.running,
         "charged_tokens": tenant.charged,
-        "lines": [_line(weir, now, pool, flow) for pool, flow in _lines(weir, tenant)],
+        "lines": [_line(scheduler, now, pool, flow) for pool, flow in _lines(scheduler, tenant)],
     }
 
 
-def _lines(weir: Weir, tenant: Tenant) -> list[tuple[OfPool, Flow]]:
+def _lines(scheduler: Scheduler, tenant: Tenant) -> list[tuple[PoolStats, Flow]]:
     """Its lines in its own class first."""
-    own = [(weir.learned[pool], flow) for pool, flow in tenant.flows.items()]
-    return own + [(weir.learned[pool], flow) for (pool, _), flow in tenant.others.items()]
+    own = [(scheduler.pools[pool], flow) for pool, flow in tenant.flows.items()]
+    return own + [(scheduler.pools[pool], flow) for (pool, _), flow in tenant.others.items()]
 
 
-def _line(weir: Weir, now: float, of_pool: OfPool, flow: Flow) -> State:
-    pool, of_tenant = of_pool.pool, flow.learned
-    standing = flow.node.flows.standing(now, flow) if weir.settings.policies.fairness else 0.0  # it decides nothing
-    view = outlook(now, pool, flow, inf, of_pool.estimator, measured_rounds=weir.settings.measured_rounds)
-    errors = of_tenant.waits.of(view.new)
+def _line(scheduler: Scheduler, now: float, pool_stats: PoolStats, flow: Flow) -> State:
+    pool, tenant_stats = pool_stats.pool, flow.stats
+    standing = pool.discipline.deficit(now, flow)
+    view = pool.discipline.predict_wait(
+        now, flow, inf, pool_stats.estimator, measured_rounds=scheduler.settings.measured_rounds
+    )
+    errors = tenant_stats.waits.of(view.new)
     return {
         "pool": pool.name,
         "class": flow.node.name,
@@ -124,11 +125,11 @@ def _line(weir: Weir, now: float, of_pool: OfPool, flow: Flow) -> State:
         "share": pool.share(flow),
         "predicted_wait_s": view.wait_s,
         "predicted_wait_q95_s": errors.waits_s(view.wait_s)[-1],
-        "wait_limit_s": _finite(of_tenant.standing.limit_s),
-        "asked_tokens_per_s": of_tenant.asked.rate(now),
-        "got_tokens_per_s": of_tenant.got.rate(now),
-        "service_s": of_tenant.service_s or None,
-        "answer_tokens": _lengths(of_tenant.lengths),
+        "wait_limit_s": _finite(tenant_stats.codel.limit_s),
+        "asked_tokens_per_s": tenant_stats.asked.rate(now),
+        "got_tokens_per_s": tenant_stats.got.rate(now),
+        "service_s": tenant_stats.service_s or None,
+        "answer_tokens": _lengths(tenant_stats.lengths),
     }
 
 
@@ -137,9 +138,9 @@ def _lengths(lengths: Lengths) -> State:
     return {"median": median, "q90": q90, "samples": lengths.samples}
 
 
-def _others(weir: Weir, told: list[Tenant]) -> State:
+def _others(scheduler: Scheduler, told: list[Tenant]) -> State:
     """The sum of all who were not told one by one."""
-    drr, known = weir.drr, weir.drr.tenants.values()
+    drr, known = scheduler.drr, scheduler.drr.tenants.values()
     return {
         "tenants": len(known) - len(told),
         "waiting": {

@@ -5,10 +5,10 @@ from __future__ import annotations
 from random import Random
 
 from services.core.account import Bounds, TenantSpec
-from services.core.choices import WeirSettings
+from services.core.choices import SchedulerSettings
 from services.core.limit import InflightCap
 from services.core.retries import RetryBudget
-from services.core.weir import Weir
+from services.core.scheduler import Scheduler
 from services.router.config import RouterSettings
 from services.router.console.storm import storm_routes
 from services.router.console.watching import POLICY, console_routes, switching
@@ -115,7 +115,7 @@ def build(settings: RouterSettings, *, rng: Random | None = None, log: Log | Non
             log.warning(LAB_MODE_WARNING)
         switches.announce()
         await prober.look_at_all()
-        begin_with(dispatcher.weir, fleet, settings.completion_weight)
+        begin_with(dispatcher.scheduler, fleet, settings.completion_weight)
         prober.start()
         watch.start()
 
@@ -190,16 +190,16 @@ def tenants_of(settings: RouterSettings) -> Tenants:
     )
 
 
-def scheduler(settings: RouterSettings, tenants: Tenants, rng: Random) -> Weir:
+def scheduler(settings: RouterSettings, tenants: Tenants, rng: Random) -> Scheduler:
     """The core with this router's bounds and classes. A stranger is a lab's tenant: all weigh the same."""
     classes = tenants.classes()
     bytes = settings.max_queue_bytes
     own = Bounds(settings.tenant_queue_size, bytes=bytes / 4)
-    chosen = WeirSettings(
+    chosen = SchedulerSettings(
         bounds=Bounds(settings.max_queue_size, bytes=bytes),
         stranger=TenantSpec("", own, class_name=classes[0].name),
         classes=classes,
         safety_margin=settings.admission_safety_margin,
         policies=settings.policies,
     )
-    return Weir(chosen, rng.random)
+    return Scheduler(chosen, rng.random)

@@ -10,12 +10,13 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from services.core.account import Bounds, ClassSpec, TenantSpec
-from services.core.choices import WeirSettings
-from services.core.door import Refused
+from services.core.admissioncheck import Rejected
+from services.core.choices import SchedulerSettings
+from services.core.discipline import DrrDiscipline, FifoDiscipline
 from services.core.estimator import ENOUGH
 from services.core.policies import Policies
 from services.core.request import Request, Stage
-from services.core.weir import Weir
+from services.core.scheduler import Scheduler
 
 ORDER = list(Stage)
 POOLS = ("default", "other")
@@ -29,8 +30,8 @@ IDLE_TENANTS = 2
 
 
 class Books(RuleBasedStateMachine):
-    weir: Weir
-    settings: WeirSettings
+    scheduler: Scheduler
+    settings: SchedulerSettings
     announced: bool
 
     def __init__(self) -> None:
@@ -73,10 +74,10 @@ class Books(RuleBasedStateMachine):
         return self.specs.get(tenant, self.settings.stranger).bounds
 
     def configure(self, spec: TenantSpec) -> None:
-        self.weir.configure(spec)
+        self.scheduler.configure(spec)
         if spec.id not in self.specs:  # it may have been a stranger until now
             running = sum(each.charge_tokens for each in self.of(Stage.RUNNING, tenant=spec.id))
-            self.spent[spec.id] = self.weir.drr.tenants[spec.id].charged - running
+            self.spent[spec.id] = self.scheduler.drr.tenants[spec.id].charged - running
         self.specs[spec.id] = spec
 
     @rule(tenant=st.sampled_from([*KNOWN, STRANGERS[0]]), weight=st.sampled_from([0.5, 1.0, 3.0]))
@@ -95,29 +96,32 @@ class Books(RuleBasedStateMachine):
         """What waits may be over new bounds for a while, but nothing more comes in."""
         specs = [TenantSpec(id, Bounds(requests, 6000, 900), 2.0, class_name) for id in sorted(kept)]
         classes = [ClassSpec("default", 1.0, 0.1), ClassSpec("gold", gold)] + [ClassSpec("silver")] * silver
-        self.weir.reload(self.now, tuple(classes), specs)
+        self.scheduler.reload(self.now, tuple(classes), specs)
         for id in set(self.specs) - kept:
-            assert not self.weir.drr.tenants[id].configured if id in self.weir.drr.tenants else True
+            assert not self.scheduler.drr.tenants[id].configured if id in self.scheduler.drr.tenants else True
             del self.specs[id]
         for spec in specs:
             self.configure(spec)
-            assert (self.weir.drr.tenants[spec.id].class_name, self.weir.drr.tenants[spec.id].weight) == (class_name, 2)
+            assert (self.scheduler.drr.tenants[spec.id].class_name, self.scheduler.drr.tenants[spec.id].weight) == (
+                class_name,
+                2,
+            )
 
     @rule(class_name=st.sampled_from([None, "default", "gold"]), level=st.sampled_from([None, 0, 1, 4]))
     def hold_level(self, class_name: str | None, level: int | None) -> None:
-        self.weir.hold_level(class_name, level)
+        self.scheduler.hold_level(class_name, level)
         for name in [class_name] if class_name else ["default", "gold"]:
-            assert self.weir.held(name) == level
+            assert self.scheduler.held(name) == level
 
     @property
     def policies(self) -> Policies:
-        return self.weir.settings.policies
+        return self.scheduler.settings.policies
 
     @rule(admission=st.booleans(), fairness=st.booleans(), cancellation=st.booleans())
     def switch(self, admission: bool, fairness: bool, cancellation: bool) -> None:
         """Whoever waits keeps its place. Unjudged it expires only for its client's patience; judged, when it must."""
         waiting = self.of(Stage.WAITING)
-        self.weir.switch(self.now, Policies(admission, fairness, cancellation))
+        self.scheduler.switch(self.now, Policies(admission, fairness, cancellation))
         assert self.policies == Policies(admission, fairness, cancellation)
         assert all(each.stage is Stage.WAITING for each in waiting)
         for each in waiting:
@@ -126,9 +130,9 @@ class Books(RuleBasedStateMachine):
 
     def stands_in_its_class(self, request: Request) -> None:
         """In its tenant's own, or in one that weighs less and that it asked for."""
-        classes = {spec.name: spec.weight for spec in self.weir.drr.classes}
-        own = self.weir.drr.tenants[request.tenant].class_name
-        floored = self.weir.drr.pools[request.pool].nodes
+        classes = {spec.name: spec.weight for spec in self.scheduler.drr.classes}
+        own = self.scheduler.drr.tenants[request.tenant].class_name
+        floored = self.scheduler.drr.pools[request.pool].nodes
         asked = request.class_name if request.class_name in classes else own
         assert request.flow.node.name == (asked if floored[asked].weight < floored[own].weight else own)
 
@@ -143,7 +147,7 @@ class Books(RuleBasedStateMachine):
     @invariant()
     def slots_are_counted(self) -> None:
         for pool, slots in self.slots.items():
-            estimator = self.weir.learned[pool].estimator
+            estimator = self.scheduler.pools[pool].estimator
             assert estimator.busy == len(self.of(Stage.RUNNING, pool))
             assert (estimator.slots, estimator.free) == (slots, max(0, slots - estimator.busy))
             assert (estimator.rate is None) or (isfinite(estimator.rate) and estimator.rate > 0)
@@ -152,14 +156,14 @@ class Books(RuleBasedStateMachine):
             unread = [each for each in self.of(Stage.RUNNING, pool) if not each.first_token_at]
             assert estimator.unread_tokens == sum(each.read_tokens for each in unread)
             assert all(each.read_tokens > 0 for each in unread)
-            residual_s = estimator.residual_s(self.now)
-            assert isfinite(residual_s)
-            assert residual_s >= 0
+            next_slot_s = estimator.next_slot_s(self.now)
+            assert isfinite(next_slot_s)
+            assert next_slot_s >= 0
             assert len(estimator._ends) <= 64 + 2 * (estimator.busy + 4) + 1
 
     @invariant()
     def books_are_those_of_the_waiting(self) -> None:
-        drr, waiting = self.weir.drr, self.of(Stage.WAITING)
+        drr, waiting = self.scheduler.drr, self.of(Stage.WAITING)
         assert drr.usage.requests == len(waiting)
         assert drr.usage.bytes == sum(each.bytes for each in waiting)
         assert drr.usage.cost_tokens == pytest.approx(sum(each.charge_tokens for each in waiting))
@@ -170,18 +174,16 @@ class Books(RuleBasedStateMachine):
             assert pool.unread_tokens == sum(each.read_tokens for each in here)
             assert pool.classes.backlog == sum(each.ready for each in here)
             assert pool.waiting_flows == len({each.flow for each in here})
-            if self.policies.fairness:
-                assert pool.arrivals is None
-            else:
-                assert pool.arrivals is not None
-                assert list(pool.arrivals) == sorted(here, key=lambda each: each.sequence)
+            assert isinstance(pool.discipline, DrrDiscipline if self.policies.fairness else FifoDiscipline)
+            if isinstance(pool.discipline, FifoDiscipline):
+                assert list(pool.discipline._waiting) == sorted(here, key=lambda each: each.sequence)
         expiries = [each.expires_at for each in waiting]
-        assert self.weir.wakes_at() == min(expiries, default=inf)
+        assert self.scheduler.wakes_at() == min(expiries, default=inf)
         assert len(drr._expiries) + len(drr._fresh) <= 2 * len(waiting) + 65
 
     @invariant()
     def running_and_charged_are_counted_per_tenant(self) -> None:
-        for id, tenant in self.weir.drr.tenants.items():
+        for id, tenant in self.scheduler.drr.tenants.items():
             running = self.of(Stage.RUNNING, tenant=id)
             assert tenant.running == len(running)
             assert tenant.usage.requests == len(self.of(Stage.WAITING, tenant=id))
@@ -191,11 +193,11 @@ class Books(RuleBasedStateMachine):
 
     @invariant()
     def strangers_and_what_was_learned_of_them_are_forgotten(self) -> None:
-        tenants = self.weir.drr.tenants
+        tenants = self.scheduler.drr.tenants
         idle = [id for id, tenant in tenants.items() if not tenant.configured and not tenant.busy]
         met_since = len(STRANGERS)  # those that went idle since a stranger last came are still to be forgotten
         assert len(idle) <= IDLE_TENANTS + met_since
-        assert set(self.weir.drr._idle) == {tenants[id] for id in idle}
+        assert set(self.scheduler.drr._idle) == {tenants[id] for id in idle}
         for request in [*self.of(Stage.WAITING), *self.of(Stage.RUNNING)]:
             assert request.tenant in tenants
 
@@ -205,9 +207,9 @@ class Books(RuleBasedStateMachine):
         late = Request(-1, name, self.now, self.now - 1.0, prompt_tokens=1, max_tokens=1)
         self.stages[late] = Stage.NEW
         self.at[Stage.NEW][late] = None
-        assert isinstance(self.weir.offer(self.now, late), Refused)
+        assert isinstance(self.scheduler.admit(self.now, late), Rejected)
         self.ends(late, "refused")
-        left = {id for id, tenant in self.weir.drr.tenants.items() if tenant.configured} | {name}
-        assert set(self.weir.drr.tenants) == left
-        assert not self.weir.drr._expiries
-        assert self.weir.learned["default"].pool.active_flows == 0
+        left = {id for id, tenant in self.scheduler.drr.tenants.items() if tenant.configured} | {name}
+        assert set(self.scheduler.drr.tenants) == left
+        assert not self.scheduler.drr._expiries
+        assert self.scheduler.pools["default"].pool.active_flows == 0

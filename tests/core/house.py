@@ -9,12 +9,12 @@ from random import Random
 from typing import Any
 
 from services.core.account import Bounds, TenantSpec
-from services.core.choices import WeirSettings
-from services.core.door import Admitted, Refused
+from services.core.admissioncheck import Admitted, Rejected
+from services.core.choices import SchedulerSettings
 from services.core.estimator import Estimator
 from services.core.outcome import Outcome
 from services.core.request import Request, Stage
-from services.core.weir import Weir
+from services.core.scheduler import Scheduler
 
 PREFILL_S = 1e-4
 """Seconds per prompt token."""
@@ -25,9 +25,9 @@ SERVICE_S = 50 * PREFILL_S + 20 * TOKEN_S
 ROOMY = Bounds(100_000)
 
 
-def settings(**changes: Any) -> WeirSettings:
+def settings(**changes: Any) -> SchedulerSettings:
     """Bounds that nobody meets, and a second finish is an error."""
-    return WeirSettings(
+    return SchedulerSettings(
         **{"strict": True, "bounds": ROOMY, "stranger": TenantSpec("", ROOMY)} | changes,
     )
 
@@ -35,28 +35,28 @@ def settings(**changes: Any) -> WeirSettings:
 class House:
     """Slots of one pool. A request of p prompt tokens and an answer of n holds one for p * PREFILL_S + n * TOKEN_S."""
 
-    def __init__(self, slots: int = 4, *, chosen: WeirSettings | None = None, knows_itself: bool = True) -> None:
+    def __init__(self, slots: int = 4, *, chosen: SchedulerSettings | None = None, knows_itself: bool = True) -> None:
         self.random = Random(7)
-        self.weir = Weir(chosen or settings(), self.random.random)
+        self.scheduler = Scheduler(chosen or settings(), self.random.random)
         self.now = 0.0
         self.free = slots
         self.ids = itertools.count(1)
         self.answers: dict[Request, int] = {}
-        self.fates: dict[Request, Refused | Outcome] = {}
+        self.fates: dict[Request, Rejected | Outcome] = {}
         self.waits_s: dict[Request, float] = {}
         self.admitted: dict[Request, Admitted] = {}
         self._events: list[tuple[float, int, Callable[[], None]]] = []
         if knows_itself:
             per_slot = 90 / (50 * PREFILL_S + 20 * TOKEN_S)  # of the usual request, below
-            self.weir.announce(
+            self.scheduler.announce(
                 "default",
                 Estimator(work_per_slot_s=per_slot, prefill_s_per_token=PREFILL_S, s_per_token=TOKEN_S),
             )
-        self.weir.capacity(0.0, slots)
+        self.scheduler.capacity(0.0, slots)
 
     @property
     def estimator(self) -> Estimator:
-        return self.weir.learned["default"].estimator
+        return self.scheduler.pools["default"].estimator
 
     def request(self, tenant: str = "a", *, slack_s: float = 1.0, answer: int = 20, **fields: Any) -> Request:
         """A request whose answer would end by itself after so many tokens."""
@@ -65,13 +65,13 @@ class House:
         self.answers[request] = answer
         return request
 
-    def offer(self, tenant: str = "a", **fields: Any) -> Admitted | Refused:
+    def offer(self, tenant: str = "a", **fields: Any) -> Admitted | Rejected:
         """Offer one, and start whatever can."""
         return self.put(self.request(tenant, **fields))
 
-    def put(self, request: Request) -> Admitted | Refused:
-        said = self.weir.offer(self.now, request)
-        if isinstance(said, Refused):
+    def put(self, request: Request) -> Admitted | Rejected:
+        said = self.scheduler.admit(self.now, request)
+        if isinstance(said, Rejected):
             self.fates[request] = said
         else:
             self.admitted[request] = said
@@ -81,7 +81,7 @@ class House:
     def start(self) -> None:
         """Start what can; each goes to its end, or to its deadline."""
         while self.free:
-            request, evicted = self.weir.next(self.now)
+            request, evicted = self.scheduler.next(self.now)
             self._evict(evicted)
             if request is None:
                 return
@@ -93,7 +93,7 @@ class House:
         tokens = min(self.answers[request], request.granted_tokens)
         read_s = (request.prompt_tokens + request.context_tokens) * PREFILL_S
         ends = min(request.deadline, self.now + read_s + tokens * TOKEN_S)
-        self.at(min(ends, self.now + read_s), lambda: self.weir.first_token(self.now, request))
+        self.at(min(ends, self.now + read_s), lambda: self.scheduler.first_token(self.now, request))
         self.at(ends, lambda: self.end(request))
 
     def end(self, request: Request) -> None:
@@ -101,7 +101,7 @@ class House:
         written = round((self.now - request.started_at - read * PREFILL_S) / TOKEN_S)
         complete = written >= min(self.answers[request], request.granted_tokens)
         outcome = Outcome.SERVED if complete else Outcome.DEADLINE_EXCEEDED
-        self.weir.finish(self.now, request, outcome, read, max(0, written))
+        self.scheduler.finish(self.now, request, outcome, read, max(0, written))
         self.free += 1
         self.fates[request] = outcome
         self.start()
@@ -123,12 +123,12 @@ class House:
     def run(self, until_s: float) -> None:
         """Let time pass."""
         while True:
-            when = min(self._events[0][0] if self._events else until_s, self.weir.wakes_at())
+            when = min(self._events[0][0] if self._events else until_s, self.scheduler.wakes_at())
             if when >= until_s:
                 break
             self.now = max(self.now, when)
-            if self.weir.wakes_at() <= self.now:
-                self._evict(self.weir.expire(self.now))
+            if self.scheduler.wakes_at() <= self.now:
+                self._evict(self.scheduler.expire(self.now))
             else:
                 heappop(self._events)[2]()
         self.now = until_s
@@ -143,7 +143,7 @@ class House:
     def count(self, what: Outcome | str, tenant: str | None = None) -> int:
         """How many ended so: an outcome, or the reason of a refusal."""
         return sum(
-            (fate.reason if isinstance(fate, Refused) else fate) == what
+            (fate.reason if isinstance(fate, Rejected) else fate) == what
             for request, fate in self.fates.items()
             if tenant in (None, request.tenant)
         )

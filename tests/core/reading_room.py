@@ -29,7 +29,7 @@ class ReadingRoom(House):
             work_per_slot_s=2.0 / TOKEN_S, prefill_s_per_token=READ_S, s_per_token=TOKEN_S,
             readers=readers if announces else 0,
         )  # fmt: skip
-        self.weir.announce("default", known)
+        self.scheduler.announce("default", known)
 
     @property
     def per_s(self) -> float:
@@ -54,16 +54,16 @@ class ReadingRoom(House):
             self._free_at[reader] = request.deadline  # cut while it is read
         done_at = read_at + min(self.answers[request], request.granted_tokens) * TOKEN_S
         if self._told and read_at <= request.deadline:
-            self.at(read_at, lambda: self.weir.first_token(self.now, request))
+            self.at(read_at, lambda: self.scheduler.first_token(self.now, request))
         self.at(min(done_at, request.deadline), lambda: self._over(request, read_at, done_at))
 
     def _over(self, request: Request, read_at: float, done_at: float) -> None:
         served = done_at <= request.deadline
         written = max(0, round((self.now - read_at) / TOKEN_S))
         if served and not self._told:
-            self.weir.first_token(read_at, request)
+            self.scheduler.first_token(read_at, request)
         outcome = Outcome.SERVED if served else Outcome.DEADLINE_EXCEEDED
-        self.weir.finish(self.now, request, outcome, request.prompt_tokens, written)
+        self.scheduler.finish(self.now, request, outcome, request.prompt_tokens, written)
         self.free += 1
         self.fates[request] = outcome
         self.start()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from services.core.account import Bounds
-from services.core.door import Admitted, Refused
+from services.core.admissioncheck import Admitted, Rejected
 from services.core.outcome import Outcome
 from services.core.policies import Policies
 from services.core.request import Request, Stage
@@ -21,18 +21,18 @@ class Street(House):
     def __init__(self, slots: int = 8, **off: bool) -> None:
         super().__init__(slots, chosen=settings(bounds=Bounds(QUEUE), policies=Policies(**off)))
         self.slots = slots
-        self.told: dict[Request, Outcome | Refused] = {}
+        self.told: dict[Request, Outcome | Rejected] = {}
         self.served_at: list[float] = []
         self.used_s = self.wasted_s = 0.0
 
     @property
     def policies(self) -> Policies:
-        return self.weir.settings.policies
+        return self.scheduler.settings.policies
 
-    def ask(self, tenant: str = "a", *, leaves_after_s: float | None = None, **fields: Any) -> Admitted | Refused:
+    def ask(self, tenant: str = "a", *, leaves_after_s: float | None = None, **fields: Any) -> Admitted | Rejected:
         request = self.request(tenant, **fields)
         said = self.put(request)
-        if isinstance(said, Refused):
+        if isinstance(said, Rejected):
             self.told[request] = said
         else:
             self.at(request.deadline, lambda: self.gives_up(request, Outcome.DEADLINE_EXCEEDED))
@@ -47,14 +47,14 @@ class Street(House):
                 self.cancel(request)
 
     def cancel(self, request: Request) -> None:
-        if self.weir.leave(self.now, request):
+        if self.scheduler.leave(self.now, request):
             self.fates[request] = Outcome.CLIENT_GONE
         else:
             self.end(request)
 
     def switch(self, **on: bool) -> None:
         """From now on; with cancellation back, what is done for nobody ends."""
-        self.weir.switch(self.now, Policies(**on))
+        self.scheduler.switch(self.now, Policies(**on))
         if self.policies.cancellation:
             for request, told in list(self.told.items()):
                 if told is not Outcome.SERVED and request.stage in (Stage.WAITING, Stage.RUNNING):
@@ -71,7 +71,7 @@ class Street(House):
 
     def first_token(self, request: Request) -> None:
         if request.stage is Stage.RUNNING:
-            self.weir.first_token(self.now, request)
+            self.scheduler.first_token(self.now, request)
 
     def end(self, request: Request) -> None:
         if request.stage is not Stage.RUNNING:
@@ -86,7 +86,7 @@ class Street(House):
         else:
             self.wasted_s += spent_s
         whole = written >= min(self.answers[request], request.granted_tokens)
-        self.weir.finish(self.now, request, Outcome.SERVED if whole else told, request.prompt_tokens, written)
+        self.scheduler.finish(self.now, request, Outcome.SERVED if whole else told, request.prompt_tokens, written)
         self.fates[request] = told
         self.free += 1
         self.start()
@@ -109,5 +109,5 @@ class Street(House):
         return sum(told is Outcome.SERVED for told in ends) / len(ends)
 
     def is_empty(self) -> bool:
-        usage = self.weir.drr.usage
+        usage = self.scheduler.drr.usage
         return (usage.requests, usage.cost_tokens, self.free, self.estimator.busy) == (0, 0.0, self.slots, 0)

@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from services.core.account import Bounds, ClassSpec, TenantSpec
-from services.core.admission import Outlook, grant, outlook
+from services.core.admission import grant
+from services.core.discipline import FifoDiscipline, WaitPrediction
 from services.core.drr import Drr
 from services.core.estimator import Estimator
 from services.core.ladder import LADDER, MOST_SIZES, Sizes
@@ -50,10 +51,12 @@ class Line:
             requests.append(request)
         return requests
 
-    def look(self, tenant: str, *, deadline: float = 10.0, now: float = 0.0, measured_rounds: bool = False) -> Outlook:
+    def look(
+        self, tenant: str, *, deadline: float = 10.0, now: float = 0.0, measured_rounds: bool = False
+    ) -> WaitPrediction:
         self.meet(tenant)
         flow = self.drr.flow(self.pool, self.drr.tenants[tenant])
-        return outlook(now, self.pool, flow, deadline, self.estimator, measured_rounds=measured_rounds)
+        return self.pool.discipline.predict_wait(now, flow, deadline, self.estimator, measured_rounds=measured_rounds)
 
     def ahead(self, tenant: str, deadline: float = 10.0) -> float:
         """Work of its own that a newcomer of this tenant stands behind."""
@@ -73,7 +76,7 @@ def test_sums_that_have_drifted_below_zero_are_no_wait_below_zero(in_order: bool
     line.wait("a", 10.0)
     line.estimator.busy = 3
     if in_order:
-        line.drr.take_turns(0.0, False)
+        line.drr.serve_by(0.0, FifoDiscipline)
     line.pool.work = line.pool.round_work = -1e-12
     assert line.look("a", deadline=1.0, measured_rounds=measured).wait_s == 0.0
 
@@ -108,7 +111,7 @@ def test_while_the_capacity_is_unknown_no_wait_is_predicted() -> None:
     line.estimator.announced_per_slot_s = None
     line.estimator.resize(0.0, 4)
     line.wait("a", 1e6)
-    assert line.look("a") == Outlook(1.0, 0.0, False, False)
+    assert line.look("a") == WaitPrediction(1.0, 0.0, False, False)
 
 
 def test_a_tenant_waits_for_its_own_line_at_its_own_share_and_one_round_of_the_others() -> None:

@@ -11,12 +11,11 @@ import pytest
 
 from services.core.account import TenantSpec, Usage
 from services.core.adaptive import AdaptiveLimit
-from services.core.admission import outlook
+from services.core.admissioncheck import AdmissionCheck
 from services.core.batcher import BatchFormer, Batching, Waiting
 from services.core.breaker import Breaker, Event
 from services.core.bucket import Bucket
-from services.core.choices import WeirSettings
-from services.core.door import Visit
+from services.core.choices import SchedulerSettings
 from services.core.drr import Drr
 from services.core.estimator import Estimator
 from services.core.hint import Appointments
@@ -25,7 +24,7 @@ from services.core.limit import InflightCap
 from services.core.pool import Flow, Pool
 from services.core.request import Request, Stage
 from services.core.retries import RetryBudget
-from services.core.weir import Weir
+from services.core.scheduler import Scheduler
 from tests.core.rig import NO_BOUNDS, asking, enqueue, house, start
 
 
@@ -63,7 +62,7 @@ def started_twice() -> None:
     drr = house("a")
     request = waiting(drr)
     start(drr)
-    drr._start(0.0, drr.pools["default"], request.flow, request)
+    drr._start(0.0, drr.pools["default"], request)
 
 
 def taken_out_twice() -> None:
@@ -151,18 +150,18 @@ def two_counts_in_a_ring_of_one() -> None:
     pool.classes.less(0.0, flow.node)
 
 
-def weir(**settings: Any) -> Weir:
-    made = Weir(WeirSettings(NO_BOUNDS, TenantSpec("", NO_BOUNDS), **settings), lambda: 0.5)
+def weir(**settings: Any) -> Scheduler:
+    made = Scheduler(SchedulerSettings(NO_BOUNDS, TenantSpec("", NO_BOUNDS), **settings), lambda: 0.5)
     made.capacity(0.0, 1)
     return made
 
 
 def deeper_than_allowed() -> None:
     made, request = weir(), asking("a")
-    of_pool, flow = made._meet(0.0, request)
-    visit = Visit(0.0, request, made.settings, made._sizes, of_pool, flow)
-    visit.plan(2)
-    visit.admit()
+    pool_stats, flow = made._get_or_create(0.0, request)
+    check = AdmissionCheck(0.0, request, made.settings, made._sizes, made._admission, pool_stats, flow)
+    check.plan(2)
+    check.admit()
 
 
 def a_wait_without_end() -> None:
@@ -170,7 +169,7 @@ def a_wait_without_end() -> None:
     estimator = Estimator(work_per_slot_s=10.0)
     estimator.resize(0.0, 1)
     pool.round_work = pool.work = inf
-    outlook(0.0, pool, flow, 1e9, estimator)
+    pool.discipline.predict_wait(0.0, flow, 1e9, estimator)
 
 
 def a_slot_given_back_twice() -> None:
@@ -323,7 +322,7 @@ def test_a_request_moves_from_stage_to_stage_by_the_table(stage: Stage, step: st
         request.flow = drr.flow(drr.pool("default"), drr.tenants["a"])
     steps: dict[str, tuple[Stage, Callable[[], object]]] = {
         "enqueue": (Stage.WAITING, lambda: drr.enqueue(0.0, request)),
-        "start": (Stage.RUNNING, lambda: drr._start(0.0, drr.pools["default"], request.flow, request)),
+        "start": (Stage.RUNNING, lambda: drr._start(0.0, drr.pools["default"], request)),
         "take out": (Stage.ENDED, lambda: drr._take_out(0.0, request)),
         "settle": (Stage.ENDED, lambda: drr.settle(0.0, request, 10.0)),
     }

@@ -90,11 +90,11 @@ def test_before_anything_is_known_the_mean_must_do() -> None:
 
 
 def test_until_a_tenant_has_shown_enough_its_class_answers_for_it() -> None:
-    of_class = Calibration()
-    tenant, neighbour = Calibration(of_class), Calibration(of_class)
+    class_stats = Calibration()
+    tenant, neighbour = Calibration(class_stats), Calibration(class_stats)
     for _ in range(ENOUGH):
         neighbour.learn(1.0, 1.5)
-    assert tenant.answering is of_class
+    assert tenant.answering is class_stats
     assert tenant.cautious_s(1.0, 1.0) == pytest.approx(1.5)
     for _ in range(ENOUGH):
         tenant.learn(1.0, 1.1)
@@ -138,12 +138,12 @@ def test_a_burst_is_forgotten_by_a_tenant_after_its_window() -> None:
 
 @given(errors, errors)
 def test_a_higher_quantile_is_never_a_shorter_wait(first: list[float], then: list[float]) -> None:
-    of_class = Calibration()
-    tenant = Calibration(of_class)
+    class_stats = Calibration()
+    tenant = Calibration(class_stats)
     for error_s in first + then + first:
         tenant.learn(100.0, 100.0 + error_s)
         assert tenant.waits_s(100.0) == sorted(tenant.waits_s(100.0))
-        assert of_class.waits_s(100.0) == sorted(of_class.waits_s(100.0))
+        assert class_stats.waits_s(100.0) == sorted(class_stats.waits_s(100.0))
 
 
 def test_a_higher_quantile_is_never_a_shorter_wait_though_levels_move_apart() -> None:

@@ -5,18 +5,18 @@ from __future__ import annotations
 import pytest
 
 from services.core.account import Bounds, ClassSpec, TenantSpec
-from services.core.door import Admitted, Refused
+from services.core.admissioncheck import Admitted, Rejected
 from services.core.outcome import Outcome
 from services.core.request import Stage
 from tests.core.house import PREFILL_S, ROOMY, TOKEN_S, House, settings
 
 
-def refused(said: Admitted | Refused) -> Refused:
-    assert isinstance(said, Refused), said
+def refused(said: Admitted | Rejected) -> Rejected:
+    assert isinstance(said, Rejected), said
     return said
 
 
-def admitted(said: Admitted | Refused) -> Admitted:
+def admitted(said: Admitted | Rejected) -> Admitted:
     assert isinstance(said, Admitted), said
     return said
 
@@ -49,7 +49,7 @@ def test_a_guess_does_not_take_out_whom_no_guess_could_keep_out() -> None:
     request = house.request(slack_s=0.5, answer=10, ready=False)
     admitted(house.put(request))
     house.run(house.now + 0.1)
-    house.weir.ready(house.now, request)
+    house.scheduler.ready(house.now, request)
     house.start()
     assert request.stage is Stage.RUNNING
 
@@ -71,7 +71,7 @@ def test_wait_and_service_must_fit_into_a_share_of_the_slack() -> None:
     house = House(slots=1)
     house.warm(answer=20)
     house.fill(answer=100)
-    wait_s, service_s = house.estimator.residual_s(house.now), 50 * PREFILL_S + 20 * TOKEN_S
+    wait_s, service_s = house.estimator.next_slot_s(house.now), 50 * PREFILL_S + 20 * TOKEN_S
     needed_s = (wait_s + service_s) / 0.8
     said = refused(house.offer(slack_s=needed_s * 0.99))
     assert (said.outcome, said.reason) == (Outcome.DEADLINE_INFEASIBLE, "deadline")
@@ -119,11 +119,11 @@ def test_a_refusal_changes_nothing() -> None:
     house = House(slots=1)
     house.warm(answer=100)
     house.fill()
-    before = repr(house.weir)
+    before = repr(house.scheduler)
     request = house.request(slack_s=0.5)
     refused(house.put(request))
     assert request.stage is Stage.NEW
-    assert repr(house.weir) == before
+    assert repr(house.scheduler) == before
 
 
 def test_what_waits_with_an_earlier_deadline_is_waited_for_and_the_rest_is_not() -> None:
@@ -143,7 +143,7 @@ def test_retrieval_counts_for_those_who_have_not_done_it() -> None:
         request = house.request("r", slack_s=10.0, answer=2, ready=False)
         admitted(house.put(request))
         house.run(house.now + 0.6)
-        house.weir.ready(house.now, request)
+        house.scheduler.ready(house.now, request)
         house.start()
         house.run(house.now + 1.0)
     house.fill(answer=1)
@@ -159,12 +159,12 @@ def test_the_time_of_retrieval_is_not_taken_for_an_error_of_the_predicted_wait()
         request = house.request("r", slack_s=10.0, answer=2, ready=False)
         admitted(house.put(request))
         house.run(house.now + 0.6)
-        house.weir.ready(house.now, request)
+        house.scheduler.ready(house.now, request)
         house.start()
         house.run(house.now + 1.0)
     request = house.request("r", slack_s=10.0, answer=2, ready=True)
     admitted(house.put(request))
-    assert house.weir.forecast(request)[-1] < 0.1
+    assert house.scheduler.forecast(request)[-1] < 0.1
 
 
 # ---- degradation
@@ -174,7 +174,7 @@ def test_degradation_is_tried_before_the_deadline_refuses() -> None:
     house = House(slots=1)
     house.warm(answer=60)
     house.fill(answer=20)
-    slack_s = (house.estimator.residual_s(house.now) + 2800 * PREFILL_S + 60 * TOKEN_S) / 0.8
+    slack_s = (house.estimator.next_slot_s(house.now) + 2800 * PREFILL_S + 60 * TOKEN_S) / 0.8
     said = refused(house.offer(slack_s=slack_s, context_tokens=5000, answer=60))
     assert said.outcome is Outcome.DEADLINE_INFEASIBLE
     request = house.request(slack_s=slack_s, context_tokens=5000, answer=60, max_level=4)
@@ -190,7 +190,7 @@ def test_no_level_is_deeper_than_the_tenant_allows_or_the_ladder_goes() -> None:
     for max_level in (1, 2, 4, 99):
         for slack_s in (0.3, 0.5, 0.7, 0.9, 1.1, 1.5):
             said = house.offer(slack_s=slack_s, context_tokens=5000, max_level=max_level)
-            assert isinstance(said, Refused) or said.level <= min(max_level, 4)
+            assert isinstance(said, Rejected) or said.level <= min(max_level, 4)
 
 
 def test_with_degradation_switched_off_everyone_gets_all_or_nothing() -> None:
@@ -205,7 +205,7 @@ def test_a_degraded_request_is_granted_what_its_level_allows() -> None:
     house = House(slots=1)
     house.warm(answer=60)
     house.fill(answer=20)
-    slack_s = (house.estimator.residual_s(house.now) + 60 * PREFILL_S + 30 * TOKEN_S) / 0.8
+    slack_s = (house.estimator.next_slot_s(house.now) + 60 * PREFILL_S + 30 * TOKEN_S) / 0.8
     request = house.request(slack_s=slack_s, context_tokens=5000, answer=60, max_tokens=100, max_level=4)
     assert admitted(house.put(request)).level == 4
     house.run(house.now + 1.0)
@@ -217,11 +217,11 @@ def test_a_degraded_request_is_granted_what_its_level_allows() -> None:
 
 def overcautious(house: House, tenant: str) -> None:
     """Teach that this tenant waits much longer than predicted, and that its answers vary."""
-    flow = house.weir.drr.tenants[tenant].flows["default"]
-    of_tenant = flow.learned
+    flow = house.scheduler.drr.tenants[tenant].flows["default"]
+    tenant_stats = flow.stats
     for new in (True, False):
         for _ in range(50):
-            of_tenant.waits.of(new).learn(0.1, 3.0)
+            tenant_stats.waits.of(new).learn(0.1, 3.0)
 
 
 def test_a_light_tenant_is_not_refused_by_caution_and_a_heavy_one_is() -> None:
@@ -229,15 +229,15 @@ def test_a_light_tenant_is_not_refused_by_caution_and_a_heavy_one_is() -> None:
     house.warm("a", answer=20)
     overcautious(house, "a")
     house.fill(answer=20)
-    wait_s = house.estimator.residual_s(house.now)
+    wait_s = house.estimator.next_slot_s(house.now)
     slack_s = (wait_s + 20 * TOKEN_S + 50 * PREFILL_S) / 0.8 + 0.05
     request = house.request("a", slack_s=slack_s)
     admitted(house.put(request))
-    house.weir.leave(house.now, request)
+    house.scheduler.leave(house.now, request)
     for _ in range(40):  # it asks for more than there is
         request = house.request("a", slack_s=100.0)
         if isinstance(house.put(request), Admitted):
-            house.weir.leave(house.now, request)
+            house.scheduler.leave(house.now, request)
     assert refused(house.offer("a", slack_s=slack_s)).reason == "deadline"
 
 
@@ -247,19 +247,19 @@ def test_a_light_tenant_is_judged_by_its_median_and_one_with_its_share_by_its_lo
         house.offer("a", slack_s=100.0, answer=100 if at % 5 == 0 else 10)
         house.run(house.now + 20.0)
     house.fill(answer=20)
-    slack_s = (house.estimator.residual_s(house.now) + 10 * TOKEN_S + 50 * PREFILL_S) / 0.8 + 0.3
+    slack_s = (house.estimator.next_slot_s(house.now) + 10 * TOKEN_S + 50 * PREFILL_S) / 0.8 + 0.3
     request = house.request("a", slack_s=slack_s)
     admitted(house.put(request))
-    house.weir.leave(house.now, request)
+    house.scheduler.leave(house.now, request)
     for _ in range(60):  # from now on it asks for more than its share
         request = house.request("a", slack_s=100.0)
         if isinstance(house.put(request), Admitted):
-            house.weir.leave(house.now, request)
+            house.scheduler.leave(house.now, request)
     request = house.request("a", slack_s=slack_s)
     admitted(house.put(request))  # which it does not get
-    house.weir.leave(house.now, request)
-    of_tenant = house.weir.drr.tenants["a"].flows["default"].learned
-    of_tenant.got.add(house.now, 1e6)
+    house.scheduler.leave(house.now, request)
+    tenant_stats = house.scheduler.drr.tenants["a"].flows["default"].stats
+    tenant_stats.got.add(house.now, 1e6)
     refused(house.offer("a", slack_s=slack_s))
 
 
@@ -268,8 +268,8 @@ def test_a_light_tenant_is_not_refused_by_its_standing_queue_and_a_heavy_one_is(
     house.warm("a", answer=20)
     house.fill(answer=20)
     admitted(house.offer("a", slack_s=100.0))
-    flow = house.weir.drr.tenants["a"].flows["default"]
-    flow.learned.standing.limit_s = 0.01
+    flow = house.scheduler.drr.tenants["a"].flows["default"]
+    flow.stats.codel.limit_s = 0.01
     admitted(house.offer("a", slack_s=100.0))
     for _ in range(40):
         said = house.offer("a", slack_s=100.0)
@@ -280,11 +280,11 @@ def test_one_whose_own_line_is_empty_is_not_refused_by_a_standing_queue() -> Non
     house = House(slots=1)
     house.warm("a", answer=20)
     house.fill(answer=20, waiting=5)
-    flow = house.weir.drr.tenants["a"].flows["default"]
-    of_tenant = flow.learned
-    of_tenant.standing.limit_s = 0.0001
+    flow = house.scheduler.drr.tenants["a"].flows["default"]
+    tenant_stats = flow.stats
+    tenant_stats.codel.limit_s = 0.0001
     for _ in range(100):
-        of_tenant.asked.add(house.now, 1000.0)  # heavy
+        tenant_stats.asked.add(house.now, 1000.0)  # heavy
     admitted(house.offer("a", slack_s=100.0))
     assert refused(house.offer("a", slack_s=100.0)).reason == "standing_queue"
 
@@ -362,4 +362,4 @@ def test_a_tenant_with_a_line_of_its_own_is_told_to_wait_for_that_line() -> None
 
 
 def test_roomy_bounds_are_what_these_tests_say() -> None:
-    assert House().weir.settings.bounds is ROOMY
+    assert House().scheduler.settings.bounds is ROOMY

@@ -25,6 +25,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from services.core.account import Bounds, ClassSpec, TenantSpec
+from services.core.discipline import DrrDiscipline, FifoDiscipline
 from services.core.drr import FORGET_AFTER_S, Drr
 from services.core.member import Member, Turn
 from services.core.pool import Flow, Pool
@@ -150,7 +151,7 @@ class Scheduling(RuleBasedStateMachine):
         assert (request is None) == (not could), "a slot is left empty only if nothing could start"
         if request is None:
             return
-        if self.drr.in_turns:
+        if self.drr.discipline is DrrDiscipline:
             own = [other for other in could if other.tenant == request.tenant]
             assert request is min(own, key=lambda other: (other.deadline, other.sequence))
         else:
@@ -166,7 +167,7 @@ class Scheduling(RuleBasedStateMachine):
     @rule(pool=st.sampled_from(POOLS), room=st.integers(-1, 9))
     def start_what_fits(self, pool: str, room: int) -> None:
         heads = [flow.line.first for flow in self.flows(pool) if flow.line.first]
-        if not self.drr.in_turns:
+        if self.drr.discipline is FifoDiscipline:
             heads = [each for each in self.in_stage(Stage.WAITING) if each.ready and each.pool == pool]
         request = self.drr.next(self.now, pool, fits=lambda head: head.bytes <= room)
         assert (request is None) == all(head.bytes > room for head in heads)
@@ -250,7 +251,7 @@ class Scheduling(RuleBasedStateMachine):
     def switch(self, in_turns: bool) -> None:
         """Turns, or the order of arrival. The bound is for turns, and counts from when they begin."""
         waiting = self.in_stage(Stage.WAITING)
-        self.drr.take_turns(self.now, in_turns)
+        self.drr.serve_by(self.now, DrrDiscipline if in_turns else FifoDiscipline)
         self.least_ahead.clear()
         assert set(self.drr.waiting()) == set(waiting)
 
@@ -277,7 +278,7 @@ class Scheduling(RuleBasedStateMachine):
 
     @invariant()
     def gaps_are_bounded(self) -> None:
-        if not self.drr.in_turns:
+        if self.drr.discipline is FifoDiscipline:
             return
         for pool in self.drr.pools.values():
             for ring in self.rings(pool):

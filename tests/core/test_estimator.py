@@ -46,7 +46,7 @@ def test_nothing_is_known_before_anything_was_seen_or_announced() -> None:
     estimator = estimator_of(4)
     assert estimator.rate is None
     assert (estimator.service_s(1000, 1000), estimator.prefill_s(1000, 0.99), estimator.token_s(0.99)) == (0, 0, 0)
-    assert estimator.residual_s(0.0) == 0.0
+    assert estimator.next_slot_s(0.0) == 0.0
 
 
 def test_capacity_is_what_workers_announced_until_it_was_measured_under_load() -> None:
@@ -140,7 +140,7 @@ def test_a_prompt_is_read_after_those_that_are_unread_where_workers_say_that_the
     for estimator in (alone, in_line):
         estimator.begin_reading(running(0.0, estimator), 1000)
     assert (alone.prefill_s(100), in_line.prefill_s(100)) == (pytest.approx(0.1), pytest.approx(0.6))
-    assert in_line.before_s(1000) == pytest.approx(1.0)
+    assert in_line.prefill_backlog_s(1000) == pytest.approx(1.0)
     assert in_line.service_s(100, 0) == pytest.approx(0.1), "of its own"
 
 
@@ -148,13 +148,13 @@ def test_the_next_slot_comes_free_at_the_first_end_that_is_expected() -> None:
     estimator = estimator_of(3, work_per_slot_s=100.0)
     for service_s in (9.0, 4.0, 6.0):
         running(0.0, estimator, service_s)
-    assert estimator.residual_s(1.0) == pytest.approx(3.0)
+    assert estimator.next_slot_s(1.0) == pytest.approx(3.0)
 
 
 def test_while_a_slot_is_free_nobody_waits_for_one() -> None:
     estimator = estimator_of(2, work_per_slot_s=100.0)
     running(0.0, estimator, 5.0)
-    assert (estimator.free, estimator.residual_s(0.0)) == (1, 0.0)
+    assert (estimator.free, estimator.next_slot_s(0.0)) == (1, 0.0)
 
 
 def test_who_ended_early_is_not_waited_for() -> None:
@@ -163,7 +163,7 @@ def test_who_ended_early_is_not_waited_for() -> None:
     running(0.0, estimator, 5.0)
     end(1.0, estimator, gone, 10.0)
     running(1.0, estimator, 7.0)
-    assert estimator.residual_s(1.0) == pytest.approx(4.0)
+    assert estimator.next_slot_s(1.0) == pytest.approx(4.0)
 
 
 def test_of_one_that_is_overdue_nothing_is_known_but_how_often_slots_come_free() -> None:
@@ -171,7 +171,7 @@ def test_of_one_that_is_overdue_nothing_is_known_but_how_often_slots_come_free()
     served(estimator, count=ENOUGH, side_by_side=2, seconds=1.0, work=100.0)
     running(20.0, estimator, 0.5)
     running(20.0, estimator, 0.5)
-    assert estimator.residual_s(22.0) == pytest.approx(100.0 / 200.0)
+    assert estimator.next_slot_s(22.0) == pytest.approx(100.0 / 200.0)
 
 
 def test_expected_ends_are_forgotten_in_a_house_that_never_fills() -> None:
@@ -185,7 +185,7 @@ def test_expected_ends_are_forgotten_behind_one_that_hangs() -> None:
     running(0.0, estimator, 0.1)
     for at in range(2000):
         request = running(float(at), estimator, 1.0)
-        estimator.residual_s(at + 0.5)
+        estimator.next_slot_s(at + 0.5)
         end(at + 0.9, estimator, request, 100.0)
     assert len(estimator._ends) <= 100
 
@@ -202,7 +202,7 @@ def test_however_often_ends_are_forgotten_the_first_stays_the_first(ends_s: list
         known.append((now + service_s, running(now, estimator, service_s)))
         first = min(when for when, _ in known)
         if len(known) == slots and first > now:
-            assert estimator.residual_s(now) == pytest.approx(first - now)
+            assert estimator.next_slot_s(now) == pytest.approx(first - now)
 
 
 def test_busy_slots_that_are_lost_leave_none_free() -> None:

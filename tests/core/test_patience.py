@@ -6,7 +6,8 @@ from math import inf
 
 import pytest
 
-from services.core.door import TURN_S, Admitted, Refused
+from services.core.admission import TURN_S
+from services.core.admissioncheck import Admitted, Rejected
 from services.core.outcome import Outcome
 from services.core.request import Request, Stage
 from tests.core.house import PREFILL_S, TOKEN_S, House, settings
@@ -23,8 +24,8 @@ def busy(waiting: int = 0, slots: int = 1) -> House:
     return house
 
 
-def refused(said: Admitted | Refused) -> Refused:
-    assert isinstance(said, Refused), said
+def refused(said: Admitted | Rejected) -> Rejected:
+    assert isinstance(said, Rejected), said
     return said
 
 
@@ -48,9 +49,9 @@ def test_one_that_would_not_wait_is_told_when_to_come_back_where_no_slot_is_free
 def test_one_that_would_not_wait_yields_to_those_who_do_though_a_slot_is_free() -> None:
     house = House(slots=2)
     big = house.request("b", slack_s=1000.0)
-    assert isinstance(house.weir.offer(house.now, big), Admitted)
-    assert house.weir.next(house.now, fits=lambda request: False) == (None, [])
-    said = refused(house.weir.offer(house.now, house.request(slack_s=1000.0, start_by=house.now)))
+    assert isinstance(house.scheduler.admit(house.now, big), Admitted)
+    assert house.scheduler.next(house.now, fits=lambda request: False) == (None, [])
+    said = refused(house.scheduler.admit(house.now, house.request(slack_s=1000.0, start_by=house.now)))
     assert said.reason == "no_slot"
 
 
@@ -75,7 +76,7 @@ def test_patience_that_ends_in_line_is_told_from_a_deadline() -> None:
     patient, hurried = (house.request("a", slack_s=1000.0, start_by=by) for by in (inf, house.now + 1.5))
     house.put(hurried)
     house.put(patient)
-    house.weir.capacity(house.now, 0)
+    house.scheduler.capacity(house.now, 0)
     house.free = -1  # the worker is lost, and nobody starts
     house.run(house.now + 1.5)
     assert hurried.stage is Stage.WAITING
@@ -89,7 +90,7 @@ def test_a_deadline_that_comes_before_the_patience_ends_is_the_reason() -> None:
     request = house.request("a", slack_s=3.0, start_by=house.now + 30.0)
     house.put(request)
     assert request.expires_at < request.deadline
-    assert house.weir.expire(request.expires_at) == [request]
+    assert house.scheduler.expire(request.expires_at) == [request]
     assert request.expires_for == "deadline"
 
 
@@ -99,7 +100,7 @@ def test_patience_is_not_tried_while_the_own_retrieval_runs() -> None:
     assert isinstance(house.put(request), Admitted)
     house.run(1.0)
     assert request.stage is Stage.WAITING
-    house.weir.ready(house.now, request)
+    house.scheduler.ready(house.now, request)
     house.start()
     assert request.stage is Stage.RUNNING
 
@@ -110,8 +111,8 @@ def test_one_that_would_not_wait_yields_when_its_slot_was_taken_while_its_retrie
     house.put(request)
     house.fill("b", answer=100)
     house.run(0.3)
-    house.weir.ready(house.now, request)
-    assert house.weir.wakes_at() == house.now + TURN_S
+    house.scheduler.ready(house.now, request)
+    assert house.scheduler.wakes_at() == house.now + TURN_S
     house.run(house.now + 2 * TURN_S)
     assert (request.stage, request.expires_for) == (Stage.ENDED, "patience")
 
@@ -129,9 +130,9 @@ def test_patience_is_no_reason_to_go_ahead() -> None:
 def test_the_slot_that_is_there_is_taken_though_the_patience_has_just_ended() -> None:
     house = House(slots=1)
     request = house.request(start_by=house.now)
-    house.weir.offer(house.now, request)
-    assert house.weir.expire(house.now) == []
-    assert house.weir.next(house.now + 0.001) == (request, [])
+    house.scheduler.admit(house.now, request)
+    assert house.scheduler.expire(house.now) == []
+    assert house.scheduler.next(house.now + 0.001) == (request, [])
 
 
 # ---- the first token
@@ -143,7 +144,7 @@ def stream(house: House, ttft_s: float, **fields: object) -> Request:
 
 def test_wait_and_prefill_must_fit_into_a_share_of_the_time_to_the_first_token() -> None:
     house = busy()
-    needed_s = (house.estimator.residual_s(house.now) + READ_S) / 0.8
+    needed_s = (house.estimator.next_slot_s(house.now) + READ_S) / 0.8
     said = refused(house.put(stream(house, 0.99 * needed_s)))
     assert (said.outcome, said.reason) == (Outcome.DEADLINE_INFEASIBLE, "first_token")
     assert said.retry_hint_s is not None
@@ -176,7 +177,7 @@ def test_a_missed_first_token_says_nothing_of_the_lengths_that_are_guessed() -> 
     house = busy()
     for _ in range(20):
         refused(house.put(stream(house, 0.1)))
-    assert house.weir.drr.tenants["a"].flows["default"].learned.guessed_out == 0
+    assert house.scheduler.drr.tenants["a"].flows["default"].stats.estimate_rejects == 0
 
 
 def test_what_is_due_first_goes_first_within_a_tenants_line() -> None:
@@ -193,7 +194,7 @@ def test_a_stream_that_starts_too_late_for_its_first_token_starts_for_nobody() -
     request = stream(house, 5.0)
     house.put(request)
     now = request.first_token_by - 0.5 * READ_S
-    assert house.weir.next(now) == (None, [request])
+    assert house.scheduler.next(now) == (None, [request])
     assert request.expires_for == "first_token"
 
 
@@ -202,7 +203,7 @@ def test_a_stream_expires_when_its_first_token_can_come_in_time_no_more() -> Non
     request = stream(house, 5.0)
     house.put(request)
     assert request.expires_at == pytest.approx(request.first_token_by - READ_S)
-    assert house.weir.expire(request.expires_at) == [request]
+    assert house.scheduler.expire(request.expires_at) == [request]
     assert request.expires_for == "first_token"
 
 
@@ -215,9 +216,9 @@ def test_a_prompt_that_is_longer_than_was_thought_must_start_sooner_and_a_shorte
     for request, counted in ((longer, 1050), (shorter, 10)):
         house.put(request)
         before = request.expires_at
-        house.weir.counted(house.now, request, counted)
+        house.scheduler.counted(house.now, request, counted)
         assert request.expires_at == pytest.approx(before - (counted - 50) * PREFILL_S)
-    assert house.weir.wakes_at() == min(longer.expires_at, shorter.expires_at)
+    assert house.scheduler.wakes_at() == min(longer.expires_at, shorter.expires_at)
     assert (longer.expires_for, shorter.expires_for) == ("deadline", "first_token")
 
 
@@ -225,8 +226,8 @@ def test_a_counted_prompt_gives_nobody_more_patience() -> None:
     house = busy()
     request = house.request("a", slack_s=20.0, start_by=house.now + 2.0)
     house.put(request)
-    house.weir.counted(house.now, request, 10)
+    house.scheduler.counted(house.now, request, 10)
     assert (request.expires_at, request.expires_for) == (request.start_by + TURN_S, "patience")
-    house.weir.counted(house.now, request, 199_900)
+    house.scheduler.counted(house.now, request, 199_900)
     assert request.expires_at < house.now + 0.1
     assert request.expires_for == "deadline"

@@ -5,13 +5,14 @@ from __future__ import annotations
 import pytest
 
 from services.core.account import Bounds, TenantSpec
-from services.core.choices import WeirSettings
-from services.core.door import Admitted, Refused
+from services.core.admissioncheck import Admitted, Rejected
+from services.core.choices import SchedulerSettings
+from services.core.discipline import DrrDiscipline, FifoDiscipline
 from services.core.outcome import Outcome
 from services.core.policies import Policies
 from services.core.request import Stage
+from services.core.scheduler import Scheduler
 from services.core.snapshot import state
-from services.core.weir import Weir
 from tests.core.house import SERVICE_S, House, settings
 from tests.core.rig import asking, enqueue, house, serve
 from tests.core.street import QUEUE, Street
@@ -79,10 +80,10 @@ def test_without_admission_only_the_platforms_bound_keeps_a_tenant_out() -> None
     chosen = settings(bounds=Bounds(20), stranger=TenantSpec("", Bounds(5)), policies=Policies(admission=False))
     house = House(slots=1, chosen=chosen)
     said = [house.offer(slack_s=0.001, max_level=4, may_clamp=True) for _ in range(30)]
-    refused = [each for each in said if isinstance(each, Refused)]
+    refused = [each for each in said if isinstance(each, Rejected)]
     assert len(refused) == 30 - 20 - 1
     assert {(each.outcome, each.reason) for each in refused} == {(Outcome.YIELD, "platform_requests")}
-    assert house.weir.wakes_at() == float("inf"), "nobody expires"
+    assert house.scheduler.wakes_at() == float("inf"), "nobody expires"
     assert {each.level for each in said if isinstance(each, Admitted)} == {0}
 
 
@@ -90,10 +91,10 @@ def test_one_that_only_its_tenants_own_bound_would_never_hold_may_come_back_with
     chosen = settings(bounds=Bounds(1), stranger=TenantSpec("", Bounds(5, bytes=10)))
     for policies, comes_back in ((Policies(), False), (Policies(admission=False), True)):
         house = House(slots=1, chosen=chosen)
-        house.weir.switch(0.0, policies)
+        house.scheduler.switch(0.0, policies)
         house.fill(waiting=1)
         said = house.offer(bytes=50, slack_s=1000.0)
-        assert isinstance(said, Refused)
+        assert isinstance(said, Rejected)
         assert (said.retry_hint_s is not None) == comes_back
 
 
@@ -103,8 +104,8 @@ def test_without_admission_nobody_is_cut_however_late_it_starts() -> None:
     late = house.request(slack_s=0.1, may_clamp=True, max_level=4)
     house.put(late)
     house.now = 5.0
-    house.weir.finish(5.0, next(iter(house.admitted)), Outcome.SERVED, 50, 100)
-    assert house.weir.next(5.0) == (late, [])
+    house.scheduler.finish(5.0, next(iter(house.admitted)), Outcome.SERVED, 50, 100)
+    assert house.scheduler.next(5.0) == (late, [])
     assert late.granted_tokens == late.max_tokens
 
 
@@ -116,7 +117,7 @@ def test_a_client_that_would_not_wait_is_believed_without_admission_too() -> Non
     another = house.request()
     another.start_by = 0.0
     said = house.put(another)
-    assert isinstance(said, Refused)
+    assert isinstance(said, Rejected)
     assert said.reason == "no_slot"
     patient = house.request(slack_s=100.0)
     patient.start_by = 0.05
@@ -132,8 +133,8 @@ def test_those_who_came_in_unjudged_are_judged_when_admission_comes_back() -> No
     for request in (hopeless, patient):
         assert isinstance(house.put(request), Admitted)
     house.now = 0.6
-    house.weir.switch(house.now, Policies())
-    assert house.weir.expire(house.now) == [hopeless]
+    house.scheduler.switch(house.now, Policies())
+    assert house.scheduler.expire(house.now) == [hopeless]
     assert patient.stage is Stage.WAITING
 
 
@@ -142,17 +143,17 @@ def test_those_who_were_judged_wait_on_without_admission() -> None:
     house.fill(answer=10)
     judged = house.request(slack_s=10.0)
     assert isinstance(house.put(judged), Admitted)
-    assert house.weir.wakes_at() < 10.0
-    house.weir.switch(0.0, Policies(admission=False))
-    assert house.weir.wakes_at() == float("inf")
-    assert house.weir.expire(20.0) == []
+    assert house.scheduler.wakes_at() < 10.0
+    house.scheduler.switch(0.0, Policies(admission=False))
+    assert house.scheduler.wakes_at() == float("inf")
+    assert house.scheduler.expire(20.0) == []
 
 
 def test_waits_that_nobody_judged_teach_nothing() -> None:
     street = Street(admission=False, cancellation=False)
     flood(street, "a", 3.0, 10.0)
     street.run(10.0)
-    covered = street.weir.learned["default"].classes["default"].waits.turn.coverage
+    covered = street.scheduler.pools["default"].classes["default"].waits.turn.coverage
     assert covered.total == 0
     street.switch()
     flood(street, "a", 3.0, 20.0)
@@ -162,13 +163,13 @@ def test_waits_that_nobody_judged_teach_nothing() -> None:
 
 def test_no_level_holds_while_admission_is_off() -> None:
     house = House(slots=1, chosen=settings(policies=Policies(admission=False)))
-    house.weir.hold_level(None, 3)
+    house.scheduler.hold_level(None, 3)
     request = house.request(max_level=4)
     house.put(request)
     assert request.level == 0
-    (pool,) = state(house.weir, 0.0)["pools"]
+    (pool,) = state(house.scheduler, 0.0)["pools"]
     assert pool["classes"][0]["level"] == 0
-    house.weir.switch(0.0, Policies())
+    house.scheduler.switch(0.0, Policies())
     request = house.request(max_level=4, slack_s=100.0)
     house.put(request)
     assert request.level == 3
@@ -228,17 +229,17 @@ def test_turns_that_come_back_begin_anew_and_starve_nobody_for_what_was_served_b
         request.tenant for request, told in street.told.items() if told is Outcome.SERVED and request not in before
     ]
     assert 0.35 < served.count("heavy") / len(served) < 0.65
-    flow = street.weir.drr.tenants["heavy"].flows["default"]
+    flow = street.scheduler.drr.tenants["heavy"].flows["default"]
     assert flow.node.flows.standing(street.now, flow) > -20 * flow.node.flows.quantum
 
 
 def test_nobody_owes_in_turns_what_it_got_by_the_order_of_arrival() -> None:
     drr = house("ab", quantum=10.0)
-    drr.take_turns(0.0, in_turns=False)
+    drr.serve_by(0.0, FifoDiscipline)
     enqueue(drr, *(asking("a") for _ in range(60)))
     assert serve(drr, 40) == "a" * 40
     enqueue(drr, *(asking("b") for _ in range(10)))
-    drr.take_turns(0.0, in_turns=True)
+    drr.serve_by(0.0, DrrDiscipline)
     assert serve(drr, 8) == "abababab"
 
 
@@ -246,9 +247,13 @@ def test_in_one_line_nobody_is_told_of_debt() -> None:
     street = Street(fairness=False)
     flood(street, "heavy", 3.0, 5.0)
     street.run(5.0)
-    lines = [line for tenant in state(street.weir, street.now)["tenants"] for line in tenant["lines"]]
+    lines = [line for tenant in state(street.scheduler, street.now)["tenants"] for line in tenant["lines"]]
     assert {(line["deficit_tokens"], line["debt_tokens"]) for line in lines} == {(0.0, 0.0)}
-    assert state(street.weir, street.now)["policies"] == {"admission": True, "fairness": False, "cancellation": True}
+    assert state(street.scheduler, street.now)["policies"] == {
+        "admission": True,
+        "fairness": False,
+        "cancellation": True,
+    }
 
 
 # ---- cancellation
@@ -277,9 +282,9 @@ def test_a_plain_bounded_queue_does_nearly_all_of_its_work_for_nobody() -> None:
     flood(street, "a", 3.0, 20.0)
     street.run(20.0)
     assert street.wasted_s / street.used_s > 0.8
-    assert street.weir.drr.usage.requests > 0.9 * QUEUE
+    assert street.scheduler.drr.usage.requests > 0.9 * QUEUE
     street.switch()
-    assert street.weir.drr.usage.requests < QUEUE / 2, "who waited for nobody has left"
+    assert street.scheduler.drr.usage.requests < QUEUE / 2, "who waited for nobody has left"
     street.run(40.0)
     assert street.is_empty()
 
@@ -288,8 +293,8 @@ def test_a_plain_bounded_queue_does_nearly_all_of_its_work_for_nobody() -> None:
 
 
 def test_a_house_may_begin_with_any_of_them_off() -> None:
-    weir = Weir(WeirSettings(policies=Policies.named("no-fairness")), lambda: 0.5)
-    assert weir.drr.pool("default").arrivals is not None
-    weir.switch(1.0, Policies())
-    assert weir.drr.pool("default").arrivals is None
-    assert weir.drr.pool("another").arrivals is None
+    scheduler = Scheduler(SchedulerSettings(policies=Policies.named("no-fairness")), lambda: 0.5)
+    assert isinstance(scheduler.drr.pool("default").discipline, FifoDiscipline)
+    scheduler.switch(1.0, Policies())
+    assert isinstance(scheduler.drr.pool("default").discipline, DrrDiscipline)
+    assert isinstance(scheduler.drr.pool("another").discipline, DrrDiscipline)

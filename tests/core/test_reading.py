@@ -35,12 +35,12 @@ def test_once_sizes_differ_the_start_and_the_slope_are_told_apart_whatever_was_a
     assert reading.start_s == pytest.approx(STEP_S, rel=0.15)
 
 
-def in_line(count: int, before_s: float, *, start_s: float = STEP_S, prior_before_s: float = 0.0) -> Reading:
+def in_line(count: int, prefill_backlog_s: float, *, start_s: float = STEP_S, prior_before_s: float = 0.0) -> Reading:
     """So many prompts of any size, each behind any number of others."""
     chance, reading = Random(3), Reading(TOKEN_S, prior_before_s)
     for _ in range(count):
         tokens, before = chance.choice((200, 700, 1500)), chance.choice((0, 1000, 3000, 8000))
-        reading.add(start_s + TOKEN_S * tokens + before_s * before, tokens, before)
+        reading.add(start_s + TOKEN_S * tokens + prefill_backlog_s * before, tokens, before)
     return reading
 
 

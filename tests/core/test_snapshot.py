@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from services.core.account import Bounds, ClassSpec, TenantSpec
-from services.core.door import Admitted
+from services.core.admissioncheck import Admitted
 from services.core.snapshot import State, state
 from tests.core.house import PREFILL_S, ROOMY, SERVICE_S, TOKEN_S, House
 from tests.core.house import settings as chosen
@@ -19,7 +19,7 @@ def busy_house(seed: int = 0, tenants: int = 5, until_s: float = 6.0, *, watch_e
     """Two classes, three times what it can serve, some whose retrieval runs first."""
     house = House(slots=4, chosen=chosen(classes=(ClassSpec("default"), ClassSpec("gold", 3.0))))
     house.random.seed(seed)
-    house.weir.configure(TenantSpec("tenant-0", Bounds(8, 1e6), class_name="gold"))
+    house.scheduler.configure(TenantSpec("tenant-0", Bounds(8, 1e6), class_name="gold"))
 
     def come() -> None:
         house.estimator.learn_prefill(50 * PREFILL_S * house.random.lognormvariate(0, 1), 50)  # or all would be equal
@@ -28,11 +28,11 @@ def busy_house(seed: int = 0, tenants: int = 5, until_s: float = 6.0, *, watch_e
         fields = {"max_level": house.random.choice([0, 4]), "may_clamp": house.random.random() < 0.5}
         request = house.request(name, slack_s=2.0, ready=house.random.random() < 0.7, **fields)
         if isinstance(house.put(request), Admitted) and not request.ready:
-            house.at(house.now + 0.05, lambda: (house.weir.ready(house.now, request), house.start()))
+            house.at(house.now + 0.05, lambda: (house.scheduler.ready(house.now, request), house.start()))
 
     house.every(SERVICE_S / 12, until_s, come)
     if watch_every_s is not None:
-        house.every(watch_every_s, until_s, lambda: state(house.weir, house.now), jitter=False)
+        house.every(watch_every_s, until_s, lambda: state(house.scheduler, house.now), jitter=False)
     house.run(until_s)
     return house
 
@@ -58,7 +58,7 @@ def test_a_house_that_is_watched_decides_as_one_that_is_not(seed: int, watch_eve
 
 def test_what_is_told_is_ready_for_json() -> None:
     for house in (House(slots=0, knows_itself=False), House(slots=1), busy_house()):
-        told = state(house.weir, house.now)
+        told = state(house.scheduler, house.now)
         assert json.loads(json.dumps(told, allow_nan=False)) == told
 
 
@@ -67,21 +67,21 @@ def test_those_with_most_in_line_are_told_and_the_others_are_summed() -> None:
     for count, tenant in enumerate("abcdef"):
         for _ in range(count + 1):
             house.offer(tenant, slack_s=1000.0)
-    told = state(house.weir, house.now, most=2)
+    told = state(house.scheduler, house.now, most=2)
     assert [tenant["id"] for tenant in told["tenants"]] == ["f", "e"]
     assert [tenant["waiting"]["requests"] for tenant in told["tenants"]] == [6, 5]
     assert (told["other_tenants"]["tenants"], told["other_tenants"]["running"]) == (4, 1)
     waiting = sum(tenant["waiting"]["requests"] for tenant in told["tenants"])
     assert waiting + told["other_tenants"]["waiting"]["requests"] == told["waiting"]["requests"] == 20
     assert told["pools"][0]["waiting"]["requests"] == 20
-    everyone = state(house.weir, house.now)
+    everyone = state(house.scheduler, house.now)
     assert everyone["other_tenants"]["tenants"] == everyone["other_tenants"]["waiting"]["requests"] == 0
 
 
 def test_what_is_told_does_not_grow_with_the_tenants() -> None:
     few, many = (busy_house(tenants=tenants) for tenants in (60, 600))
-    lengths = [len(json.dumps(state(house.weir, house.now, most=10))) for house in (few, many)]
-    assert len(many.weir.drr.tenants) > 2 * len(few.weir.drr.tenants)
+    lengths = [len(json.dumps(state(house.scheduler, house.now, most=10))) for house in (few, many)]
+    assert len(many.scheduler.drr.tenants) > 2 * len(few.scheduler.drr.tenants)
     assert lengths[1] < 1.2 * lengths[0]
 
 
@@ -95,7 +95,7 @@ def test_the_wait_that_is_told_is_what_a_newcomer_would_be_told() -> None:
     house.warm("a")
     house.fill("b", waiting=4)
     house.offer("a", slack_s=1000.0)
-    (line,) = lines(state(house.weir, house.now), "a")
+    (line,) = lines(state(house.scheduler, house.now), "a")
     assert line["predicted_wait_s"] > 0
     assert house.offer("a", slack_s=1e6).predicted_wait_s == pytest.approx(line["predicted_wait_s"])
     assert line["share"] == 0.5
@@ -108,7 +108,7 @@ def test_debt_and_position_are_told() -> None:
     house.fill("b", answer=100)
     house.offer("a", slack_s=1000.0)
     house.offer("b", slack_s=1000.0)
-    told = state(house.weir, house.now)
+    told = state(house.scheduler, house.now)
     (new,), (owing,) = lines(told, "a"), lines(told, "b")
     assert (new["position"], new["deficit_tokens"], new["debt_tokens"]) == ("new", 50.0, 0.0)
     assert owing["position"] in ("next", "later")
@@ -117,10 +117,10 @@ def test_debt_and_position_are_told() -> None:
 
 def test_levels_are_told_and_whether_an_operator_holds_them() -> None:
     house = busy_house()
-    house.weir.hold_level("gold", 3)
-    controller = house.weir.learned["default"].classes["default"].controller
+    house.scheduler.hold_level("gold", 3)
+    controller = house.scheduler.pools["default"].classes["default"].controller
     controller.level = 2
-    (pool,) = state(house.weir, house.now)["pools"]
+    (pool,) = state(house.scheduler, house.now)["pools"]
     default, gold = pool["classes"]
     assert (gold["name"], gold["level"], gold["held"]) == ("gold", 3, True)
     assert (default["level"], default["held"]) == (2, False)
@@ -128,7 +128,7 @@ def test_levels_are_told_and_whether_an_operator_holds_them() -> None:
     assert default["predictions"]["in_turn"]["waits"] > 20
     assert 0.5 < default["predictions"]["in_turn"]["q95"] <= 1
     assert (pool["slots"], pool["busy"]) == (4, 4)
-    assert house.weir.settings.stranger.bounds == ROOMY
+    assert house.scheduler.settings.stranger.bounds == ROOMY
 
 
 def test_a_tenant_that_asks_for_a_lower_class_has_a_line_in_each() -> None:
@@ -136,4 +136,4 @@ def test_a_tenant_that_asks_for_a_lower_class_has_a_line_in_each() -> None:
     house.fill("b")
     for name in ("", "batch"):
         house.offer("a", slack_s=1000.0, class_name=name)
-    assert [line["class"] for line in lines(state(house.weir, house.now), "a")] == ["default", "batch"]
+    assert [line["class"] for line in lines(state(house.scheduler, house.now), "a")] == ["default", "batch"]

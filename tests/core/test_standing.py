@@ -96,8 +96,8 @@ def test_whatever_stands_the_limit_is_at_least_the_least_target(samples: list[tu
     queue, now = StandingQueue(), 0.0
     for pause_s, backlog_s, target_s, slack_s in samples:
         now += pause_s
-        before_s = queue.limit_s
+        prefill_backlog_s = queue.limit_s
         queue.sample(now, backlog_s, target_s, slack_s)
         assert queue.limit_s >= min(target for _, _, target, _ in samples)
-        if queue.limit_s < before_s:
+        if queue.limit_s < prefill_backlog_s:
             assert queue.limit_s >= target_s

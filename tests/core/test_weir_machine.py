@@ -15,13 +15,14 @@ from hypothesis import strategies as st
 from hypothesis.stateful import initialize, precondition, rule
 
 from services.core.account import Bounds, ClassSpec, TenantSpec
-from services.core.choices import WeirSettings
-from services.core.door import CROWDED, ROOM_PROMPTS, TURN_S, Admitted, Refused
+from services.core.admission import TURN_S
+from services.core.admissioncheck import CONGESTED, ROOM_PROMPTS, Admitted, Rejected
+from services.core.choices import SchedulerSettings
 from services.core.estimator import PROBABLE, Estimator
 from services.core.ladder import LADDER, Sizes
 from services.core.outcome import Ending, Outcome
 from services.core.request import Request, Stage
-from services.core.weir import Weir
+from services.core.scheduler import Scheduler
 from tests.core.books import IDLE_TENANTS, KNOWN, PER_SLOT_S, POOLS, PREFILL_S, STRANGERS, TOKEN_S, Books
 
 RETRIABLE = {"no_worker", "standing_queue", "no_slot", "deadline", "first_token"}
@@ -37,7 +38,7 @@ class Executor(Books):
         least=st.sampled_from([1, 4]),
     )
     def open(self, quantum: float | None, announced: bool, off: set[str], least: int) -> None:
-        self.settings = WeirSettings(
+        self.settings = SchedulerSettings(
             bounds=Bounds(12, 12000, 2000),
             stranger=TenantSpec("", Bounds(3, 3000, 600)),
             classes=(ClassSpec("default", 1.0, 0.1), ClassSpec("gold", 4.0)),
@@ -47,13 +48,13 @@ class Executor(Books):
             strict=True,
             **dict.fromkeys(off, False),  # type: ignore[arg-type]
         )
-        self.weir = Weir(self.settings, self.random)
+        self.scheduler = Scheduler(self.settings, self.random)
         for spec in KNOWN.values():
             self.configure(spec)
         self.announced = announced
         for pool in POOLS:
             if announced:
-                self.weir.announce(
+                self.scheduler.announce(
                     pool,
                     Estimator(work_per_slot_s=PER_SLOT_S, prefill_s_per_token=PREFILL_S, s_per_token=TOKEN_S),
                 )
@@ -119,10 +120,10 @@ class Executor(Books):
             self.at[Stage.NEW][request] = None
             waiting = self.of(Stage.WAITING, pool)
             free = self.free(pool) > len(waiting) and not any(each.ready for each in waiting)
-            said = self.weir.offer(self.now, request)
+            said = self.scheduler.admit(self.now, request)
             assert isfinite(said.predicted_wait_s)
             assert said.predicted_wait_s >= 0
-            if isinstance(said, Refused):
+            if isinstance(said, Rejected):
                 self.refused(request, said, free)
             else:
                 assert free or patience_s > 0, "it would not wait at all"
@@ -155,7 +156,7 @@ class Executor(Books):
                 )
             for request in self.of(Stage.WAITING):
                 if not request.ready and random.random() < 0.4:
-                    self.weir.ready(self.now, request)
+                    self.scheduler.ready(self.now, request)
             if not calm and self.of(Stage.RUNNING) and random.random() < 0.2:
                 stopped = random.choice(self.of(Stage.RUNNING))
                 self.finish(
@@ -187,7 +188,7 @@ class Executor(Books):
         assert said.predicted_wait_s <= max(0.0, request.start_by - self.now) or not judged
         assert said.level == 0 or judged
         self.stands_in_its_class(request)
-        waits_s = self.weir.forecast(request)
+        waits_s = self.scheduler.forecast(request)
         assert all(isfinite(wait_s) and wait_s >= 0 for wait_s in waits_s)
         assert waits_s == sorted(waits_s)
         self.moves(request, Stage.WAITING)
@@ -199,7 +200,7 @@ class Executor(Books):
             assert sum(each.charge_tokens for each in waiting) <= bounds.cost_tokens + 1e-6
             assert sum(each.bytes for each in waiting) <= bounds.bytes
 
-    def refused(self, request: Request, said: Refused, free: bool) -> None:
+    def refused(self, request: Request, said: Rejected, free: bool) -> None:
         assert request.stage is Stage.NEW
         assert said.outcome.ending is Ending.REJECTED
         assert said.scope in ("tenant", "platform")
@@ -217,12 +218,12 @@ class Executor(Books):
             assert said.reason != "no_slot", "there is one"
         if free and said.outcome is Outcome.DEADLINE_INFEASIBLE:
             prompt = request.prompt_tokens + Sizes(LADDER).contexts(request.context_tokens)[request.max_level]
-            of_pool = self.weir.learned[request.pool]
-            per_token_s, waiting = of_pool.estimator.reading.per_token_before_s, of_pool.pool.unread_tokens
-            read_s = of_pool.estimator.prefill_s(prompt) + per_token_s * waiting
+            pool_stats = self.scheduler.pools[request.pool]
+            per_token_s, waiting = pool_stats.estimator.reading.per_token_before_s, pool_stats.pool.unread_tokens
+            read_s = pool_stats.estimator.prefill_s(prompt) + per_token_s * waiting
             most = request.prompt_tokens + request.context_tokens
-            before_s = of_pool.estimator.before_s(waiting + ROOM_PROMPTS * most)
-            if before_s <= CROWDED * (request.deadline - self.now):
+            prefill_backlog_s = pool_stats.estimator.prefill_backlog_s(waiting + ROOM_PROMPTS * most)
+            if prefill_backlog_s <= CONGESTED * (request.deadline - self.now):
                 assert read_s >= request.due_at - self.now, "refused on a guess while a slot is free"
         self.ends(request, "refused")
 
@@ -233,7 +234,7 @@ class Executor(Books):
     def make_ready(self, data: st.DataObject) -> None:
         request = data.draw(st.sampled_from(self.of(Stage.WAITING)))
         was_ready, would_expire = request.ready, request.expires_at
-        self.weir.ready(self.now, request)
+        self.scheduler.ready(self.now, request)
         assert request.ready
         assert request.expires_at <= would_expire
         if not was_ready:
@@ -243,8 +244,8 @@ class Executor(Books):
     @rule(data=st.data(), prompt=st.sampled_from([1, 60, 2000]))
     def count_its_prompt(self, data: st.DataObject, prompt: int) -> None:
         request = data.draw(st.sampled_from(self.of(Stage.WAITING)))
-        self.weir.counted(self.now, request, prompt)
-        estimator = self.weir.learned[request.pool].estimator
+        self.scheduler.counted(self.now, request, prompt)
+        estimator = self.scheduler.pools[request.pool].estimator
         read_s = min(estimator.prefill_s(prompt), estimator.prefill_s(prompt, PROBABLE))  # mostly it took less, or more
         assert request.expires_at <= request.due_at - read_s + 1e-9 or not self.policies.admission
 
@@ -253,7 +254,7 @@ class Executor(Books):
     def leave(self, data: st.DataObject) -> None:
         request = data.draw(st.sampled_from(list(self.stages)))
         waits = self.stages[request] is Stage.WAITING
-        assert self.weir.leave(self.now, request) == waits
+        assert self.scheduler.leave(self.now, request) == waits
         if waits:
             self.moves(request, Stage.ENDED)
             self.ends(request, "left")
@@ -261,7 +262,7 @@ class Executor(Books):
     @rule()
     def expire(self) -> None:
         due = {each for each in self.of(Stage.WAITING) if each.expires_at <= self.now}
-        expired = self.weir.expire(self.now)
+        expired = self.scheduler.expire(self.now)
         assert set(expired) == due
         assert [each.expires_at for each in expired] == sorted(each.expires_at for each in expired)
         for request in expired:
@@ -271,7 +272,7 @@ class Executor(Books):
                 assert self.now - max(request.queued_at, request.ready_at) >= request.start_by - request.queued_at
             if request.expires_for == "first_token":
                 assert request.first_token_by < inf
-        assert self.weir.wakes_at() > self.now
+        assert self.scheduler.wakes_at() > self.now
 
     # ---- the slots
 
@@ -300,7 +301,7 @@ class Executor(Books):
 
     def next(self, pool: str) -> bool:
         could = [each for each in self.of(Stage.WAITING, pool) if each.ready and self.fits(each)]
-        request, evicted = self.weir.next(self.now, pool, None if self.memory == inf else self.fits)
+        request, evicted = self.scheduler.next(self.now, pool, None if self.memory == inf else self.fits)
         for each in evicted:
             assert each.ready
             assert self.fits(each)
@@ -334,7 +335,7 @@ class Executor(Books):
     def finish_twice(self, data: st.DataObject) -> None:
         request = data.draw(st.sampled_from(list(self.fates)))
         with pytest.raises(RuntimeError):
-            self.weir.finish(self.now, request, Outcome.SERVED, 1, 1)
+            self.scheduler.finish(self.now, request, Outcome.SERVED, 1, 1)
 
     @rule(step_s=st.sampled_from([0.001, 0.02, 0.1, 0.5, 2.0, 20.0, 400.0]))
     def let_time_pass(self, step_s: float) -> None:
@@ -364,9 +365,9 @@ class Executor(Books):
     def finish(self, request: Request, outcome: Outcome, tokens: int) -> None:
         if tokens:
             first_at, now = request.started_at + self.read_s(request), self.now
-            self.weir.first_token(min(first_at, now), request)
+            self.scheduler.first_token(min(first_at, now), request)
         prompt = request.prompt_tokens + request.context_tokens
-        self.weir.finish(self.now, request, outcome, prompt, tokens)
+        self.scheduler.finish(self.now, request, outcome, prompt, tokens)
         self.moves(request, Stage.ENDED)
         self.ends(request, "finished")
         self.ended[request.pool] += 1
@@ -378,12 +379,12 @@ class Executor(Books):
     @rule(pool=st.sampled_from(POOLS), slots=st.sampled_from([0, 1, 2, 2, 3, 4]), fail=st.booleans())
     def resize(self, pool: str, slots: int, fail: bool = False) -> None:
         """Slots come and go; those that ran on lost ones fail, or run on."""
-        estimator = self.weir.learned[pool].estimator if pool in self.weir.learned else None
+        estimator = self.scheduler.pools[pool].estimator if pool in self.scheduler.pools else None
         before = estimator.rate if estimator else None
         had = self.slots[pool]
         self.slots[pool] = slots
-        self.weir.capacity(self.now, slots, pool)
-        after = self.weir.learned[pool].estimator.rate
+        self.scheduler.capacity(self.now, slots, pool)
+        after = self.scheduler.pools[pool].estimator.rate
         if slots == 0:
             assert after is None
         elif before is not None:
@@ -400,7 +401,7 @@ class Executor(Books):
         for pool in POOLS:
             self.resize(pool, 2)
         for request in self.of(Stage.WAITING):
-            self.weir.ready(self.now, request)
+            self.scheduler.ready(self.now, request)
         while self.of(Stage.WAITING) or self.of(Stage.RUNNING):
             self.expire()
             for pool in POOLS:

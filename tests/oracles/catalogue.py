@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from tests.oracles import decisions, metricnames, steps
+from tests.oracles import decisions, metricnames, steps, views
 from tests.oracles.wire import transcripts
 
 
@@ -28,4 +28,4 @@ class Pinning(Protocol):
         ...
 
 
-ORACLES: tuple[Pinning, ...] = (metricnames.ORACLE, transcripts.ORACLE, decisions.ORACLE, steps.ORACLE)
+ORACLES: tuple[Pinning, ...] = (metricnames.ORACLE, transcripts.ORACLE, views.ORACLE, decisions.ORACLE, steps.ORACLE)

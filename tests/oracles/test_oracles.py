@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from loadtests.simulator.promises import CHOICES
-from tests.oracles import decisions, metricnames
+from tests.oracles import decisions, metricnames, views
 from tests.oracles.oracle import Oracle, difference, told
 from tests.oracles.plays import CASES, SEEDS, plays
 from tests.oracles.recording import MARK_EVERY
@@ -23,6 +23,10 @@ def check(oracle: Oracle | StepsOracle) -> None:
 
 def test_the_metrics_have_the_names_types_labels_and_buckets_that_are_pinned() -> None:
     check(metricnames.ORACLE)
+
+
+def test_the_admin_state_the_console_frame_and_the_gauges_of_a_busy_router_are_as_they_are_pinned() -> None:
+    check(views.ORACLE)
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -62,11 +66,11 @@ def test_an_answer_and_a_refusal_take_no_more_bytecodes_than_are_pinned() -> Non
     check(STEPS)
 
 
-COUNTED = {"answers": {"core/weir.py": 100.0, "runtime/http.py": 50.0}, "refusals": {"core/weir.py": 70.0}}
+COUNTED = {"answers": {"core/scheduler.py": 100.0, "runtime/http.py": 50.0}, "refusals": {"core/scheduler.py": 70.0}}
 
 
 def counting(monkeypatch: pytest.MonkeyPatch, more: float) -> None:
-    now = {**COUNTED, "answers": {**COUNTED["answers"], "core/weir.py": 100.0 + more}}
+    now = {**COUNTED, "answers": {**COUNTED["answers"], "core/scheduler.py": 100.0 + more}}
     monkeypatch.setattr("tests.oracles.steps.counts", lambda: now)
 
 
@@ -91,8 +95,8 @@ def test_a_ceiling_falls_and_rises_only_with_a_reason(tmp_path: Path, monkeypatc
 
 def test_a_higher_count_names_the_files_that_took_more() -> None:
     now = {
-        "answers": {"core/weir.py": 100.0, "runtime/http.py": 45.0, "new.py": 9.0},
-        "refusals": {"core/weir.py": 1.0},
+        "answers": {"core/scheduler.py": 100.0, "runtime/http.py": 45.0, "new.py": 9.0},
+        "refusals": {"core/scheduler.py": 1.0},
     }
     (said,) = above(COUNTED, now)
     assert [line.split() for line in said.splitlines()[1:]] == [["+9.0", "new.py"], ["-5.0", "runtime/http.py"]]

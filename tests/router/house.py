@@ -10,11 +10,11 @@ from random import Random
 from typing import Any
 
 from services.core.account import Bounds, TenantSpec
-from services.core.choices import WeirSettings
+from services.core.choices import SchedulerSettings
 from services.core.limit import InflightCap
 from services.core.outcome import Outcome
 from services.core.request import Stage
-from services.core.weir import Weir
+from services.core.scheduler import Scheduler
 from services.router.deciding.dispatcher import NOBODY_S, Dispatcher
 from services.router.request import InferenceRequest
 from services.router.workers.fleet import Fleet
@@ -43,10 +43,10 @@ class House:
         self.loop = asyncio.get_running_loop()
         rng = Random(1)
         stranger = TenantSpec("", Bounds(self.queue))
-        self.weir = Weir(WeirSettings(Bounds(self.queue), stranger, strict=True), rng.random)
+        self.scheduler = Scheduler(SchedulerSettings(Bounds(self.queue), stranger, strict=True), rng.random)
         self.fleet = Fleet(self.workers, rng)
         self.cap = InflightCap(self.most)
-        self.dispatcher = Dispatcher(self.weir, self.fleet, self.cap, rng)
+        self.dispatcher = Dispatcher(self.scheduler, self.fleet, self.cap, rng)
         self.dispatcher.capacity_changed()
 
     def admit(self, turn: InferenceRequest) -> Refused | None:
@@ -118,7 +118,7 @@ class House:
         assert {id(turn) for turn in dispatcher.waiting} == {
             id(turn) for turn in self.rides if turn.stage is Stage.WAITING
         }
-        assert self.weir.drr.usage.requests == len(dispatcher.waiting)
+        assert self.scheduler.drr.usage.requests == len(dispatcher.waiting)
         assert not [turn for turn in running if turn.worker is not None and turn not in turn.worker.held]
         if cap.inflight < cap.cap:
             heads = [turn for turn in dispatcher.waiting if turn.flow.line.first is turn]
@@ -138,9 +138,9 @@ class House:
         """Everyone has ended, and nothing is held."""
         await asyncio.gather(*self.rides.values(), return_exceptions=True)
         self.check()
-        assert (self.cap.inflight, self.weir.drr.usage.requests, self.dispatcher.waiting) == (0, 0, {})
+        assert (self.cap.inflight, self.scheduler.drr.usage.requests, self.dispatcher.waiting) == (0, 0, {})
         assert not any(of.inflight or of.work_tokens or of.kv_held_tokens for of in self.workers)
-        assert not any(of_pool.estimator.busy for of_pool in self.weir.learned.values())
+        assert not any(of_pool.estimator.busy for of_pool in self.scheduler.pools.values())
         assert set(self.ends.values()) <= {1}
         assert len(self.ends) == len(self.rides)
 

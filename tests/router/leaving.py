@@ -63,7 +63,7 @@ class WatchedDispatcher(Dispatcher):
         self.ended_at[id] = asyncio.get_running_loop().time()
         self.outcomes[id] = f"{self.outcomes.get(id, '')} {outcome}".strip()
         if ran:
-            cost = self.weir.settings.weights.cost(*(used[:2] or (0.0, 0.0)))
+            cost = self.scheduler.settings.weights.cost(*(used[:2] or (0.0, 0.0)))
             self.costs[turn.tenant] = self.costs.get(turn.tenant, 0.0) + cost
 
 
@@ -209,25 +209,25 @@ class Scene:
 
     def _forget_spent_turns(self) -> None:
         """The core's heaps hold some that have ended, at most 64 or so each, until it looks at them again."""
-        weir = self.dispatcher.weir
-        weir.wakes_at()
-        for of_pool in weir.learned.values():
+        scheduler = self.dispatcher.scheduler
+        scheduler.wakes_at()
+        for of_pool in scheduler.pools.values():
             of_pool.estimator._ends.clear()
 
     def still_held(self) -> list[str]:
         """Whatever a router at rest should not hold; empty when nothing is."""
         dispatcher = self.dispatcher
-        weir, usage = dispatcher.weir, dispatcher.weir.drr.usage
+        scheduler, usage = dispatcher.scheduler, dispatcher.scheduler.drr.usage
         found: dict[str, float] = {
             "waiting": len(dispatcher.waiting),
             "second places": len(dispatcher._second),
             "inflight": dispatcher.cap.inflight,
             "waiting in the core": usage.requests + usage.bytes + usage.cost_tokens,
-            "second ends": weir.second_finishes,
-            **{f"pool {name}": pool.requests + pool.work for name, pool in weir.drr.pools.items()},
-            **{f"busy slots of {name}": of_pool.estimator.busy for name, of_pool in weir.learned.items()},
+            "second ends": scheduler.second_finishes,
+            **{f"pool {name}": pool.requests + pool.work for name, pool in scheduler.drr.pools.items()},
+            **{f"busy slots of {name}": of_pool.estimator.busy for name, of_pool in scheduler.pools.items()},
         }
-        for tenant in weir.drr.tenants.values():
+        for tenant in scheduler.drr.tenants.values():
             found[f"{tenant.id} runs"] = tenant.running
             found[f"{tenant.id} waits"] = tenant.usage.requests + tenant.usage.bytes + tenant.usage.cost_tokens
             found[f"{tenant.id} unsettled"] = round(tenant.charged - dispatcher.costs.get(tenant.id, 0.0), 6)

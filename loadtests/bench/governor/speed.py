@@ -120,9 +120,9 @@ async def measure(seconds: float, rounds: int) -> list[Figure]:
 
 
 async def _measured(load: Load, port: int, pid: int, seconds: float) -> Figure:
-    before_s = cpu_s(pid)
+    prefill_backlog_s = cpu_s(pid)
     per_s, busy = await _per_s(load, port, seconds)
-    server_us = (cpu_s(pid) - before_s) / (per_s * (seconds + WARM_UP_S)) * 1e6
+    server_us = (cpu_s(pid) - prefill_backlog_s) / (per_s * (seconds + WARM_UP_S)) * 1e6
     note = f"{server_us:.0f} us of the governor's processor time each; client busy {busy:.0%}"
     return Figure(load.name, per_s, load.unit, load.target, note=note)
 

@@ -1,4 +1,4 @@
-"""What stands before the workers: Weir, Weir with mechanisms switched off, or another gateway.
+"""What stands before the workers: Scheduler, Weir with mechanisms switched off, or another gateway.
 
 Every subject stands before the same workers and is asked the same bytes. The router's mechanisms are switched off as an
 operator does it (`POST /admin/policy`). Each other gateway has the configuration in `configs/` that its users would

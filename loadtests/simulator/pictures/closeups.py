@@ -112,7 +112,7 @@ def _rate(title: str, scenario: Scenario) -> Panel:
     seen: list[tuple[float, float, float]] = []
 
     def watch(now: float) -> None:
-        estimate = policy.weir.learned["default"].estimator.rate or 0.0
+        estimate = policy.scheduler.pools["default"].estimator.rate or 0.0
         truth = 1.0 - sum(_lost(failure, count, now) for failure, count in failures)
         seen.append((round(now, 3), estimate / measured.capacity.cost_per_s, truth))
 

@@ -11,14 +11,14 @@ from loadtests.simulator.job import Job
 from loadtests.simulator.policy import Policy, Refusal
 from services.cli.errors import LabError
 from services.core.account import Bounds, ClassSpec, TenantSpec
+from services.core.admissioncheck import Rejected
 from services.core.calibration import PUBLISHED
-from services.core.choices import WeirSettings
+from services.core.choices import SchedulerSettings
 from services.core.cost import Weights
-from services.core.door import Refused
 from services.core.estimator import Estimator
 from services.core.outcome import Outcome
 from services.core.policies import Policies
-from services.core.weir import Weir
+from services.core.scheduler import Scheduler
 
 POOL = "default"
 MOST_CONFIGURED = 100
@@ -30,52 +30,52 @@ class WeirPolicy(Policy):
 
     quantiles: Sequence[float] = PUBLISHED
 
-    def __init__(self, weir: Weir) -> None:
-        self.weir = weir
-        self.cancels = weir.settings.policies.cancellation
+    def __init__(self, scheduler: Scheduler) -> None:
+        self.scheduler = scheduler
+        self.cancels = scheduler.settings.policies.cancellation
         self.context_shares: Sequence[float] = tuple(
-            level.context_share if level.retrieval else 0.0 for level in weir.settings.ladder
+            level.context_share if level.retrieval else 0.0 for level in scheduler.settings.ladder
         )
 
     @property
     def level_changes(self) -> int:
-        learned = self.weir.learned.values()
+        learned = self.scheduler.pools.values()
         return sum(of_class.controller.changes for of_pool in learned for of_class in of_pool.classes.values())
 
     def offer(self, now: float, job: Job) -> Refusal | None:
-        answer = self.weir.offer(now, job)
-        if isinstance(answer, Refused):
+        answer = self.scheduler.admit(now, job)
+        if isinstance(answer, Rejected):
             return answer
-        job.forecast = self.weir.forecast(job)
+        job.forecast = self.scheduler.forecast(job)
         return None
 
     def predicted(self, job: Job) -> Sequence[float]:
         return job.forecast
 
     def next(self, now: float) -> tuple[Job | None, Sequence[Job]]:
-        return self.weir.next(now)  # type: ignore[return-value]  # it gives back what it was given: jobs
+        return self.scheduler.next(now)  # type: ignore[return-value]  # it gives back what it was given: jobs
 
     def expire(self, now: float) -> Sequence[Job]:
-        return self.weir.expire(now)  # type: ignore[return-value]
+        return self.scheduler.expire(now)  # type: ignore[return-value]
 
     def wakes_at(self) -> float:
-        return self.weir.wakes_at()
+        return self.scheduler.wakes_at()
 
     def leave(self, now: float, job: Job) -> None:
         if self.cancels:
-            self.weir.leave(now, job)
+            self.scheduler.leave(now, job)
 
     def first_token(self, now: float, job: Job) -> None:
-        self.weir.first_token(now, job)
+        self.scheduler.first_token(now, job)
 
     def finish(self, now: float, job: Job, outcome: Outcome, prompt_tokens: int, completion_tokens: int) -> None:
-        self.weir.finish(now, job, outcome, prompt_tokens, completion_tokens)
+        self.scheduler.finish(now, job, outcome, prompt_tokens, completion_tokens)
 
     def capacity(self, now: float, slots: int) -> None:
-        self.weir.capacity(now, slots)
+        self.scheduler.capacity(now, slots)
 
     def __repr__(self) -> str:
-        return repr(self.weir)
+        return repr(self.scheduler)
 
 
 def build(
@@ -96,12 +96,12 @@ def build(
         "weights": weights,
         "stranger": TenantSpec("", tenant_bounds, class_name=first),
     }
-    weir = Weir(_settings(chosen | given), random)
+    scheduler = Scheduler(_settings(chosen | given), random)
     for group in scenario.tenants:
         for name in _configured(group, first):
-            weir.configure(TenantSpec(name, tenant_bounds, group.weight, group.tenant_class))
-    weir.announce(POOL, announced)
-    return WeirPolicy(weir)
+            scheduler.configure(TenantSpec(name, tenant_bounds, group.weight, group.tenant_class))
+    scheduler.announce(POOL, announced)
+    return WeirPolicy(scheduler)
 
 
 def _configured(group: TenantGroup, first_class: str) -> Sequence[str]:
@@ -111,8 +111,8 @@ def _configured(group: TenantGroup, first_class: str) -> Sequence[str]:
     return [group.name] if group.count == 1 else [f"{group.name}-{number}" for number in range(group.count)]
 
 
-def _settings(given: Mapping[str, Any]) -> WeirSettings:
-    known = {each.name for each in fields(WeirSettings)}
+def _settings(given: Mapping[str, Any]) -> SchedulerSettings:
+    known = {each.name for each in fields(SchedulerSettings)}
     unknown = sorted(set(given) - known)
     if unknown:
         raise LabError(
@@ -124,7 +124,7 @@ def _settings(given: Mapping[str, Any]) -> WeirSettings:
     try:
         if "policies" in values:
             values["policies"] = Policies.named(str(values["policies"]))
-        return WeirSettings(**values)
+        return SchedulerSettings(**values)
     except (TypeError, ValueError) as error:
         raise LabError(f"A setting of Weir is wrong: {error}.") from None
 

@@ -23,7 +23,7 @@ from services.contracts.console import (
     Totals,
     WaitingNow,
 )
-from services.core.weir import Weir
+from services.core.scheduler import Scheduler
 from services.router.console.whoiswhere import other_tenants, tenants_in_turn, told_tenants, workers_now
 from services.router.deciding.dispatcher import Dispatcher
 from services.router.observing.journal import Entry, Journal
@@ -56,15 +56,15 @@ class Feed:
     def frame(self, now: float) -> Frame:
         """Everything, as of now."""
         dispatcher, journal = self._dispatcher, self._journal
-        weir, cap = dispatcher.weir, dispatcher.cap
+        scheduler, cap = dispatcher.scheduler, dispatcher.cap
         at_ms = unix_milliseconds()
-        classes = _classes(weir)
+        classes = _classes(scheduler)
         told = told_tenants(dispatcher)
         workers, other_workers = workers_now(now, dispatcher.fleet)
         decisions, left_out = self._decisions(now, at_ms)
         journal.looked(now)
         served, since = journal.served_since(now - GOT_S, LOOKED_AT)
-        waiting = weir.drr.usage
+        waiting = scheduler.usage
         self._seq += 1
         return Frame(
             seq=self._seq,
@@ -73,16 +73,16 @@ class Feed:
             draining=self._drain.draining,
             level=max((each.level for each in classes), default=0),
             classes=classes,
-            policy=policy_now(weir),
+            policy=policy_now(scheduler),
             inflight=Inflight(cap.inflight, cap.cap),
             waiting=WaitingNow(waiting.requests, waiting.bounds.requests, round(waiting.cost_tokens, 1)),
             totals=self._totals(),
             latency=_latency(now, served),
             first_token=_first_token(now, served),
-            capacity_tokens_per_s=_capacity(weir),
+            capacity_tokens_per_s=_capacity(scheduler),
             got_tokens_per_s=_got(now - since, served),
-            tenants=tenants_in_turn(now, weir, told),
-            other_tenants=other_tenants(weir, told),
+            tenants=tenants_in_turn(now, scheduler, told),
+            other_tenants=other_tenants(scheduler, told),
             workers=workers,
             other_workers=other_workers,
             decisions=decisions,
@@ -110,28 +110,30 @@ class Feed:
         return [_decision(entry, at_ms - int((now - entry.at) * 1000)) for entry in entries], left_out
 
 
-def policy_now(weir: Weir) -> PolicyNow:
+def policy_now(scheduler: Scheduler) -> PolicyNow:
     """Which mechanisms are on."""
-    policies = weir.settings.policies
+    policies = scheduler.policies
     return PolicyNow(policies.admission, policies.fairness, policies.cancellation)
 
 
-def _classes(weir: Weir) -> list[OfClassNow]:
+def _classes(scheduler: Scheduler) -> list[OfClassNow]:
     """Every class once: where there are several pools, as it is where it is degraded most."""
     found: dict[str, OfClassNow] = {}
-    for of_pool in weir.learned.values():
-        for name, of_class in of_pool.classes.items():
-            level, known = weir.level(of_class, name), found.get(name)
+    for pool_stats in scheduler.pools.values():
+        for name, class_stats in pool_stats.classes.items():
+            level, known = scheduler.level(class_stats, name), found.get(name)
             if known is None or level > known.level:
-                node = of_pool.pool.nodes[name]
-                share = round(of_pool.pool.class_share(node), 4)
-                found[name] = OfClassNow(name, level, weir.held(name) is not None, node.weight, share)
+                node = pool_stats.pool.nodes[name]
+                share = round(pool_stats.pool.class_share(node), 4)
+                found[name] = OfClassNow(name, level, scheduler.held(name) is not None, node.weight, share)
     return list(found.values())
 
 
-def _capacity(weir: Weir) -> float | None:
+def _capacity(scheduler: Scheduler) -> float | None:
     """What the workers of all pools do in a second, as far as it is known."""
-    rates = [of_pool.estimator.rate for of_pool in weir.learned.values() if of_pool.estimator.rate is not None]
+    rates = [
+        pool_stats.estimator.rate for pool_stats in scheduler.pools.values() if pool_stats.estimator.rate is not None
+    ]
     return round(sum(rates), 1) if rates else None
 
 

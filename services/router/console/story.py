@@ -13,7 +13,7 @@ from math import inf
 from services.contracts.console import Moment, Numbers, Progress, RequestLife
 from services.core.outcome import Outcome
 from services.core.request import Stage
-from services.core.weir import Weir
+from services.core.scheduler import Scheduler
 from services.router.console.feed import milliseconds, predicted_ms, waited_ms
 from services.router.observing.journal import KIND, NOTHING_SAID, Entry
 from services.router.request import InferenceRequest
@@ -24,7 +24,7 @@ ENDS = {
 }
 
 
-def story(found: Entry | InferenceRequest, weir: Weir, now: float) -> RequestLife:
+def story(found: Entry | InferenceRequest, scheduler: Scheduler, now: float) -> RequestLife:
     """One request from its arrival to its end, or to now."""
     entry = found if isinstance(found, Entry) else Entry(0, now, "admit", None, found, NOTHING_SAID, "")
     request = entry.request
@@ -39,8 +39,8 @@ def story(found: Entry | InferenceRequest, weir: Weir, now: float) -> RequestLif
         outcome=None if entry.outcome is None else entry.outcome.value,
         message=entry.message,
         degraded=list(request.cuts),
-        timeline=sorted(_timeline(entry, weir.settings.safety_margin), key=_at),
-        numbers=_numbers(entry, weir),
+        timeline=sorted(_timeline(entry, scheduler.settings.safety_margin), key=_at),
+        numbers=_numbers(entry, scheduler),
     )
 
 
@@ -138,7 +138,7 @@ def _count(number: int, what: str) -> str:
 # ---- what decided
 
 
-def _numbers(entry: Entry, weir: Weir) -> Numbers:
+def _numbers(entry: Entry, scheduler: Scheduler) -> Numbers:
     request, end = entry.request, entry.request.end
     details, found = entry.details, request.found
     if request.queue_depth is None:
@@ -153,7 +153,7 @@ def _numbers(entry: Entry, weir: Weir) -> Numbers:
         completion_tokens=None if end is None else end.completion_tokens,
         charge_tokens=round(request.charge_tokens, 1) if admitted else None,
         predicted_wait_ms=predicted_ms(entry),
-        predicted_wait_q95_ms=milliseconds(weir.forecast(request)[-1]) if admitted else None,
+        predicted_wait_q95_ms=milliseconds(scheduler.forecast(request)[-1]) if admitted else None,
         counted_wait_ms=milliseconds(request.counted_wait_s) if counted else None,
         counted_service_ms=milliseconds(request.counted_service_s) if counted else None,
         waited_ms=waited_ms(entry) if entry.outcome is not None or not request.started_at else _waited_ms(request),
@@ -166,7 +166,7 @@ def _numbers(entry: Entry, weir: Weir) -> Numbers:
         attempts=request.attempts,
         queue_depth=request.queue_depth,
         hint_ms=details.retry_hint_ms,
-        margin=weir.settings.safety_margin,
+        margin=scheduler.settings.safety_margin,
     )
 
 

@@ -98,5 +98,5 @@ class Looking:
         found = journal.find(id)
         if found is None:
             raise BadInput("no request of this id is known here, or not any more", status=404, code="not_found")
-        told = story(found, self._pipeline.dispatcher.weir, now)
+        told = story(found, self._pipeline.dispatcher.scheduler, now)
         await exchange.reply(200, self._encoder.encode(told), headers=[(b"cache-control", b"no-store")])

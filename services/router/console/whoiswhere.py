@@ -16,8 +16,7 @@ from services.core.account import Tenant
 from services.core.member import LATER, NEW, NEXT, NOW, Turn
 from services.core.pool import Flow, Pool
 from services.core.request import Request
-from services.core.visits import in_turn
-from services.core.weir import Weir
+from services.core.scheduler import Scheduler
 from services.router.deciding.dispatcher import Dispatcher
 from services.router.workers.fleet import Fleet
 from services.router.workers.worker import Worker
@@ -40,13 +39,13 @@ Told = dict[Tenant, Position]
 
 def told_tenants(dispatcher: Dispatcher) -> Told:
     """Whose turn it is, and so on; then those who are away."""
-    drr = dispatcher.weir.drr
+    drr = dispatcher.scheduler.drr
     told: Told = {}
     waited_for = (pool for pool in drr.pools.values() if pool.requests)
-    for tenant, position in chain.from_iterable(map(_in_turn, waited_for)):
+    for tenant, turn in chain.from_iterable(pool.discipline.tenants(MOST_TENANTS) for pool in waited_for):
         if len(told) == MOST_TENANTS:
             return told
-        told.setdefault(tenant, position)
+        told.setdefault(tenant, POSITIONS[turn])
     if len(drr.tenants) <= MOST_TENANTS:
         away = {tenant for tenant in drr.tenants.values() if tenant not in told}
     else:
@@ -60,36 +59,27 @@ def _id(tenant: Tenant) -> str:
     return tenant.id
 
 
-def _in_turn(pool: Pool) -> Iterator[tuple[Tenant, Position]]:
-    """The tenants of a pool, class by class; where nobody takes turns, by their first request in line."""
-    if pool.arrivals is not None:
-        yield from ((request.flow.tenant, "now") for request in islice(pool.arrivals, LOOKED_AT) if request.ready)
-        return
-    for node, _ in in_turn(pool.classes, MOST_TENANTS):
-        yield from ((flow.tenant, POSITIONS[turn]) for flow, turn in in_turn(node.flows, MOST_TENANTS))
-
-
 def _busy(dispatcher: Dispatcher) -> Iterator[Tenant]:
     """Tenants of requests that wait or run."""
     held = (request for worker in dispatcher.fleet.workers for request in worker.held)
-    known = dispatcher.weir.drr.tenants
+    known = dispatcher.scheduler.drr.tenants
     for request in chain(islice(dispatcher.waiting, LOOKED_AT), islice(held, LOOKED_AT)):
         tenant = known.get(request.tenant)
         if tenant is not None:
             yield tenant
 
 
-def tenants_in_turn(now: float, weir: Weir, told: Told) -> list[TenantNow]:
+def tenants_in_turn(now: float, scheduler: Scheduler, told: Told) -> list[TenantNow]:
     """The rows of those who are told."""
-    return [_tenant(now, weir, tenant, position, place) for place, (tenant, position) in enumerate(told.items())]
+    return [_tenant(now, scheduler, tenant, position, place) for place, (tenant, position) in enumerate(told.items())]
 
 
-def _tenant(now: float, weir: Weir, tenant: Tenant, position: Position, place: int) -> TenantNow:
+def _tenant(now: float, scheduler: Scheduler, tenant: Tenant, position: Position, place: int) -> TenantNow:
     usage, lines = tenant.usage, list(tenant.lines())
     line = max(lines, key=_waiting, default=None)
-    pool = None if line is None else _pool_of(weir, tenant, line)
-    standing = 0.0 if line is None or not weir.drr.in_turns else line.node.flows.standing(now, line)
-    learned = [each.learned for each in lines if hasattr(each, "learned")]
+    pool = None if line is None else _pool_of(scheduler, tenant, line)
+    standing = 0.0 if line is None or pool is None else pool.discipline.deficit(now, line)
+    learned = [each.stats for each in lines]
     heads = [] if line is None else [of_deadline(now, request) for request in islice(line, MOST_HEADS)]
     return TenantNow(
         id=tenant.id,
@@ -115,10 +105,10 @@ def _waiting(line: Flow) -> int:
     return line.requests
 
 
-def _pool_of(weir: Weir, tenant: Tenant, line: Flow) -> Pool:
+def _pool_of(scheduler: Scheduler, tenant: Tenant, line: Flow) -> Pool:
     own = (pool for pool, flow in tenant.flows.items() if flow is line)
     other = (pool for (pool, _), flow in tenant.others.items() if flow is line)
-    return weir.drr.pools[next(chain(own, other))]
+    return scheduler.drr.pools[next(chain(own, other))]
 
 
 def of_deadline(now: float, request: Request) -> float:
@@ -126,9 +116,9 @@ def of_deadline(now: float, request: Request) -> float:
     return round((now - request.arrived_at) / (request.deadline - request.arrived_at), 3)
 
 
-def other_tenants(weir: Weir, told: Told) -> OtherTenants:
+def other_tenants(scheduler: Scheduler, told: Told) -> OtherTenants:
     """Those who are not told."""
-    drr = weir.drr
+    drr = scheduler.drr
     shown = sum(tenant.usage.requests for tenant in told)
     return OtherTenants(len(drr.tenants) - len(told), drr.usage.requests - shown)
 

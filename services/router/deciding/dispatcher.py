@@ -4,9 +4,9 @@
     place    wait for the turn; whoever frees a slot starts the next, and wakes exactly that one
     release  the end, however it came: out of the line or off the worker, charged, learned from; then the next starts
 
-The scheduler (`core.weir`) says whose turn it is, the fleet says where there is room; both are synchronous and have
-the only word on it. A slot that comes free is given away in the same step, so nobody polls and no herd wakes. Whoever
-can no longer be in time is taken out by a timer, at that moment, and not when a slot happens to come free.
+The scheduler (`core.scheduler`) says which request starts, the fleet says where there is room; both are synchronous
+and have the only word on it. A slot that comes free is given away in the same step: no task polls, and no herd wakes.
+A request that can no longer be in time is taken out by a timer, at that moment, and not when a slot comes free.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from random import Random
 from typing import cast
 
 from services.core.account import TenantSpec
-from services.core.door import Refused as Decision
+from services.core.admissioncheck import Rejected
 from services.core.estimator import Estimator
 from services.core.limit import InflightCap
 from services.core.outcome import Outcome
 from services.core.policies import Policies
 from services.core.request import Request, Stage
-from services.core.weir import Weir
+from services.core.scheduler import Scheduler
 from services.router.deciding.refusing import Refusing
 from services.router.request import InferenceRequest
 from services.router.workers.fleet import Fleet
@@ -43,8 +43,8 @@ NOBODY_S = 1.0
 class Dispatcher:
     """One for each router. Everything but `place` and `another` decides without waiting."""
 
-    def __init__(self, weir: Weir, fleet: Fleet, cap: InflightCap, rng: Random) -> None:
-        self.weir = weir
+    def __init__(self, scheduler: Scheduler, fleet: Fleet, cap: InflightCap, rng: Random) -> None:
+        self.scheduler = scheduler
         self.fleet = fleet
         self.cap = cap
         self.refusing = Refusing(rng.random)
@@ -56,7 +56,7 @@ class Dispatcher:
         self._timer_at = inf
         self._first_pool = 0
         self._prefix, self._attempts = f"{rng.getrandbits(48):012x}", count(1)
-        fleet.changed = self.capacity_changed
+        fleet.on_change(self.capacity_changed)
 
     # ---- the house
 
@@ -74,22 +74,22 @@ class Dispatcher:
     def configure(self, tenants: Iterable[TenantSpec]) -> None:
         """Make or change the tenants of a file."""
         for spec in tenants:
-            self.weir.configure(spec)
+            self.scheduler.configure(spec)
 
     def estimator(self, turn: InferenceRequest) -> Estimator:
         """What is known of the workers that serve it."""
-        return self.weir.learned[turn.pool].estimator
+        return self.scheduler.pools[turn.pool].estimator
 
     def prefill_s(self, turn: InferenceRequest) -> float:
         """How long reading its prompt takes, by what is known; 0 while nothing is."""
-        of_pool = self.weir.learned.get(self.fleet.pool_of(turn.model) or turn.model)
+        of_pool = self.scheduler.pools.get(self.fleet.pool_of(turn.model) or turn.model)
         return of_pool.estimator.prefill_s(turn.prompt_tokens + turn.context_tokens) if of_pool is not None else 0.0
 
     def capacity_changed(self) -> None:
         """Workers came, went, or take more or less than before."""
         now = asyncio.get_running_loop().time()
         for pool in self.fleet.pools:
-            self.weir.capacity(now, min(self.fleet.slots(pool), self.cap.cap), pool)
+            self.scheduler.capacity(now, min(self.fleet.slots(pool), self.cap.cap), pool)
         self._watch_the_dead(now)
         self._serve_second()
         self._pump_all(now)
@@ -97,7 +97,7 @@ class Dispatcher:
     def switch(self, policies: Policies) -> None:
         """These mechanisms are on from here on. Whoever can no longer be in time by them is told in the next step."""
         now = asyncio.get_running_loop().time()
-        self.weir.switch(now, policies)
+        self.scheduler.switch(now, policies)
         self._set_timer(now)
         self._pump_all(now)
 
@@ -106,7 +106,7 @@ class Dispatcher:
         self.draining = True
         now = asyncio.get_running_loop().time()
         for turn in list(self.waiting):
-            self.weir.leave(now, turn)
+            self.scheduler.leave(now, turn)
             self._turn_away(turn, self.refusing.leaving())
         if self._timer is not None:  # nobody waits any more, and nobody will
             self._timer.cancel()
@@ -121,9 +121,9 @@ class Dispatcher:
         turn.pool = self.fleet.pool_of(turn.model) or turn.model
         if not self.fleet.alive(turn.model) and self.fleet.slots(turn.pool):  # of a pool without slots the core knows
             return self.refusing.nobody_serves(turn.model)
-        decision = self.weir.offer(now, turn)
-        if isinstance(decision, Decision):
-            return self.refusing.at_the_door(turn, decision, self.weir.drr.usage.requests)
+        decision = self.scheduler.admit(now, turn)
+        if isinstance(decision, Rejected):
+            return self.refusing.at_the_door(turn, decision, self.scheduler.usage.requests)
         if turn.ready:
             self._pump(now, turn.pool)
         if turn.worker is None:
@@ -137,8 +137,8 @@ class Dispatcher:
 
     def ready(self, now: float, turn: InferenceRequest, prompt_tokens: int) -> None:
         """Its retrieval is done, and its prompt is this long: it could start from now on."""
-        self.weir.counted(now, turn, prompt_tokens)
-        self.weir.ready(now, turn)
+        self.scheduler.counted(now, turn, prompt_tokens)
+        self.scheduler.ready(now, turn)
         if turn.stage is Stage.WAITING:
             self._pump(now, turn.pool)
             self._set_timer(now)  # its client's patience counts from now, and may end before anyone else's time
@@ -185,7 +185,7 @@ class Dispatcher:
         if turn.retried:
             turn.first_token_at = at
         else:
-            self.weir.first_token(at, turn)
+            self.scheduler.first_token(at, turn)
 
     # ---- the slots
 
@@ -196,10 +196,10 @@ class Dispatcher:
         """It has ended. Out of the line, or off its worker with what it used; then the next may start. Once."""
         if turn.stage is Stage.WAITING:
             self.waiting.pop(turn, None)
-            self.weir.leave(now, turn)
+            self.scheduler.leave(now, turn)
             self._pump_all(now)  # whom it stood before may fit where it did not
         elif turn.stage is Stage.RUNNING:
-            self.weir.finish(now, turn, outcome, prompt_tokens, completion_tokens)
+            self.scheduler.finish(now, turn, outcome, prompt_tokens, completion_tokens)
             self._leave(turn, pace_s, served=outcome is Outcome.SERVED)
             self.cap.give_back()
             if self._second:
@@ -223,9 +223,9 @@ class Dispatcher:
     def _pump(self, now: float, pool: str) -> bool:
         """Start what can start in this pool, and turn away what turned out to fit no more. Whether anything started."""
         before = self.cap.taken_total
-        cap, fleet, waiting = self.cap, self.fleet, self.weir.drr.usage
+        cap, fleet, waiting = self.cap, self.fleet, self.scheduler.usage
         while waiting.requests and cap.inflight < cap.cap and fleet.room(pool):
-            started, gone = self.weir.next(now, pool, self._fits)
+            started, gone = self.scheduler.next(now, pool, self._fits)
             for other in gone:
                 self._turn_away(cast(InferenceRequest, other), self._evicted(now, other))
             if started is None:
@@ -248,7 +248,7 @@ class Dispatcher:
             self.fleet.give_back(worker, turn, pace=pace_s, overloaded=turn.overloaded, served=served)
 
     def _evicted(self, now: float, request: Request) -> Refused:
-        hint_s = self.weir.hint_s(now, request) if request.expires_for == "patience" else 0.0
+        hint_s = self.scheduler.hint_s(now, request) if request.expires_for == "patience" else 0.0
         return self.refusing.evicted(now, request, hint_s)
 
     def _turn_away(self, turn: InferenceRequest, refusal: Refused) -> None:
@@ -293,7 +293,7 @@ class Dispatcher:
         now = asyncio.get_running_loop().time() + LATE_S
         for turn in list(self.waiting):
             if now - self._dead_since.get(turn.model, now) >= NOBODY_S:
-                self.weir.leave(now, turn)
+                self.scheduler.leave(now, turn)
                 self._turn_away(turn, self.refusing.nobody_serves(turn.model))
         self._serve_second()
         self._pump_all(now)
@@ -301,7 +301,7 @@ class Dispatcher:
     # ---- time
 
     def _set_timer(self, now: float) -> None:
-        at = self.weir.wakes_at()
+        at = self.scheduler.wakes_at()
         if at < self._timer_at:
             if self._timer is not None:
                 self._timer.cancel()
@@ -311,7 +311,7 @@ class Dispatcher:
     def _time_is_up(self) -> None:
         now = asyncio.get_running_loop().time() + LATE_S
         self._timer, self._timer_at = None, inf
-        gone = self.weir.expire(now)
+        gone = self.scheduler.expire(now)
         for request in gone:
             self._turn_away(cast(InferenceRequest, request), self._evicted(now, request))
         if gone:

@@ -51,21 +51,21 @@ class Holdings(Collector):
         family = GaugeMetricFamily(
             "weir_level", "The degradation level of a class: 0 is full quality.", labels=["pool", "class"]
         )
-        weir = self._dispatcher.weir
-        for pool, of_pool in weir.learned.items():
-            for name, of_class in of_pool.classes.items():
-                family.add_metric([pool, name], weir.level(of_class, name))
+        scheduler = self._dispatcher.scheduler
+        for pool, pool_stats in scheduler.pools.items():
+            for name, class_stats in pool_stats.classes.items():
+                family.add_metric([pool, name], scheduler.level(class_stats, name))
         return family
 
     def _policy(self) -> Metric:
         family = GaugeMetricFamily("weir_policy", "1 while a mechanism is on, 0 when it is off.", labels=["mechanism"])
-        for mechanism, on in asdict(self._dispatcher.weir.settings.policies).items():
+        for mechanism, on in asdict(self._dispatcher.scheduler.policies).items():
             family.add_metric([mechanism], on)
         return family
 
     def _queues(self) -> Iterator[Metric]:
         waiting: dict[str, tuple[int, float]] = {}
-        for tenant in self._dispatcher.weir.drr.tenants.values():
+        for tenant in self._dispatcher.scheduler.drr.tenants.values():
             label = self._label_of(tenant.id)
             requests, cost = waiting.get(label, (0, 0.0))
             waiting[label] = (requests + tenant.usage.requests, cost + tenant.usage.cost_tokens)

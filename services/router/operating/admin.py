@@ -164,7 +164,7 @@ class AdminRoutes:
 
     async def _set_level(self, wish: Annotated[SetLevel, Depends(body_of(SetLevel))]) -> Response:
         try:
-            self._dispatcher.weir.hold_level(wish.class_name, wish.level)
+            self._dispatcher.scheduler.hold_level(wish.class_name, wish.level)
         except ValueError as error:
             raise BadInput(f"class: {error}", "class") from None
         self._log.warning("level held by the operator", of_class=wish.class_name, at=wish.level)

@@ -41,7 +41,7 @@ class Switches:
     @property
     def now(self) -> Policies:
         """What is in force."""
-        return self._dispatcher.weir.settings.policies
+        return self._dispatcher.scheduler.policies
 
     def turn(self, wish: SetPolicies) -> Policies:
         """Switch as asked; what is in force then."""

@@ -101,7 +101,7 @@ class Reloading:
         """Classes and tenants of the scheduler, all or none; what is wrong with them."""
         now = asyncio.get_running_loop().time()
         try:
-            self._dispatcher.weir.reload(now, reading.classes, reading.specs)
+            self._dispatcher.scheduler.reload(now, reading.classes, reading.specs)
         except ValueError as error:
             return f"classes: {error}"
         return None

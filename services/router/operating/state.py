@@ -28,7 +28,7 @@ def state(now: float, dispatcher: Dispatcher, tenants: Tenants, *, draining: boo
     return {
         "draining": draining,
         "inflight": {"now": cap.inflight, "cap": cap.cap},
-        "scheduler": core_state(dispatcher.weir, now, MOST_TENANTS),
+        "scheduler": core_state(dispatcher.scheduler, now, MOST_TENANTS),
         "paused": [id for id in tenants.ids() if (known := tenants.get(id)) is not None and known.paused],
         "workers": [_worker(worker) for worker in workers[:MOST_WORKERS]],
         "running": [_turn(now, turn) for turn in running[:MOST_TURNS]],

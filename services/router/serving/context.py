@@ -58,7 +58,7 @@ class Context:
 
     async def fetch(self, query: RetrievalQuery, request: InferenceRequest) -> None:
         """Fetch the passages into `request`, and tell the scheduler that it could start. It holds no slot yet."""
-        rung = self._dispatcher.weir.settings.ladder[request.level]
+        rung = self._dispatcher.scheduler.settings.ladder[request.level]
         if rung.retrieval:
             await self._look_up(query, rung, request)
         else:

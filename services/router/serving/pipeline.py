@@ -139,7 +139,7 @@ class Pipeline:
         self.metrics.admitted(request.tenant, request.level)
         self.journal.admitted(request)
         await become_task()
-        if self.dispatcher.weir.settings.policies.cancellation:
+        if self.dispatcher.scheduler.policies.cancellation:
             request.timer = DeadlineTimer(stop_when_gone(exchange), request.deadline)
         else:
             request.timer = self.detached.watch(exchange, request)
@@ -184,7 +184,7 @@ class Pipeline:
         request.bytes = len(exchange.body)
         request.affinity = affinity(parsed.messages, parsed.prompt)
         if tenant.degrade:
-            request.max_level = len(self.dispatcher.weir.settings.ladder) - 1
+            request.max_level = len(self.dispatcher.scheduler.settings.ladder) - 1
             request.may_clamp = True
         if query is not None:
             request.context_tokens = self.context.expected_tokens(query)
@@ -219,7 +219,7 @@ class Pipeline:
         refusal = self.reserve(request, tokens)
         if refusal is not None:
             return refusal
-        request.queue_depth = self.dispatcher.weir.drr.usage.requests
+        request.queue_depth = self.dispatcher.scheduler.usage.requests
         refusal = self.dispatcher.admit(request.arrived_at, request)
         if refusal is None:
             request.admitted = True
@@ -367,7 +367,7 @@ class Pipeline:
             rate.give_back(now, request.reserved_tokens)
 
     def _learn(self, request: InferenceRequest, usage: Usage) -> None:
-        weights = self.dispatcher.weir.settings.weights
+        weights = self.dispatcher.scheduler.settings.weights
         self.metrics.served(request.tenant, weights.cost(usage.prompt_tokens, usage.completion_tokens))
         if cuts := request.cuts:
             self.metrics.degraded(cuts)

@@ -9,23 +9,22 @@ charges, queues and shares are kept in it. Where nobody says anything a completi
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 from services.core.cost import Weights
 from services.core.estimator import Estimator
-from services.core.weir import Weir
+from services.core.scheduler import Scheduler
 from services.router.workers.fleet import Fleet
 from services.router.workers.worker import Worker
 
 
-def begin_with(weir: Weir, fleet: Fleet, completion_weight: float) -> None:
+def begin_with(scheduler: Scheduler, fleet: Fleet, completion_weight: float) -> None:
     """Set the unit, unless it is given (above 0), and each pool's first estimates. Before the first request."""
     telling = [worker for worker in fleet.workers if worker.live and worker.step_ms > 0]
-    weir.settings = replace(weir.settings, weights=_weights(telling, completion_weight))
+    scheduler.weigh(_weights(telling, completion_weight))
     for pool in fleet.pools:
         own = [worker for worker in telling if pool in worker.pools]
         if own:
-            weir.announce(pool, _estimator(own, weir.settings.weights))
+            scheduler.announce(pool, _estimator(own, scheduler.settings.weights))
 
 
 def _weights(workers: Sequence[Worker], completion_weight: float) -> Weights:

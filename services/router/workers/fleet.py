@@ -38,8 +38,8 @@ MAX_PREFIXES = 8192
 Connect = Callable[[WorkerSpec], Worker]
 
 
-def _nobody_listens() -> None:
-    """Until the dispatcher sets `Fleet.changed`."""
+def _ignore() -> None:
+    """Until a dispatcher asks to be called."""
 
 
 class Fleet:
@@ -55,8 +55,7 @@ class Fleet:
         """Every pool there has been, oldest first: requests may wait in one whose workers have gone."""
         self.unpooled = 0
         """How many models are left out, since MAX_POOLED have a pool."""
-        self.changed: Callable[[], None] = _nobody_listens
-        """Called after any change of health, slots, models or membership, when the fleet is in order again."""
+        self._changed: Callable[[], None] = _ignore
         self._rng = rng
         self._uses = 0
         self._pools: dict[str, str] = {}
@@ -65,6 +64,10 @@ class Fleet:
         self._lines_of: dict[Worker, list[Line]] = {}
         self._lasts: OrderedDict[tuple[str, int], Worker] = OrderedDict()
         self._line_up()
+
+    def on_change(self, call: Callable[[], None]) -> None:
+        """Call this after any change of health, slots, models or membership, when the fleet is in order again."""
+        self._changed = call
 
     # ---- who serves what
 
@@ -155,7 +158,7 @@ class Fleet:
         if worker.leaving and not worker.inflight:
             self._close(worker)
         elif resized:
-            self.changed()
+            self._changed()
 
     # ---- changes
 
@@ -196,7 +199,7 @@ class Fleet:
         for worker in before.values():
             self._dismiss(worker)
         self._line_up()
-        self.changed()
+        self._changed()
 
     # ---- inside
 
@@ -255,7 +258,7 @@ class Fleet:
             return
         for line in self._lines_of.get(worker, ()):
             line.measure()
-        self.changed()
+        self._changed()
 
     def _line_up(self) -> None:
         """Membership or models have changed: who stands in which line, from nothing."""

@@ -67,7 +67,7 @@ async def admission() -> str:
         await stand.on_every_route("the deadline can never be met", headers={**CALLER, "x_weir_deadline_ms": "500"})
     async with standing(told, FakeWorker(hang, slots=1, step_ms=1000)) as stand, _occupied(stand, "caller"):
         (waiting,) = stand.dispatcher.waiting
-        waiting.flow.learned.standing.limit_s = 0.0
+        waiting.flow.stats.codel.limit_s = 0.0
         await stand.on_every_route("the tenant's queue stands", headers=CALLER)
     async with standing(told, FakeWorker(hang, **one)) as stand, _occupied(stand, max_tokens=1):
         few, tight = {"max_tokens": 1}, {**CALLER, "x_weir_deadline_ms": "200"}

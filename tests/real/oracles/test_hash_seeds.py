@@ -13,6 +13,7 @@ ROOT = Path(__file__).parents[3]
 SCRIPTS = {
     "decisions": "from tests.oracles.decisions import texts; print(texts())",
     "wire": "from tests.oracles.wire.transcripts import texts; print(texts())",
+    "views": "from tests.oracles.views import ORACLE; print(ORACLE.make())",
     "metrics": "from tests.oracles.metricnames import texts; print(texts())",
     "steps": "from loadtests.bench.counted import steps_a_request; print(steps_a_request())",
 }

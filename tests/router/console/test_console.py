@@ -215,7 +215,7 @@ def test_the_life_of_a_request_that_expired_in_line_tells_how_long_it_waited() -
 def test_the_life_of_a_request_that_was_made_smaller_says_so() -> None:
     async def main() -> None:
         async with standing(FakeWorker(answer)) as stand:
-            stand.dispatcher.weir.hold_level(None, 2)
+            stand.dispatcher.scheduler.hold_level(None, 2)
             reply = await stand.chat(headers={"x-request-id": "small"}, max_tokens=100)
             assert reply.headers["x-weir-level"] == "2"
             told = await life(stand, "small")

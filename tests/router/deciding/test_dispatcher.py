@@ -189,7 +189,7 @@ def test_one_that_fits_no_more_at_its_turn_is_evicted_and_the_next_has_the_slot(
         tight, loose = turn("x", within_s=20), turn("x", within_s=1000)
         for each in (tight, loose):
             house.serve(each)
-        estimator = house.weir.learned["m"].estimator
+        estimator = house.scheduler.pools["m"].estimator
         for _ in range(50):
             estimator.learn_prefill(100, 10)  # a hundred seconds to read what has just been let in
         assert await house.rides[tight] is Outcome.DEADLINE_EXPIRED

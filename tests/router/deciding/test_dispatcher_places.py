@@ -57,7 +57,7 @@ def test_more_capacity_starts_those_who_wait_at_once_and_less_takes_nothing_back
         house.fleet.learn(of_two, probe(1))
         house.down(house.workers[1])
         house.check()
-        assert (house.cap.inflight, house.weir.learned["m"].estimator.slots) == (4, 1)
+        assert (house.cap.inflight, house.scheduler.pools["m"].estimator.slots) == (4, 1)
         await asyncio.sleep(11)
         house.check()
         assert house.cap.inflight == 1
@@ -308,7 +308,7 @@ def test_nothing_that_is_refused_at_the_door_leaves_a_trace() -> None:
         for riding in house.rides.values():
             riding.cancel()
         await house.empty()
-        assert house.weir.wakes_at() == inf
+        assert house.scheduler.wakes_at() == inf
 
     run(main())
 

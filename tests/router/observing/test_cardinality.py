@@ -121,6 +121,6 @@ def test_a_hundred_thousand_invented_identities_add_no_series(mode: str, tmp_pat
         assert "other" in known
         assert statuses.total() > invented, "everybody was answered"
         assert statuses.keys() >= ({401, 404, 400} if tenants_file else {429, 404, 400})
-        assert len(stand.dispatcher.weir.drr.tenants) <= TENANTS + 1, "nor does the scheduler keep them"
+        assert len(stand.dispatcher.scheduler.drr.tenants) <= TENANTS + 1, "nor does the scheduler keep them"
 
     run(main)

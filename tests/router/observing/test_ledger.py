@@ -233,6 +233,11 @@ async def self_consistent(stand: Stand, ours: Ledger) -> None:
             assert decisions[tenant, never_let_in] == ours[tenant, never_let_in]
     dispatcher = stand.dispatcher
     assert not dispatcher.waiting
-    assert dispatcher.weir.drr.usage.requests == dispatcher.weir.second_finishes == stand.router.drain.inflight == 0
-    assert not any(of_pool.estimator.busy for of_pool in dispatcher.weir.learned.values())
+    assert (
+        dispatcher.scheduler.drr.usage.requests
+        == dispatcher.scheduler.second_finishes
+        == stand.router.drain.inflight
+        == 0
+    )
+    assert not any(of_pool.estimator.busy for of_pool in dispatcher.scheduler.pools.values())
     assert not any(worker.held or worker.work_tokens for worker in dispatcher.fleet.workers)

@@ -87,7 +87,7 @@ def test_at_its_deadline_a_client_is_told_and_its_work_goes_on_and_is_counted_as
             assert (stand.workers[0].left, stand.workers[0].cancelled) == (0, [])
             assert await stand.counted() == {Outcome.DEADLINE_EXCEEDED: 1}
             assert (await wasted_s(stand)).keys() == {Outcome.DEADLINE_EXCEEDED}
-            (learned,) = stand.dispatcher.weir.learned.values()
+            (learned,) = stand.dispatcher.scheduler.pools.values()
             assert learned.costs.count == 1, "a whole answer teaches, whoever hears it"
 
     run(main)
@@ -205,7 +205,7 @@ def test_a_first_token_that_nobody_waits_for_any_more_is_not_late() -> None:
             gate.opened.set()
             await first
             await stand.all_returned()
-            (learned,) = stand.dispatcher.weir.learned.values()
+            (learned,) = stand.dispatcher.scheduler.pools.values()
             assert learned.costs.count == 2, "both were read to their ends"
 
     run(main)

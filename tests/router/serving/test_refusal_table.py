@@ -168,7 +168,7 @@ def test_an_own_queue_that_stands() -> None:
     async def main() -> None:
         async with standing(FakeWorker(hang, slots=1, step_ms=1000)) as stand, occupied(stand, waiting=CALLER):
             (waiting,) = stand.dispatcher.waiting
-            waiting.flow.learned.standing.limit_s = 0.0
+            waiting.flow.stats.codel.limit_s = 0.0
             said = {"reason": "standing_queue", "scope": "tenant"}
             await every(stand, Row(429, "yield", details=said))
 
@@ -193,7 +193,7 @@ def test_a_deadline_that_fits_no_more_when_the_turn_comes() -> None:
         async with standing(FakeWorker(hang, slots=1)) as stand, occupied(stand) as holding:
             asking = asyncio.create_task(every(stand, Row(429, "deadline_expired", retry=False)))
             await until(lambda: len(stand.dispatcher.waiting) == 6 and all(t.ready for t in stand.dispatcher.waiting))
-            for of_pool in stand.dispatcher.weir.learned.values():
+            for of_pool in stand.dispatcher.scheduler.pools.values():
                 for _ in range(50):
                     of_pool.estimator.learn_prefill(1000.0, 1.0)
             holding.cancel()  # the slot comes free, and nobody fits it any more

@@ -34,7 +34,7 @@ def key(id: str, **more: str) -> dict[str, str]:
 
 def sized(stand: Stand) -> tuple[int, ...]:
     """How much is remembered of tenants: accounts, lines, and lines' ends."""
-    drr = stand.dispatcher.weir.drr
+    drr = stand.dispatcher.scheduler.drr
     flows = [flow for tenant in drr.tenants.values() for flow in tenant.lines()]
     return len(drr.tenants), len(flows), len(stand.dispatcher.waiting), len(stand.dispatcher.fleet._lasts)
 
@@ -46,7 +46,7 @@ def test_whose_it_is_goes_down_to_retrieval_and_worker_and_no_header_or_body_cha
             told = await stand.post("/ask", {"query": "hi", "tenant": "b"}, **key("a", x_tenant="b"))
             assert told.status_code == 200
             assert [asked.tenant for asked in retrieval.asked] == [asked.tenant for asked in worker.asked] == ["a"]
-            assert set(stand.dispatcher.weir.drr.tenants) == {"a", "b"}
+            assert set(stand.dispatcher.scheduler.drr.tenants) == {"a", "b"}
 
     run(main)
 
@@ -112,7 +112,7 @@ def test_answers_are_cut_only_for_those_who_allow_it(tmp_path: Path) -> None:
         worker, retrieval = FakeWorker(answer), FakeRetrieval([passage(n) for n in range(1, 9)])
         file = tenants(tmp_path, whole={}, less={"degrade": True})
         async with standing(worker, retrieval=retrieval, tenants_file=file) as stand:
-            ladder = stand.dispatcher.weir.settings.ladder
+            ladder = stand.dispatcher.scheduler.settings.ladder
             level = next(number for number, rung in enumerate(ladder) if rung.max_tokens_share < 1)
             held = await stand.metrics.post("/admin/level", content=json.dumps({"level": level}).encode())
             assert held.status_code == 200

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from services.core.estimator import Estimator
-from services.core.weir import Weir, WeirSettings
+from services.core.scheduler import Scheduler, SchedulerSettings
 from services.router.workers.announced import begin_with
 from services.router.workers.worker import Worker
 from tests.router.fleetrig import fleet_of, worker
@@ -17,16 +17,16 @@ def telling(name: str, *, step_ms: float, prefill_ms_per_token: float, slots: in
     return made
 
 
-def begun(*workers: Worker) -> tuple[Weir, Estimator]:
-    weir, fleet = Weir(WeirSettings(), lambda: 0.5), fleet_of(*workers)
-    begin_with(weir, fleet, completion_weight=0)
+def begun(*workers: Worker) -> tuple[Scheduler, Estimator]:
+    scheduler, fleet = Scheduler(SchedulerSettings(), lambda: 0.5), fleet_of(*workers)
+    begin_with(scheduler, fleet, completion_weight=0)
     (pool,) = fleet.pools
-    return weir, weir._of_pool(pool).estimator
+    return scheduler, scheduler._pool_stats(pool).estimator
 
 
 def test_a_token_of_an_answer_costs_its_share_of_a_step_beside_one_that_is_read() -> None:
-    weir, _ = begun(telling("a", step_ms=20, prefill_ms_per_token=0.5))
-    assert weir.settings.weights.completion == pytest.approx(20 / 4 / 0.5)
+    scheduler, _ = begun(telling("a", step_ms=20, prefill_ms_per_token=0.5))
+    assert scheduler.settings.weights.completion == pytest.approx(20 / 4 / 0.5)
 
 
 def test_workers_that_read_one_prompt_after_another_are_known_to_from_the_first_request_on() -> None:
@@ -37,6 +37,6 @@ def test_workers_that_read_one_prompt_after_another_are_known_to_from_the_first_
 
 
 def test_of_workers_that_say_nothing_nothing_is_known() -> None:
-    weir, said_nothing = begun(worker("a"))
+    scheduler, said_nothing = begun(worker("a"))
     assert said_nothing.reading.per_token_before_s == 0
-    assert weir.settings.weights == WeirSettings().weights
+    assert scheduler.settings.weights == SchedulerSettings().weights

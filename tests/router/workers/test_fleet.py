@@ -300,7 +300,7 @@ def test_slots_that_shrink_take_nothing_back_and_let_nothing_in() -> None:
 def test_the_dispatcher_hears_of_every_change_and_of_nothing_else() -> None:
     a = worker("a", slots=None, kind="weir", models=())
     fleet, heard = fleet_of(a), []
-    fleet.changed = lambda: heard.append((fleet.slots("m"), fleet.alive("m"), list(fleet.models)))
+    fleet.on_change(lambda: heard.append((fleet.slots("m"), fleet.alive("m"), list(fleet.models))))
     fleet.learn(a, probe(slots=4))
     fleet.learn(a, probe(slots=4))  # nothing new
     fleet.looked(a)
@@ -324,7 +324,7 @@ def test_the_dispatcher_hears_of_every_change_and_of_nothing_else() -> None:
 def test_a_worker_that_leaves_finishes_what_it_holds_and_is_then_closed() -> None:
     fleet = fleet_of(worker("a"), worker("b"))
     a, heard = fleet.workers[0], []
-    fleet.changed = lambda: heard.append(fleet.slots("m"))
+    fleet.on_change(lambda: heard.append(fleet.slots("m")))
     turn, second = asked(affinity=3), asked(affinity=3)
     assert fleet.take(turn) is fleet.take(second) is a
     fleet.reload([spec("b")], connect)
@@ -393,7 +393,7 @@ def test_a_worker_that_leaves_cannot_come_back_into_line_by_a_probe() -> None:
 def test_a_learned_limit_is_the_slots_and_its_move_is_told() -> None:
     fleet, heard = fleet_of(worker("a", slots="auto", most=8)), []
     a = fleet.workers[0]
-    fleet.changed = lambda: heard.append(fleet.slots("m"))
+    fleet.on_change(lambda: heard.append(fleet.slots("m")))
     assert a.slots == 1
     for _ in range(200):
         turns = [asked() for _ in range(a.slots)]

@@ -45,7 +45,7 @@ class Watch:
         self.fleet = Fleet([self.make(name) for name in names], Random(1))
         self.notes = Notes()
         self.changes = 0
-        self.fleet.changed = self.count
+        self.fleet.on_change(self.count)
         self.prober = Prober(self.fleet, interval_s, cast(Log, self.notes), Random(2))
 
     def make(self, name: str) -> Worker:

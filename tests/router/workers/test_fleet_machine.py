@@ -64,7 +64,7 @@ class Ledger(RuleBasedStateMachine):
     )
     def begin(self, drawn: list[dict[str, Any]], seed: int) -> None:
         self.fleet = Fleet([connect(entry(one)) for one in drawn], Random(seed))
-        self.fleet.changed = self.hear
+        self.fleet.on_change(self.hear)
         self.hear()
 
     def hear(self) -> None:

@@ -1,0 +1,86 @@
+"""Which level of the ladder each class of requests begins at: by its load, or where an operator holds it.
+
+The controllers (`ladder.py`) look at their classes' load a few times a second, and this feeds them with what was
+offered. An operator's level takes the place of the controller, which goes on looking, and of nothing else: no request
+is cut deeper than its tenant allows, and one that would be refused is still tried at the levels below.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container, Iterable
+from typing import TYPE_CHECKING
+
+from services.core.learned import ClassStats, PoolStats
+
+if TYPE_CHECKING:
+    from services.core.admissioncheck import AdmissionCheck
+
+SLACK_EVERY = 8
+"""Of the slacks at the door, one in so many is looked at by the ladder."""
+
+
+class Degradation:
+    """The levels of all classes, in all pools. A level that is held counts in every pool."""
+
+    __slots__ = ("_held", "_offers", "levels")
+
+    def __init__(self, levels: int) -> None:
+        self.levels = levels
+        self._held: dict[str, int] = {}
+        self._offers = 0
+
+    def hold(self, classes: Iterable[str], level: int | None) -> None:
+        """These classes begin at this level from here on; None: by their load. Raises ValueError."""
+        if level is not None and not 0 <= level < self.levels:
+            raise ValueError(f"levels are 0 to {self.levels - 1}, got {level}")
+        for name in classes:
+            self._held.pop(name, None)
+            if level is not None:
+                self._held[name] = level
+
+    def keep(self, classes: Container[str]) -> None:
+        """There are no other classes any more."""
+        self._held = {name: level for name, level in self._held.items() if name in classes}
+
+    def held(self, class_name: str) -> int | None:
+        """The level that an operator holds the class at; None: it goes by its load."""
+        return self._held.get(class_name)
+
+    def level(self, class_stats: ClassStats, name: str) -> int:
+        """Where requests of this class begin: held there, or by its load."""
+        return self._held.get(name, class_stats.controller.level)
+
+    def start_level(self, check: AdmissionCheck) -> int:
+        """Where the newcomer begins, as far as its tenant allows; what it would cost counts in its class's load."""
+        if not check.settings.degrade:
+            return 0
+        request, now, class_stats = check.request, check.now, check.tenant_stats.class_stats
+        if request.max_level:
+            class_stats.offered_at(check.prices())
+        else:
+            class_stats.offered(check.cost_tokens)
+        self._offers += 1
+        if self._offers % SLACK_EVERY == 0:
+            class_stats.slacks_s.add(request.due_at - now)
+        controller = class_stats.controller
+        if controller.due(now):
+            _look(now, check.pool_stats)
+        level = self.level(class_stats, check.flow.node.name) if self._held else controller.level
+        return min(level, request.max_level) if level else 0
+
+
+def _look(now: float, pool_stats: PoolStats) -> None:
+    """Each class looks at its load, highest weight first: it has what those above it leave, or its own share."""
+    rate = pool_stats.estimator.rate
+    weights = sum(class_stats.weight for class_stats in pool_stats.classes.values())
+    left = rate or 0.0
+    for class_stats in sorted(pool_stats.classes.values(), key=lambda class_stats: -class_stats.weight):
+        offered = class_stats.offered_per_s(now)
+        level = class_stats.controller.observe(
+            now,
+            q95_wait_s=class_stats.recent_s.quantile(0.95),
+            median_slack_s=class_stats.slacks_s.quantile(0.5),
+            offered_work_per_s=offered,
+            rate=max(left, (rate or 0.0) * class_stats.weight / weights),
+        )
+        left -= offered[level]

@@ -1,0 +1,383 @@
+"""Admission, order, degradation and honest rejections, as one object: what the router drives with sockets, and the
+simulator with a virtual clock.
+
+    admit   a newcomer, in one step: which level, will it make it, is there room; a place in the queue or a reason
+    next    a slot is free: which request starts, does it still fit, how long may its answer be
+    finish  a request ended, however: the slot is free, the charge is settled, the estimates learn
+    expire  requests whose time has come leave the queue
+
+Two choices are objects behind an interface, and `switch` exchanges them while requests wait and run (`policies.py`):
+
+    AdmissionPolicy   `DeadlineAdmission` or `BoundedAdmission` (`admission.py`): which requests come in, wait and start
+    QueueDiscipline   `DrrDiscipline` or `FifoDiscipline` (`discipline.py`): in which order they start
+
+With the second of each the scheduler is a bounded queue, first in, first out. No method asks which one is in force.
+
+Nothing here waits, reads a clock or draws a random number: times come in as `now`, chance as `random`. Every method
+decides and returns; the caller wakes, sends, cancels and answers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from math import ceil, floor, inf, log10
+
+from services.core.account import ClassSpec, TenantSpec
+from services.core.admission import TURN_S, AdmissionPolicy, BoundedAdmission, DeadlineAdmission
+from services.core.admissioncheck import AdmissionCheck, Admitted, Rejected
+from services.core.choices import SchedulerSettings
+from services.core.cost import Weights
+from services.core.degradation import Degradation
+from services.core.discipline import DrrDiscipline, FifoDiscipline
+from services.core.drr import Drr
+from services.core.estimator import Estimator
+from services.core.ladder import Sizes
+from services.core.learned import ClassStats, PoolStats, TenantStats
+from services.core.outcome import Outcome
+from services.core.policies import Policies
+from services.core.pool import ClassNode, Flow
+from services.core.request import RUNNING, WAITING, Request
+
+FIRST_QUANTUM_TOKENS = 1000.0
+"""Until costs have been seen."""
+QUANTUM_EVERY = 64
+"""Answers between two looks at the quantum."""
+
+
+class Scheduler:
+    """One for all pools of a router."""
+
+    __slots__ = (
+        "_admission",
+        "_degradation",
+        "_learns_from",
+        "_random",
+        "_sizes",
+        "drr",
+        "pools",
+        "second_finishes",
+        "settings",
+        "usage",
+    )
+
+    def __init__(self, settings: SchedulerSettings, random: Callable[[], float]) -> None:
+        self.settings = settings
+        """What was chosen, as it holds now. Only `switch`, `weigh` and `reload` replace it."""
+        self.drr = Drr(
+            quantum=settings.quantum_tokens or FIRST_QUANTUM_TOKENS,
+            bounds=settings.bounds,
+            classes=settings.classes,
+            idle_tenants=settings.idle_tenants,
+            new_stats=self._new_stats,
+        )
+        self.usage = self.drr.usage
+        """What waits, over all tenants and pools, against its bounds."""
+        self.pools: dict[str, PoolStats] = {}
+        self.second_finishes = 0
+        self._sizes = Sizes(settings.ladder)
+        self._degradation = Degradation(len(settings.ladder))
+        self._random = random
+        self._admission: AdmissionPolicy
+        self.switch(-inf, settings.policies)
+
+    # ---- settings
+
+    def configure(self, spec: TenantSpec) -> None:
+        """Make a tenant that is kept, or change one from here on: `Drr.configure` says what holds when."""
+        self.drr.configure(spec)
+
+    def dismiss(self, now: float, id: str) -> bool:
+        """A tenant is configured no longer: what waits and runs goes on, and it is forgotten as an idle stranger is."""
+        known = self.drr.dismiss(now, replace(self.settings.stranger, id=id))
+        self.drr.forget_idle(now)
+        return known
+
+    def reload(self, now: float, classes: tuple[ClassSpec, ...], specs: Iterable[TenantSpec]) -> None:
+        """All classes and tenants, from here on: new ones, changed ones, and nobody else. Or ValueError, and no change.
+
+        A tenant that is named no more becomes a stranger. A level that was held stays so while its class does.
+        """
+        settings, wanted = replace(self.settings, classes=classes), {spec.id: spec for spec in specs}
+        names = {spec.name for spec in classes}
+        if lost := [spec.id for spec in wanted.values() if spec.class_name not in names]:
+            raise ValueError(f"there is no class for {', '.join(lost)}")
+        self.drr.reclass(now, classes)
+        self.settings = settings
+        self._degradation.keep(names)
+        for pool_stats in self.pools.values():
+            for node in pool_stats.pool.nodes.values():
+                self._class_stats(pool_stats, node).weight = node.weight
+        for spec in wanted.values():
+            self.configure(spec)
+        for id in [id for id, tenant in self.drr.tenants.items() if tenant.configured and id not in wanted]:
+            self.dismiss(now, id)
+
+    @property
+    def policies(self) -> Policies:
+        """Which mechanisms are on."""
+        return self.settings.policies
+
+    def switch(self, now: float, policies: Policies) -> None:
+        """These mechanisms are on from here on, for the requests that wait as well. None of them loses its place.
+
+        A request that came in unjudged is judged when admission comes back, and may be the next to expire.
+        """
+        self.settings = replace(self.settings, policies=policies)
+        self._admission = (DeadlineAdmission if policies.admission else BoundedAdmission)(self._degradation)
+        self._learns_from = self._admission.learns_from(now)
+        self.drr.own_bounds = policies.own_bounds
+        self.drr.serve_by(now, DrrDiscipline if policies.fairness else FifoDiscipline)
+        for request in self.drr.waiting():
+            self._set_expiry(request)
+
+    def weigh(self, weights: Weights) -> None:
+        """Set what a prompt token and a completion token cost: the unit of all charges. Before the first request."""
+        self.settings = replace(self.settings, weights=weights)
+
+    def hold_level(self, class_name: str | None, level: int | None) -> None:
+        """The class (None: every class) begins at this level; None: by its load. Raises ValueError."""
+        known = [spec.name for spec in self.drr.classes]
+        if class_name is not None and class_name not in known:
+            raise ValueError(f"there is no class {class_name}")
+        self._degradation.hold(known if class_name is None else [class_name], level)
+
+    def held(self, class_name: str) -> int | None:
+        """The level that an operator holds the class at; None: it goes by its load."""
+        return self._degradation.held(class_name)
+
+    def level(self, class_stats: ClassStats, name: str) -> int:
+        """Where requests of this class begin on the ladder."""
+        return self._admission.level(class_stats, name)
+
+    def announce(self, pool: str, estimator: Estimator) -> None:
+        """Begin with what the pool's workers say of themselves, before anything runs. `capacity` tells their slots."""
+        pool_stats = self._pool_stats(pool)
+        estimator.take_over(pool_stats.estimator)
+        pool_stats.estimator = estimator
+
+    def capacity(self, now: float, slots: int, pool: str = "default") -> None:
+        """So many slots live from now on, over all workers of the pool."""
+        self._pool_stats(pool).estimator.resize(now, slots)
+
+    # ---- the door
+
+    def admit(self, now: float, request: Request) -> Admitted | Rejected:
+        """Decide about a newcomer, in one step: if it is admitted, it has its place."""
+        settings = self.settings
+        pool_stats, flow = self._get_or_create(now, request)
+        pool_stats.pool.let_go(now)
+        if not settings.clamp:
+            request.may_clamp = False
+        if request.max_level:
+            request.max_level = min(request.max_level, len(settings.ladder) - 1) if settings.degrade else 0
+        admission = self._admission
+        check = AdmissionCheck(now, request, settings, self._sizes, admission, pool_stats, flow)
+        check.plan(0)
+        if level := admission.start_level(check):
+            check.plan(level)
+        why = check.refusal()
+        if why is None:
+            check.admit()
+            limit = self.drr.enqueue(now, request, flow)
+            if limit is None:
+                return Admitted(check.level, check.prediction.wait_s)
+            outcome = Outcome.TENANT_QUEUE_FULL if limit.of_tenant else Outcome.YIELD
+            return check.refuse(outcome, limit.value, self._random, never=self.drr.never_holds(request))
+        return check.refuse(*why, self._random)
+
+    def _get_or_create(self, now: float, request: Request) -> tuple[PoolStats, Flow]:
+        tenant = self.drr.tenants.get(request.tenant)
+        if tenant is None:
+            tenant = self.drr.meet(now, replace(self.settings.stranger, id=request.tenant))
+            self.drr.forget_idle(now)
+        pool_stats = self.pools.get(request.pool) or self._pool_stats(request.pool)
+        flow = tenant.flows.get(request.pool)
+        if flow is None or request.class_name:
+            flow = self.drr.flow(pool_stats.pool, tenant, request.class_name)
+        return pool_stats, flow
+
+    def forecast(self, request: Request) -> list[float]:
+        """The wait of one just admitted, in seconds at each of the `PUBLISHED` quantiles."""
+        return request.flow.stats.waits.of(request.predicted_as_new).waits_s(request.predicted_wait_s)
+
+    # ---- the line
+
+    def counted(self, now: float, request: Request, prompt_tokens: int) -> None:
+        """Its prompt is known, whatever was added to it: the charge that was estimated for it is put right.
+
+        While it waits, so is when it could start at the latest. What was promised of its wait stays as it was.
+        """
+        request.prompt_tokens, request.context_tokens = prompt_tokens, 0
+        if request.stage not in (WAITING, RUNNING):
+            return
+        (prompt, answer), lengths = self._planned(request), request.flow.stats.lengths
+        self.drr.reprice(now, request, self.settings.weights.cost(prompt, lengths.expected(answer)))
+        if request.stage is WAITING:
+            if self.settings.reading_line:
+                self.pools[request.pool].pool.will_read(request, prompt)
+            self._set_expiry(request)
+
+    def _set_expiry(self, request: Request) -> None:
+        (prompt, answer), lengths = self._planned(request), request.flow.stats.lengths
+        estimator = self.pools[request.pool].estimator
+        expires_at, request.expires_for = self._admission.expiry(
+            request, prompt, answer, lengths, estimator, self.settings
+        )
+        self.drr.postpone(request, expires_at)
+
+    def ready(self, now: float, request: Request) -> None:
+        """Its retrieval is done: it could start from now on, and from now on its client's patience is tried."""
+        if not request.ready:
+            self._pool_stats(request.pool).retrieval_s.add(now - request.queued_at)
+            request.ready_at = now
+            if request.start_by < inf and request.stage is WAITING:
+                ends_at = now + request.start_by - request.queued_at + TURN_S
+                if ends_at < request.expires_at:
+                    request.expires_for = "patience"
+                    self.drr.postpone(request, ends_at)
+        self.drr.make_ready(now, request)
+
+    def leave(self, now: float, request: Request) -> bool:
+        """Its client left. False when it does not wait any more."""
+        return self.drr.discard(now, request)
+
+    def hint_s(self, now: float, request: Request) -> float:
+        """When to come back, for one that had a place in line and lost it: by its tenant's own line."""
+        pool_stats, flow = self.pools[request.pool], request.flow
+        rate = (pool_stats.estimator.rate or 0.0) * pool_stats.pool.share(flow)
+        return flow.stats.appointments.hint(now, flow.work, request.charge_tokens, rate, self._random)
+
+    def expire(self, now: float) -> list[Request]:
+        """Take out those that can no longer be in time, and those whose client has no more patience.
+
+        `expires_for` says which. How long they waited teaches as well.
+        """
+        expired = self.drr.expire(now)
+        for request in expired:
+            self._learn_wait(now, request)
+        return expired
+
+    def wakes_at(self) -> float:
+        """When `expire` next has something to do; infinity when nothing waits."""
+        return self.drr.wakes_at()
+
+    # ---- the slots
+
+    def next(
+        self, now: float, pool: str = "default", fits: Callable[[Request], bool] | None = None
+    ) -> tuple[Request | None, list[Request]]:
+        """A slot of the pool is free: who starts in it, and who turned out to fit no more (evicted)."""
+        evicted: list[Request] = []
+        while request := self.drr.next(now, pool, fits):
+            pool_stats = self.pools[pool]
+            self._learn_wait(now, request)
+            prompt, answer = self._planned(request)
+            lengths, estimator = request.flow.stats.lengths, pool_stats.estimator
+            request.granted_tokens = self._admission.grant(
+                now, request, prompt, answer, lengths, estimator, self.settings
+            )
+            if request.granted_tokens:
+                self._start(now, request, pool_stats, prompt)
+                return request, evicted
+            self.drr.settle(now, request, 0.0)
+            evicted.append(request)
+        return None, evicted
+
+    def _planned(self, request: Request) -> tuple[int, int]:
+        """(prompt, longest answer) in tokens, at the level that it was admitted at."""
+        level = request.level
+        if not level:
+            return request.prompt_tokens + request.context_tokens, request.max_tokens
+        context = self._sizes.contexts(request.context_tokens)[level]
+        return request.prompt_tokens + context, self._sizes.answers(request.max_tokens)[level]
+
+    def _start(self, now: float, request: Request, pool_stats: PoolStats, prompt: int) -> None:
+        estimator, flow = pool_stats.estimator, request.flow
+        tenant_stats = flow.stats
+        answer = tenant_stats.lengths.expected(request.granted_tokens)
+        estimator.start(now, request, estimator.prefill_backlog_s() + estimator.service_s(prompt, answer))
+        estimator.begin_reading(request, prompt if self.settings.reading_line else 0)
+        rate = estimator.rate
+        if rate:
+            backlog_s = flow.work / (pool_stats.pool.share(flow) * rate)
+            target_s = tenant_stats.service_s * max(1.0, 4.0 / max(1, estimator.slots))
+            slack_s = (request.due_at - request.queued_at) * self.settings.safety_margin
+            tenant_stats.codel.sample(now, backlog_s, target_s, slack_s)
+
+    def first_token(self, now: float, request: Request) -> None:
+        """Its prompt has been read."""
+        request.first_token_at = now
+        prompt, _ = self._planned(request)
+        estimator = self.pools[request.pool].estimator
+        estimator.end_reading(request)
+        estimator.learn_prefill(now - request.started_at, prompt, request.read_before_tokens)
+
+    def finish(
+        self, now: float, request: Request, outcome: Outcome, prompt_tokens: float, completion_tokens: float
+    ) -> None:
+        """A request that had started ended: served, failed or cancelled, having read and written so many tokens.
+
+        A second end changes nothing and is counted; `strict` makes it an error, which it is.
+        """
+        if request.stage is not RUNNING:
+            self.second_finishes += 1
+            if self.settings.strict:
+                raise RuntimeError(f"{request!r} was finished, and does not run")
+            return
+        pool_stats = self.pools[request.pool]
+        estimator, tenant_stats = pool_stats.estimator, request.flow.stats
+        cost = self.settings.weights.cost(prompt_tokens, completion_tokens)
+        estimator.stop(now)
+        estimator.end_reading(request)
+        estimator.learn(now, request, cost)
+        tenant_stats.got.add(now, cost)
+        self.drr.settle(now, request, cost if self.settings.true_up else request.charge_tokens)
+        if completion_tokens > 1 and request.first_token_at:
+            estimator.learn_pace(now - request.first_token_at, completion_tokens - 1)
+        served = outcome is Outcome.SERVED
+        if served:
+            tenant_stats.served(now - request.started_at)
+            pool_stats.costs.add(cost)
+        if served or completion_tokens:
+            tenant_stats.lengths.observe(
+                completion_tokens, cut=not served or completion_tokens >= request.granted_tokens
+            )
+        if served and self.settings.quantum_tokens is None and pool_stats.costs.count % QUANTUM_EVERY == 0:
+            pool_stats.pool.set_quantum(_rounded_up(pool_stats.costs.quantile(0.9) or FIRST_QUANTUM_TOKENS))
+
+    # ---- learning
+
+    def _learn_wait(self, now: float, request: Request) -> None:
+        """A wait has shown itself, unless it was for the request's own retrieval: its turn had come before."""
+        if not request.ready or now <= request.ready_at or request.queued_at < self._learns_from:
+            return
+        tenant_stats, wait_s = request.flow.stats, now - request.queued_at
+        tenant_stats.waits.of(request.predicted_as_new).learn(request.predicted_wait_s, wait_s)
+        tenant_stats.class_stats.recent_s.add(wait_s)
+
+    def _pool_stats(self, name: str) -> PoolStats:
+        pool_stats = self.pools.get(name)
+        if pool_stats is None:
+            pool_stats = self.pools[name] = PoolStats(self.drr.pool(name), {})
+            for node in pool_stats.pool.nodes.values():
+                self._class_stats(pool_stats, node)
+        return pool_stats
+
+    def _class_stats(self, pool_stats: PoolStats, node: ClassNode) -> ClassStats:
+        known = pool_stats.classes.get(node.name)
+        if known is None:
+            known = pool_stats.classes[node.name] = ClassStats(node.weight, self.settings.ladder)
+        return known
+
+    def _new_stats(self, flow: Flow, pool: str) -> TenantStats:
+        return self._pool_stats(pool).stats_of(flow)
+
+    def __repr__(self) -> str:
+        return f"<Scheduler {self.drr!r}, {[pool_stats.estimator for pool_stats in self.pools.values()]}>"
+
+
+def _rounded_up(tokens: float) -> float:
+    """To two digits: a quantum that is a little above the usual cost leaves no debt, and seldom changes."""
+    step = 10.0 ** (floor(log10(tokens)) - 1)
+    return ceil(tokens / step - 1e-9) * step
