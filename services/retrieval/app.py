@@ -13,13 +13,13 @@ from services.core.breaker import Breaker
 from services.retrieval.api import EXAMPLES as SEARCH
 from services.retrieval.api import Api
 from services.retrieval.cache import Cache, redis_client
+from services.retrieval.compatibility import CompatibilityCheck
 from services.retrieval.config import RetrievalSettings
 from services.retrieval.confine import EVERYTHING
 from services.retrieval.database import Session, connect, powers
 from services.retrieval.documentsapi import EXAMPLES as DOCUMENTS
 from services.retrieval.documentsapi import Bounds, DocumentsApi
 from services.retrieval.embedder import LinedEmbedder, Model
-from services.retrieval.fit import Fit
 from services.retrieval.library import Library
 from services.retrieval.metrics import RetrievalMetrics
 from services.retrieval.modelprocess import ModelProcess
@@ -100,12 +100,12 @@ def build(
         ttl_s=settings.cache_ttl_s,
         similar=semantic_cache(settings),
     )
-    fit = Fit(embedder, pool, store, log)
+    compatibility = CompatibilityCheck(embedder, pool, store, log)
     metrics.watch(
         embedder_waiting=lambda: embedder.waiting,
         connections=lambda: pool.open,
         connections_in_use=lambda: pool.lent,
-        lacking=lambda: fit.lacking,
+        unembedded_chunks=lambda: compatibility.unembedded_chunks,
         up={"postgres": lambda: store.up, "redis": lambda: cache.up},
     )
     warming = Warming(embedder, store, sessions=settings.postgres_pool_size)
@@ -127,14 +127,14 @@ def build(
         await cache.start()
         await embedder.start()
         if embedder.confined:  # by the same means as the process that parses documents
-            lacking = [name for name in EVERYTHING if name not in embedder.confined]
-            log.info("child processes are confined", held=list(embedder.confined), lacking=lacking)
-        await fit.start()
+            unembedded_chunks = [name for name in EVERYTHING if name not in embedder.confined]
+            log.info("child processes are confined", held=list(embedder.confined), unembedded_chunks=unembedded_chunks)
+        await compatibility.start()
         warming.start()
 
     async def stop() -> None:
         await warming.stop()
-        await fit.stop()
+        await compatibility.stop()
         await embedder.stop()
         await cache.stop()
         library.stop()

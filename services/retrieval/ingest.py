@@ -34,7 +34,7 @@ from services.retrieval.modelfolder import ModelUnusable, find_model, shape_of
 from services.retrieval.pool import describe
 from services.retrieval.progress import Reembedded, Reporter, Shown, Summary, reporter
 from services.retrieval.reembed import Completing, forget_others, reembed
-from services.retrieval.vectors import COLUMN_DIMENSIONS, Vectors, unfit
+from services.retrieval.vectors import COLUMN_DIMENSIONS, Vectors, incompatibility
 from services.retrieval.writing import Corpus
 from services.runtime.settings import NO_LISTENER, load
 
@@ -63,7 +63,7 @@ async def opened(settings: RetrievalSettings) -> AsyncIterator[tuple[MiniLM, Any
     except (OSError, asyncpg.PostgresError, asyncpg.InterfaceError, SchemaTooNew) as error:
         raise IngestFailed(f"POSTGRES_URL: the database cannot be used: {describe(error)}") from None
     try:
-        if fault := unfit(await connection.fetchval(COLUMN_DIMENSIONS), model.name):
+        if fault := incompatibility(await connection.fetchval(COLUMN_DIMENSIONS), model.name):
             raise IngestFailed(fault)
         yield model, connection
     except (OSError, asyncpg.PostgresError, asyncpg.InterfaceError) as error:

@@ -137,7 +137,7 @@ def _rows(told: str) -> int:
     return int(told.rpartition(" ")[2])
 
 
-def unfit(held: int | None, model: str) -> str | None:
+def incompatibility(held: int | None, model: str) -> str | None:
     """Why this model's vectors do not go into a database that holds such as these, and what to do; None: they do."""
     if held == DIMENSIONS:
         return None

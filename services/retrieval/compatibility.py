@@ -3,7 +3,7 @@
 Vectors of another size than the database's cannot be searched at all: where the database can be asked by the time the
 model is loaded, the service does not start; where it cannot, the fault is logged as soon as it can. Chunks that this
 model has not embedded are not found: that is a warning, with what to do, and everything else is answered. How many
-they are is a metric, counted again every LOOK_AGAIN_S; the database keeps the counts, so that a look reads a few rows.
+they are is a metric, counted again every RECHECK_EVERY_S; the database keeps the counts, so that a look reads a few rows.
 """
 
 from __future__ import annotations
@@ -16,46 +16,46 @@ from services.retrieval.database import NOBODY, Session
 from services.retrieval.deadline import Late, by
 from services.retrieval.embedder import Embedder
 from services.retrieval.pool import Busy, Down, Pool
-from services.retrieval.vectors import COLUMN_DIMENSIONS, MOST_TENANTS, UNEMBEDDED, unfit
+from services.retrieval.vectors import COLUMN_DIMENSIONS, MOST_TENANTS, UNEMBEDDED, incompatibility
 from services.runtime.log import Log
 from services.runtime.settings import EXIT_BAD_SETTINGS
 from services.runtime.starting import CannotStart
 
-WITHIN_S = 2.0
-LOOK_EVERY_S = 0.5
-LOOK_AGAIN_S = 30.0
+QUERY_TIMEOUT_S = 2.0
+RETRY_EVERY_S = 0.5
+RECHECK_EVERY_S = 30.0
 
 
-class DoesNotFit(CannotStart):
+class IncompatibleModel(CannotStart):
     """The database holds vectors of another size than this model's; the message says what to do."""
 
     exit_status = EXIT_BAD_SETTINGS
 
 
-class Reached(Protocol):
+class DatabaseStatus(Protocol):
     """Who knows whether the database was ever reached."""
 
     @property
     def reached(self) -> bool: ...
 
 
-class Fit:
-    """Looks until it has seen, and then again at leisure. `lacking`: chunks without a vector; NaN until it has seen."""
+class CompatibilityCheck:
+    """Looks until it has seen, and then again at leisure. `unembedded_chunks`: chunks without a vector; NaN until it has seen."""
 
-    def __init__(self, embedder: Embedder, pool: Pool[Session], store: Reached, log: Log) -> None:
+    def __init__(self, embedder: Embedder, pool: Pool[Session], store: DatabaseStatus, log: Log) -> None:
         self._embedder = embedder
         self._pool = pool
         self._store = store
         self._log = log
         self._task: asyncio.Task[None] | None = None
         self.done = False
-        self.lacking = nan
+        self.unembedded_chunks = nan
 
     async def start(self) -> None:
-        """Look now if the database can be asked, else as soon as it can; the model is loaded. Raises DoesNotFit."""
+        """Look now if the database can be asked, else as soon as it can; the model is loaded. Raises IncompatibleModel."""
         if self._store.reached:
-            await self._looked()
-        self._task = asyncio.get_running_loop().create_task(self._watch(), name="fit")
+            await self._check_once()
+        self._task = asyncio.get_running_loop().create_task(self._watch(), name="compatibility")
 
     async def stop(self) -> None:
         """Leave it."""
@@ -66,35 +66,35 @@ class Fit:
     async def _watch(self) -> None:
         try:
             while True:
-                await asyncio.sleep(LOOK_AGAIN_S if self.done else LOOK_EVERY_S)
+                await asyncio.sleep(RECHECK_EVERY_S if self.done else RETRY_EVERY_S)
                 if self._store.reached:
-                    await self._looked()
-        except DoesNotFit as fault:
+                    await self._check_once()
+        except IncompatibleModel as fault:
             self._log.error("no search can succeed", fault=str(fault))
 
-    async def _looked(self) -> None:
+    async def _check_once(self) -> None:
         """Once; a database that does not answer is asked again later."""
         model = self._embedder
         try:
-            ((held,),) = await self._ask(COLUMN_DIMENSIONS)
-            lacking = await self._ask(UNEMBEDDED, model.fingerprint, MOST_TENANTS)
+            ((held,),) = await self._query(COLUMN_DIMENSIONS)
+            unembedded_chunks = await self._query(UNEMBEDDED, model.fingerprint, MOST_TENANTS)
         except (Down, Busy, Late):
             return
         self.done = True
-        if fault := unfit(held, model.name):
-            raise DoesNotFit(fault)
-        before, self.lacking = self.lacking, sum(row["chunks"] for row in lacking)
-        if self.lacking and not before > 0:
+        if fault := incompatibility(held, model.name):
+            raise IncompatibleModel(fault)
+        before, self.unembedded_chunks = self.unembedded_chunks, sum(row["chunks"] for row in unembedded_chunks)
+        if self.unembedded_chunks and not before > 0:
             self._log.warning(
-                "chunks were not embedded by this model and are not found", model=model.name, tenants=len(lacking),
-                chunks=self.lacking, mend="weir ingest --reembed",
+                "chunks were not embedded by this model and are not found", model=model.name, tenants=len(unembedded_chunks),
+                chunks=self.unembedded_chunks, mend="weir ingest --reembed",
             )  # fmt: skip
 
-    async def _ask(self, sql: str, *arguments: object) -> list[Any]:
-        deadline = asyncio.get_running_loop().time() + WITHIN_S
+    async def _query(self, sql: str, *arguments: object) -> list[Any]:
+        deadline = asyncio.get_running_loop().time() + QUERY_TIMEOUT_S
         session = await self._pool.take(deadline)
         try:
-            rows = await by(deadline, session.fetch(WITHIN_S, sql, *arguments, tenant=NOBODY))
+            rows = await by(deadline, session.fetch(QUERY_TIMEOUT_S, sql, *arguments, tenant=NOBODY))
         except Exception:
             self._pool.discard(session)
             raise Late from None
