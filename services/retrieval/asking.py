@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from services.contracts.search import RetrieveRequest
 from services.retrieval.cache import CacheKey, Kept
 from services.retrieval.deadline import Late
-from services.retrieval.reach import Reach
+from services.retrieval.search_params import SearchParams
 from services.retrieval.store import Found
 
 
@@ -19,7 +19,7 @@ class Ask:
 
     request: RetrieveRequest
     key: CacheKey
-    reach: Reach
+    params: SearchParams
     version: int | None
     ttl_s: float
     began: float
@@ -29,13 +29,13 @@ class Ask:
     """Something fresh is there, and is about to expire."""
 
     @property
-    def params(self) -> str:
+    def variant(self) -> str:
         """All that decides a result beside tenant, corpus, question and reach."""
         return f"{self.key.hybrid:d} {self.key.model}"
 
     def takes(self, kept: Kept) -> bool:
         """Whether this is fresh, young enough for this one, too, and was looked for as far."""
-        return kept.fresh and kept.age_s < self.ttl_s and kept.reach.covers(self.reach)
+        return kept.fresh and kept.age_s < self.ttl_s and kept.params.covers(self.params)
 
 
 @dataclass(slots=True)

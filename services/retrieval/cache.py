@@ -44,8 +44,8 @@ from services.core.breaker import Breaker, Change, State
 from services.retrieval.deadline import Late, by
 from services.retrieval.freshness import due_early, share_of_life
 from services.retrieval.metrics import RetrievalMetrics
-from services.retrieval.reach import Reach
 from services.retrieval.reads import Reads
+from services.retrieval.search_params import SearchParams
 from services.runtime.log import Log
 from services.runtime.ordered import OrderedSet
 
@@ -97,7 +97,7 @@ class Kept:
     """An entry that was read and checked. `refresh`: it is fresh, and this reader should find it anew all the same."""
 
     results: list[Passage]
-    reach: Reach
+    params: SearchParams
     age_s: float
     fresh: bool
     refresh: bool = False
@@ -195,10 +195,10 @@ class Cache:
             await by(asyncio.get_running_loop().time() + self._write_timeout_s, self._client.aclose())
 
     async def get(
-        self, key: CacheKey, *, reach: Reach, version: int | None, ttl_s: float, budget_s: float
+        self, key: CacheKey, *, params: SearchParams, version: int | None, ttl_s: float, budget_s: float
     ) -> Kept | None:
         """The entry under this key, if there is a sound one; fresh if it is of this corpus version, young enough, and
-        was found by looking as far as `reach`.
+        was found by looking as far as `search_params`.
 
         `ttl_s` bounds how old a fresh one may be; each key gets its own share of it.
         """
@@ -212,7 +212,7 @@ class Cache:
         except (ResponseError, Unreachable):  # refused (a key of another type, no permission), or not answered
             self._count["error"].inc()
             return None
-        kept = None if data is None else self._check(digest, key.tenant, data, left_ms, reach, version, ttl_s)
+        kept = None if data is None else self._check(digest, key.tenant, data, left_ms, params, version, ttl_s)
         result = "miss" if data is None else "invalid" if kept is None else "hit" if kept.fresh else "stale"
         self._count[result].inc()
         return kept
@@ -222,7 +222,7 @@ class Cache:
         key: CacheKey,
         results: list[Passage],
         *,
-        reach: Reach,
+        params: SearchParams,
         version: int,
         ttl_s: float,
         cost_s: float = 0.0,
@@ -231,7 +231,7 @@ class Cache:
         if ttl_s <= 0 or not results:
             return
         digest, life_s = key.digest(self._secret), ttl_s + self._stale_s
-        entry = Entry(digest, key.tenant, version, ttl_s, life_s, cost_s, reach.effort, reach.depth, results)
+        entry = Entry(digest, key.tenant, version, ttl_s, life_s, cost_s, params.effort, params.depth, results)
         data = self._encode(entry)
         if not self.up or len(self._writes) >= MAX_WRITES or len(data) > MAX_ENTRY_BYTES:
             self._count["not_stored"].inc()
@@ -256,7 +256,14 @@ class Cache:
         self._count["stored" if is_stored else "not_stored"].inc()
 
     def _check(
-        self, digest: str, tenant: str, data: bytes, left_ms: int, asked: Reach, version: int | None, ttl_s: float
+        self,
+        digest: str,
+        tenant: str,
+        data: bytes,
+        left_ms: int,
+        asked: SearchParams,
+        version: int | None,
+        ttl_s: float,
     ) -> Kept | None:
         """None unless this is what we stored under this key, for this tenant, with an end to its life."""
         if not isinstance(data, bytes) or len(data) > MAX_ENTRY_BYTES:
@@ -270,11 +277,11 @@ class Cache:
             return None
         if left_ms < 0 or not -1 <= age_s < math.inf:
             return None
-        reach = Reach(entry.effort, entry.depth)
+        params = SearchParams(entry.effort, entry.depth)
         fresh_for_s = min(entry.fresh_s, ttl_s) * share_of_life(digest) - age_s
-        fresh = entry.version == version and fresh_for_s > 0 and reach.covers(asked)
+        fresh = entry.version == version and fresh_for_s > 0 and params.covers(asked)
         refresh = fresh and due_early(fresh_for_s, entry.cost_s, 1 - self._chance.random())
-        return Kept(entry.results, reach, max(0.0, age_s), fresh, refresh)
+        return Kept(entry.results, params, max(0.0, age_s), fresh, refresh)
 
     async def _ask(self, work: Coroutine[Any, Any, T], allowance_s: float) -> T:
         """One exchange with Redis, its end told to the breaker. Raises `Unreachable` or `ResponseError`."""

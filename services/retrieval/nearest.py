@@ -143,13 +143,13 @@ def way(
             "weir.rows_met": str(met),
             "hnsw.iterative_scan": "relaxed_order",
             "hnsw.ef_search": str(ef_search),
-            "hnsw.max_scan_tuples": str(_reach(chunks, exact_up_to)),
+            "hnsw.max_scan_tuples": str(_max_scan_tuples(chunks, exact_up_to)),
             "hnsw.scan_mem_multiplier": str(SCAN_MEMORY_TIMES),
         },
     )
 
 
-def _reach(chunks: int, exact_up_to: int) -> int:
+def _max_scan_tuples(chunks: int, exact_up_to: int) -> int:
     """How many candidates the graph may look at: in about twice the time that an exact search would have taken.
 
     A question far from all that the tenant has meets everybody else's chunks first, and would hardly come to an end.

@@ -19,7 +19,7 @@ is known to be down is not tried. And a vector is asked for by the time at which
 Embedding and search are one run, led by the first who asks and bounded by that one's time. Whoever shares it and has
 more time than the leader had is not bound by the leader's haste: there is another run.
 
-Less effort and fewer passages may be asked for (`reach.py`). What looked at least as far serves, kept or under way;
+Less effort and fewer passages may be asked for (`search_params.py`). What looked at least as far serves, kept or under way;
 what did not is a fallback.
 """
 
@@ -40,7 +40,7 @@ from services.retrieval.line import Estimate
 from services.retrieval.metrics import RetrievalMetrics
 from services.retrieval.minilm import Floats
 from services.retrieval.pool import Busy, Down
-from services.retrieval.reach import Reach
+from services.retrieval.search_params import SearchParams
 from services.retrieval.store import Found, SearchFailed, Searching
 
 SEARCH_SHARE = 0.25  # most of the budget that is kept for the search: what is never tried cannot turn out faster
@@ -63,7 +63,7 @@ class Keeps(Protocol):
     """The cache, as a retrieval sees it."""
 
     async def get(
-        self, key: CacheKey, *, reach: Reach, version: int | None, ttl_s: float, budget_s: float
+        self, key: CacheKey, *, params: SearchParams, version: int | None, ttl_s: float, budget_s: float
     ) -> Kept | None: ...
 
     def put(
@@ -71,7 +71,7 @@ class Keeps(Protocol):
         key: CacheKey,
         results: list[Passage],
         *,
-        reach: Reach,
+        params: SearchParams,
         version: int,
         ttl_s: float,
         cost_s: float = 0.0,
@@ -81,18 +81,20 @@ class Keeps(Protocol):
 class Similar(Protocol):
     """Results of earlier questions, found by what they mean: of this tenant, corpus version and parameters alone."""
 
-    def nearest(self, tenant: str, *, version: int, params: str, vector: Floats, reach: Reach) -> Kept | None: ...
+    def nearest(
+        self, tenant: str, *, version: int, variant: str, vector: Floats, params: SearchParams
+    ) -> Kept | None: ...
 
     def keep(
         self,
         tenant: str,
         *,
         version: int,
-        params: str,
+        variant: str,
         query: str,
         vector: Floats,
         results: list[Passage],
-        reach: Reach,
+        params: SearchParams,
         ttl_s: float,
     ) -> bool: ...
 
@@ -136,17 +138,19 @@ class Retrieval:
         self._budget_s = budget_s
         self._ttl_s = ttl_s
         self._search_s = Estimate()
-        self._flights: Flights[Run] = Flights(most_shared=MOST_SHARED, covers=Reach.covers)
+        self._flights: Flights[Run] = Flights(most_shared=MOST_SHARED, covers=SearchParams.covers)
         self._refreshing: set[asyncio.Task[Run]] = set()
 
     async def retrieve(self, request: RetrieveRequest) -> RetrieveReply:
         """Passages for a query, within its budget, with their source and, where that is not `db`, the reason."""
         budget_s = min(request.budget_ms / 1000, self._budget_s)
         ask = self._ask(request, budget_s)
-        kept = await self._cache.get(ask.key, reach=ask.reach, version=ask.version, ttl_s=ask.ttl_s, budget_s=budget_s)
+        kept = await self._cache.get(
+            ask.key, params=ask.params, version=ask.version, ttl_s=ask.ttl_s, budget_s=budget_s
+        )
         if kept is not None and kept.fresh:
             if kept.refresh:
-                self._refresh(replace(ask, reach=kept.reach, anew=True))
+                self._refresh(replace(ask, params=kept.params, anew=True))
             return self._reply(ask, "cache", kept.results, age_s=kept.age_s, reason="fresh")
         run = await self._shared(ask)
         if run.found is not None:
@@ -167,7 +171,7 @@ class Retrieval:
         return Ask(
             request=request,
             key=CacheKey(request.tenant, request.query, self._embedder.fingerprint, request.hybrid),
-            reach=Reach(request.effort, request.top_k),
+            params=SearchParams(request.effort, request.top_k),
             version=self._store.corpus_version(request.tenant),
             ttl_s=min(request.cache_ttl_s, self._ttl_s),
             began=began,
@@ -190,7 +194,7 @@ class Retrieval:
             work = partial(self._run, ask, mine)
             try:
                 run = await self._flights.join(
-                    (ask.key, ask.ttl_s), work, deadline=ask.answer_by, worth=ask.reach, of=mine
+                    (ask.key, ask.ttl_s), work, deadline=ask.answer_by, worth=ask.params, of=mine
                 )
             except LeftBehind as left:
                 return left.of if isinstance(left.of, Run) else mine
@@ -227,7 +231,7 @@ class Retrieval:
         if self._similar is None or ask.version is None or ask.anew:
             return None
         near = self._similar.nearest(
-            ask.request.tenant, version=ask.version, params=ask.params, vector=vector, reach=ask.reach
+            ask.request.tenant, version=ask.version, variant=ask.variant, vector=vector, params=ask.params
         )
         self._metrics.similar["miss" if near is None else "hit" if ask.takes(near) else "stale"].inc()
         return near
@@ -238,8 +242,8 @@ class Retrieval:
         try:
             with run.search:
                 found = await self._store.search(
-                    request.tenant, vector, ask.reach.depth, ask.answer_by,
-                    model=self._embedder.fingerprint, query=query, effort=ask.reach.effort,
+                    request.tenant, vector, ask.params.depth, ask.answer_by,
+                    model=self._embedder.fingerprint, query=query, effort=ask.params.effort,
                 )  # fmt: skip
         finally:
             self._search_s.learn(run.search.seconds)
@@ -251,13 +255,13 @@ class Retrieval:
         version, request = found.corpus_version, ask.request
         if version is None:
             return
-        reach = Reach(found.effort, ask.reach.depth)
+        params = SearchParams(found.effort, ask.params.depth)
         cost_s = run.embedding.seconds + run.search.seconds
-        self._cache.put(ask.key, found.passages, reach=reach, version=version, ttl_s=ask.ttl_s, cost_s=cost_s)
+        self._cache.put(ask.key, found.passages, params=params, version=version, ttl_s=ask.ttl_s, cost_s=cost_s)
         if self._similar is not None and found.passages and ask.ttl_s > 0:
             is_kept = self._similar.keep(
-                request.tenant, version=version, params=ask.params, query=request.query, vector=vector,
-                results=found.passages, reach=reach, ttl_s=ask.ttl_s,
+                request.tenant, version=version, variant=ask.variant, query=request.query, vector=vector,
+                results=found.passages, params=params, ttl_s=ask.ttl_s,
             )  # fmt: skip
             self._metrics.similar["stored" if is_kept else "not_stored"].inc()
 
@@ -275,7 +279,7 @@ class Retrieval:
         self._metrics.retrieval_seconds[source].observe(seconds)
         return RetrieveReply(
             source=source,
-            results=results[: ask.reach.depth],
+            results=results[: ask.params.depth],
             age_s=round(age_s, 3),
             embed_ms=round(run.embedding.seconds_since(ask.began) * 1000, 3) if run else 0.0,
             search_ms=round(run.search.seconds_since(ask.began) * 1000, 3) if run else 0.0,

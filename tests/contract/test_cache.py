@@ -13,7 +13,7 @@ from services.retrieval.config import RetrievalSettings
 from services.retrieval.freshness import share_of_life
 from services.runtime.settings import load
 from tests.contract.stages import CacheStage, with_cache
-from tests.retrieval.cacherig import KEY, REACH, RESULTS, SECRET, Rig
+from tests.retrieval.cacherig import KEY, PARAMS, RESULTS, SECRET, Rig
 from tests.retrieval.fakes import passage
 
 TIMEOUT_S = 0.02
@@ -181,7 +181,7 @@ def test_keys_of_one_age_and_one_time_to_live_do_not_expire_together(cache: Cach
 
 def test_what_a_result_took_to_find_is_kept_with_it(cache: CacheStage) -> None:
     async def scenario(rig: Rig) -> None:
-        rig.cache.put(KEY, RESULTS, reach=REACH, version=7, ttl_s=60.0, cost_s=0.25)
+        rig.cache.put(KEY, RESULTS, params=PARAMS, version=7, ttl_s=60.0, cost_s=0.25)
         while (data := await rig.client.get(KEY.digest(SECRET))) is None:
             await asyncio.sleep(0.001)
         assert isinstance(data, bytes)
@@ -197,7 +197,7 @@ def test_the_setting_is_the_secret_of_the_keys(cache: CacheStage) -> None:
         chosen = load(RetrievalSettings, redis_url=url, cache_key_secret=secret, redis_timeout_ms=1000)
         rig = Rig(url)
         made = exact_cache(chosen, rig.metrics, rig.lines.log)
-        made.put(KEY, RESULTS, reach=REACH, version=7, ttl_s=60.0)
+        made.put(KEY, RESULTS, params=PARAMS, version=7, ttl_s=60.0)
         while rig.counted("stored") + rig.counted("not_stored") == 0:
             await asyncio.sleep(0.001)
         assert await rig.client.get(KEY.digest(secret.encode())) is not None
@@ -263,7 +263,7 @@ def test_requests_that_are_cut_off_never_get_each_others_answers(cache: CacheSta
     async def scenario(rig: Rig) -> None:
         keys = [CacheKey("demo", f"query {number}", "model-1") for number in range(20)]
         for number, key in enumerate(keys):
-            rig.cache.put(key, [passage(f"answer {number}")], reach=REACH, version=7, ttl_s=60.0)
+            rig.cache.put(key, [passage(f"answer {number}")], params=PARAMS, version=7, ttl_s=60.0)
         while rig.counted("stored") < len(keys):
             await asyncio.sleep(0.005)
 

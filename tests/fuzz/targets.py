@@ -26,7 +26,7 @@ from services.governor.protocol import Conversation, Ended, Result, Turn
 from services.retrieval.cache import Cache, Entry
 from services.retrieval.documentinput import page_of
 from services.retrieval.documents import PARSERS, Unreadable, parse
-from services.retrieval.reach import Reach
+from services.retrieval.search_params import SearchParams
 from services.router.asking.asked import Asked, Format
 from services.router.asking.wishes import WISH_OF, read
 from services.router.tenancy import tenantsfile
@@ -351,7 +351,7 @@ def cache(data: bytes) -> None:
     reader = object.__new__(Cache)  # no connection: only its check of what was read
     reader._decode = msgspec.msgpack.Decoder(Entry).decode
     reader._chance = random.Random(0)
-    kept = reader._check("abcd", "tenant", data, 1000, Reach(1.0, 4), 1, 60.0)
+    kept = reader._check("abcd", "tenant", data, 1000, SearchParams(1.0, 4), 1, 60.0)
     assert kept is None or (math.isfinite(kept.age_s) and kept.age_s >= 0)
 
 

@@ -8,13 +8,13 @@ from dataclasses import dataclass, field
 from services.contracts.search import Passage
 from services.retrieval.cache import CacheKey, Kept
 from services.retrieval.freshness import share_of_life
-from services.retrieval.reach import Reach
+from services.retrieval.search_params import SearchParams
 
 
 @dataclass
 class Held:
     results: list[Passage]
-    reach: Reach
+    params: SearchParams
     version: int
     kept_at: float
     ttl_s: float
@@ -28,28 +28,28 @@ class ModelCache:
     secret: bytes = b""
 
     async def get(
-        self, key: CacheKey, *, reach: Reach, version: int | None, ttl_s: float, budget_s: float
+        self, key: CacheKey, *, params: SearchParams, version: int | None, ttl_s: float, budget_s: float
     ) -> Kept | None:
         held = self.held.get(key.digest(self.secret))
         if held is None:
             return None
-        fresh = held.version == version and held.reach.covers(reach) and self._is_young(key, held, ttl_s)
-        return Kept(held.results, held.reach, _now() - held.kept_at, fresh)
+        fresh = held.version == version and held.params.covers(params) and self._is_young(key, held, ttl_s)
+        return Kept(held.results, held.params, _now() - held.kept_at, fresh)
 
     def put(
         self,
         key: CacheKey,
         results: list[Passage],
         *,
-        reach: Reach,
+        params: SearchParams,
         version: int,
         ttl_s: float,
         cost_s: float = 0.0,
     ) -> None:
         held = self.held.get(key.digest(self.secret))
-        gives_way = held is None or held.version < version or held.reach.effort <= reach.effort
+        gives_way = held is None or held.version < version or held.params.effort <= params.effort
         if ttl_s > 0 and results and (held is None or gives_way or not self._is_young(key, held, held.ttl_s)):
-            self.held[key.digest(self.secret)] = Held(results, reach, version, _now(), ttl_s)
+            self.held[key.digest(self.secret)] = Held(results, params, version, _now(), ttl_s)
 
     def _is_young(self, key: CacheKey, held: Held, ttl_s: float) -> bool:
         return _now() - held.kept_at < min(held.ttl_s, ttl_s) * share_of_life(key.digest(self.secret))

@@ -120,12 +120,14 @@ def test_what_was_found_is_kept_for_like_questions_under_all_that_decides_it() -
     similar = FakeSimilar()
     house = House(similar=similar)
     asked(house, top_k=3, cache_ttl_s=60.0)
-    ((tenant, version, params, query, ttl_s),) = similar.kept
+    ((tenant, version, variant, query, ttl_s),) = similar.kept
     assert (tenant, version, query, ttl_s) == ("demo", 7, "why?", 60.0)
-    assert similar.asked == [("demo", 7, params)]
+    assert similar.asked == [("demo", 7, variant)]
     for other in ({"hybrid": False}, {"query": "how?"}):
         asked(house, **other)
-    assert len({(params, query) for _, _, params, query, _ in similar.kept}) == 3, "and not for what is something else"
+    assert len({(variant, query) for _, _, variant, query, _ in similar.kept}) == 3, (
+        "and not for what is something else"
+    )
     assert len({key for key, _, _ in house.cache.put_in}) == 3
 
 

@@ -74,11 +74,11 @@ def test_where_the_first_candidates_hold_plenty_of_the_tenants_rows_no_more_are_
 
 def test_the_graph_gives_up_when_an_exact_search_would_have_been_done_twice() -> None:
     """What it has not found by then is looked for exactly."""
-    reaches = [
+    searched_with = [
         int(way(chunks, 10, exact_up_to=exact_up_to).settings["hnsw.max_scan_tuples"])
         for chunks, exact_up_to in ((30_000, 3_000), (60_000, 3_000), (10**9, 3_000), (30_000, 0))
     ]
-    assert reaches == [20 * EF_SEARCH, 40 * EF_SEARCH, MAX_SCAN_TUPLES, MAX_SCAN_TUPLES]
+    assert searched_with == [20 * EF_SEARCH, 40 * EF_SEARCH, MAX_SCAN_TUPLES, MAX_SCAN_TUPLES]
 
 
 def vectors(number: int, seed: int, around: float = 0.0) -> Floats:

@@ -11,8 +11,8 @@ from services.retrieval.cache import Kept
 from services.retrieval.deadline import Late
 from services.retrieval.embedder import EmbedderBusy, EmbedderFailed, EmbedderFull
 from services.retrieval.pool import Busy, Down
-from services.retrieval.reach import Reach
 from services.retrieval.search import SHORTFALLS, Retrieval
+from services.retrieval.search_params import SearchParams
 from services.retrieval.store import SearchFailed
 from tests.retrieval.fakes import ALL, FakeCache, FakeEmbedder, FakeStore, metrics, passage
 from tests.virtual import run
@@ -57,7 +57,7 @@ def test_a_miss_is_embedded_searched_and_kept() -> None:
     assert (reply.embed_ms, reply.search_ms) == (5.0, 2.0)
     ((key, version, ttl_s),) = cache.put_in
     assert (key.tenant, key.query, key.model, version, ttl_s) == ("demo", "why?", "fake-1", 7, 300.0)
-    assert cache.reaches == [Reach(effort=1.0, depth=5)]
+    assert cache.searched_with == [SearchParams(effort=1.0, depth=5)]
 
 
 def test_a_fresh_entry_is_the_answer_and_nothing_else_is_asked() -> None:

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from services.contracts.search import Passage, RetrieveReply, RetrieveRequest
 from services.retrieval.cache import Kept
-from services.retrieval.reach import Reach
 from services.retrieval.search import Retrieval
+from services.retrieval.search_params import SearchParams
 from services.retrieval.semantic import Semantic
 from services.retrieval.store import SearchFailed
 from tests.retrieval.fakes import FakeCache, FakeEmbedder, FakeStore, metrics, passage
@@ -118,7 +118,7 @@ def test_work_under_way_that_looks_as_far_is_joined_and_no_other() -> None:
 
 
 def test_what_is_about_to_expire_is_found_anew_as_far_as_it_was() -> None:
-    due = Kept([passage("kept 1.0")] * 5, Reach(1.0, 5), age_s=59.0, fresh=True, refresh=True)
+    due = Kept([passage("kept 1.0")] * 5, SearchParams(1.0, 5), age_s=59.0, fresh=True, refresh=True)
     house = House(is_exact=False, cache=FakeCache(due))  # type: ignore[arg-type]
 
     async def main() -> None:
