@@ -20,7 +20,7 @@ NAME, FINGERPRINT, TOKENIZER = "words", "words-1", "words"
 
 
 class WordEmbedder:
-    """A `Model`, as `LinedEmbedder` takes one. `passes` have been computed since it was loaded."""
+    """A `Model`, as `QueuedEmbedder` takes one. `passes` have been computed since it was loaded."""
 
     def __init__(self, *, takes_s: float = 0.002) -> None:
         self.takes_s = takes_s

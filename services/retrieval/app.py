@@ -19,7 +19,7 @@ from services.retrieval.confine import EVERYTHING
 from services.retrieval.database import Session, connect, powers
 from services.retrieval.documentsapi import EXAMPLES as DOCUMENTS
 from services.retrieval.documentsapi import Bounds, DocumentsApi
-from services.retrieval.embedder import LinedEmbedder, Model
+from services.retrieval.embedder import Model, QueuedEmbedder
 from services.retrieval.library import Library
 from services.retrieval.metrics import RetrievalMetrics
 from services.retrieval.modelprocess import ModelProcess
@@ -70,7 +70,7 @@ def build(
     registry = new_registry()
     metrics = RetrievalMetrics(registry)
     embeds = embeds or ModelProcess(model, threads=settings.embed_threads)
-    embedder = LinedEmbedder(embeds, queue_size=settings.embed_queue_size, metrics=metrics)
+    embedder = QueuedEmbedder(embeds, queue_size=settings.embed_queue_size, metrics=metrics)
 
     suspicions: list[str] = []
 

@@ -38,7 +38,7 @@ from services.core.outcome import Outcome
 from services.retrieval.deadline import Late
 from services.retrieval.documentinput import checked_id, content_of, page_of, quota_of, tenant_of
 from services.retrieval.documents import Unreadable
-from services.retrieval.embedder import EmbedderFailed, EmbedderFull, LinedEmbedder
+from services.retrieval.embedder import EmbedderFailed, EmbedderFull, QueuedEmbedder
 from services.retrieval.library import Held, Library, LibraryFailed
 from services.retrieval.minilm import Floats
 from services.retrieval.parseprocess import Ask, prepare
@@ -81,7 +81,7 @@ class DocumentsApi:
     def __init__(
         self,
         library: Library,
-        embedder: LinedEmbedder,
+        embedder: QueuedEmbedder,
         model: Path,
         bounds: Bounds,
         *,

@@ -35,8 +35,8 @@ from services.retrieval.asking import Ask, Run, Span
 from services.retrieval.cache import CacheKey, Kept
 from services.retrieval.deadline import Late, by
 from services.retrieval.embedder import Embedder, EmbedderBusy, EmbedderFailed, EmbedderFull
+from services.retrieval.embedding_batcher import LatencyEstimate
 from services.retrieval.flight import Flights, LeftBehind
-from services.retrieval.line import Estimate
 from services.retrieval.metrics import RetrievalMetrics
 from services.retrieval.minilm import Floats
 from services.retrieval.pool import Busy, Down
@@ -137,7 +137,7 @@ class Retrieval:
         self._metrics = metrics
         self._budget_s = budget_s
         self._ttl_s = ttl_s
-        self._search_s = Estimate()
+        self._search_s = LatencyEstimate()
         self._flights: Flights[Run] = Flights(most_shared=MOST_SHARED, covers=SearchParams.covers)
         self._refreshing: set[asyncio.Task[Run]] = set()
 
@@ -246,7 +246,7 @@ class Retrieval:
                     model=self._embedder.fingerprint, query=query, effort=ask.params.effort,
                 )  # fmt: skip
         finally:
-            self._search_s.learn(run.search.seconds)
+            self._search_s.record(run.search.seconds)
         self._metrics.search_seconds.observe(run.search.seconds)
         return found
 

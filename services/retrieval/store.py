@@ -24,7 +24,7 @@ import asyncpg
 from services.contracts.search import Passage
 from services.retrieval.database import NOBODY, Session
 from services.retrieval.deadline import Late, leave_at
-from services.retrieval.line import Estimate
+from services.retrieval.embedding_batcher import LatencyEstimate
 from services.retrieval.minilm import Floats
 from services.retrieval.nearest import DEPTH, EXACT_UP_TO, EXACTLY, EXACTLY_WITH_WORDS, Way, way
 from services.retrieval.pool import Busy, Down, Pool
@@ -93,7 +93,7 @@ class Store:
         self._versions: dict[str, int] = {}
         self._chunks: dict[str, int] = {}
         self._all_chunks = 0
-        self._takes_s = Estimate()  # of a search that has its session
+        self._takes_s = LatencyEstimate()  # of a search that has its session
         self._queries: set[asyncio.Task[list[Any]]] = set()
         self._watcher: asyncio.Task[None] | None = None
         self.reached = False
@@ -191,7 +191,7 @@ class Store:
             rows = await leave_at(deadline + GRACE_S, fetching)
         except asyncpg.QueryCanceledError:
             self._pool.give_back(session)
-            self._takes_s.learn(loop.time() - began)  # as long, at least
+            self._takes_s.record(loop.time() - began)  # as long, at least
             raise Late from None
         except asyncpg.PostgresError as error:
             self._pool.give_back(session)
@@ -204,7 +204,7 @@ class Store:
             raise
         self._pool.give_back(session)
         if way is not CORPORA:
-            self._takes_s.learn(loop.time() - began)
+            self._takes_s.record(loop.time() - began)
         return rows
 
     async def _watch(self) -> None:

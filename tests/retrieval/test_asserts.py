@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from services.retrieval import embedder as embedding
-from services.retrieval.embedder import EmbedderFailed, LinedEmbedder
+from services.retrieval.embedder import EmbedderFailed, QueuedEmbedder
+from services.retrieval.embedding_batcher import plan_batch
 from services.retrieval.flight import Flights
-from services.retrieval.line import plan
 from services.retrieval.occasional import Occasional
 from services.retrieval.pool import Pool
 from tests.retrieval.fakes import FakeConnection, Lines
@@ -78,7 +78,7 @@ async def a_text_planned_by_nobody() -> None:
         def __len__(self) -> int:
             return 3
 
-    plan(Nowhere([Text()]), free_at=0.0, is_idle=True, most=4, duration_s=lambda _: 1.0)
+    plan_batch(Nowhere([Text()]), free_at=0.0, is_idle=True, max_texts=4, duration_s=lambda _: 1.0)
 
 
 FAULTS: list[tuple[Callable[[], Any], str]] = [
@@ -126,7 +126,7 @@ def test_an_embedder_whose_line_has_stopped_is_not_ready_and_nobody_waits_for_it
 ) -> None:
     caught: list[Any] = []
 
-    async def scenario(embedder: LinedEmbedder, model: FakeModel) -> None:
+    async def scenario(embedder: QueuedEmbedder, model: FakeModel) -> None:
         asyncio.get_running_loop().set_exception_handler(lambda _, context: caught.append(context["exception"]))
         first = ask(embedder, "first")
         await asyncio.sleep(0.001)

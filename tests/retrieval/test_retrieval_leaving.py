@@ -15,7 +15,7 @@ import pytest
 from services.contracts.search import RetrieveRequest
 from services.retrieval.api import Api
 from services.retrieval.cache import Cache
-from services.retrieval.embedder import WARM_PASSES, LinedEmbedder
+from services.retrieval.embedder import WARM_PASSES, QueuedEmbedder
 from services.retrieval.minilm import Floats
 from services.retrieval.modelprocess import Hello
 from services.retrieval.search import Retrieval
@@ -62,7 +62,7 @@ class House:
 
     def __init__(self) -> None:
         self.model, self.store, self.metrics = HeldModel(), FakeStore(), metrics()
-        self.embedder = LinedEmbedder(self.model, queue_size=10, metrics=self.metrics)
+        self.embedder = QueuedEmbedder(self.model, queue_size=10, metrics=self.metrics)
         self.left = 0
         self._retrieval = Retrieval(
             embedder=self.embedder,

@@ -134,7 +134,7 @@ async def _running(**settings: Any) -> AsyncIterator[Parts]:
     warming = SimpleNamespace(done=True, start=lambda: None, stop=_nothing)
     fit = SimpleNamespace(lacking=0, start=_nothing, stop=_nothing)
     parts: dict[str, Any] = {
-        "LinedEmbedder": embedder, "Store": store, "exact_cache": cache, "Library": library, "Warming": warming,
+        "QueuedEmbedder": embedder, "Store": store, "exact_cache": cache, "Library": library, "Warming": warming,
         "Fit": fit,
     }  # fmt: skip
     bare: dict[str, Any] = {"_env_file": None, "retrieval_port": 0, "metrics_port": 0, **settings}
