@@ -23,8 +23,8 @@ from services.retrieval.embedder import Model, QueuedEmbedder
 from services.retrieval.library import Library
 from services.retrieval.metrics import RetrievalMetrics
 from services.retrieval.modelprocess import ModelProcess
-from services.retrieval.occasional import Occasional
-from services.retrieval.pool import Pool
+from services.retrieval.on_demand_pool import OnDemandPool
+from services.retrieval.pool import ConnectionPool
 from services.retrieval.search import Retrieval
 from services.retrieval.semantic import Semantic
 from services.retrieval.store import Store
@@ -104,7 +104,7 @@ def build(
     metrics.watch(
         embedder_waiting=lambda: embedder.waiting,
         connections=lambda: pool.open,
-        connections_in_use=lambda: pool.lent,
+        connections_in_use=lambda: pool.in_use,
         unembedded_chunks=lambda: compatibility.unembedded_chunks,
         up={"postgres": lambda: store.up, "redis": lambda: cache.up},
     )
@@ -162,10 +162,10 @@ def build(
 
 def connection_pool(
     settings: RetrievalSettings, session: Callable[[], Awaitable[Session]], log: Log, chance: Random
-) -> Pool[Session]:
+) -> ConnectionPool[Session]:
     """The sessions in which searches run, which connect by themselves."""
     size = settings.postgres_pool_size
-    return Pool(
+    return ConnectionPool(
         session,
         size=size,
         max_waiting=size * WAITING_PER_CONNECTION,
@@ -176,9 +176,9 @@ def connection_pool(
 
 def writers(
     settings: RetrievalSettings, *, may_connect: Callable[[], bool], connect: Connects = connect
-) -> Occasional[Session]:
+) -> OnDemandPool[Session]:
     """The sessions of the documents API, which stand only while they are wanted."""
-    return Occasional(
+    return OnDemandPool(
         partial(_session, settings, "weir-documents", connect),
         size=WRITERS,
         max_waiting=WRITERS * WAITING_PER_CONNECTION,

@@ -15,7 +15,7 @@ from typing import Any, Protocol
 from services.retrieval.database import NOBODY, Session
 from services.retrieval.deadline import Late, by
 from services.retrieval.embedder import Embedder
-from services.retrieval.pool import Busy, Down, Pool
+from services.retrieval.pool import ConnectionPool, DatabaseDown, PoolBusy
 from services.retrieval.vectors import COLUMN_DIMENSIONS, MOST_TENANTS, UNEMBEDDED, incompatibility
 from services.runtime.log import Log
 from services.runtime.settings import EXIT_BAD_SETTINGS
@@ -42,7 +42,7 @@ class DatabaseStatus(Protocol):
 class CompatibilityCheck:
     """Looks until it has seen, and then again at leisure. `unembedded_chunks`: chunks without a vector; NaN until it has seen."""
 
-    def __init__(self, embedder: Embedder, pool: Pool[Session], store: DatabaseStatus, log: Log) -> None:
+    def __init__(self, embedder: Embedder, pool: ConnectionPool[Session], store: DatabaseStatus, log: Log) -> None:
         self._embedder = embedder
         self._pool = pool
         self._store = store
@@ -78,7 +78,7 @@ class CompatibilityCheck:
         try:
             ((held,),) = await self._query(COLUMN_DIMENSIONS)
             unembedded_chunks = await self._query(UNEMBEDDED, model.fingerprint, MOST_TENANTS)
-        except (Down, Busy, Late):
+        except (DatabaseDown, PoolBusy, Late):
             return
         self.done = True
         if fault := incompatibility(held, model.name):

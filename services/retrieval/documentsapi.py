@@ -42,7 +42,7 @@ from services.retrieval.embedder import EmbedderFailed, EmbedderFull, QueuedEmbe
 from services.retrieval.library import Held, Library, LibraryFailed
 from services.retrieval.minilm import Floats
 from services.retrieval.parseprocess import Ask, prepare
-from services.retrieval.pool import Busy, Down
+from services.retrieval.pool import DatabaseDown, PoolBusy
 from services.retrieval.preparing import Prepared, Preparer
 from services.retrieval.writing import Quota, QuotaExceeded, Used
 from services.runtime.api import Call, describe, json_answer
@@ -282,9 +282,9 @@ async def _database() -> AsyncIterator[None]:
         yield
     except QuotaExceeded as error:
         raise _over_quota(str(error)) from None
-    except (Down, LibraryFailed):
+    except (DatabaseDown, LibraryFailed):
         raise Refused(Outcome.NO_CAPACITY, "the store of documents cannot be reached", reason="store_down") from None
-    except (Busy, Late):
+    except (PoolBusy, Late):
         raise Refused(Outcome.NO_CAPACITY, "the store of documents is too slow now", reason="store_busy") from None
 
 

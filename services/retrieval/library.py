@@ -1,7 +1,7 @@
 """A tenant's documents one at a time, over connections of their own: what the documents API asks of the database.
 
 Somebody's writing never takes a search's connection, not even the last one that the server has to give: see
-`occasional.py`. Every call is bounded by its deadline: a connection that is late is discarded, and what it had not
+`on_demand_pool.py`. Every call is bounded by its deadline: a connection that is late is discarded, and what it had not
 committed with it.
 
 The server stops as well, or it would hold the rows' locks for nobody. It bounds each statement by what was left of the
@@ -68,7 +68,7 @@ class Held:
     vectors: int
 
 
-class Lends(Protocol):
+class SessionPool(Protocol):
     """Who has connections to lend."""
 
     async def take(self, deadline: float) -> Session: ...
@@ -81,9 +81,9 @@ class Lends(Protocol):
 
 
 class Library:
-    """Raises `Down` or `Busy` where there is no connection, `Late` at the deadline, and else `LibraryFailed`."""
+    """Raises `DatabaseDown` or `PoolBusy` where there is no connection, `Late` at the deadline, and else `LibraryFailed`."""
 
-    def __init__(self, pool: Lends) -> None:
+    def __init__(self, pool: SessionPool) -> None:
         self._pool = pool
 
     def stop(self) -> None:

@@ -39,7 +39,7 @@ from services.retrieval.embedding_batcher import LatencyEstimate
 from services.retrieval.flight import Flights, LeftBehind
 from services.retrieval.metrics import RetrievalMetrics
 from services.retrieval.minilm import Floats
-from services.retrieval.pool import Busy, Down
+from services.retrieval.pool import DatabaseDown, PoolBusy
 from services.retrieval.search_params import SearchParams
 from services.retrieval.store import Found, SearchFailed, Searching
 
@@ -103,8 +103,8 @@ class Similar(Protocol):
 # a spent budget went.
 SHORTFALLS: dict[type[Exception], str] = {
     Late: "budget_spent",
-    Down: "postgres_down",
-    Busy: "postgres_busy",
+    DatabaseDown: "postgres_down",
+    PoolBusy: "postgres_busy",
     SearchFailed: "search_failed",
     EmbedderFull: "embedder_full",
     EmbedderBusy: "embedder_busy",
@@ -221,7 +221,7 @@ class Retrieval:
 
     async def _embed(self, ask: Ask, run: Run) -> Floats:
         if not self._store.up and self._similar is None:
-            raise Down  # a vector would be of no use
+            raise DatabaseDown  # a vector would be of no use
         with run.embedding:
             embedded = await by(ask.answer_by, self._embedder.embed([ask.request.query], due=ask.embed_by))
         vector: Floats = embedded.vectors[0]

@@ -27,7 +27,7 @@ from services.retrieval.deadline import Late, leave_at
 from services.retrieval.embedding_batcher import LatencyEstimate
 from services.retrieval.minilm import Floats
 from services.retrieval.nearest import DEPTH, EXACT_UP_TO, EXACTLY, EXACTLY_WITH_WORDS, Way, way
-from services.retrieval.pool import Busy, Down, Pool
+from services.retrieval.pool import ConnectionPool, DatabaseDown, PoolBusy
 from services.runtime.log import Log
 
 GRACE_S = 0.25
@@ -86,7 +86,7 @@ class Store:
     A tenant with more than `exact_up_to` chunks is searched through the graph, unless its share of all is small.
     """
 
-    def __init__(self, pool: Pool[Session], *, log: Log, exact_up_to: int = EXACT_UP_TO) -> None:
+    def __init__(self, pool: ConnectionPool[Session], *, log: Log, exact_up_to: int = EXACT_UP_TO) -> None:
         self._pool = pool
         self._log = log
         self._exact_up_to = exact_up_to
@@ -117,7 +117,7 @@ class Store:
         return max(self._chunks, key=self._chunks.__getitem__, default=None)
 
     async def start(self) -> None:
-        """Connect in the background; answers can be asked for at once, and will be `Down` until then."""
+        """Connect in the background; answers can be asked for at once, and will be `DatabaseDown` until then."""
         self._pool.start()
         self._watcher = asyncio.get_running_loop().create_task(self._watch(), name="corpus-versions")
 
@@ -139,7 +139,7 @@ class Store:
         query: str = "",
         effort: float = 1.0,
     ) -> Found:
-        """The `top_k` best chunks of this tenant. Raises `Late`, `Down`, `Busy` or `SearchFailed`.
+        """The `top_k` best chunks of this tenant. Raises `Late`, `DatabaseDown`, `PoolBusy` or `SearchFailed`.
 
         `model` is what made the vector: it is compared with that model's vectors only.
         With a `query`, passages are also found by its words, and ranked by both. Less than all `effort` leaves the
@@ -222,7 +222,7 @@ class Store:
                 self._pool.discard_idle()
             except SearchFailed as error:
                 self._log.warning("corpus versions cannot be read", fault=str(error))
-            except (Down, Busy):
+            except (DatabaseDown, PoolBusy):
                 pass  # the pool has said so
             await asyncio.sleep(CORPORA_EVERY_S if self.reached else CORPORA_EVERY_S / 20)
 

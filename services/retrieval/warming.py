@@ -23,7 +23,7 @@ from services.retrieval.database import NOBODY
 from services.retrieval.deadline import Late, by
 from services.retrieval.embedder import WARM_UP, Embedder, EmbedderFailed, EmbedderFull
 from services.retrieval.minilm import Floats
-from services.retrieval.pool import Busy, Down
+from services.retrieval.pool import DatabaseDown, PoolBusy
 from services.retrieval.store import GRACE_S, Asked, SearchFailed, Searching
 
 ROUND_S = 5.0
@@ -124,7 +124,7 @@ class Warming:
                 for _ in range(self._sessions)
             )
             for outcome in await asyncio.gather(*searches, return_exceptions=True):
-                if isinstance(outcome, Late | Down | Busy | SearchFailed):
+                if isinstance(outcome, Late | DatabaseDown | PoolBusy | SearchFailed):
                     return False
                 if isinstance(outcome, BaseException):
                     raise outcome

@@ -14,8 +14,8 @@ from services.retrieval import embedder as embedding
 from services.retrieval.embedder import EmbedderFailed, QueuedEmbedder
 from services.retrieval.embedding_batcher import plan_batch
 from services.retrieval.flight import Flights
-from services.retrieval.occasional import Occasional
-from services.retrieval.pool import Pool
+from services.retrieval.on_demand_pool import OnDemandPool
+from services.retrieval.pool import ConnectionPool
 from tests.retrieval.fakes import FakeConnection, Lines
 from tests.retrieval.test_embedder import FakeModel, ask, with_embedder
 from tests.retrieval.test_pool import Server, with_pool
@@ -30,7 +30,7 @@ class Text:
 
 async def lent_and_idle_twice() -> None:
     server, lines = Server(), Lines()
-    pool = Pool(server.connect, size=2, max_waiting=2, log=lines.log, chance=random.Random(1))
+    pool = ConnectionPool(server.connect, size=2, max_waiting=2, log=lines.log, chance=random.Random(1))
     pool.start()
     await asyncio.sleep(0.1)
     try:
@@ -42,7 +42,7 @@ async def lent_and_idle_twice() -> None:
 
 
 async def one_connection_too_many() -> None:
-    pool = Pool(Server().connect, size=1, max_waiting=2, log=Lines().log, chance=random.Random(1))
+    pool = ConnectionPool(Server().connect, size=1, max_waiting=2, log=Lines().log, chance=random.Random(1))
     await pool._add_one()
     await pool._add_one()
 
@@ -53,7 +53,7 @@ async def a_connection_lent_to_two() -> None:
     async def same() -> FakeConnection:
         return connection
 
-    occasional = Occasional(same, size=2, max_waiting=2, may_connect=lambda: True)
+    occasional = OnDemandPool(same, size=2, max_waiting=2, may_connect=lambda: True)
     for _ in range(2):
         await occasional.take(10.0)
 
@@ -100,7 +100,7 @@ def test_a_planted_fault_is_seen_where_it_happens(plant: Callable[[], Any], told
 def test_the_keeper_of_connections_goes_on_after_one_that_fires() -> None:
     faults = 0
 
-    async def scenario(pool: Pool[FakeConnection], server: Server) -> None:
+    async def scenario(pool: ConnectionPool[FakeConnection], server: Server) -> None:
         nonlocal faults
         give_back = pool.give_back
 

@@ -15,7 +15,7 @@ from services.retrieval import __main__ as program
 from services.retrieval import compatibility as module
 from services.retrieval.compatibility import CompatibilityCheck, IncompatibleModel
 from services.retrieval.database import Session, connect
-from services.retrieval.pool import Pool
+from services.retrieval.pool import ConnectionPool
 from services.runtime.settings import EXIT_BAD_SETTINGS
 from tests.retrieval.fakes import FakeEmbedder, Lines
 from tests.retrieval.models import variant
@@ -37,7 +37,7 @@ class Told:
 
 
 def looking(
-    url: str, model: str, scenario: Callable[[CompatibilityCheck, Told, Pool[Session]], Awaitable[None]]
+    url: str, model: str, scenario: Callable[[CompatibilityCheck, Told, ConnectionPool[Session]], Awaitable[None]]
 ) -> list[str]:
     """What was logged, each as its message, over a database with five chunks of two tenants."""
     lines, told = Lines(), Told()
@@ -50,7 +50,7 @@ def looking(
             writer = await session()
             await put(writer.connection, tenant, "a.md", chunks)
             writer.terminate()
-        pool = Pool(session, size=1, max_waiting=8, log=Lines().log, chance=random.Random(1))
+        pool = ConnectionPool(session, size=1, max_waiting=8, log=Lines().log, chance=random.Random(1))
         pool.start()
         while not pool.open:
             await asyncio.sleep(0.02)
@@ -70,14 +70,14 @@ def looking(
 def test_chunks_that_this_model_has_not_embedded_are_a_warning_with_what_to_do(
     postgres_url: str, reached_at_start: bool
 ) -> None:
-    async def scenario(compatibility: CompatibilityCheck, told: Told, pool: Pool[Session]) -> None:
+    async def scenario(compatibility: CompatibilityCheck, told: Told, pool: ConnectionPool[Session]) -> None:
         told.reached = reached_at_start
         await compatibility.start()
         told.reached = True
         async with asyncio.timeout(LIMIT_S):
             while not compatibility.done:
                 await asyncio.sleep(0.02)
-        assert pool.lent == 0 or pool.open == 1
+        assert pool.in_use == 0 or pool.open == 1
 
     (said,) = looking(postgres_url, "another model", scenario)
     line = json.loads(said)
@@ -86,7 +86,7 @@ def test_chunks_that_this_model_has_not_embedded_are_a_warning_with_what_to_do(
 
 
 def test_a_model_that_has_embedded_everything_is_not_worth_a_line(postgres_url: str) -> None:
-    async def scenario(compatibility: CompatibilityCheck, told: Told, pool: Pool[Session]) -> None:
+    async def scenario(compatibility: CompatibilityCheck, told: Told, pool: ConnectionPool[Session]) -> None:
         told.reached = True
         await compatibility.start()
         assert compatibility.done
@@ -99,7 +99,7 @@ def test_how_many_chunks_lack_a_vector_is_counted_again_and_again(
 ) -> None:
     monkeypatch.setattr(module, "RECHECK_EVERY_S", 0.05)
 
-    async def scenario(compatibility: CompatibilityCheck, told: Told, pool: Pool[Session]) -> None:
+    async def scenario(compatibility: CompatibilityCheck, told: Told, pool: ConnectionPool[Session]) -> None:
         assert math.isnan(compatibility.unembedded_chunks)  # not 0: nobody has looked
         told.reached = True
         await compatibility.start()
@@ -119,7 +119,7 @@ def test_how_many_chunks_lack_a_vector_is_counted_again_and_again(
 def test_vectors_of_another_size_end_the_start_or_are_an_error_as_soon_as_they_are_seen(
     postgres_url: str, reached_at_start: bool
 ) -> None:
-    async def scenario(compatibility: CompatibilityCheck, told: Told, pool: Pool[Session]) -> None:
+    async def scenario(compatibility: CompatibilityCheck, told: Told, pool: ConnectionPool[Session]) -> None:
         other = await connect(postgres_url, timeout_s=LIMIT_S, application="test")
         await other.execute("ALTER TABLE vectors DROP COLUMN embedding; ALTER TABLE vectors ADD embedding halfvec(768)")
         await other.close()

@@ -11,7 +11,7 @@ from services.contracts.search import RetrieveReply, RetrieveRequest
 from services.retrieval.cache import Kept
 from services.retrieval.embedder import EmbedderBusy
 from services.retrieval.metrics import RetrievalMetrics
-from services.retrieval.pool import Down
+from services.retrieval.pool import DatabaseDown
 from services.retrieval.search import MOST_REFRESHES, Retrieval
 from services.retrieval.store import SearchFailed
 from tests.retrieval.fakes import ALL, FakeCache, FakeEmbedder, FakeSimilar, FakeStore, metrics, passage
@@ -106,7 +106,7 @@ def test_a_database_that_is_down_and_no_like_question_is_nothing_and_says_so() -
     without = House(similar=None, store=FakeStore(up=False))
     assert asked(without)[0].reason == "postgres_down"
     assert without.embedder.asked == 0, "a vector would be of no use"
-    unlike = House(store=FakeStore(up=False, raises=Down()))
+    unlike = House(store=FakeStore(up=False, raises=DatabaseDown()))
     assert asked(unlike)[0].reason == "postgres_down"
 
 

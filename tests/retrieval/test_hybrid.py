@@ -15,7 +15,7 @@ import pytest
 from services.retrieval.database import READER, WRITER, Session, connect, locked, migrate
 from services.retrieval.minilm import Floats
 from services.retrieval.nearest import DEPTH, way
-from services.retrieval.pool import Pool
+from services.retrieval.pool import ConnectionPool
 from services.retrieval.store import Found, Store
 from services.retrieval.writing import Corpus
 from tests.retrieval.fakes import Lines
@@ -92,7 +92,7 @@ async def searching(url: str, exact_up_to: int = EXACTLY) -> AsyncIterator[Store
 
     lines = Lines()
     store = Store(
-        Pool(session, size=1, max_waiting=8, log=lines.log, chance=random.Random(1)),
+        ConnectionPool(session, size=1, max_waiting=8, log=lines.log, chance=random.Random(1)),
         log=lines.log,
         exact_up_to=exact_up_to,
     )

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from services.retrieval.database import Session, connect
 from services.retrieval.minilm import Floats
 from services.retrieval.nearest import APPROXIMATE, EF_SEARCH, EXACT, EXACTLY, MAX_SCAN_TUPLES, MET, Way, way
-from services.retrieval.pool import Pool
+from services.retrieval.pool import ConnectionPool
 from services.retrieval.store import Store
 from services.retrieval.writing import Corpus
 from tests.retrieval.fakes import Lines
@@ -139,7 +139,7 @@ async def searching(url: str, *, exact_up_to: int, said: list[str] | None = None
         return Overheard(connection, [] if said is None else said)
 
     lines = Lines()
-    pool = Pool(session, size=1, max_waiting=8, log=lines.log, chance=random.Random(1))
+    pool = ConnectionPool(session, size=1, max_waiting=8, log=lines.log, chance=random.Random(1))
     store = Store(pool, log=lines.log, exact_up_to=exact_up_to)
     await store.start()
     try:

@@ -10,7 +10,7 @@ from services.contracts.search import RetrieveReply, RetrieveRequest
 from services.retrieval.cache import Kept
 from services.retrieval.deadline import Late
 from services.retrieval.embedder import EmbedderBusy, EmbedderFailed, EmbedderFull
-from services.retrieval.pool import Busy, Down
+from services.retrieval.pool import DatabaseDown, PoolBusy
 from services.retrieval.search import SHORTFALLS, Retrieval
 from services.retrieval.search_params import SearchParams
 from services.retrieval.store import SearchFailed
@@ -88,7 +88,7 @@ def test_when_the_search_falls_short_what_is_kept_answers_or_else_nothing(
 
 
 def test_every_shortfall_has_its_words() -> None:
-    assert set(SHORTFALLS) == {Late, Down, Busy, SearchFailed, *EMBEDDER}
+    assert set(SHORTFALLS) == {Late, DatabaseDown, PoolBusy, SearchFailed, *EMBEDDER}
 
 
 @pytest.mark.parametrize("budget_ms", [1.0, 20.0, 100.0])

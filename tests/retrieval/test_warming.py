@@ -12,7 +12,7 @@ import pytest
 from services.retrieval.embedder import WARM_UP, EmbedderFailed
 from services.retrieval.minilm import Floats
 from services.retrieval.nearest import EXACTLY, Way
-from services.retrieval.pool import Down
+from services.retrieval.pool import DatabaseDown
 from services.retrieval.store import Asked, SearchFailed
 from services.retrieval.warming import MOST_ROUNDS, SESSION_S, TOP_K, Warming
 from tests.retrieval.fakes import FakeEmbedder, FakeStore
@@ -92,7 +92,7 @@ def test_every_session_has_searched_for_the_biggest_tenant_and_for_nobody() -> N
     assert store.most_at_once == SESSIONS, "all at once, or one session would answer for all"
 
 
-@pytest.mark.parametrize("fault", [Down(), SearchFailed("x")])
+@pytest.mark.parametrize("fault", [DatabaseDown(), SearchFailed("x")])
 def test_a_database_that_fails_is_tried_again_and_at_last_left_for_the_first_client_to_find_out(
     fault: Exception,
 ) -> None:

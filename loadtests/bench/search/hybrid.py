@@ -33,7 +33,7 @@ from services.retrieval.database import Session, connect
 from services.retrieval.documents import parse
 from services.retrieval.minilm import DIMENSIONS, Floats, MiniLM
 from services.retrieval.nearest import DEPTH, way
-from services.retrieval.pool import Pool
+from services.retrieval.pool import ConnectionPool
 from services.retrieval.store import Store
 from services.retrieval.writing import Corpus
 from services.runtime.log import Log
@@ -203,7 +203,7 @@ async def _searching(url: str, embedder: Embedder, connection: Any) -> AsyncIter
         return Session(await connect(url, timeout_s=LIMIT_S, application="bench"))
 
     log = Log("bench", stream=io.BytesIO())
-    store = Store(Pool(session, size=1, max_waiting=8, log=log, chance=random.Random(1)), log=log)
+    store = Store(ConnectionPool(session, size=1, max_waiting=8, log=log, chance=random.Random(1)), log=log)
     await store.start()
     try:
         async with asyncio.timeout(LIMIT_S):

@@ -18,7 +18,7 @@ from services.retrieval.documents import Unreadable
 from services.retrieval.embedder import EmbedderFailed, EmbedderFull
 from services.retrieval.library import Held
 from services.retrieval.parseprocess import Ask
-from services.retrieval.pool import Busy, Down
+from services.retrieval.pool import DatabaseDown, PoolBusy
 from services.retrieval.preparing import Prepared
 from services.retrieval.writing import Quota, QuotaExceeded, Used
 from services.runtime.serve import Process
@@ -160,9 +160,9 @@ async def searching() -> str:
         await say("health", get("/health"))
         await say("readiness", get("/health/ready"))
         await say("a search", post("/retrieve", query))
-        parts.store.raises = Down("refused")
+        parts.store.raises = DatabaseDown("refused")
         await say("the store is down", post("/retrieve", query))
-        parts.store.raises = Busy("full")
+        parts.store.raises = PoolBusy("full")
         await say("the store is busy", post("/retrieve", query))
         parts.store.raises = None
         await say("a budget that is too small", post("/retrieve", {**query, "budget_ms": 1}))
@@ -240,7 +240,7 @@ async def documents() -> str:
         await put("an id that is none", "a%00b", {"text": "a"})
         await put("one more than may be kept", "c", {"text": "a"}, x_documents_count="1")
         await put("a quota that is none", "c", {"text": "a"}, x_documents_count="many")
-        for fault in (Down("refused"), Busy("full"), QuotaExceeded("a tenant may keep 1 document")):
+        for fault in (DatabaseDown("refused"), PoolBusy("full"), QuotaExceeded("a tenant may keep 1 document")):
             library.raises = fault
             await put(f"the database: {type(fault).__name__}", "c", {"text": "a"})
         library.raises = None
