@@ -44,7 +44,7 @@ from services.core.breaker import Breaker, Change, State
 from services.retrieval.deadline import Late, by
 from services.retrieval.freshness import due_early, share_of_life
 from services.retrieval.metrics import RetrievalMetrics
-from services.retrieval.reads import Reads
+from services.retrieval.read_batcher import ReadBatcher
 from services.retrieval.search_params import SearchParams
 from services.runtime.log import Log
 from services.runtime.ordered import OrderedSet
@@ -159,7 +159,7 @@ class Cache:
         self._chance = chance or random.Random()
         self._client = client
         connections = client.connection_pool.max_connections
-        self._reads = Reads(client, exchanges=max(1, connections // 4))
+        self._reads = ReadBatcher(client, exchanges=max(1, connections // 4))
         self._writing = asyncio.Semaphore(max(1, connections // 2))
         self._set_unless_fuller = client.register_script(UNLESS_FULLER)
         self._breaker = breaker

@@ -26,7 +26,7 @@ from services.retrieval.database import NOBODY, Session
 from services.retrieval.deadline import Late, leave_at
 from services.retrieval.embedding_batcher import LatencyEstimate
 from services.retrieval.minilm import Floats
-from services.retrieval.nearest import DEPTH, EXACT_UP_TO, EXACTLY, EXACTLY_WITH_WORDS, Way, way
+from services.retrieval.nearest import DEPTH, EXACT_UP_TO, EXACTLY, EXACTLY_WITH_WORDS, SearchStatement, choose_index
 from services.retrieval.pool import ConnectionPool, DatabaseDown, PoolBusy
 from services.runtime.log import Log
 
@@ -35,7 +35,7 @@ CORPORA_EVERY_S = 1.0
 CORPORA_BY_S = 1.0
 MAX_TENANTS = 10_000
 
-CORPORA = Way("SELECT tenant, version, chunks FROM weir_corpora($1)")
+CORPORA = SearchStatement("SELECT tenant, version, chunks FROM weir_corpora($1)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,8 +54,8 @@ class Found:
 class Asked:
     """A search: the way that was chosen, the one that misses nothing, and what either takes."""
 
-    chosen: Way
-    exactly: Way
+    chosen: SearchStatement
+    exactly: SearchStatement
     arguments: tuple[object, ...]
     with_words: bool
 
@@ -165,28 +165,32 @@ class Store:
         depth = max(top_k, DEPTH) if with_words else top_k
         text = query.replace("\0", " ")  # a text of PostgreSQL's cannot have it
         words = [text, top_k] if with_words else []
-        chosen = way(
+        chosen = choose_index(
             self._chunks.get(tenant, 0), depth,
             top_k=top_k, all_chunks=self._all_chunks, exact_up_to=self._exact_up_to, effort=effort, words=with_words,
         )  # fmt: skip
         exactly = EXACTLY_WITH_WORDS if with_words else EXACTLY
         return Asked(chosen, exactly, (tenant, vector, depth, model, *words), with_words)
 
-    async def _query(self, deadline: float, tenant: str, way: Way, *arguments: object) -> list[Any]:
+    async def _query(self, deadline: float, tenant: str, statement: SearchStatement, *arguments: object) -> list[Any]:
         if asyncio.get_running_loop().time() >= deadline:
             raise Late
-        session = await self._pool.take(deadline, 0.0 if way is CORPORA else self._takes_s.value)
-        task = asyncio.get_running_loop().create_task(self._run(session, deadline, tenant, way, *arguments))
+        session = await self._pool.take(deadline, 0.0 if statement is CORPORA else self._takes_s.value)
+        task = asyncio.get_running_loop().create_task(self._run(session, deadline, tenant, statement, *arguments))
         self._queries.add(task)
         task.add_done_callback(self._queries.discard)
         return await leave_at(deadline, task)
 
-    async def _run(self, session: Session, deadline: float, tenant: str, way: Way, *arguments: object) -> list[Any]:
+    async def _run(
+        self, session: Session, deadline: float, tenant: str, statement: SearchStatement, *arguments: object
+    ) -> list[Any]:
         """Holds the session until it is given back or discarded, which may be after the caller has walked away."""
         loop = asyncio.get_running_loop()
         began = loop.time()
         limit_s = deadline - began
-        fetching = loop.create_task(session.fetch(limit_s, way.sql, *arguments, tenant=tenant, settings=way.settings))
+        fetching = loop.create_task(
+            session.fetch(limit_s, statement.sql, *arguments, tenant=tenant, settings=statement.settings)
+        )
         try:
             rows = await leave_at(deadline + GRACE_S, fetching)
         except asyncpg.QueryCanceledError:
@@ -203,7 +207,7 @@ class Store:
             self._pool.discard(session)  # terminated, and the fetch with it
             raise
         self._pool.give_back(session)
-        if way is not CORPORA:
+        if statement is not CORPORA:
             self._takes_s.record(loop.time() - began)
         return rows
 

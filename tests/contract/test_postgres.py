@@ -14,7 +14,7 @@ from loadtests.cluster.embedder import vector_of
 from loadtests.cluster.pgstatements import UnknownStatement
 from services.retrieval import library, nearest, store, vectors, writing
 from services.retrieval.database import NOBODY, WRITER, Session, locked, powers
-from services.retrieval.nearest import way
+from services.retrieval.nearest import choose_index
 from services.retrieval.vectors import Vectors, unembedded
 from services.retrieval.writing import Corpus, Quota, QuotaExceeded, Stored, Used
 from tests.contract.stages import DatabaseStage, FakeDatabase
@@ -374,7 +374,7 @@ def test_the_way_through_the_graph_needs_its_settings(database: DatabaseStage) -
     async def scenario(connection: Any, another: Connections) -> None:
         await put(connection, "ada", "a.md", "A weir holds a river.", "Bread is baked.")
         asked = ("ada", vector_of("a river and its weir"), 1, MODEL)
-        chosen = way(10, 1, exact_up_to=0)
+        chosen = choose_index(10, 1, exact_up_to=0)
         assert chosen.sql == nearest.APPROXIMATE
         (row,) = await Session(connection).fetch(LIMIT_S, chosen.sql, *asked, tenant="ada", settings=chosen.settings)
         assert row["text"] == "A weir holds a river."

@@ -14,7 +14,7 @@ import pytest
 
 from services.retrieval.database import READER, WRITER, Session, connect, locked, migrate
 from services.retrieval.minilm import Floats
-from services.retrieval.nearest import DEPTH, way
+from services.retrieval.nearest import DEPTH, choose_index
 from services.retrieval.pool import ConnectionPool
 from services.retrieval.store import Found, Store
 from services.retrieval.writing import Corpus
@@ -279,7 +279,7 @@ def test_each_passage_is_looked_up_by_its_key_and_the_graph_serves_big_tenants(
     """A comparison that row-level security does not take for leak-proof would read all of the tenant's chunks."""
 
     async def scenario(connection: Any) -> None:
-        chosen = way(NUMBER, DEPTH, exact_up_to=exact_up_to, words=True)
+        chosen = choose_index(NUMBER, DEPTH, exact_up_to=exact_up_to, words=True)
         settings = {**chosen.settings, "enable_seqscan": "off", "plan_cache_mode": mode}
         asked = ("ada", VECTOR, DEPTH, MODEL, ASKED, 5)
         session = Session(connection)

@@ -11,7 +11,7 @@ import pytest
 
 from services.retrieval.embedder import WARM_UP, EmbedderFailed
 from services.retrieval.minilm import Floats
-from services.retrieval.nearest import EXACTLY, Way
+from services.retrieval.nearest import EXACTLY, SearchStatement
 from services.retrieval.pool import DatabaseDown
 from services.retrieval.store import Asked, SearchFailed
 from services.retrieval.warming import MOST_ROUNDS, SESSION_S, TOP_K, Warming
@@ -32,7 +32,7 @@ class ColdStore(FakeStore):
         return "big"
 
     def asking(self, tenant: str, vector: Floats, top_k: int, *, model: str, query: str = "") -> Asked:
-        return Asked(Way(f"as {tenant or 'nobody'} by {model}"), EXACTLY, (top_k, query), True)
+        return Asked(SearchStatement(f"as {tenant or 'nobody'} by {model}"), EXACTLY, (top_k, query), True)
 
     async def search(self, *what, **how):  # type: ignore[no-untyped-def]
         self._now += 1
