@@ -107,8 +107,8 @@ class Peer(Wire):
         assert job is not None
         self._waits = None
         self._seq += 1
-        left_s = job.sent_at + job.ask.patience_s - self.loop.time()
-        self._ttl_ms = max(1, int(left_s * 1000)) if job.ask.says_ttl else 0
+        remaining_s = job.sent_at + job.ask.patience_s - self.loop.time()
+        self._ttl_ms = max(1, int(remaining_s * 1000)) if job.ask.says_ttl else 0
         frame = {
             "v": 0, "job": job.name, "seq": self._seq, "ttl_ms": self._ttl_ms, "auth": self._machine.auth,
             **job.frames[self._step],

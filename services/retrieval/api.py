@@ -28,7 +28,7 @@ EXAMPLES = (
 )
 
 
-class Api:
+class RetrievalApi:
     """The routes of the retrieval service."""
 
     def __init__(

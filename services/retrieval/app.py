@@ -11,14 +11,14 @@ from typing import Any, Protocol
 
 from services.core.breaker import Breaker
 from services.retrieval.api import EXAMPLES as SEARCH
-from services.retrieval.api import Api
+from services.retrieval.api import RetrievalApi
 from services.retrieval.cache import Cache, redis_client
 from services.retrieval.compatibility import CompatibilityCheck
 from services.retrieval.config import RetrievalSettings
 from services.retrieval.confine import EVERYTHING
 from services.retrieval.database import Session, connect, powers
 from services.retrieval.documentsapi import EXAMPLES as DOCUMENTS
-from services.retrieval.documentsapi import Bounds, DocumentsApi
+from services.retrieval.documentsapi import DocumentBounds, DocumentsApi
 from services.retrieval.embedder import Model, QueuedEmbedder
 from services.retrieval.library import Library
 from services.retrieval.metrics import RetrievalMetrics
@@ -109,7 +109,7 @@ def build(
         up={"postgres": lambda: store.up, "redis": lambda: cache.up},
     )
     warming = Warming(embedder, store, sessions=settings.postgres_pool_size)
-    searching = Api(retrieval, embedder, store, cache, warming)
+    searching = RetrievalApi(retrieval, embedder, store, cache, warming)
     library = Library(writers(settings, may_connect=lambda: pool.open >= settings.postgres_pool_size, connect=connect))
     documents = DocumentsApi(library, embedder, model, document_bounds(settings), learn=store.learn)
     api = new_api(
@@ -192,9 +192,9 @@ async def _session(settings: RetrievalSettings, application: str, connect: Conne
     return Session(connection, pooled=True)
 
 
-def document_bounds(settings: RetrievalSettings) -> Bounds:
+def document_bounds(settings: RetrievalSettings) -> DocumentBounds:
     """What the documents API holds a document to."""
-    return Bounds(
+    return DocumentBounds(
         max_bytes=settings.ingest_max_file_bytes,
         max_chunks=settings.document_max_chunks,
         chunk_tokens=settings.chunk_tokens,
@@ -230,6 +230,6 @@ def semantic_cache(settings: RetrievalSettings) -> Semantic | None:
         threshold=settings.semantic_threshold,
         stale_s=settings.stale_ttl_s,
         tenant_entries=SEMANTIC_ENTRIES,
-        most_bytes=settings.semantic_max_bytes,
+        max_bytes=settings.semantic_max_bytes,
         clock=lambda: asyncio.get_running_loop().time(),
     )

@@ -12,11 +12,11 @@ import asyncio
 from math import nan
 from typing import Any, Protocol
 
-from services.retrieval.database import NOBODY, Session
-from services.retrieval.deadline import Late, by
+from services.retrieval.database import NO_TENANT, Session
+from services.retrieval.deadline import DeadlineExceeded, with_deadline
 from services.retrieval.embedder import Embedder
 from services.retrieval.pool import ConnectionPool, DatabaseDown, PoolBusy
-from services.retrieval.vectors import COLUMN_DIMENSIONS, MOST_TENANTS, UNEMBEDDED, incompatibility
+from services.retrieval.vectors import ALL_TENANTS, COLUMN_DIMENSIONS, UNEMBEDDED, incompatibility
 from services.runtime.log import Log
 from services.runtime.settings import EXIT_BAD_SETTINGS
 from services.runtime.starting import CannotStart
@@ -77,8 +77,8 @@ class CompatibilityCheck:
         model = self._embedder
         try:
             ((held,),) = await self._query(COLUMN_DIMENSIONS)
-            unembedded_chunks = await self._query(UNEMBEDDED, model.fingerprint, MOST_TENANTS)
-        except (DatabaseDown, PoolBusy, Late):
+            unembedded_chunks = await self._query(UNEMBEDDED, model.fingerprint, ALL_TENANTS)
+        except (DatabaseDown, PoolBusy, DeadlineExceeded):
             return
         self.done = True
         if fault := incompatibility(held, model.name):
@@ -94,10 +94,10 @@ class CompatibilityCheck:
         deadline = asyncio.get_running_loop().time() + QUERY_TIMEOUT_S
         session = await self._pool.take(deadline)
         try:
-            rows = await by(deadline, session.fetch(QUERY_TIMEOUT_S, sql, *arguments, tenant=NOBODY))
+            rows = await with_deadline(deadline, session.fetch(QUERY_TIMEOUT_S, sql, *arguments, tenant=NO_TENANT))
         except Exception:
             self._pool.discard(session)
-            raise Late from None
+            raise DeadlineExceeded from None
         except BaseException:
             self._pool.discard(session)
             raise

@@ -23,7 +23,7 @@ import numpy as np
 from services.retrieval.embedding_batcher import BatchPlan, PassDurationModel, estimate_tokens, plan_batch
 from services.retrieval.metrics import RetrievalMetrics
 from services.retrieval.minilm import Floats
-from services.retrieval.modelprocess import Hello
+from services.retrieval.modelprocess import ModelHello
 
 MAX_PASS = 4  # most queries in one pass: all of them wait for the last, and those that come meanwhile as well
 WARM_PASSES = 3  # measured ones: while everything starts at once, one of them alone may be several times too slow
@@ -33,7 +33,7 @@ WARM_UP = "A weir holds a river at its level: what the turbines cannot take goes
 class Model(Protocol):
     """What computes, elsewhere. It is asked one list of texts at a time, and gives a vector and tokens for each."""
 
-    async def load(self) -> Hello: ...
+    async def load(self) -> ModelHello: ...
 
     async def embed(self, texts: Sequence[str]) -> list[tuple[Floats, int]]: ...
 

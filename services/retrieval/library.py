@@ -22,7 +22,7 @@ import asyncpg
 
 from services.contracts.documents import DocumentEntry
 from services.retrieval.database import WRITER, Session, locked
-from services.retrieval.deadline import Late, by
+from services.retrieval.deadline import DeadlineExceeded, with_deadline
 from services.retrieval.minilm import Floats
 from services.retrieval.preparing import Prepared
 from services.retrieval.vectors import Texts, Vectors
@@ -58,7 +58,7 @@ class LibraryFailed(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class StoredDocument:
     """A document that is in, and how many of its chunks have a vector of the model that was asked for."""
 
     title: str
@@ -81,7 +81,7 @@ class SessionPool(Protocol):
 
 
 class Library:
-    """Raises `DatabaseDown` or `PoolBusy` where there is no connection, `Late` at the deadline, and else `LibraryFailed`."""
+    """Raises `DatabaseDown` or `PoolBusy` where there is no connection, `DeadlineExceeded` at the deadline, and else `LibraryFailed`."""
 
     def __init__(self, pool: SessionPool) -> None:
         self._pool = pool
@@ -90,10 +90,10 @@ class Library:
         """Leave the database."""
         self._pool.stop()
 
-    async def held(self, tenant: str, doc_id: str, model: str, deadline: float) -> Held | None:
+    async def held(self, tenant: str, doc_id: str, model: str, deadline: float) -> StoredDocument | None:
         """One document; None: there is none."""
         rows = await self._fetch(tenant, deadline, DOCUMENT, tenant, doc_id, model)
-        return Held(**rows[0]) if rows else None
+        return StoredDocument(**rows[0]) if rows else None
 
     async def page(self, tenant: str, after: str, limit: int, deadline: float) -> list[DocumentEntry]:
         """Up to `limit` documents whose ids come after this one."""
@@ -164,10 +164,10 @@ class Library:
     async def _over(self, deadline: float, work: Callable[[Any], Coroutine[Any, Any, T]]) -> T:
         session = await self._pool.take(deadline)
         try:
-            done = await by(deadline, _bounded(session.connection, deadline, work))
+            done = await with_deadline(deadline, _bounded(session.connection, deadline, work))
         except asyncpg.QueryCanceledError:
             self._pool.give_back(session)
-            raise Late from None
+            raise DeadlineExceeded from None
         except QuotaExceeded:
             self._pool.give_back(session)
             raise

@@ -15,7 +15,7 @@ from collections import deque
 from collections.abc import Callable, Coroutine
 from typing import Any, Generic, Protocol, TypeVar
 
-from services.retrieval.deadline import Late, leave_at
+from services.retrieval.deadline import DeadlineExceeded, wait_until
 from services.retrieval.pool import DatabaseDown, PoolBusy, describe
 from services.runtime.ordered import OrderedSet
 
@@ -118,8 +118,8 @@ class OnDemandPool(Generic[C]):
         await self._wait_until_allowed(deadline)
         connecting = asyncio.get_running_loop().create_task(self._connect())
         try:
-            return await leave_at(deadline, connecting)
-        except Late:
+            return await wait_until(deadline, connecting)
+        except DeadlineExceeded:
             _abandon(connecting)
             raise PoolBusy from None
         except asyncio.CancelledError:

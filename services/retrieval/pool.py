@@ -24,7 +24,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable
 from typing import Generic, Protocol, TypeVar
 
-from services.retrieval.deadline import by
+from services.retrieval.deadline import with_deadline
 from services.runtime.errors import place_of
 from services.runtime.log import Log
 from services.runtime.ordered import OrderedSet
@@ -170,7 +170,7 @@ class ConnectionPool(Generic[C]):
 
     async def _settle(self, connection: C) -> None:
         try:
-            await by(asyncio.get_running_loop().time() + SETTLE_WITHIN_S, connection.settle())
+            await with_deadline(asyncio.get_running_loop().time() + SETTLE_WITHIN_S, connection.settle())
         except Exception:  # late, lost, or an answer that is no answer: it cannot be trusted with another query
             self.discard(connection)
         else:

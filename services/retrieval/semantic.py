@@ -25,7 +25,7 @@ from typing import Any
 import numpy as np
 
 from services.contracts.search import Passage
-from services.retrieval.cache import Kept
+from services.retrieval.cache import CachedResult
 from services.retrieval.minilm import DIMENSIONS, Floats
 from services.retrieval.search_params import SearchParams
 
@@ -57,11 +57,11 @@ class _Entry:
 class _Shelf:
     """One tenant's questions of one corpus version: row `i` of the matrix is the vector of `entries[i]`."""
 
-    def __init__(self, version: int, most_entries: int) -> None:
+    def __init__(self, version: int, max_entries: int) -> None:
         self.version = version
         self.entry_bytes = 0
-        self._most_entries = most_entries
-        self._vectors: Floats = np.zeros((min(FIRST_ROWS, most_entries), DIMENSIONS), np.float32)
+        self._max_entries = max_entries
+        self._vectors: Floats = np.zeros((min(FIRST_ROWS, max_entries), DIMENSIONS), np.float32)
         self._group = np.full(len(self._vectors), EMPTY, np.int64)  # the hash of a row's parameters
         self._params = np.zeros((len(self._vectors), 2), np.float64)  # of a row: its effort and its depth
         self._entries: dict[int, _Entry] = {}
@@ -100,7 +100,7 @@ class _Shelf:
     def put(self, entry: _Entry, vector: Floats) -> None:
         """Keep it in place of the same question, in a free row, or in place of the least recently used."""
         self.drop(entry)
-        if len(self) == self._most_entries:
+        if len(self) == self._max_entries:
             self.drop_oldest()
         row = self._free_row()
         self._vectors[row] = vector
@@ -124,7 +124,7 @@ class _Shelf:
         if len(free):
             return int(free[0])
         rows = len(self._vectors)
-        more = min(rows, self._most_entries - rows)
+        more = min(rows, self._max_entries - rows)
         self._vectors = np.vstack([self._vectors, np.zeros((more, DIMENSIONS), np.float32)])
         self._group = np.append(self._group, np.full(more, EMPTY))
         self._params = np.vstack([self._params, np.zeros((more, 2))])
@@ -140,14 +140,14 @@ class Semantic:
         threshold: float,
         stale_s: float,
         tenant_entries: int,
-        most_bytes: int,
+        max_bytes: int,
         clock: Callable[[], float],
     ) -> None:
         self._threshold = threshold
         self._stale_s = stale_s
         self._tenant_entries = tenant_entries
-        self._most_bytes = most_bytes
-        self._tenant_bytes = int(most_bytes * TENANT_SHARE)
+        self._max_bytes = max_bytes
+        self._tenant_bytes = int(max_bytes * TENANT_SHARE)
         self._clock = clock
         self._shelves: OrderedDict[str, _Shelf] = OrderedDict()  # by use, the least recent first
         self._bytes = 0
@@ -168,7 +168,7 @@ class Semantic:
 
     def nearest(
         self, tenant: str, *, version: int | None, variant: str, vector: Floats, params: SearchParams
-    ) -> Kept | None:
+    ) -> CachedResult | None:
         """The results of the nearest question at or above the threshold; not fresh once its time to live is over, or
         where it was not looked as far as `search_params`.
         """
@@ -185,7 +185,7 @@ class Semantic:
         shelf.use(entry)
         self._shelves.move_to_end(tenant)
         fresh = now < entry.fresh_until and entry.params.covers(params)
-        return Kept(entry.results, entry.params, now - entry.kept_at, fresh)
+        return CachedResult(entry.results, entry.params, now - entry.kept_at, fresh)
 
     def keep(
         self,
@@ -221,7 +221,7 @@ class Semantic:
             shelf.drop_oldest()
         self._bytes += shelf.bytes
         self._shelves.move_to_end(tenant)
-        while self._bytes > self._most_bytes:
+        while self._bytes > self._max_bytes:
             self._bytes -= self._shelves.popitem(last=False)[1].bytes
         return True
 

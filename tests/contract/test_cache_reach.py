@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from services.retrieval.cache import CacheKey
-from services.retrieval.freshness import share_of_life
+from services.retrieval.freshness import ttl_jitter
 from services.retrieval.search_params import SearchParams
 from tests.contract.stages import CacheStage, with_cache
 from tests.retrieval.cacherig import KEY, SECRET, Rig, rigged
@@ -69,13 +69,13 @@ def test_it_replaces_what_is_not_fresh_any_more_by_its_share_of_life(
 ) -> None:
     """Of 60 s to live and 100 s more as a fallback."""
     keys = [CacheKey("demo", f"query {number}", "model-1") for number in range(30)]
-    key = min(keys, key=lambda key: share_of_life(key.digest(SECRET)))
+    key = min(keys, key=lambda key: ttl_jitter(key.digest(SECRET)))
 
     async def scenario(rig: Rig) -> None:
         await rig.put(key, params=FULL)
         digest = key.digest(SECRET)
-        left_s = 160 - 60 * share_of_life(digest) - aged_s
-        await rig.client.pexpire(digest, round(left_s * 1000))
+        remaining_s = 160 - 60 * ttl_jitter(digest) - aged_s
+        await rig.client.pexpire(digest, round(remaining_s * 1000))
         await rig.try_put(key, params=LESS)
         assert rig.counted("not_stored") == (0 if is_stored else 1)
 

@@ -23,9 +23,9 @@ import msgspec
 from services.governor import frame
 from services.governor.gate import Bounds, Gate
 from services.governor.protocol import Conversation, Ended, Result, Turn
-from services.retrieval.cache import Cache, Entry
+from services.retrieval.cache import Cache, CacheEntry
 from services.retrieval.documentinput import page_of
-from services.retrieval.documents import PARSERS, Unreadable, parse
+from services.retrieval.documents import PARSERS, UnreadableDocument, parse
 from services.retrieval.search_params import SearchParams
 from services.router.asking.asked import Asked, Format
 from services.router.asking.wishes import WISH_OF, read
@@ -339,7 +339,7 @@ def documents(data: bytes) -> None:
     name = f"a{kinds[data[0] % len(kinds)]}" if data else "a.txt"
     try:
         document = parse(name, data[1:])
-    except Unreadable:
+    except UnreadableDocument:
         return
     for section in document.sections:
         section.text.encode("utf-8")
@@ -349,7 +349,7 @@ def documents(data: bytes) -> None:
 def cache(data: bytes) -> None:
     """What stands in the cache may be anything: it is an entry of this key and tenant, or nothing."""
     reader = object.__new__(Cache)  # no connection: only its check of what was read
-    reader._decode = msgspec.msgpack.Decoder(Entry).decode
+    reader._decode = msgspec.msgpack.Decoder(CacheEntry).decode
     reader._chance = random.Random(0)
     kept = reader._check("abcd", "tenant", data, 1000, SearchParams(1.0, 4), 1, 60.0)
     assert kept is None or (math.isfinite(kept.age_s) and kept.age_s >= 0)
@@ -367,7 +367,7 @@ class Target:
 
 
 def _entry() -> bytes:
-    return msgspec.msgpack.encode(Entry("abcd", "tenant", 1, 60.0, 600.0, 0.01, 1.0, 4, []))
+    return msgspec.msgpack.encode(CacheEntry("abcd", "tenant", 1, 60.0, 600.0, 0.01, 1.0, 4, []))
 
 
 TARGETS: dict[str, Target] = {

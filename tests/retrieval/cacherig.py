@@ -11,7 +11,7 @@ from redis.asyncio import Redis
 
 from services.contracts.search import Passage
 from services.core.breaker import Breaker
-from services.retrieval.cache import Cache, CacheKey, Kept, redis_client
+from services.retrieval.cache import Cache, CachedResult, CacheKey, redis_client
 from services.retrieval.metrics import RetrievalMetrics
 from services.retrieval.search_params import SearchParams
 from tests.retrieval.fakes import Lines, metrics, passage
@@ -79,7 +79,7 @@ class Rig:
 
     async def get(
         self, key: CacheKey = KEY, *, params: SearchParams = PARAMS, version: int | None = 7, ttl_s: float = 60.0
-    ) -> Kept | None:
+    ) -> CachedResult | None:
         return await self.cache.get(key, params=params, version=version, ttl_s=ttl_s, budget_s=8 * PATIENCE_S)
 
 

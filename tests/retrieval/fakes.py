@@ -11,12 +11,12 @@ import numpy as np
 from prometheus_client import CollectorRegistry
 
 from services.contracts.search import Passage
-from services.retrieval.cache import CacheKey, Kept
+from services.retrieval.cache import CachedResult, CacheKey
 from services.retrieval.embedder import Embedded
 from services.retrieval.metrics import RetrievalMetrics
 from services.retrieval.minilm import Floats
 from services.retrieval.search_params import SearchParams
-from services.retrieval.store import Found
+from services.retrieval.store import SearchResult
 from services.runtime.log import Log
 
 VECTOR = np.zeros(384, np.float32)
@@ -91,7 +91,7 @@ class FakeStore:
         model: str,
         query: str = "",
         effort: float = 1.0,
-    ) -> Found:
+    ) -> SearchResult:
         self.asked += 1
         self.searches.append((tenant, top_k, query, effort))
         self.models.add(model)
@@ -99,7 +99,7 @@ class FakeStore:
         if self.raises is not None:
             raise self.raises
         decided = 1.0 if self.is_exact else effort
-        return Found(self.passages(tenant, top_k, query, decided), self.version, decided)
+        return SearchResult(self.passages(tenant, top_k, query, decided), self.version, decided)
 
     def passages(self, tenant: str, top_k: int, query: str, effort: float) -> list[Passage]:
         """What is found; a store that tells whose search it was says it here."""
@@ -110,7 +110,7 @@ class FakeStore:
 class FakeCache:
     """Holds one answer for every key, and remembers what it was given."""
 
-    kept: Kept | None = None
+    kept: CachedResult | None = None
     takes_s: float = 0.001
     put_in: list[tuple[CacheKey, int, float]] = field(default_factory=list)
     searched_with: list[SearchParams] = field(default_factory=list)
@@ -118,7 +118,7 @@ class FakeCache:
 
     async def get(
         self, key: CacheKey, *, params: SearchParams, version: int | None, ttl_s: float, budget_s: float
-    ) -> Kept | None:
+    ) -> CachedResult | None:
         await asyncio.sleep(self.takes_s)
         return self.kept
 
@@ -167,12 +167,12 @@ class FakeConnection:
 class FakeSimilar:
     """Knows one like question, or none, and remembers what it was asked and given."""
 
-    near: Kept | None = None
+    near: CachedResult | None = None
     is_full: bool = False
     asked: list[tuple[str, int, str]] = field(default_factory=list)
     kept: list[tuple[str, int, str, str, float]] = field(default_factory=list)
 
-    def nearest(self, tenant: str, *, version: int, variant: str, vector: Floats, params: SearchParams) -> Kept | None:
+    def nearest(self, tenant: str, *, version: int, variant: str, vector: Floats, params: SearchParams) -> CachedResult | None:
         self.asked.append((tenant, version, variant))
         return self.near
 

@@ -59,7 +59,7 @@ async def a_connection_lent_to_two() -> None:
 
 
 async def shared_less_than_nothing() -> None:
-    flights: Flights[None] = Flights(most_shared=4)
+    flights: Flights[None] = Flights(max_shared=4)
     joined = asyncio.create_task(flights.join("key", lambda: asyncio.sleep(1)))
     await asyncio.sleep(0.5)
     flights.shared = 0
@@ -68,7 +68,7 @@ async def shared_less_than_nothing() -> None:
 
 
 async def shared_more_than_runs() -> None:
-    flights: Flights[None] = Flights(most_shared=4)
+    flights: Flights[None] = Flights(max_shared=4)
     flights.shared = 2
     await flights.join("key", lambda: asyncio.sleep(1))
 

@@ -20,7 +20,7 @@ from services.retrieval.embedder import (
 )
 from services.retrieval.embedding_batcher import BYTES_PER_TOKEN, MAX_TEXT_TOKENS, PASS_TOKENS, estimate_tokens
 from services.retrieval.minilm import Floats
-from services.retrieval.modelprocess import Hello
+from services.retrieval.modelprocess import ModelHello
 from tests.retrieval.fakes import metrics
 from tests.virtual import run
 
@@ -38,8 +38,8 @@ class FakeModel:
         self.stopped = False
         self.hangs = False
 
-    async def load(self) -> Hello:
-        return Hello("fake", "fake-1")
+    async def load(self) -> ModelHello:
+        return ModelHello("fake", "fake-1")
 
     async def embed(self, texts: Sequence[str]) -> list[tuple[Floats, int]]:
         self.passes.append([text.strip() for text in texts])

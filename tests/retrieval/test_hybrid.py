@@ -16,7 +16,7 @@ from services.retrieval.database import READER, WRITER, Session, connect, locked
 from services.retrieval.minilm import Floats
 from services.retrieval.nearest import DEPTH, choose_index
 from services.retrieval.pool import ConnectionPool
-from services.retrieval.store import Found, Store
+from services.retrieval.store import SearchResult, Store
 from services.retrieval.writing import Corpus
 from tests.retrieval.fakes import Lines
 
@@ -107,12 +107,12 @@ async def searching(url: str, exact_up_to: int = EXACTLY) -> AsyncIterator[Store
         lines.read()
 
 
-async def search(store: Store, query: str, *, tenant: str = "ada", top_k: int = 5, effort: float = 1.0) -> Found:
+async def search(store: Store, query: str, *, tenant: str = "ada", top_k: int = 5, effort: float = 1.0) -> SearchResult:
     deadline = asyncio.get_running_loop().time() + LIMIT_S
     return await store.search(tenant, VECTOR, top_k, deadline, model=MODEL, query=query, effort=effort)
 
 
-def ids(found: Found) -> list[str]:
+def ids(found: SearchResult) -> list[str]:
     return [passage.chunk_id for passage in found.passages]
 
 

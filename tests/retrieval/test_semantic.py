@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from services.retrieval.app import semantic_cache
-from services.retrieval.cache import Kept
-from services.retrieval.config import LEAST_THRESHOLD, RetrievalSettings
+from services.retrieval.cache import CachedResult
+from services.retrieval.config import MIN_THRESHOLD, RetrievalSettings
 from services.retrieval.minilm import DIMENSIONS, Floats
 from services.retrieval.search_params import SearchParams
 from services.retrieval.semantic import FIRST_ROWS, ROW_BYTES, Semantic
@@ -32,13 +32,13 @@ def direction(degrees: float, axis: int = 0) -> Floats:
 class Rig:
     """A semantic cache with a clock that is set by hand."""
 
-    def __init__(self, *, threshold: float = 0.9, tenant_entries: int = 100, most_bytes: int = 4 * MIB) -> None:
+    def __init__(self, *, threshold: float = 0.9, tenant_entries: int = 100, max_bytes: int = 4 * MIB) -> None:
         self.now = 1000.0
         self.cache = Semantic(
             threshold=threshold,
             stale_s=100.0,
             tenant_entries=tenant_entries,
-            most_bytes=most_bytes,
+            max_bytes=max_bytes,
             clock=lambda: self.now,
         )
 
@@ -76,7 +76,7 @@ class Rig:
         variant: str = "5",
         axis: int = 0,
         params: SearchParams = ALL,
-    ) -> Kept | None:
+    ) -> CachedResult | None:
         vector = direction(degrees, axis)
         return self.cache.nearest(tenant, version=version, variant=variant, vector=vector, params=params)
 
@@ -216,7 +216,7 @@ def test_the_question_that_was_used_least_recently_makes_room() -> None:
 
 
 def test_the_tenant_that_was_used_least_recently_makes_room_and_one_alone_never_takes_all() -> None:
-    rig = Rig(most_bytes=MIB, threshold=0.99)
+    rig = Rig(max_bytes=MIB, threshold=0.99)
     size = 10_000  # characters, four bytes each: five such entries fit in a tenant's quarter, with its vectors
     for tenant in "abc":
         for number in range(8):
@@ -235,7 +235,7 @@ def test_the_tenant_that_was_used_least_recently_makes_room_and_one_alone_never_
 
 
 def test_an_entry_too_large_for_its_tenant_is_not_kept() -> None:
-    rig = Rig(most_bytes=MIB)
+    rig = Rig(max_bytes=MIB)
     rig.keep("kept", 0)
     rig.keep("huge", 90, size=MIB)
     assert (rig.found(0), rig.found(90)) == ("kept", None)
@@ -256,8 +256,8 @@ OPERATION = st.tuples(
 def test_whatever_is_kept_and_asked_answers_are_ones_own_and_the_bounds_hold(
     operations: list[tuple[str, str, int, str, int, int]], tenant_entries: int
 ) -> None:
-    most_bytes = 8 * (FIRST_ROWS * ROW_BYTES + 40_000)
-    rig = Rig(tenant_entries=tenant_entries, most_bytes=most_bytes)
+    max_bytes = 8 * (FIRST_ROWS * ROW_BYTES + 40_000)
+    rig = Rig(tenant_entries=tenant_entries, max_bytes=max_bytes)
     for kind, tenant, version, variant, step, size in operations:
         degrees = step * 10
         if kind == "keep":
@@ -271,7 +271,7 @@ def test_whatever_is_kept_and_asked_answers_are_ones_own_and_the_bounds_hold(
                 assert whose == [tenant, str(version), variant]
                 assert math.cos(math.radians(apart)) >= 0.9 - 1e-6
         assert rig.cache.entries <= 3 * tenant_entries
-        assert rig.cache.bytes <= most_bytes
+        assert rig.cache.bytes <= max_bytes
         assert rig.cache.bytes == sum(shelf.bytes for shelf in rig.cache._shelves.values())
 
 
@@ -281,7 +281,7 @@ def test_it_finds_what_comparing_with_every_kept_question_finds(count: int, seed
     chance = np.random.default_rng(seed)
     vectors = chance.normal(size=(count, DIMENSIONS)).astype(np.float32)
     wanted = chance.normal(size=DIMENSIONS).astype(np.float32)
-    cache = Semantic(threshold=1e-9, stale_s=1.0, tenant_entries=200, most_bytes=4 * MIB, clock=lambda: 0.0)
+    cache = Semantic(threshold=1e-9, stale_s=1.0, tenant_entries=200, max_bytes=4 * MIB, clock=lambda: 0.0)
     for number, vector in enumerate(vectors):
         cache.keep(
             "t",
@@ -321,9 +321,9 @@ def test_it_is_off_unless_a_threshold_is_set_and_none_that_was_measured_to_err_c
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     assert semantic_cache(load(RetrievalSettings, semantic_threshold=0)) is None
-    chosen = semantic_cache(load(RetrievalSettings, semantic_threshold=LEAST_THRESHOLD))
+    chosen = semantic_cache(load(RetrievalSettings, semantic_threshold=MIN_THRESHOLD))
     assert chosen is not None
     assert chosen.on
     with pytest.raises(SystemExit):
-        load(RetrievalSettings, semantic_threshold=LEAST_THRESHOLD - 0.01)
+        load(RetrievalSettings, semantic_threshold=MIN_THRESHOLD - 0.01)
     assert "SEMANTIC_THRESHOLD" in capsys.readouterr().err

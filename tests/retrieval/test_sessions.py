@@ -13,7 +13,7 @@ import pytest
 
 from loadtests.faults.proxy.fault import FREEZE, HEALTHY, Fault
 from loadtests.faults.proxy.proxy import HOST, FaultProxy
-from services.retrieval.database import NOBODY, Session, connect
+from services.retrieval.database import NO_TENANT, Session, connect
 from services.retrieval.pool import ConnectionPool, DatabaseDown, PoolBusy
 from tests.retrieval.fakes import Lines
 
@@ -67,7 +67,7 @@ def test_without_a_pool_a_session_ends_what_it_began(postgres_url: str) -> None:
 
 def test_a_query_on_an_unsettled_session_sees_its_own_tenants_rows_alone(postgres_url: str) -> None:
     async def scenario(session: Session) -> None:
-        for tenant in (*TENANTS, NOBODY, *reversed(TENANTS)):
+        for tenant in (*TENANTS, NO_TENANT, *reversed(TENANTS)):
             assert await titles(session, tenant) == [each for each in TENANTS if each == tenant]
             assert session.unsettled
 

@@ -13,8 +13,8 @@ from services.retrieval.embedder import WARM_UP, EmbedderFailed
 from services.retrieval.minilm import Floats
 from services.retrieval.nearest import EXACTLY, SearchStatement
 from services.retrieval.pool import DatabaseDown
-from services.retrieval.store import Asked, SearchFailed
-from services.retrieval.warming import MOST_ROUNDS, SESSION_S, TOP_K, Warming
+from services.retrieval.store import SearchFailed, StoreQuery
+from services.retrieval.warming import MAX_ROUNDS, SESSION_S, TOP_K, Warming
 from tests.retrieval.fakes import FakeEmbedder, FakeStore
 from tests.virtual import run
 
@@ -31,8 +31,8 @@ class ColdStore(FakeStore):
     def biggest(self) -> str | None:
         return "big"
 
-    def asking(self, tenant: str, vector: Floats, top_k: int, *, model: str, query: str = "") -> Asked:
-        return Asked(SearchStatement(f"as {tenant or 'nobody'} by {model}"), EXACTLY, (top_k, query), True)
+    def query_for(self, tenant: str, vector: Floats, top_k: int, *, model: str, query: str = "") -> StoreQuery:
+        return StoreQuery(SearchStatement(f"as {tenant or 'nobody'} by {model}"), EXACTLY, (top_k, query), True)
 
     async def search(self, *what, **how):  # type: ignore[no-untyped-def]
         self._now += 1
@@ -104,7 +104,7 @@ def test_a_database_that_fails_is_tried_again_and_at_last_left_for_the_first_cli
         assert warming.done
 
     warmed(store, scenario)
-    assert store.asked == MOST_ROUNDS * SESSIONS
+    assert store.asked == MAX_ROUNDS * SESSIONS
 
 
 def test_a_service_that_stops_while_it_warms_leaves_nothing_running() -> None:

@@ -199,7 +199,7 @@ def vectors(count: int) -> Floats:
 
 def lookup_us(entries: int) -> float:
     """Microseconds of processor time of a look-up among so many questions of a tenant, the median."""
-    cache = Semantic(threshold=0.1, stale_s=60.0, tenant_entries=entries, most_bytes=PLENTY_BYTES, clock=lambda: 0.0)
+    cache = Semantic(threshold=0.1, stale_s=60.0, tenant_entries=entries, max_bytes=PLENTY_BYTES, clock=lambda: 0.0)
     results = [Passage("guide.md#0", "guide.md", 1, "text", 0.5)]
     kept = vectors(entries)
     for number, vector in enumerate(kept):

@@ -14,12 +14,12 @@ from unittest import mock
 from services.contracts.documents import DocumentEntry
 from services.retrieval import app, documentsapi
 from services.retrieval.config import RetrievalSettings
-from services.retrieval.documents import Unreadable
+from services.retrieval.documents import UnreadableDocument
 from services.retrieval.embedder import EmbedderFailed, EmbedderFull
 from services.retrieval.library import Held
 from services.retrieval.parseprocess import Ask
 from services.retrieval.pool import DatabaseDown, PoolBusy
-from services.retrieval.preparing import Prepared
+from services.retrieval.preparing import PreparedDocument
 from services.retrieval.writing import Quota, QuotaExceeded, Used
 from services.runtime.serve import Process
 from tests.oracles.wire.transcript import Transcript, connect, get, post, request
@@ -90,7 +90,7 @@ class Library:
         return Used(len(self.kept), 0)
 
     async def put(
-        self, tenant: str, doc_id: str, prepared: Prepared, vectors: Any, model: str, deadline: float, quota: Quota
+        self, tenant: str, doc_id: str, prepared: PreparedDocument, vectors: Any, model: str, deadline: float, quota: Quota
     ) -> int:
         chunks = len(prepared.texts)
         version = len(self.kept) + 1
@@ -120,12 +120,12 @@ async def _nothing() -> None:
     return None
 
 
-async def _prepared(model: Path, ask: Ask) -> Prepared:
+async def _prepared(model: Path, ask: Ask) -> PreparedDocument:
     if ask.data == b"slow":
         await asyncio.sleep(SLOW_S)
     if b"%PDF" in ask.data:
-        raise Unreadable("is no PDF that can be read")
-    return Prepared("Weir", "", ask.data.decode().split("\n\n"))
+        raise UnreadableDocument("is no PDF that can be read")
+    return PreparedDocument("Weir", "", ask.data.decode().split("\n\n"))
 
 
 @asynccontextmanager
