@@ -41,7 +41,7 @@ from services.retrieval.documents import UnreadableDocument
 from services.retrieval.embedder import EmbedderFailed, EmbedderFull, QueuedEmbedder
 from services.retrieval.library import Library, LibraryFailed, StoredDocument
 from services.retrieval.minilm import Floats
-from services.retrieval.parseprocess import Ask, prepare
+from services.retrieval.parseprocess import ParseRequest, prepare
 from services.retrieval.pool import DatabaseDown, PoolBusy
 from services.retrieval.preparing import DocumentPreparer, PreparedDocument
 from services.retrieval.writing import Quota, QuotaExceeded, Used
@@ -153,7 +153,7 @@ class DocumentsApi:
         exchange.on_gone(exchange.task.cancel)
         return asyncio.get_running_loop().time() + self._bounds.within_s
 
-    def _ask(self, doc_id: str, wanted: PutDocument) -> tuple[Ask, str | None]:
+    def _ask(self, doc_id: str, wanted: PutDocument) -> tuple[ParseRequest, str | None]:
         """What is to be parsed. Raises BadInput by the name of the field."""
         ending, data = content_of(wanted)
         if len(data) > self._bounds.max_bytes:
@@ -161,9 +161,9 @@ class DocumentsApi:
             raise TooLarge(f"{field}: is larger than {self._bounds.max_bytes:,} bytes (INGEST_MAX_FILE_BYTES)", field)
         bounds = self._bounds
         name = f"{PurePath(doc_id).stem or 'document'}{ending}"  # its title, where the text has none
-        return Ask(name, data, self._embedder.tokenizer, bounds.chunk_tokens, bounds.overlap_tokens), wanted.title
+        return ParseRequest(name, data, self._embedder.tokenizer, bounds.chunk_tokens, bounds.overlap_tokens), wanted.title
 
-    def _digest(self, ask: Ask, title: str | None) -> str:
+    def _digest(self, ask: ParseRequest, title: str | None) -> str:
         known_by = DocumentPreparer(_uncounted, ask.tokenizer, ask.chunk_tokens, ask.overlap_tokens)
         return known_by.content_hash(ask.name, (title or "").encode() + b"\0" + ask.data)
 
@@ -171,7 +171,7 @@ class DocumentsApi:
         self,
         tenant: str,
         doc_id: str,
-        ask: Ask,
+        ask: ParseRequest,
         title: str | None,
         digest: str,
         held: StoredDocument | None,
@@ -210,7 +210,7 @@ class DocumentsApi:
             async with _database():
                 self._learn(tenant, await self._library.add_vectors(tenant, doc_id, texts, vectors, model, until))
 
-    async def _prepared(self, ask: Ask) -> PreparedDocument:
+    async def _prepared(self, ask: ParseRequest) -> PreparedDocument:
         try:
             prepared = await prepare(self._model, ask)
         except UnreadableDocument as error:

@@ -24,7 +24,7 @@ from services.contracts.documents import DocumentEntry
 from services.retrieval.database import WRITER, Session, locked
 from services.retrieval.deadline import DeadlineExceeded, with_deadline
 from services.retrieval.minilm import Floats
-from services.retrieval.preparing import Prepared
+from services.retrieval.preparing import PreparedDocument
 from services.retrieval.vectors import Texts, Vectors
 from services.retrieval.writing import Corpus, Quota, QuotaExceeded, Used
 
@@ -110,7 +110,7 @@ class Library:
         return await self._over(deadline, read)
 
     async def put(
-        self, tenant: str, doc_id: str, document: Prepared, vectors: Floats, model: str, deadline: float, quota: Quota
+        self, tenant: str, doc_id: str, document: PreparedDocument, vectors: Floats, model: str, deadline: float, quota: Quota
     ) -> int:
         """Add or replace it, in one transaction. The corpus version that has it. Raises QuotaExceeded."""
 

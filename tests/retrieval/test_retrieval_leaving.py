@@ -107,7 +107,7 @@ class House:
     def waiting(self) -> int:
         """Who waits for a run, its leader included."""
         flights = (flight for flights in self._retrieval._flights._flights.values() for flight in flights)
-        return sum(len(flight.seats) for flight in flights)
+        return sum(len(flight.waiters) for flight in flights)
 
 
 async def answer(reader: asyncio.StreamReader) -> dict[str, Any]:

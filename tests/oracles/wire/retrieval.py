@@ -16,8 +16,8 @@ from services.retrieval import app, documentsapi
 from services.retrieval.config import RetrievalSettings
 from services.retrieval.documents import UnreadableDocument
 from services.retrieval.embedder import EmbedderFailed, EmbedderFull
-from services.retrieval.library import Held
-from services.retrieval.parseprocess import Ask
+from services.retrieval.library import StoredDocument
+from services.retrieval.parseprocess import ParseRequest
 from services.retrieval.pool import DatabaseDown, PoolBusy
 from services.retrieval.preparing import PreparedDocument
 from services.retrieval.writing import Quota, QuotaExceeded, Used
@@ -69,14 +69,14 @@ class Cache(FakeCache):
 class Library:
     """Documents by tenant and id. `raises`: what a database may do instead."""
 
-    kept: dict[tuple[str, str], Held] = field(default_factory=dict)
+    kept: dict[tuple[str, str], StoredDocument] = field(default_factory=dict)
     raises: Exception | None = None
 
     def _look(self) -> None:
         if self.raises is not None:
             raise self.raises
 
-    async def held(self, tenant: str, doc_id: str, model: str, deadline: float) -> Held | None:
+    async def held(self, tenant: str, doc_id: str, model: str, deadline: float) -> StoredDocument | None:
         self._look()
         return self.kept.get((tenant, doc_id))
 
@@ -94,7 +94,7 @@ class Library:
     ) -> int:
         chunks = len(prepared.texts)
         version = len(self.kept) + 1
-        self.kept[tenant, doc_id] = Held(prepared.title, prepared.content_hash, version, chunks, chunks)
+        self.kept[tenant, doc_id] = StoredDocument(prepared.title, prepared.content_hash, version, chunks, chunks)
         return version
 
     async def remove(self, tenant: str, doc_id: str, deadline: float) -> int:
@@ -120,7 +120,7 @@ async def _nothing() -> None:
     return None
 
 
-async def _prepared(model: Path, ask: Ask) -> PreparedDocument:
+async def _prepared(model: Path, ask: ParseRequest) -> PreparedDocument:
     if ask.data == b"slow":
         await asyncio.sleep(SLOW_S)
     if b"%PDF" in ask.data:
