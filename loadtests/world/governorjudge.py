@@ -71,7 +71,7 @@ class GovernorSteps:
 
     def _look_at_connections(self, server: Server) -> None:
         gate, found = server.gate, self._facts.stepped
-        talks: list[Any] = [connection._conversation for connection in server.connections]
+        talks: list[Any] = [connection._session for connection in server.connections]
         held, told = sum(talk._held for talk in talks), sum(job.told for talk in talks for job in talk._jobs.values())
         if gate.held_bytes < held:
             found.append(f"{gate.held_bytes} bytes are held, and connections hold {held}")

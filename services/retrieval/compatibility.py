@@ -2,8 +2,8 @@
 
 Vectors of another size than the database's cannot be searched at all: where the database can be asked by the time the
 model is loaded, the service does not start; where it cannot, the fault is logged as soon as it can. Chunks that this
-model has not embedded are not found: that is a warning, with what to do, and everything else is answered. How many
-they are is a metric, counted again every RECHECK_EVERY_S; the database keeps the counts, so that a look reads a few rows.
+model has not embedded are not found: that is a warning, with what to do, and everything else is answered. How many they
+are is a metric, counted again every RECHECK_EVERY_S; the database keeps the counts, so that a look reads a few rows.
 """
 
 from __future__ import annotations
@@ -40,7 +40,9 @@ class DatabaseStatus(Protocol):
 
 
 class CompatibilityCheck:
-    """Looks until it has seen, and then again at leisure. `unembedded_chunks`: chunks without a vector; NaN until it has seen."""
+    """Looks until it has seen, and then again at leisure. `unembedded_chunks`: chunks without a vector; NaN until it
+    has seen.
+    """
 
     def __init__(self, embedder: Embedder, pool: ConnectionPool[Session], store: DatabaseStatus, log: Log) -> None:
         self._embedder = embedder

@@ -5,8 +5,8 @@ frozen server was measured to take six seconds for a deadline of one. Here the c
 is either cancelled (`with_deadline`) or left to come to its own end (`wait_until`).
 
 Sometimes it is the loop itself that is late: a deadline is noticed long after it has passed, and the answer has been
-lying in the socket all the while. Then there are a few turns of the loop to find it in; and `DeadlineExceeded` says if there still
-was none, for that says nothing against whoever was asked.
+lying in the socket all the while. Then there are a few turns of the loop to find it in; and `DeadlineExceeded` says if
+there still was none, for that says nothing against whoever was asked.
 """
 
 from __future__ import annotations

@@ -88,7 +88,9 @@ def parse(name: str, data: bytes) -> Document:
     except UnreadableDocument:
         raise
     except (Exception, RecursionError) as error:  # the parsers' own errors have no common base
-        raise UnreadableDocument(f"cannot be parsed ({type(error).__name__}: {' '.join(str(error).split())[:120]})") from error
+        raise UnreadableDocument(
+            f"cannot be parsed ({type(error).__name__}: {' '.join(str(error).split())[:120]})"
+        ) from error
     if not any(part.text.strip() or part.path for part in sections):
         raise UnreadableDocument("holds no text")
     title = next((part.path[0] for part in sections if part.path), PurePath(name).stem)

@@ -161,7 +161,9 @@ class DocumentsApi:
             raise TooLarge(f"{field}: is larger than {self._bounds.max_bytes:,} bytes (INGEST_MAX_FILE_BYTES)", field)
         bounds = self._bounds
         name = f"{PurePath(doc_id).stem or 'document'}{ending}"  # its title, where the text has none
-        return ParseRequest(name, data, self._embedder.tokenizer, bounds.chunk_tokens, bounds.overlap_tokens), wanted.title
+        return ParseRequest(
+            name, data, self._embedder.tokenizer, bounds.chunk_tokens, bounds.overlap_tokens
+        ), wanted.title
 
     def _digest(self, ask: ParseRequest, title: str | None) -> str:
         known_by = DocumentPreparer(_uncounted, ask.tokenizer, ask.chunk_tokens, ask.overlap_tokens)

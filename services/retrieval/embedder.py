@@ -6,7 +6,8 @@ with a deadline waits for, goes before bulk work, and bulk work runs in short pa
 a long one.
 
 Who goes next among queries, and who is told that there is no time for them, is planned by the pace that was measured
-(`embedding_batcher.py`). Whoever has left by the time their turn comes is passed over. So nothing is computed for nobody.
+(`embedding_batcher.py`). Whoever has left by the time their turn comes is passed over. So nothing is computed for
+nobody.
 """
 
 from __future__ import annotations

@@ -1,12 +1,13 @@
-"""The embedding batcher: which queued texts share the next pass of the model, and which cannot meet their deadline. Pure.
+"""The embedding batcher: which queued texts share the next pass of the model, and which cannot meet their deadline.
+Pure.
 
     now ......... free_at |-- pass --|---- pass ----|-- pass --|
                            a pass ends before any deadline in it
 
-While all texts can meet their deadlines, the earliest deadline goes first. When they cannot, the newest text goes first:
-the oldest texts have the least time left, each would finish just in time or just too late, and a late vector costs
-twice: its caller has gone, and the texts behind it are late as well. A text that could not meet its deadline even alone
-in the next pass is rejected at once.
+While all texts can meet their deadlines, the earliest deadline goes first. When they cannot, the newest text goes
+first: the oldest texts have the least time left, each would finish just in time or just too late, and a late vector
+costs twice: its caller has gone, and the texts behind it are late as well. A text that could not meet its deadline even
+alone in the next pass is rejected at once.
 
 The plan rests on measured durations, and a model that is never used is never measured again. So an idle model is always
 given one text: the one with the most time left.

@@ -77,8 +77,8 @@ class Flights(Generic[T]):
 
         `WaiterTimedOut` at this one's deadline, with the `context` of whoever began the work.
 
-        `make` should bound the work by what the service allows, not by what is left to its caller: others may have
-        more time. Work that something else has cut off is `DeadlineExceeded` as well: the caller itself was not cancelled.
+        `make` should bound the work by what the service allows, not by what is left to its caller: others may have more
+        time. Work that something else has cut off is `DeadlineExceeded` as well: the caller itself was not cancelled.
         """
         loop = asyncio.get_running_loop()
         if deadline is not None and deadline <= loop.time():

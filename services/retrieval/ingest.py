@@ -129,7 +129,9 @@ def command(
         typer.Option("--forget-others", help="Remove other models' vectors of what this one has embedded. No paths."),
     ] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Name what would be done, and do nothing.")] = False,
-    progress: Annotated[ProgressStyle, typer.Option(help="A bar on a terminal, JSON lines, or only the result.")] = ProgressStyle.AUTO,
+    progress: Annotated[
+        ProgressStyle, typer.Option(help="A bar on a terminal, JSON lines, or only the result.")
+    ] = ProgressStyle.AUTO,
 ) -> None:
     """Chunk documents, embed them, and keep a tenant's corpus in step with the files."""
     if tenant is not None and (not tenant.strip() or len(tenant) > 128 or "\x00" in tenant):

@@ -238,7 +238,9 @@ class Ingest:
             return error
         return prepared, [self._model.tokenize(text) for text in prepared.texts]
 
-    async def _take_in(self, source: Source, prepared: PreparedDocument, tokens: list[list[int]], sizes: SizeProgress) -> None:
+    async def _take_in(
+        self, source: Source, prepared: PreparedDocument, tokens: list[list[int]], sizes: SizeProgress
+    ) -> None:
         vectors = np.empty((len(tokens), DIMENSIONS), np.float32)
         for first in range(0, len(tokens), EMBED_AT_ONCE):
             batch = tokens[first : first + EMBED_AT_ONCE]

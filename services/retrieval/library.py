@@ -81,7 +81,9 @@ class SessionPool(Protocol):
 
 
 class Library:
-    """Raises `DatabaseDown` or `PoolBusy` where there is no connection, `DeadlineExceeded` at the deadline, and else `LibraryFailed`."""
+    """Raises `DatabaseDown` or `PoolBusy` where there is no connection, `DeadlineExceeded` at the deadline, and else
+    `LibraryFailed`.
+    """
 
     def __init__(self, pool: SessionPool) -> None:
         self._pool = pool
@@ -110,7 +112,14 @@ class Library:
         return await self._over(deadline, read)
 
     async def put(
-        self, tenant: str, doc_id: str, document: PreparedDocument, vectors: Floats, model: str, deadline: float, quota: Quota
+        self,
+        tenant: str,
+        doc_id: str,
+        document: PreparedDocument,
+        vectors: Floats,
+        model: str,
+        deadline: float,
+        quota: Quota,
     ) -> int:
         """Add or replace it, in one transaction. The corpus version that has it. Raises QuotaExceeded."""
 

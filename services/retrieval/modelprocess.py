@@ -4,8 +4,8 @@ In a thread of the service it would share an interpreter with the event loop. A 
 hundred times and, while the loop is busy, waits for it each time: under a flood of requests that are refused, passes
 were measured to take three times as long and no answer came in time any more. Processes share nothing but processors.
 
-    parent -> child   length, msgpack list of texts
-    child -> parent   length, msgpack `ModelHello`, once; then for each list of texts a `EncodedVectors` or, as a string, a fault
+    parent -> child   length, msgpack list of texts child -> parent   length, msgpack `ModelHello`, once; then for each
+    list of texts a `EncodedVectors` or, as a string, a fault
 
 The child ends when its standard input does, and with the service however that ends. It is in a session of its own, so
 that Ctrl-C reaches only the service, which may have answers to finish. It is confined before it reads anything (see

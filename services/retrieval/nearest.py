@@ -9,11 +9,11 @@ A relaxed scan yields the tenant's chunks only roughly in order, and the first t
 are fetched than are asked for (OVERFETCH), and the nearest of those are taken. The smaller the tenant's share of all
 chunks, the more steps that takes, and the larger a tenant can be before the exact search is the slower one.
 
-The same statement can also find chunks that have the query's rare words (words.sql), as many again, and merge both lists
-by reciprocal rank (Cormack, Clarke and Buettcher 2009). Distances and word weights have no common scale; ranks have. A
-chunk counts 1 / (k + rank) for each list that holds it, so a chunk near the top of one list ranks high, and a chunk in
-both ranks higher. k = 60 is the authors' value: it keeps the first rank of one list from outweighing everything. Only
-the merged best chunks are looked up whole, because that costs more than to find them.
+The same statement can also find chunks that have the query's rare words (words.sql), as many again, and merge both
+lists by reciprocal rank (Cormack, Clarke and Buettcher 2009). Distances and word weights have no common scale; ranks
+have. A chunk counts 1 / (k + rank) for each list that holds it, so a chunk near the top of one list ranks high, and a
+chunk in both ranks higher. k = 60 is the authors' value: it keeps the first rank of one list from outweighing
+everything. Only the merged best chunks are looked up whole, because that costs more than to find them.
 
 This module decides between the two searches by size and share, not PostgreSQL's planner: the exact statement is written
 so that no graph can serve it, and the other runs with sorting disabled, so that only the graph can serve it.

@@ -2,10 +2,11 @@
 
 PostgreSQL has few connections, and searches have the first call on them. So whoever writes now and then holds none in
 between, and makes none while `may_connect` says that others still lack theirs: it waits a moment for that, then is told
-`DatabaseDown`. (Searches never connect in a request; a document that is written can afford to, and its wait is bounded.)
+`DatabaseDown`. (Searches never connect in a request; a document that is written can afford to, and its wait is
+bounded.)
 
-Bounds: at most `size` connections; at most `max_waiting` wait for one; `MAX_CONNECT_WAIT_S` for others' connections; an idle
-connection lives for `idle_s`.
+Bounds: at most `size` connections; at most `max_waiting` wait for one; `MAX_CONNECT_WAIT_S` for others' connections; an
+idle connection lives for `idle_s`.
 """
 
 from __future__ import annotations

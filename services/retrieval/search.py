@@ -19,8 +19,8 @@ is known to be down is not tried. And a vector is asked for by the time at which
 Embedding and search are one run, led by the first who asks and bounded by that one's time. Whoever shares it and has
 more time than the leader had is not bound by the leader's haste: there is another run.
 
-Less effort and fewer passages may be asked for (`search_params.py`). What looked at least as far serves, kept or under way;
-what did not is a fallback.
+Less effort and fewer passages may be asked for (`search_params.py`). What looked at least as far serves, kept or under
+way; what did not is a fallback.
 """
 
 from __future__ import annotations
@@ -223,7 +223,9 @@ class Retrieval:
         if not self._store.up and self._similar is None:
             raise DatabaseDown  # a vector would be of no use
         with run.embedding:
-            embedded = await with_deadline(query.answer_by, self._embedder.embed([query.request.query], due=query.embed_by))
+            embedded = await with_deadline(
+                query.answer_by, self._embedder.embed([query.request.query], due=query.embed_by)
+            )
         vector: Floats = embedded.vectors[0]
         return vector
 

@@ -7,8 +7,8 @@ questions that look alike (`python -m loadtests.bench semantic`), and 0 turns th
 What may never mix is kept apart twice. A tenant has a shelf of its own, of one corpus version; on it only questions
 asked with the same parameters are compared; and what is found carries tenant, version and parameters, and is checked
 against what was asked for before it is handed out. A newer corpus version clears the shelf. How far was looked for a
-result is no parameter (`search_params.py`): one that was found with as much effort and as deep as is asked for comes first, and
-where none is near enough, another may still be a fallback.
+result is no parameter (`search_params.py`): one that was found with as much effort and as deep as is asked for comes
+first, and where none is near enough, another may still be a fallback.
 
 It lives in the process that uses it and is not shared between replicas: comparing a thousand questions here costs less
 than asking Redis for anything. Everything is bounded: entries and bytes of a tenant, bytes in all. Within a tenant

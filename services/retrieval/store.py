@@ -139,7 +139,8 @@ class Store:
         query: str = "",
         effort: float = 1.0,
     ) -> SearchResult:
-        """The `top_k` best chunks of this tenant. Raises `DeadlineExceeded`, `DatabaseDown`, `PoolBusy` or `SearchFailed`.
+        """The `top_k` best chunks of this tenant. Raises `DeadlineExceeded`, `DatabaseDown`, `PoolBusy` or
+        `SearchFailed`.
 
         `model` is what made the vector: it is compared with that model's vectors only.
         With a `query`, passages are also found by its words, and ranked by both. Less than all `effort` leaves the

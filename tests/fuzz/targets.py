@@ -21,8 +21,9 @@ from typing import Any
 import msgspec
 
 from services.governor import frame
-from services.governor.gate import Bounds, Gate
-from services.governor.protocol import Conversation, Ended, Result, Turn
+from services.governor.gate import Gate, GovernorLimits
+from services.governor.job import Ended, Result
+from services.governor.protocol import Actions, GovernorSession
 from services.retrieval.cache import Cache, CacheEntry
 from services.retrieval.documentinput import page_of
 from services.retrieval.documents import PARSERS, UnreadableDocument, parse
@@ -306,30 +307,30 @@ def _as_read(how: Callable[[bytes], frame.Frame | None], line: bytes) -> object:
 
 
 def _talk(pieces: Sequence[bytes]) -> tuple[bytes, bool]:
-    gate = Gate(cap=1, bounds=Bounds(), random=lambda: 0.5)
-    conversation = Conversation(gate, 0.0)
+    gate = Gate(cap=1, bounds=GovernorLimits(), random=lambda: 0.5)
+    session = GovernorSession(gate, 0.0)
     out, closed = bytearray(), False
     for piece in pieces:
-        turns = [conversation.receive(piece, 0.0)]
+        turns = [session.receive(piece, 0.0)]
         while turns:
-            turn = turns.pop()
-            out += turn.out
-            closed = closed or turn.close
-            turns += _next_turns(conversation, turn)
+            actions = turns.pop()
+            out += actions.out
+            closed = closed or actions.close
+            turns += _next_turns(session, actions)
         if closed:
             break
-    conversation.lost()
+    session.lost()
     assert gate.held_bytes == 0
     return bytes(out), closed
 
 
-def _next_turns(conversation: Conversation, turn: Turn) -> list[Turn]:
-    if turn.work is not None:
-        turn.work.place.give_back(0.1)
-        return [conversation.ended(Result(Ended.DONE, 0.1), 0.0)]
-    if getattr(turn, "more", False):
-        turn.more = False  # type: ignore[attr-defined]  # lines that wait for the next pass of the loop
-        return [conversation.go_on(0.0)]
+def _next_turns(session: GovernorSession, actions: Actions) -> list[Actions]:
+    if actions.work is not None:
+        actions.work.slot.release_slot(0.1)
+        return [session.ended(Result(Ended.DONE, 0.1), 0.0)]
+    if getattr(actions, "more", False):
+        actions.more = False  # type: ignore[attr-defined]  # lines that wait for the next pass of the loop
+        return [session.go_on(0.0)]
     return []
 
 

@@ -172,7 +172,9 @@ class FakeSimilar:
     asked: list[tuple[str, int, str]] = field(default_factory=list)
     kept: list[tuple[str, int, str, str, float]] = field(default_factory=list)
 
-    def nearest(self, tenant: str, *, version: int, variant: str, vector: Floats, params: SearchParams) -> CachedResult | None:
+    def nearest(
+        self, tenant: str, *, version: int, variant: str, vector: Floats, params: SearchParams
+    ) -> CachedResult | None:
         self.asked.append((tenant, version, variant))
         return self.near
 

@@ -136,7 +136,7 @@ def test_an_embedder_whose_line_has_stopped_is_not_ready_and_nobody_waits_for_it
         def broken(*_: Any, **__: Any) -> None:
             raise AssertionError("1 of 3 texts")
 
-        monkeypatch.setattr(embedding, "plan", broken)
+        monkeypatch.setattr(embedding, "plan_batch", broken)
         await first
         with pytest.raises(EmbedderFailed, match="stopped"):
             await waits

@@ -262,7 +262,9 @@ def test_a_fresh_result_that_is_due_is_the_answer_at_once_and_is_found_anew_once
 
 
 def test_what_is_found_anew_behind_answers_is_bounded_and_gives_up_in_time() -> None:
-    house = House(FakeCache(CachedResult([], ALL, age_s=290.0, fresh=True, refresh=True)), store=FakeStore(takes_s=HANGS_S))
+    house = House(
+        FakeCache(CachedResult([], ALL, age_s=290.0, fresh=True, refresh=True)), store=FakeStore(takes_s=HANGS_S)
+    )
 
     async def main() -> None:
         for rounds in (1, 2):
@@ -285,7 +287,11 @@ def test_what_is_found_anew_behind_answers_is_bounded_and_gives_up_in_time() -> 
     ],
 )
 def test_each_cache_counts_what_became_of_it(
-    cache: CachedResult | None, like: CachedResult | None, fails: bool, semantic: dict[str, float], fallback: dict[str, float]
+    cache: CachedResult | None,
+    like: CachedResult | None,
+    fails: bool,
+    semantic: dict[str, float],
+    fallback: dict[str, float],
 ) -> None:
     house = House(FakeCache(cache), FakeSimilar(like), store=FakeStore(raises=SearchFailed("x") if fails else None))
     asked(house)

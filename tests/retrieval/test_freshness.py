@@ -24,7 +24,9 @@ def test_a_key_gets_a_share_of_its_life_and_never_more_than_all_of_it(query: str
 
 def test_what_was_stored_together_expires_evenly_over_a_fifth_of_its_life() -> None:
     shares = [ttl_jitter(CacheKey("demo", f"query {number}", "m").digest(b"")) for number in range(2000)]
-    tenths = [sum(MIN_TTL_SHARE + i / 50 <= share < MIN_TTL_SHARE + (i + 1) / 50 for share in shares) for i in range(10)]
+    tenths = [
+        sum(MIN_TTL_SHARE + i / 50 <= share < MIN_TTL_SHARE + (i + 1) / 50 for share in shares) for i in range(10)
+    ]
     assert min(tenths) > 140, "of 200 in each tenth"
     assert max(tenths) < 260
 

@@ -90,7 +90,14 @@ class Library:
         return Used(len(self.kept), 0)
 
     async def put(
-        self, tenant: str, doc_id: str, prepared: PreparedDocument, vectors: Any, model: str, deadline: float, quota: Quota
+        self,
+        tenant: str,
+        doc_id: str,
+        prepared: PreparedDocument,
+        vectors: Any,
+        model: str,
+        deadline: float,
+        quota: Quota,
     ) -> int:
         chunks = len(prepared.texts)
         version = len(self.kept) + 1
