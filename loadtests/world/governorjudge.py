@@ -56,7 +56,7 @@ class GovernorSteps:
             return
         self.turns += 1
         gate, plan = server.gate, self._facts.plan
-        inflight = gate.standing.inflight
+        inflight = gate.status.inflight
         if not 0 <= inflight <= plan.cap:
             found.append(f"{inflight} jobs run, at most {plan.cap} may")
         running = sum(not task.done() for task in server.tasks)
@@ -183,7 +183,7 @@ def held(server: Server | None) -> list[str]:
     gate = server.gate
     pool = getattr(server.backend, "_pool", None)
     counts = {
-        "slots": gate.standing.inflight,
+        "slots": gate.status.inflight,
         "bytes": gate.held_bytes,
         "clients that were told to come back": gate.waiting,
         "jobs": len(server.tasks),

@@ -20,6 +20,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass
+from enum import Enum
 
 from services.core.limit import InflightCap
 from services.governor.reply import GovernorStatus
@@ -126,6 +127,17 @@ class Gate:
         return f"<Gate {self._slots!r}, {self.held_bytes} bytes held, {self.waiting} jobs deferred>"
 
 
+class Use(Enum):
+    """What a connection holds bytes for."""
+
+    LINES = 1  # not parsed yet
+    REPLIES = 2  # that the client has not read
+    TOKEN = 3  # of the running job
+    NAME = 4  # in the last frame
+    JOB = 5  # the name of one
+    UPLOAD = 6  # of a job, at its declared size
+
+
 class ConnectionMemory:
     """The bytes that one connection holds in the gate, by what they are used for."""
 
@@ -137,7 +149,7 @@ class ConnectionMemory:
         self._held_bytes = 0
 
     def resize(self, use: Hashable, size: int) -> bool:
-        """Hold `size` bytes for `use` instead of what it held. False, and nothing has changed, without room for them."""
+        """Hold `size` bytes for `use`, a `Use` or a `Use` and a name. False without room, and nothing has changed."""
         more = size - self._by_use.get(use, 0)
         if more > 0 and not self._gate.reserve(more, self._held_bytes):
             return False

@@ -29,7 +29,7 @@ from typing import NamedTuple
 
 from services.governor import reply
 from services.governor.frame import MAX_AUTH_BYTES, MAX_NAME_BYTES, Chunk, Frame, Manifest, NotAFrame, read, size
-from services.governor.gate import ConnectionMemory, Gate
+from services.governor.gate import ConnectionMemory, Gate, Use
 from services.governor.job import Ended, Result, Work
 from services.governor.reply import ReplyTemplate
 from services.governor.upload import Upload, declared_bytes
@@ -113,7 +113,7 @@ class GovernorSession:
         frame, self._running = self._running, None
         if frame is None:
             raise RuntimeError("a job ended that was not running")
-        self._memory.release("token")
+        self._memory.release(Use.TOKEN)
         if self._over:
             return actions
         self._show(actions, frame, result)
@@ -146,12 +146,12 @@ class GovernorSession:
         them.
         """
         self._stopped = True
-        return self._memory.resize("replies", unread_bytes)
+        return self._memory.resize(Use.REPLIES, unread_bytes)
 
     def go_on(self, now: float) -> Actions:
         """The client reads again."""
         self._stopped = False
-        self._memory.release("replies")
+        self._memory.release(Use.REPLIES)
         return self._proceed(now)
 
     def _proceed(self, now: float) -> Actions:
@@ -217,7 +217,7 @@ class GovernorSession:
             self._searched = 0
             self._waits_since = now
             self._line(actions, line, now)
-        if not self._memory.resize("lines", len(self._buffer)):
+        if not self._memory.resize(Use.LINES, len(self._buffer)):
             self._close(actions, reply.TOO_MANY_BYTES)
 
     def _no_whole_line(self, actions: Actions, now: float) -> None:
@@ -258,9 +258,9 @@ class GovernorSession:
 
     def _remember(self, frame: Frame) -> None:
         """Keep the envelope, for replies to lines that have none. Without room for the name, it is dropped."""
-        held = self._memory.resize("name", size(frame.job))
+        held = self._memory.resize(Use.NAME, size(frame.job))
         if not held:
-            self._memory.release("name")
+            self._memory.release(Use.NAME)
         self._last = FrameEnvelope(frame.job if held else NO_JOB_NAME, frame.seq, frame.ttl_ms)
 
     def _of_a_job(self, actions: Actions, frame: Frame, now: float) -> None:
@@ -280,7 +280,7 @@ class GovernorSession:
         if len(self._jobs) >= self._bounds.jobs:
             self._close(actions, reply.TOO_MANY_JOBS, frame)
             return None
-        if not self._memory.resize(("job", frame.job), size(frame.job)):
+        if not self._memory.resize((Use.JOB, frame.job), size(frame.job)):
             if frame.payload_manifest is None:
                 self._close(actions, reply.TOO_MANY_BYTES, frame)
             else:
@@ -297,7 +297,7 @@ class GovernorSession:
         self._forget(job)
         job.deadline = _deadline(frame, now)
         upload = Upload(manifest, max_bytes)
-        if self._gate.saturated or not self._memory.resize(("upload", job.name), upload.held_bytes):
+        if self._gate.saturated or not self._memory.resize((Use.UPLOAD, job.name), upload.held_bytes):
             self._yield(actions, reply.EARLY_YIELD, frame, job)
             return
         job.upload = upload
@@ -324,9 +324,9 @@ class GovernorSession:
 
     def _run(self, actions: Actions, frame: Frame, job: _Job, upload: Upload) -> None:
         """Admission: run the job in a slot now, or defer it."""
-        slot = self._gate.try_acquire() if self._memory.resize("token", size(frame.auth)) else None
+        slot = self._gate.try_acquire() if self._memory.resize(Use.TOKEN, size(frame.auth)) else None
         if slot is None:
-            self._memory.release("token")
+            self._memory.release(Use.TOKEN)
             self._yield(actions, reply.YIELDED, frame, job, bytes_in=upload.bytes_in)
             return
         assert self._running is None, f"{job.name!r} would run beside {self._running!r}"
@@ -359,12 +359,12 @@ class GovernorSession:
         if job is not None:
             self._resume(job)
             self._forget(job)
-            self._memory.release(("job", name))
+            self._memory.release((Use.JOB, name))
 
     def _forget(self, job: _Job) -> None:
         """Drop the upload and its bytes."""
         if job.upload is not None:
-            self._memory.release(("upload", job.name))
+            self._memory.release((Use.UPLOAD, job.name))
             job.upload = None
 
     def _bytes_in(self, name: str) -> int:
@@ -395,7 +395,7 @@ class GovernorSession:
         self._over = True
         self._buffer.clear()
         self._searched = 0
-        self._memory.release("lines")
+        self._memory.release(Use.LINES)
 
 
 def _unnamed(frame: Frame) -> FrameEnvelope:

@@ -12,7 +12,7 @@ import pytest
 
 from loadtests.cluster.loop import SimLoop
 from services.governor.backends import Backend, StubBackend
-from services.governor.gate import Gate, GovernorLimits, Slot
+from services.governor.gate import Gate, GovernorLimits, Slot, Use
 from services.governor.job import Work
 from services.governor.metrics import GovernorMetrics
 from services.governor.protocol import GovernorSession
@@ -42,7 +42,7 @@ def more_released_than_this_connection_held() -> None:
     peer = rig.connect()
     peer.send(ping())
     peer.session._memory._held_bytes = 0
-    peer.session._memory.release("name")
+    peer.session._memory.release(Use.NAME)
 
 
 def bytes_that_nothing_accounts_for() -> None:
@@ -81,7 +81,7 @@ def resumed_twice() -> None:
 FAULTS: list[tuple[Callable[[], None], str]] = [
     (held_less_than_nothing, "-1 bytes are released, not reserved: <Gate"),
     (released_twice, "5 bytes were released twice: <Gate .*, -5 bytes held"),
-    (more_released_than_this_connection_held, "-3 bytes are held here, in <Gate"),
+    (more_released_than_this_connection_held, "-6 bytes are held here, in <Gate"),
     (bytes_that_nothing_accounts_for, r"\d+ bytes were held, of which \d+ are known: <Gate"),
     (a_job_beside_a_job, "'J_a' would run beside FrameEnvelope"),
     (resumed_twice, "a job was resumed twice: <Gate .* -1 jobs deferred"),

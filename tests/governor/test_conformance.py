@@ -209,7 +209,7 @@ def after_manifest(**changed: Any) -> Any:
     return peer
 
 
-def sent(peer: Any, data: bytes, index: int, **changed: Any) -> Any:
+def take_chunk(peer: Any, data: bytes, index: int, **changed: Any) -> Any:
     return peer.one(frame(**SHARE, payload_chunk=chunk(data, index, **changed)))
 
 
@@ -243,22 +243,22 @@ CHUNKS: dict[str, tuple[dict[str, Any], tuple[bytes, int, dict[str, Any]], tuple
 def test_a_chunk_is_kept_or_told_what_is_wrong_with_it(name: str) -> None:
     declared, (data, index, changed), sent, bytes_in = CHUNKS[name]
     peer = after_manifest(**declared)
-    reply = sent(peer, data, index, **changed)
+    reply = take_chunk(peer, data, index, **changed)
     assert short(reply) == (*sent, 5)
     assert (kinds(reply), receipt(reply, "cdr.bytes_in")) == ([], bytes_in)
     assert peer.work is None
 
 
 def test_a_chunk_without_a_manifest_is_asked_for_it() -> None:
-    assert short(sent(Rig().connect(), b"x", 0)) == (*more("manifest_missing"), 5)
+    assert short(take_chunk(Rig().connect(), b"x", 0)) == (*more("manifest_missing"), 5)
 
 
 def test_a_wrong_chunk_changes_nothing_and_the_right_one_is_taken_afterwards() -> None:
     peer = after_manifest()
     for wrong in (("x" * 8).encode(), 0, {"sha256": "0" * 64}), (DATA[:8], 5, {}), (DATA[:9], 0, {}):
         data, index, changed = wrong
-        assert sent(peer, data, index, **changed)["status"] == "need"
-    assert sent(peer, DATA[:8], 0)["status"] == "ok"
+        assert take_chunk(peer, data, index, **changed)["status"] == "need"
+    assert take_chunk(peer, DATA[:8], 0)["status"] == "ok"
     assert peer.send(frame(**SHARE, payload_chunk=chunk(DATA[8:], 1))) == []
     assert bytes(peer.work.payload) == DATA
 
@@ -266,9 +266,9 @@ def test_a_wrong_chunk_changes_nothing_and_the_right_one_is_taken_afterwards() -
 @pytest.mark.parametrize("changed", [{"total_bytes": 13}, {"sha256": "0" * 64}])
 def test_a_payload_that_is_wrong_as_a_whole_begins_again(changed: dict[str, Any]) -> None:
     peer = after_manifest(**changed)
-    sent(peer, DATA[:8], 0)
-    assert sent(peer, DATA[8:], 1)["need_code"] in ("payload_size_mismatch", "payload_hash_mismatch")
-    assert sent(peer, b"", 2)["need_code"] == "manifest_missing"
+    take_chunk(peer, DATA[:8], 0)
+    assert take_chunk(peer, DATA[8:], 1)["need_code"] in ("payload_size_mismatch", "payload_hash_mismatch")
+    assert take_chunk(peer, b"", 2)["need_code"] == "manifest_missing"
     assert peer.rig.gate.held_bytes == 2 * len("J"), "the job begun again and the last frame have a name"
     assert peer.send(*upload(DATA, job="J"))[-1]["status"] == "ok"
     assert peer.work is not None
@@ -289,7 +289,7 @@ def test_a_job_that_has_run_is_confirmed_and_its_name_is_free() -> None:
     assert (kinds(done), receipt(done, "cdr.backend.ms")) == (["cdr.backend.ms", "conn.outcome"], 2000)
     assert [receipt(done, kind) for kind in ("cdr.bytes_in", "conn.outcome", "server.executed_total")] == [12, 1, 1]
     assert receipt(done, "server.health") == 1  # the place was given back before this was written
-    assert short(sent(peer, DATA, 1, payload_id="P_1"))[2] == "manifest_missing"
+    assert short(take_chunk(peer, DATA, 1, payload_id="P_1"))[2] == "manifest_missing"
     assert peer.send(*upload(DATA))[-1]["status"] == "ok"
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from enum import Enum
 from typing import Any
 
 import pytest
@@ -27,7 +28,12 @@ SHARED = (Gate, GovernorLimits)  # by all connections
 
 def texts_of(thing: Any, seen: set[int]) -> Iterator[Any]:
     """Every text and buffer that can be reached from a thing, each object once; no code and no class."""
-    if id(thing) in seen or isinstance(thing, (*SHARED, type, int, float)) or thing is None or thing is NO_JOB_NAME:
+    if (
+        id(thing) in seen
+        or isinstance(thing, (*SHARED, type, int, float, Enum))
+        or thing is None
+        or thing is NO_JOB_NAME
+    ):
         return
     seen.add(id(thing))
     if isinstance(thing, TEXTS):

@@ -22,7 +22,7 @@ from services.worker.engine import Expected
 from services.worker.engines.torch import device, loading, sizing
 from services.worker.engines.torch.loading import load
 from services.worker.engines.torch.spec import TorchSpec
-from services.worker.host import EngineUnusable
+from services.worker.engine_executor import EngineUnusable
 from tests.real.torch.rig import Plain, join, make_engine, prompt_of, run
 
 
