@@ -39,7 +39,7 @@ class Budget:
         router = float(RouterSettings.model_fields["retrieval_budget_ms"].default)
         redis = float(RetrievalSettings.model_fields["redis_timeout_ms"].default)
         retrieval = router - WIRE_RESERVE_MS
-        answer_by = retrieval - min(retrieval * search.RESERVE_SHARE, search.RESERVE_AT_MOST_S * 1000)
+        answer_by = retrieval - min(retrieval * search.RESERVE_SHARE, search.MAX_RESERVE_S * 1000)
         embed_by = answer_by - min(SEARCH_TAKES_MS, retrieval * search.SEARCH_SHARE)
         return cls(router, retrieval, min(redis, retrieval * cache.SHARE_OF_BUDGET), embed_by, answer_by)
 

@@ -14,21 +14,21 @@ import numpy as np
 
 from loadtests.cluster.words import words_of
 from services.retrieval.minilm import DIMENSIONS, Floats
-from services.retrieval.modelprocess import Hello, ModelFailed
+from services.retrieval.modelprocess import ModelFailed, ModelHello
 
 NAME, FINGERPRINT, TOKENIZER = "words", "words-1", "words"
 
 
 class WordEmbedder:
-    """A `Model`, as `LinedEmbedder` takes one. `passes` have been computed since it was loaded."""
+    """A `Model`, as `QueuedEmbedder` takes one. `passes` have been computed since it was loaded."""
 
     def __init__(self, *, takes_s: float = 0.002) -> None:
         self.takes_s = takes_s
         self.fails = False
         self.passes = 0
 
-    async def load(self) -> Hello:
-        return Hello(NAME, FINGERPRINT, tokenizer=TOKENIZER)
+    async def load(self) -> ModelHello:
+        return ModelHello(NAME, FINGERPRINT, tokenizer=TOKENIZER)
 
     async def embed(self, texts: Sequence[str]) -> list[tuple[Floats, int]]:
         """A unit vector and a number of tokens for each. Raises ModelFailed."""

@@ -20,10 +20,10 @@ from loadtests.cluster.corpora import Corpus
 from loadtests.cluster.pgstatements import Row, Statement, UnknownStatement, View
 from services.retrieval import library
 from services.retrieval.database import OWNS, POWERS, READER, WRITER
-from services.retrieval.nearest import ONLY_THE_GRAPH
+from services.retrieval.nearest import FORCE_GRAPH
 
 SERVICE = "weir_service"
-KNOWN_SETTINGS = {"statement_timeout", *ONLY_THE_GRAPH}
+KNOWN_SETTINGS = {"statement_timeout", *FORCE_GRAPH}
 MS = re.compile(r"\d+")
 _TENANT = re.compile(
     r"SELECT set_config\('weir\.tenant', convert_from\(decode\('([0-9a-f]*)', 'hex'\), 'UTF8'\), true\)"

@@ -17,7 +17,7 @@ is bounded by `statement_timeout`. Its faults, at any time:
     round_trip_s, query_s   a slow wire; a slow server
     frozen                  nothing is carried out or said until it thaws; connecting hangs
     unreachable             nothing arrives in either direction; what has arrived is carried out
-    most_connections        more are refused with TooManyConnectionsError
+    max_connections        more are refused with TooManyConnectionsError
     fails                   each statement over tables raises this error of asyncpg's
     lies                    see `Lie`
     hang_up()               every connection is lost, in the middle of whatever it does
@@ -64,11 +64,11 @@ class FakePostgres:
         *,
         round_trip_s: float = 0.001,
         query_s: float = 0.0,
-        most_connections: int = 100,
+        max_connections: int = 100,
     ) -> None:
         self.round_trip_s = round_trip_s
         self.query_s = query_s
-        self.most_connections = most_connections
+        self.max_connections = max_connections
         self.epoch_s = EPOCH_S
         self.fails: type[asyncpg.PostgresError] | None = None
         self.lies: Lie | None = None
@@ -127,7 +127,7 @@ class FakePostgres:
             raise TimeoutError(f"no connection within {timeout_s:g} s") from None
         if not self._listening:
             raise ConnectionRefusedError("nobody listens there")
-        if len(self.connections) >= self.most_connections:
+        if len(self.connections) >= self.max_connections:
             raise asyncpg.TooManyConnectionsError("sorry, too many clients already")
         connection = FakeConnection(self, loop, client, application)
         self.connections[connection] = None

@@ -19,7 +19,7 @@ from loadtests.judging.nonces import nonce, prompt
 from loadtests.world.client import MAX_TOKENS
 from loadtests.world.governorplan import JobAsk
 from loadtests.world.machine import Asked, Machine, Wire
-from services.governor.upload import MOST_PAYLOAD_BYTES
+from services.governor.upload import MAX_PAYLOAD_BYTES
 
 if TYPE_CHECKING:
     from loadtests.cluster.loop import SimLoop
@@ -61,8 +61,8 @@ def frames(payload: bytes, ask: JobAsk) -> list[dict[str, Any]]:
     greedy = ask.manner == "greedy"
     manifest = {
         "payload_id": "P_1", "content_type": "application/json", "content_encoding": "identity", "cipher": "none",
-        "total_bytes": MOST_PAYLOAD_BYTES if greedy else len(payload),
-        "chunk_bytes": MOST_PAYLOAD_BYTES if greedy else size,
+        "total_bytes": MAX_PAYLOAD_BYTES if greedy else len(payload),
+        "chunk_bytes": MAX_PAYLOAD_BYTES if greedy else size,
         "chunks": len(pieces), "sha256": hashlib.sha256(payload).hexdigest(),
     }  # fmt: skip
     made: list[dict[str, Any]] = [{"verb": "ping"}] if ask.pings else []
@@ -107,8 +107,8 @@ class Peer(Wire):
         assert job is not None
         self._waits = None
         self._seq += 1
-        left_s = job.sent_at + job.ask.patience_s - self.loop.time()
-        self._ttl_ms = max(1, int(left_s * 1000)) if job.ask.says_ttl else 0
+        remaining_s = job.sent_at + job.ask.patience_s - self.loop.time()
+        self._ttl_ms = max(1, int(remaining_s * 1000)) if job.ask.says_ttl else 0
         frame = {
             "v": 0, "job": job.name, "seq": self._seq, "ttl_ms": self._ttl_ms, "auth": self._machine.auth,
             **job.frames[self._step],

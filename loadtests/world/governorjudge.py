@@ -56,7 +56,7 @@ class GovernorSteps:
             return
         self.turns += 1
         gate, plan = server.gate, self._facts.plan
-        inflight = gate.standing.inflight
+        inflight = gate.status.inflight
         if not 0 <= inflight <= plan.cap:
             found.append(f"{inflight} jobs run, at most {plan.cap} may")
         running = sum(not task.done() for task in server.tasks)
@@ -71,7 +71,7 @@ class GovernorSteps:
 
     def _look_at_connections(self, server: Server) -> None:
         gate, found = server.gate, self._facts.stepped
-        talks: list[Any] = [connection._conversation for connection in server.connections]
+        talks: list[Any] = [connection._session for connection in server.connections]
         held, told = sum(talk._held for talk in talks), sum(job.told for talk in talks for job in talk._jobs.values())
         if gate.held_bytes < held:
             found.append(f"{gate.held_bytes} bytes are held, and connections hold {held}")
@@ -183,7 +183,7 @@ def held(server: Server | None) -> list[str]:
     gate = server.gate
     pool = getattr(server.backend, "_pool", None)
     counts = {
-        "slots": gate.standing.inflight,
+        "slots": gate.status.inflight,
         "bytes": gate.held_bytes,
         "clients that were told to come back": gate.waiting,
         "jobs": len(server.tasks),

@@ -10,8 +10,8 @@ from random import Random
 from typing import TYPE_CHECKING, Literal
 
 from loadtests.world.faults import GOVERNOR_FAULTS
-from services.governor.protocol import OTHERS_BYTES
-from services.governor.upload import MOST_PAYLOAD_BYTES
+from services.governor.protocol import OVERHEAD_BYTES
+from services.governor.upload import MAX_PAYLOAD_BYTES
 
 if TYPE_CHECKING:
     from loadtests.world.scenario import Scenario
@@ -21,7 +21,7 @@ SHARE = 0.05
 TAIL_JOBS = 5
 """In the calm: few enough that all of them find a slot."""
 LINE_BYTES = 4096
-TOTAL_BYTES = MOST_PAYLOAD_BYTES + LINE_BYTES + OTHERS_BYTES + 100_000
+TOTAL_BYTES = MAX_PAYLOAD_BYTES + LINE_BYTES + OVERHEAD_BYTES + 100_000
 """Room for one of the largest payloads, and for all the small ones."""
 
 Manner = Literal["whole", "leaves", "half", "greedy"]

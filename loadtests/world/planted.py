@@ -25,8 +25,8 @@ from services.core.outcome import Outcome
 from services.core.pool import Pool
 from services.core.retries import RetryBudget
 from services.core.scheduler import Scheduler
-from services.governor.gate import Gate, Place
-from services.governor.protocol import Conversation
+from services.governor.gate import Gate, Slot
+from services.governor.protocol import GovernorSession
 from services.governor.server import _Connection as GovernorConnection
 from services.router.asking.timer import DeadlineTimer
 from services.router.deciding.dispatcher import Dispatcher
@@ -152,10 +152,10 @@ def _without_the_last_byte(on_body: Any, inbound: Inbound, data: bytes) -> None:
     on_body(inbound, data if data.endswith(b"}") else data[:-1] + b" ")
 
 
-@_in_place_of(Place, "give_back")
-def _only_after_a_good_end(give_back: Any, place: Place, seconds: float | None = None) -> None:
+@_in_place_of(Slot, "release_slot")
+def _only_after_a_good_end(release_slot: Any, slot: Slot, seconds: float | None = None) -> None:
     if seconds is not None:
-        give_back(place, seconds)
+        release_slot(slot, seconds)
 
 
 @_in_place_of(GovernorConnection, "_write")
@@ -169,14 +169,14 @@ def _any_bytes(gate: Gate, more_bytes: int, of_this_connection: int) -> bool:
     return True
 
 
-def _any_job(gate: Gate) -> Place:
+def _any_job(gate: Gate) -> Slot:
     gate._slots.inflight += 1
     gate._slots.taken_total += 1
-    return Place(gate)
+    return Slot(gate)
 
 
-def _not_counted_back(conversation: Conversation, job: Any) -> None:
-    job.told = False
+def _not_counted_back(session: GovernorSession, job: Any) -> None:
+    job.deferred = False
 
 
 def _taken_without_resuming(upstream: Upstream) -> bytes:
@@ -218,9 +218,9 @@ BUGS = (
     Bug("a byte is lost where a body arrives in pieces", 2, _without_the_last_byte),
     Bug("the governor keeps the slot of a job that did not end well", 9, _only_after_a_good_end),
     Bug("the governor's answer goes to another connection", 1, _to_the_newest),
-    Bug("the governor's bytes have no bound", 8, (Gate, "hold", _any_bytes)),
-    Bug("the governor's cap is not asked", 3, (Gate, "try_take", _any_job)),
-    Bug("whoever the governor told to come back is counted for ever", 1, (Conversation, "_back", _not_counted_back)),
+    Bug("the governor's bytes have no bound", 8, (Gate, "reserve", _any_bytes)),
+    Bug("the governor's cap is not asked", 3, (Gate, "try_acquire", _any_job)),
+    Bug("a deferred job of the governor is counted for ever", 1, (GovernorSession, "_resume", _not_counted_back)),
     Bug("a worker's connection is not resumed after a pause", 23, (Upstream, "take", _taken_without_resuming)),
     Bug("a client that reads again is not written to", 4, (Connection, "resume_writing", _not_written_to)),
 )

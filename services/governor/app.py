@@ -7,9 +7,9 @@ from urllib.parse import urlsplit
 
 from services.governor.backends import Backend, HttpBackend, StubBackend
 from services.governor.config import GovernorSettings
-from services.governor.gate import Bounds, Gate
+from services.governor.gate import Gate, GovernorLimits
 from services.governor.metrics import GovernorMetrics
-from services.governor.server import Patience, Server
+from services.governor.server import Server, ServerLimits
 from services.runtime.api import new_api
 from services.runtime.asgi import AsgiApp
 from services.runtime.descriptors import connections_allowed
@@ -45,14 +45,14 @@ def build(settings: GovernorSettings, *, rng: Random | None = None, log: Log | N
         random=(Random() if rng is None else rng).random,
         tokens=settings.tokens,
     )
-    patience = Patience(
+    limits = ServerLimits(
         write_s=settings.write_stall_s,
-        word_every_s=settings.governor_word_every_s,
-        connections=most_connections(settings),
+        keepalive_every_s=settings.governor_word_every_s,
+        connections=max_connections(settings),
         source_share=settings.max_source_share,
     )
     drain = Drain()
-    server = Server(gate, backend(settings, tracer), patience=patience, metrics=metrics, log=log)
+    server = Server(gate, backend(settings, tracer), limits=limits, metrics=metrics, log=log)
     metrics.watch(gate, lambda: len(server.connections))
     return Process(
         name=NAME,
@@ -96,9 +96,9 @@ def backend(settings: GovernorSettings, tracer: Tracer | None = None) -> Backend
     return HttpBackend(pool, api_key=key, within_s=settings.http_timeout_s, query=query, tracer=tracer)
 
 
-def bounds(settings: GovernorSettings) -> Bounds:
+def bounds(settings: GovernorSettings) -> GovernorLimits:
     """What connections may take."""
-    return Bounds(
+    return GovernorLimits(
         line_bytes=settings.governor_line_bytes,
         jobs=settings.governor_jobs,
         connection_bytes=settings.governor_connection_bytes,
@@ -107,6 +107,6 @@ def bounds(settings: GovernorSettings) -> Bounds:
     )
 
 
-def most_connections(settings: GovernorSettings) -> int:
+def max_connections(settings: GovernorSettings) -> int:
     """As many as are asked for, or as the descriptors of this process allow beside its slots' own."""
     return connections_allowed(settings.max_connections, min(settings.governor_max_inflight, 8))

@@ -12,7 +12,7 @@ import math
 import re
 from typing import Protocol
 
-from services.governor.protocol import Ended, Result, Work
+from services.governor.job import Ended, Result, Work
 from services.runtime.keepalive import Pool, Reply
 from services.runtime.tracing import Attribute, Headers, Tracer
 from services.runtime.upstream import UpstreamError

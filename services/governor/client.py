@@ -25,14 +25,14 @@ from typing import Annotated, Any
 
 import typer
 
-from services.governor.upload import MOST_PAYLOAD_BYTES
+from services.governor.upload import MAX_PAYLOAD_BYTES
 from services.runtime.clock import unix_milliseconds
 
 Reply = dict[str, Any]
 CSV_HEADER = "ts_unix_ms,verb,job,seq,status,need_code,retry_hint_ms,error"
 PAYLOAD_ID = "P_1"
 WITHOUT_HINT_S = 0.05
-MOST_REPLY_BYTES = 16_777_216
+MAX_REPLY_BYTES = 16_777_216
 
 
 class Exit(IntEnum):
@@ -58,7 +58,7 @@ class Effort:
 
 
 class Client:
-    """One connection, and one job on it. `tell` hears every reply. Open it with `connect`."""
+    """One connection, and one job on it. `show` hears every reply. Open it with `connect`."""
 
     def __init__(
         self,
@@ -66,14 +66,14 @@ class Client:
         *,
         job: str,
         effort: Effort,
-        tell: Callable[[Reply], None],
+        show: Callable[[Reply], None],
         auth: str = "",
     ) -> None:
         self._reader, self._writer = streams
         self._now = asyncio.get_running_loop().time
         self._effort = effort
         self._job = job
-        self._tell = tell
+        self._show = show
         self._auth = {"auth": auth} if auth else {}
         self._seq = 0
         self._yields = 0
@@ -107,7 +107,7 @@ class Client:
             if reply["status"] != "ok":
                 return reply
         while reply["status"] == "ok":  # keep-alive frames come before the end
-            reply = await self._hear()
+            reply = await self._receive()
         return reply
 
     async def _obey(self, fields: Reply) -> Reply:
@@ -132,9 +132,9 @@ class Client:
         left_ms = 0 if self._give_up_at is None else max(1, int((self._give_up_at - self._now()) * 1000))
         frame = {"v": 0, "job": self._job, "seq": self._seq, "ttl_ms": left_ms, **self._auth, **fields}
         self._writer.write(json.dumps(frame, separators=(",", ":")).encode() + b"\n")
-        return await self._hear()
+        return await self._receive()
 
-    async def _hear(self) -> Reply:
+    async def _receive(self) -> Reply:
         """The next reply; verbs that there may be some day are read over."""
         while True:
             try:
@@ -147,21 +147,21 @@ class Client:
             if not line.endswith(b"\n"):
                 raise Failed("the connection ended before a reply did")
             reply = _read(line)
-            self._tell(reply)
+            self._show(reply)
             if reply["verb"] in ("clarify", "confirm"):
                 return reply
 
 
 async def connect(
-    address: tuple[str, int], *, job: str, effort: Effort, tell: Callable[[Reply], None], auth: str = ""
+    address: tuple[str, int], *, job: str, effort: Effort, show: Callable[[Reply], None], auth: str = ""
 ) -> Client:
     """A client at that address. Raises Failed."""
     try:
         async with asyncio.timeout(effort.timeout_s):
-            streams = await asyncio.open_connection(*address, limit=MOST_REPLY_BYTES)
+            streams = await asyncio.open_connection(*address, limit=MAX_REPLY_BYTES)
     except (OSError, TimeoutError) as error:
         raise Failed(f"cannot connect to {address[0]}:{address[1]}: {error or 'no answer'}") from None
-    return Client(streams, job=job, effort=effort, tell=tell, auth=auth)
+    return Client(streams, job=job, effort=effort, show=show, auth=auth)
 
 
 def _read(line: bytes) -> Reply:
@@ -201,7 +201,7 @@ def address_of(text: str) -> tuple[str, int]:
     return host.strip("[]"), int(port)
 
 
-def told_in_words(reply: Reply) -> str:
+def in_words(reply: Reply) -> str:
     """A reply on a line, as the original's client tells it."""
     return (
         f"recv v={reply.get('v', 0)} verb={reply['verb']} job={reply.get('job', '')} seq={reply.get('seq', 0)} "
@@ -209,7 +209,7 @@ def told_in_words(reply: Reply) -> str:
     )
 
 
-def told_in_csv(reply: Reply, unix_ms: int) -> str:
+def as_csv(reply: Reply, unix_ms: int) -> str:
     """A reply as a row under `CSV_HEADER`."""
     keys = ("verb", "job", "seq", "status", "need_code", "retry_hint_ms", "error_code")
     return ",".join([str(unix_ms), *(str(reply.get(key, "")).replace(",", " ") for key in keys)])
@@ -239,11 +239,11 @@ def command(
         raise typer.BadParameter("give a file to send, or --ping")
     payload = b"" if file is None else _payload(file)
 
-    def tell(reply: Reply) -> None:
+    def show(reply: Reply) -> None:
         if csv:
-            typer.echo(told_in_csv(reply, unix_milliseconds()))
+            typer.echo(as_csv(reply, unix_milliseconds()))
         elif not quiet:
-            typer.echo(told_in_words(reply), err=True)
+            typer.echo(in_words(reply), err=True)
 
     if csv:
         typer.echo(CSV_HEADER)
@@ -251,7 +251,7 @@ def command(
 
     async def talk() -> int:
         job = "J_ping" if file is None else "J_" + file.name.replace(" ", "_")
-        client = await connect(address_of(addr), job=job, effort=effort, tell=tell, auth=auth)
+        client = await connect(address_of(addr), job=job, effort=effort, show=show, auth=auth)
         try:
             if file is None:
                 return await client.ping()
@@ -280,8 +280,8 @@ def _payload(file: Path) -> bytes:
         payload = file.read_bytes()
     except OSError as error:
         raise typer.BadParameter(f"{file}: {error.strerror}") from None
-    if len(payload) > MOST_PAYLOAD_BYTES:
-        raise typer.BadParameter(f"{file}: has {len(payload):,} bytes; a payload has {MOST_PAYLOAD_BYTES:,} at most")
+    if len(payload) > MAX_PAYLOAD_BYTES:
+        raise typer.BadParameter(f"{file}: has {len(payload):,} bytes; a payload has {MAX_PAYLOAD_BYTES:,} at most")
     return payload
 
 

@@ -7,12 +7,12 @@ from typing import Literal
 
 from pydantic import Field, SecretStr, field_validator
 
-from services.governor.protocol import OTHERS_BYTES
-from services.governor.upload import MOST_PAYLOAD_BYTES
+from services.governor.protocol import OVERHEAD_BYTES
+from services.governor.upload import MAX_PAYLOAD_BYTES
 from services.runtime.addresses import is_loopback
 from services.runtime.settings import ServiceSettings
 
-LEAST_TOKEN = 16
+MIN_TOKEN_CHARS = 16
 
 
 class GovernorSettings(ServiceSettings):
@@ -60,18 +60,18 @@ class GovernorSettings(ServiceSettings):
     @classmethod
     def _tokens_are_long(cls, tokens: SecretStr) -> SecretStr:
         words = [word for part in tokens.get_secret_value().split(",") if (word := part.strip())]
-        if any(len(word) < LEAST_TOKEN for word in words):
-            raise ValueError(f"each has at least {LEAST_TOKEN} characters")
+        if any(len(word) < MIN_TOKEN_CHARS for word in words):
+            raise ValueError(f"each has at least {MIN_TOKEN_CHARS} characters")
         return tokens
 
     def contradictions(self) -> Iterator[str]:
         """What is wrong with settings together."""
         yield from super().contradictions()
-        least = MOST_PAYLOAD_BYTES + self.governor_line_bytes + OTHERS_BYTES
+        least = MAX_PAYLOAD_BYTES + self.governor_line_bytes + OVERHEAD_BYTES
         if self.governor_connection_bytes < least:
             yield (
-                f"GOVERNOR_CONNECTION_BYTES must hold a payload of {MOST_PAYLOAD_BYTES:,} bytes, a line, and "
-                f"{OTHERS_BYTES:,} bytes of names: at least {least:,}"
+                f"GOVERNOR_CONNECTION_BYTES must hold a payload of {MAX_PAYLOAD_BYTES:,} bytes, a line, and "
+                f"{OVERHEAD_BYTES:,} bytes of names: at least {least:,}"
             )
         if self.governor_total_bytes < self.governor_connection_bytes:
             yield "GOVERNOR_TOTAL_BYTES must be at least GOVERNOR_CONNECTION_BYTES"

@@ -33,8 +33,8 @@ LOOKS_LIKE = (
 )
 
 
-MOST_NAME_BYTES = 256  # of a name or a field of a manifest, in UTF-8: what heptamini's client sends has some 70
-MOST_AUTH_BYTES = 4096  # of a token, which may be one that says much itself
+MAX_NAME_BYTES = 256  # of a name or a field of a manifest, in UTF-8: what heptamini's client sends has some 70
+MAX_AUTH_BYTES = 4096  # of a token, which may be one that says much itself
 
 
 class NotAFrame(Exception):
@@ -100,7 +100,7 @@ class Frame(msgspec.Struct):
     def sound(self) -> bool:
         """Whether the envelope is: a known verb with what belongs to it, and nothing that only a server says.
 
-        Nor may a name be longer than `MOST_NAME_BYTES`, since names are kept; the original knows no such bound.
+        Nor may a name be longer than `MAX_NAME_BYTES`, since names are kept; the original knows no such bound.
         """
         rule = _RULES.get(self.verb)
         return self.v == 0 and self.job != "" and self.seq > 0 and rule is not None and rule(self) and self._short
@@ -109,7 +109,7 @@ class Frame(msgspec.Struct):
     def _short(self) -> bool:
         manifest = self.payload_manifest
         names = (self.job,) if manifest is None else (self.job, *manifest.names)
-        return size(self.auth) <= MOST_AUTH_BYTES and max(map(size, names)) <= MOST_NAME_BYTES
+        return size(self.auth) <= MAX_AUTH_BYTES and max(map(size, names)) <= MAX_NAME_BYTES
 
     @property
     def _payloads(self) -> int:
@@ -229,14 +229,14 @@ Reader = Callable[[Any, Any], Any]
 """What a value becomes, given what its key had before. Raises _WrongType."""
 
 
-def _fill(into: T, value: Any, readers: Mapping[str, Reader]) -> T:
-    if type(value) is not _Pairs:
+def _fill(into: T, pairs: Any, readers: Mapping[str, Reader]) -> T:
+    if type(pairs) is not _Pairs:
         raise _WrongType
-    for key, given in value:
+    for key, value in pairs:
         name = key if key in readers else _folded(key)
         reader = readers.get(name)
         if reader is not None:
-            setattr(into, name, reader(given, getattr(into, name)))
+            setattr(into, name, reader(value, getattr(into, name)))
     return into
 
 
@@ -245,53 +245,53 @@ def _folded(key: str) -> str:
     return key.lower() if key.isascii() else key.replace("\u017f", "s").lower()
 
 
-def _text(given: Any, before: str) -> str:
-    if type(given) is str:
-        return given if given.isascii() else _SURROGATES.sub("\ufffd", given)
-    if given is None:
+def _text(value: Any, before: str) -> str:
+    if type(value) is str:
+        return value if value.isascii() else _SURROGATES.sub("\ufffd", value)
+    if value is None:
         return before
     raise _WrongType
 
 
-def _optional_text(given: Any, before: str) -> str:
+def _optional_text(value: Any, before: str) -> str:
     """Of a key that the original does not know, and whose value it therefore lets be anything."""
-    return _text(given, before) if type(given) is str else before
+    return _text(value, before) if type(value) is str else before
 
 
-def _unsigned(given: Any, before: int) -> int:
-    if type(given) is _Number and len(given) <= 20 and given.isdigit() and (number := int(given)) < U64:
+def _unsigned(value: Any, before: int) -> int:
+    if type(value) is _Number and len(value) <= 20 and value.isdigit() and (number := int(value)) < U64:
         return number
-    if given is None:
+    if value is None:
         return before
     raise _WrongType
 
 
-def _version(given: Any, before: int) -> int:
+def _version(value: Any, before: int) -> int:
     """The one signed number."""
-    if type(given) is _Number and len(given) <= 20 and given.removeprefix("-").isdigit():
-        number = int(given)
+    if type(value) is _Number and len(value) <= 20 and value.removeprefix("-").isdigit():
+        number = int(value)
         if -U64 // 2 <= number < U64 // 2:
             return number
-    if given is None:
+    if value is None:
         return before
     raise _WrongType
 
 
-def _manifest(given: Any, before: Manifest | None) -> Manifest | None:
-    return None if given is None else _fill(before or Manifest(), given, _MANIFEST)
+def _manifest(value: Any, before: Manifest | None) -> Manifest | None:
+    return None if value is None else _fill(before or Manifest(), value, _MANIFEST)
 
 
-def _chunk(given: Any, before: Chunk | None) -> Chunk | None:
-    return None if given is None else _fill(before or Chunk(), given, _CHUNK)
+def _chunk(value: Any, before: Chunk | None) -> Chunk | None:
+    return None if value is None else _fill(before or Chunk(), value, _CHUNK)
 
 
-def _receipts(given: Any, _: int) -> int:
+def _receipts(value: Any, _: int) -> int:
     """How many there are: a client has none to give."""
-    if given is None:
+    if value is None:
         return 0
-    if type(given) is not list:
+    if type(value) is not list:
         raise _WrongType
-    for receipt in given:
+    for receipt in value:
         if receipt is None:
             continue
         if type(receipt) is not _Pairs:
@@ -302,7 +302,7 @@ def _receipts(given: Any, _: int) -> int:
                 _text(value, "")
             elif name == "value_u64":
                 _unsigned(value, 0)
-    return len(given)
+    return len(value)
 
 
 _FRAME: Mapping[str, Reader] = {

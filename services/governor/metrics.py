@@ -9,7 +9,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from services.governor.gate import Gate
-from services.governor.protocol import Ended
+from services.governor.job import Ended
 from services.runtime.telemetry import SECONDS_BUCKETS
 
 
@@ -20,12 +20,12 @@ class _AsTheOriginal(Collector):
         self._gate = gate
 
     def collect(self) -> Iterable[Metric]:
-        standing = self._gate.standing
-        yield _gauge("heptamini_backend_inflight", "jobs that run", standing.inflight)
-        yield _gauge("heptamini_backend_cap", "jobs that may run at once", standing.cap)
-        yield _gauge("heptamini_server_health", "1: a slot is free, and it does not leave", standing.health)
-        yield _counter("heptamini_executed", "jobs that were started", standing.executed_total)
-        yield _counter("heptamini_yielded", "times a client was told to come back", standing.yielded_total)
+        status = self._gate.status
+        yield _gauge("heptamini_backend_inflight", "jobs that run", status.inflight)
+        yield _gauge("heptamini_backend_cap", "jobs that may run at once", status.cap)
+        yield _gauge("heptamini_server_health", "1: a slot is free, and it does not leave", status.health)
+        yield _counter("heptamini_executed", "jobs that were started", status.executed_total)
+        yield _counter("heptamini_yielded", "times a client was told to come back", status.yielded_total)
 
 
 def _gauge(name: str, told: str, value: float) -> Metric:

@@ -21,7 +21,7 @@ BUSY, BAD_FRAME, BAD_MANIFEST, QUOTA, PEER_GONE, BACKEND, TIMED_OUT, LATE = 1, 2
 
 
 @dataclass(frozen=True, slots=True)
-class Say:
+class ReplyTemplate:
     """A kind of reply. `step` is what the reply's `seq` is ahead of the frame's."""
 
     verb: str
@@ -33,38 +33,40 @@ class Say:
     reason: int = 0
 
 
-OK_PING = Say("confirm", "ok")
-OK = Say("clarify", "ok")
-MANIFEST_BAD = Say("clarify", "need", "manifest_invalid", "need_manifest_fix", reason=BAD_MANIFEST)
-EARLY_YIELD = Say("clarify", "yield", "server_busy", "busy", outcome=YIELD, reason=BUSY)
-YIELDED = Say("clarify", "yield", "server_busy", "busy", step=2, outcome=YIELD, reason=BUSY)
-FINISHED = Say("confirm", "done", step=2, outcome=DONE)
-BACKEND_FAILED = Say("confirm", "abort", "backend_error", "backend_error", step=2, outcome=ABORT, reason=BACKEND)
-TOO_LATE = Say("confirm", "abort", "deadline", "deadline", outcome=ABORT, reason=LATE)
-RAN_LATE = Say("confirm", "abort", "deadline", "deadline", step=2, outcome=ABORT, reason=LATE)
-ENVELOPE_BAD = Say("clarify", "need", "envelope_invalid", "bad_envelope", reason=BAD_FRAME)
-NOT_KNOWN = Say("clarify", "need", "auth_required", "auth", reason=BAD_FRAME)
-NO_PAYLOAD = Say("clarify", "need", "missing_payload", "need_manifest_or_chunk", reason=BAD_FRAME)
-LINE_TOO_LONG = Say("confirm", "abort", "line_too_large", "bad_frame", outcome=ABORT, reason=BAD_FRAME)
-TOO_MANY_JOBS = Say("confirm", "abort", "too_many_jobs", "quota", outcome=ABORT, reason=QUOTA)
-TOO_MANY_BYTES = Say("confirm", "abort", "too_many_bytes", "quota", outcome=ABORT, reason=QUOTA)
-TOO_MANY_PEERS = Say("confirm", "abort", "too_many_connections", "quota", outcome=ABORT, reason=QUOTA)
-IDLE_TOO_LONG = Say("confirm", "abort", "idle_timeout", "timeout", outcome=IDLE, reason=TIMED_OUT)
-HAS_GONE = Say("confirm", "abort", "peer_gone", "conn_closed", outcome=GONE, reason=PEER_GONE)
-DRAINING = Say("confirm", "abort", "server_draining", "draining", outcome=ABORT)
+OK_PING = ReplyTemplate("confirm", "ok")
+OK = ReplyTemplate("clarify", "ok")
+MANIFEST_BAD = ReplyTemplate("clarify", "need", "manifest_invalid", "need_manifest_fix", reason=BAD_MANIFEST)
+EARLY_YIELD = ReplyTemplate("clarify", "yield", "server_busy", "busy", outcome=YIELD, reason=BUSY)
+YIELDED = ReplyTemplate("clarify", "yield", "server_busy", "busy", step=2, outcome=YIELD, reason=BUSY)
+FINISHED = ReplyTemplate("confirm", "done", step=2, outcome=DONE)
+BACKEND_FAILED = ReplyTemplate(
+    "confirm", "abort", "backend_error", "backend_error", step=2, outcome=ABORT, reason=BACKEND
+)
+TOO_LATE = ReplyTemplate("confirm", "abort", "deadline", "deadline", outcome=ABORT, reason=LATE)
+RAN_LATE = ReplyTemplate("confirm", "abort", "deadline", "deadline", step=2, outcome=ABORT, reason=LATE)
+ENVELOPE_BAD = ReplyTemplate("clarify", "need", "envelope_invalid", "bad_envelope", reason=BAD_FRAME)
+UNAUTHORIZED = ReplyTemplate("clarify", "need", "auth_required", "auth", reason=BAD_FRAME)
+NO_PAYLOAD = ReplyTemplate("clarify", "need", "missing_payload", "need_manifest_or_chunk", reason=BAD_FRAME)
+LINE_TOO_LONG = ReplyTemplate("confirm", "abort", "line_too_large", "bad_frame", outcome=ABORT, reason=BAD_FRAME)
+TOO_MANY_JOBS = ReplyTemplate("confirm", "abort", "too_many_jobs", "quota", outcome=ABORT, reason=QUOTA)
+TOO_MANY_BYTES = ReplyTemplate("confirm", "abort", "too_many_bytes", "quota", outcome=ABORT, reason=QUOTA)
+TOO_MANY_PEERS = ReplyTemplate("confirm", "abort", "too_many_connections", "quota", outcome=ABORT, reason=QUOTA)
+IDLE_TOO_LONG = ReplyTemplate("confirm", "abort", "idle_timeout", "timeout", outcome=IDLE, reason=TIMED_OUT)
+PEER_HUNG_UP = ReplyTemplate("confirm", "abort", "peer_gone", "conn_closed", outcome=GONE, reason=PEER_GONE)
+DRAINING = ReplyTemplate("confirm", "abort", "server_draining", "draining", outcome=ABORT)
 
 
-def not_a_frame(need: str) -> Say:
+def not_a_frame(need: str) -> ReplyTemplate:
     """The reply to a line that cannot be read."""
-    return Say("clarify", "need", need, "bad_frame", reason=BAD_FRAME)
+    return ReplyTemplate("clarify", "need", need, "bad_frame", reason=BAD_FRAME)
 
 
-def chunk_refused(need: str) -> Say:
+def chunk_refused(need: str) -> ReplyTemplate:
     """The reply to a chunk that does not fit."""
-    return Say("clarify", "need", need, "need_more")
+    return ReplyTemplate("clarify", "need", need, "need_more")
 
 
-class Standing(NamedTuple):
+class GovernorStatus(NamedTuple):
     """How the governor stands: what every reply reports."""
 
     inflight: int
@@ -92,8 +94,8 @@ def quoted(text: str) -> str:
 
 
 def line(
-    say: Say,
-    standing: Standing,
+    template: ReplyTemplate,
+    status: GovernorStatus,
     *,
     job: str,
     seq: int,
@@ -105,27 +107,27 @@ def line(
 ) -> bytes:
     """One reply. `seq` is that of the frame it answers; `result` what the backend returned, which old clients skip."""
     parts = [
-        f'{{"v":0,"verb":"{say.verb}","job":{quoted(job)},"seq":{(seq + say.step) % U64},"ttl_ms":{ttl_ms},'
-        f'"status":"{say.status}"'
+        f'{{"v":0,"verb":"{template.verb}","job":{quoted(job)},"seq":{(seq + template.step) % U64},"ttl_ms":{ttl_ms},'
+        f'"status":"{template.status}"'
     ]
-    if say.need:
-        parts.append(f',"need_code":"{say.need}"')
+    if template.need:
+        parts.append(f',"need_code":"{template.need}"')
     if hint_ms:
         parts.append(f',"retry_hint_ms":{hint_ms}')
-    if say.error:
-        parts.append(f',"error_code":"{say.error}"')
+    if template.error:
+        parts.append(f',"error_code":"{template.error}"')
     parts.append(
-        f',"receipts":[{{"kind":"server.health","value_u64":{standing.health}}},'
-        f'{{"kind":"backend.inflight","value_u64":{standing.inflight}}},'
-        f'{{"kind":"backend.cap","value_u64":{standing.cap}}},'
-        f'{{"kind":"server.executed_total","value_u64":{standing.executed_total}}},'
-        f'{{"kind":"server.yielded_total","value_u64":{standing.yielded_total}}},'
+        f',"receipts":[{{"kind":"server.health","value_u64":{status.health}}},'
+        f'{{"kind":"backend.inflight","value_u64":{status.inflight}}},'
+        f'{{"kind":"backend.cap","value_u64":{status.cap}}},'
+        f'{{"kind":"server.executed_total","value_u64":{status.executed_total}}},'
+        f'{{"kind":"server.yielded_total","value_u64":{status.yielded_total}}},'
         f'{{"kind":"cdr.bytes_in","value_u64":{bytes_in}}}'
     )
     for kind, value in (
         ("cdr.backend.ms", backend_ms),
-        ("conn.outcome", say.outcome or None),
-        ("conn.outcome_reason", say.reason or None),
+        ("conn.outcome", template.outcome or None),
+        ("conn.outcome_reason", template.reason or None),
         ("conn.retry_hint_ms", hint_ms or None),
     ):
         if value is not None:

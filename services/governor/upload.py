@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 from services.governor.frame import Chunk, Manifest
 
-MOST_PAYLOAD_BYTES = 52_428_800
+MAX_PAYLOAD_BYTES = 52_428_800
 DIGEST_BYTES = 64  # of the last chunk's, in hexadecimal
 
 
@@ -39,10 +39,10 @@ def declared_bytes(manifest: Manifest) -> int | None:
         or manifest.cipher not in ("", "none")
     ):
         return None
-    most = manifest.chunk_bytes * manifest.chunks
-    if 0 < manifest.total_bytes < most:
-        most = manifest.total_bytes
-    return most if most <= MOST_PAYLOAD_BYTES else None
+    max_bytes = manifest.chunk_bytes * manifest.chunks
+    if 0 < manifest.total_bytes < max_bytes:
+        max_bytes = manifest.total_bytes
+    return max_bytes if max_bytes <= MAX_PAYLOAD_BYTES else None
 
 
 class Upload:

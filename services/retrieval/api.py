@@ -10,7 +10,7 @@ from fastapi import Depends, FastAPI, Response
 from services.contracts.search import EmbedReply, EmbedRequest, Passage, RetrieveReply, RetrieveRequest
 from services.core.outcome import Outcome
 from services.retrieval.cache import Cache
-from services.retrieval.embedder import Embedded, EmbedderFailed, EmbedderFull, LinedEmbedder
+from services.retrieval.embedder import Embedded, EmbedderFailed, EmbedderFull, QueuedEmbedder
 from services.retrieval.minilm import DIMENSIONS, Floats
 from services.retrieval.search import Retrieval
 from services.retrieval.store import Store
@@ -28,11 +28,11 @@ EXAMPLES = (
 )
 
 
-class Api:
+class RetrievalApi:
     """The routes of the retrieval service."""
 
     def __init__(
-        self, retrieval: Retrieval, embedder: LinedEmbedder, store: Store, cache: Cache, warming: Warming
+        self, retrieval: Retrieval, embedder: QueuedEmbedder, store: Store, cache: Cache, warming: Warming
     ) -> None:
         self._retrieval = retrieval
         self._embedder = embedder

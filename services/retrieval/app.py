@@ -11,20 +11,20 @@ from typing import Any, Protocol
 
 from services.core.breaker import Breaker
 from services.retrieval.api import EXAMPLES as SEARCH
-from services.retrieval.api import Api
+from services.retrieval.api import RetrievalApi
 from services.retrieval.cache import Cache, redis_client
+from services.retrieval.compatibility import CompatibilityCheck
 from services.retrieval.config import RetrievalSettings
 from services.retrieval.confine import EVERYTHING
 from services.retrieval.database import Session, connect, powers
 from services.retrieval.documentsapi import EXAMPLES as DOCUMENTS
-from services.retrieval.documentsapi import Bounds, DocumentsApi
-from services.retrieval.embedder import LinedEmbedder, Model
-from services.retrieval.fit import Fit
+from services.retrieval.documentsapi import DocumentBounds, DocumentsApi
+from services.retrieval.embedder import Model, QueuedEmbedder
 from services.retrieval.library import Library
 from services.retrieval.metrics import RetrievalMetrics
 from services.retrieval.modelprocess import ModelProcess
-from services.retrieval.occasional import Occasional
-from services.retrieval.pool import Pool
+from services.retrieval.on_demand_pool import OnDemandPool
+from services.retrieval.pool import ConnectionPool
 from services.retrieval.search import Retrieval
 from services.retrieval.semantic import Semantic
 from services.retrieval.store import Store
@@ -70,7 +70,7 @@ def build(
     registry = new_registry()
     metrics = RetrievalMetrics(registry)
     embeds = embeds or ModelProcess(model, threads=settings.embed_threads)
-    embedder = LinedEmbedder(embeds, queue_size=settings.embed_queue_size, metrics=metrics)
+    embedder = QueuedEmbedder(embeds, queue_size=settings.embed_queue_size, metrics=metrics)
 
     suspicions: list[str] = []
 
@@ -100,16 +100,16 @@ def build(
         ttl_s=settings.cache_ttl_s,
         similar=semantic_cache(settings),
     )
-    fit = Fit(embedder, pool, store, log)
+    compatibility = CompatibilityCheck(embedder, pool, store, log)
     metrics.watch(
         embedder_waiting=lambda: embedder.waiting,
         connections=lambda: pool.open,
-        connections_in_use=lambda: pool.lent,
-        lacking=lambda: fit.lacking,
+        connections_in_use=lambda: pool.in_use,
+        unembedded_chunks=lambda: compatibility.unembedded_chunks,
         up={"postgres": lambda: store.up, "redis": lambda: cache.up},
     )
     warming = Warming(embedder, store, sessions=settings.postgres_pool_size)
-    searching = Api(retrieval, embedder, store, cache, warming)
+    searching = RetrievalApi(retrieval, embedder, store, cache, warming)
     library = Library(writers(settings, may_connect=lambda: pool.open >= settings.postgres_pool_size, connect=connect))
     documents = DocumentsApi(library, embedder, model, document_bounds(settings), learn=store.learn)
     api = new_api(
@@ -127,14 +127,14 @@ def build(
         await cache.start()
         await embedder.start()
         if embedder.confined:  # by the same means as the process that parses documents
-            lacking = [name for name in EVERYTHING if name not in embedder.confined]
-            log.info("child processes are confined", held=list(embedder.confined), lacking=lacking)
-        await fit.start()
+            unembedded_chunks = [name for name in EVERYTHING if name not in embedder.confined]
+            log.info("child processes are confined", held=list(embedder.confined), unembedded_chunks=unembedded_chunks)
+        await compatibility.start()
         warming.start()
 
     async def stop() -> None:
         await warming.stop()
-        await fit.stop()
+        await compatibility.stop()
         await embedder.stop()
         await cache.stop()
         library.stop()
@@ -162,10 +162,10 @@ def build(
 
 def connection_pool(
     settings: RetrievalSettings, session: Callable[[], Awaitable[Session]], log: Log, chance: Random
-) -> Pool[Session]:
+) -> ConnectionPool[Session]:
     """The sessions in which searches run, which connect by themselves."""
     size = settings.postgres_pool_size
-    return Pool(
+    return ConnectionPool(
         session,
         size=size,
         max_waiting=size * WAITING_PER_CONNECTION,
@@ -176,9 +176,9 @@ def connection_pool(
 
 def writers(
     settings: RetrievalSettings, *, may_connect: Callable[[], bool], connect: Connects = connect
-) -> Occasional[Session]:
+) -> OnDemandPool[Session]:
     """The sessions of the documents API, which stand only while they are wanted."""
-    return Occasional(
+    return OnDemandPool(
         partial(_session, settings, "weir-documents", connect),
         size=WRITERS,
         max_waiting=WRITERS * WAITING_PER_CONNECTION,
@@ -192,9 +192,9 @@ async def _session(settings: RetrievalSettings, application: str, connect: Conne
     return Session(connection, pooled=True)
 
 
-def document_bounds(settings: RetrievalSettings) -> Bounds:
+def document_bounds(settings: RetrievalSettings) -> DocumentBounds:
     """What the documents API holds a document to."""
-    return Bounds(
+    return DocumentBounds(
         max_bytes=settings.ingest_max_file_bytes,
         max_chunks=settings.document_max_chunks,
         chunk_tokens=settings.chunk_tokens,
@@ -230,6 +230,6 @@ def semantic_cache(settings: RetrievalSettings) -> Semantic | None:
         threshold=settings.semantic_threshold,
         stale_s=settings.stale_ttl_s,
         tenant_entries=SEMANTIC_ENTRIES,
-        most_bytes=settings.semantic_max_bytes,
+        max_bytes=settings.semantic_max_bytes,
         clock=lambda: asyncio.get_running_loop().time(),
     )

@@ -41,11 +41,11 @@ from redis.maint_notifications import MaintNotificationsConfig
 
 from services.contracts.search import Passage
 from services.core.breaker import Breaker, Change, State
-from services.retrieval.deadline import Late, by
-from services.retrieval.freshness import due_early, share_of_life
+from services.retrieval.deadline import DeadlineExceeded, with_deadline
+from services.retrieval.freshness import due_early, ttl_jitter
 from services.retrieval.metrics import RetrievalMetrics
-from services.retrieval.reach import Reach
-from services.retrieval.reads import Reads
+from services.retrieval.read_batcher import ReadBatcher
+from services.retrieval.search_params import SearchParams
 from services.runtime.log import Log
 from services.runtime.ordered import OrderedSet
 
@@ -74,7 +74,7 @@ return 1
 """
 
 
-class Entry(msgspec.Struct, frozen=True, array_like=True):
+class CacheEntry(msgspec.Struct, frozen=True, array_like=True):
     """What is stored. `fresh_s` of its `life_s` it may stand for a search; for the rest it is a fallback.
 
     `cost_s` is the time it took to find: the dearer, the sooner a reader may refresh it. `effort` and `depth` are how
@@ -93,11 +93,11 @@ class Entry(msgspec.Struct, frozen=True, array_like=True):
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
+class CachedResult:
     """An entry that was read and checked. `refresh`: it is fresh, and this reader should find it anew all the same."""
 
     results: list[Passage]
-    reach: Reach
+    params: SearchParams
     age_s: float
     fresh: bool
     refresh: bool = False
@@ -159,7 +159,7 @@ class Cache:
         self._chance = chance or random.Random()
         self._client = client
         connections = client.connection_pool.max_connections
-        self._reads = Reads(client, exchanges=max(1, connections // 4))
+        self._reads = ReadBatcher(client, exchanges=max(1, connections // 4))
         self._writing = asyncio.Semaphore(max(1, connections // 2))
         self._set_unless_fuller = client.register_script(UNLESS_FULLER)
         self._breaker = breaker
@@ -169,7 +169,7 @@ class Cache:
         self._count = metrics.cache
         self._log = log
         self._encode = msgspec.msgpack.Encoder().encode
-        self._decode = msgspec.msgpack.Decoder(Entry).decode
+        self._decode = msgspec.msgpack.Decoder(CacheEntry).decode
         self._writes: OrderedSet[asyncio.Task[None]] = OrderedSet()
         self._watcher: asyncio.Task[None] | None = None
         self._doubt = asyncio.Event()
@@ -191,14 +191,14 @@ class Cache:
         if running:
             await asyncio.wait(running, timeout=self._write_timeout_s)
         await self._reads.stop()
-        with contextlib.suppress(Late, RedisError, OSError):
-            await by(asyncio.get_running_loop().time() + self._write_timeout_s, self._client.aclose())
+        with contextlib.suppress(DeadlineExceeded, RedisError, OSError):
+            await with_deadline(asyncio.get_running_loop().time() + self._write_timeout_s, self._client.aclose())
 
     async def get(
-        self, key: CacheKey, *, reach: Reach, version: int | None, ttl_s: float, budget_s: float
-    ) -> Kept | None:
+        self, key: CacheKey, *, params: SearchParams, version: int | None, ttl_s: float, budget_s: float
+    ) -> CachedResult | None:
         """The entry under this key, if there is a sound one; fresh if it is of this corpus version, young enough, and
-        was found by looking as far as `reach`.
+        was found by looking as far as `search_params`.
 
         `ttl_s` bounds how old a fresh one may be; each key gets its own share of it.
         """
@@ -212,7 +212,7 @@ class Cache:
         except (ResponseError, Unreachable):  # refused (a key of another type, no permission), or not answered
             self._count["error"].inc()
             return None
-        kept = None if data is None else self._check(digest, key.tenant, data, left_ms, reach, version, ttl_s)
+        kept = None if data is None else self._check(digest, key.tenant, data, left_ms, params, version, ttl_s)
         result = "miss" if data is None else "invalid" if kept is None else "hit" if kept.fresh else "stale"
         self._count[result].inc()
         return kept
@@ -222,7 +222,7 @@ class Cache:
         key: CacheKey,
         results: list[Passage],
         *,
-        reach: Reach,
+        params: SearchParams,
         version: int,
         ttl_s: float,
         cost_s: float = 0.0,
@@ -231,7 +231,7 @@ class Cache:
         if ttl_s <= 0 or not results:
             return
         digest, life_s = key.digest(self._secret), ttl_s + self._stale_s
-        entry = Entry(digest, key.tenant, version, ttl_s, life_s, cost_s, reach.effort, reach.depth, results)
+        entry = CacheEntry(digest, key.tenant, version, ttl_s, life_s, cost_s, params.effort, params.depth, results)
         data = self._encode(entry)
         if not self.up or len(self._writes) >= MAX_WRITES or len(data) > MAX_ENTRY_BYTES:
             self._count["not_stored"].inc()
@@ -240,15 +240,15 @@ class Cache:
         self._writes.add(task)
         task.add_done_callback(self._writes.discard)
 
-    async def _set(self, entry: Entry, data: bytes) -> bool:
+    async def _set(self, entry: CacheEntry, data: bytes) -> bool:
         life_ms = max(1, round(entry.life_s * 1000))
         async with self._writing:  # so that readers always find a connection
             if entry.effort == 1:  # nothing took more
                 return bool(await self._client.set(entry.key, data, px=life_ms))
-            held_to: list[bytes | int | float] = [data, life_ms, entry.version, entry.effort, share_of_life(entry.key)]
+            held_to: list[bytes | int | float] = [data, life_ms, entry.version, entry.effort, ttl_jitter(entry.key)]
             return bool(await self._set_unless_fuller(keys=[entry.key], args=held_to))
 
-    async def _write(self, entry: Entry, data: bytes) -> None:
+    async def _write(self, entry: CacheEntry, data: bytes) -> None:
         try:
             is_stored = await self._ask(self._set(entry, data), self._write_timeout_s)
         except (ResponseError, Unreachable):  # full, read-only, or gone
@@ -256,8 +256,15 @@ class Cache:
         self._count["stored" if is_stored else "not_stored"].inc()
 
     def _check(
-        self, digest: str, tenant: str, data: bytes, left_ms: int, asked: Reach, version: int | None, ttl_s: float
-    ) -> Kept | None:
+        self,
+        digest: str,
+        tenant: str,
+        data: bytes,
+        left_ms: int,
+        asked: SearchParams,
+        version: int | None,
+        ttl_s: float,
+    ) -> CachedResult | None:
         """None unless this is what we stored under this key, for this tenant, with an end to its life."""
         if not isinstance(data, bytes) or len(data) > MAX_ENTRY_BYTES:
             return None
@@ -270,22 +277,22 @@ class Cache:
             return None
         if left_ms < 0 or not -1 <= age_s < math.inf:
             return None
-        reach = Reach(entry.effort, entry.depth)
-        fresh_for_s = min(entry.fresh_s, ttl_s) * share_of_life(digest) - age_s
-        fresh = entry.version == version and fresh_for_s > 0 and reach.covers(asked)
+        params = SearchParams(entry.effort, entry.depth)
+        fresh_for_s = min(entry.fresh_s, ttl_s) * ttl_jitter(digest) - age_s
+        fresh = entry.version == version and fresh_for_s > 0 and params.covers(asked)
         refresh = fresh and due_early(fresh_for_s, entry.cost_s, 1 - self._chance.random())
-        return Kept(entry.results, reach, max(0.0, age_s), fresh, refresh)
+        return CachedResult(entry.results, params, max(0.0, age_s), fresh, refresh)
 
     async def _ask(self, work: Coroutine[Any, Any, T], allowance_s: float) -> T:
         """One exchange with Redis, its end told to the breaker. Raises `Unreachable` or `ResponseError`."""
         asked_at = asyncio.get_running_loop().time()
         try:
-            answer = await by(asked_at + allowance_s, work)
+            answer = await with_deadline(asked_at + allowance_s, work)
         except ResponseError:
             self._answered(asked_at)
             raise
-        except (Late, RedisConnectionError, RedisTimeoutError, RedisError, OSError) as error:
-            is_late = isinstance(error, Late) and (error.loop_was_away or allowance_s < self._timeout_s)
+        except (DeadlineExceeded, RedisConnectionError, RedisTimeoutError, RedisError, OSError) as error:
+            is_late = isinstance(error, DeadlineExceeded) and (error.loop_lagged or allowance_s < self._timeout_s)
             self._failed(asked_at, error, hasty=is_late)
             raise Unreachable from None
         self._answered(asked_at)

@@ -10,8 +10,8 @@ from pydantic import Field, SecretStr, field_validator
 
 from services.runtime.settings import ServiceSettings
 
-LEAST_SECRET = 16
-LEAST_THRESHOLD = 0.99  # measured: docs/results/semantic.md
+MIN_SECRET_CHARS = 16
+MIN_THRESHOLD = 0.99  # measured: docs/results/semantic.md
 
 
 def with_password(prefix: str, url: str, file: Path | None) -> str:
@@ -100,15 +100,15 @@ class RetrievalSettings(ServiceSettings):
     @field_validator("semantic_threshold")
     @classmethod
     def _threshold_is_safe(cls, threshold: float) -> float:
-        if 0 < threshold < LEAST_THRESHOLD:
-            raise ValueError(f"below {LEAST_THRESHOLD} too many answers were measured to be wrong; 0 turns it off")
+        if 0 < threshold < MIN_THRESHOLD:
+            raise ValueError(f"below {MIN_THRESHOLD} too many answers were measured to be wrong; 0 turns it off")
         return threshold
 
     @field_validator("cache_key_secret")
     @classmethod
     def _secret_is_long(cls, secret: SecretStr) -> SecretStr:
-        if 0 < len(secret.get_secret_value()) < LEAST_SECRET:
-            raise ValueError(f"a secret has at least {LEAST_SECRET} characters")
+        if 0 < len(secret.get_secret_value()) < MIN_SECRET_CHARS:
+            raise ValueError(f"a secret has at least {MIN_SECRET_CHARS} characters")
         return secret
 
     @property

@@ -164,13 +164,13 @@ def _own_files(path: Iterable[str]) -> list[str]:
 
 def main(module: str, order: str) -> None:
     """The child: confined first, then at work."""
-    told = json.loads(order)
-    sys.path[:] = list(dict.fromkeys([*told["path"], *sys.path]))
+    wanted = json.loads(order)
+    sys.path[:] = list(dict.fromkeys([*wanted["path"], *sys.path]))
     importlib.import_module("services")  # afterwards its folder's parent cannot be listed any more
-    reads = [*_own_files(sys.path), *told["reads"]]
-    held = confine(reads=reads, limits=told["limits"], parent=told["parent"])
+    reads = [*_own_files(sys.path), *wanted["reads"]]
+    held = confine(reads=reads, limits=wanted["limits"], parent=wanted["parent"])
     work: Callable[[Sequence[str], Sequence[str]], None] = importlib.import_module(module).main
-    work(told["arguments"], held)
+    work(wanted["arguments"], held)
 
 
 if __name__ == "__main__":

@@ -22,7 +22,7 @@ from typing import Any
 import asyncpg
 from pgvector.asyncpg import register_vector
 
-from services.retrieval.deadline import Late, by
+from services.retrieval.deadline import DeadlineExceeded, with_deadline
 
 SCHEMA_VERSION = 5
 SCHEMA_FILES = ("schema.sql", "locks.sql", "embedded.sql", "words.sql")
@@ -31,7 +31,7 @@ MIGRATE_WITHIN_S = 900.0
 SETTINGS = {"jit": "off"}  # compiling costs more than these queries do
 READER = "weir_reader"
 WRITER = "weir_writer"
-NOBODY = ""  # the tenant of a query about none: it sees no tenant's rows
+NO_TENANT = ""  # the tenant of a query about none: it sees no tenant's rows
 
 NEEDS_ROLES = (
     "this user may not create the roles weir_reader and weir_writer: let an administrator create them, both NOLOGIN, "
@@ -180,9 +180,9 @@ async def connect(url: str, *, timeout_s: float, application: str) -> Any:
 
     now = asyncio.get_running_loop().time
     try:
-        connection = await by(now() + timeout_s, attempt(may_migrate=False))
-        return connection or await by(now() + MIGRATE_WITHIN_S, attempt(may_migrate=True))
-    except Late:
+        connection = await with_deadline(now() + timeout_s, attempt(may_migrate=False))
+        return connection or await with_deadline(now() + MIGRATE_WITHIN_S, attempt(may_migrate=True))
+    except DeadlineExceeded:
         raise TimeoutError(f"no connection within {timeout_s:g} s") from None
 
 

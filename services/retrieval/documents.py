@@ -29,7 +29,7 @@ _SPACES = re.compile(r"[ \t\r\f\v\u00a0]+")
 _BLANK_LINES = re.compile(r"\n\s*\n\s*")
 
 
-class Unreadable(Exception):
+class UnreadableDocument(Exception):
     """This file cannot become a document; the message says why."""
 
 
@@ -82,15 +82,17 @@ def parse(name: str, data: bytes) -> Document:
     """The document in a file of this name. Raises Unreadable."""
     parser = PARSERS.get(PurePath(name).suffix.lower())
     if parser is None:
-        raise Unreadable(f"is none of {', '.join(sorted(PARSERS))}")
+        raise UnreadableDocument(f"is none of {', '.join(sorted(PARSERS))}")
     try:
         sections = [Section(tuple(map(_storable, part.path)), _storable(part.text)) for part in parser(data)]
-    except Unreadable:
+    except UnreadableDocument:
         raise
     except (Exception, RecursionError) as error:  # the parsers' own errors have no common base
-        raise Unreadable(f"cannot be parsed ({type(error).__name__}: {' '.join(str(error).split())[:120]})") from error
+        raise UnreadableDocument(
+            f"cannot be parsed ({type(error).__name__}: {' '.join(str(error).split())[:120]})"
+        ) from error
     if not any(part.text.strip() or part.path for part in sections):
-        raise Unreadable("holds no text")
+        raise UnreadableDocument("holds no text")
     title = next((part.path[0] for part in sections if part.path), PurePath(name).stem)
     return Document(title, sections)
 
@@ -102,11 +104,11 @@ def _storable(text: str) -> str:
 
 def _text(data: bytes) -> str:
     if b"\x00" in data:
-        raise Unreadable("contains NUL bytes: it is not text")
+        raise UnreadableDocument("contains NUL bytes: it is not text")
     try:
         return data.decode("utf-8-sig").replace("\r\n", "\n").replace("\r", "\n")
     except UnicodeDecodeError as error:
-        raise Unreadable(f"is not UTF-8 (byte {error.start})") from None
+        raise UnreadableDocument(f"is not UTF-8 (byte {error.start})") from None
 
 
 def _plain(data: bytes) -> list[Section]:
@@ -256,9 +258,9 @@ class _HtmlWalk:
 def _pdf(data: bytes) -> list[Section]:
     reader = PdfReader(io.BytesIO(data))
     if reader.is_encrypted and not reader.decrypt(""):
-        raise Unreadable("is encrypted")
+        raise UnreadableDocument("is encrypted")
     if len(reader.pages) > MAX_PDF_PAGES:
-        raise Unreadable(f"has {len(reader.pages)} pages, more than {MAX_PDF_PAGES}")
+        raise UnreadableDocument(f"has {len(reader.pages)} pages, more than {MAX_PDF_PAGES}")
     outline = _Outline()
     for number, page in enumerate(reader.pages, start=1):
         text = _SPACES.sub(" ", page.extract_text())

@@ -35,15 +35,15 @@ from services.contracts.documents import (
     State,
 )
 from services.core.outcome import Outcome
-from services.retrieval.deadline import Late
+from services.retrieval.deadline import DeadlineExceeded
 from services.retrieval.documentinput import checked_id, content_of, page_of, quota_of, tenant_of
-from services.retrieval.documents import Unreadable
-from services.retrieval.embedder import EmbedderFailed, EmbedderFull, LinedEmbedder
-from services.retrieval.library import Held, Library, LibraryFailed
+from services.retrieval.documents import UnreadableDocument
+from services.retrieval.embedder import EmbedderFailed, EmbedderFull, QueuedEmbedder
+from services.retrieval.library import Library, LibraryFailed, StoredDocument
 from services.retrieval.minilm import Floats
-from services.retrieval.parseprocess import Ask, prepare
-from services.retrieval.pool import Busy, Down
-from services.retrieval.preparing import Prepared, Preparer
+from services.retrieval.parseprocess import ParseRequest, prepare
+from services.retrieval.pool import DatabaseDown, PoolBusy
+from services.retrieval.preparing import DocumentPreparer, PreparedDocument
 from services.retrieval.writing import Quota, QuotaExceeded, Used
 from services.runtime.api import Call, describe, json_answer
 from services.runtime.errors import BadInput, Refused, TooLarge
@@ -59,12 +59,12 @@ EXAMPLES = (
 AT_ONCE = 2
 SLOW_S = 3.0
 SLOW_FOR_S = 60.0
-MOST_SLOW = 1000  # tenants that are remembered as slow
+MAX_SLOW_TENANTS = 1000  # tenants that are remembered as slow
 EMBED_AT_ONCE = 16  # texts in the embedder's line at a time, of one document: its queue stays open for others
 
 
 @dataclass(frozen=True, slots=True)
-class Bounds:
+class DocumentBounds:
     """Of one document; and how long a request may take in all."""
 
     max_bytes: int
@@ -81,9 +81,9 @@ class DocumentsApi:
     def __init__(
         self,
         library: Library,
-        embedder: LinedEmbedder,
+        embedder: QueuedEmbedder,
         model: Path,
-        bounds: Bounds,
+        bounds: DocumentBounds,
         *,
         learn: Callable[[str, int], None],
     ) -> None:
@@ -98,9 +98,9 @@ class DocumentsApi:
     def add_to(self, api: FastAPI) -> None:
         """The routes. The router names the tenant in `x-tenant`."""
         path = "/documents/{id:path}"
-        told = describe("Add a document, or replace it.", request=PutDocument, reply=DocumentPut)
-        told["responses"][201] = told["responses"][200]
-        api.add_api_route(path, self.put, methods=["PUT"], **told)
+        description = describe("Add a document, or replace it.", request=PutDocument, reply=DocumentPut)
+        description["responses"][201] = description["responses"][200]
+        api.add_api_route(path, self.put, methods=["PUT"], **description)
         api.add_api_route(path, self.delete, methods=["DELETE"], **describe("Remove it.", reply=DocumentDeleted))
         paged = describe("The tenant's documents, by id, in pages.", reply=DocumentList, parameters=PAGE_PARAMETERS)
         api.add_api_route("/documents", self.page, methods=["GET"], **paged)
@@ -153,7 +153,7 @@ class DocumentsApi:
         exchange.on_gone(exchange.task.cancel)
         return asyncio.get_running_loop().time() + self._bounds.within_s
 
-    def _ask(self, doc_id: str, wanted: PutDocument) -> tuple[Ask, str | None]:
+    def _ask(self, doc_id: str, wanted: PutDocument) -> tuple[ParseRequest, str | None]:
         """What is to be parsed. Raises BadInput by the name of the field."""
         ending, data = content_of(wanted)
         if len(data) > self._bounds.max_bytes:
@@ -161,20 +161,22 @@ class DocumentsApi:
             raise TooLarge(f"{field}: is larger than {self._bounds.max_bytes:,} bytes (INGEST_MAX_FILE_BYTES)", field)
         bounds = self._bounds
         name = f"{PurePath(doc_id).stem or 'document'}{ending}"  # its title, where the text has none
-        return Ask(name, data, self._embedder.tokenizer, bounds.chunk_tokens, bounds.overlap_tokens), wanted.title
+        return ParseRequest(
+            name, data, self._embedder.tokenizer, bounds.chunk_tokens, bounds.overlap_tokens
+        ), wanted.title
 
-    def _digest(self, ask: Ask, title: str | None) -> str:
-        known_by = Preparer(_uncounted, ask.tokenizer, ask.chunk_tokens, ask.overlap_tokens)
+    def _digest(self, ask: ParseRequest, title: str | None) -> str:
+        known_by = DocumentPreparer(_uncounted, ask.tokenizer, ask.chunk_tokens, ask.overlap_tokens)
         return known_by.content_hash(ask.name, (title or "").encode() + b"\0" + ask.data)
 
     async def _replace(
         self,
         tenant: str,
         doc_id: str,
-        ask: Ask,
+        ask: ParseRequest,
         title: str | None,
         digest: str,
-        held: Held | None,
+        held: StoredDocument | None,
         quota: Quota,
         until: float,
     ) -> DocumentPut:
@@ -210,10 +212,10 @@ class DocumentsApi:
             async with _database():
                 self._learn(tenant, await self._library.add_vectors(tenant, doc_id, texts, vectors, model, until))
 
-    async def _prepared(self, ask: Ask) -> Prepared:
+    async def _prepared(self, ask: ParseRequest) -> PreparedDocument:
         try:
             prepared = await prepare(self._model, ask)
-        except Unreadable as error:
+        except UnreadableDocument as error:
             raise BadInput(f"the document {error}", "content", status=422, code="unreadable_document") from None
         if len(prepared.texts) > self._bounds.max_chunks:
             raise TooLarge(
@@ -271,7 +273,7 @@ class DocumentsApi:
             if loop.time() - began > SLOW_S:
                 self._slow.pop(tenant, None)
                 self._slow[tenant] = loop.time() + SLOW_FOR_S
-            if len(self._slow) > MOST_SLOW:
+            if len(self._slow) > MAX_SLOW_TENANTS:
                 self._slow.pop(next(iter(self._slow)))
 
 
@@ -282,9 +284,9 @@ async def _database() -> AsyncIterator[None]:
         yield
     except QuotaExceeded as error:
         raise _over_quota(str(error)) from None
-    except (Down, LibraryFailed):
+    except (DatabaseDown, LibraryFailed):
         raise Refused(Outcome.NO_CAPACITY, "the store of documents cannot be reached", reason="store_down") from None
-    except (Busy, Late):
+    except (PoolBusy, DeadlineExceeded):
         raise Refused(Outcome.NO_CAPACITY, "the store of documents is too slow now", reason="store_busy") from None
 
 

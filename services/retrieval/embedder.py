@@ -6,7 +6,8 @@ with a deadline waits for, goes before bulk work, and bulk work runs in short pa
 a long one.
 
 Who goes next among queries, and who is told that there is no time for them, is planned by the pace that was measured
-(`line.py`). Whoever has left by the time their turn comes is passed over. So nothing is computed for nobody.
+(`embedding_batcher.py`). Whoever has left by the time their turn comes is passed over. So nothing is computed for
+nobody.
 """
 
 from __future__ import annotations
@@ -20,10 +21,10 @@ from typing import Protocol
 
 import numpy as np
 
-from services.retrieval.line import Pace, Plan, plan, tokens_of
+from services.retrieval.embedding_batcher import BatchPlan, PassDurationModel, estimate_tokens, plan_batch
 from services.retrieval.metrics import RetrievalMetrics
 from services.retrieval.minilm import Floats
-from services.retrieval.modelprocess import Hello
+from services.retrieval.modelprocess import ModelHello
 
 MAX_PASS = 4  # most queries in one pass: all of them wait for the last, and those that come meanwhile as well
 WARM_PASSES = 3  # measured ones: while everything starts at once, one of them alone may be several times too slow
@@ -33,7 +34,7 @@ WARM_UP = "A weir holds a river at its level: what the turbines cannot take goes
 class Model(Protocol):
     """What computes, elsewhere. It is asked one list of texts at a time, and gives a vector and tokens for each."""
 
-    async def load(self) -> Hello: ...
+    async def load(self) -> ModelHello: ...
 
     async def embed(self, texts: Sequence[str]) -> list[tuple[Floats, int]]: ...
 
@@ -84,7 +85,7 @@ class _Job:
     is_bulk: bool
 
 
-class LinedEmbedder:
+class QueuedEmbedder:
     """An `Embedder` over a model that is loaded by `start`."""
 
     name = fingerprint = tokenizer = ""
@@ -95,8 +96,8 @@ class LinedEmbedder:
         self._model = model
         self._queue_size = queue_size
         self._metrics = metrics
-        self._pace = Pace()
-        self._bulk_pace: Pace | None = None
+        self._query_durations = PassDurationModel()
+        self._bulk_durations: PassDurationModel | None = None
         self._queries: list[_Job] = []
         self._bulk: deque[_Job] = deque()
         self._passing: list[_Job] = []
@@ -115,7 +116,9 @@ class LinedEmbedder:
         self.name, self.fingerprint, self.tokenizer = hello.name, hello.fingerprint, hello.tokenizer
         self.confined = hello.confined
         await self._model.embed([WARM_UP])
-        self._pace.passed(tokens_of(WARM_UP), min([await self._measured(WARM_UP) for _ in range(WARM_PASSES)]))
+        self._query_durations.record(
+            estimate_tokens(WARM_UP), min([await self._measured(WARM_UP) for _ in range(WARM_PASSES)])
+        )
         self._pump = asyncio.get_running_loop().create_task(self._run(), name="embedder")
         self._pump.add_done_callback(self._stopped)
         self.warm = True
@@ -182,8 +185,8 @@ class LinedEmbedder:
     async def _pass(self, jobs: list[_Job]) -> None:
         loop = asyncio.get_running_loop()
         began, tokens = loop.time(), sum(job.tokens for job in jobs)
-        pace = self._pace_of(jobs)
-        self._passing, self._free_at = jobs, began + pace.duration_s(tokens)
+        durations = self._durations_of(jobs)
+        self._passing, self._free_at = jobs, began + durations.duration_s(tokens)
         try:
             embedded = await self._model.embed([job.text for job in jobs])
         except Exception as error:  # whatever it was, it is theirs alone: the line goes on
@@ -191,23 +194,23 @@ class LinedEmbedder:
             return
         finally:
             self._free_at = -math.inf
-        pace.passed(tokens, loop.time() - began)
+        durations.record(tokens, loop.time() - began)
         self._metrics.embed_batch.observe(len(jobs))
         self._metrics.embed_seconds.observe(loop.time() - began)
         for job, result in zip(jobs, embedded, strict=True):
             if not job.vector.done():
                 job.vector.set_result(result)
 
-    def _pace_of(self, jobs: Sequence[_Job]) -> Pace:
+    def _durations_of(self, jobs: Sequence[_Job]) -> PassDurationModel:
         """Long texts, hundreds in a row, say little of one short question, and must not keep it out: each has its own.
 
         The first bulk text is expected at the pace of questions; there is nothing better to go by.
         """
         if not jobs[0].is_bulk:
-            return self._pace
-        if self._bulk_pace is None:
-            self._bulk_pace = self._pace.copy()
-        return self._bulk_pace
+            return self._query_durations
+        if self._bulk_durations is None:
+            self._bulk_durations = self._query_durations.copy()
+        return self._bulk_durations
 
     def _next_jobs(self) -> list[_Job]:
         """Whose turn it is; of bulk work it is one text's at a time, for a pass cannot be interrupted."""
@@ -222,15 +225,15 @@ class LinedEmbedder:
                 return [job]
         return []
 
-    def _replan(self) -> Plan[_Job]:
+    def _replan(self) -> BatchPlan[_Job]:
         """Tell those for whom there is no time; the others stay in line, in the order of their arrival."""
         self._queries = [job for job in self._queries if not job.vector.done()]
-        planned = plan(
+        planned = plan_batch(
             self._queries,
             free_at=max(asyncio.get_running_loop().time(), self._free_at),
             is_idle=not self._passing,
-            most=MAX_PASS,
-            duration_s=self._pace.duration_s,
+            max_texts=MAX_PASS,
+            duration_s=self._query_durations.duration_s,
         )
         _fail(planned.late, EmbedderBusy())
         self._queries = [job for job in self._queries if not job.vector.done()]
@@ -239,7 +242,7 @@ class LinedEmbedder:
 
 def _job(text: str, due: float | None) -> _Job:
     vector = asyncio.get_running_loop().create_future()
-    return _Job(text, math.inf if due is None else due, tokens_of(text), vector, due is None)
+    return _Job(text, math.inf if due is None else due, estimate_tokens(text), vector, due is None)
 
 
 def _fail(jobs: Sequence[_Job], error: Exception) -> None:

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from services.retrieval.documents import PARSERS, Unreadable
+from services.retrieval.documents import PARSERS, UnreadableDocument
 
 MAX_ID_BYTES = 1024  # an index entry of the database holds no more than about 2,700
 
@@ -34,7 +34,7 @@ class Source:
 
 
 @dataclass(slots=True)
-class Found:
+class FoundFiles:
     """The files below the paths that were named; `whole_roots` are the folders that could be listed entirely."""
 
     sources: list[Source] = field(default_factory=list)
@@ -43,9 +43,9 @@ class Found:
     present: set[str] = field(default_factory=set)
 
 
-def find(paths: Sequence[Path]) -> Found:
+def find(paths: Sequence[Path]) -> FoundFiles:
     """List every file that could be a document."""
-    found = Found()
+    found = FoundFiles()
     for path in paths:
         if path.is_dir():
             _find_below(path.resolve(), found)
@@ -56,7 +56,7 @@ def find(paths: Sequence[Path]) -> Found:
     return found
 
 
-def _find_below(root: Path, found: Found) -> None:
+def _find_below(root: Path, found: FoundFiles) -> None:
     unlisted: list[OSError] = []
     for path in _walk(root, unlisted):
         if path.suffix.lower() in PARSERS:
@@ -75,7 +75,7 @@ def _walk(root: Path, unlisted: list[OSError]) -> Iterator[Path]:
                 yield Path(folder, name)
 
 
-def _add(path: Path, root: Path, found: Found) -> None:
+def _add(path: Path, root: Path, found: FoundFiles) -> None:
     doc_id = path.relative_to(root).as_posix()
     fault = _fault(path, root, doc_id, found.present)
     found.present.add(doc_id)
@@ -103,13 +103,13 @@ def read(path: Path, max_bytes: int) -> bytes:
     """The bytes of a file. Raises Unreadable, for more than `max_bytes` too."""
     try:
         if not path.is_file():  # opening a pipe would wait for someone to write into it
-            raise Unreadable("is not a regular file")
+            raise UnreadableDocument("is not a regular file")
         with path.open("rb") as file:
             data = file.read(max_bytes + 1)
     except OSError as error:
-        raise Unreadable(error.strerror or "cannot be read") from None
+        raise UnreadableDocument(error.strerror or "cannot be read") from None
     if len(data) > max_bytes:
-        raise Unreadable(f"is larger than {max_bytes:,} bytes (INGEST_MAX_FILE_BYTES)")
+        raise UnreadableDocument(f"is larger than {max_bytes:,} bytes (INGEST_MAX_FILE_BYTES)")
     return data
 
 

@@ -22,18 +22,18 @@ from collections.abc import Callable, Coroutine, Hashable
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
-from services.retrieval.deadline import Late
+from services.retrieval.deadline import DeadlineExceeded
 from services.runtime.ordered import OrderedSet
 
 T = TypeVar("T")
 
 
-class LeftBehind(Late):
-    """The waiter's time was up, and the work goes on; `of` is what whoever began it said it was of."""
+class WaiterTimedOut(DeadlineExceeded):
+    """The waiter's time was up, and the work goes on; `context` is what whoever began it said it was of."""
 
-    def __init__(self, of: object) -> None:
+    def __init__(self, context: object) -> None:
         super().__init__()
-        self.of = of
+        self.context = context
 
 
 @dataclass(slots=True, eq=False)
@@ -41,18 +41,18 @@ class _Flight(Generic[T]):
     """Work under way, and a future for each that waits. A seat only says "look again"; the outcome is the task's."""
 
     task: asyncio.Task[T]
-    worth: Any
-    of: object
-    seats: OrderedSet[asyncio.Future[None]] = field(default_factory=OrderedSet)
+    params: Any
+    context: object
+    waiters: OrderedSet[asyncio.Future[None]] = field(default_factory=OrderedSet)
 
 
 class Flights(Generic[T]):
-    """Work under way by key; at most `most_shared` of it is shared. `covers` says whether work of one worth will do for
+    """Work under way by key; at most `max_shared` of it is shared. `covers` says whether work of one worth will do for
     whoever asks for another; by default all work of a key is worth the same.
     """
 
-    def __init__(self, *, most_shared: int, covers: Callable[[Any, Any], bool] = lambda worth, asked: True) -> None:
-        self._most_shared = most_shared
+    def __init__(self, *, max_shared: int, covers: Callable[[Any, Any], bool] = lambda params, asked: True) -> None:
+        self._max_shared = max_shared
         self._covers = covers
         self._flights: dict[Hashable, list[_Flight[T]]] = {}
         self._tasks: set[asyncio.Task[T]] = set()  # also those that are cancelled and not yet gone: loops hold none
@@ -70,61 +70,61 @@ class Flights(Generic[T]):
         make: Callable[[], Coroutine[Any, Any, T]],
         *,
         deadline: float | None = None,
-        worth: object = None,
-        of: object = None,
+        params: object = None,
+        context: object = None,
     ) -> T:
-        """What the work for `key` returns or raises; `make` makes it if nobody has, or nobody any of that `worth`.
+        """What the work for `key` returns or raises; `make` makes it if nobody has, or nobody any of that `params`.
 
-        `LeftBehind` at this one's deadline, with the `of` of whoever began the work.
+        `WaiterTimedOut` at this one's deadline, with the `context` of whoever began the work.
 
-        `make` should bound the work by what the service allows, not by what is left to its caller: others may have
-        more time. Work that something else has cut off is `Late` as well: the caller itself was not cancelled.
+        `make` should bound the work by what the service allows, not by what is left to its caller: others may have more
+        time. Work that something else has cut off is `DeadlineExceeded` as well: the caller itself was not cancelled.
         """
         loop = asyncio.get_running_loop()
         if deadline is not None and deadline <= loop.time():
-            raise Late
-        flight = self._joinable(key, worth) or self._depart(key, make, worth, of)
-        seat: asyncio.Future[None] = loop.create_future()
-        flight.seats.add(seat)
-        timer = None if deadline is None else loop.call_at(deadline, _call, seat)
+            raise DeadlineExceeded
+        flight = self._joinable(key, params) or self._start(key, make, params, context)
+        waiter: asyncio.Future[None] = loop.create_future()
+        flight.waiters.add(waiter)
+        timer = None if deadline is None else loop.call_at(deadline, _wake, waiter)
         try:
-            await seat
+            await waiter
         finally:
             if timer is not None:
                 timer.cancel()
-            self._leave(key, flight, seat)
+            self._leave(key, flight, waiter)
         if not flight.task.done() or flight.task.cancelled():
-            raise LeftBehind(flight.of)
+            raise WaiterTimedOut(flight.context)
         return flight.task.result()
 
-    def _joinable(self, key: Hashable, worth: object) -> _Flight[T] | None:
-        return next((flight for flight in self._flights.get(key, ()) if self._covers(flight.worth, worth)), None)
+    def _joinable(self, key: Hashable, params: object) -> _Flight[T] | None:
+        return next((flight for flight in self._flights.get(key, ()) if self._covers(flight.params, params)), None)
 
-    def _depart(
-        self, key: Hashable, make: Callable[[], Coroutine[Any, Any, T]], worth: object, of: object
+    def _start(
+        self, key: Hashable, make: Callable[[], Coroutine[Any, Any, T]], params: object, context: object
     ) -> _Flight[T]:
         task = asyncio.get_running_loop().create_task(make(), name="flight")
-        flight = _Flight(task, worth, of)
+        flight = _Flight(task, params, context)
         self._tasks.add(task)
-        if self.shared < self._most_shared:
+        if self.shared < self._max_shared:
             self._flights.setdefault(key, []).append(flight)
             self.shared += 1
             assert self.shared <= len(self._tasks), f"{self.shared} pieces of work can be joined, {self.running} run"
-        task.add_done_callback(lambda _: self._land(key, flight))
+        task.add_done_callback(lambda _: self._finished(key, flight))
         return flight
 
-    def _land(self, key: Hashable, flight: _Flight[T]) -> None:
+    def _finished(self, key: Hashable, flight: _Flight[T]) -> None:
         """The work has ended: whoever asks from now on starts anew, and whoever waits may look."""
         self._tasks.discard(flight.task)
         self._close(key, flight)
         if not flight.task.cancelled():
             flight.task.exception()  # read, so that the loop does not report as forgotten what nobody waited for
-        for seat in flight.seats:
-            _call(seat)
+        for waiter in flight.waiters:
+            _wake(waiter)
 
-    def _leave(self, key: Hashable, flight: _Flight[T], seat: asyncio.Future[None]) -> None:
-        flight.seats.discard(seat)
-        if not flight.seats and not flight.task.done():
+    def _leave(self, key: Hashable, flight: _Flight[T], waiter: asyncio.Future[None]) -> None:
+        flight.waiters.discard(waiter)
+        if not flight.waiters and not flight.task.done():
             self._close(key, flight)  # first: nobody may join what is about to be cut off
             flight.task.cancel()
 
@@ -138,6 +138,6 @@ class Flights(Generic[T]):
             self._flights.pop(key, None)
 
 
-def _call(seat: asyncio.Future[None]) -> None:
-    if not seat.done():
-        seat.set_result(None)
+def _wake(waiter: asyncio.Future[None]) -> None:
+    if not waiter.done():
+        waiter.set_result(None)

@@ -15,16 +15,16 @@ from __future__ import annotations
 
 import math
 
-LEAST_SHARE = 0.8
+MIN_TTL_SHARE = 0.8
 BETA = 1.0  # above 1 favours earlier refreshes; 1 is the paper's, optimal for equal costs
 _STEPS = 0xFFFF
 
 
-def share_of_life(digest: str) -> float:
+def ttl_jitter(digest: str) -> float:
     """How much of its time to live the key with this hexadecimal digest gets, in [0.8, 1]."""
-    return LEAST_SHARE + (1 - LEAST_SHARE) * int(digest[-4:], 16) / _STEPS
+    return MIN_TTL_SHARE + (1 - MIN_TTL_SHARE) * int(digest[-4:], 16) / _STEPS
 
 
-def due_early(left_s: float, cost_s: float, draw: float) -> bool:
-    """Whether a reader that drew `draw` from (0, 1] should refresh what is fresh for `left_s` more."""
-    return cost_s > 0 and -BETA * cost_s * math.log(draw) >= left_s
+def due_early(remaining_s: float, cost_s: float, draw: float) -> bool:
+    """Whether a reader that drew `draw` from (0, 1] should refresh what is fresh for `remaining_s` more."""
+    return cost_s > 0 and -BETA * cost_s * math.log(draw) >= remaining_s

@@ -32,9 +32,9 @@ from services.retrieval.intake import Ingest
 from services.retrieval.minilm import MiniLM
 from services.retrieval.modelfolder import ModelUnusable, find_model, shape_of
 from services.retrieval.pool import describe
-from services.retrieval.progress import Reembedded, Reporter, Shown, Summary, reporter
+from services.retrieval.progress import IngestSummary, ProgressStyle, Reembedded, Reporter, reporter
 from services.retrieval.reembed import Completing, forget_others, reembed
-from services.retrieval.vectors import COLUMN_DIMENSIONS, Vectors, unfit
+from services.retrieval.vectors import COLUMN_DIMENSIONS, Vectors, incompatibility
 from services.retrieval.writing import Corpus
 from services.runtime.settings import NO_LISTENER, load
 
@@ -63,7 +63,7 @@ async def opened(settings: RetrievalSettings) -> AsyncIterator[tuple[MiniLM, Any
     except (OSError, asyncpg.PostgresError, asyncpg.InterfaceError, SchemaTooNew) as error:
         raise IngestFailed(f"POSTGRES_URL: the database cannot be used: {describe(error)}") from None
     try:
-        if fault := unfit(await connection.fetchval(COLUMN_DIMENSIONS), model.name):
+        if fault := incompatibility(await connection.fetchval(COLUMN_DIMENSIONS), model.name):
             raise IngestFailed(fault)
         yield model, connection
     except (OSError, asyncpg.PostgresError, asyncpg.InterfaceError) as error:
@@ -74,11 +74,11 @@ async def opened(settings: RetrievalSettings) -> AsyncIterator[tuple[MiniLM, Any
 
 async def ingest(
     settings: RetrievalSettings, paths: Sequence[Path], *, tenant: str, prune: bool, dry_run: bool, report: Reporter
-) -> Summary:
+) -> IngestSummary:
     """Ingest these paths for this tenant. Raises IngestFailed."""
     loop = asyncio.get_running_loop()
     began = loop.time()
-    summary = Summary(tenant, dry_run)
+    summary = IngestSummary(tenant, dry_run)
     async with opened(settings) as (model, connection):
         corpus = Corpus(connection, tenant)
         if not dry_run and not await corpus.lock():
@@ -129,7 +129,9 @@ def command(
         typer.Option("--forget-others", help="Remove other models' vectors of what this one has embedded. No paths."),
     ] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Name what would be done, and do nothing.")] = False,
-    progress: Annotated[Shown, typer.Option(help="A bar on a terminal, JSON lines, or only the result.")] = Shown.AUTO,
+    progress: Annotated[
+        ProgressStyle, typer.Option(help="A bar on a terminal, JSON lines, or only the result.")
+    ] = ProgressStyle.AUTO,
 ) -> None:
     """Chunk documents, embed them, and keep a tenant's corpus in step with the files."""
     if tenant is not None and (not tenant.strip() or len(tenant) > 128 or "\x00" in tenant):
@@ -147,7 +149,7 @@ def command(
     _run(revise(settings, tenant=tenant, forget=forget_others, dry_run=dry_run, report=report))
 
 
-def _run(work: Coroutine[Any, Any, Summary | Reembedded]) -> None:
+def _run(work: Coroutine[Any, Any, IngestSummary | Reembedded]) -> None:
     """Run it and leave."""
     try:
         summary = asyncio.run(work)
@@ -160,9 +162,9 @@ def _run(work: Coroutine[Any, Any, Summary | Reembedded]) -> None:
     raise typer.Exit(exit_status(summary))
 
 
-def exit_status(summary: Summary | Reembedded) -> int:
+def exit_status(summary: IngestSummary | Reembedded) -> int:
     """What the shell is told: see the top of this file."""
-    if isinstance(summary, Summary):
+    if isinstance(summary, IngestSummary):
         if summary.usable == 0:
             return EXIT_FAILED
         return EXIT_SKIPPED_SOME if summary.skipped else 0

@@ -20,11 +20,11 @@ from typing import Protocol
 import numpy as np
 
 from services.retrieval.config import RetrievalSettings
-from services.retrieval.documents import Unreadable
-from services.retrieval.files import Fault, Found, Source, find, read
+from services.retrieval.documents import UnreadableDocument
+from services.retrieval.files import Fault, FoundFiles, Source, find, read
 from services.retrieval.minilm import DIMENSIONS, Floats
-from services.retrieval.preparing import Prepared, Preparer
-from services.retrieval.progress import Reporter, Summary
+from services.retrieval.preparing import DocumentPreparer, PreparedDocument
+from services.retrieval.progress import IngestSummary, Reporter
 from services.retrieval.writing import Stored
 
 EMBED_AT_ONCE = 8
@@ -46,7 +46,7 @@ class Encoder(Protocol):
     def embed(self, texts: Sequence[Sequence[int]]) -> Floats: ...
 
 
-class Keeps(Protocol):
+class DocumentStore(Protocol):
     """A tenant's documents in the database."""
 
     async def documents(self, model: str) -> dict[str, Stored]: ...
@@ -68,7 +68,7 @@ class Keeps(Protocol):
     async def remove(self, doc_ids: Sequence[str]) -> None: ...
 
 
-class Completes(Protocol):
+class VectorCompleter(Protocol):
     """Embeds, where they stand, the chunks of a document that have no vectors of the model."""
 
     async def complete(self, doc_id: str) -> None: ...
@@ -77,7 +77,7 @@ class Completes(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class IngestPlan:
     """What there is to do: files to take in, documents without vectors of the model, files whose folder has moved."""
 
     changed: list[Source] = field(default_factory=list)
@@ -85,7 +85,7 @@ class Plan:
     moved: list[Source] = field(default_factory=list)
 
 
-Ready = tuple[Prepared, list[list[int]]]
+Ready = tuple[PreparedDocument, list[list[int]]]
 """A document, and the tokens of its chunks."""
 
 
@@ -96,9 +96,9 @@ class Ingest:
         self,
         settings: RetrievalSettings,
         model: Encoder,
-        corpus: Keeps,
-        completing: Completes,
-        summary: Summary,
+        corpus: DocumentStore,
+        completing: VectorCompleter,
+        summary: IngestSummary,
         report: Reporter,
     ) -> None:
         self._max_file_bytes = settings.ingest_max_file_bytes
@@ -107,7 +107,7 @@ class Ingest:
         self._completing = completing
         self._summary = summary
         self._report = report
-        self._preparer = Preparer(
+        self._preparer = DocumentPreparer(
             model.count_tokens, model.tokenizer, settings.chunk_tokens, settings.chunk_overlap_tokens
         )
         self._stored: dict[str, Stored] = {}
@@ -122,7 +122,7 @@ class Ingest:
         plan = await self._plan(found)
         try:
             if self._summary.dry_run:
-                await self._foretell(plan)
+                await self._report_plan(plan)
             else:
                 await self._carry_out(plan)
         finally:
@@ -131,9 +131,9 @@ class Ingest:
         if prune and self._summary.usable:  # a folder that is empty today may be one that is not mounted
             await self._prune(found)
 
-    async def _plan(self, found: Found) -> Plan:
+    async def _plan(self, found: FoundFiles) -> IngestPlan:
         """Compare every file with what the database has of it; what it has nothing of need not be read for that."""
-        plan = Plan()
+        plan = IngestPlan()
         for number, source in enumerate(found.sources, start=1):
             stored = self._stored.get(source.doc_id)
             if stored is None:
@@ -146,10 +146,10 @@ class Ingest:
         plan.changed.sort(key=_size)  # the shortest first: a search finds something as soon as it can
         return plan
 
-    def _compare(self, source: Source, stored: Stored, plan: Plan) -> None:
+    def _compare(self, source: Source, stored: Stored, plan: IngestPlan) -> None:
         try:
             digest = self._preparer.content_hash(source.path.name, read(source.path, self._max_file_bytes))
-        except Unreadable as error:
+        except UnreadableDocument as error:
             self._skip(source, error)
             return
         if stored.content_hash != digest:
@@ -162,10 +162,10 @@ class Ingest:
         else:
             self._summary.unchanged += 1
 
-    async def _foretell(self, plan: Plan) -> None:
+    async def _report_plan(self, plan: IngestPlan) -> None:
         """A dry run: name what would be done, and count its chunks."""
         async for source, ready in self._read_ahead(plan.changed):
-            if isinstance(ready, Unreadable):
+            if isinstance(ready, UnreadableDocument):
                 self._skip(source, ready)
                 continue
             chunks = len(ready[0].texts)
@@ -176,10 +176,10 @@ class Ingest:
             self._summary.completed += 1
             self._summary.embedded += chunks
 
-    async def _carry_out(self, plan: Plan) -> None:
-        sizes = Sizes([*plan.changed, *(source for source, _ in plan.unembedded)], self._report)
+    async def _carry_out(self, plan: IngestPlan) -> None:
+        sizes = SizeProgress([*plan.changed, *(source for source, _ in plan.unembedded)], self._report)
         async for source, ready in self._read_ahead(plan.changed):
-            if isinstance(ready, Unreadable):
+            if isinstance(ready, UnreadableDocument):
                 self._skip(source, ready)
             else:
                 await self._take_in(source, *ready, sizes)
@@ -193,7 +193,7 @@ class Ingest:
         for source in plan.moved:
             await self._corpus.move(source.doc_id, source.root)
 
-    async def _prune(self, found: Found) -> None:
+    async def _prune(self, found: FoundFiles) -> None:
         gone = [
             doc_id for doc_id, document in self._stored.items()
             if document.root in found.whole_roots and doc_id not in found.present
@@ -214,13 +214,13 @@ class Ingest:
         self._summary.added += 1
         return "add"
 
-    def _skip(self, source: Source, error: Unreadable) -> None:
+    def _skip(self, source: Source, error: UnreadableDocument) -> None:
         self._summary.skipped.append(Fault(str(source.path), str(error)))
 
-    async def _read_ahead(self, sources: Sequence[Source]) -> AsyncIterator[tuple[Source, Ready | Unreadable]]:
+    async def _read_ahead(self, sources: Sequence[Source]) -> AsyncIterator[tuple[Source, Ready | UnreadableDocument]]:
         """Each file and what it becomes, while the next ones are being read."""
         loop = asyncio.get_running_loop()
-        asked: deque[tuple[Source, asyncio.Future[Ready | Unreadable]]] = deque()
+        asked: deque[tuple[Source, asyncio.Future[Ready | UnreadableDocument]]] = deque()
         for source in sources:
             asked.append((source, loop.run_in_executor(self._reader, self._ready, source)))
             if len(asked) > READ_AHEAD:
@@ -230,15 +230,17 @@ class Ingest:
             first, ready = asked.popleft()
             yield first, await ready
 
-    def _ready(self, source: Source) -> Ready | Unreadable:
+    def _ready(self, source: Source) -> Ready | UnreadableDocument:
         """In the reader's thread."""
         try:
             prepared = self._preparer.prepare(source.path.name, read(source.path, self._max_file_bytes))
-        except Unreadable as error:
+        except UnreadableDocument as error:
             return error
         return prepared, [self._model.tokenize(text) for text in prepared.texts]
 
-    async def _take_in(self, source: Source, prepared: Prepared, tokens: list[list[int]], sizes: Sizes) -> None:
+    async def _take_in(
+        self, source: Source, prepared: PreparedDocument, tokens: list[list[int]], sizes: SizeProgress
+    ) -> None:
         vectors = np.empty((len(tokens), DIMENSIONS), np.float32)
         for first in range(0, len(tokens), EMBED_AT_ONCE):
             batch = tokens[first : first + EMBED_AT_ONCE]
@@ -259,7 +261,7 @@ class Ingest:
         return await asyncio.get_running_loop().run_in_executor(self._embedder, self._model.embed, tokens)
 
 
-class Sizes:
+class SizeProgress:
     """How far it is, in KiB of the files that there are to embed."""
 
     def __init__(self, sources: Sequence[Source], report: Reporter) -> None:
@@ -270,14 +272,14 @@ class Sizes:
 
     def part(self, source: Source, share: float) -> None:
         """So much of this file."""
-        self._tell(self._before + share * self._sizes[source.doc_id])
+        self._report_step(self._before + share * self._sizes[source.doc_id])
 
     def done(self, source: Source) -> None:
         """All of it, whatever became of it."""
         self._before += self._sizes[source.doc_id]
-        self._tell(self._before)
+        self._report_step(self._before)
 
-    def _tell(self, done: float) -> None:
+    def _report_step(self, done: float) -> None:
         self._report.step("embed", -int(-done // KIB), -(-self._total // KIB))
 
 

@@ -1,7 +1,7 @@
 """A tenant's documents one at a time, over connections of their own: what the documents API asks of the database.
 
 Somebody's writing never takes a search's connection, not even the last one that the server has to give: see
-`occasional.py`. Every call is bounded by its deadline: a connection that is late is discarded, and what it had not
+`on_demand_pool.py`. Every call is bounded by its deadline: a connection that is late is discarded, and what it had not
 committed with it.
 
 The server stops as well, or it would hold the rows' locks for nobody. It bounds each statement by what was left of the
@@ -22,9 +22,9 @@ import asyncpg
 
 from services.contracts.documents import DocumentEntry
 from services.retrieval.database import WRITER, Session, locked
-from services.retrieval.deadline import Late, by
+from services.retrieval.deadline import DeadlineExceeded, with_deadline
 from services.retrieval.minilm import Floats
-from services.retrieval.preparing import Prepared
+from services.retrieval.preparing import PreparedDocument
 from services.retrieval.vectors import Texts, Vectors
 from services.retrieval.writing import Corpus, Quota, QuotaExceeded, Used
 
@@ -58,7 +58,7 @@ class LibraryFailed(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class StoredDocument:
     """A document that is in, and how many of its chunks have a vector of the model that was asked for."""
 
     title: str
@@ -68,7 +68,7 @@ class Held:
     vectors: int
 
 
-class Lends(Protocol):
+class SessionPool(Protocol):
     """Who has connections to lend."""
 
     async def take(self, deadline: float) -> Session: ...
@@ -81,19 +81,21 @@ class Lends(Protocol):
 
 
 class Library:
-    """Raises `Down` or `Busy` where there is no connection, `Late` at the deadline, and else `LibraryFailed`."""
+    """Raises `DatabaseDown` or `PoolBusy` where there is no connection, `DeadlineExceeded` at the deadline, and else
+    `LibraryFailed`.
+    """
 
-    def __init__(self, pool: Lends) -> None:
+    def __init__(self, pool: SessionPool) -> None:
         self._pool = pool
 
     def stop(self) -> None:
         """Leave the database."""
         self._pool.stop()
 
-    async def held(self, tenant: str, doc_id: str, model: str, deadline: float) -> Held | None:
+    async def held(self, tenant: str, doc_id: str, model: str, deadline: float) -> StoredDocument | None:
         """One document; None: there is none."""
         rows = await self._fetch(tenant, deadline, DOCUMENT, tenant, doc_id, model)
-        return Held(**rows[0]) if rows else None
+        return StoredDocument(**rows[0]) if rows else None
 
     async def page(self, tenant: str, after: str, limit: int, deadline: float) -> list[DocumentEntry]:
         """Up to `limit` documents whose ids come after this one."""
@@ -110,7 +112,14 @@ class Library:
         return await self._over(deadline, read)
 
     async def put(
-        self, tenant: str, doc_id: str, document: Prepared, vectors: Floats, model: str, deadline: float, quota: Quota
+        self,
+        tenant: str,
+        doc_id: str,
+        document: PreparedDocument,
+        vectors: Floats,
+        model: str,
+        deadline: float,
+        quota: Quota,
     ) -> int:
         """Add or replace it, in one transaction. The corpus version that has it. Raises QuotaExceeded."""
 
@@ -164,10 +173,10 @@ class Library:
     async def _over(self, deadline: float, work: Callable[[Any], Coroutine[Any, Any, T]]) -> T:
         session = await self._pool.take(deadline)
         try:
-            done = await by(deadline, _bounded(session.connection, deadline, work))
+            done = await with_deadline(deadline, _bounded(session.connection, deadline, work))
         except asyncpg.QueryCanceledError:
             self._pool.give_back(session)
-            raise Late from None
+            raise DeadlineExceeded from None
         except QuotaExceeded:
             self._pool.give_back(session)
             raise

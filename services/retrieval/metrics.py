@@ -58,14 +58,14 @@ class RetrievalMetrics:
         embedder_waiting: Callable[[], float],
         connections: Callable[[], float],
         connections_in_use: Callable[[], float],
-        lacking: Callable[[], float],
+        unembedded_chunks: Callable[[], float],
         up: dict[str, Callable[[], float]],
     ) -> None:
         """Declare the gauges that are read off the service at each scrape."""
         self._gauge("weir_embed_queue_depth", "Texts waiting to be embedded", embedder_waiting)
         self._gauge("weir_postgres_connections", "Open database connections", connections)
         self._gauge("weir_postgres_connections_in_use", "Database connections running a query", connections_in_use)
-        self._gauge("weir_chunks_without_embedding", "Chunks that this model has not embedded", lacking)
+        self._gauge("weir_chunks_without_embedding", "Chunks that this model has not embedded", unembedded_chunks)
         gauge = Gauge("weir_dependency_up", "1 while it answers", ["dependency"], registry=self.registry)
         for dependency in DEPENDENCIES:
             gauge.labels(dependency).set_function(up[dependency])

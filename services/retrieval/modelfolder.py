@@ -91,10 +91,10 @@ def shape_of(folder: Path, *, chunk_tokens: int = 0) -> Shape:
 
 def tokenizer_digest(folder: Path) -> str:
     """Equal for two models that cut any text into the same tokens, though one may cut off what the other pads."""
-    told = _read(folder, "tokenizer.json", needed=True)
+    content = _read(folder, "tokenizer.json", needed=True)
     for name in ("truncation", "padding", "post_processor"):  # none of them has a part in counting
-        told.pop(name, None)
-    return hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()[:16]
+        content.pop(name, None)
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:16]
 
 
 def _other_encoder(config: dict[str, Any]) -> list[str]:
@@ -137,15 +137,15 @@ def _pooling(config: dict[str, Any]) -> Pooling | None:
 
 
 def _read(folder: Path, name: str, *, needed: bool = False) -> dict[str, Any]:
-    told = _json(folder, name, needed=needed)
-    if not isinstance(told, dict):
+    content = _json(folder, name, needed=needed)
+    if not isinstance(content, dict):
         raise ModelUnusable(f"EMBED_MODEL_PATH: {folder / name} holds no object")
-    return told
+    return content
 
 
 def _read_list(folder: Path, name: str) -> list[dict[str, Any]]:
-    told = _json(folder, name)
-    return [each for each in told if isinstance(each, dict)] if isinstance(told, list) else []
+    content = _json(folder, name)
+    return [each for each in content if isinstance(each, dict)] if isinstance(content, list) else []
 
 
 def _json(folder: Path, name: str, *, needed: bool = False) -> Any:

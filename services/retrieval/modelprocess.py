@@ -4,8 +4,8 @@ In a thread of the service it would share an interpreter with the event loop. A 
 hundred times and, while the loop is busy, waits for it each time: under a flood of requests that are refused, passes
 were measured to take three times as long and no answer came in time any more. Processes share nothing but processors.
 
-    parent -> child   length, msgpack list of texts
-    child -> parent   length, msgpack `Hello`, once; then for each list of texts a `Vectors` or, as a string, a fault
+    parent -> child   length, msgpack list of texts child -> parent   length, msgpack `ModelHello`, once; then for each
+    list of texts a `EncodedVectors` or, as a string, a fault
 
 The child ends when its standard input does, and with the service however that ends. It is in a session of its own, so
 that Ctrl-C reaches only the service, which may have answers to finish. It is confined before it reads anything (see
@@ -33,7 +33,7 @@ STOP_WITHIN_S = 1.0
 LIMITS = {"NOFILE": 256, "CORE": 0}  # files are forbidden otherwise: its standard error may be a log
 
 
-class Hello(msgspec.Struct, frozen=True, array_like=True):
+class ModelHello(msgspec.Struct, frozen=True, array_like=True):
     """The model is loaded. `fault` says why not; `tokenizer` is the digest of its tokenizer.
 
     `confined` names what the process could give up: see confine.py.
@@ -46,7 +46,7 @@ class Hello(msgspec.Struct, frozen=True, array_like=True):
     confined: list[str] = []
 
 
-class Vectors(msgspec.Struct, frozen=True, array_like=True):
+class EncodedVectors(msgspec.Struct, frozen=True, array_like=True):
     """One float32 vector after the other, and how many tokens each text had."""
 
     data: bytes
@@ -64,14 +64,14 @@ class ModelProcess:
         self._words = command(__name__, [str(folder.resolve()), str(threads)], reads=folder, limits=LIMITS)
         self._child: asyncio.subprocess.Process | None = None
 
-    async def load(self) -> Hello:
+    async def load(self) -> ModelHello:
         """Start it and wait until the model is there. Raises ModelUnusable."""
         self._child = await asyncio.create_subprocess_exec(
             *self._words, stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE,
             env=ENVIRONMENT, cwd="/", start_new_session=True,
         )  # fmt: skip
         try:
-            hello = msgspec.msgpack.decode(await self._read(), type=Hello)
+            hello = msgspec.msgpack.decode(await self._read(), type=ModelHello)
         except BaseException:
             await self.stop()
             raise
@@ -103,7 +103,7 @@ class ModelProcess:
             child.kill()
         await asyncio.wait({asyncio.ensure_future(child.wait())}, timeout=STOP_WITHIN_S)
 
-    async def _ask(self, question: bytes) -> Vectors | str:
+    async def _ask(self, question: bytes) -> EncodedVectors | str:
         assert self._child is not None
         assert self._child.stdin is not None
         try:
@@ -111,7 +111,7 @@ class ModelProcess:
             await self._child.stdin.drain()
         except OSError as error:
             raise ModelFailed(f"the model's process has gone: {error}") from None
-        return msgspec.msgpack.decode(await self._read(), type=Vectors | str)
+        return msgspec.msgpack.decode(await self._read(), type=EncodedVectors | str)
 
     async def _read(self) -> bytes:
         assert self._child is not None
@@ -135,17 +135,17 @@ def serve(folder: Path, threads: int, questions: BinaryIO, answers: BinaryIO, co
     try:
         model = MiniLM(folder)
     except (ModelUnusable, OSError, ValueError) as error:
-        _write(answers, Hello(fault=str(error)))
+        _write(answers, ModelHello(fault=str(error)))
         return
-    _write(answers, Hello(model.name, model.fingerprint, tokenizer=model.tokenizer, confined=list(confined)))
+    _write(answers, ModelHello(model.name, model.fingerprint, tokenizer=model.tokenizer, confined=list(confined)))
     while question := _read_frame(questions):
         _write(answers, _answer(model, msgspec.msgpack.decode(question, type=list[str])))
 
 
-def _answer(model: MiniLM, texts: list[str]) -> Vectors | str:
+def _answer(model: MiniLM, texts: list[str]) -> EncodedVectors | str:
     try:
         ids = [model.tokenize(text) for text in texts]
-        return Vectors(model.embed(ids).tobytes(), [len(each) for each in ids])
+        return EncodedVectors(model.embed(ids).tobytes(), [len(each) for each in ids])
     except Exception as error:  # theirs alone: the next ones may fare better
         return f"{type(error).__name__}: {error}"
 

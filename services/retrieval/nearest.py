@@ -1,23 +1,22 @@
 """How the nearest chunks of a tenant are found: exactly in a small tenant, through a graph (HNSW) in a big one.
 
 An exact search computes the distance to every chunk of the tenant: its time grows with their number, and it misses
-nothing. A graph leads to the nearest chunks in a time that hardly grows, but it leads among everybody's chunks, and
-the tenant's are picked out afterwards. So it is told to go on until it has enough of them (`iterative_scan`), and a
-bound says how far. What a graph does not find in a big tenant is looked for exactly: see `store.py`.
+nothing. A graph search takes a time that hardly grows, but the graph holds the chunks of all tenants, and the tenant's
+are filtered out afterwards. So the scan goes on until it has enough of them (`iterative_scan`), and a bound limits it.
+A search of a big tenant that finds too few through the graph is repeated exactly: see `store.py`.
 
-In that way it meets the tenant's chunks only roughly in order, and the first ten are not the nearest ten. So more are
-met than are asked for, and the nearest of those are taken: the smaller the tenant's share of all chunks, the more
-steps that takes, and the bigger it may be and still be searched exactly in the same time.
+A relaxed scan yields the tenant's chunks only roughly in order, and the first ten are not the nearest ten. So more rows
+are fetched than are asked for (OVERFETCH), and the nearest of those are taken. The smaller the tenant's share of all
+chunks, the more steps that takes, and the larger a tenant can be before the exact search is the slower one.
 
-Beside it, and in the same statement, chunks that have the query's rare words are found (words.sql), as many again, and
-one ranking is made of both, by reciprocal rank (Cormack, Clarke and Buettcher 2009). A distance and the weight of words
-have no scale in common, and their ranks have: a chunk counts 1 / (k + rank) for each list that it is in, so whoever is
-far up in one is up, and whoever is in both is further up. k keeps the first place of one list from outweighing
-everything: 60 is the authors' figure. Only what is best of all is looked up whole: that costs more than to find it.
+The same statement can also find chunks that have the query's rare words (words.sql), as many again, and merge both
+lists by reciprocal rank (Cormack, Clarke and Buettcher 2009). Distances and word weights have no common scale; ranks
+have. A chunk counts 1 / (k + rank) for each list that holds it, so a chunk near the top of one list ranks high, and a
+chunk in both ranks higher. k = 60 is the authors' value: it keeps the first rank of one list from outweighing
+everything. Only the merged best chunks are looked up whole, because that costs more than to find them.
 
-Which of the two searches it is to be is decided here, by size and share, and not by PostgreSQL's estimate: the one
-statement is written so that no graph can serve it, and the other is run with sorting discouraged, so that only a graph
-can.
+This module decides between the two searches by size and share, not PostgreSQL's planner: the exact statement is written
+so that no graph can serve it, and the other runs with sorting disabled, so that only the graph can serve it.
 """
 
 from __future__ import annotations
@@ -27,11 +26,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 EXACT_UP_TO = 8_000  # chunks; EXACT_SEARCH_CHUNKS, where it is set
-EF_SEARCH = 100  # candidates a graph search keeps at full effort; measured in docs/results/recall.md
-MET = 4  # times as many rows as are asked for, at full effort; measured there, too
-PLENTY = 2  # times as many of the tenant's rows as are asked for, expected among the first candidates: no more are met
+EF_SEARCH = (
+    100  # hnsw.ef_search, candidates that a graph search keeps at full effort; measured in docs/results/recall.md
+)
+OVERFETCH = 4  # rows fetched for each that is asked for, at full effort; measured there, too
+IN_ORDER_FACTOR = 2  # where the candidates hold this many times the rows asked for, they come in order: no overfetch
 MAX_SCAN_TUPLES = 200_000  # pgvector's 20,000 return too few rows to a tenant with a small share
-SCAN_MEMORY_TIMES = 8  # of work_mem; where this ends the scan ends as well
+SCAN_MEMORY_TIMES = 8  # of work_mem; the scan ends when this is used up
 DEPTH = 20  # passages by meaning, and as many by words, at least, that one ranking is made of
 RRF_K = 60
 
@@ -92,7 +93,7 @@ APPROXIMATE_WITH_WORDS = _SEARCH_WITH_WORDS.format(nearest=_BY_GRAPH, k=RRF_K)
 
 # A plan for any arguments is as good as one for these where only the graph may be used, and making it takes as long as
 # half the search.
-ONLY_THE_GRAPH = {
+FORCE_GRAPH = {
     "enable_sort": "off",
     "enable_seqscan": "off",
     "enable_bitmapscan": "off",
@@ -101,18 +102,18 @@ ONLY_THE_GRAPH = {
 
 
 @dataclass(frozen=True, slots=True)
-class Way:
-    """A statement, and what is set for it in its transaction."""
+class SearchStatement:
+    """A SQL statement, and the PostgreSQL settings of its transaction."""
 
     sql: str
     settings: Mapping[str, str] = field(default_factory=dict)
 
 
-EXACTLY = Way(EXACT)
-EXACTLY_WITH_WORDS = Way(EXACT_WITH_WORDS)
+EXACTLY = SearchStatement(EXACT)
+EXACTLY_WITH_WORDS = SearchStatement(EXACT_WITH_WORDS)
 
 
-def way(
+def choose_index(
     chunks: int,
     depth: int,
     *,
@@ -121,48 +122,51 @@ def way(
     exact_up_to: int = EXACT_UP_TO,
     effort: float = 1.0,
     words: bool = False,
-) -> Way:
-    """How to search a tenant with that many chunks, of `all_chunks` in the database.
+) -> SearchStatement:
+    """The statement for a search of a tenant with `chunks` chunks, of `all_chunks` in the database.
 
-    Less effort looks at fewer of them, never fewer than `depth`, which is how many are given. Of those, `top_k` have to
-    be the nearest; unsaid, all of them.
+    `depth`: how many rows the search by meaning returns. `top_k`: how many of those must be the nearest (0: all).
+    `effort` (above 0, at most 1) scales `ef_search` and the overfetch; neither falls below `depth`. `exact_up_to`: up
+    to how many chunks the exact search is the faster one.
 
-    With `words` the statement takes the query and `top_k` as its last arguments, finds up to `depth` by meaning and as
-    many by words, and gives the `top_k` best.
+    With `words` the statement takes the query and `top_k` as its last arguments, finds up to `depth` rows by meaning
+    and as many by words, and returns the `top_k` best.
     """
     top_k, all_chunks = top_k or depth, max(chunks, all_chunks)
     ef_search = max(depth, math.ceil(EF_SEARCH * effort))
-    are_among_the_first = ef_search * chunks >= PLENTY * top_k * all_chunks  # those candidates are met in order
-    met = depth if are_among_the_first else max(depth, math.ceil(MET * top_k * effort))
-    if chunks <= _border(chunks, all_chunks, met, exact_up_to):
+    in_order = (
+        ef_search * chunks >= IN_ORDER_FACTOR * top_k * all_chunks
+    )  # the candidates hold enough of the tenant's rows
+    rows = depth if in_order else max(depth, math.ceil(OVERFETCH * top_k * effort))
+    if chunks <= _max_exact_chunks(chunks, all_chunks, rows, exact_up_to):
         return EXACTLY_WITH_WORDS if words else EXACTLY
-    return Way(
+    return SearchStatement(
         APPROXIMATE_WITH_WORDS if words else APPROXIMATE,
         {
-            **ONLY_THE_GRAPH,
-            "weir.rows_met": str(met),
+            **FORCE_GRAPH,
+            "weir.rows_met": str(rows),
             "hnsw.iterative_scan": "relaxed_order",
             "hnsw.ef_search": str(ef_search),
-            "hnsw.max_scan_tuples": str(_reach(chunks, exact_up_to)),
+            "hnsw.max_scan_tuples": str(_max_scan_tuples(chunks, exact_up_to)),
             "hnsw.scan_mem_multiplier": str(SCAN_MEMORY_TIMES),
         },
     )
 
 
-def _reach(chunks: int, exact_up_to: int) -> int:
-    """How many candidates the graph may look at: in about twice the time that an exact search would have taken.
+def _max_scan_tuples(chunks: int, exact_up_to: int) -> int:
+    """How many candidates a graph scan may visit: about twice the time of an exact search.
 
-    A question far from all that the tenant has meets everybody else's chunks first, and would hardly come to an end.
+    A query far from all chunks of the tenant visits other tenants' chunks first, and would hardly end.
     """
     if exact_up_to == 0:
         return MAX_SCAN_TUPLES
     return min(MAX_SCAN_TUPLES, math.ceil(2 * EF_SEARCH * chunks / exact_up_to))
 
 
-def _border(chunks: int, all_chunks: int, met: int, exact_up_to: int) -> float:
-    """Up to what size an exact search is the better one: it grows with the candidates that the graph would look at.
+def _max_exact_chunks(chunks: int, all_chunks: int, rows: int, exact_up_to: int) -> float:
+    """Up to how many chunks an exact search is the faster one: grows with the candidates that the graph would visit.
 
-    Those are EF_SEARCH at least, which is what `exact_up_to` stands for, and as many as hold `met` of the tenant's.
+    Those are at least EF_SEARCH (what `exact_up_to` is measured with), and as many as hold `rows` of the tenant's.
     """
-    candidates = met * all_chunks / max(1, chunks)
+    candidates = rows * all_chunks / max(1, chunks)
     return exact_up_to * max(1.0, candidates / EF_SEARCH)

@@ -5,11 +5,11 @@ fault of a parser written in C. So a process reads it that can do little harm: i
 (see confine.py), it has no secret in its environment, and it sees no other tenant's document. What bounds it:
 
     `within_s` seconds of time, `LIMITS["CPU"]` seconds of processor time, `LIMITS["AS"]` bytes of memory,
-    `MOST_ANSWER_BYTES` of answer, no file, no further process or thread, the lowest priority
+    `MAX_ANSWER_BYTES` of answer, no file, no further process or thread, the lowest priority
 
 It costs a part of a second for each document.
 
-    stdin: msgpack `Ask`    stdout: msgpack `Prepared`, or as a string why the document cannot be read
+    stdin: msgpack `ParseRequest`    stdout: msgpack `PreparedDocument`, or as a string why the document cannot be read
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ from pathlib import Path
 import msgspec
 
 from services.retrieval.confine import ENVIRONMENT, command
-from services.retrieval.documents import Unreadable
-from services.retrieval.preparing import Prepared, Preparer
+from services.retrieval.documents import UnreadableDocument
+from services.retrieval.preparing import DocumentPreparer, PreparedDocument
 
 PARSE_WITHIN_S = 10.0
 LIMITS = {"CPU": 12, "AS": 1 << 30, "FSIZE": 0, "NOFILE": 32, "NPROC": 1, "CORE": 0}  # see setrlimit(2)
-MOST_ANSWER_BYTES = 64 << 20
+MAX_ANSWER_BYTES = 64 << 20
 NICENESS = 10
 
 
-class Ask(msgspec.Struct, frozen=True, array_like=True):
+class ParseRequest(msgspec.Struct, frozen=True, array_like=True):
     """A document: the end of its name says of what kind it is; `tokenizer` is the digest of the model's."""
 
     name: str
@@ -44,8 +44,8 @@ class Ask(msgspec.Struct, frozen=True, array_like=True):
 
 
 async def prepare(
-    model: Path, ask: Ask, *, within_s: float = PARSE_WITHIN_S, limits: Mapping[str, int] = LIMITS
-) -> Prepared:
+    model: Path, ask: ParseRequest, *, within_s: float = PARSE_WITHIN_S, limits: Mapping[str, int] = LIMITS
+) -> PreparedDocument:
     """What the document becomes. Raises Unreadable, also for one that goes over a limit of its process."""
     child = await asyncio.create_subprocess_exec(
         *_words(model, limits),
@@ -56,17 +56,17 @@ async def prepare(
         async with asyncio.timeout(within_s):
             said = await _exchange(child, msgspec.msgpack.encode(ask))
     except TimeoutError:
-        raise Unreadable(f"cannot be parsed within {within_s:g} s") from None
+        raise UnreadableDocument(f"cannot be parsed within {within_s:g} s") from None
     finally:
         with contextlib.suppress(ProcessLookupError):
             child.kill()
         await asyncio.shield(child.wait())
     try:
-        prepared = msgspec.msgpack.decode(said, type=Prepared | str)
+        prepared = msgspec.msgpack.decode(said, type=PreparedDocument | str)
     except msgspec.DecodeError:  # nothing, or not all of it
-        raise Unreadable("cannot be parsed: its parser failed") from None
+        raise UnreadableDocument("cannot be parsed: its parser failed") from None
     if isinstance(prepared, str):
-        raise Unreadable(prepared)
+        raise UnreadableDocument(prepared)
     return prepared
 
 
@@ -75,19 +75,19 @@ def _words(model: Path, limits: Mapping[str, int]) -> list[str]:
 
 
 async def _exchange(child: asyncio.subprocess.Process, question: bytes) -> bytes:
-    """What it answers, up to `MOST_ANSWER_BYTES`; empty where it says more. It may end before it has read all."""
+    """What it answers, up to `MAX_ANSWER_BYTES`; empty where it says more. It may end before it has read all."""
     assert child.stdin is not None
     assert child.stdout is not None
     answer = bytearray()
-    asking = asyncio.ensure_future(_put(child.stdin, question))
+    request = asyncio.ensure_future(_put(child.stdin, question))
     try:
         while piece := await child.stdout.read(1 << 16):
             answer += piece
-            if len(answer) > MOST_ANSWER_BYTES:
+            if len(answer) > MAX_ANSWER_BYTES:
                 return b""
     finally:
-        asking.cancel()
-        await asyncio.gather(asking, return_exceptions=True)
+        request.cancel()
+        await asyncio.gather(request, return_exceptions=True)
     return bytes(answer)
 
 
@@ -98,11 +98,11 @@ async def _put(stream: asyncio.StreamWriter, question: bytes) -> None:
         stream.close()
 
 
-def answer(model: Path, question: bytes) -> Prepared | str:
+def answer(model: Path, question: bytes) -> PreparedDocument | str:
     """The child's work."""
     from tokenizers import Tokenizer
 
-    ask = msgspec.msgpack.decode(question, type=Ask)
+    ask = msgspec.msgpack.decode(question, type=ParseRequest)
     tokenizer = Tokenizer.from_file(str(model / "tokenizer.json"))
     tokenizer.no_padding()
     tokenizer.no_truncation()
@@ -110,10 +110,10 @@ def answer(model: Path, question: bytes) -> Prepared | str:
     def count_tokens(text: str) -> int:
         return len(tokenizer.encode(text, add_special_tokens=False).ids)
 
-    preparer = Preparer(count_tokens, ask.tokenizer, ask.chunk_tokens, ask.overlap_tokens)
+    preparer = DocumentPreparer(count_tokens, ask.tokenizer, ask.chunk_tokens, ask.overlap_tokens)
     try:
         return preparer.prepare(ask.name, ask.data)
-    except Unreadable as error:
+    except UnreadableDocument as error:
         return str(error)
 
 
@@ -121,7 +121,7 @@ def main(arguments: Sequence[str], _: Sequence[str]) -> None:
     """The child, once it is confined."""
     os.nice(NICENESS)
     try:
-        said: Prepared | str = answer(Path(arguments[0]), sys.stdin.buffer.read())
+        said: PreparedDocument | str = answer(Path(arguments[0]), sys.stdin.buffer.read())
     except Exception as error:  # its words may quote the document, and its name says where to look
         said = f"cannot be parsed: its parser failed ({type(error).__name__})"
     with contextlib.suppress(BrokenPipeError):

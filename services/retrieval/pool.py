@@ -12,7 +12,7 @@ patience lends its connections to none but those who have just run out of it.
 A connection may come back with something left to end. The next in line takes it as it is; where there is none, it is
 settled in the background, and lies idle only after that.
 
-Bounds: at most `size` connections; at most `max_waiting` wait; a pause is at most `PAUSE_AT_MOST_S`;
+Bounds: at most `size` connections; at most `max_waiting` wait; a pause is at most `MAX_PAUSE_S`;
 a connection that does not settle within `SETTLE_WITHIN_S` is discarded.
 """
 
@@ -24,25 +24,25 @@ from collections import deque
 from collections.abc import Awaitable, Callable
 from typing import Generic, Protocol, TypeVar
 
-from services.retrieval.deadline import by
+from services.retrieval.deadline import with_deadline
 from services.runtime.errors import place_of
 from services.runtime.log import Log
 from services.runtime.ordered import OrderedSet
 
 PAUSE_S = 0.1
-PAUSE_AT_MOST_S = 2.0
+MAX_PAUSE_S = 2.0
 SETTLE_WITHIN_S = 1.0
 
 
-class Down(Exception):
+class DatabaseDown(Exception):
     """There is no connection."""
 
 
-class Busy(Exception):
+class PoolBusy(Exception):
     """Every connection is lent, and none came back in time."""
 
 
-class Connection(Protocol):
+class PooledConnection(Protocol):
     """What the pool needs of one."""
 
     def is_closed(self) -> bool: ...
@@ -57,10 +57,10 @@ class Connection(Protocol):
     async def settle(self) -> None: ...
 
 
-C = TypeVar("C", bound=Connection)
+C = TypeVar("C", bound=PooledConnection)
 
 
-class Pool(Generic[C]):
+class ConnectionPool(Generic[C]):
     """Connections made by `connect`, which raises when it cannot and takes a bounded time to find out."""
 
     def __init__(
@@ -87,7 +87,7 @@ class Pool(Generic[C]):
         return len(self._open)
 
     @property
-    def lent(self) -> int:
+    def in_use(self) -> int:
         """Connections at work, those that settle included."""
         return len(self._open) - len(self._idle)
 
@@ -113,7 +113,7 @@ class Pool(Generic[C]):
     async def take(self, deadline: float, needs_s: float = 0.0) -> C:
         """A connection, until it is given back or discarded, for a query that takes `needs_s`.
 
-        Raises `Down` at once, and `Busy` at once where the line is too long, or else by the time to begin.
+        Raises `DatabaseDown` at once, and `PoolBusy` at once where the line is too long, or else by the time to begin.
         """
         while self._idle:
             connection, _ = self._idle.popitem()
@@ -121,29 +121,29 @@ class Pool(Generic[C]):
                 return connection
             self._forget(connection)
         if not self._open:
-            raise Down(self.fault or "not connected")
+            raise DatabaseDown(self.fault or "not connected")
         begin_by = deadline - needs_s
         expected_s = needs_s * (len(self._waiting) + 1) / len(self._open)
         if len(self._waiting) >= self._max_waiting or asyncio.get_running_loop().time() + expected_s > begin_by:
-            raise Busy
+            raise PoolBusy
         return await self._wait_in_line(begin_by)
 
     async def _wait_in_line(self, begin_by: float) -> C:
         loop = asyncio.get_running_loop()
-        place: asyncio.Future[C] = loop.create_future()
-        self._waiting.append((place, begin_by))
+        waiter: asyncio.Future[C] = loop.create_future()
+        self._waiting.append((waiter, begin_by))
         try:
-            await asyncio.wait({place}, timeout=max(0.0, begin_by - loop.time()))
+            await asyncio.wait({waiter}, timeout=max(0.0, begin_by - loop.time()))
         except asyncio.CancelledError:
-            if place.done() and not place.cancelled() and place.exception() is None:
-                self.give_back(place.result())  # it was lent to someone who has just left
-            place.cancel()
+            if waiter.done() and not waiter.cancelled() and waiter.exception() is None:
+                self.give_back(waiter.result())  # it was lent to someone who has just left
+            waiter.cancel()
             raise
-        if not place.done():
-            place.cancel()
-        if place.cancelled():
-            raise Busy
-        return place.result()
+        if not waiter.done():
+            waiter.cancel()
+        if waiter.cancelled():
+            raise PoolBusy
+        return waiter.result()
 
     def give_back(self, connection: C) -> None:
         """The query was answered, even if with an error: the connection is sound."""
@@ -153,13 +153,13 @@ class Pool(Generic[C]):
             return
         now = asyncio.get_running_loop().time()
         while self._waiting:
-            place, begin_by = self._waiting.popleft()
-            if place.done():
+            waiter, begin_by = self._waiting.popleft()
+            if waiter.done():
                 continue
             if now <= begin_by:
-                place.set_result(connection)
+                waiter.set_result(connection)
                 return
-            place.cancel()
+            waiter.cancel()
         if connection.unsettled:
             task = asyncio.get_running_loop().create_task(self._settle(connection), name="postgres-settle")
             self._settling.add(task)
@@ -170,7 +170,7 @@ class Pool(Generic[C]):
 
     async def _settle(self, connection: C) -> None:
         try:
-            await by(asyncio.get_running_loop().time() + SETTLE_WITHIN_S, connection.settle())
+            await with_deadline(asyncio.get_running_loop().time() + SETTLE_WITHIN_S, connection.settle())
         except Exception:  # late, lost, or an answer that is no answer: it cannot be trusted with another query
             self.discard(connection)
         else:
@@ -199,9 +199,9 @@ class Pool(Generic[C]):
 
     def _fail_waiting(self) -> None:
         while self._waiting:
-            place, _ = self._waiting.popleft()
-            if not place.done():
-                place.set_exception(Down("every connection was lost"))
+            waiter, _ = self._waiting.popleft()
+            if not waiter.done():
+                waiter.set_exception(DatabaseDown("every connection was lost"))
 
     async def _keep(self) -> None:
         while True:
@@ -219,7 +219,7 @@ class Pool(Generic[C]):
     def _pause_s(self) -> float:
         if self._failures == 0:
             return 0.0
-        longest = min(PAUSE_S * 2 ** min(self._failures - 1, 10), PAUSE_AT_MOST_S)
+        longest = min(PAUSE_S * 2 ** min(self._failures - 1, 10), MAX_PAUSE_S)
         return self._chance.uniform(longest / 2, longest)
 
     async def _add_one(self) -> None:
@@ -239,7 +239,7 @@ class Pool(Generic[C]):
         self._failures = failures  # only an answered query proves the server well
 
     def __repr__(self) -> str:
-        return f"<Pool {self.lent} lent of {self.open}, at most {self._size}, {len(self._waiting)} wait>"
+        return f"<Pool {self.in_use} lent of {self.open}, at most {self._size}, {len(self._waiting)} wait>"
 
     def _note(self, *, up: bool, fault: str | None = None) -> None:
         self.fault = fault

@@ -18,7 +18,7 @@ CHUNKING = "2"  # part of every content hash: raise it when the same bytes give 
 
 
 @dataclass(frozen=True, slots=True)
-class Prepared:
+class PreparedDocument:
     """A document, ready to be embedded."""
 
     title: str
@@ -27,7 +27,7 @@ class Prepared:
 
 
 @dataclass(frozen=True, slots=True)
-class Preparer:
+class DocumentPreparer:
     """Parses and chunks. `tokenizer` is the digest of the one whose tokens are counted."""
 
     count_tokens: CountTokens
@@ -35,13 +35,13 @@ class Preparer:
     chunk_tokens: int
     overlap_tokens: int
 
-    def prepare(self, name: str, data: bytes) -> Prepared:
+    def prepare(self, name: str, data: bytes) -> PreparedDocument:
         """The chunks of a document; the end of its name says of what kind it is. Raises Unreadable."""
         document = parse(name, data)
         texts = chunk(
             document.sections, self.count_tokens, max_tokens=self.chunk_tokens, overlap_tokens=self.overlap_tokens
         )
-        return Prepared(document.title, self.content_hash(name, data), texts)
+        return PreparedDocument(document.title, self.content_hash(name, data), texts)
 
     def content_hash(self, name: str, data: bytes) -> str:
         """What a document is known by."""

@@ -23,7 +23,7 @@ STEPS = {
 }
 
 
-class Shown(StrEnum):
+class ProgressStyle(StrEnum):
     """`auto` is a bar on a terminal and `none` elsewhere."""
 
     AUTO = "auto"
@@ -32,7 +32,7 @@ class Shown(StrEnum):
 
 
 @dataclass(slots=True)
-class Summary:
+class IngestSummary:
     """What an ingest did, in documents; `embedded` in chunks.
 
     `completed` are those of which the text was in, and vectors of this model were not.
@@ -125,15 +125,15 @@ class Reporter(Protocol):
         When a corpus is embedded anew, a tenant stands in a document's place.
         """
 
-    def finished(self, summary: Summary | Reembedded) -> None: ...
+    def finished(self, summary: IngestSummary | Reembedded) -> None: ...
 
 
-def reporter(shown: Shown) -> Reporter:
+def reporter(shown: ProgressStyle) -> Reporter:
     """The one that was asked for."""
-    if shown is Shown.JSON:
+    if shown is ProgressStyle.JSON:
         return JsonLines(sys.stdout.write, sys.stdout.flush)
     console = Console(stderr=True, highlight=False)
-    return Bars(console, live=shown is Shown.AUTO and console.is_terminal)
+    return Bars(console, live=shown is ProgressStyle.AUTO and console.is_terminal)
 
 
 class JsonLines:
@@ -160,7 +160,7 @@ class JsonLines:
     def change(self, change: str, doc_id: str, chunks: int) -> None:
         self._line({"change": change, "doc_id": doc_id, "chunks": chunks})
 
-    def finished(self, summary: Summary | Reembedded) -> None:
+    def finished(self, summary: IngestSummary | Reembedded) -> None:
         self._line({"step": "finished", "done": summary.usable, "total": summary.total, **asdict(summary)})
 
     def _line(self, record: dict[str, object]) -> None:
@@ -195,7 +195,7 @@ class Bars:
         size = f", {chunks} {'vectors' if change == 'forget' else 'chunks'}" if chunks else ""
         self._console.print(f"would {change} {doc_id}{size}", markup=False, soft_wrap=True)
 
-    def finished(self, summary: Summary | Reembedded) -> None:
+    def finished(self, summary: IngestSummary | Reembedded) -> None:
         self._progress.stop()
         for fault in summary.skipped:
             self._console.print(f"skipped {fault.path}: {fault.reason}", markup=False, style="yellow")

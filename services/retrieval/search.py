@@ -19,8 +19,8 @@ is known to be down is not tried. And a vector is asked for by the time at which
 Embedding and search are one run, led by the first who asks and bounded by that one's time. Whoever shares it and has
 more time than the leader had is not bound by the leader's haste: there is another run.
 
-Less effort and fewer passages may be asked for (`reach.py`). What looked at least as far serves, kept or under way;
-what did not is a fallback.
+Less effort and fewer passages may be asked for (`search_params.py`). What looked at least as far serves, kept or under
+way; what did not is a fallback.
 """
 
 from __future__ import annotations
@@ -31,26 +31,26 @@ from functools import partial
 from typing import Protocol
 
 from services.contracts.search import Passage, RetrieveReply, RetrieveRequest, Source
-from services.retrieval.asking import Ask, Run, Span
-from services.retrieval.cache import CacheKey, Kept
-from services.retrieval.deadline import Late, by
+from services.retrieval.cache import CachedResult, CacheKey
+from services.retrieval.deadline import DeadlineExceeded, with_deadline
 from services.retrieval.embedder import Embedder, EmbedderBusy, EmbedderFailed, EmbedderFull
-from services.retrieval.flight import Flights, LeftBehind
-from services.retrieval.line import Estimate
+from services.retrieval.embedding_batcher import LatencyEstimate
+from services.retrieval.flight import Flights, WaiterTimedOut
 from services.retrieval.metrics import RetrievalMetrics
 from services.retrieval.minilm import Floats
-from services.retrieval.pool import Busy, Down
-from services.retrieval.reach import Reach
-from services.retrieval.store import Found, SearchFailed, Searching
+from services.retrieval.pool import DatabaseDown, PoolBusy
+from services.retrieval.query_context import QueryContext, SharedSearch, Stopwatch
+from services.retrieval.search_params import SearchParams
+from services.retrieval.store import PassageSearch, SearchFailed, SearchResult
 
 SEARCH_SHARE = 0.25  # most of the budget that is kept for the search: what is never tried cannot turn out faster
 RESERVE_SHARE = 0.1
-RESERVE_AT_MOST_S = 0.005
-MOST_SHARED = 4096  # different questions that are shared at a time
-MOST_REFRESHES = 4  # at a time: they take turns from those who have nothing fresh
+MAX_RESERVE_S = 0.005
+MAX_SHARED = 4096  # different questions that are shared at a time
+MAX_REFRESHES = 4  # at a time: they take turns from those who have nothing fresh
 
 
-class Searches(Searching, Protocol):
+class SearchStore(PassageSearch, Protocol):
     """The store, as a retrieval sees it."""
 
     @property
@@ -59,40 +59,42 @@ class Searches(Searching, Protocol):
     def corpus_version(self, tenant: str) -> int | None: ...
 
 
-class Keeps(Protocol):
+class ResultCache(Protocol):
     """The cache, as a retrieval sees it."""
 
     async def get(
-        self, key: CacheKey, *, reach: Reach, version: int | None, ttl_s: float, budget_s: float
-    ) -> Kept | None: ...
+        self, key: CacheKey, *, params: SearchParams, version: int | None, ttl_s: float, budget_s: float
+    ) -> CachedResult | None: ...
 
     def put(
         self,
         key: CacheKey,
         results: list[Passage],
         *,
-        reach: Reach,
+        params: SearchParams,
         version: int,
         ttl_s: float,
         cost_s: float = 0.0,
     ) -> None: ...
 
 
-class Similar(Protocol):
+class SimilarResults(Protocol):
     """Results of earlier questions, found by what they mean: of this tenant, corpus version and parameters alone."""
 
-    def nearest(self, tenant: str, *, version: int, params: str, vector: Floats, reach: Reach) -> Kept | None: ...
+    def nearest(
+        self, tenant: str, *, version: int, variant: str, vector: Floats, params: SearchParams
+    ) -> CachedResult | None: ...
 
     def keep(
         self,
         tenant: str,
         *,
         version: int,
-        params: str,
+        variant: str,
         query: str,
         vector: Floats,
         results: list[Passage],
-        reach: Reach,
+        params: SearchParams,
         ttl_s: float,
     ) -> bool: ...
 
@@ -100,9 +102,9 @@ class Similar(Protocol):
 # Why a fresh result cannot be had, in the words of the reply and of the metric. `embed_ms` and `search_ms` say where
 # a spent budget went.
 SHORTFALLS: dict[type[Exception], str] = {
-    Late: "budget_spent",
-    Down: "postgres_down",
-    Busy: "postgres_busy",
+    DeadlineExceeded: "budget_spent",
+    DatabaseDown: "postgres_down",
+    PoolBusy: "postgres_busy",
     SearchFailed: "search_failed",
     EmbedderFull: "embedder_full",
     EmbedderBusy: "embedder_busy",
@@ -111,7 +113,7 @@ SHORTFALLS: dict[type[Exception], str] = {
 
 
 # With more time, these might not have happened.
-HASTY = (Late, EmbedderBusy)
+TIME_SHORTFALLS = (DeadlineExceeded, EmbedderBusy)
 
 
 class Retrieval:
@@ -121,12 +123,12 @@ class Retrieval:
         self,
         *,
         embedder: Embedder,
-        store: Searches,
-        cache: Keeps,
+        store: SearchStore,
+        cache: ResultCache,
         metrics: RetrievalMetrics,
         budget_s: float,
         ttl_s: float,
-        similar: Similar | None = None,
+        similar: SimilarResults | None = None,
     ) -> None:
         self._embedder = embedder
         self._store = store
@@ -135,39 +137,41 @@ class Retrieval:
         self._metrics = metrics
         self._budget_s = budget_s
         self._ttl_s = ttl_s
-        self._search_s = Estimate()
-        self._flights: Flights[Run] = Flights(most_shared=MOST_SHARED, covers=Reach.covers)
-        self._refreshing: set[asyncio.Task[Run]] = set()
+        self._search_s = LatencyEstimate()
+        self._flights: Flights[SharedSearch] = Flights(max_shared=MAX_SHARED, covers=SearchParams.covers)
+        self._refreshing: set[asyncio.Task[SharedSearch]] = set()
 
     async def retrieve(self, request: RetrieveRequest) -> RetrieveReply:
         """Passages for a query, within its budget, with their source and, where that is not `db`, the reason."""
         budget_s = min(request.budget_ms / 1000, self._budget_s)
-        ask = self._ask(request, budget_s)
-        kept = await self._cache.get(ask.key, reach=ask.reach, version=ask.version, ttl_s=ask.ttl_s, budget_s=budget_s)
+        query = self._context(request, budget_s)
+        kept = await self._cache.get(
+            query.key, params=query.params, version=query.version, ttl_s=query.ttl_s, budget_s=budget_s
+        )
         if kept is not None and kept.fresh:
             if kept.refresh:
-                self._refresh(replace(ask, reach=kept.reach, anew=True))
-            return self._reply(ask, "cache", kept.results, age_s=kept.age_s, reason="fresh")
-        run = await self._shared(ask)
+                self._refresh(replace(query, params=kept.params, refresh=True))
+            return self._reply(query, "cache", kept.results, age_s=kept.age_s, reason="fresh")
+        run = await self._shared(query)
         if run.found is not None:
-            return self._reply(ask, "db", run.found.passages, run)
-        if run.near is not None and ask.takes(run.near):
-            return self._reply(ask, "semantic", run.near.results, run, age_s=run.near.age_s, reason="similar")
+            return self._reply(query, "db", run.found.passages, run)
+        if run.near is not None and query.takes(run.near):
+            return self._reply(query, "semantic", run.near.results, run, age_s=run.near.age_s, reason="similar")
         reason = SHORTFALLS[type(run.shortfall)]
         self._metrics.shortfalls[reason].inc()
         fallback = kept or run.near
         self._metrics.fallback["miss" if fallback is None else "hit"].inc()
         if fallback is not None:
-            return self._reply(ask, "stale", fallback.results, run, age_s=fallback.age_s, reason=reason)
-        return self._reply(ask, "none", [], run, reason=reason)
+            return self._reply(query, "stale", fallback.results, run, age_s=fallback.age_s, reason=reason)
+        return self._reply(query, "none", [], run, reason=reason)
 
-    def _ask(self, request: RetrieveRequest, budget_s: float) -> Ask:
+    def _context(self, request: RetrieveRequest, budget_s: float) -> QueryContext:
         began = asyncio.get_running_loop().time()
-        answer_by = began + budget_s - min(budget_s * RESERVE_SHARE, RESERVE_AT_MOST_S)
-        return Ask(
+        answer_by = began + budget_s - min(budget_s * RESERVE_SHARE, MAX_RESERVE_S)
+        return QueryContext(
             request=request,
             key=CacheKey(request.tenant, request.query, self._embedder.fingerprint, request.hybrid),
-            reach=Reach(request.effort, request.top_k),
+            params=SearchParams(request.effort, request.top_k),
             version=self._store.corpus_version(request.tenant),
             ttl_s=min(request.cache_ttl_s, self._ttl_s),
             began=began,
@@ -175,109 +179,111 @@ class Retrieval:
             answer_by=answer_by,
         )
 
-    def _refresh(self, ask: Ask) -> None:
+    def _refresh(self, query: QueryContext) -> None:
         """Search anew, in the background and within the same budget, for something that is about to expire."""
-        if len(self._refreshing) < MOST_REFRESHES:
-            task = asyncio.get_running_loop().create_task(self._shared(ask), name="refresh")
+        if len(self._refreshing) < MAX_REFRESHES:
+            task = asyncio.get_running_loop().create_task(self._shared(query), name="refresh")
             self._refreshing.add(task)
             task.add_done_callback(self._refreshing.discard)
 
-    async def _shared(self, ask: Ask) -> Run:
+    async def _shared(self, query: QueryContext) -> SharedSearch:
         """The run of those who ask the same, led or joined; what there is of it when the time is up."""
         clock = asyncio.get_running_loop().time
         while True:
-            mine = Run(Span(clock), Span(clock))
-            work = partial(self._run, ask, mine)
+            mine = SharedSearch(Stopwatch(clock), Stopwatch(clock))
+            work = partial(self._run, query, mine)
             try:
                 run = await self._flights.join(
-                    (ask.key, ask.ttl_s), work, deadline=ask.answer_by, worth=ask.reach, of=mine
+                    (query.key, query.ttl_s), work, deadline=query.answer_by, params=query.params, context=mine
                 )
-            except LeftBehind as left:
-                return left.of if isinstance(left.of, Run) else mine
-            except Late:
+            except WaiterTimedOut as timed_out:
+                return timed_out.context if isinstance(timed_out.context, SharedSearch) else mine
+            except DeadlineExceeded:
                 return mine
             if run is mine:
                 return run
             self._metrics.joined.inc()
-            has_answer = run.found is not None or (run.near is not None and ask.takes(run.near))
-            if has_answer or not isinstance(run.shortfall, HASTY) or clock() >= ask.embed_by:
+            has_answer = run.found is not None or (run.near is not None and query.takes(run.near))
+            if has_answer or not isinstance(run.shortfall, TIME_SHORTFALLS) or clock() >= query.embed_by:
                 return run
 
-    async def _run(self, ask: Ask, run: Run) -> Run:
+    async def _run(self, query: QueryContext, run: SharedSearch) -> SharedSearch:
         """Embed, look for a like question, search, keep. How it falls short is a result, for all who wait."""
         try:
-            vector = await self._embed(ask, run)
-            run.near = self._nearest(ask, vector)
-            if run.near is None or not ask.takes(run.near):
-                run.found = await self._search(ask, run, vector)
-                self._keep(ask, run, vector, run.found)
+            vector = await self._embed(query, run)
+            run.near = self._nearest(query, vector)
+            if run.near is None or not query.takes(run.near):
+                run.found = await self._search(query, run, vector)
+                self._keep(query, run, vector, run.found)
         except tuple(SHORTFALLS) as shortfall:
             run.shortfall = shortfall
         return run
 
-    async def _embed(self, ask: Ask, run: Run) -> Floats:
+    async def _embed(self, query: QueryContext, run: SharedSearch) -> Floats:
         if not self._store.up and self._similar is None:
-            raise Down  # a vector would be of no use
+            raise DatabaseDown  # a vector would be of no use
         with run.embedding:
-            embedded = await by(ask.answer_by, self._embedder.embed([ask.request.query], due=ask.embed_by))
+            embedded = await with_deadline(
+                query.answer_by, self._embedder.embed([query.request.query], due=query.embed_by)
+            )
         vector: Floats = embedded.vectors[0]
         return vector
 
-    def _nearest(self, ask: Ask, vector: Floats) -> Kept | None:
-        if self._similar is None or ask.version is None or ask.anew:
+    def _nearest(self, query: QueryContext, vector: Floats) -> CachedResult | None:
+        if self._similar is None or query.version is None or query.refresh:
             return None
         near = self._similar.nearest(
-            ask.request.tenant, version=ask.version, params=ask.params, vector=vector, reach=ask.reach
+            query.request.tenant, version=query.version, variant=query.variant, vector=vector, params=query.params
         )
-        self._metrics.similar["miss" if near is None else "hit" if ask.takes(near) else "stale"].inc()
+        self._metrics.similar["miss" if near is None else "hit" if query.takes(near) else "stale"].inc()
         return near
 
-    async def _search(self, ask: Ask, run: Run, vector: Floats) -> Found:
-        request = ask.request
-        query = request.query if request.hybrid else ""
+    async def _search(self, query: QueryContext, run: SharedSearch, vector: Floats) -> SearchResult:
+        request = query.request
+        text = request.query if request.hybrid else ""
         try:
             with run.search:
                 found = await self._store.search(
-                    request.tenant, vector, ask.reach.depth, ask.answer_by,
-                    model=self._embedder.fingerprint, query=query, effort=ask.reach.effort,
+                    request.tenant, vector, query.params.depth, query.answer_by,
+                    model=self._embedder.fingerprint, query=text, effort=query.params.effort,
                 )  # fmt: skip
         finally:
-            self._search_s.learn(run.search.seconds)
+            self._search_s.record(run.search.seconds)
         self._metrics.search_seconds.observe(run.search.seconds)
         return found
 
-    def _keep(self, ask: Ask, run: Run, vector: Floats, found: Found) -> None:
+    def _keep(self, query: QueryContext, run: SharedSearch, vector: Floats, found: SearchResult) -> None:
         """For the next who ask this, or nearly this. A tenant without a corpus has nothing to keep."""
-        version, request = found.corpus_version, ask.request
+        version, request = found.corpus_version, query.request
         if version is None:
             return
-        reach = Reach(found.effort, ask.reach.depth)
+        params = SearchParams(found.effort, query.params.depth)
         cost_s = run.embedding.seconds + run.search.seconds
-        self._cache.put(ask.key, found.passages, reach=reach, version=version, ttl_s=ask.ttl_s, cost_s=cost_s)
-        if self._similar is not None and found.passages and ask.ttl_s > 0:
+        self._cache.put(query.key, found.passages, params=params, version=version, ttl_s=query.ttl_s, cost_s=cost_s)
+        if self._similar is not None and found.passages and query.ttl_s > 0:
             is_kept = self._similar.keep(
-                request.tenant, version=version, params=ask.params, query=request.query, vector=vector,
-                results=found.passages, reach=reach, ttl_s=ask.ttl_s,
+                request.tenant, version=version, variant=query.variant, query=request.query, vector=vector,
+                results=found.passages, params=params, ttl_s=query.ttl_s,
             )  # fmt: skip
             self._metrics.similar["stored" if is_kept else "not_stored"].inc()
 
     def _reply(
         self,
-        ask: Ask,
+        query: QueryContext,
         source: Source,
         results: list[Passage],
-        run: Run | None = None,
+        run: SharedSearch | None = None,
         *,
         age_s: float = 0.0,
         reason: str | None = None,
     ) -> RetrieveReply:
-        seconds = asyncio.get_running_loop().time() - ask.began
+        seconds = asyncio.get_running_loop().time() - query.began
         self._metrics.retrieval_seconds[source].observe(seconds)
         return RetrieveReply(
             source=source,
-            results=results[: ask.reach.depth],
+            results=results[: query.params.depth],
             age_s=round(age_s, 3),
-            embed_ms=round(run.embedding.seconds_since(ask.began) * 1000, 3) if run else 0.0,
-            search_ms=round(run.search.seconds_since(ask.began) * 1000, 3) if run else 0.0,
+            embed_ms=round(run.embedding.seconds_since(query.began) * 1000, 3) if run else 0.0,
+            search_ms=round(run.search.seconds_since(query.began) * 1000, 3) if run else 0.0,
             reason=reason,
         )

@@ -7,8 +7,8 @@ questions that look alike (`python -m loadtests.bench semantic`), and 0 turns th
 What may never mix is kept apart twice. A tenant has a shelf of its own, of one corpus version; on it only questions
 asked with the same parameters are compared; and what is found carries tenant, version and parameters, and is checked
 against what was asked for before it is handed out. A newer corpus version clears the shelf. How far was looked for a
-result is no parameter (`reach.py`): one that was found with as much effort and as deep as is asked for comes first, and
-where none is near enough, another may still be a fallback.
+result is no parameter (`search_params.py`): one that was found with as much effort and as deep as is asked for comes
+first, and where none is near enough, another may still be a fallback.
 
 It lives in the process that uses it and is not shared between replicas: comparing a thousand questions here costs less
 than asking Redis for anything. Everything is bounded: entries and bytes of a tenant, bytes in all. Within a tenant
@@ -25,9 +25,9 @@ from typing import Any
 import numpy as np
 
 from services.contracts.search import Passage
-from services.retrieval.cache import Kept
+from services.retrieval.cache import CachedResult
 from services.retrieval.minilm import DIMENSIONS, Floats
-from services.retrieval.reach import Reach
+from services.retrieval.search_params import SearchParams
 
 TENANT_SHARE = 0.25  # of all bytes: what one tenant may hold at most
 LARGEST_SHARE = 0.25  # of a tenant's bytes: what one entry may hold at most
@@ -44,10 +44,10 @@ class _Entry:
 
     tenant: str
     version: int
-    params: str
+    variant: str
     query: str
     results: list[Passage]
-    reach: Reach
+    params: SearchParams
     kept_at: float
     fresh_until: float
     kept_until: float
@@ -57,13 +57,13 @@ class _Entry:
 class _Shelf:
     """One tenant's questions of one corpus version: row `i` of the matrix is the vector of `entries[i]`."""
 
-    def __init__(self, version: int, most_entries: int) -> None:
+    def __init__(self, version: int, max_entries: int) -> None:
         self.version = version
         self.entry_bytes = 0
-        self._most_entries = most_entries
-        self._vectors: Floats = np.zeros((min(FIRST_ROWS, most_entries), DIMENSIONS), np.float32)
+        self._max_entries = max_entries
+        self._vectors: Floats = np.zeros((min(FIRST_ROWS, max_entries), DIMENSIONS), np.float32)
         self._group = np.full(len(self._vectors), EMPTY, np.int64)  # the hash of a row's parameters
-        self._reach = np.zeros((len(self._vectors), 2), np.float64)  # of a row: its effort and its depth
+        self._params = np.zeros((len(self._vectors), 2), np.float64)  # of a row: its effort and its depth
         self._entries: dict[int, _Entry] = {}
         self._rows: OrderedDict[tuple[str, str], int] = OrderedDict()  # by use, the least recent first
 
@@ -74,47 +74,47 @@ class _Shelf:
     def bytes(self) -> int:
         return self.entry_bytes + len(self._vectors) * ROW_BYTES
 
-    def nearest(self, params: str, vector: Floats, reach: Reach, threshold: float) -> _Entry | None:
+    def nearest(self, variant: str, vector: Floats, params: SearchParams, threshold: float) -> _Entry | None:
         """The entry with these parameters whose vector has the greatest cosine with `vector`, of all whose cosine is
-        at least `threshold`; where there are any, of those that cover `reach`.
+        at least `threshold`; where there are any, of those that cover `search_params`.
         """
-        cosines = np.where(self._group == hash(params), self._vectors @ vector, UNLIKE)
+        cosines = np.where(self._group == hash(variant), self._vectors @ vector, UNLIKE)
         row = int(np.argmax(cosines))
         if cosines[row] < threshold:
             return None
         nearest = self._entries[row]
-        if nearest.reach.covers(reach):
+        if nearest.params.covers(params):
             return nearest
-        covering = np.where((self._reach >= reach).all(axis=1), cosines, UNLIKE)
+        covering = np.where((self._params >= params).all(axis=1), cosines, UNLIKE)
         row = int(np.argmax(covering))
         return self._entries[row] if covering[row] >= threshold else nearest
 
     def held(self, entry: _Entry) -> _Entry | None:
         """What is kept for the same question."""
-        row = self._rows.get((entry.params, entry.query))
+        row = self._rows.get((entry.variant, entry.query))
         return None if row is None else self._entries[row]
 
     def use(self, entry: _Entry) -> None:
-        self._rows.move_to_end((entry.params, entry.query))
+        self._rows.move_to_end((entry.variant, entry.query))
 
     def put(self, entry: _Entry, vector: Floats) -> None:
         """Keep it in place of the same question, in a free row, or in place of the least recently used."""
         self.drop(entry)
-        if len(self) == self._most_entries:
+        if len(self) == self._max_entries:
             self.drop_oldest()
         row = self._free_row()
         self._vectors[row] = vector
-        self._group[row] = hash(entry.params)
-        self._reach[row] = entry.reach
+        self._group[row] = hash(entry.variant)
+        self._params[row] = entry.params
         self._entries[row] = entry
-        self._rows[entry.params, entry.query] = row
+        self._rows[entry.variant, entry.query] = row
         self.entry_bytes += entry.bytes
 
     def drop_oldest(self) -> None:
         self.drop(self._entries[next(iter(self._rows.values()))])
 
     def drop(self, entry: _Entry) -> None:
-        row = self._rows.pop((entry.params, entry.query), None)
+        row = self._rows.pop((entry.variant, entry.query), None)
         if row is not None:
             self.entry_bytes -= self._entries.pop(row).bytes
             self._group[row] = EMPTY
@@ -124,10 +124,10 @@ class _Shelf:
         if len(free):
             return int(free[0])
         rows = len(self._vectors)
-        more = min(rows, self._most_entries - rows)
+        more = min(rows, self._max_entries - rows)
         self._vectors = np.vstack([self._vectors, np.zeros((more, DIMENSIONS), np.float32)])
         self._group = np.append(self._group, np.full(more, EMPTY))
-        self._reach = np.vstack([self._reach, np.zeros((more, 2))])
+        self._params = np.vstack([self._params, np.zeros((more, 2))])
         return rows
 
 
@@ -140,14 +140,14 @@ class Semantic:
         threshold: float,
         stale_s: float,
         tenant_entries: int,
-        most_bytes: int,
+        max_bytes: int,
         clock: Callable[[], float],
     ) -> None:
         self._threshold = threshold
         self._stale_s = stale_s
         self._tenant_entries = tenant_entries
-        self._most_bytes = most_bytes
-        self._tenant_bytes = int(most_bytes * TENANT_SHARE)
+        self._max_bytes = max_bytes
+        self._tenant_bytes = int(max_bytes * TENANT_SHARE)
         self._clock = clock
         self._shelves: OrderedDict[str, _Shelf] = OrderedDict()  # by use, the least recent first
         self._bytes = 0
@@ -166,35 +166,37 @@ class Semantic:
         """What is held: vectors, free rows included, and results."""
         return self._bytes
 
-    def nearest(self, tenant: str, *, version: int | None, params: str, vector: Floats, reach: Reach) -> Kept | None:
+    def nearest(
+        self, tenant: str, *, version: int | None, variant: str, vector: Floats, params: SearchParams
+    ) -> CachedResult | None:
         """The results of the nearest question at or above the threshold; not fresh once its time to live is over, or
-        where it was not looked as far as `reach`.
+        where it was not looked as far as `search_params`.
         """
         shelf = self._shelves.get(tenant)
         unit = _unit(vector)
         if not self.on or shelf is None or unit is None or shelf.version != version:
             return None
-        entry = shelf.nearest(params, unit, reach, self._threshold)
+        entry = shelf.nearest(variant, unit, params, self._threshold)
         now = self._clock()
         if entry is None or now >= entry.kept_until:
             return None
-        if (entry.tenant, entry.version, entry.params) != (tenant, version, params):
+        if (entry.tenant, entry.version, entry.variant) != (tenant, version, variant):
             return None
         shelf.use(entry)
         self._shelves.move_to_end(tenant)
-        fresh = now < entry.fresh_until and entry.reach.covers(reach)
-        return Kept(entry.results, entry.reach, now - entry.kept_at, fresh)
+        fresh = now < entry.fresh_until and entry.params.covers(params)
+        return CachedResult(entry.results, entry.params, now - entry.kept_at, fresh)
 
     def keep(
         self,
         tenant: str,
         *,
         version: int,
-        params: str,
+        variant: str,
         query: str,
         vector: Floats,
         results: list[Passage],
-        reach: Reach,
+        params: SearchParams,
         ttl_s: float,
     ) -> bool:
         """Keep a whole, unerrored result, and say whether it is kept. One of an older corpus version than the newest
@@ -203,9 +205,9 @@ class Semantic:
         unit = _unit(vector)
         if not self.on or unit is None or not results or ttl_s <= 0:
             return False
-        now, held_bytes = self._clock(), ENTRY_BYTES + _bytes_of(query, params, results)
+        now, held_bytes = self._clock(), ENTRY_BYTES + _bytes_of(query, variant, results)
         until = (now + ttl_s, now + ttl_s + self._stale_s)
-        entry = _Entry(tenant, version, params, query, results, reach, now, *until, held_bytes)
+        entry = _Entry(tenant, version, variant, query, results, params, now, *until, held_bytes)
         shelf = self._shelves.get(tenant)
         if held_bytes > self._tenant_bytes * LARGEST_SHARE or (shelf is not None and shelf.version > version):
             return False
@@ -219,12 +221,12 @@ class Semantic:
             shelf.drop_oldest()
         self._bytes += shelf.bytes
         self._shelves.move_to_end(tenant)
-        while self._bytes > self._most_bytes:
+        while self._bytes > self._max_bytes:
             self._bytes -= self._shelves.popitem(last=False)[1].bytes
         return True
 
     def _is_fuller(self, held: _Entry | None, than: _Entry) -> bool:
-        return held is not None and held.fresh_until > self._clock() and held.reach.effort > than.reach.effort
+        return held is not None and held.fresh_until > self._clock() and held.params.effort > than.params.effort
 
 
 def _unit(vector: Floats) -> Floats | None:
@@ -236,7 +238,7 @@ def _unit(vector: Floats) -> Floats | None:
     return flat / np.float32(length)
 
 
-def _bytes_of(query: str, params: str, results: list[Passage]) -> int:
+def _bytes_of(query: str, variant: str, results: list[Passage]) -> int:
     """Characters at the four bytes that the widest take: an upper bound."""
     characters = sum(len(each.text) + len(each.chunk_id) + len(each.doc_id) + 64 for each in results)
-    return 4 * (len(query) + len(params) + characters)
+    return 4 * (len(query) + len(variant) + characters)

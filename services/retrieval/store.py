@@ -22,12 +22,12 @@ from typing import Any, Protocol
 import asyncpg
 
 from services.contracts.search import Passage
-from services.retrieval.database import NOBODY, Session
-from services.retrieval.deadline import Late, leave_at
-from services.retrieval.line import Estimate
+from services.retrieval.database import NO_TENANT, Session
+from services.retrieval.deadline import DeadlineExceeded, wait_until
+from services.retrieval.embedding_batcher import LatencyEstimate
 from services.retrieval.minilm import Floats
-from services.retrieval.nearest import DEPTH, EXACT_UP_TO, EXACTLY, EXACTLY_WITH_WORDS, Way, way
-from services.retrieval.pool import Busy, Down, Pool
+from services.retrieval.nearest import DEPTH, EXACT_UP_TO, EXACTLY, EXACTLY_WITH_WORDS, SearchStatement, choose_index
+from services.retrieval.pool import ConnectionPool, DatabaseDown, PoolBusy
 from services.runtime.log import Log
 
 GRACE_S = 0.25
@@ -35,11 +35,11 @@ CORPORA_EVERY_S = 1.0
 CORPORA_BY_S = 1.0
 MAX_TENANTS = 10_000
 
-CORPORA = Way("SELECT tenant, version, chunks FROM weir_corpora($1)")
+CORPORA = SearchStatement("SELECT tenant, version, chunks FROM weir_corpora($1)")
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class SearchResult:
     """What a search found, best first, and the corpus it was found in; version None: an empty one.
 
     `effort` is the share of the usual effort that decided it: an exact search by meaning alone has no use for less.
@@ -51,11 +51,11 @@ class Found:
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class StoreQuery:
     """A search: the way that was chosen, the one that misses nothing, and what either takes."""
 
-    chosen: Way
-    exactly: Way
+    chosen: SearchStatement
+    exactly: SearchStatement
     arguments: tuple[object, ...]
     with_words: bool
 
@@ -64,7 +64,7 @@ class SearchFailed(Exception):
     """The database answered with an error."""
 
 
-class Searching(Protocol):
+class PassageSearch(Protocol):
     """What finds passages: the store, to those who ask it."""
 
     async def search(
@@ -77,7 +77,7 @@ class Searching(Protocol):
         model: str,
         query: str = "",
         effort: float = 1.0,
-    ) -> Found: ...
+    ) -> SearchResult: ...
 
 
 class Store:
@@ -86,14 +86,14 @@ class Store:
     A tenant with more than `exact_up_to` chunks is searched through the graph, unless its share of all is small.
     """
 
-    def __init__(self, pool: Pool[Session], *, log: Log, exact_up_to: int = EXACT_UP_TO) -> None:
+    def __init__(self, pool: ConnectionPool[Session], *, log: Log, exact_up_to: int = EXACT_UP_TO) -> None:
         self._pool = pool
         self._log = log
         self._exact_up_to = exact_up_to
         self._versions: dict[str, int] = {}
         self._chunks: dict[str, int] = {}
         self._all_chunks = 0
-        self._takes_s = Estimate()  # of a search that has its session
+        self._takes_s = LatencyEstimate()  # of a search that has its session
         self._queries: set[asyncio.Task[list[Any]]] = set()
         self._watcher: asyncio.Task[None] | None = None
         self.reached = False
@@ -117,7 +117,7 @@ class Store:
         return max(self._chunks, key=self._chunks.__getitem__, default=None)
 
     async def start(self) -> None:
-        """Connect in the background; answers can be asked for at once, and will be `Down` until then."""
+        """Connect in the background; answers can be asked for at once, and will be `DatabaseDown` until then."""
         self._pool.start()
         self._watcher = asyncio.get_running_loop().create_task(self._watch(), name="corpus-versions")
 
@@ -138,14 +138,15 @@ class Store:
         model: str,
         query: str = "",
         effort: float = 1.0,
-    ) -> Found:
-        """The `top_k` best chunks of this tenant. Raises `Late`, `Down`, `Busy` or `SearchFailed`.
+    ) -> SearchResult:
+        """The `top_k` best chunks of this tenant. Raises `DeadlineExceeded`, `DatabaseDown`, `PoolBusy` or
+        `SearchFailed`.
 
         `model` is what made the vector: it is compared with that model's vectors only.
         With a `query`, passages are also found by its words, and ranked by both. Less than all `effort` leaves the
         words out, and makes the search of a big tenant cheaper.
         """
-        asked = self.asking(tenant, vector, top_k, model=model, query=query, effort=effort)
+        asked = self.query_for(tenant, vector, top_k, model=model, query=query, effort=effort)
         chosen = asked.chosen
         rows = await self._query(deadline, tenant, chosen, *asked.arguments)
         if chosen is not asked.exactly and _near(rows, asked.with_words) < min(top_k, self._chunks.get(tenant, 0)):
@@ -155,44 +156,48 @@ class Store:
         if version is not None:
             self.learn(tenant, version)
         whole = chosen is asked.exactly and asked.with_words == bool(query)
-        return Found([_passage(row) for row in rows], version, 1.0 if whole else effort)
+        return SearchResult([_passage(row) for row in rows], version, 1.0 if whole else effort)
 
-    def asking(
+    def query_for(
         self, tenant: str, vector: Floats, top_k: int, *, model: str, query: str = "", effort: float = 1.0
-    ) -> Asked:
+    ) -> StoreQuery:
         """What the database is asked for that: by words as well, if there is a query and no effort is spared."""
         with_words = bool(query) and effort >= 1
         depth = max(top_k, DEPTH) if with_words else top_k
         text = query.replace("\0", " ")  # a text of PostgreSQL's cannot have it
         words = [text, top_k] if with_words else []
-        chosen = way(
+        chosen = choose_index(
             self._chunks.get(tenant, 0), depth,
             top_k=top_k, all_chunks=self._all_chunks, exact_up_to=self._exact_up_to, effort=effort, words=with_words,
         )  # fmt: skip
         exactly = EXACTLY_WITH_WORDS if with_words else EXACTLY
-        return Asked(chosen, exactly, (tenant, vector, depth, model, *words), with_words)
+        return StoreQuery(chosen, exactly, (tenant, vector, depth, model, *words), with_words)
 
-    async def _query(self, deadline: float, tenant: str, way: Way, *arguments: object) -> list[Any]:
+    async def _query(self, deadline: float, tenant: str, statement: SearchStatement, *arguments: object) -> list[Any]:
         if asyncio.get_running_loop().time() >= deadline:
-            raise Late
-        session = await self._pool.take(deadline, 0.0 if way is CORPORA else self._takes_s.value)
-        task = asyncio.get_running_loop().create_task(self._run(session, deadline, tenant, way, *arguments))
+            raise DeadlineExceeded
+        session = await self._pool.take(deadline, 0.0 if statement is CORPORA else self._takes_s.value)
+        task = asyncio.get_running_loop().create_task(self._run(session, deadline, tenant, statement, *arguments))
         self._queries.add(task)
         task.add_done_callback(self._queries.discard)
-        return await leave_at(deadline, task)
+        return await wait_until(deadline, task)
 
-    async def _run(self, session: Session, deadline: float, tenant: str, way: Way, *arguments: object) -> list[Any]:
+    async def _run(
+        self, session: Session, deadline: float, tenant: str, statement: SearchStatement, *arguments: object
+    ) -> list[Any]:
         """Holds the session until it is given back or discarded, which may be after the caller has walked away."""
         loop = asyncio.get_running_loop()
         began = loop.time()
         limit_s = deadline - began
-        fetching = loop.create_task(session.fetch(limit_s, way.sql, *arguments, tenant=tenant, settings=way.settings))
+        fetching = loop.create_task(
+            session.fetch(limit_s, statement.sql, *arguments, tenant=tenant, settings=statement.settings)
+        )
         try:
-            rows = await leave_at(deadline + GRACE_S, fetching)
+            rows = await wait_until(deadline + GRACE_S, fetching)
         except asyncpg.QueryCanceledError:
             self._pool.give_back(session)
-            self._takes_s.learn(loop.time() - began)  # as long, at least
-            raise Late from None
+            self._takes_s.record(loop.time() - began)  # as long, at least
+            raise DeadlineExceeded from None
         except asyncpg.PostgresError as error:
             self._pool.give_back(session)
             raise SearchFailed(type(error).__name__) from None
@@ -203,8 +208,8 @@ class Store:
             self._pool.discard(session)  # terminated, and the fetch with it
             raise
         self._pool.give_back(session)
-        if way is not CORPORA:
-            self._takes_s.learn(loop.time() - began)
+        if statement is not CORPORA:
+            self._takes_s.record(loop.time() - began)
         return rows
 
     async def _watch(self) -> None:
@@ -212,17 +217,17 @@ class Store:
         loop = asyncio.get_running_loop()
         while True:
             try:
-                rows = await self._query(loop.time() + CORPORA_BY_S, NOBODY, CORPORA, MAX_TENANTS)
+                rows = await self._query(loop.time() + CORPORA_BY_S, NO_TENANT, CORPORA, MAX_TENANTS)
                 self._chunks = {row["tenant"]: row["chunks"] for row in rows}
                 self._all_chunks = sum(self._chunks.values())
                 for row in rows:
                     self.learn(row["tenant"], row["version"])
                 self.reached = True
-            except Late:
+            except DeadlineExceeded:
                 self._pool.discard_idle()
             except SearchFailed as error:
                 self._log.warning("corpus versions cannot be read", fault=str(error))
-            except (Down, Busy):
+            except (DatabaseDown, PoolBusy):
                 pass  # the pool has said so
             await asyncio.sleep(CORPORA_EVERY_S if self.reached else CORPORA_EVERY_S / 20)
 

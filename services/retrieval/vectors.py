@@ -12,12 +12,12 @@ from typing import Any
 
 from pgvector import HalfVector
 
-from services.retrieval.database import NOBODY, READER, WRITER, locked
+from services.retrieval.database import NO_TENANT, READER, WRITER, locked
 from services.retrieval.modelfolder import DIMENSIONS
 from services.retrieval.weights import Floats
 from services.retrieval.writing import NEXT_VERSION
 
-MOST_TENANTS = 2**31 - 1
+ALL_TENANTS = 2**31 - 1
 
 UNEMBEDDED = """
 SELECT held.tenant, held.chunks - coalesce(made.chunks, 0) AS chunks
@@ -73,7 +73,7 @@ class Texts:
 
 async def unembedded(connection: Any, model: str) -> dict[str, int]:
     """Chunks that this model has not embedded, by tenant; only tenants that have any."""
-    return await _counts(connection, UNEMBEDDED, model, MOST_TENANTS)
+    return await _counts(connection, UNEMBEDDED, model, ALL_TENANTS)
 
 
 async def embedded_by_others(connection: Any, model: str) -> dict[str, int]:
@@ -82,7 +82,7 @@ async def embedded_by_others(connection: Any, model: str) -> dict[str, int]:
 
 
 async def _counts(connection: Any, sql: str, *arguments: object) -> dict[str, int]:
-    async with locked(connection, READER, NOBODY):
+    async with locked(connection, READER, NO_TENANT):
         return {row["tenant"]: row["chunks"] for row in await connection.fetch(sql, *arguments)}
 
 
@@ -112,10 +112,10 @@ class Vectors:
         """Add these texts' vectors, and say how many: none if the document is no longer the one that was read."""
         made = [HalfVector(vector) for vector in vectors]
         async with self._locked():
-            told = await self._connection.execute(
+            status = await self._connection.execute(
                 ADD_MISSING, self._tenant, self._model, doc_id, texts.version, texts.ordinals, made
             )
-        return _rows(told)
+        return _rows(status)
 
     async def advance(self) -> None:
         """Searches find more than before: what was cached of them no longer holds."""
@@ -132,12 +132,12 @@ class Vectors:
         return locked(self._connection, WRITER, self._tenant)
 
 
-def _rows(told: str) -> int:
+def _rows(status: str) -> int:
     """PostgreSQL ends what it says of a statement with the number of rows."""
-    return int(told.rpartition(" ")[2])
+    return int(status.rpartition(" ")[2])
 
 
-def unfit(held: int | None, model: str) -> str | None:
+def incompatibility(held: int | None, model: str) -> str | None:
     """Why this model's vectors do not go into a database that holds such as these, and what to do; None: they do."""
     if held == DIMENSIONS:
         return None

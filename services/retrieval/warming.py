@@ -19,21 +19,21 @@ from typing import Any, Protocol
 
 import asyncpg
 
-from services.retrieval.database import NOBODY
-from services.retrieval.deadline import Late, by
+from services.retrieval.database import NO_TENANT
+from services.retrieval.deadline import DeadlineExceeded, with_deadline
 from services.retrieval.embedder import WARM_UP, Embedder, EmbedderFailed, EmbedderFull
 from services.retrieval.minilm import Floats
-from services.retrieval.pool import Busy, Down
-from services.retrieval.store import GRACE_S, Asked, SearchFailed, Searching
+from services.retrieval.pool import DatabaseDown, PoolBusy
+from services.retrieval.store import GRACE_S, PassageSearch, SearchFailed, StoreQuery
 
 ROUND_S = 5.0
 SESSION_S = 1.0
-MOST_ROUNDS = 3
+MAX_ROUNDS = 3
 LOOK_EVERY_S = 0.02
 TOP_K = 5
 
 
-class Warmed(Searching, Protocol):
+class WarmupStore(PassageSearch, Protocol):
     """The store, as far as it can be warmed."""
 
     @property
@@ -41,10 +41,10 @@ class Warmed(Searching, Protocol):
 
     def biggest(self) -> str | None: ...
 
-    def asking(self, tenant: str, vector: Floats, top_k: int, *, model: str, query: str = "") -> Asked: ...
+    def query_for(self, tenant: str, vector: Floats, top_k: int, *, model: str, query: str = "") -> StoreQuery: ...
 
 
-class Session(Protocol):
+class WarmupSession(Protocol):
     """A session with the database that nobody has yet."""
 
     async def fetch(
@@ -55,7 +55,7 @@ class Session(Protocol):
 class Warming:
     """Searches once on every session, after the embedder is warm and the database was reached."""
 
-    def __init__(self, embedder: Embedder, store: Warmed, *, sessions: int) -> None:
+    def __init__(self, embedder: Embedder, store: WarmupStore, *, sessions: int) -> None:
         self.done = False
         self._embedder = embedder
         self._store = store
@@ -73,7 +73,7 @@ class Warming:
             self._task.cancel()
             await asyncio.wait({self._task})
 
-    async def warm(self, session: Session) -> None:
+    async def warm(self, session: WarmupSession) -> None:
         """Search once on a session that was made later; before there is a vector, those of the start are still to come.
 
         The server ends what takes it too long, and any refusal of its own is no reason not to lend the session. One
@@ -83,19 +83,19 @@ class Warming:
             return
         loop = asyncio.get_running_loop()
         for tenant in self._tenants():
-            asked = self._store.asking(tenant, self._vector, TOP_K, model=self._embedder.fingerprint, query=WARM_UP)
+            asked = self._store.query_for(tenant, self._vector, TOP_K, model=self._embedder.fingerprint, query=WARM_UP)
             fetching = session.fetch(
                 SESSION_S, asked.chosen.sql, *asked.arguments, tenant=tenant, settings=asked.chosen.settings
             )
             try:
-                await by(loop.time() + SESSION_S + GRACE_S, fetching)
+                await with_deadline(loop.time() + SESSION_S + GRACE_S, fetching)
             except asyncpg.PostgresError:
                 return
-            except Late:
+            except DeadlineExceeded:
                 raise TimeoutError("its first search was not answered") from None
 
     def _tenants(self) -> list[str]:
-        return [tenant for tenant in (self._store.biggest(), NOBODY) if tenant is not None]
+        return [tenant for tenant in (self._store.biggest(), NO_TENANT) if tenant is not None]
 
     async def _run(self) -> None:
         while not self._store.reached:  # noqa: ASYNC110 - asked fifty times a second, once in a life
@@ -109,7 +109,7 @@ class Warming:
 
     async def _warm(self) -> None:
         self._vector = (await self._embedder.embed([WARM_UP])).vectors[0]
-        for _ in range(MOST_ROUNDS):
+        for _ in range(MAX_ROUNDS):
             if await self._round(self._vector, self._tenants()):
                 return
             await asyncio.sleep(LOOK_EVERY_S)
@@ -124,7 +124,7 @@ class Warming:
                 for _ in range(self._sessions)
             )
             for outcome in await asyncio.gather(*searches, return_exceptions=True):
-                if isinstance(outcome, Late | Down | Busy | SearchFailed):
+                if isinstance(outcome, DeadlineExceeded | DatabaseDown | PoolBusy | SearchFailed):
                     return False
                 if isinstance(outcome, BaseException):
                     raise outcome

@@ -102,7 +102,7 @@ class Api:
 
     def ready(self) -> Readiness:
         """Ready while the loop turns. A full worker is ready: it says `yield`, at once."""
-        name = self._loop.host.name
+        name = self._loop.executor.name
         detail: dict[str, object] = {"worker": self._worker_name, "engine": name, "model": self._model}
         return Readiness(self._loop.alive, detail)
 
@@ -130,11 +130,11 @@ class Api:
 
     async def status(self) -> Response:
         """GET /status: what the router sizes its ledger from, and begins its estimates with. 503 without an engine."""
-        loop, host = self._loop, self._loop.host
+        loop, executor = self._loop, self._loop.executor
         loop.check_engine()
-        expected, step_s, kv_tokens = host.expected, loop.pace.step_s, host.kv_tokens
+        expected, step_s, kv_tokens = executor.expected, loop.pace.step_s, executor.kv_tokens
         reply = WorkerStatus(
-            name=self._worker_name, engine=host.name, models=[self._model], slots=host.slots,
+            name=self._worker_name, engine=executor.name, models=[self._model], slots=executor.slots,
             queue_size=loop.queue_size, running=loop.running, waiting=loop.waiting,
             draining=loop.draining or self._leaving(),
             step_ms=round(expected.step_ms if step_s is None else step_s * 1000, 3),

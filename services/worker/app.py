@@ -21,11 +21,11 @@ from services.worker.api import EXAMPLES, Api
 from services.worker.batching import EngineLoop
 from services.worker.config import WorkerSettings
 from services.worker.engine import Engine
+from services.worker.engine_executor import EngineExecutor, LocalExecutor
 from services.worker.engines.faults import FaultPlan, Faults
 from services.worker.engines.simulated import LatencyModel, SimulatedEngine
 from services.worker.engines.torch.spec import TorchSpec
 from services.worker.faultsapp import metrics_listener
-from services.worker.host import Host, LocalHost
 from services.worker.job import Job
 from services.worker.metrics import WorkerMetrics
 from services.worker.process import EngineProcess
@@ -50,13 +50,13 @@ def build(
     metrics = WorkerMetrics(registry)
     chance = own_chance(settings) if rng is None else rng
     faults = sim_faults(settings, chance)
-    loop = engine_loop(settings, make_host(settings, chance, faults), metrics, log, chance)
+    loop = engine_loop(settings, make_executor(settings, chance, faults), metrics, log, chance)
     metrics.watch(
         model=settings.announced_model,
-        slots=lambda: loop.host.slots,
+        slots=lambda: loop.executor.slots,
         inflight=lambda: loop.running,
         waiting=lambda: loop.waiting,
-        kv_usage=lambda: loop.host.kv_usage,
+        kv_usage=lambda: loop.executor.kv_usage,
     )
     routes = Api(
         loop,
@@ -101,18 +101,18 @@ def build(
 
 
 def engine_loop(
-    settings: WorkerSettings, host: Host, metrics: WorkerMetrics, log: Log, chance: random.Random
+    settings: WorkerSettings, executor: EngineExecutor, metrics: WorkerMetrics, log: Log, chance: random.Random
 ) -> EngineLoop:
     """The line before an engine, and the loop that turns it."""
-    former: BatchFormer[Job] = BatchFormer(
+    scheduler: BatchFormer[Job] = BatchFormer(
         Batching(settings.batching),
         slots=settings.max_batch_size,
         queue_size=settings.worker_queue_size,
         window_s=settings.batch_timeout_ms / 1000,
     )
     return EngineLoop(
-        host,
-        former,
+        executor,
+        scheduler,
         metrics=metrics,
         log=log,
         chance=chance,
@@ -121,10 +121,10 @@ def engine_loop(
     )
 
 
-def make_host(settings: WorkerSettings, chance: random.Random, faults: Faults) -> Host:
+def make_executor(settings: WorkerSettings, chance: random.Random, faults: Faults) -> EngineExecutor:
     """Where the engine runs: beside the loop if it only pretends to compute, else in a process of its own."""
     if settings.engine == "simulated":
-        return LocalHost(simulated_engine(settings, chance, faults))
+        return LocalExecutor(simulated_engine(settings, chance, faults))
     return EngineProcess(torch_spec(settings), start_within_s=settings.engine_start_s)
 
 

@@ -24,11 +24,11 @@ from services.core.outcome import Outcome
 from services.runtime.errors import BadInput, Refused, WeirError, place_of
 from services.runtime.log import Log
 from services.worker.engine import FinishReason, Sequence, Step
-from services.worker.host import EngineDied, Host
+from services.worker.engine_executor import EngineDied, EngineExecutor
+from services.worker.engine_restart import restart_engine
 from services.worker.job import Job
 from services.worker.metrics import WorkerMetrics
 from services.worker.pace import Pace
-from services.worker.revival import revive
 from services.worker.stops import StopFilter
 from services.worker.stream import Dropped, Stream
 from services.worker.ticket import Ticket
@@ -42,8 +42,8 @@ class EngineLoop:
 
     def __init__(
         self,
-        host: Host,
-        former: BatchFormer[Job],
+        executor: EngineExecutor,
+        scheduler: BatchFormer[Job],
         *,
         metrics: WorkerMetrics,
         log: Log,
@@ -51,11 +51,11 @@ class EngineLoop:
         stream_buffer_tokens: int,
         stall_s: float,
     ) -> None:
-        self.host = host
+        self.executor = executor
         self.pace = Pace()
         self.draining = False
         self.replacing = False
-        self._former = former
+        self._scheduler = scheduler
         self._metrics = metrics
         self._log = log
         self._chance = chance
@@ -66,7 +66,7 @@ class EngineLoop:
         self._reserved_tokens = 0  # by those that run
         self._preparing = 0  # let in, and not in line yet: their prompts are being counted
         self._woken = asyncio.Event()
-        host.on_death = self._woken.set  # one that dies while it rests is replaced before anybody asks
+        executor.on_death = self._woken.set  # one that dies while it rests is replaced before anybody asks
         self._task: asyncio.Task[None] | None = None
         self._grace: asyncio.TimerHandle | None = None  # when a drain ends what still runs
 
@@ -78,17 +78,17 @@ class EngineLoop:
     @property
     def waiting(self) -> int:
         """Requests in line for one."""
-        return len(self._former) + self._preparing
+        return len(self._scheduler) + self._preparing
 
     @property
     def queue_size(self) -> int:
         """How many may wait while every slot is taken."""
-        return self._former.queue_size
+        return self._scheduler.queue_size
 
     @property
     def free_tokens(self) -> int:
         """Memory that nobody who runs has reserved. Below 0 after the engine has shrunk."""
-        return self.host.kv_tokens - self._reserved_tokens
+        return self.executor.kv_tokens - self._reserved_tokens
 
     @property
     def alive(self) -> bool:
@@ -100,18 +100,18 @@ class EngineLoop:
     async def submit(self, request: GenerateRequest) -> Job:
         """Let a request into the line. Raises Refused where there is no place, BadInput for one that cannot run."""
         arrived_at = _now()
-        self._check_place(request)
+        self._check_capacity(request)
         self._preparing += 1
         try:
-            sequence = await self.host.prepare(request)
+            sequence = await self.executor.prepare(request)
         except EngineDied:
             raise Refused(Outcome.NO_CAPACITY, "this worker's engine died; send the request to another") from None
         finally:
             self._preparing -= 1
         try:
-            self._check_place(request)  # again: it may have changed while the prompt was counted
+            self._check_capacity(request)  # again: it may have changed while the prompt was counted
         except WeirError:
-            self.host.drop(sequence)
+            self.executor.drop(sequence)
             raise
         return self._line_up(request, sequence, arrived_at)
 
@@ -131,13 +131,13 @@ class EngineLoop:
         self._jobs[job.id] = job
         timer = asyncio.get_running_loop().call_at(deadline, self._deadline_passed, job)
         job.ticket.hold(partial(self._forget, job, timer))
-        taken = self._former.offer(self._waiting(job), self.running)
+        taken = self._scheduler.offer(self._waiting(job), self.running)
         assert taken, f"there was a place for {job.id}, and is none: {self!r}"
         self._woken.set()
         return job
 
     def _waiting(self, job: Job) -> Waiting[Job]:
-        reading_s = job.sequence.unread_tokens * self.host.expected.prefill_ms_per_token / 1000
+        reading_s = job.sequence.unread_tokens * self.executor.expected.prefill_ms_per_token / 1000
         return Waiting(
             job.id, job.arrived_at, job.deadline, job,
             service_s=self.pace.service_s or 0.0, ready_s=reading_s, tokens=job.sequence.reserved_tokens,
@@ -157,23 +157,23 @@ class EngineLoop:
 
     def predicted_wait_s(self) -> float:
         """What a newcomer would wait for a slot, were it let in now."""
-        if self.running + self.waiting < self._former.slots:
+        if self.running + self.waiting < self._scheduler.slots:
             return 0.0
         now = _now()
         oldest_s = max((job.held_s(now) for job in self._running.values()), default=0.0)
-        return self.pace.predicted_wait_s(waiting=self.waiting, slots=self._former.slots, oldest_s=oldest_s)
+        return self.pace.predicted_wait_s(waiting=self.waiting, slots=self._scheduler.slots, oldest_s=oldest_s)
 
-    def _check_place(self, request: GenerateRequest) -> None:
+    def _check_capacity(self, request: GenerateRequest) -> None:
         """Everything that refuses a request before a byte of its prompt is looked at."""
         if self.draining:
             raise Refused(Outcome.DRAINING, "this worker is shutting down; send the request to another")
         self.check_engine()
         if request.id in self._jobs:
             raise BadInput(f"id: a request {request.id!r} is already here", "id", status=409, code="duplicate_id")
-        if self._former.full(self.running + self._preparing):
+        if self._scheduler.full(self.running + self._preparing):
             wait_ms = self.predicted_wait_s() * 1000
             raise Refused(
-                Outcome.YIELD, f"all {self._former.slots} slots are taken and {self.waiting} requests wait",
+                Outcome.YIELD, f"all {self._scheduler.slots} slots are taken and {self.waiting} requests wait",
                 reason="worker_queue_full", predicted_wait_ms=wait_ms, queue_depth=self.waiting,
                 retry_hint_ms=wait_ms * (1 + self._chance.uniform(0, HINT_JITTER)),
             )  # fmt: skip
@@ -189,18 +189,18 @@ class EngineLoop:
 
     async def start(self) -> None:
         """Make the engine ready, and begin to turn it. Raises EngineUnusable."""
-        await self.host.start()
-        self._log.info("the engine is ready", engine=self.host.description)
+        await self.executor.start()
+        self._log.info("the engine is ready", engine=self.executor.description)
         self._follow_engine()
         self._task = asyncio.get_running_loop().create_task(self._run(), name="engine-loop")
         self._task.add_done_callback(self._stopped)
 
     async def _run(self) -> None:
         while True:
-            if self.host.died and not self._running:  # with somebody running, the step says so
-                await self._replace_engine(self.host.died)
+            if self.executor.died and not self._running:  # with somebody running, the step says so
+                await self._replace_engine(self.executor.died)
                 continue
-            decision = self._former.decide(_now(), self.running, self.free_tokens)
+            decision = self._scheduler.decide(_now(), self.running, self.free_tokens)
             for waiting in decision.expired:
                 self._deadline_passed(waiting.item)
             if isinstance(decision, Fire):
@@ -214,7 +214,7 @@ class EngineLoop:
         now = _now()
         for job in jobs:
             try:
-                self.host.admit(job.sequence)
+                self.executor.admit(job.sequence)
             except Exception as error:
                 self._engine_failed("admit", error, [job])
                 continue
@@ -222,7 +222,7 @@ class EngineLoop:
             self._running[job.sequence] = job
             self._reserved_tokens += job.sequence.reserved_tokens
             job.ticket.hold(partial(self._leave_slot, job.sequence))
-            assert self.running <= self._former.slots, f"{job.id} has no slot: {self!r}"
+            assert self.running <= self._scheduler.slots, f"{job.id} has no slot: {self!r}"
             self._metrics.queue_delay_seconds.observe(now - job.arrived_at)
             self._metrics.prompt_tokens.inc(job.sequence.prompt_tokens)
         for job in jobs:
@@ -231,21 +231,21 @@ class EngineLoop:
     def _forget(self, job: Job, timer: asyncio.TimerHandle) -> None:
         timer.cancel()
         del self._jobs[job.id]
-        self._former.discard(job.id)
+        self._scheduler.discard(job.id)
         if job.started_at is None:
-            self.host.drop(job.sequence)  # prepared, and never to be admitted
+            self.executor.drop(job.sequence)  # prepared, and never to be admitted
 
     def _leave_slot(self, sequence: Sequence) -> None:
         del self._running[sequence]
         left = self._reserved_tokens = self._reserved_tokens - sequence.reserved_tokens
-        self.host.drop(sequence)
+        self.executor.drop(sequence)
         assert left > 0 if self._running else left == 0, f"{left} tokens are reserved after {sequence.id}: {self!r}"
 
     async def _step(self) -> None:
         """One step for all. While it is computed requests come and go; its results find those that are still here."""
         try:
             async with asyncio.timeout(self._stall_s):
-                step = await self.host.step()
+                step = await self.executor.step()
         except TimeoutError:
             await self._replace_engine(f"the engine has not finished a step for {self._stall_s:g} s")
         except EngineDied as error:
@@ -257,7 +257,7 @@ class EngineLoop:
 
     async def _rest(self, until: float | None) -> None:
         """Until someone arrives, or the former wants waking. Costs nothing while it lasts."""
-        self.host.rest()
+        self.executor.rest()
         self._woken.clear()
         timer = None if until is None else asyncio.get_running_loop().call_at(until, self._woken.set)
         try:
@@ -279,7 +279,7 @@ class EngineLoop:
         for sequence, why in step.lost:
             if (job := self._running.get(sequence)) is not None:
                 self._drop(job, Outcome.NO_CAPACITY, f"this worker could not go on with it: {why}", waste="lost")
-        if self.host.slots != self._former.slots or step.lost:
+        if self.executor.slots != self._scheduler.slots or step.lost:
             self._follow_engine()
 
     def _deliver_token(self, job: Job, text: str, now: float) -> None:
@@ -298,11 +298,11 @@ class EngineLoop:
 
     def _follow_engine(self) -> None:
         """Take over its slots; whoever waits and can never fit into its memory goes elsewhere."""
-        if self.host.slots != self._former.slots:
-            self._log.warning("the engine has other slots now", slots=self.host.slots, before=self._former.slots)
-            self._former.resize(self.host.slots)
+        if self.executor.slots != self._scheduler.slots:
+            self._log.warning("the engine has other slots now", slots=self.executor.slots, before=self._scheduler.slots)
+            self._scheduler.resize(self.executor.slots)
         for job in list(self._jobs.values()):
-            if job.started_at is None and job.sequence.reserved_tokens > self.host.kv_tokens:
+            if job.started_at is None and job.sequence.reserved_tokens > self.executor.kv_tokens:
                 self._drop(job, Outcome.NO_CAPACITY, "this worker's memory has shrunk, and the request does not fit")
 
     def _engine_failed(self, doing: str, error: Exception, jobs: list[Job]) -> None:
@@ -315,12 +315,12 @@ class EngineLoop:
         """A new engine, however long it takes. Its requests have failed, and nobody new comes in meanwhile."""
         self.replacing = True
         self._metrics.engine_restarts.inc()
-        self._log.error("the engine is replaced", why=why, requests=self.running, waiting=len(self._former))
+        self._log.error("the engine is replaced", why=why, requests=self.running, waiting=len(self._scheduler))
         for job in list(self._running.values()):
             self._drop(job, Outcome.INTERNAL, f"the engine died while it worked on this: {why}", code=ENGINE_DIED)
-        for waiting in self._former.flush():
+        for waiting in self._scheduler.flush():
             self._drop(waiting.item, Outcome.NO_CAPACITY, "this worker's engine died; send the request to another")
-        await revive(self.host, self._log, self._chance)
+        await restart_engine(self.executor, self._log, self._chance)
         self.replacing = False
         self._follow_engine()
 
@@ -365,7 +365,7 @@ class EngineLoop:
     def drain(self, grace_s: float) -> None:
         """Take nobody in, hand back those in line, and give those that run `grace_s` to finish."""
         self.draining = True
-        for waiting in self._former.flush():
+        for waiting in self._scheduler.flush():
             self._drop(waiting.item, Outcome.DRAINING, "this worker is shutting down; the request had not started")
         loop = asyncio.get_running_loop()
         self._grace = loop.call_later(grace_s, self._drop_all, "this worker shut down before the answer's end")
@@ -379,7 +379,7 @@ class EngineLoop:
         if self._task is not None:
             self._task.cancel()
             await asyncio.wait([self._task])
-        await self.host.stop()
+        await self.executor.stop()
 
     def _drop_all(self, message: str) -> None:
         for job in list(self._jobs.values()):
@@ -396,7 +396,7 @@ class EngineLoop:
 
     def __repr__(self) -> str:
         state = "draining" if self.draining else "alive" if self.alive else "stopped"
-        return f"<EngineLoop {state}, {self.running}/{self._former.slots} running, {self.waiting} waiting>"
+        return f"<EngineLoop {state}, {self.running}/{self._scheduler.slots} running, {self.waiting} waiting>"
 
 
 def _now() -> float:

@@ -2,7 +2,7 @@
 
     reader     reads every frame and hands it on; ends the process when the other end is gone, whatever else runs
     preparer   tokenizes and checks prompts, while a step runs
-    main       makes the engine, then drops, admits and computes one step for each `Turn`
+    main       makes the engine, then drops, admits and computes one step for each `StepRequest`
 
 Nothing is decided here and nothing happens unasked: the same questions in the same order give the same answers. The
 process has no children of its own to look after, ignores SIGINT and SIGTERM, since it ends when the worker says so or
@@ -31,8 +31,8 @@ from services.contracts.generate import GenerateRequest
 from services.runtime.errors import BadInput
 from services.worker import engine_wire as wire
 from services.worker.engine import Engine, Sequence, Step
+from services.worker.engine_executor import EngineDied, EngineUnusable
 from services.worker.engines.torch.spec import TorchSpec
-from services.worker.host import EngineDied, EngineUnusable
 
 READ_BYTES = 65_536
 MAX_ERROR_CHARS = 500
@@ -98,7 +98,7 @@ class Preparer:
             return wire.Rejected(question.number, bad.message, bad.param, bad.status, bad.code)
         except Exception as error:
             report("the engine failed to prepare a request", error)
-            return wire.Failed(question.number, told(error))
+            return wire.Failed(question.number, describe_error(error))
         self._prepared[question.number] = sequence
         return wire.Prepared(question.number, sequence.prompt_tokens, sequence.unread_tokens)
 
@@ -113,19 +113,19 @@ class Stepper:
         self._handles: dict[Sequence, int] = {}
         self._reading: dict[int, Sequence] = {}
 
-    def turn(self, turn: wire.Turn) -> wire.Answer:
+    def step(self, request: wire.StepRequest) -> wire.Answer:
         """Drop, admit, step."""
         try:
-            self._drop(turn.drops)
-            lost = [(handle, why) for handle, deadline in turn.admits if (why := self._admit(handle, deadline))]
+            self._drop(request.drops)
+            lost = [(handle, why) for handle, deadline in request.admits if (why := self._admit(handle, deadline))]
             step = self._engine.step() if self._running else Step(0.0, 0, 0)
-            return self._told(turn.number, step, lost)
+            return self._step_result(request.number, step, lost)
         except EngineDied as error:
             report("the engine died in a step", error)
             leave(os.EX_SOFTWARE)
         except Exception as error:
             report("the engine failed in a step", error)
-            return wire.Failed(turn.number, told(error))
+            return wire.Failed(request.number, describe_error(error))
 
     def free(self, free: wire.Free) -> wire.Answer:
         try:
@@ -133,7 +133,7 @@ class Stepper:
             return wire.Freed(free.number, state_of(self._engine))
         except Exception as error:
             report("the engine failed to drop a sequence", error)
-            return wire.Failed(free.number, told(error))
+            return wire.Failed(free.number, describe_error(error))
 
     def _drop(self, handles: list[int]) -> None:
         for handle in handles:
@@ -151,7 +151,7 @@ class Stepper:
             self._engine.admit(sequence)
         except Exception as error:
             report("the engine failed to admit a sequence", error)
-            return told(error)
+            return describe_error(error)
         self._running[handle] = sequence
         self._handles[sequence] = handle
         if sequence.unread_tokens:
@@ -165,7 +165,7 @@ class Stepper:
             del self._handles[sequence]
         return sequence
 
-    def _told(self, number: int, step: Step, lost: list[tuple[int, str]]) -> wire.Turned:
+    def _step_result(self, number: int, step: Step, lost: list[tuple[int, str]]) -> wire.StepResult:
         handles = self._handles
         tokens = [(handles[sequence], text, sequence.completion_tokens) for sequence, text in step.tokens]
         finished = [(handles[sequence], reason, sequence.completion_tokens) for sequence, reason in step.finished]
@@ -177,7 +177,7 @@ class Stepper:
         for gone in (finished, lost):
             for handle, *_ in gone:
                 self._left(handle)
-        return wire.Turned(
+        return wire.StepResult(
             number, step.duration_s, step.batch_size, step.prefill_tokens, tokens, reading, finished, lost,
             state_of(self._engine),
         )  # fmt: skip
@@ -190,7 +190,7 @@ def serve(connection: socket.socket, make: Make) -> None:
     end_with_worker()
     connection.set_inheritable(False)
     channel = Channel(connection)
-    to_main: SimpleQueue[wire.Start | wire.Turn | wire.Free | wire.Stop] = SimpleQueue()
+    to_main: SimpleQueue[wire.Start | wire.StepRequest | wire.Free | wire.Stop] = SimpleQueue()
     to_preparer: SimpleQueue[wire.Prepare | wire.Forget] = SimpleQueue()
 
     def hand_on(question: wire.Question) -> None:
@@ -212,8 +212,8 @@ def serve(connection: socket.socket, make: Make) -> None:
     while True:
         question = to_main.get()
         match question:
-            case wire.Turn():
-                channel.send(stepper.turn(question))
+            case wire.StepRequest():
+                channel.send(stepper.step(question))
             case wire.Free():
                 channel.send(stepper.free(question))
             case wire.Stop():
@@ -257,7 +257,7 @@ def made(start: wire.Start, make: Make, channel: Channel) -> Engine:
         message = f"the engine needs {missing.name}, which is not installed: pip install 'weir[torch]'"
     except Exception as error:
         report("the engine could not be made", error)
-        message = f"the engine could not be made: {told(error)}"
+        message = f"the engine could not be made: {describe_error(error)}"
     channel.send(wire.Unusable(start.number, message))
     leave()
 
@@ -310,7 +310,7 @@ def close(engine: Engine) -> None:
         report("the engine failed to close", error)
 
 
-def told(error: Exception) -> str:
+def describe_error(error: Exception) -> str:
     """For the worker, which decides who may read it."""
     return f"{type(error).__name__}: {error}"[:MAX_ERROR_CHARS]
 

@@ -18,9 +18,20 @@ from typing import cast
 
 import msgspec
 
-from services.worker.engine_wire import Answer, BrokenFrame, Frames, Free, Prepare, Question, Start, Turn, frame, unpack
+from services.worker.engine_wire import (
+    Answer,
+    BrokenFrame,
+    Frames,
+    Free,
+    Prepare,
+    Question,
+    Start,
+    StepRequest,
+    frame,
+    unpack,
+)
 
-LAST_WORDS_S = 1.0
+STDERR_WAIT_S = 1.0
 KILLED_WITHIN_S = 10.0
 
 
@@ -72,7 +83,7 @@ class EngineLink(asyncio.Protocol):
             raise
         return link
 
-    def ask(self, question: Start | Prepare | Turn | Free) -> asyncio.Future[Answer | Died]:
+    def ask(self, question: Start | Prepare | StepRequest | Free) -> asyncio.Future[Answer | Died]:
         """Raises FrameTooLarge."""
         data = frame(question)
         answer: asyncio.Future[Answer | Died] = self._loop.create_future()
@@ -143,7 +154,7 @@ class EngineLink(asyncio.Protocol):
         exited = asyncio.ensure_future(self.process.wait())
         cut = asyncio.ensure_future(self._cut.wait())
         await asyncio.wait([exited, cut], return_when=asyncio.FIRST_COMPLETED)
-        await asyncio.wait([exited, cut], timeout=LAST_WORDS_S)
+        await asyncio.wait([exited, cut], timeout=STDERR_WAIT_S)
         self.kill()
         self._close()
         await exited

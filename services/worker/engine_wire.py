@@ -95,8 +95,8 @@ class Forget(msgspec.Struct, frozen=True, tag=True, array_like=True):
     handle: int
 
 
-class Turn(msgspec.Struct, frozen=True, tag=True, array_like=True):
-    """Drop these, admit those with their deadlines, in this order, and take one step. Answered: `Turned`, `Failed`."""
+class StepRequest(msgspec.Struct, frozen=True, tag=True, array_like=True):
+    """Drop these, admit those with their deadlines, in this order, and take one step. Answered: `StepResult`, `Failed`."""
 
     number: int
     drops: list[int]
@@ -165,7 +165,7 @@ class Failed(msgspec.Struct, frozen=True, tag=True, array_like=True):
     error: str
 
 
-class Turned(msgspec.Struct, frozen=True, tag=True, array_like=True):
+class StepResult(msgspec.Struct, frozen=True, tag=True, array_like=True):
     """A step's results. Each count is the engine's own, of the sequence as it is now."""
 
     number: int
@@ -187,8 +187,8 @@ class Freed(msgspec.Struct, frozen=True, tag=True, array_like=True):
     state: State
 
 
-Question = Start | Prepare | Forget | Turn | Free | Stop
-Answer = Ready | Unusable | Prepared | Rejected | Failed | Turned | Freed
+Question = Start | Prepare | Forget | StepRequest | Free | Stop
+Answer = Ready | Unusable | Prepared | Rejected | Failed | StepResult | Freed
 
 
 def frame(message: Question | Answer) -> bytes:

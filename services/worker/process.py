@@ -5,7 +5,7 @@ wait for the event loop and the loop for it. Apart they share processors only, a
 fault or the kernel's out-of-memory killer takes the engine and leaves the worker, which answers for it.
 
     worker                                        engine's process (`child`)
-    admit, drop: noted (`roster`)
+    admit, drop: noted (`sequence_table`)
     step        -- Turn(drops, admits) -->        drop, admit, compute one step
                 <-- Turned(tokens, ...) --
     prepare     -- Prepare(request) -->           tokenize, beside the step that runs
@@ -29,9 +29,9 @@ from services.contracts.generate import GenerateRequest
 from services.runtime.errors import BadInput, TooLarge
 from services.worker import engine_wire as wire
 from services.worker.engine import Expected, Sequence, Step
+from services.worker.engine_executor import EngineDied, EngineUnusable
 from services.worker.engine_link import Died, EngineLink
-from services.worker.host import EngineDied, EngineUnusable
-from services.worker.roster import Roster
+from services.worker.sequence_table import SequenceTable
 
 COMMAND = (sys.executable, "-m", "services.worker.child")
 STOP_WITHIN_S = 2.0
@@ -43,19 +43,19 @@ class EngineFault(RuntimeError):
 
 
 class EngineProcess:
-    """A `Host`. Until `start` its facts are those that were asked for, then the engine's own."""
+    """A `EngineExecutor`. Until `start` its facts are those that were asked for, then the engine's own."""
 
     def __init__(self, spec: wire.EngineSpec, *, start_within_s: float, command: Texts[str] = COMMAND) -> None:
         self._spec = spec
         self._start_within_s = start_within_s
         self._command = command
         self._numbers = itertools.count(1)
-        self._roster = Roster()
+        self._roster = SequenceTable()
         self._link: EngineLink | None = None
-        self._turning: asyncio.Future[wire.Answer | Died] | None = None
+        self._pending: asyncio.Future[wire.Answer | Died] | None = None
         self._ready = _asked_for(spec)
         self._state = self._ready.state
-        self.on_death: Callable[[], None] = _nobody_asks
+        self.on_death: Callable[[], None] = _cancelled_caller
         """Called when a process that was ready ends by itself, also when no question is open: see `died`."""
 
     @property
@@ -134,8 +134,8 @@ class EngineProcess:
     async def _end(self, asked_s: float = 0.0) -> None:
         """No process and nothing noted for it. Raises EngineUnusable if it cannot be killed."""
         link, self._link = self._link, None
-        self._roster = Roster()
-        self._turning = None
+        self._roster = SequenceTable()
+        self._pending = None
         if link is None:
             return
         try:
@@ -207,16 +207,16 @@ class EngineProcess:
     async def step(self) -> Step:
         """One round trip. Where a caller gave up waiting for the last step, that is still the one that runs."""
         link = self._alive()
-        turning = self._turning
-        if turning is None:
-            turning = link.ask(wire.Turn(next(self._numbers), self._roster.drops(), self._roster.admits()))
-            self._turning = turning
-        await asyncio.wait([turning])
-        if turning is not self._turning:
+        pending = self._pending
+        if pending is None:
+            pending = link.ask(wire.StepRequest(next(self._numbers), self._roster.drops(), self._roster.admits()))
+            self._pending = pending
+        await asyncio.wait([pending])
+        if pending is not self._pending:
             raise EngineDied(REPLACED)
-        self._turning = None
-        match answer := turning.result():
-            case wire.Turned():
+        self._pending = None
+        match answer := pending.result():
+            case wire.StepResult():
                 return self._take(link, answer)
             case wire.Failed():
                 raise EngineFault(answer.error)
@@ -228,15 +228,15 @@ class EngineProcess:
     def rest(self) -> None:
         """Those who were dropped last are told now, since no step will tell it: their memory is given back."""
         link = self._link
-        if link is not None and self._turning is None and self._roster.owes_drops:
+        if link is not None and self._pending is None and self._roster.owes_drops:
             link.ask(wire.Free(next(self._numbers), self._roster.drops())).add_done_callback(self._freed)
 
-    def _take(self, link: EngineLink, turned: wire.Turned) -> Step:
+    def _take(self, link: EngineLink, step_result: wire.StepResult) -> Step:
         try:
-            step = self._roster.take(turned)
+            step = self._roster.take(step_result)
         except KeyError:
-            raise self._wrong(link, turned) from None
-        self._state = turned.state
+            raise self._wrong(link, step_result) from None
+        self._state = step_result.state
         return step
 
     def _freed(self, answered: asyncio.Future[wire.Answer | Died]) -> None:
@@ -260,7 +260,7 @@ class EngineProcess:
         return f"<EngineProcess {self.pid or 'of no process'}, {self._roster!r}>"
 
 
-def _nobody_asks() -> None:
+def _cancelled_caller() -> None:
     pass
 
 

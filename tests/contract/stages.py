@@ -90,14 +90,14 @@ class RealCache:
 
     @contextmanager
     def full(self) -> Iterator[None]:
-        self._configure("noeviction", most_bytes=1)
+        self._configure("noeviction", max_bytes=1)
         try:
             yield
         finally:
-            self._configure("allkeys-lru", most_bytes=MOST_BYTES)
+            self._configure("allkeys-lru", max_bytes=MOST_BYTES)
 
-    def _configure(self, policy: str, *, most_bytes: int) -> None:
-        for name, value in (("maxmemory-policy", policy), ("maxmemory", most_bytes)):
+    def _configure(self, policy: str, *, max_bytes: int) -> None:
+        for name, value in (("maxmemory-policy", policy), ("maxmemory", max_bytes)):
             assert self._server.command(f"CONFIG SET {name} {value}") == "+OK"
 
 

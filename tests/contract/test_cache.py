@@ -8,12 +8,12 @@ import msgspec
 import pytest
 
 from services.retrieval.app import exact_cache
-from services.retrieval.cache import MAX_ENTRY_BYTES, CacheKey, Entry
+from services.retrieval.cache import MAX_ENTRY_BYTES, CacheEntry, CacheKey
 from services.retrieval.config import RetrievalSettings
-from services.retrieval.freshness import share_of_life
+from services.retrieval.freshness import ttl_jitter
 from services.runtime.settings import load
 from tests.contract.stages import CacheStage, with_cache
-from tests.retrieval.cacherig import KEY, REACH, RESULTS, SECRET, Rig
+from tests.retrieval.cacherig import KEY, PARAMS, RESULTS, SECRET, Rig
 from tests.retrieval.fakes import passage
 
 TIMEOUT_S = 0.02
@@ -90,7 +90,7 @@ def entry(**changed: object) -> bytes:
         "depth": 5,
         "results": RESULTS,
     }
-    return msgspec.msgpack.encode(Entry(**(sound | changed)))  # type: ignore[arg-type]
+    return msgspec.msgpack.encode(CacheEntry(**(sound | changed)))  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -163,7 +163,7 @@ def test_a_reader_is_told_to_refresh_what_was_dear_to_find_and_nobody_what_is_no
 def test_keys_of_one_age_and_one_time_to_live_do_not_expire_together(cache: CacheStage) -> None:
     keys = sorted(
         (CacheKey("demo", f"query {number}", "model-1") for number in range(50)),
-        key=lambda key: share_of_life(key.digest(SECRET)),
+        key=lambda key: ttl_jitter(key.digest(SECRET)),
     )
 
     async def scenario(rig: Rig) -> None:
@@ -181,11 +181,11 @@ def test_keys_of_one_age_and_one_time_to_live_do_not_expire_together(cache: Cach
 
 def test_what_a_result_took_to_find_is_kept_with_it(cache: CacheStage) -> None:
     async def scenario(rig: Rig) -> None:
-        rig.cache.put(KEY, RESULTS, reach=REACH, version=7, ttl_s=60.0, cost_s=0.25)
+        rig.cache.put(KEY, RESULTS, params=PARAMS, version=7, ttl_s=60.0, cost_s=0.25)
         while (data := await rig.client.get(KEY.digest(SECRET))) is None:
             await asyncio.sleep(0.001)
         assert isinstance(data, bytes)
-        assert msgspec.msgpack.decode(data, type=Entry).cost_s == 0.25
+        assert msgspec.msgpack.decode(data, type=CacheEntry).cost_s == 0.25
 
     with_cache(cache, scenario)
 
@@ -197,7 +197,7 @@ def test_the_setting_is_the_secret_of_the_keys(cache: CacheStage) -> None:
         chosen = load(RetrievalSettings, redis_url=url, cache_key_secret=secret, redis_timeout_ms=1000)
         rig = Rig(url)
         made = exact_cache(chosen, rig.metrics, rig.lines.log)
-        made.put(KEY, RESULTS, reach=REACH, version=7, ttl_s=60.0)
+        made.put(KEY, RESULTS, params=PARAMS, version=7, ttl_s=60.0)
         while rig.counted("stored") + rig.counted("not_stored") == 0:
             await asyncio.sleep(0.001)
         assert await rig.client.get(KEY.digest(secret.encode())) is not None
@@ -263,7 +263,7 @@ def test_requests_that_are_cut_off_never_get_each_others_answers(cache: CacheSta
     async def scenario(rig: Rig) -> None:
         keys = [CacheKey("demo", f"query {number}", "model-1") for number in range(20)]
         for number, key in enumerate(keys):
-            rig.cache.put(key, [passage(f"answer {number}")], reach=REACH, version=7, ttl_s=60.0)
+            rig.cache.put(key, [passage(f"answer {number}")], params=PARAMS, version=7, ttl_s=60.0)
         while rig.counted("stored") < len(keys):
             await asyncio.sleep(0.005)
 

@@ -13,8 +13,8 @@ import pytest
 from loadtests.cluster.embedder import vector_of
 from loadtests.cluster.pgstatements import UnknownStatement
 from services.retrieval import library, nearest, store, vectors, writing
-from services.retrieval.database import NOBODY, WRITER, Session, locked, powers
-from services.retrieval.nearest import way
+from services.retrieval.database import NO_TENANT, WRITER, Session, locked, powers
+from services.retrieval.nearest import choose_index
 from services.retrieval.vectors import Vectors, unembedded
 from services.retrieval.writing import Corpus, Quota, QuotaExceeded, Stored, Used
 from tests.contract.stages import DatabaseStage, FakeDatabase
@@ -76,7 +76,7 @@ def test_a_session_sees_its_own_tenants_rows_and_nobody_sees_none(database: Data
         for tenant in TENANTS:
             await put(connection, tenant, "a.md")
         session = Session(connection, pooled=True)
-        for tenant in (*TENANTS, NOBODY, "nobody at all", *reversed(TENANTS)):
+        for tenant in (*TENANTS, NO_TENANT, "nobody at all", *reversed(TENANTS)):
             assert await titles(session, tenant) == [each for each in TENANTS if each == tenant]
             assert session.unsettled
         await session.settle()
@@ -247,10 +247,10 @@ def test_versions_grow_with_every_change_and_one_view_has_all_of_them(database: 
         assert seen == sorted(set(seen))
         await put(connection, "ben", "a.md", "one", "two", "three")
         session = Session(connection)
-        rows = await session.fetch(LIMIT_S, store.CORPORA.sql, 100, tenant=NOBODY)
+        rows = await session.fetch(LIMIT_S, store.CORPORA.sql, 100, tenant=NO_TENANT)
         assert {row["tenant"]: row["chunks"] for row in rows} == {"ada": 2, "ben": 3}
         assert set(rows[0].keys()) == {"tenant", "version", "chunks"}
-        (last,) = await session.fetch(LIMIT_S, store.CORPORA.sql, 1, tenant=NOBODY)
+        (last,) = await session.fetch(LIMIT_S, store.CORPORA.sql, 1, tenant=NO_TENANT)
         assert tuple(last) == ("ben", last["version"], 3)
 
     play(database, scenario)
@@ -374,7 +374,7 @@ def test_the_way_through_the_graph_needs_its_settings(database: DatabaseStage) -
     async def scenario(connection: Any, another: Connections) -> None:
         await put(connection, "ada", "a.md", "A weir holds a river.", "Bread is baked.")
         asked = ("ada", vector_of("a river and its weir"), 1, MODEL)
-        chosen = way(10, 1, exact_up_to=0)
+        chosen = choose_index(10, 1, exact_up_to=0)
         assert chosen.sql == nearest.APPROXIMATE
         (row,) = await Session(connection).fetch(LIMIT_S, chosen.sql, *asked, tenant="ada", settings=chosen.settings)
         assert row["text"] == "A weir holds a river."

@@ -13,7 +13,7 @@ import pytest
 from loadtests.cluster.embedder import vector_of
 from services.contracts.search import Passage
 from services.retrieval.database import Session
-from services.retrieval.pool import Pool
+from services.retrieval.pool import ConnectionPool
 from services.retrieval.store import Store
 from services.retrieval.writing import Corpus
 from tests.contract.stages import DatabaseStage, FakeDatabase, RealDatabase
@@ -54,7 +54,7 @@ def play(stage: DatabaseStage, scenario: Callable[[Searched], Awaitable[None]], 
 
     async def main() -> None:
         lines = Lines()
-        pool = Pool(session, size=2, max_waiting=8, log=lines.log, chance=random.Random(1))
+        pool = ConnectionPool(session, size=2, max_waiting=8, log=lines.log, chance=random.Random(1))
         store = Store(pool, log=lines.log, exact_up_to=exact_up_to)
         writer = (await session()).connection
         await store.start()

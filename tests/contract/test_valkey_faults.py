@@ -10,7 +10,7 @@ import pytest
 from loadtests.cluster.valkey import FakeValkey, Lie, Refusal
 from services.retrieval.cache import WRITE_TIMEOUT_S, CacheKey
 from tests.contract.stages import FakeCache, with_cache
-from tests.retrieval.cacherig import KEY, REACH, RESULTS, Rig
+from tests.retrieval.cacherig import KEY, PARAMS, RESULTS, Rig
 from tests.retrieval.fakes import passage
 
 OTHER = CacheKey("rival", "What is theirs?", "model-1")
@@ -130,7 +130,7 @@ def test_a_server_that_stands_still_for_longer_than_a_write_may_take_loses_nothi
     async def scenario(rig: Rig, server: FakeValkey) -> None:
         await rig.put()
         server.frozen = True
-        assert await rig.cache.get(KEY, reach=REACH, version=7, ttl_s=60.0, budget_s=TIMEOUT_S) is None
+        assert await rig.cache.get(KEY, params=PARAMS, version=7, ttl_s=60.0, budget_s=TIMEOUT_S) is None
         await asyncio.sleep(4 * WRITE_TIMEOUT_S)
         server.frozen = False
         assert await rig.get() is not None

@@ -21,12 +21,13 @@ from typing import Any
 import msgspec
 
 from services.governor import frame
-from services.governor.gate import Bounds, Gate
-from services.governor.protocol import Conversation, Ended, Result, Turn
-from services.retrieval.cache import Cache, Entry
+from services.governor.gate import Gate, GovernorLimits
+from services.governor.job import Ended, Result
+from services.governor.protocol import Actions, GovernorSession
+from services.retrieval.cache import Cache, CacheEntry
 from services.retrieval.documentinput import page_of
-from services.retrieval.documents import PARSERS, Unreadable, parse
-from services.retrieval.reach import Reach
+from services.retrieval.documents import PARSERS, UnreadableDocument, parse
+from services.retrieval.search_params import SearchParams
 from services.router.asking.parsed import Format, ParsedRequest
 from services.router.asking.slo import FIELD_OF, read
 from services.router.request import InferenceRequest
@@ -307,30 +308,30 @@ def _as_read(how: Callable[[bytes], frame.Frame | None], line: bytes) -> object:
 
 
 def _talk(pieces: Sequence[bytes]) -> tuple[bytes, bool]:
-    gate = Gate(cap=1, bounds=Bounds(), random=lambda: 0.5)
-    conversation = Conversation(gate, 0.0)
+    gate = Gate(cap=1, bounds=GovernorLimits(), random=lambda: 0.5)
+    session = GovernorSession(gate, 0.0)
     out, closed = bytearray(), False
     for piece in pieces:
-        turns = [conversation.receive(piece, 0.0)]
+        turns = [session.receive(piece, 0.0)]
         while turns:
-            turn = turns.pop()
-            out += turn.out
-            closed = closed or turn.close
-            turns += _next_turns(conversation, turn)
+            actions = turns.pop()
+            out += actions.out
+            closed = closed or actions.close
+            turns += _next_turns(session, actions)
         if closed:
             break
-    conversation.lost()
+    session.lost()
     assert gate.held_bytes == 0
     return bytes(out), closed
 
 
-def _next_turns(conversation: Conversation, turn: Turn) -> list[Turn]:
-    if turn.work is not None:
-        turn.work.place.give_back(0.1)
-        return [conversation.ended(Result(Ended.DONE, 0.1), 0.0)]
-    if getattr(turn, "more", False):
-        turn.more = False  # type: ignore[attr-defined]  # lines that wait for the next pass of the loop
-        return [conversation.go_on(0.0)]
+def _next_turns(session: GovernorSession, actions: Actions) -> list[Actions]:
+    if actions.work is not None:
+        actions.work.slot.release_slot(0.1)
+        return [session.ended(Result(Ended.DONE, 0.1), 0.0)]
+    if getattr(actions, "more", False):
+        actions.more = False  # type: ignore[attr-defined]  # lines that wait for the next pass of the loop
+        return [session.go_on(0.0)]
     return []
 
 
@@ -340,7 +341,7 @@ def documents(data: bytes) -> None:
     name = f"a{kinds[data[0] % len(kinds)]}" if data else "a.txt"
     try:
         document = parse(name, data[1:])
-    except Unreadable:
+    except UnreadableDocument:
         return
     for section in document.sections:
         section.text.encode("utf-8")
@@ -350,9 +351,9 @@ def documents(data: bytes) -> None:
 def cache(data: bytes) -> None:
     """What stands in the cache may be anything: it is an entry of this key and tenant, or nothing."""
     reader = object.__new__(Cache)  # no connection: only its check of what was read
-    reader._decode = msgspec.msgpack.Decoder(Entry).decode
+    reader._decode = msgspec.msgpack.Decoder(CacheEntry).decode
     reader._chance = random.Random(0)
-    kept = reader._check("abcd", "tenant", data, 1000, Reach(1.0, 4), 1, 60.0)
+    kept = reader._check("abcd", "tenant", data, 1000, SearchParams(1.0, 4), 1, 60.0)
     assert kept is None or (math.isfinite(kept.age_s) and kept.age_s >= 0)
 
 
@@ -368,7 +369,7 @@ class Target:
 
 
 def _entry() -> bytes:
-    return msgspec.msgpack.encode(Entry("abcd", "tenant", 1, 60.0, 600.0, 0.01, 1.0, 4, []))
+    return msgspec.msgpack.encode(CacheEntry("abcd", "tenant", 1, 60.0, 600.0, 0.01, 1.0, 4, []))
 
 
 TARGETS: dict[str, Target] = {

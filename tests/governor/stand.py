@@ -14,10 +14,10 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from services.governor.app import http_side
 from services.governor.backends import Backend
-from services.governor.gate import Bounds, Gate
+from services.governor.gate import Gate, GovernorLimits
+from services.governor.job import Ended, Result, Work
 from services.governor.metrics import GovernorMetrics
-from services.governor.protocol import Ended, Result, Work
-from services.governor.server import Patience, Server
+from services.governor.server import Server, ServerLimits
 from services.runtime.drain import Drain
 from services.runtime.log import Log
 from services.runtime.serve import Process, running
@@ -30,18 +30,18 @@ class Held(Backend):
 
     def __init__(self) -> None:
         self.running = 0
-        self.most = 0
+        self.max_bytes = 0
         self.started = 0
         self.cancelled = 0
-        self.let_go = asyncio.Semaphore(0)
+        self.release = asyncio.Semaphore(0)
         self.result = Result(Ended.DONE)
 
     async def run(self, work: Work) -> Result:
         self.started += 1
         self.running += 1
-        self.most = max(self.most, self.running)
+        self.max_bytes = max(self.max_bytes, self.running)
         try:
-            await self.let_go.acquire()
+            await self.release.acquire()
         except asyncio.CancelledError:
             self.cancelled += 1
             raise
@@ -74,7 +74,7 @@ class Line:
         self.reader = reader
         self.writer = writer
 
-    async def say(self, *lines: bytes) -> None:
+    async def send(self, *lines: bytes) -> None:
         self.writer.write(b"".join(lines))
         await self.writer.drain()
 
@@ -85,7 +85,7 @@ class Line:
         return heard
 
     async def ask(self, line: bytes) -> dict[str, Any]:
-        await self.say(line)
+        await self.send(line)
         heard = await self.hear()
         assert heard is not None
         return heard
@@ -96,12 +96,12 @@ class Line:
 
 @asynccontextmanager
 async def governor(
-    backend: Backend, *, cap: int = 1, patience: Patience | None = None, grace_s: float = 10.0, **bounds: Any
+    backend: Backend, *, cap: int = 1, limits: ServerLimits | None = None, grace_s: float = 10.0, **bounds: Any
 ) -> AsyncIterator[Stand]:
     log, registry = Log("test", stream=io.BytesIO()), new_registry()
     metrics = GovernorMetrics(registry)
-    gate = Gate(cap=cap, bounds=Bounds(**bounds), random=lambda: 0.0)
-    server = Server(gate, backend, patience=patience or Patience(), metrics=metrics, log=log)
+    gate = Gate(cap=cap, bounds=GovernorLimits(**bounds), random=lambda: 0.0)
+    server = Server(gate, backend, limits=limits or ServerLimits(), metrics=metrics, log=log)
     metrics.watch(gate, lambda: len(server.connections))
     drain = Drain()
     process = Process(

@@ -7,8 +7,9 @@ import hashlib
 import json
 from typing import Any
 
-from services.governor.gate import Bounds, Gate
-from services.governor.protocol import Conversation, Ended, Result, Turn, Work
+from services.governor.gate import Gate, GovernorLimits
+from services.governor.job import Ended, Result, Work
+from services.governor.protocol import Actions, GovernorSession
 
 BASE = [
     "server.health", "backend.inflight", "backend.cap", "server.executed_total", "server.yielded_total", "cdr.bytes_in",
@@ -26,29 +27,29 @@ def ping(seq: int = 1, job: str = "J_ping") -> bytes:
 def manifest(data: bytes, **changed: Any) -> dict[str, Any]:
     """What is said of this payload; in chunks of 8 bytes if nothing else is said."""
     chunk_bytes = 8 if not changed.get("chunk_bytes") else changed["chunk_bytes"]
-    said: dict[str, Any] = {
+    sent: dict[str, Any] = {
         "payload_id": "P_1", "content_type": "application/octet-stream", "content_encoding": "identity",
         "cipher": "none", "total_bytes": len(data), "chunk_bytes": chunk_bytes,
         "chunks": max(1, -(-len(data) // chunk_bytes)), "sha256": hashlib.sha256(data).hexdigest(),
     }  # fmt: skip
-    return {**said, **changed}
+    return {**sent, **changed}
 
 
 def chunk(data: bytes, index: int, *, payload_id: str = "P_1", **changed: Any) -> dict[str, Any]:
-    said = {
+    sent = {
         "payload_id": payload_id, "index": index, "offset": 0, "sha256": hashlib.sha256(data).hexdigest(),
         "bytes_b64": base64.b64encode(data).decode(),
     }  # fmt: skip
-    return {**said, **changed}
+    return {**sent, **changed}
 
 
 def upload(data: bytes, *, job: str = "J_a", chunk_bytes: int = 8, seq: int = 1, ttl_ms: int = 0) -> list[bytes]:
     """The frames of a whole upload."""
     pieces = [data[at : at + chunk_bytes] for at in range(0, len(data), chunk_bytes)] or [b""]
-    told = frame(
+    deferred = frame(
         verb="share", job=job, seq=seq, ttl_ms=ttl_ms, payload_manifest=manifest(data, chunk_bytes=chunk_bytes)
     )
-    return [told] + [
+    return [deferred] + [
         frame(verb="share", job=job, seq=seq + 1 + index, ttl_ms=ttl_ms, payload_chunk=chunk(piece, index))
         for index, piece in enumerate(pieces)
     ]
@@ -60,7 +61,7 @@ class Rig:
     def __init__(
         self, *, cap: int = 1, random: float = 0.0, tokens: frozenset[str] = frozenset(), **bounds: Any
     ) -> None:
-        self.gate = Gate(cap=cap, bounds=Bounds(**bounds), random=lambda: random, tokens=tokens)
+        self.gate = Gate(cap=cap, bounds=GovernorLimits(**bounds), random=lambda: random, tokens=tokens)
         self.now = 100.0
 
     def connect(self) -> Peer:
@@ -72,40 +73,40 @@ class Peer:
 
     def __init__(self, rig: Rig) -> None:
         self.rig = rig
-        self.conversation = Conversation(rig.gate, rig.now)
+        self.session = GovernorSession(rig.gate, rig.now)
         self.work: Work | None = None
         self.closed = False
 
-    def say(self, *lines: bytes) -> list[dict[str, Any]]:
+    def send(self, *lines: bytes) -> list[dict[str, Any]]:
         """All of it at once; the replies."""
-        return self._heard(self.conversation.receive(b"".join(lines), self.rig.now))
+        return self._heard(self.session.receive(b"".join(lines), self.rig.now))
 
     def one(self, line: bytes) -> dict[str, Any]:
-        (reply,) = self.say(line)
+        (reply,) = self.send(line)
         return reply
 
     def hang_up_half(self) -> list[dict[str, Any]]:
-        return self._heard(self.conversation.half_closed(self.rig.now))
+        return self._heard(self.session.half_closed(self.rig.now))
 
     def finish(self, ended: Ended = Ended.DONE, seconds: float = 2.0, **shown: Any) -> list[dict[str, Any]]:
         """The job that runs ends."""
         assert self.work is not None
         work, self.work = self.work, None
-        work.place.give_back(seconds)
-        return self._heard(self.conversation.ended(Result(ended, seconds, shown=shown), self.rig.now))
+        work.slot.release_slot(seconds)
+        return self._heard(self.session.ended(Result(ended, seconds, shown=shown), self.rig.now))
 
-    def told(self, turn: Turn) -> list[dict[str, Any]]:
-        return self._heard(turn)
+    def deferred(self, actions: Actions) -> list[dict[str, Any]]:
+        return self._heard(actions)
 
-    def _heard(self, turn: Turn) -> list[dict[str, Any]]:
-        if turn.more:
-            now, turn.more = turn, False
-            return self._heard(now) + self._heard(self.conversation.go_on(self.rig.now))
-        if turn.work is not None:
+    def _heard(self, actions: Actions) -> list[dict[str, Any]]:
+        if actions.more:
+            now, actions.more = actions, False
+            return self._heard(now) + self._heard(self.session.go_on(self.rig.now))
+        if actions.work is not None:
             assert self.work is None
-            self.work = turn.work
-        self.closed = self.closed or turn.close
-        return [json.loads(line) for line in bytes(turn.out).splitlines()]
+            self.work = actions.work
+        self.closed = self.closed or actions.close
+        return [json.loads(line) for line in bytes(actions.out).splitlines()]
 
 
 def short(reply: dict[str, Any]) -> tuple[str, str, str, str, int]:

@@ -12,10 +12,11 @@ import pytest
 
 from loadtests.cluster.loop import SimLoop
 from services.governor.backends import Backend, StubBackend
-from services.governor.gate import Bounds, Gate, Place
+from services.governor.gate import Gate, GovernorLimits, Slot, Use
+from services.governor.job import Work
 from services.governor.metrics import GovernorMetrics
-from services.governor.protocol import Conversation, Work
-from services.governor.server import Patience, Server, _Connection
+from services.governor.protocol import GovernorSession
+from services.governor.server import Server, ServerLimits, _Connection
 from services.runtime.log import Log
 from services.runtime.telemetry import new_registry
 from tests.governor.stand import Held
@@ -25,68 +26,71 @@ DATA = b"hello world!"
 
 
 def held_less_than_nothing() -> None:
-    Rig().gate.hold(-1, 5)
+    Rig().gate.reserve(-1, 5)
 
 
-def let_go_twice() -> None:
+def released_twice() -> None:
     gate = Rig().gate
-    gate.hold(5, 0)
+    gate.reserve(5, 0)
     for _ in range(2):
-        gate.let_go(5)
+        gate.release(5)
 
 
-def more_let_go_than_this_connection_held() -> None:
+def more_released_than_this_connection_held() -> None:
     rig = Rig()
-    rig.gate.hold(50, 0)
+    rig.gate.reserve(50, 0)
     peer = rig.connect()
-    peer.say(ping())
-    peer.conversation._let_go(20)
+    peer.send(ping())
+    peer.session._memory._held_bytes = 0
+    peer.session._memory.release(Use.NAME)
 
 
 def bytes_that_nothing_accounts_for() -> None:
-    peer = Rig().connect()
-    peer.say(*upload(DATA)[:1])
-    peer.conversation._hold(3)
-    peer.conversation.lost()
+    rig = Rig()
+    peer = rig.connect()
+    peer.send(*upload(DATA)[:1])
+    peer.session._memory._held_bytes += 3
+    rig.gate.reserve(3, 0)
+    peer.session.lost()
 
 
 def a_job_beside_a_job() -> None:
     rig = Rig(cap=2)
     peer = rig.connect()
-    peer.say(*upload(DATA))
-    conversation, account = peer.conversation, peer.conversation._account_token
-    was, conversation._running = conversation._running, None
+    peer.send(*upload(DATA))
+    session, try_acquire = peer.session, rig.gate.try_acquire
+    was, session._running = session._running, None
 
-    def still_runs(token_bytes: int) -> bool:
-        conversation._running = was
-        return account(token_bytes)
+    def still_runs() -> Slot | None:
+        session._running = was
+        return try_acquire()
 
-    conversation._account_token = still_runs  # type: ignore[method-assign]
-    peer.say(upload(DATA)[-1])
+    rig.gate.try_acquire = still_runs  # type: ignore[method-assign]
+    peer.send(upload(DATA)[-1])
 
 
-def back_twice() -> None:
+def resumed_twice() -> None:
     rig = Rig(cap=1)
     first, second = rig.connect(), rig.connect()
-    first.say(*upload(DATA))
-    second.say(upload(DATA)[0])  # told to come back
+    first.send(*upload(DATA))
+    second.send(upload(DATA)[0])  # deferred
     rig.gate.waiting = 0
-    second.say(upload(DATA)[0])
+    second.send(upload(DATA)[0])
 
 
 FAULTS: list[tuple[Callable[[], None], str]] = [
-    (held_less_than_nothing, "-1 bytes are let go, not held: <Gate"),
-    (let_go_twice, "5 bytes were let go twice: <Gate .*, -5 bytes held"),
-    (more_let_go_than_this_connection_held, "-14 bytes are held here, in <Gate"),
+    (held_less_than_nothing, "-1 bytes are released, not reserved: <Gate"),
+    (released_twice, "5 bytes were released twice: <Gate .*, -5 bytes held"),
+    (more_released_than_this_connection_held, "-6 bytes are held here, in <Gate"),
     (bytes_that_nothing_accounts_for, r"\d+ bytes were held, of which \d+ are known: <Gate"),
-    (a_job_beside_a_job, "'J_a' would run beside Said"),
-    (back_twice, "it came back twice: <Gate .* -1 told to come back"),
+    (a_job_beside_a_job, "'J_a' would run beside FrameEnvelope"),
+    (resumed_twice, "a job was resumed twice: <Gate .* -1 jobs deferred"),
 ]
 
 
-@pytest.mark.parametrize(("plant", "told"), FAULTS, ids=[plant.__name__ for plant, _ in FAULTS])
-def test_a_planted_fault_is_seen_where_it_happens(plant: Callable[[], None], told: str) -> None:
-    with pytest.raises(AssertionError, match=told):
+@pytest.mark.parametrize(("plant", "message"), FAULTS, ids=[plant.__name__ for plant, _ in FAULTS])
+def test_a_planted_fault_is_seen_where_it_happens(plant: Callable[[], None], message: str) -> None:
+    with pytest.raises(AssertionError, match=message):
         plant()
 
 
@@ -95,9 +99,9 @@ def fails(*_: Any) -> None:
 
 
 BREAKS = {
-    "a read": (Conversation, "receive"),
-    "the end of a client's sending": (Conversation, "half_closed"),
-    "a look for idleness": (Conversation, "idled"),
+    "a read": (GovernorSession, "receive"),
+    "the end of a client's sending": (GovernorSession, "half_closed"),
+    "a look for idleness": (GovernorSession, "idled"),
     "a second job": (_Connection, "_begin"),
 }
 
@@ -107,8 +111,8 @@ async def governed(backend: Backend) -> AsyncIterator[tuple[Server, Any, io.Byte
     """A governor in the loop's own network: its server, a connection's reader and writer, and its log."""
     stream = io.BytesIO()
     log = Log("test", stream=stream)
-    gate = Gate(cap=1, bounds=Bounds(idle_s=0.1), random=lambda: 0.0)
-    server = Server(gate, backend, patience=Patience(), metrics=GovernorMetrics(new_registry()), log=log)
+    gate = Gate(cap=1, bounds=GovernorLimits(idle_s=0.1), random=lambda: 0.0)
+    server = Server(gate, backend, limits=ServerLimits(), metrics=GovernorMetrics(new_registry()), log=log)
     listener = await asyncio.get_running_loop().create_server(lambda: _Connection(server), "127.0.0.1", 7777)
     reader, writer = await asyncio.open_connection("127.0.0.1", 7777)
     try:
@@ -158,8 +162,8 @@ def test_a_second_job_on_one_connection_is_a_fault() -> None:
             await asyncio.sleep(0.05)
             (connection,) = server.connections
             with pytest.raises(AssertionError, match=r"a second job on one connection: 'J_b', <Gate <InflightCap 1/1"):
-                connection._begin(Work("J_b", b"", "", None, Place(server.gate)))
-            backend.let_go.release()
+                connection._begin(Work("J_b", b"", "", None, Slot(server.gate)))
+            backend.release.release()
 
     with asyncio.Runner(loop_factory=SimLoop) as runner:
         runner.run(main())
@@ -172,8 +176,8 @@ def test_a_job_whose_end_could_not_be_told_leaves_nobody_waiting(monkeypatch: py
             writer.write(b"".join(upload(DATA)))
             await asyncio.sleep(0.05)
             assert backend.running == 1
-            monkeypatch.setattr(Conversation, "ended", fails)
-            backend.let_go.release()
+            monkeypatch.setattr(GovernorSession, "ended", fails)
+            backend.release.release()
             await ended(reader)
             monkeypatch.undo()
             await asyncio.sleep(0.01)

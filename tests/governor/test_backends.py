@@ -14,8 +14,8 @@ import pytest
 from services.governor import app
 from services.governor.backends import RESULT_BYTES, HttpBackend
 from services.governor.config import GovernorSettings
-from services.governor.gate import Bounds, Gate
-from services.governor.protocol import Ended, Result, Work
+from services.governor.gate import Gate, GovernorLimits
+from services.governor.job import Ended, Result, Work
 from services.runtime.keepalive import Pool
 from tests.governor.stand import until
 from tests.virtual import run
@@ -66,8 +66,8 @@ def answer(status: bytes, body: bytes = b"", *headers: bytes) -> bytes:
 
 
 @asynccontextmanager
-async def upstream(said: bytes) -> AsyncIterator[Upstream]:
-    server = Upstream(said)
+async def upstream(sent: bytes) -> AsyncIterator[Upstream]:
+    server = Upstream(sent)
     listening = await asyncio.start_server(server.serve, "127.0.0.1", 0)
     server.port = listening.sockets[0].getsockname()[1]
     async with listening:
@@ -83,10 +83,10 @@ def backend(port: int, *, api_key: str = "", within_s: float = 30.0) -> HttpBack
 
 
 def work(*, content_type: str = "application/json", left_s: float | None = None, auth: str = "") -> Work:
-    place = Gate(cap=1, bounds=Bounds(), random=lambda: 0.0).try_take()
-    assert place is not None
+    slot = Gate(cap=1, bounds=GovernorLimits(), random=lambda: 0.0).try_acquire()
+    assert slot is not None
     deadline = None if left_s is None else asyncio.get_running_loop().time() + left_s
-    return Work("J_a", bytearray(PAYLOAD), content_type, deadline, place, auth)
+    return Work("J_a", bytearray(PAYLOAD), content_type, deadline, slot, auth)
 
 
 async def posted(server: Upstream, given: Work, **options: Any) -> Result:
@@ -222,10 +222,10 @@ def test_nobody_there_is_a_failure_that_says_so() -> None:
     run(main())
 
 
-@pytest.mark.parametrize("said", [b"SSH-2.0-OpenSSH\r\n", b"HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\nshort"])
-def test_an_answer_that_is_none_or_is_cut_is_a_failure(said: bytes) -> None:
+@pytest.mark.parametrize("sent", [b"SSH-2.0-OpenSSH\r\n", b"HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\nshort"])
+def test_an_answer_that_is_none_or_is_cut_is_a_failure(sent: bytes) -> None:
     async def main() -> None:
-        async with upstream(said) as server:
+        async with upstream(sent) as server:
             result = await posted(server, work())
         assert (result.ended, list(result.shown)) == (Ended.FAILED, ["error"])
 
@@ -264,7 +264,7 @@ def test_who_is_asking_is_said_by_the_frame_or_else_for_all(auth: str, api_key: 
 
 
 @pytest.mark.parametrize(
-    ("said", "sent"),
+    ("declared", "sent"),
     [
         ("text/plain; charset=utf-8", b"text/plain; charset=utf-8"),
         ("", b"application/json"),
@@ -272,10 +272,10 @@ def test_who_is_asking_is_said_by_the_frame_or_else_for_all(auth: str, api_key: 
         ("nonsense", b"application/json"),
     ],
 )
-def test_what_it_is_is_said_as_the_manifest_did_if_a_header_can(said: str, sent: bytes) -> None:
+def test_what_it_is_is_said_as_the_manifest_did_if_a_header_can(declared: str, sent: bytes) -> None:
     async def main() -> None:
         async with upstream(answer(b"200 OK")) as server:
-            await posted(server, work(content_type=said))
+            await posted(server, work(content_type=declared))
         assert server.header(b"content-type") == sent
         assert server.header(b"x-admin") is None
 

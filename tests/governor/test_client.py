@@ -11,17 +11,17 @@ from typing import Any
 import pytest
 
 from services.governor.backends import StubBackend
-from services.governor.client import Client, Effort, Exit, Failed, connect, result_of, told_in_csv, told_in_words
-from services.governor.protocol import Ended, Result
-from services.governor.server import Patience
+from services.governor.client import Client, Effort, Exit, Failed, as_csv, connect, in_words, result_of
+from services.governor.job import Ended, Result
+from services.governor.server import ServerLimits
 from tests.governor.stand import Held, Stand, governor, until
 from tests.virtual import run
 
 DATA = b"a payload of a few chunks"
 
 
-async def client_of(port: int, effort: Effort | None = None, tell: Callable[[Any], None] = lambda _: None) -> Client:
-    return await connect(("127.0.0.1", port), job="J_test", effort=effort or Effort(), tell=tell)
+async def client_of(port: int, effort: Effort | None = None, show: Callable[[Any], None] = lambda _: None) -> Client:
+    return await connect(("127.0.0.1", port), job="J_test", effort=effort or Effort(), show=show)
 
 
 async def sent(stand: Stand, effort: Effort | None = None, data: bytes = DATA) -> dict[str, Any]:
@@ -38,7 +38,7 @@ def test_a_crowd_that_obeys_its_hints_comes_through_one_slot() -> None:
             replies = await asyncio.gather(*(sent(stand) for _ in range(20)))
             assert [reply["status"] for reply in replies] == ["done"] * 20
             assert stand.gate.yielded_total >= 19
-            assert (stand.gate.standing.executed_total, stand.gate.waiting) == (20, 0)
+            assert (stand.gate.status.executed_total, stand.gate.waiting) == (20, 0)
             await until(lambda: stand.gate.held_bytes == 0)
 
     run(main())
@@ -61,7 +61,7 @@ def test_a_failed_job_is_an_abort_that_says_so() -> None:
     async def main() -> None:
         backend = Held()
         backend.result = Result(Ended.FAILED)
-        backend.let_go.release()
+        backend.release.release()
         async with governor(backend) as stand:
             reply = await sent(stand)
             assert (reply["status"], reply["error_code"]) == ("abort", "backend_error")
@@ -79,7 +79,7 @@ def test_a_ping_tells_free_from_full_from_gone() -> None:
             busy = asyncio.create_task(sent(stand))
             await until(lambda: backend.running == 1)
             assert await one.ping() is Exit.ABORTED
-            backend.let_go.release()
+            backend.release.release()
             await busy
             one.close()
         with pytest.raises(Failed, match="cannot connect"):
@@ -92,11 +92,11 @@ def test_keep_alive_frames_are_read_over() -> None:
     async def main() -> None:
         backend = Held()
         heard: list[str] = []
-        async with governor(backend, patience=Patience(word_every_s=0.02)) as stand:
-            client = await client_of(stand.process.bound_port, tell=lambda reply: heard.append(reply["status"]))
+        async with governor(backend, limits=ServerLimits(keepalive_every_s=0.02)) as stand:
+            client = await client_of(stand.process.bound_port, show=lambda reply: heard.append(reply["status"]))
             sending = asyncio.create_task(client.send(b"x", chunk_bytes=8, content_type=""))
             await until(lambda: len(heard) > 4)
-            backend.let_go.release()
+            backend.release.release()
             assert (await sending)["status"] == "done"
             client.close()
 
@@ -113,7 +113,7 @@ def test_who_gives_up_says_why() -> None:
                 await sent(stand, Effort(retries=0))
             with pytest.raises(Failed, match="the deadline would pass"):
                 await sent(stand, Effort(deadline_s=0.2))
-            backend.let_go.release()
+            backend.release.release()
             await busy
 
     run(main())
@@ -122,8 +122,8 @@ def test_who_gives_up_says_why() -> None:
 async def a_server(answer: Callable[[dict[str, Any]], list[bytes]]) -> asyncio.Server:
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         while line := await reader.readline():
-            for said in answer(json.loads(line)):
-                writer.write(said + b"\n")
+            for sent in answer(json.loads(line)):
+                writer.write(sent + b"\n")
         writer.close()
 
     return await asyncio.start_server(serve, "127.0.0.1", 0)
@@ -163,7 +163,7 @@ def test_the_originals_refusal_of_a_second_last_chunk_begins_the_upload_again() 
 
 
 @pytest.mark.parametrize(
-    ("said", "why"),
+    ("sent", "why"),
     [
         (
             b'{"verb":"clarify","status":"need","need_code":"manifest_invalid"}',
@@ -174,9 +174,9 @@ def test_the_originals_refusal_of_a_second_last_chunk_begins_the_upload_again() 
         (b'{"verb":7}', "not a governor"),
     ],
 )
-def test_what_is_not_understood_is_told(said: bytes, why: str) -> None:
+def test_what_is_not_understood_is_told(sent: bytes, why: str) -> None:
     with pytest.raises(Failed, match=why):
-        run(against(lambda _: [said]))
+        run(against(lambda _: [sent]))
 
 
 def test_silence_is_not_waited_for_without_end() -> None:
@@ -187,5 +187,5 @@ def test_silence_is_not_waited_for_without_end() -> None:
 def test_replies_are_told_as_the_originals_client_tells_them() -> None:
     reply = {"v": 0, "verb": "clarify", "job": "J_a", "seq": 4, "status": "yield", "need_code": "server_busy",
              "retry_hint_ms": 500, "error_code": "busy"}  # fmt: skip
-    assert told_in_words(reply) == "recv v=0 verb=clarify job=J_a seq=4 status=yield need=server_busy err=busy"
-    assert told_in_csv(reply, 1500) == "1500,clarify,J_a,4,yield,server_busy,500,busy"
+    assert in_words(reply) == "recv v=0 verb=clarify job=J_a seq=4 status=yield need=server_busy err=busy"
+    assert as_csv(reply, 1500) == "1500,clarify,J_a,4,yield,server_busy,500,busy"

@@ -10,7 +10,7 @@ import pytest
 
 from services.governor import app
 from services.governor.config import GovernorSettings
-from services.governor.gate import Bounds
+from services.governor.gate import GovernorLimits
 from services.runtime.settings import load
 
 
@@ -19,11 +19,11 @@ def settings(**chosen: Any) -> GovernorSettings:
 
 
 @pytest.fixture
-def told(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Any:
+def deferred(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Any:
     """What a governor says that is started with this environment, and leaves at once."""
     monkeypatch.chdir(tmp_path)  # a developer's .env is not read
 
-    def tell(**environment: str) -> str:
+    def show(**environment: str) -> str:
         for name, value in environment.items():
             monkeypatch.setenv(name, value)
         with pytest.raises(SystemExit) as left:
@@ -31,11 +31,11 @@ def told(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.Capture
         assert left.value.code == 2
         return capsys.readouterr().err
 
-    return tell
+    return show
 
 
-def test_all_faults_are_told_at_once(told: Any) -> None:
-    said = told(
+def test_all_faults_are_told_at_once(deferred: Any) -> None:
+    sent = deferred(
         GOVERNOR_MAX_INFLIGHT="0",
         GOVERNOR_BACKEND="gpu",
         GOVERNOR_UPSTREAM_URL="127.0.0.1:8000",
@@ -43,16 +43,16 @@ def test_all_faults_are_told_at_once(told: Any) -> None:
         GOVERNOR_LINE_BYTES="many",
         GOVERNOR_TOKENS="short",
     )
-    assert said.startswith("6 setting(s) cannot be used")
+    assert sent.startswith("6 setting(s) cannot be used")
     for name in ("MAX_INFLIGHT", "BACKEND", "UPSTREAM_URL", "IDLE_S", "LINE_BYTES", "TOKENS"):
-        assert f"GOVERNOR_{name}" in said
+        assert f"GOVERNOR_{name}" in sent
 
 
-def test_a_word_that_is_too_short_is_refused_and_not_repeated(told: Any) -> None:
-    said = told(GOVERNOR_TOKENS="a-word-that-is-long-enough,hunter2")
-    assert "16 characters" in said
-    assert "hunter2" not in said
-    assert "long-enough" not in said
+def test_a_word_that_is_too_short_is_refused_and_not_repeated(deferred: Any) -> None:
+    sent = deferred(GOVERNOR_TOKENS="a-word-that-is-long-enough,hunter2")
+    assert "16 characters" in sent
+    assert "hunter2" not in sent
+    assert "long-enough" not in sent
 
 
 @pytest.mark.parametrize(
@@ -68,15 +68,15 @@ def test_words_stand_with_commas_between(given: str, tokens: set[str]) -> None:
     assert settings(governor_tokens=given).tokens == tokens
 
 
-def test_a_connection_must_be_able_to_send_one_whole_payload_and_a_line_and_all_its_names(told: Any) -> None:
+def test_a_connection_must_be_able_to_send_one_whole_payload_and_a_line_and_all_its_names(deferred: Any) -> None:
     least = 52_428_800 + 262_144 + 7 * 256 + 4096
     assert settings(governor_connection_bytes=least).governor_connection_bytes == least
-    assert f"{least:,}" in told(GOVERNOR_CONNECTION_BYTES=str(least - 1))
+    assert f"{least:,}" in deferred(GOVERNOR_CONNECTION_BYTES=str(least - 1))
 
 
-def test_all_connections_together_may_hold_what_one_may(told: Any) -> None:
+def test_all_connections_together_may_hold_what_one_may(deferred: Any) -> None:
     assert settings(governor_total_bytes=67_108_864).governor_total_bytes == 67_108_864
-    assert "GOVERNOR_TOTAL_BYTES must be at least" in told(GOVERNOR_TOTAL_BYTES="67108863")
+    assert "GOVERNOR_TOTAL_BYTES must be at least" in deferred(GOVERNOR_TOTAL_BYTES="67108863")
 
 
 def test_what_is_set_is_what_binds() -> None:
@@ -85,11 +85,11 @@ def test_what_is_set_is_what_binds() -> None:
         governor_line_bytes=2000, governor_jobs=3, governor_connection_bytes=60_000_000,
         governor_total_bytes=70_000_000, governor_idle_s=5,
     )  # fmt: skip
-    assert app.bounds(chosen) == Bounds(2000, 3, 60_000_000, 70_000_000, 5.0)
-    assert app.bounds(settings()) == Bounds()
+    assert app.bounds(chosen) == GovernorLimits(2000, 3, 60_000_000, 70_000_000, 5.0)
+    assert app.bounds(settings()) == GovernorLimits()
 
 
 def test_no_more_connections_are_held_than_there_are_descriptors_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    for allowed, most in ((64, 36), (10, 1), (65_536, 500), (resource.RLIM_INFINITY, 500)):
+    for allowed, max_bytes in ((64, 36), (10, 1), (65_536, 500), (resource.RLIM_INFINITY, 500)):
         monkeypatch.setattr(resource, "getrlimit", lambda _, allowed=allowed: (allowed, allowed))
-        assert app.most_connections(settings(max_connections=500, governor_max_inflight=4)) == most
+        assert app.max_connections(settings(max_connections=500, governor_max_inflight=4)) == max_bytes

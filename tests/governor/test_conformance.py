@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from services.governor.protocol import Ended
+from services.governor.job import Ended
 from tests.governor.talk import Rig, chunk, frame, kinds, manifest, ping, receipt, short, upload
 
 OK_PING = ("confirm", "ok", "", "")
@@ -140,13 +140,13 @@ MANIFESTS: dict[str, tuple[dict[str, Any], bool]] = {
 
 @pytest.mark.parametrize("name", READING)
 def test_a_line_is_read_as_the_original_reads_it(name: str) -> None:
-    line, said, seq, job, ttl_ms = READING[name]
+    line, sent, seq, job, ttl_ms = READING[name]
     peer = Rig().connect()
     peer.one(frame(verb="ping", job="J_p", seq=7, ttl_ms=3))
     reply = peer.one(line + b"\n")
-    assert short(reply) == (*said, seq)
+    assert short(reply) == (*sent, seq)
     assert (reply["job"], reply["ttl_ms"]) == (job, ttl_ms)
-    assert kinds(reply) == ([] if said == OK_PING else REASON)
+    assert kinds(reply) == ([] if sent == OK_PING else REASON)
     assert list(reply)[:5] == ["v", "verb", "job", "seq", "ttl_ms"]
     assert not peer.closed
 
@@ -209,7 +209,7 @@ def after_manifest(**changed: Any) -> Any:
     return peer
 
 
-def sent(peer: Any, data: bytes, index: int, **changed: Any) -> Any:
+def take_chunk(peer: Any, data: bytes, index: int, **changed: Any) -> Any:
     return peer.one(frame(**SHARE, payload_chunk=chunk(data, index, **changed)))
 
 
@@ -241,68 +241,68 @@ CHUNKS: dict[str, tuple[dict[str, Any], tuple[bytes, int, dict[str, Any]], tuple
 
 @pytest.mark.parametrize("name", CHUNKS)
 def test_a_chunk_is_kept_or_told_what_is_wrong_with_it(name: str) -> None:
-    declared, (data, index, changed), said, bytes_in = CHUNKS[name]
+    declared, (data, index, changed), sent, bytes_in = CHUNKS[name]
     peer = after_manifest(**declared)
-    reply = sent(peer, data, index, **changed)
-    assert short(reply) == (*said, 5)
+    reply = take_chunk(peer, data, index, **changed)
+    assert short(reply) == (*sent, 5)
     assert (kinds(reply), receipt(reply, "cdr.bytes_in")) == ([], bytes_in)
     assert peer.work is None
 
 
 def test_a_chunk_without_a_manifest_is_asked_for_it() -> None:
-    assert short(sent(Rig().connect(), b"x", 0)) == (*more("manifest_missing"), 5)
+    assert short(take_chunk(Rig().connect(), b"x", 0)) == (*more("manifest_missing"), 5)
 
 
 def test_a_wrong_chunk_changes_nothing_and_the_right_one_is_taken_afterwards() -> None:
     peer = after_manifest()
     for wrong in (("x" * 8).encode(), 0, {"sha256": "0" * 64}), (DATA[:8], 5, {}), (DATA[:9], 0, {}):
         data, index, changed = wrong
-        assert sent(peer, data, index, **changed)["status"] == "need"
-    assert sent(peer, DATA[:8], 0)["status"] == "ok"
-    assert peer.say(frame(**SHARE, payload_chunk=chunk(DATA[8:], 1))) == []
+        assert take_chunk(peer, data, index, **changed)["status"] == "need"
+    assert take_chunk(peer, DATA[:8], 0)["status"] == "ok"
+    assert peer.send(frame(**SHARE, payload_chunk=chunk(DATA[8:], 1))) == []
     assert bytes(peer.work.payload) == DATA
 
 
 @pytest.mark.parametrize("changed", [{"total_bytes": 13}, {"sha256": "0" * 64}])
 def test_a_payload_that_is_wrong_as_a_whole_begins_again(changed: dict[str, Any]) -> None:
     peer = after_manifest(**changed)
-    sent(peer, DATA[:8], 0)
-    assert sent(peer, DATA[8:], 1)["need_code"] in ("payload_size_mismatch", "payload_hash_mismatch")
-    assert sent(peer, b"", 2)["need_code"] == "manifest_missing"
+    take_chunk(peer, DATA[:8], 0)
+    assert take_chunk(peer, DATA[8:], 1)["need_code"] in ("payload_size_mismatch", "payload_hash_mismatch")
+    assert take_chunk(peer, b"", 2)["need_code"] == "manifest_missing"
     assert peer.rig.gate.held_bytes == 2 * len("J"), "the job begun again and the last frame have a name"
-    assert peer.say(*upload(DATA, job="J"))[-1]["status"] == "ok"
+    assert peer.send(*upload(DATA, job="J"))[-1]["status"] == "ok"
     assert peer.work is not None
 
 
 def test_an_empty_payload_is_one_empty_chunk() -> None:
     peer = Rig().connect()
-    assert [reply["status"] for reply in peer.say(*upload(b""))] == ["ok"]
+    assert [reply["status"] for reply in peer.send(*upload(b""))] == ["ok"]
     assert (bytes(peer.work.payload), peer.finish()[0]["status"]) == (b"", "done")
 
 
 def test_a_job_that_has_run_is_confirmed_and_its_name_is_free() -> None:
     peer = Rig().connect()
-    assert [short(reply) for reply in peer.say(*upload(DATA))] == [(*OK, 2), (*OK, 3)]
-    assert peer.rig.gate.standing.inflight == 1
+    assert [short(reply) for reply in peer.send(*upload(DATA))] == [(*OK, 2), (*OK, 3)]
+    assert peer.rig.gate.status.inflight == 1
     (done,) = peer.finish(seconds=2.0004)
     assert short(done) == ("confirm", "done", "", "", 5)
     assert (kinds(done), receipt(done, "cdr.backend.ms")) == (["cdr.backend.ms", "conn.outcome"], 2000)
     assert [receipt(done, kind) for kind in ("cdr.bytes_in", "conn.outcome", "server.executed_total")] == [12, 1, 1]
     assert receipt(done, "server.health") == 1  # the place was given back before this was written
-    assert short(sent(peer, DATA, 1, payload_id="P_1"))[2] == "manifest_missing"
-    assert peer.say(*upload(DATA))[-1]["status"] == "ok"
+    assert short(take_chunk(peer, DATA, 1, payload_id="P_1"))[2] == "manifest_missing"
+    assert peer.send(*upload(DATA))[-1]["status"] == "ok"
 
 
 def test_what_a_backend_returns_goes_into_a_field_that_old_clients_skip() -> None:
     peer = Rig().connect()
-    peer.say(*upload(DATA))
+    peer.send(*upload(DATA))
     (done,) = peer.finish(status=200, body_b64=base64.b64encode(b"{}").decode())
     assert (list(done)[-1], done["result"]) == ("result", {"status": 200, "body_b64": "e30="})
 
 
 def test_a_failed_job_is_aborted_and_the_connection_stays() -> None:
     peer = Rig().connect()
-    peer.say(*upload(DATA))
+    peer.send(*upload(DATA))
     (failed,) = peer.finish(Ended.FAILED, 1.5)
     assert short(failed) == ("confirm", "abort", "backend_error", "backend_error", 5)
     assert kinds(failed) == ["cdr.backend.ms", "conn.outcome", "conn.outcome_reason"]
@@ -314,8 +314,8 @@ def test_a_failed_job_is_aborted_and_the_connection_stays() -> None:
 def test_a_yield_says_why_when_and_that_two_frames_were_due() -> None:
     rig = Rig()
     waiting = rig.connect()
-    waiting.say(*upload(DATA)[:-1])
-    rig.connect().say(*upload(DATA))
+    waiting.send(*upload(DATA)[:-1])
+    rig.connect().send(*upload(DATA))
     reply = waiting.one(upload(DATA)[-1])
     assert short(reply) == ("clarify", "yield", "server_busy", "busy", 5)
     assert (kinds(reply), receipt(reply, "conn.outcome"), receipt(reply, "conn.outcome_reason")) == (YIELDED, 3, 1)
@@ -328,14 +328,14 @@ def test_a_yield_says_why_when_and_that_two_frames_were_due() -> None:
 
 def test_what_is_special_in_json_or_html_is_escaped_as_the_original_does() -> None:
     peer = Rig().connect()
-    turn = peer.conversation.receive(b'{"verb":"ping","job":"<&>\\u2028\\b\\n\\"\\\\ \\u00e9\\u007f","seq":1}\n', 0.0)
-    assert b'"job":"\\u003c\\u0026\\u003e\\u2028\\u0008\\n\\"\\\\ \xc3\xa9\x7f"' in bytes(turn.out)
+    actions = peer.session.receive(b'{"verb":"ping","job":"<&>\\u2028\\b\\n\\"\\\\ \\u00e9\\u007f","seq":1}\n', 0.0)
+    assert b'"job":"\\u003c\\u0026\\u003e\\u2028\\u0008\\n\\"\\\\ \xc3\xa9\x7f"' in bytes(actions.out)
 
 
 def test_a_reply_is_compact_and_in_the_originals_order() -> None:
     peer = Rig().connect()
-    turn = peer.conversation.receive(ping(), 0.0)
-    assert bytes(turn.out) == (
+    actions = peer.session.receive(ping(), 0.0)
+    assert bytes(actions.out) == (
         b'{"v":0,"verb":"confirm","job":"J_ping","seq":2,"ttl_ms":0,"status":"ok","receipts":['
         b'{"kind":"server.health","value_u64":1},{"kind":"backend.inflight","value_u64":0},'
         b'{"kind":"backend.cap","value_u64":1},{"kind":"server.executed_total","value_u64":0},'

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from services.governor import frame
 from services.governor.frame import read
-from services.governor.protocol import Ended
+from services.governor.job import Ended
 from tests.fuzz.mutating import mutants
 from tests.fuzz.targets import CONVERSATIONS, read_in_one_way
 from tests.governor.talk import Peer, Rig, kinds, ping, upload
@@ -51,7 +51,7 @@ def test_a_kept_conversation_breaks_nothing_however_it_is_cut(name: str, at_once
     rig, data = Rig(cap=2, **BOUNDS), KEPT[name]
     peer = rig.connect()
     for start in range(0, len(data), at_once):
-        peer.say(data[start : start + at_once])
+        peer.send(data[start : start + at_once])
         while peer.work is not None:
             peer.finish()
         assert rig.gate.held_bytes <= BOUNDS["total_bytes"]
@@ -59,8 +59,8 @@ def test_a_kept_conversation_breaks_nothing_however_it_is_cut(name: str, at_once
     assert peer.closed or peer.work is not None
     if peer.work is not None:
         peer.finish(Ended.FAILED)
-    peer.conversation.lost()
-    assert (rig.gate.held_bytes, rig.gate.waiting, rig.gate.standing.inflight) == (0, 0, 0)
+    peer.session.lost()
+    assert (rig.gate.held_bytes, rig.gate.waiting, rig.gate.status.inflight) == (0, 0, 0)
 
 
 @pytest.mark.parametrize("seed", [1, 2])
@@ -68,16 +68,16 @@ def test_peers_that_send_broken_conversations_side_by_side_stay_within_the_bound
     chance, rig = random.Random(seed), Rig(cap=2, **BOUNDS)
     peers = [rig.connect() for _ in range(4)]
     replies = most_held = 0
-    for said in itertools.islice(mutants(list(KEPT.values()), chance), 400):
+    for sent in itertools.islice(mutants(list(KEPT.values()), chance), 400):
         at = chance.randrange(len(peers))
-        for line in said.splitlines(keepends=True):
-            for reply in peers[at].say(line):
+        for line in sent.splitlines(keepends=True):
+            for reply in peers[at].send(line):
                 kinds(reply)
                 replies += 1
             _something_else(peers[at], chance)
             most_held = max(most_held, rig.gate.held_bytes)
             assert 0 <= rig.gate.held_bytes <= BOUNDS["total_bytes"]
-            assert 0 <= rig.gate.standing.inflight <= 2
+            assert 0 <= rig.gate.status.inflight <= 2
         if peers[at].closed or chance.random() < 0.1:
             _leave(peers[at])
             peers[at] = rig.connect()
@@ -85,7 +85,7 @@ def test_peers_that_send_broken_conversations_side_by_side_stay_within_the_bound
     assert most_held > 10_000, "it came far enough to hold something"
     for peer in peers:
         _leave(peer)
-    assert (rig.gate.held_bytes, rig.gate.waiting, rig.gate.standing.inflight) == (0, 0, 0)
+    assert (rig.gate.held_bytes, rig.gate.waiting, rig.gate.status.inflight) == (0, 0, 0)
 
 
 def _something_else(peer: Peer, chance: random.Random) -> None:
@@ -96,16 +96,16 @@ def _something_else(peer: Peer, chance: random.Random) -> None:
     elif which < 0.02:
         peer.hang_up_half()
     elif which < 0.04:
-        peer.conversation.stop(chance.choice((0, 1)))
+        peer.session.stop(chance.choice((0, 1)))
     elif which < 0.07:
-        peer.told(peer.conversation.go_on(peer.rig.now))
+        peer.deferred(peer.session.go_on(peer.rig.now))
     elif which < 0.08:
         peer.rig.now += BOUNDS["idle_s"]
-        peer.told(peer.conversation.idled(peer.rig.now))
+        peer.deferred(peer.session.idled(peer.rig.now))
 
 
 def _leave(peer: Peer) -> None:
-    peer.conversation.lost()
+    peer.session.lost()
     if peer.work is not None:
         peer.finish(Ended.CANCELLED)
 

@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from services.governor.backends import StubBackend
-from services.governor.protocol import Ended, Result
+from services.governor.job import Ended, Result
 from tests.governor.stand import Held, Line, Stand, governor, until
 from tests.governor.talk import frame, manifest, ping, receipt, upload
 from tests.virtual import run
@@ -25,11 +25,11 @@ async def _nothing(line: Line, backend: Held) -> None: ...
 
 
 async def _half_a_line(line: Line, backend: Held) -> None:
-    await line.say(b'{"v":0,"verb":"ping","job":')
+    await line.send(b'{"v":0,"verb":"ping","job":')
 
 
 async def _a_blank_line(line: Line, backend: Held) -> None:
-    await line.say(b"\r\n")
+    await line.send(b"\r\n")
 
 
 async def _a_ping(line: Line, backend: Held) -> None:
@@ -41,43 +41,43 @@ async def _a_manifest(line: Line, backend: Held) -> None:
 
 
 async def _half_an_upload(line: Line, backend: Held) -> None:
-    for said in upload(DATA)[:-1]:
-        await line.ask(said)
+    for sent in upload(DATA)[:-1]:
+        await line.ask(sent)
 
 
 async def _half_a_chunk(line: Line, backend: Held) -> None:
     await _a_manifest(line, backend)
-    await line.say(upload(DATA)[1][:-9])
+    await line.send(upload(DATA)[1][:-9])
 
 
 async def _a_running_job(line: Line, backend: Held) -> None:
     started = backend.started
-    await line.say(*upload(DATA))
+    await line.send(*upload(DATA))
     await until(lambda: backend.started == started + 1)
 
 
 async def _a_running_job_and_more_behind_it(line: Line, backend: Held) -> None:
     await _a_running_job(line, backend)
-    await line.say(ping(), *upload(DATA, job="J_b"), ping()[:-7])
+    await line.send(ping(), *upload(DATA, job="J_b"), ping()[:-7])
 
 
 async def _a_yield(line: Line, backend: Held) -> None:
     backend.result = Result(Ended.REFUSED)
-    backend.let_go.release()
-    await line.say(*upload(DATA))
+    backend.release.release()
+    await line.send(*upload(DATA))
     while (reply := await line.hear()) and reply["status"] != "yield":
         pass
 
 
 async def _a_finished_job(line: Line, backend: Held) -> None:
-    backend.let_go.release()
-    await line.say(*upload(DATA))
+    backend.release.release()
+    await line.send(*upload(DATA))
     while (reply := await line.hear()) and reply["status"] != "done":
         pass
 
 
 async def _rubbish(line: Line, backend: Held) -> None:
-    await line.say(b"\x00\xff{[\n" * 50)
+    await line.send(b"\x00\xff{[\n" * 50)
 
 
 # state: how it is reached, and the last thing that is said to whoever sends nothing more
@@ -100,7 +100,7 @@ STATES: dict[str, tuple[Callable[[Line, Held], Awaitable[None]], str]] = {
 async def _nothing_is_left(stand: Stand, backend: Held) -> None:
     gate = stand.gate
     await until(lambda: not stand.server.connections and not stand.server.tasks)
-    assert (gate.standing.inflight, gate.held_bytes, gate.waiting, backend.running) == (0, 0, 0, 0)
+    assert (gate.status.inflight, gate.held_bytes, gate.waiting, backend.running) == (0, 0, 0, 0)
     line = await stand.connect()
     assert receipt(await line.ask(ping()), "server.health") == 1
 
@@ -116,8 +116,8 @@ def test_whoever_sends_nothing_more_is_told_what_is_left_to_say_and_let_go(state
             await reach(line, backend)
             line.writer.write_eof()
             await asyncio.sleep(0.05)  # the end comes before its job's end does
-            backend.let_go.release()
-            backend.let_go.release()
+            backend.release.release()
+            backend.release.release()
             heard = [(reply.get("need_code") or reply["status"]) async for reply in _rest(line)]
             assert (heard or ["nothing more"])[-1] == last
             await _nothing_is_left(stand, backend)
@@ -150,12 +150,12 @@ def test_a_byte_now_and_then_does_not_keep_a_connection() -> None:
     async def main() -> None:
         async with governor(StubBackend(0.0), idle_s=0.5) as stand:
             line = await stand.connect()
-            await line.say(b'{"v":0,"verb":"ping","job":"J')
+            await line.send(b'{"v":0,"verb":"ping","job":"J')
             await until(lambda: stand.gate.held_bytes > 0)
             async with asyncio.timeout(30):
                 while stand.server.connections:
                     with contextlib.suppress(ConnectionError):  # what is sent after the end is answered by a reset
-                        await line.say(b"J")
+                        await line.send(b"J")
                     await asyncio.sleep(0.02)
             assert stand.gate.held_bytes == 0
 
@@ -167,8 +167,8 @@ def test_two_hundred_that_say_nothing_are_in_nobodys_way() -> None:
         async with governor(StubBackend(0.0)) as stand:
             silent = [await stand.connect() for _ in range(200)]
             line = await stand.connect()
-            for said in upload(DATA)[:-1]:
-                assert (await line.ask(said))["status"] == "ok"
+            for sent in upload(DATA)[:-1]:
+                assert (await line.ask(sent))["status"] == "ok"
             assert (await line.ask(upload(DATA)[-1]))["status"] == "done"
             assert len(stand.server.connections) == 201
             assert [(await each.ask(ping()))["status"] for each in silent] == ["ok"] * 200
@@ -187,10 +187,10 @@ def test_sixty_four_jobs_of_four_megabytes_on_one_connection_are_as_many_as_its_
 
     async def main() -> None:
         async with governor(StubBackend(0.0), connection_bytes=bound) as stand:
-            line, taken, most = await stand.connect(), 0, 0
+            line, taken, max_bytes = await stand.connect(), 0, 0
             for number in range(64):
-                said = manifest(b"", total_bytes=size, chunk_bytes=chunk_bytes, chunks=22, sha256="")
-                reply = await line.ask(frame(verb="share", job=f"J_{number}", seq=1, payload_manifest=said))
+                sent = manifest(b"", total_bytes=size, chunk_bytes=chunk_bytes, chunks=22, sha256="")
+                reply = await line.ask(frame(verb="share", job=f"J_{number}", seq=1, payload_manifest=sent))
                 if reply["status"] == "yield":
                     continue
                 assert reply["status"] == "ok"
@@ -199,10 +199,10 @@ def test_sixty_four_jobs_of_four_megabytes_on_one_connection_are_as_many_as_its_
                     chunk = {**body, "index": index}
                     reply = await line.ask(frame(verb="share", job=f"J_{number}", seq=2, payload_chunk=chunk))
                     assert reply["status"] == "ok"
-                    most = max(most, stand.gate.held_bytes)
+                    max_bytes = max(max_bytes, stand.gate.held_bytes)
                 assert receipt(reply, "cdr.bytes_in") == 21 * chunk_bytes
             assert (taken, stand.gate.yielded_total) == (2, 62)
-            assert most <= bound
+            assert max_bytes <= bound
             await line.close()
             await until(lambda: stand.gate.held_bytes == 0)
             assert stand.gate.waiting == 0
@@ -221,7 +221,7 @@ def test_slots_come_back_whatever_a_hundred_peers_do() -> None:
                 line, other = await stand.connect(), await stand.connect()
                 backend.result = Result(Ended.DONE)
                 await reach(line, backend)
-                await other.say(*upload(DATA)[:2], b"{")
+                await other.send(*upload(DATA)[:2], b"{")
             for number, line in enumerate(stand.lines):
                 if number % 2:
                     line.writer.transport.abort()

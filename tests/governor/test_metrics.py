@@ -6,9 +6,9 @@ import asyncio
 from pathlib import Path
 
 from services.governor.backends import StubBackend
-from services.governor.gate import Bounds, Gate
+from services.governor.gate import Gate, GovernorLimits
+from services.governor.job import Ended
 from services.governor.metrics import GovernorMetrics
-from services.governor.protocol import Ended
 from services.runtime.telemetry import new_registry
 from tests.governor.stand import Stand, governor, until
 from tests.governor.talk import short, upload
@@ -26,7 +26,7 @@ def series() -> set[str]:
     """The names that a governor of its own exports, a histogram's without their endings."""
     registry = new_registry()
     metrics = GovernorMetrics(registry)
-    metrics.watch(Gate(cap=2, bounds=Bounds(), random=lambda: 0.0), lambda: 3)
+    metrics.watch(Gate(cap=2, bounds=GovernorLimits(), random=lambda: 0.0), lambda: 3)
     metrics.ended(Ended.DONE, 1.5)
     found = {sample.name for family in registry.collect() for sample in family.samples}
     for ending in OF_A_HISTOGRAM:
@@ -60,7 +60,7 @@ def test_jobs_of_invented_names_add_no_series() -> None:
                     if number % 3:
                         assert short(await line.ask(frames[-1]))[1] == "done"
                     line.writer.transport.abort()
-                await until(lambda: stand.gate.standing.inflight == 0)
+                await until(lambda: stand.gate.status.inflight == 0)
                 pages.append(await page(stand))
             assert pages[0] == pages[1] == pages[2]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from services.governor.server import Patience, Server
+from services.governor.server import Server, ServerLimits
 from tests.virtual import run
 
 MANY = 200  # so that an order by address would hardly ever be this one
@@ -18,26 +18,26 @@ class Nothing:
 
 
 class Connected:
-    def __init__(self, number: int, told: list[tuple[str, int]]) -> None:
+    def __init__(self, number: int, deferred: list[tuple[str, int]]) -> None:
         self.number = number
-        self.told = told
+        self.deferred = deferred
 
     def drain(self) -> None:
-        self.told.append(("drain", self.number))
+        self.deferred.append(("drain", self.number))
 
     def abort(self) -> None:
-        self.told.append(("abort", self.number))
+        self.deferred.append(("abort", self.number))
 
 
 def test_a_governor_that_closes_tells_its_connections_in_the_order_in_which_they_came() -> None:
-    told: list[tuple[str, int]] = []
+    deferred: list[tuple[str, int]] = []
 
     async def main() -> None:
         nothing: Any = Nothing()
-        server = Server(nothing, nothing, patience=Patience(), metrics=nothing, log=nothing)
+        server = Server(nothing, nothing, limits=ServerLimits(), metrics=nothing, log=nothing)
         for number in range(MANY):
-            server.connections.add(Connected(number, told))  # type: ignore[arg-type]
+            server.connections.add(Connected(number, deferred))  # type: ignore[arg-type]
         await server.close(0.0)
 
     run(main())
-    assert told == [(what, number) for what in ("drain", "abort") for number in range(MANY)]
+    assert deferred == [(what, number) for what in ("drain", "abort") for number in range(MANY)]

@@ -10,12 +10,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from services.governor.gate import LATEST_S, Gate
-from services.governor.protocol import Conversation, Ended, Result
+from services.governor.job import Ended, Result
+from services.governor.protocol import GovernorSession
 from tests.governor.talk import Rig, chunk, frame, kinds, manifest, ping, receipt, short, upload
 
 DATA = b"hello world!"
 LIMIT = 512
-TEXT_BYTES = sum(len(said) for said in manifest(DATA).values() if isinstance(said, str)) + 64  # of a chunk's digest
+TEXT_BYTES = sum(len(sent) for sent in manifest(DATA).values() if isinstance(sent, str)) + 64  # of a chunk's digest
 
 
 def padded(length: int) -> bytes:
@@ -28,7 +29,7 @@ def padded(length: int) -> bytes:
 @pytest.mark.parametrize("more", [-1, 0, 1])
 def test_a_line_may_be_as_long_as_the_limit_without_its_end(more: int, end: bytes) -> None:
     peer = Rig(line_bytes=LIMIT).connect()
-    (reply,) = peer.say(padded(LIMIT + more) + end)
+    (reply,) = peer.send(padded(LIMIT + more) + end)
     if more <= 0:
         assert (reply["status"], peer.closed) == ("ok", False)
     else:
@@ -39,23 +40,23 @@ def test_a_line_may_be_as_long_as_the_limit_without_its_end(more: int, end: byte
 
 def test_a_line_without_an_end_is_refused_as_soon_as_it_is_too_long() -> None:
     peer = Rig(line_bytes=LIMIT).connect()
-    assert peer.say(padded(LIMIT)) == []
-    assert peer.say(b"\r") == []  # may be the beginning of its end
-    assert peer.say(b"x")[0]["need_code"] == "line_too_large"
+    assert peer.send(padded(LIMIT)) == []
+    assert peer.send(b"\r") == []  # may be the beginning of its end
+    assert peer.send(b"x")[0]["need_code"] == "line_too_large"
     assert peer.closed
 
 
 def test_spaces_count_and_blank_lines_are_not_answered() -> None:
     peer = Rig(line_bytes=LIMIT).connect()
-    assert peer.say(b"\n", b"  \r\n", b"\xc2\xa0\n") == []
-    assert peer.say(b" " * (LIMIT + 1) + b"\n")[0]["need_code"] == "line_too_large"
+    assert peer.send(b"\n", b"  \r\n", b"\xc2\xa0\n") == []
+    assert peer.send(b" " * (LIMIT + 1) + b"\n")[0]["need_code"] == "line_too_large"
 
 
 def test_after_too_long_a_line_nothing_is_heard() -> None:
     peer = Rig(line_bytes=LIMIT).connect()
-    replies = peer.say(ping(), b"x" * (LIMIT + 1) + b"\n", ping(), ping())
+    replies = peer.send(ping(), b"x" * (LIMIT + 1) + b"\n", ping(), ping())
     assert [reply.get("need_code") for reply in replies] == [None, "line_too_large"]
-    assert peer.say(ping()) == []
+    assert peer.send(ping()) == []
 
 
 @given(st.data())
@@ -69,20 +70,20 @@ def test_how_the_bytes_are_cut_makes_no_difference(data: st.DataObject) -> None:
         padded(LIMIT - 1) + b"\n",
         b"[\n",
     ]
-    said = b"".join(lines)
-    cuts = sorted(data.draw(st.lists(st.integers(0, len(said)), max_size=12)))
+    sent = b"".join(lines)
+    cuts = sorted(data.draw(st.lists(st.integers(0, len(sent)), max_size=12)))
 
     def heard(pieces: list[bytes]) -> list[Any]:
         peer = Rig(cap=4, line_bytes=LIMIT).connect()
         found = []
         for piece in pieces:
-            found += peer.say(piece)
+            found += peer.send(piece)
             while peer.work is not None:
                 found += peer.finish()
         return found
 
-    pieces = [said[start:end] for start, end in zip([0, *cuts], [*cuts, len(said)], strict=True)]
-    assert heard(pieces) == heard([said])
+    pieces = [sent[start:end] for start, end in zip([0, *cuts], [*cuts, len(sent)], strict=True)]
+    assert heard(pieces) == heard([sent])
 
 
 def test_jobs_may_be_interleaved_and_one_connection_holds_one_slot() -> None:
@@ -90,8 +91,8 @@ def test_jobs_may_be_interleaved_and_one_connection_holds_one_slot() -> None:
     one, other = upload(DATA, job="A"), upload(b"abcdefghij", job="B")
     replies = [peer.one(line) for pair in zip(one[:-1], other[:-1], strict=True) for line in pair]
     assert {reply["status"] for reply in replies} == {"ok"}
-    assert peer.say(one[-1], other[-1], ping()) == []  # the first runs, and the rest waits
-    assert (bytes(peer.work.payload), peer.rig.gate.standing.inflight) == (DATA, 1)
+    assert peer.send(one[-1], other[-1], ping()) == []  # the first runs, and the rest waits
+    assert (bytes(peer.work.payload), peer.rig.gate.status.inflight) == (DATA, 1)
     assert [reply["status"] for reply in peer.finish()] == ["done"]
     assert bytes(peer.work.payload) == b"abcdefghij"
     assert [reply["status"] for reply in peer.finish()] == ["done", "ok"]
@@ -100,9 +101,9 @@ def test_jobs_may_be_interleaved_and_one_connection_holds_one_slot() -> None:
 
 def test_a_manifest_in_the_middle_of_an_upload_begins_it_again() -> None:
     peer = Rig().connect()
-    peer.say(*upload(b"something else entirely")[:-1])
+    peer.send(*upload(b"something else entirely")[:-1])
     held = peer.rig.gate.held_bytes
-    peer.say(*upload(DATA))
+    peer.send(*upload(DATA))
     assert bytes(peer.work.payload) == DATA
     assert peer.rig.gate.held_bytes < held
 
@@ -121,13 +122,13 @@ def test_sixty_four_jobs_may_be_open_and_one_more_ends_the_connection() -> None:
 def test_the_last_chunk_again_after_a_yield_is_a_new_attempt(resent: int) -> None:
     rig = Rig()
     waiting, busy = rig.connect(), rig.connect()
-    waiting.say(*upload(DATA)[:-1])
-    busy.say(*upload(DATA))
+    waiting.send(*upload(DATA)[:-1])
+    busy.send(*upload(DATA))
     for number in range(resent):
         assert waiting.one(upload(DATA, seq=number + 1)[-1])["status"] == "yield"
         assert rig.gate.waiting == 1
     busy.finish()
-    assert waiting.say(upload(DATA)[-1]) == []
+    assert waiting.send(upload(DATA)[-1]) == []
     assert bytes(waiting.work.payload) == DATA
     assert [reply["status"] for reply in waiting.finish()] == ["done"]
     assert (rig.gate.waiting, rig.gate.yielded_total) == (0, resent)
@@ -136,8 +137,8 @@ def test_the_last_chunk_again_after_a_yield_is_a_new_attempt(resent: int) -> Non
 def test_after_a_yield_another_chunk_is_not_the_last_one_again() -> None:
     rig = Rig()
     waiting = rig.connect()
-    waiting.say(*upload(DATA)[:-1])
-    rig.connect().say(*upload(DATA))
+    waiting.send(*upload(DATA)[:-1])
+    rig.connect().send(*upload(DATA))
     waiting.one(upload(DATA)[-1])
     for data, index in ((b"xxxx", 1), (b"", 2), (DATA[:8], 0)):
         reply = waiting.one(frame(verb="share", job="J_a", seq=4, payload_chunk=chunk(data, index)))
@@ -147,24 +148,24 @@ def test_after_a_yield_another_chunk_is_not_the_last_one_again() -> None:
 def test_a_manifest_is_told_to_come_back_while_no_slot_is_free() -> None:
     rig = Rig()
     busy, late = rig.connect(), rig.connect()
-    busy.say(*upload(DATA))
+    busy.send(*upload(DATA))
     reply = late.one(upload(DATA)[0])
     assert short(reply) == ("clarify", "yield", "server_busy", "busy", 2)
     names = 4 * len("J_a")  # of a job and of a last frame, for two
     assert (rig.gate.held_bytes, reply["retry_hint_ms"]) == (len(DATA) + TEXT_BYTES + names, 500)
     assert late.one(upload(DATA)[1])["need_code"] == "manifest_missing"
     busy.finish()
-    late.say(*upload(DATA))
+    late.send(*upload(DATA))
     assert late.work is not None
 
 
 def test_the_hint_is_the_time_a_job_takes_times_those_who_wait_over_the_slots() -> None:
     rig = Rig(cap=2)
     first = rig.connect()
-    first.say(*upload(DATA))
+    first.send(*upload(DATA))
     first.finish(seconds=0.4)
     for _ in range(2):
-        rig.connect().say(*upload(DATA))
+        rig.connect().send(*upload(DATA))
     hints = [rig.connect().one(upload(DATA)[0])["retry_hint_ms"] for _ in range(4)]
     assert hints == [200, 400, 600, 800]
 
@@ -191,13 +192,13 @@ def hint_after(*, mean_s: float, waiting: int, chance: float, at_least_s: float 
 
 def test_whoever_leaves_is_no_longer_waited_for() -> None:
     rig = Rig()
-    rig.connect().say(*upload(DATA))
+    rig.connect().send(*upload(DATA))
     crowd = [rig.connect() for _ in range(10)]
     for peer in crowd:
         peer.one(upload(DATA)[0])
     assert rig.gate.waiting == 10
     for peer in crowd:
-        peer.conversation.lost()
+        peer.session.lost()
     assert rig.gate.waiting == 0
 
 
@@ -220,18 +221,18 @@ def test_what_a_connection_may_reserve_is_bounded_and_so_is_what_all_may() -> No
     assert other.one(upload(b"x" * 80, job="A")[0])["status"] == "yield"
     assert other.one(upload(b"x" * 70, job="A")[0])["status"] == "ok"
     assert rig.gate.held_bytes == 150 + 2 * more + len("B")
-    one.conversation.lost()
+    one.session.lost()
     assert rig.gate.held_bytes == 70 + more
 
 
 def test_half_lines_are_held_bytes_too() -> None:
     rig = Rig(line_bytes=1000, connection_bytes=10_000, total_bytes=1500)
     one, other = rig.connect(), rig.connect()
-    assert one.say(b"x" * 900) == []
+    assert one.send(b"x" * 900) == []
     assert rig.gate.held_bytes == 900
-    assert other.say(b"x" * 900)[0]["need_code"] == "too_many_bytes"
+    assert other.send(b"x" * 900)[0]["need_code"] == "too_many_bytes"
     assert other.closed
-    assert one.say(b"\n")[0]["need_code"] == "not_json"
+    assert one.send(b"\n")[0]["need_code"] == "not_json"
     assert rig.gate.held_bytes == 0
 
 
@@ -245,12 +246,12 @@ def test_a_deadline_counts_from_the_manifest_and_a_later_one_does_not_extend_it(
     reply = peer.one(frame(verb="share", job="J_a", seq=3, ttl_ms=5000, payload_chunk=chunk(DATA[8:], 1)))
     assert short(reply) == ("confirm", "abort", "deadline", "deadline", 4)
     assert (rig.gate.held_bytes, peer.closed) == (len("J_a"), False), "the name in the last frame"
-    assert peer.say(*upload(DATA))[-1]["status"] == "ok"
+    assert peer.send(*upload(DATA))[-1]["status"] == "ok"
 
 
 def test_a_deadline_goes_with_the_work() -> None:
     peer = Rig().connect()
-    peer.say(*upload(DATA, ttl_ms=1500))
+    peer.send(*upload(DATA, ttl_ms=1500))
     assert peer.work.deadline == pytest.approx(101.5)
     (late,) = peer.finish(Ended.LATE)
     assert (short(late), kinds(late)) == (
@@ -265,10 +266,10 @@ def test_idleness_ends_half_a_line_as_it_ends_nothing_and_a_byte_now_and_then_do
     peer.one(ping(5))
     for _ in range(59):
         rig.now += 1.0
-        assert peer.say(b"{") == []
-        assert peer.told(peer.conversation.idled(rig.now)) == []
+        assert peer.send(b"{") == []
+        assert peer.deferred(peer.session.idled(rig.now)) == []
     rig.now += 1.0
-    (reply,) = peer.told(peer.conversation.idled(rig.now))
+    (reply,) = peer.deferred(peer.session.idled(rig.now))
     assert short(reply) == ("confirm", "abort", "idle_timeout", "timeout", 6)
     assert (receipt(reply, "conn.outcome"), receipt(reply, "conn.outcome_reason"), peer.closed) == (4, 9, True)
 
@@ -278,18 +279,18 @@ def test_a_line_now_and_then_is_not_idleness() -> None:
     peer = rig.connect()
     for _ in range(10):
         rig.now += 59.0
-        assert peer.told(peer.conversation.idled(rig.now)) == []
+        assert peer.deferred(peer.session.idled(rig.now)) == []
         assert peer.one(ping())["status"] == "ok"
 
 
 def test_a_running_job_is_not_idleness() -> None:
     rig = Rig(idle_s=60.0)
     peer = rig.connect()
-    peer.say(*upload(DATA))
+    peer.send(*upload(DATA))
     rig.now += 1000.0
-    assert peer.told(peer.conversation.idled(rig.now)) == []
+    assert peer.deferred(peer.session.idled(rig.now)) == []
     peer.finish()
-    assert peer.conversation.idle_at == rig.now + 60.0
+    assert peer.session.idle_at == rig.now + 60.0
 
 
 def test_a_peer_that_leaves_is_told_so_unless_something_was_settled() -> None:
@@ -298,7 +299,7 @@ def test_a_peer_that_leaves_is_told_so_unless_something_was_settled() -> None:
     assert short(gone) == ("confirm", "abort", "peer_gone", "conn_closed", 1)
     assert (receipt(gone, "conn.outcome"), receipt(gone, "conn.outcome_reason"), silent.closed) == (5, 7, True)
     served = Rig().connect()
-    served.say(*upload(DATA))
+    served.send(*upload(DATA))
     served.finish()
     assert (served.hang_up_half(), served.closed) == ([], True)
 
@@ -316,17 +317,17 @@ def test_who_is_not_known_may_ask_how_things_stand_and_no_more() -> None:
 
 def test_what_waits_for_a_job_to_end_is_bounded() -> None:
     peer = Rig().connect()
-    peer.say(*upload(DATA))
-    while not peer.conversation.full:
-        assert peer.say(ping() * 100) == []
-    assert peer.conversation.running
+    peer.send(*upload(DATA))
+    while not peer.session.full:
+        assert peer.send(ping() * 100) == []
+    assert peer.session.running
 
 
 def test_whoever_does_not_read_is_not_served_on() -> None:
     peer = Rig().connect()
-    assert peer.conversation.stop(0)
-    assert (peer.say(ping(), *upload(DATA)), peer.work) == ([], None)
-    assert [reply["status"] for reply in peer.told(peer.conversation.go_on(100.0))] == ["ok"] * 3
+    assert peer.session.stop(0)
+    assert (peer.send(ping(), *upload(DATA)), peer.work) == ([], None)
+    assert [reply["status"] for reply in peer.deferred(peer.session.go_on(100.0))] == ["ok"] * 3
     assert peer.work is not None
 
 
@@ -359,12 +360,12 @@ def test_whatever_peers_send_slots_and_bytes_stay_within_bounds_and_come_back(
 ) -> None:
     rig = Rig(cap=2, line_bytes=400, jobs=3, connection_bytes=700, total_bytes=1000)
     peers = [rig.connect() for _ in range(3)]
-    for number, said, ended in script:
+    for number, sent, ended in script:
         peer = peers[number]
-        for reply in peer.say(said):
+        for reply in peer.send(sent):
             assert list(reply)[:6] == ["v", "verb", "job", "seq", "ttl_ms", "status"]
             kinds(reply)
-        assert 0 <= rig.gate.standing.inflight <= 2
+        assert 0 <= rig.gate.status.inflight <= 2
         assert 0 <= rig.gate.held_bytes <= 1000
         if peer.work is not None and chance.random() < 0.5:
             peer.finish(ended)
@@ -372,25 +373,25 @@ def test_whatever_peers_send_slots_and_bytes_stay_within_bounds_and_come_back(
         peer.hang_up_half()
         while peer.work is not None:
             peer.finish()
-        peer.conversation.lost()
-    assert (rig.gate.standing.inflight, rig.gate.held_bytes, rig.gate.waiting) == (0, 0, 0)
+        peer.session.lost()
+    assert (rig.gate.status.inflight, rig.gate.held_bytes, rig.gate.waiting) == (0, 0, 0)
 
 
 def test_a_job_that_ends_after_its_connection_changes_nothing() -> None:
     rig = Rig()
     peer = rig.connect()
-    peer.say(*upload(DATA))
+    peer.send(*upload(DATA))
     assert peer.work is not None
-    peer.conversation.lost()
-    assert rig.gate.standing.inflight == 1  # whoever runs it gives the place back, once
-    peer.work.place.give_back()
-    peer.work.place.give_back(1.0)
-    assert bytes(peer.conversation.ended(Result(Ended.CANCELLED), 0.0).out) == b""
-    assert (rig.gate.standing.inflight, rig.gate.held_bytes) == (0, 0)
+    peer.session.lost()
+    assert rig.gate.status.inflight == 1  # whoever runs it gives the place back, once
+    peer.work.slot.release_slot()
+    peer.work.slot.release_slot(1.0)
+    assert bytes(peer.session.ended(Result(Ended.CANCELLED), 0.0).out) == b""
+    assert (rig.gate.status.inflight, rig.gate.held_bytes) == (0, 0)
 
 
 def test_an_end_without_a_job_is_a_bug_that_shows() -> None:
     rig = Rig()
     gate: Gate = rig.gate
     with pytest.raises(RuntimeError, match="not running"):
-        Conversation(gate, 0.0).ended(Result(Ended.DONE), 0.0)
+        GovernorSession(gate, 0.0).ended(Result(Ended.DONE), 0.0)

@@ -6,8 +6,8 @@ import asyncio
 import socket
 
 from services.governor.backends import StubBackend
-from services.governor.protocol import Ended, Result
-from services.governor.server import Patience
+from services.governor.job import Ended, Result
+from services.governor.server import ServerLimits
 from tests.governor.stand import Held, governor, scraped, until
 from tests.governor.talk import ping, receipt, short, upload
 from tests.virtual import run
@@ -39,7 +39,7 @@ def test_twenty_at_once_with_one_slot_are_one_that_runs_and_nineteen_yields_at_o
             for line in lines:
                 await line.ask(upload(DATA)[0])
             for line in lines:
-                await line.say(*upload(DATA)[1:])
+                await line.send(*upload(DATA)[1:])
             await until(lambda: stand.gate.yielded_total == 19)
             counted = await scraped(stand)
             assert (backend.running, counted["heptamini_executed_total"], counted["heptamini_yielded_total"]) == (
@@ -47,10 +47,10 @@ def test_twenty_at_once_with_one_slot_are_one_that_runs_and_nineteen_yields_at_o
                 1,
                 19,
             )
-            backend.let_go.release()
+            backend.release.release()
             last = [[await line.hear() for _ in range(2)][-1] for line in lines]
             assert sorted(reply["status"] for reply in last if reply) == ["done"] + ["yield"] * 19
-            assert backend.most == 1
+            assert backend.max_bytes == 1
 
     run(main())
 
@@ -75,7 +75,7 @@ def test_whoever_resends_what_was_yielded_when_told_to_is_served_in_the_end() ->
     async def main() -> None:
         async with governor(StubBackend(0.02)) as stand:
             yields = await asyncio.gather(*(client(stand, number) for number in range(20)))
-            assert stand.gate.standing.executed_total == 20
+            assert stand.gate.status.executed_total == 20
             assert sum(yields) == stand.gate.yielded_total > 0
             assert max(yields) <= 50
             names = sum(len(f"J_{number}") for number in range(20))  # in the last frames of the connections
@@ -89,10 +89,10 @@ def test_a_client_that_hangs_up_frees_its_slot_and_its_job_is_cancelled() -> Non
         backend = Held()
         async with governor(backend) as stand:
             line = await stand.connect()
-            await line.say(*upload(DATA))
+            await line.send(*upload(DATA))
             await until(lambda: backend.running == 1)
             await line.close()
-            await until(lambda: stand.gate.standing.inflight == 0)
+            await until(lambda: stand.gate.status.inflight == 0)
             assert (backend.running, backend.cancelled) == (0, 1)
             assert stand.gate.held_bytes == 0
             assert (await (await stand.connect()).ask(ping()))["receipts"][0]["value_u64"] == 1
@@ -105,14 +105,14 @@ def test_a_client_that_is_gone_is_found_out_long_before_the_next_word_is_due() -
 
     async def main() -> None:
         backend = Held()
-        async with governor(backend, patience=Patience(word_every_s=600)) as stand:
+        async with governor(backend, limits=ServerLimits(keepalive_every_s=600)) as stand:
             line = await stand.connect()
             for frame in upload(DATA)[:-1]:
                 await line.ask(frame)
-            await line.say(upload(DATA)[-1])
+            await line.send(upload(DATA)[-1])
             await until(lambda: backend.running == 1)
             await line.close()  # everything is read: no reset, but the same end of data as of a half-close
-            await until(lambda: stand.gate.standing.inflight == 0)
+            await until(lambda: stand.gate.status.inflight == 0)
             assert (backend.running, backend.cancelled) == (0, 1)
 
     run(main())
@@ -123,12 +123,12 @@ def test_a_client_that_only_stops_sending_still_hears_what_came_of_its_job() -> 
         backend = Held()
         async with governor(backend) as stand:
             line = await stand.connect()
-            await line.say(*upload(DATA))
+            await line.send(*upload(DATA))
             await until(lambda: backend.running == 1)
             line.writer.write_eof()
             heard = [await line.hear() for _ in range(3)]  # manifest, chunk, and the word that it is not forgotten
             assert [reply["status"] for reply in heard if reply] == ["ok", "ok", "ok"]
-            backend.let_go.release()
+            backend.release.release()
             done = await line.hear()
             assert done is not None
             assert (done["status"], backend.cancelled) == ("done", 0)
@@ -141,7 +141,7 @@ def test_a_last_line_without_an_end_is_a_line_and_a_peer_that_leaves_is_told_so(
     async def main() -> None:
         async with governor(StubBackend(0.0)) as stand:
             line = await stand.connect()
-            await line.say(ping(seq=7).rstrip())
+            await line.send(ping(seq=7).rstrip())
             line.writer.write_eof()
             pong, gone = await line.hear(), await line.hear()
             assert pong is not None
@@ -154,7 +154,7 @@ def test_a_last_line_without_an_end_is_a_line_and_a_peer_that_leaves_is_told_so(
 
 def test_whoever_does_not_read_is_cut_off_and_holds_no_slot_meanwhile() -> None:
     async def main() -> None:
-        async with governor(StubBackend(0.0), patience=Patience(write_s=0.2)) as stand:
+        async with governor(StubBackend(0.0), limits=ServerLimits(write_s=0.2)) as stand:
             line = await stand.connect()
             sock: socket.socket = line.writer.get_extra_info("socket")
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 131_072)  # room for some hundred replies
@@ -164,18 +164,18 @@ def test_whoever_does_not_read_is_cut_off_and_holds_no_slot_meanwhile() -> None:
             async def flood() -> None:
                 try:
                     while True:
-                        await line.say(frames * 100)
+                        await line.send(frames * 100)
                 except OSError:
                     return
 
             flooding = asyncio.create_task(flood())
             other = await stand.connect()
-            await until(lambda: not flooding.done() and stand.gate.standing.executed_total > 100)
+            await until(lambda: not flooding.done() and stand.gate.status.executed_total > 100)
             async with asyncio.timeout(30):
                 while len(stand.server.connections) > 1:
                     assert (await other.ask(ping()))["status"] == "ok"
             assert (await scraped(stand))["weir_governor_unread_total"] == 1
-            await until(lambda: stand.gate.standing.inflight == 0)
+            await until(lambda: stand.gate.status.inflight == 0)
             flooding.cancel()
 
     run(main())
@@ -187,13 +187,16 @@ def test_leaving_lets_jobs_end_and_tells_those_who_only_wait() -> None:
         async with governor(backend) as stand:
             working, idle = await stand.connect(), await stand.connect()
             await idle.ask(ping(seq=3))
-            await working.say(*upload(DATA))
+            await working.send(*upload(DATA))
             await until(lambda: backend.running == 1)
             leaving = asyncio.create_task(stand.server.close(grace_s=30.0))
-            told = await idle.hear()
-            assert told is not None
-            assert (short(told), await idle.hear()) == (("confirm", "abort", "server_draining", "draining", 4), None)
-            backend.let_go.release()
+            deferred = await idle.hear()
+            assert deferred is not None
+            assert (short(deferred), await idle.hear()) == (
+                ("confirm", "abort", "server_draining", "draining", 4),
+                None,
+            )
+            backend.release.release()
             await leaving
             heard = [await working.hear() for _ in range(4)]
             assert [reply["status"] for reply in heard if reply] == ["ok", "ok", "done", "abort"]
@@ -207,11 +210,11 @@ def test_a_job_that_outlasts_the_grace_is_cancelled_and_its_client_is_told() -> 
         backend = Held()
         async with governor(backend, grace_s=0.0) as stand:
             line = await stand.connect()
-            await line.say(*upload(DATA))
+            await line.send(*upload(DATA))
             await until(lambda: backend.running == 1)
         heard = [await line.hear() for _ in range(4)]
         assert [reply["need_code"] for reply in heard[2:] if reply] == ["backend_error", "server_draining"]
-        assert (backend.cancelled, stand.gate.standing.inflight) == (1, 0)
+        assert (backend.cancelled, stand.gate.status.inflight) == (1, 0)
 
     run(main())
 
@@ -221,11 +224,11 @@ def test_a_deadline_passes_while_the_job_runs() -> None:
         backend = Held()
         async with governor(backend) as stand:
             line = await stand.connect()
-            await line.say(*upload(DATA, ttl_ms=500))
+            await line.send(*upload(DATA, ttl_ms=500))
             heard = [await line.hear() for _ in range(3)]
             assert heard[-1] is not None
             assert short(heard[-1]) == ("confirm", "abort", "deadline", "deadline", 5)
-            assert (backend.cancelled, stand.gate.standing.inflight) == (1, 0)
+            assert (backend.cancelled, stand.gate.status.inflight) == (1, 0)
             assert (await line.ask(ping()))["status"] == "ok"
 
     run(main())
@@ -235,15 +238,15 @@ def test_a_backend_that_is_full_itself_has_its_client_come_back_when_it_said() -
     async def main() -> None:
         backend = Held()
         backend.result = Result(Ended.REFUSED, retry_s=2.5)
-        backend.let_go.release()
+        backend.release.release()
         async with governor(backend) as stand:
             line = await stand.connect()
-            await line.say(*upload(DATA))
+            await line.send(*upload(DATA))
             heard = [await line.hear() for _ in range(3)]
             assert heard[-1] is not None
             assert (heard[-1]["status"], heard[-1]["retry_hint_ms"]) == ("yield", 2500)
             backend.result = Result(Ended.DONE)
-            backend.let_go.release()
+            backend.release.release()
             assert (await line.ask(upload(DATA)[-1]))["status"] == "done"
 
     run(main())
@@ -251,13 +254,13 @@ def test_a_backend_that_is_full_itself_has_its_client_come_back_when_it_said() -
 
 def test_one_address_leaves_connections_to_the_others_and_gets_its_own_back() -> None:
     async def main() -> None:
-        async with governor(StubBackend(0.0), patience=Patience(connections=4, source_share=0.5)) as stand:
+        async with governor(StubBackend(0.0), limits=ServerLimits(connections=4, source_share=0.5)) as stand:
             lines = [await stand.connect() for _ in range(2)]
             for line in lines:
                 assert (await line.ask(ping()))["status"] == "ok"
-            told = await (await stand.connect()).hear()
-            assert told is not None
-            assert told["need_code"] == "too_many_connections"
+            deferred = await (await stand.connect()).hear()
+            assert deferred is not None
+            assert deferred["need_code"] == "too_many_connections"
             other = await stand.connect(local_addr=("127.0.0.2", 0))
             assert (await other.ask(ping()))["status"] == "ok"
             await lines[0].close()
@@ -269,14 +272,14 @@ def test_one_address_leaves_connections_to_the_others_and_gets_its_own_back() ->
 
 def test_one_connection_too_many_is_told_so_and_the_others_stay() -> None:
     async def main() -> None:
-        async with governor(StubBackend(0.0), patience=Patience(connections=3)) as stand:
+        async with governor(StubBackend(0.0), limits=ServerLimits(connections=3)) as stand:
             lines = [await stand.connect() for _ in range(3)]
             for line in lines:
                 await line.ask(ping())
             turned_away = await stand.connect()
-            told = await turned_away.hear()
-            assert told is not None
-            assert (told["need_code"], await turned_away.hear()) == ("too_many_connections", None)
+            deferred = await turned_away.hear()
+            assert deferred is not None
+            assert (deferred["need_code"], await turned_away.hear()) == ("too_many_connections", None)
             for line in lines:
                 assert (await line.ask(ping()))["status"] == "ok"
             await lines[0].close()
@@ -290,11 +293,11 @@ def test_a_client_that_says_nothing_for_too_long_is_told_and_left() -> None:
     async def main() -> None:
         async with governor(StubBackend(0.0), idle_s=0.1) as stand:
             silent, half = await stand.connect(), await stand.connect()
-            await half.say(ping()[:-5])
+            await half.send(ping()[:-5])
             for line in (silent, half):
-                told = await line.hear()
-                assert told is not None
-                assert short(told) == ("confirm", "abort", "idle_timeout", "timeout", 1)
+                deferred = await line.hear()
+                assert deferred is not None
+                assert short(deferred) == ("confirm", "abort", "idle_timeout", "timeout", 1)
                 assert await line.hear() is None
             assert stand.gate.held_bytes == 0
 
@@ -304,12 +307,12 @@ def test_a_client_that_says_nothing_for_too_long_is_told_and_left() -> None:
 def test_a_job_that_takes_long_is_spoken_of_now_and_then() -> None:
     async def main() -> None:
         backend = Held()
-        async with governor(backend, patience=Patience(word_every_s=0.05)) as stand:
+        async with governor(backend, limits=ServerLimits(keepalive_every_s=0.05)) as stand:
             line = await stand.connect()
-            await line.say(*upload(DATA))
+            await line.send(*upload(DATA))
             heard = [await line.hear() for _ in range(5)]
             assert [reply["status"] for reply in heard if reply] == ["ok"] * 5
-            backend.let_go.release()
+            backend.release.release()
             while (reply := await line.hear()) and reply["status"] == "ok":
                 pass
             assert reply is not None

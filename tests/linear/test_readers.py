@@ -18,7 +18,7 @@ from services.cli.ask import events
 from services.contracts.documents import PutDocument
 from services.contracts.search import Passage
 from services.governor.gate import Gate
-from services.governor.protocol import Conversation
+from services.governor.protocol import GovernorSession
 from services.retrieval.chunks import Section, chunk
 from services.router import yamlfile
 from services.router.asking.deadlines import READERS
@@ -250,12 +250,12 @@ GOVERNED: dict[str, Make] = {
 @pytest.mark.parametrize("make", GOVERNED.values(), ids=GOVERNED.keys())
 def test_a_governors_lines_whole_and_one_byte_at_a_time(make: Make) -> None:
     def whole(data: bytes) -> None:
-        Conversation(Gate(1), 0.0).receive(bytes(data), 0.0)
+        GovernorSession(Gate(1), 0.0).receive(bytes(data), 0.0)
 
     def single(data: bytes) -> None:
-        conversation = Conversation(Gate(1), 0.0)
+        session = GovernorSession(Gate(1), 0.0)
         for at in range(len(data)):
-            conversation.receive(bytes(data[at : at + 1]), 0.0)
+            session.receive(bytes(data[at : at + 1]), 0.0)
 
     assert_linear(whole, make, TEXTS)
     assert_linear(single, make, TEXTS)

@@ -103,7 +103,7 @@ def test_every_refusal_is_told_in_a_transcript(pinned: str) -> None:
 
 
 def test_every_reply_of_the_governor_is_told_in_a_transcript(pinned: str) -> None:
-    needs = {say.need for say in vars(reply).values() if isinstance(say, reply.Say) and say.need}
+    needs = {each.need for each in vars(reply).values() if isinstance(each, reply.ReplyTemplate) and each.need}
     missing = {need for need in needs if f'"need_code":"{need}"' not in pinned}
     assert missing == GOVERNORS_NOT_BROUGHT_ABOUT
 

@@ -11,16 +11,16 @@ from redis.asyncio import Redis
 
 from services.contracts.search import Passage
 from services.core.breaker import Breaker
-from services.retrieval.cache import Cache, CacheKey, Kept, redis_client
+from services.retrieval.cache import Cache, CachedResult, CacheKey, redis_client
 from services.retrieval.metrics import RetrievalMetrics
-from services.retrieval.reach import Reach
+from services.retrieval.search_params import SearchParams
 from tests.retrieval.fakes import Lines, metrics, passage
 from tests.virtual import run
 
 SECRET = b"a secret of the tests"
 PATIENCE_S = 5.0  # of tests that are about something else: the machine may stall for longer than a timeout
 KEY = CacheKey("demo", "How does a weir work?", "model-1")
-REACH = Reach(1.0, 5)
+PARAMS = SearchParams(1.0, 5)
 RESULTS = [passage("one", 0.1), passage("two", 0.2)]
 
 
@@ -53,34 +53,34 @@ class Rig:
         key: CacheKey = KEY,
         *,
         results: list[Passage] = RESULTS,
-        reach: Reach = REACH,
+        params: SearchParams = PARAMS,
         version: int = 7,
         ttl_s: float = 60.0,
     ) -> None:
         """Store until it is stored: a write that the machine stalls is given up, as it should be."""
         before = self.counted("stored")
         while self.counted("stored") == before:
-            await self.try_put(key, results=results, reach=reach, version=version, ttl_s=ttl_s)
+            await self.try_put(key, results=results, params=params, version=version, ttl_s=ttl_s)
 
     async def try_put(
         self,
         key: CacheKey = KEY,
         *,
         results: list[Passage] = RESULTS,
-        reach: Reach = REACH,
+        params: SearchParams = PARAMS,
         version: int = 7,
         ttl_s: float = 60.0,
     ) -> None:
         """Store, and wait until it is stored or given up."""
         before = self.counted("stored") + self.counted("not_stored")
-        self.cache.put(key, results, reach=reach, version=version, ttl_s=ttl_s)
+        self.cache.put(key, results, params=params, version=version, ttl_s=ttl_s)
         while self.counted("stored") + self.counted("not_stored") == before:
             await asyncio.sleep(0.001)
 
     async def get(
-        self, key: CacheKey = KEY, *, reach: Reach = REACH, version: int | None = 7, ttl_s: float = 60.0
-    ) -> Kept | None:
-        return await self.cache.get(key, reach=reach, version=version, ttl_s=ttl_s, budget_s=8 * PATIENCE_S)
+        self, key: CacheKey = KEY, *, params: SearchParams = PARAMS, version: int | None = 7, ttl_s: float = 60.0
+    ) -> CachedResult | None:
+        return await self.cache.get(key, params=params, version=version, ttl_s=ttl_s, budget_s=8 * PATIENCE_S)
 
 
 @asynccontextmanager

@@ -11,7 +11,7 @@ from urllib.parse import quote
 from services.retrieval.config import RetrievalSettings
 from services.retrieval.ingest import ingest, revise
 from services.retrieval.migrate import prepare
-from services.retrieval.progress import Reembedded, Summary
+from services.retrieval.progress import IngestSummary, Reembedded
 
 RIVER = "# Weir\n\nA weir holds a river at its level.\n\n## Gates\n\nSluice gates open when the water rises.\n"
 BREAD = "# Bread\n\nKnead the dough, let it rest for an hour, and bake it in a hot oven.\n"
@@ -23,7 +23,7 @@ class Recorder:
     def __init__(self) -> None:
         self.steps: list[tuple[str, int, int]] = []
         self.changes: list[tuple[str, str, int]] = []
-        self.summaries: list[Summary | Reembedded] = []
+        self.summaries: list[IngestSummary | Reembedded] = []
 
     def __enter__(self) -> Recorder:
         return self
@@ -37,7 +37,7 @@ class Recorder:
     def change(self, change: str, doc_id: str, chunks: int) -> None:
         self.changes.append((change, doc_id, chunks))
 
-    def finished(self, summary: Summary | Reembedded) -> None:
+    def finished(self, summary: IngestSummary | Reembedded) -> None:
         self.summaries.append(summary)
 
 
@@ -85,12 +85,12 @@ async def take_in(
     prune: bool = True,
     dry_run: bool = False,
     recorder: Recorder | None = None,
-) -> Summary:
+) -> IngestSummary:
     """Ingest on the running loop."""
     return await ingest(settings, paths, tenant=tenant, prune=prune, dry_run=dry_run, report=recorder or Recorder())
 
 
-def ingested(settings: RetrievalSettings, *paths: Path, **options: object) -> Summary:
+def ingested(settings: RetrievalSettings, *paths: Path, **options: object) -> IngestSummary:
     """Ingest on a loop of its own."""
     return asyncio.run(take_in(settings, *paths, **options))  # type: ignore[arg-type]
 
@@ -108,6 +108,6 @@ def revised(
     return asyncio.run(work)
 
 
-def outcome(summary: Summary) -> tuple[int, int, int, int]:
+def outcome(summary: IngestSummary) -> tuple[int, int, int, int]:
     """Added, updated, unchanged, removed."""
     return summary.added, summary.updated, summary.unchanged, summary.removed

@@ -11,16 +11,16 @@ import numpy as np
 from prometheus_client import CollectorRegistry
 
 from services.contracts.search import Passage
-from services.retrieval.cache import CacheKey, Kept
+from services.retrieval.cache import CachedResult, CacheKey
 from services.retrieval.embedder import Embedded
 from services.retrieval.metrics import RetrievalMetrics
 from services.retrieval.minilm import Floats
-from services.retrieval.reach import Reach
-from services.retrieval.store import Found
+from services.retrieval.search_params import SearchParams
+from services.retrieval.store import SearchResult
 from services.runtime.log import Log
 
 VECTOR = np.zeros(384, np.float32)
-ALL = Reach(1.0, 50)
+ALL = SearchParams(1.0, 50)
 
 
 def passage(text: str = "text", distance: float = 0.5) -> Passage:
@@ -91,7 +91,7 @@ class FakeStore:
         model: str,
         query: str = "",
         effort: float = 1.0,
-    ) -> Found:
+    ) -> SearchResult:
         self.asked += 1
         self.searches.append((tenant, top_k, query, effort))
         self.models.add(model)
@@ -99,7 +99,7 @@ class FakeStore:
         if self.raises is not None:
             raise self.raises
         decided = 1.0 if self.is_exact else effort
-        return Found(self.passages(tenant, top_k, query, decided), self.version, decided)
+        return SearchResult(self.passages(tenant, top_k, query, decided), self.version, decided)
 
     def passages(self, tenant: str, top_k: int, query: str, effort: float) -> list[Passage]:
         """What is found; a store that tells whose search it was says it here."""
@@ -110,15 +110,15 @@ class FakeStore:
 class FakeCache:
     """Holds one answer for every key, and remembers what it was given."""
 
-    kept: Kept | None = None
+    kept: CachedResult | None = None
     takes_s: float = 0.001
     put_in: list[tuple[CacheKey, int, float]] = field(default_factory=list)
-    reaches: list[Reach] = field(default_factory=list)
+    searched_with: list[SearchParams] = field(default_factory=list)
     costs_s: list[float] = field(default_factory=list)
 
     async def get(
-        self, key: CacheKey, *, reach: Reach, version: int | None, ttl_s: float, budget_s: float
-    ) -> Kept | None:
+        self, key: CacheKey, *, params: SearchParams, version: int | None, ttl_s: float, budget_s: float
+    ) -> CachedResult | None:
         await asyncio.sleep(self.takes_s)
         return self.kept
 
@@ -127,12 +127,12 @@ class FakeCache:
         key: CacheKey,
         results: list[Passage],
         *,
-        reach: Reach,
+        params: SearchParams,
         version: int,
         ttl_s: float,
         cost_s: float = 0.0,
     ) -> None:
-        self.reaches.append(reach)
+        self.searched_with.append(params)
         self.costs_s.append(cost_s)
         self.put_in.append((key, version, ttl_s))
 
@@ -167,13 +167,15 @@ class FakeConnection:
 class FakeSimilar:
     """Knows one like question, or none, and remembers what it was asked and given."""
 
-    near: Kept | None = None
+    near: CachedResult | None = None
     is_full: bool = False
     asked: list[tuple[str, int, str]] = field(default_factory=list)
     kept: list[tuple[str, int, str, str, float]] = field(default_factory=list)
 
-    def nearest(self, tenant: str, *, version: int, params: str, vector: Floats, reach: Reach) -> Kept | None:
-        self.asked.append((tenant, version, params))
+    def nearest(
+        self, tenant: str, *, version: int, variant: str, vector: Floats, params: SearchParams
+    ) -> CachedResult | None:
+        self.asked.append((tenant, version, variant))
         return self.near
 
     def keep(
@@ -181,12 +183,12 @@ class FakeSimilar:
         tenant: str,
         *,
         version: int,
-        params: str,
+        variant: str,
         query: str,
         vector: Floats,
         results: list[Passage],
-        reach: Reach,
+        params: SearchParams,
         ttl_s: float,
     ) -> bool:
-        self.kept.append((tenant, version, params, query, ttl_s))
+        self.kept.append((tenant, version, variant, query, ttl_s))
         return not self.is_full

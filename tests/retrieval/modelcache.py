@@ -6,15 +6,15 @@ import asyncio
 from dataclasses import dataclass, field
 
 from services.contracts.search import Passage
-from services.retrieval.cache import CacheKey, Kept
-from services.retrieval.freshness import share_of_life
-from services.retrieval.reach import Reach
+from services.retrieval.cache import CachedResult, CacheKey
+from services.retrieval.freshness import ttl_jitter
+from services.retrieval.search_params import SearchParams
 
 
 @dataclass
-class Held:
+class StoredDocument:
     results: list[Passage]
-    reach: Reach
+    params: SearchParams
     version: int
     kept_at: float
     ttl_s: float
@@ -24,35 +24,35 @@ class Held:
 class ModelCache:
     """Answers at once, forgets nothing but what is replaced, and never asks anyone to refresh."""
 
-    held: dict[str, Held] = field(default_factory=dict)
+    held: dict[str, StoredDocument] = field(default_factory=dict)
     secret: bytes = b""
 
     async def get(
-        self, key: CacheKey, *, reach: Reach, version: int | None, ttl_s: float, budget_s: float
-    ) -> Kept | None:
+        self, key: CacheKey, *, params: SearchParams, version: int | None, ttl_s: float, budget_s: float
+    ) -> CachedResult | None:
         held = self.held.get(key.digest(self.secret))
         if held is None:
             return None
-        fresh = held.version == version and held.reach.covers(reach) and self._is_young(key, held, ttl_s)
-        return Kept(held.results, held.reach, _now() - held.kept_at, fresh)
+        fresh = held.version == version and held.params.covers(params) and self._is_young(key, held, ttl_s)
+        return CachedResult(held.results, held.params, _now() - held.kept_at, fresh)
 
     def put(
         self,
         key: CacheKey,
         results: list[Passage],
         *,
-        reach: Reach,
+        params: SearchParams,
         version: int,
         ttl_s: float,
         cost_s: float = 0.0,
     ) -> None:
         held = self.held.get(key.digest(self.secret))
-        gives_way = held is None or held.version < version or held.reach.effort <= reach.effort
+        gives_way = held is None or held.version < version or held.params.effort <= params.effort
         if ttl_s > 0 and results and (held is None or gives_way or not self._is_young(key, held, held.ttl_s)):
-            self.held[key.digest(self.secret)] = Held(results, reach, version, _now(), ttl_s)
+            self.held[key.digest(self.secret)] = StoredDocument(results, params, version, _now(), ttl_s)
 
-    def _is_young(self, key: CacheKey, held: Held, ttl_s: float) -> bool:
-        return _now() - held.kept_at < min(held.ttl_s, ttl_s) * share_of_life(key.digest(self.secret))
+    def _is_young(self, key: CacheKey, held: StoredDocument, ttl_s: float) -> bool:
+        return _now() - held.kept_at < min(held.ttl_s, ttl_s) * ttl_jitter(key.digest(self.secret))
 
 
 def _now() -> float:

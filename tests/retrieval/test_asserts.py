@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 
 from services.retrieval import embedder as embedding
-from services.retrieval.embedder import EmbedderFailed, LinedEmbedder
+from services.retrieval.embedder import EmbedderFailed, QueuedEmbedder
+from services.retrieval.embedding_batcher import plan_batch
 from services.retrieval.flight import Flights
-from services.retrieval.line import plan
-from services.retrieval.occasional import Occasional
-from services.retrieval.pool import Pool
+from services.retrieval.on_demand_pool import OnDemandPool
+from services.retrieval.pool import ConnectionPool
 from tests.retrieval.fakes import FakeConnection, Lines
 from tests.retrieval.test_embedder import FakeModel, ask, with_embedder
 from tests.retrieval.test_pool import Server, with_pool
@@ -30,7 +30,7 @@ class Text:
 
 async def lent_and_idle_twice() -> None:
     server, lines = Server(), Lines()
-    pool = Pool(server.connect, size=2, max_waiting=2, log=lines.log, chance=random.Random(1))
+    pool = ConnectionPool(server.connect, size=2, max_waiting=2, log=lines.log, chance=random.Random(1))
     pool.start()
     await asyncio.sleep(0.1)
     try:
@@ -42,7 +42,7 @@ async def lent_and_idle_twice() -> None:
 
 
 async def one_connection_too_many() -> None:
-    pool = Pool(Server().connect, size=1, max_waiting=2, log=Lines().log, chance=random.Random(1))
+    pool = ConnectionPool(Server().connect, size=1, max_waiting=2, log=Lines().log, chance=random.Random(1))
     await pool._add_one()
     await pool._add_one()
 
@@ -53,13 +53,13 @@ async def a_connection_lent_to_two() -> None:
     async def same() -> FakeConnection:
         return connection
 
-    occasional = Occasional(same, size=2, max_waiting=2, may_connect=lambda: True)
+    occasional = OnDemandPool(same, size=2, max_waiting=2, may_connect=lambda: True)
     for _ in range(2):
         await occasional.take(10.0)
 
 
 async def shared_less_than_nothing() -> None:
-    flights: Flights[None] = Flights(most_shared=4)
+    flights: Flights[None] = Flights(max_shared=4)
     joined = asyncio.create_task(flights.join("key", lambda: asyncio.sleep(1)))
     await asyncio.sleep(0.5)
     flights.shared = 0
@@ -68,7 +68,7 @@ async def shared_less_than_nothing() -> None:
 
 
 async def shared_more_than_runs() -> None:
-    flights: Flights[None] = Flights(most_shared=4)
+    flights: Flights[None] = Flights(max_shared=4)
     flights.shared = 2
     await flights.join("key", lambda: asyncio.sleep(1))
 
@@ -78,7 +78,7 @@ async def a_text_planned_by_nobody() -> None:
         def __len__(self) -> int:
             return 3
 
-    plan(Nowhere([Text()]), free_at=0.0, is_idle=True, most=4, duration_s=lambda _: 1.0)
+    plan_batch(Nowhere([Text()]), free_at=0.0, is_idle=True, max_texts=4, duration_s=lambda _: 1.0)
 
 
 FAULTS: list[tuple[Callable[[], Any], str]] = [
@@ -100,7 +100,7 @@ def test_a_planted_fault_is_seen_where_it_happens(plant: Callable[[], Any], told
 def test_the_keeper_of_connections_goes_on_after_one_that_fires() -> None:
     faults = 0
 
-    async def scenario(pool: Pool[FakeConnection], server: Server) -> None:
+    async def scenario(pool: ConnectionPool[FakeConnection], server: Server) -> None:
         nonlocal faults
         give_back = pool.give_back
 
@@ -126,7 +126,7 @@ def test_an_embedder_whose_line_has_stopped_is_not_ready_and_nobody_waits_for_it
 ) -> None:
     caught: list[Any] = []
 
-    async def scenario(embedder: LinedEmbedder, model: FakeModel) -> None:
+    async def scenario(embedder: QueuedEmbedder, model: FakeModel) -> None:
         asyncio.get_running_loop().set_exception_handler(lambda _, context: caught.append(context["exception"]))
         first = ask(embedder, "first")
         await asyncio.sleep(0.001)
@@ -136,7 +136,7 @@ def test_an_embedder_whose_line_has_stopped_is_not_ready_and_nobody_waits_for_it
         def broken(*_: Any, **__: Any) -> None:
             raise AssertionError("1 of 3 texts")
 
-        monkeypatch.setattr(embedding, "plan", broken)
+        monkeypatch.setattr(embedding, "plan_batch", broken)
         await first
         with pytest.raises(EmbedderFailed, match="stopped"):
             await waits

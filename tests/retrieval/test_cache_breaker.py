@@ -11,7 +11,7 @@ from redis.asyncio import Redis
 
 from services.core.breaker import Breaker
 from services.retrieval.cache import SETTLE_EVERY_S, WRITE_TIMEOUT_S, Cache
-from tests.retrieval.cacherig import KEY, REACH, RESULTS
+from tests.retrieval.cacherig import KEY, PARAMS, RESULTS
 from tests.retrieval.fakes import Lines, metrics
 from tests.retrieval.memoryredis import MemoryRedis
 from tests.virtual import run
@@ -36,11 +36,11 @@ class Rig:
         """The seconds that it cost."""
         loop = asyncio.get_running_loop()
         began = loop.time()
-        await self.cache.get(KEY, reach=REACH, version=7, ttl_s=60.0, budget_s=budget_s)
+        await self.cache.get(KEY, params=PARAMS, version=7, ttl_s=60.0, budget_s=budget_s)
         return loop.time() - began
 
     def write(self) -> None:
-        self.cache.put(KEY, RESULTS, reach=REACH, version=7, ttl_s=60.0)
+        self.cache.put(KEY, RESULTS, params=PARAMS, version=7, ttl_s=60.0)
 
     async def traffic(self, seconds: float, every_s: float = 0.5) -> None:
         """Reads and writes, for so long."""

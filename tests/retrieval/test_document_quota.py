@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 from services.retrieval import documentsapi
-from services.retrieval.documentsapi import SLOW_FOR_S, SLOW_S, Bounds, DocumentsApi
-from services.retrieval.preparing import Prepared
+from services.retrieval.documentsapi import SLOW_FOR_S, SLOW_S, DocumentBounds, DocumentsApi
+from services.retrieval.preparing import PreparedDocument
 from services.retrieval.writing import Quota, Used
 from services.runtime.errors import BadInput, Refused
 from tests.virtual import run
@@ -73,13 +73,13 @@ class Desk:
     def __init__(self, monkeypatch: pytest.MonkeyPatch, used: Used = NOTHING, quota: Quota = ROOM) -> None:
         self.shelf, self.parsed = Shelf(used), 0
 
-        async def prepare(_: Path, ask: Any) -> Prepared:
+        async def prepare(_: Path, ask: Any) -> PreparedDocument:
             self.parsed += 1
             await asyncio.sleep(float(Path(ask.name).stem))
-            return Prepared("t", "h", ["x"])
+            return PreparedDocument("t", "h", ["x"])
 
         monkeypatch.setattr(documentsapi, "prepare", prepare)
-        bounds = Bounds(10_000, 4, 200, 30, 60.0, quota)
+        bounds = DocumentBounds(10_000, 4, 200, 30, 60.0, quota)
         self.api = DocumentsApi(self.shelf, Embedder(), Path(), bounds, learn=lambda *_: None)  # type: ignore[arg-type]
 
     async def put(self, tenant: str, seconds: float, **headers: bytes) -> int:

@@ -11,7 +11,7 @@ from pypdf import PdfWriter
 from pypdf.generic import DecodedStreamObject, DictionaryObject, NameObject
 
 from services.retrieval.chunks import Section
-from services.retrieval.documents import PARSERS, Unreadable, parse
+from services.retrieval.documents import PARSERS, UnreadableDocument, parse
 
 
 def sections(name: str, text: str | bytes) -> list[Section]:
@@ -123,12 +123,12 @@ def test_a_heading_of_the_length_of_a_paragraph_is_one() -> None:
     ],
 )
 def test_a_bad_file_is_refused_with_its_reason(name: str, data: bytes, why: str) -> None:
-    with pytest.raises(Unreadable, match=why):
+    with pytest.raises(UnreadableDocument, match=why):
         parse(name, data)
 
 
 def test_a_page_nested_beyond_all_measure_is_refused_and_nothing_worse() -> None:
-    with pytest.raises(Unreadable, match="cannot be parsed"):
+    with pytest.raises(UnreadableDocument, match="cannot be parsed"):
         parse("a.html", b"<b>" * 50_000 + b"x")
 
 
@@ -137,7 +137,7 @@ def test_a_page_nested_beyond_all_measure_is_refused_and_nothing_worse() -> None
 def test_any_bytes_are_a_document_or_unreadable_and_storable_either_way(kind: str, data: bytes) -> None:
     try:
         document = parse(f"file{kind}", data)
-    except Unreadable:
+    except UnreadableDocument:
         return
     for section in document.sections:
         for text in (*section.path, section.text):

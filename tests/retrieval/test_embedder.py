@@ -16,11 +16,11 @@ from services.retrieval.embedder import (
     EmbedderBusy,
     EmbedderFailed,
     EmbedderFull,
-    LinedEmbedder,
+    QueuedEmbedder,
 )
-from services.retrieval.line import BYTES_PER_TOKEN, MOST_TOKENS, PASS_TOKENS, tokens_of
+from services.retrieval.embedding_batcher import BYTES_PER_TOKEN, MAX_TEXT_TOKENS, PASS_TOKENS, estimate_tokens
 from services.retrieval.minilm import Floats
-from services.retrieval.modelprocess import Hello
+from services.retrieval.modelprocess import ModelHello
 from tests.retrieval.fakes import metrics
 from tests.virtual import run
 
@@ -38,12 +38,12 @@ class FakeModel:
         self.stopped = False
         self.hangs = False
 
-    async def load(self) -> Hello:
-        return Hello("fake", "fake-1")
+    async def load(self) -> ModelHello:
+        return ModelHello("fake", "fake-1")
 
     async def embed(self, texts: Sequence[str]) -> list[tuple[Floats, int]]:
         self.passes.append([text.strip() for text in texts])
-        await asyncio.sleep(3600 if self.hangs else TOKEN_S * (PASS_TOKENS + sum(map(tokens_of, texts))))
+        await asyncio.sleep(3600 if self.hangs else TOKEN_S * (PASS_TOKENS + sum(map(estimate_tokens, texts))))
         if "poison" in texts:
             raise ValueError("cannot be tokenized")
         return [(np.array([len(text)], np.float32), 1) for text in texts]
@@ -52,14 +52,14 @@ class FakeModel:
         self.stopped = True
 
 
-Scenario = Callable[[LinedEmbedder, FakeModel], Awaitable[None]]
+Scenario = Callable[[QueuedEmbedder, FakeModel], Awaitable[None]]
 
 
 def with_embedder(scenario: Scenario, *, queue_size: int = 100, model: FakeModel | None = None) -> FakeModel:
     model = model or FakeModel()
 
     async def main() -> None:
-        embedder = LinedEmbedder(model, queue_size=queue_size, metrics=metrics())
+        embedder = QueuedEmbedder(model, queue_size=queue_size, metrics=metrics())
         await embedder.start()
         model.passes.clear()
         try:
@@ -71,7 +71,7 @@ def with_embedder(scenario: Scenario, *, queue_size: int = 100, model: FakeModel
     return model
 
 
-def ask(embedder: LinedEmbedder, text: str, within_s: float = math.inf) -> asyncio.Task[object]:
+def ask(embedder: QueuedEmbedder, text: str, within_s: float = math.inf) -> asyncio.Task[object]:
     due = asyncio.get_running_loop().time() + within_s
     return asyncio.create_task(embedder.embed([query(text)], due=due), name=text)
 
@@ -80,7 +80,7 @@ def query(text: str) -> str:
     return f"{text:<{TEXT_TOKENS * BYTES_PER_TOKEN}}"
 
 
-async def behind_a_pass(embedder: LinedEmbedder) -> asyncio.Task[object]:
+async def behind_a_pass(embedder: QueuedEmbedder) -> asyncio.Task[object]:
     """Put the model to work, so that whatever comes next has to wait."""
     first = ask(embedder, "first")
     await asyncio.sleep(ALONE_S / 2)
@@ -91,7 +91,7 @@ def test_it_is_warm_only_after_passes_of_its_own() -> None:
     model = FakeModel()
 
     async def main() -> None:
-        embedder = LinedEmbedder(model, queue_size=1, metrics=metrics())
+        embedder = QueuedEmbedder(model, queue_size=1, metrics=metrics())
         assert not embedder.warm
         await embedder.start()
         assert embedder.warm
@@ -116,7 +116,7 @@ def test_no_vector_is_ever_printed() -> None:
         async def embed(self, texts: Sequence[str]) -> list[tuple[Floats, int]]:
             return [(vector.view(Vector), tokens) for vector, tokens in await super().embed(texts)]
 
-    async def scenario(embedder: LinedEmbedder, model: FakeModel) -> None:
+    async def scenario(embedder: QueuedEmbedder, model: FakeModel) -> None:
         await embedder.embed(["bulk"])
         await ask(embedder, "query", within_s=60.0)
 
@@ -125,7 +125,7 @@ def test_no_vector_is_ever_printed() -> None:
 
 
 def test_vectors_come_back_in_order_with_the_tokens_that_were_read() -> None:
-    async def scenario(embedder: LinedEmbedder, model: FakeModel) -> None:
+    async def scenario(embedder: QueuedEmbedder, model: FakeModel) -> None:
         embedded = await embedder.embed(["a", "bbb", "cc"])
         assert embedded.vectors.tolist() == [[1], [3], [2]]
         assert embedded.tokens == 3
@@ -134,7 +134,7 @@ def test_vectors_come_back_in_order_with_the_tokens_that_were_read() -> None:
 
 
 def test_queries_that_wait_together_share_a_pass() -> None:
-    async def scenario(embedder: LinedEmbedder, model: FakeModel) -> None:
+    async def scenario(embedder: QueuedEmbedder, model: FakeModel) -> None:
         await behind_a_pass(embedder)
         await asyncio.gather(*(ask(embedder, f"q{n}") for n in range(MAX_PASS + 1)))
 
@@ -142,7 +142,7 @@ def test_queries_that_wait_together_share_a_pass() -> None:
 
 
 def test_while_there_is_time_for_all_the_tightest_deadline_goes_first() -> None:
-    async def scenario(embedder: LinedEmbedder, model: FakeModel) -> None:
+    async def scenario(embedder: QueuedEmbedder, model: FakeModel) -> None:
         await behind_a_pass(embedder)
         tight = [ask(embedder, f"tight{n}", within_s=0.08) for n in range(2)]
         lax = [ask(embedder, f"lax{n}", within_s=10) for n in range(MAX_PASS)]
@@ -154,7 +154,7 @@ def test_while_there_is_time_for_all_the_tightest_deadline_goes_first() -> None:
 def test_when_there_is_not_the_newest_go_first_and_the_others_are_told_before_they_are_late() -> None:
     told: list[tuple[str, float]] = []
 
-    async def scenario(embedder: LinedEmbedder, model: FakeModel) -> None:
+    async def scenario(embedder: QueuedEmbedder, model: FakeModel) -> None:
         loop = asyncio.get_running_loop()
         await behind_a_pass(embedder)
         asked_at = loop.time()
@@ -174,7 +174,7 @@ def test_when_there_is_not_the_newest_go_first_and_the_others_are_told_before_th
 
 
 def test_nothing_is_computed_for_whoever_cannot_be_served_in_time() -> None:
-    async def scenario(embedder: LinedEmbedder, model: FakeModel) -> None:
+    async def scenario(embedder: QueuedEmbedder, model: FakeModel) -> None:
         await behind_a_pass(embedder)
         with pytest.raises(EmbedderBusy):
             await embedder.embed([query("hopeless")], due=asyncio.get_running_loop().time() + ALONE_S)
@@ -183,7 +183,7 @@ def test_nothing_is_computed_for_whoever_cannot_be_served_in_time() -> None:
 
 
 def test_a_pass_ends_before_the_tightest_deadline_in_it() -> None:
-    async def scenario(embedder: LinedEmbedder, model: FakeModel) -> None:
+    async def scenario(embedder: QueuedEmbedder, model: FakeModel) -> None:
         await behind_a_pass(embedder)
         tight = ask(embedder, "tight", within_s=ALONE_S / 2 + 2 * ALONE_S)
         others = [ask(embedder, f"other{n}", within_s=10) for n in range(3)]
@@ -200,7 +200,7 @@ def test_goodput_stays_near_capacity_however_many_ask() -> None:
         """How many answers come within their budget in five seconds, each client asking again at once."""
         count = 0
 
-        async def scenario(embedder: LinedEmbedder, model: FakeModel) -> None:
+        async def scenario(embedder: QueuedEmbedder, model: FakeModel) -> None:
             loop = asyncio.get_running_loop()
             end = loop.time() + 5
 
@@ -219,16 +219,16 @@ def test_goodput_stays_near_capacity_however_many_ask() -> None:
         assert count >= 0.98 * sum(map(len, model.passes)), "what was computed came in time"
         return count
 
-    most = 5 / FULL_S * MAX_PASS
-    assert served(4) > 0.9 * most
-    assert served(16) > 0.9 * most
-    assert served(64) > 0.9 * most
+    max_texts = 5 / FULL_S * MAX_PASS
+    assert served(4) > 0.9 * max_texts
+    assert served(16) > 0.9 * max_texts
+    assert served(64) > 0.9 * max_texts
 
 
 def test_an_idle_model_is_tried_even_if_it_seems_too_slow_and_two_passes_mend_its_pace() -> None:
-    async def scenario(embedder: LinedEmbedder, model: FakeModel) -> None:
+    async def scenario(embedder: QueuedEmbedder, model: FakeModel) -> None:
         for _ in range(20):
-            embedder._pace.passed(10, 5.0)
+            embedder._query_durations.record(10, 5.0)
         first, second = ask(embedder, "a", 0.1), ask(embedder, "b", 0.1)
         with pytest.raises(EmbedderBusy):
             await second
@@ -247,7 +247,7 @@ def test_the_first_question_after_the_start_is_tried_however_slow_the_start_was(
             await asyncio.sleep(0.3 if texts == [WARM_UP] else 0)
             return await super().embed(texts)
 
-    async def scenario(embedder: LinedEmbedder, model: FakeModel) -> None:
+    async def scenario(embedder: QueuedEmbedder, model: FakeModel) -> None:
         await ask(embedder, "first", 0.1)
         await ask(embedder, "second", 0.1)
         await asyncio.gather(ask(embedder, "third", 0.1), ask(embedder, "fourth", 0.1))
@@ -261,15 +261,15 @@ def test_one_slow_pass_at_the_start_is_not_taken_for_the_pace() -> None:
             await asyncio.sleep(0.3 if len(self.passes) == 1 else 0)
             return await super().embed(texts)
 
-    async def scenario(embedder: LinedEmbedder, model: FakeModel) -> None:
+    async def scenario(embedder: QueuedEmbedder, model: FakeModel) -> None:
         await asyncio.gather(ask(embedder, "first", 0.1), ask(embedder, "second", 0.1))
 
     with_embedder(scenario, model=OneSlow())
 
 
 def test_a_question_behind_the_first_long_text_is_told_at_once_that_there_is_no_time() -> None:
-    async def scenario(embedder: LinedEmbedder, model: FakeModel) -> None:
-        bulk = asyncio.create_task(embedder.embed(["long" * MOST_TOKENS]))
+    async def scenario(embedder: QueuedEmbedder, model: FakeModel) -> None:
+        bulk = asyncio.create_task(embedder.embed(["long" * MAX_TEXT_TOKENS]))
         await asyncio.sleep(0.01)
         asked_at = asyncio.get_running_loop().time()
         with pytest.raises(EmbedderBusy):
@@ -285,13 +285,13 @@ def test_bulk_work_however_slow_does_not_keep_questions_out() -> None:
         """Ten times as long for each token of a long text: what an ingest beside it, or a long text, can do."""
 
         async def embed(self, texts: Sequence[str]) -> list[tuple[Floats, int]]:
-            await asyncio.sleep(10 * MOST_TOKENS * TOKEN_S if len(texts[0]) > 500 else 0)
+            await asyncio.sleep(10 * MAX_TEXT_TOKENS * TOKEN_S if len(texts[0]) > 500 else 0)
             return await super().embed(texts)
 
-    async def scenario(embedder: LinedEmbedder, model: FakeModel) -> None:
-        await embedder.embed(["long" * MOST_TOKENS] * 256)
+    async def scenario(embedder: QueuedEmbedder, model: FakeModel) -> None:
+        await embedder.embed(["long" * MAX_TEXT_TOKENS] * 256)
         await asyncio.gather(*(ask(embedder, f"q{n}", 0.1) for n in range(MAX_PASS)))
-        bulk = asyncio.create_task(embedder.embed(["long" * MOST_TOKENS]))
+        bulk = asyncio.create_task(embedder.embed(["long" * MAX_TEXT_TOKENS]))
         await asyncio.sleep(0.01)
         with pytest.raises(EmbedderBusy):  # it is known by now how long such a pass lasts
             await embedder.embed([query("behind it")], due=asyncio.get_running_loop().time() + 0.1)
@@ -301,7 +301,7 @@ def test_bulk_work_however_slow_does_not_keep_questions_out() -> None:
 
 
 def test_a_query_goes_before_bulk_work_that_came_first_and_waits_for_one_text_of_it() -> None:
-    async def scenario(embedder: LinedEmbedder, model: FakeModel) -> None:
+    async def scenario(embedder: QueuedEmbedder, model: FakeModel) -> None:
         bulk = asyncio.create_task(embedder.embed(["bulk"] * 3))
         await asyncio.sleep(ALONE_S / 2)
         await asyncio.gather(ask(embedder, "query"), bulk)
@@ -311,7 +311,7 @@ def test_a_query_goes_before_bulk_work_that_came_first_and_waits_for_one_text_of
 
 @pytest.mark.parametrize("due", [None, math.inf])
 def test_whoever_leaves_before_their_turn_is_not_embedded(due: float | None) -> None:
-    async def scenario(embedder: LinedEmbedder, model: FakeModel) -> None:
+    async def scenario(embedder: QueuedEmbedder, model: FakeModel) -> None:
         await behind_a_pass(embedder)
         leaving = asyncio.create_task(embedder.embed(["leaving", "with luggage"], due=due))
         staying = asyncio.create_task(embedder.embed(["stays"], due=due))
@@ -325,7 +325,7 @@ def test_whoever_leaves_before_their_turn_is_not_embedded(due: float | None) -> 
 
 
 def test_a_full_line_refuses_at_once_and_whole() -> None:
-    async def scenario(embedder: LinedEmbedder, model: FakeModel) -> None:
+    async def scenario(embedder: QueuedEmbedder, model: FakeModel) -> None:
         await behind_a_pass(embedder)
         waiting = asyncio.create_task(embedder.embed(["a", "b"]))
         await asyncio.sleep(0)
@@ -338,7 +338,7 @@ def test_a_full_line_refuses_at_once_and_whole() -> None:
 
 
 def test_a_text_that_breaks_the_model_fails_alone_and_the_line_goes_on() -> None:
-    async def scenario(embedder: LinedEmbedder, model: FakeModel) -> None:
+    async def scenario(embedder: QueuedEmbedder, model: FakeModel) -> None:
         with pytest.raises(EmbedderFailed, match="cannot be tokenized"):
             await embedder.embed(["poison"], due=math.inf)
         assert (await embedder.embed(["fine"], due=math.inf)).tokens == 1
@@ -347,7 +347,7 @@ def test_a_text_that_breaks_the_model_fails_alone_and_the_line_goes_on() -> None
 
 
 def test_those_who_wait_when_it_stops_are_let_go() -> None:
-    async def scenario(embedder: LinedEmbedder, model: FakeModel) -> None:
+    async def scenario(embedder: QueuedEmbedder, model: FakeModel) -> None:
         model.hangs = True
         passing = await behind_a_pass(embedder)
         waiting = asyncio.create_task(embedder.embed(["late"]))

@@ -8,19 +8,19 @@ from dataclasses import dataclass, field
 import pytest
 
 from services.contracts.search import RetrieveReply, RetrieveRequest
-from services.retrieval.cache import Kept
+from services.retrieval.cache import CachedResult
 from services.retrieval.embedder import EmbedderBusy
 from services.retrieval.metrics import RetrievalMetrics
-from services.retrieval.pool import Down
-from services.retrieval.search import MOST_REFRESHES, Retrieval
+from services.retrieval.pool import DatabaseDown
+from services.retrieval.search import MAX_REFRESHES, Retrieval
 from services.retrieval.store import SearchFailed
 from tests.retrieval.fakes import ALL, FakeCache, FakeEmbedder, FakeSimilar, FakeStore, metrics, passage
 from tests.virtual import run
 
-EXACT = Kept([passage("exact")], ALL, age_s=10.0, fresh=True)
-EXACT_OLD = Kept([passage("exact, old")], ALL, age_s=400.0, fresh=False)
-LIKE = Kept([passage("like")], ALL, age_s=20.0, fresh=True)
-LIKE_OLD = Kept([passage("like, old")], ALL, age_s=500.0, fresh=False)
+EXACT = CachedResult([passage("exact")], ALL, age_s=10.0, fresh=True)
+EXACT_OLD = CachedResult([passage("exact, old")], ALL, age_s=400.0, fresh=False)
+LIKE = CachedResult([passage("like")], ALL, age_s=20.0, fresh=True)
+LIKE_OLD = CachedResult([passage("like, old")], ALL, age_s=500.0, fresh=False)
 HANGS_S = 3600.0
 BUDGET_MS = 100.0
 ANSWER_BY_S = 0.095
@@ -85,7 +85,7 @@ def asked(house: House, **fields: object) -> tuple[RetrieveReply, float]:
     ],
 )
 def test_the_first_that_can_be_had_is_the_answer(
-    cache: Kept | None, like: Kept | None, store: str, source: str, reason: str | None, age_s: float, text: str | None,
+    cache: CachedResult | None, like: CachedResult | None, store: str, source: str, reason: str | None, age_s: float, text: str | None,
     work: tuple[int, int],
 ) -> None:  # fmt: skip
     house = House(FakeCache(cache), FakeSimilar(like))
@@ -106,7 +106,7 @@ def test_a_database_that_is_down_and_no_like_question_is_nothing_and_says_so() -
     without = House(similar=None, store=FakeStore(up=False))
     assert asked(without)[0].reason == "postgres_down"
     assert without.embedder.asked == 0, "a vector would be of no use"
-    unlike = House(store=FakeStore(up=False, raises=Down()))
+    unlike = House(store=FakeStore(up=False, raises=DatabaseDown()))
     assert asked(unlike)[0].reason == "postgres_down"
 
 
@@ -120,12 +120,14 @@ def test_what_was_found_is_kept_for_like_questions_under_all_that_decides_it() -
     similar = FakeSimilar()
     house = House(similar=similar)
     asked(house, top_k=3, cache_ttl_s=60.0)
-    ((tenant, version, params, query, ttl_s),) = similar.kept
+    ((tenant, version, variant, query, ttl_s),) = similar.kept
     assert (tenant, version, query, ttl_s) == ("demo", 7, "why?", 60.0)
-    assert similar.asked == [("demo", 7, params)]
+    assert similar.asked == [("demo", 7, variant)]
     for other in ({"hybrid": False}, {"query": "how?"}):
         asked(house, **other)
-    assert len({(params, query) for _, _, params, query, _ in similar.kept}) == 3, "and not for what is something else"
+    assert len({(variant, query) for _, _, variant, query, _ in similar.kept}) == 3, (
+        "and not for what is something else"
+    )
     assert len({key for key, _, _ in house.cache.put_in}) == 3
 
 
@@ -244,7 +246,7 @@ def test_a_failure_is_everyones_who_waits_and_nobodys_who_comes_after() -> None:
 
 
 def test_a_fresh_result_that_is_due_is_the_answer_at_once_and_is_found_anew_once_behind_it() -> None:
-    due = Kept([passage("exact")], ALL, age_s=290.0, fresh=True, refresh=True)
+    due = CachedResult([passage("exact")], ALL, age_s=290.0, fresh=True, refresh=True)
     house = House(FakeCache(due), FakeSimilar(LIKE))
 
     async def main() -> None:
@@ -260,13 +262,15 @@ def test_a_fresh_result_that_is_due_is_the_answer_at_once_and_is_found_anew_once
 
 
 def test_what_is_found_anew_behind_answers_is_bounded_and_gives_up_in_time() -> None:
-    house = House(FakeCache(Kept([], ALL, age_s=290.0, fresh=True, refresh=True)), store=FakeStore(takes_s=HANGS_S))
+    house = House(
+        FakeCache(CachedResult([], ALL, age_s=290.0, fresh=True, refresh=True)), store=FakeStore(takes_s=HANGS_S)
+    )
 
     async def main() -> None:
         for rounds in (1, 2):
             await asyncio.gather(*(house.ask(query=f"question {number}") for number in range(50)))
             await asyncio.sleep(1)
-            assert house.embedder.asked == rounds * MOST_REFRESHES
+            assert house.embedder.asked == rounds * MAX_REFRESHES
 
     run(main())
 
@@ -283,7 +287,11 @@ def test_what_is_found_anew_behind_answers_is_bounded_and_gives_up_in_time() -> 
     ],
 )
 def test_each_cache_counts_what_became_of_it(
-    cache: Kept | None, like: Kept | None, fails: bool, semantic: dict[str, float], fallback: dict[str, float]
+    cache: CachedResult | None,
+    like: CachedResult | None,
+    fails: bool,
+    semantic: dict[str, float],
+    fallback: dict[str, float],
 ) -> None:
     house = House(FakeCache(cache), FakeSimilar(like), store=FakeStore(raises=SearchFailed("x") if fails else None))
     asked(house)

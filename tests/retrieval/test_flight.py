@@ -13,8 +13,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from services.retrieval.deadline import Late
-from services.retrieval.flight import Flights, LeftBehind
+from services.retrieval.deadline import DeadlineExceeded
+from services.retrieval.flight import Flights, WaiterTimedOut
 from tests.virtual import run
 
 WORK_S = 1.0
@@ -47,13 +47,13 @@ class Work:
 Scenario = Callable[[Flights[int]], Awaitable[None]]
 
 
-def fly(scenario: Scenario, *, most_shared: int = 100, **options: Any) -> None:
+def fly(scenario: Scenario, *, max_shared: int = 100, **options: Any) -> None:
     """Run it; afterwards nothing may be left: no task, no key, no exception that nobody read."""
     complaints: list[dict[str, Any]] = []
 
     async def main() -> None:
         asyncio.get_running_loop().set_exception_handler(lambda _, context: complaints.append(context))
-        flights = Flights[int](most_shared=most_shared, **options)
+        flights = Flights[int](max_shared=max_shared, **options)
         await scenario(flights)
         await asyncio.sleep(10 * WORK_S)
         assert asyncio.all_tasks() == {asyncio.current_task()}
@@ -129,7 +129,7 @@ def test_when_the_last_has_gone_the_work_is_cancelled_and_not_before() -> None:
 def test_who_asks_while_cut_off_work_cleans_up_starts_anew_and_waits_for_none_of_it() -> None:
     async def scenario(flights: Flights[int]) -> None:
         loop, work = asyncio.get_running_loop(), Work(clean_up_s=5.0)
-        with pytest.raises(Late):
+        with pytest.raises(DeadlineExceeded):
             await flights.join("key", work, deadline=loop.time() + 0.1)
         assert loop.time() == pytest.approx(0.1)
         assert await flights.join("key", work) == 2
@@ -142,7 +142,7 @@ def test_who_asks_while_cut_off_work_cleans_up_starts_anew_and_waits_for_none_of
 def test_cut_off_work_that_ends_later_does_not_take_its_successor_with_it() -> None:
     async def scenario(flights: Flights[int]) -> None:
         work = Work(clean_up_s=WORK_S / 2)
-        with pytest.raises(Late):
+        with pytest.raises(DeadlineExceeded):
             await flights.join("key", work, deadline=0.1)
         second = start(flights.join("key", work))
         await asyncio.sleep(WORK_S * 0.9)
@@ -170,7 +170,7 @@ def test_everyone_keeps_a_deadline_of_their_own() -> None:
         async def ask(deadline: float | None) -> tuple[int | None, float]:
             try:
                 answer = await flights.join("key", work, deadline=deadline)
-            except Late:
+            except DeadlineExceeded:
                 return None, loop.time()
             return answer, loop.time()
 
@@ -184,7 +184,7 @@ def test_everyone_keeps_a_deadline_of_their_own() -> None:
 def test_a_deadline_that_has_passed_starts_nothing() -> None:
     async def scenario(flights: Flights[int]) -> None:
         work = Work()
-        with pytest.raises(Late):
+        with pytest.raises(DeadlineExceeded):
             await flights.join("key", work, deadline=0.0)
         assert work.began == 0
 
@@ -198,7 +198,7 @@ def test_work_that_something_else_cuts_off_does_not_look_like_the_waiters_own_en
             raise asyncio.CancelledError
 
         answers = await ends(*start(*(flights.join("key", cut_off) for _ in range(3))))
-        assert [type(answer) for answer in answers] == [LeftBehind] * 3
+        assert [type(answer) for answer in answers] == [WaiterTimedOut] * 3
 
     fly(scenario)
 
@@ -226,7 +226,7 @@ def test_whoever_asks_for_less_joins_more_and_whoever_asks_for_more_does_not_joi
     async def scenario(flights: Flights[int]) -> None:
         work = Work()
         asked = [2, 1, 3, 2, 3, 1, 4]
-        tasks = start(*(flights.join("key", work, worth=worth) for worth in asked))
+        tasks = start(*(flights.join("key", work, params=params) for params in asked))
         await asyncio.sleep(WORK_S / 2)
         assert flights.shared == 3
         assert await ends(*tasks) == [1, 1, 2, 1, 2, 1, 3]
@@ -237,22 +237,22 @@ def test_whoever_asks_for_less_joins_more_and_whoever_asks_for_more_does_not_joi
 def test_the_end_of_one_piece_of_work_leaves_the_others_of_its_key() -> None:
     async def scenario(flights: Flights[int]) -> None:
         work = Work()
-        less = start(flights.join("key", work, worth=1))
+        less = start(flights.join("key", work, params=1))
         await asyncio.sleep(WORK_S / 2)
-        more = start(flights.join("key", work, worth=2))
+        more = start(flights.join("key", work, params=2))
         assert await ends(*less) == [1]
-        assert await ends(*more, *start(flights.join("key", work, worth=1))) == [2, 2]
+        assert await ends(*more, *start(flights.join("key", work, params=1))) == [2, 2]
 
     fly(scenario, covers=operator.ge)
 
 
 def test_whoever_is_left_behind_learns_of_what() -> None:
     async def scenario(flights: Flights[int]) -> None:
-        patient = start(flights.join("key", Work(), of="the first"))
+        patient = start(flights.join("key", Work(), context="the first"))
         await asyncio.sleep(0)
-        with pytest.raises(LeftBehind) as left:
-            await flights.join("key", Work(), of="the second", deadline=WORK_S / 2)
-        assert left.value.of == "the first"
+        with pytest.raises(WaiterTimedOut) as left:
+            await flights.join("key", Work(), context="the second", deadline=WORK_S / 2)
+        assert left.value.context == "the first"
         assert await ends(*patient) == [1]
 
     fly(scenario)
@@ -266,7 +266,7 @@ def test_what_is_shared_is_bounded_and_beyond_them_work_is_run_unshared() -> Non
         assert (flights.shared, flights.running) == (2, 4)
         assert await ends(*tasks) == [1, 2, 3, 4, 1]
 
-    fly(scenario, most_shared=2)
+    fly(scenario, max_shared=2)
 
 
 @settings(max_examples=60, deadline=None)
@@ -296,7 +296,7 @@ def test_whatever_the_order_of_coming_and_going_no_two_runs_of_a_key_serve_at_on
             await asyncio.sleep(at_s)
             deadline = asyncio.get_running_loop().time() + patience_s
             began = asyncio.get_running_loop().time()
-            with contextlib.suppress(Late, OSError):
+            with contextlib.suppress(DeadlineExceeded, OSError):
                 await flights.join(key, lambda: work(key), deadline=deadline)
             assert asyncio.get_running_loop().time() - began <= patience_s + 1e-9
 
@@ -315,7 +315,7 @@ def test_those_who_wait_are_told_in_the_order_in_which_they_came() -> None:
     told: list[int] = []
 
     async def main() -> None:
-        flights: Flights[str] = Flights(most_shared=1)
+        flights: Flights[str] = Flights(max_shared=1)
 
         async def work() -> str:
             await asyncio.sleep(1.0)

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from services.retrieval.cache import CacheKey
-from services.retrieval.freshness import BETA, LEAST_SHARE, due_early, share_of_life
+from services.retrieval.freshness import BETA, MIN_TTL_SHARE, due_early, ttl_jitter
 
 SECONDS = st.floats(1e-6, 1e6)
 DRAW = st.floats(0, 1, exclude_min=True)
@@ -19,40 +19,42 @@ DRAW = st.floats(0, 1, exclude_min=True)
 @given(st.text(max_size=20), st.binary(max_size=40))
 def test_a_key_gets_a_share_of_its_life_and_never_more_than_all_of_it(query: str, secret: bytes) -> None:
     digest = CacheKey("demo", query, "model-1").digest(secret)
-    assert LEAST_SHARE <= share_of_life(digest) <= 1
+    assert MIN_TTL_SHARE <= ttl_jitter(digest) <= 1
 
 
 def test_what_was_stored_together_expires_evenly_over_a_fifth_of_its_life() -> None:
-    shares = [share_of_life(CacheKey("demo", f"query {number}", "m").digest(b"")) for number in range(2000)]
-    tenths = [sum(LEAST_SHARE + i / 50 <= share < LEAST_SHARE + (i + 1) / 50 for share in shares) for i in range(10)]
+    shares = [ttl_jitter(CacheKey("demo", f"query {number}", "m").digest(b"")) for number in range(2000)]
+    tenths = [
+        sum(MIN_TTL_SHARE + i / 50 <= share < MIN_TTL_SHARE + (i + 1) / 50 for share in shares) for i in range(10)
+    ]
     assert min(tenths) > 140, "of 200 in each tenth"
     assert max(tenths) < 260
 
 
 @given(SECONDS, SECONDS, DRAW)
-def test_a_reader_is_early_exactly_as_often_as_the_formula_says(left_s: float, cost_s: float, draw: float) -> None:
-    chance = math.exp(-left_s / (BETA * cost_s))
+def test_a_reader_is_early_exactly_as_often_as_the_formula_says(remaining_s: float, cost_s: float, draw: float) -> None:
+    chance = math.exp(-remaining_s / (BETA * cost_s))
     if draw < chance * (1 - 1e-9):
-        assert due_early(left_s, cost_s, draw)
+        assert due_early(remaining_s, cost_s, draw)
     if draw > chance * (1 + 1e-9):
-        assert not due_early(left_s, cost_s, draw)
+        assert not due_early(remaining_s, cost_s, draw)
 
 
 @given(SECONDS, SECONDS, SECONDS, DRAW)
 def test_less_time_left_or_a_dearer_search_never_makes_a_refresh_less_likely(
-    left_s: float, cost_s: float, more_s: float, draw: float
+    remaining_s: float, cost_s: float, more_s: float, draw: float
 ) -> None:
-    if due_early(left_s + more_s, cost_s, draw):
-        assert due_early(left_s, cost_s, draw)
-    if due_early(left_s, cost_s, draw):
-        assert due_early(left_s, cost_s + more_s, draw)
+    if due_early(remaining_s + more_s, cost_s, draw):
+        assert due_early(remaining_s, cost_s, draw)
+    if due_early(remaining_s, cost_s, draw):
+        assert due_early(remaining_s, cost_s + more_s, draw)
 
 
 @given(SECONDS, DRAW, st.sampled_from([0.0, -1.0, math.nan]))
 def test_what_cost_nothing_or_nothing_sensible_is_never_refreshed_early(
-    left_s: float, draw: float, cost_s: float
+    remaining_s: float, draw: float, cost_s: float
 ) -> None:
-    assert not due_early(left_s, cost_s, draw)
+    assert not due_early(remaining_s, cost_s, draw)
 
 
 @pytest.mark.parametrize(("readers_per_s", "least", "most"), [(1000, 0.99, 1.0), (0.2, 0.0, 0.05)])

@@ -14,9 +14,9 @@ import pytest
 
 from services.retrieval.database import READER, WRITER, Session, connect, locked, migrate
 from services.retrieval.minilm import Floats
-from services.retrieval.nearest import DEPTH, way
-from services.retrieval.pool import Pool
-from services.retrieval.store import Found, Store
+from services.retrieval.nearest import DEPTH, choose_index
+from services.retrieval.pool import ConnectionPool
+from services.retrieval.store import SearchResult, Store
 from services.retrieval.writing import Corpus
 from tests.retrieval.fakes import Lines
 
@@ -92,7 +92,7 @@ async def searching(url: str, exact_up_to: int = EXACTLY) -> AsyncIterator[Store
 
     lines = Lines()
     store = Store(
-        Pool(session, size=1, max_waiting=8, log=lines.log, chance=random.Random(1)),
+        ConnectionPool(session, size=1, max_waiting=8, log=lines.log, chance=random.Random(1)),
         log=lines.log,
         exact_up_to=exact_up_to,
     )
@@ -107,12 +107,12 @@ async def searching(url: str, exact_up_to: int = EXACTLY) -> AsyncIterator[Store
         lines.read()
 
 
-async def search(store: Store, query: str, *, tenant: str = "ada", top_k: int = 5, effort: float = 1.0) -> Found:
+async def search(store: Store, query: str, *, tenant: str = "ada", top_k: int = 5, effort: float = 1.0) -> SearchResult:
     deadline = asyncio.get_running_loop().time() + LIMIT_S
     return await store.search(tenant, VECTOR, top_k, deadline, model=MODEL, query=query, effort=effort)
 
 
-def ids(found: Found) -> list[str]:
+def ids(found: SearchResult) -> list[str]:
     return [passage.chunk_id for passage in found.passages]
 
 
@@ -279,7 +279,7 @@ def test_each_passage_is_looked_up_by_its_key_and_the_graph_serves_big_tenants(
     """A comparison that row-level security does not take for leak-proof would read all of the tenant's chunks."""
 
     async def scenario(connection: Any) -> None:
-        chosen = way(NUMBER, DEPTH, exact_up_to=exact_up_to, words=True)
+        chosen = choose_index(NUMBER, DEPTH, exact_up_to=exact_up_to, words=True)
         settings = {**chosen.settings, "enable_seqscan": "off", "plan_cache_mode": mode}
         asked = ("ada", VECTOR, DEPTH, MODEL, ASKED, 5)
         session = Session(connection)

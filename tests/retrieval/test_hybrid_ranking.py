@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from services.retrieval.database import Session, connect
-from services.retrieval.nearest import DEPTH, EXACT, RRF_K, way
+from services.retrieval.nearest import DEPTH, EXACT, RRF_K, choose_index
 from services.retrieval.writing import Corpus
 
 LIMIT_S = 30.0
@@ -60,7 +60,7 @@ def test_the_statement_ranks_as_the_formula_does(postgres_url: str, exact_up_to:
                 query, top_k = " ".join(chance.sample(WORDS, 2)), 3 + number
                 near = await ids(session, EXACT, "ada", vector, DEPTH, MODEL)
                 worded = await ids(session, "SELECT ordinal FROM weir_search_words($1, $2)", query, DEPTH)
-                chosen = way(NUMBER, DEPTH, exact_up_to=exact_up_to, words=True)
+                chosen = choose_index(NUMBER, DEPTH, exact_up_to=exact_up_to, words=True)
                 given = ("ada", vector, DEPTH, MODEL, query, top_k)
                 both = await ids(session, chosen.sql, *given, settings=chosen.settings)
                 assert both == fused(near, worded)[:top_k]

@@ -11,10 +11,10 @@ import asyncpg
 import pytest
 
 from services.retrieval.database import SCHEMA_VERSION, connect
-from services.retrieval.documents import Unreadable
+from services.retrieval.documents import UnreadableDocument
 from services.retrieval.files import Fault, find, read
 from services.retrieval.ingest import IngestFailed, exit_status
-from services.retrieval.progress import Summary
+from services.retrieval.progress import IngestSummary
 from tests.retrieval.corpus import BREAD, RIVER, Recorder, ingested, outcome, settings_for, take_in, write
 
 
@@ -231,7 +231,7 @@ def test_an_unreachable_database_is_one_clear_sentence(tmp_path: Path) -> None:
 
 def test_a_pipe_is_refused_rather_than_waited_for(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe.md")
-    with pytest.raises(Unreadable, match="is not a regular file"):
+    with pytest.raises(UnreadableDocument, match="is not a regular file"):
         read(tmp_path / "pipe.md", 1024)
 
 
@@ -245,12 +245,12 @@ def test_two_files_of_one_ingest_cannot_have_one_id(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("summary", "status"),
     [
-        (Summary("demo", added=1), 0),
-        (Summary("demo", unchanged=1), 0),
-        (Summary("demo"), 1),
-        (Summary("demo", skipped=[Fault("a.md", "why")]), 1),
-        (Summary("demo", unchanged=1, skipped=[Fault("a.md", "why")]), 3),
+        (IngestSummary("demo", added=1), 0),
+        (IngestSummary("demo", unchanged=1), 0),
+        (IngestSummary("demo"), 1),
+        (IngestSummary("demo", skipped=[Fault("a.md", "why")]), 1),
+        (IngestSummary("demo", unchanged=1, skipped=[Fault("a.md", "why")]), 3),
     ],
 )
-def test_the_exit_status_tells_all_some_and_nothing_apart(summary: Summary, status: int) -> None:
+def test_the_exit_status_tells_all_some_and_nothing_apart(summary: IngestSummary, status: int) -> None:
     assert exit_status(summary) == status

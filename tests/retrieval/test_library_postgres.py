@@ -14,10 +14,10 @@ import pytest
 from loadtests.faults.proxy.fault import FREEZE
 from loadtests.faults.proxy.proxy import HOST, FaultProxy
 from services.retrieval.app import writers
-from services.retrieval.deadline import Late
+from services.retrieval.deadline import DeadlineExceeded
 from services.retrieval.library import Library
 from services.retrieval.minilm import DIMENSIONS
-from services.retrieval.preparing import Prepared
+from services.retrieval.preparing import PreparedDocument
 from services.retrieval.writing import Quota
 from tests.retrieval.corpus import settings_for
 
@@ -38,7 +38,7 @@ class Rig:
         self.other = other
 
     async def put(self, within_s: float = 60.0, doc_id: str = "a") -> int:
-        document = Prepared("A title", "a digest", ["What it says."])
+        document = PreparedDocument("A title", "a digest", ["What it says."])
         vectors = np.ones((1, DIMENSIONS), dtype=np.float32)
         return await self.library.put("acme", doc_id, document, vectors, MODEL, self.soon(within_s), ROOM)
 
@@ -110,7 +110,7 @@ def test_a_write_over_a_wire_that_has_died_is_stopped_when_its_time_is_up(postgr
             writing = asyncio.create_task(rig.put(within_s=3))
             await rig.until(rig.waits)
             await rig.proxy.become(FREEZE)
-            with pytest.raises(Late):
+            with pytest.raises(DeadlineExceeded):
                 await writing
             await rig.until(rig.waits_no_more)
 
@@ -120,7 +120,7 @@ def test_a_write_over_a_wire_that_has_died_is_stopped_when_its_time_is_up(postgr
 def test_one_who_came_too_late_has_written_nothing(postgres_url: str) -> None:
     async def scenario(rig: Rig) -> None:
         async with locked_documents(rig.other):
-            with pytest.raises(Late):
+            with pytest.raises(DeadlineExceeded):
                 await rig.put(within_s=1, doc_id="late")
         assert await rig.library.held("acme", "late", "m", rig.soon(60)) is None
         assert await rig.library.held("acme", "a", "m", rig.soon(60)) is not None

@@ -86,7 +86,7 @@ def told(questions: Sequence[Question], bad_times: Sequence[float]) -> list[tupl
             cast(Redis, MemoryRedis()), Breaker(), timeout_s=0.02, stale_s=STALE_S, metrics=counts, log=lines.log,
             secret=b"secret", chance=Even(),
         )  # fmt: skip
-        similar = Semantic(threshold=0.99, stale_s=STALE_S, tenant_entries=50, most_bytes=1 << 24, clock=loop.time)
+        similar = Semantic(threshold=0.99, stale_s=STALE_S, tenant_entries=50, max_bytes=1 << 24, clock=loop.time)
         retrieval = Retrieval(
             embedder=UncasedEmbedder(), store=store, cache=cache, metrics=counts, budget_s=0.1, ttl_s=TTL_S,
             similar=similar,

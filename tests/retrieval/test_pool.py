@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from services.retrieval.pool import PAUSE_AT_MOST_S, SETTLE_WITHIN_S, Busy, Down, Pool
+from services.retrieval.pool import MAX_PAUSE_S, SETTLE_WITHIN_S, ConnectionPool, DatabaseDown, PoolBusy
 from tests.retrieval.fakes import FakeConnection, Lines
 from tests.virtual import run
 
@@ -41,7 +41,7 @@ class Server:
 
 
 def with_pool(
-    scenario: Callable[[Pool[FakeConnection], Server], Awaitable[None]],
+    scenario: Callable[[ConnectionPool[FakeConnection], Server], Awaitable[None]],
     *,
     size: int = 2,
     down: bool = False,
@@ -55,7 +55,9 @@ def with_pool(
 
     async def main() -> None:
         server.fault = ConnectionRefusedError("refused") if down else None
-        pool = Pool(server.connect, size=size, max_waiting=max_waiting, log=lines.log, chance=random.Random(1))
+        pool = ConnectionPool(
+            server.connect, size=size, max_waiting=max_waiting, log=lines.log, chance=random.Random(1)
+        )
         pool.start()
         await asyncio.sleep(0.1)
         try:
@@ -68,20 +70,20 @@ def with_pool(
 
 
 def test_it_connects_before_anyone_asks() -> None:
-    async def scenario(pool: Pool[FakeConnection], server: Server) -> None:
-        assert (pool.open, pool.lent) == (2, 0)
+    async def scenario(pool: ConnectionPool[FakeConnection], server: Server) -> None:
+        assert (pool.open, pool.in_use) == (2, 0)
         before = asyncio.get_running_loop().time()
         await pool.take(before)
         assert asyncio.get_running_loop().time() == before
-        assert (pool.open, pool.lent) == (2, 1)
+        assert (pool.open, pool.in_use) == (2, 1)
 
     with_pool(scenario)
 
 
 def test_with_no_connection_it_says_so_at_once_and_why() -> None:
-    async def scenario(pool: Pool[FakeConnection], server: Server) -> None:
+    async def scenario(pool: ConnectionPool[FakeConnection], server: Server) -> None:
         before = asyncio.get_running_loop().time()
-        with pytest.raises(Down, match="ConnectionRefusedError: refused"):
+        with pytest.raises(DatabaseDown, match="ConnectionRefusedError: refused"):
             await pool.take(before + 60)
         assert asyncio.get_running_loop().time() == before
 
@@ -89,9 +91,9 @@ def test_with_no_connection_it_says_so_at_once_and_why() -> None:
 
 
 def test_those_who_wait_are_served_in_order_and_too_many_are_not_let_in() -> None:
-    async def scenario(pool: Pool[FakeConnection], server: Server) -> None:
+    async def scenario(pool: ConnectionPool[FakeConnection], server: Server) -> None:
         now = asyncio.get_running_loop().time()
-        lent = [await pool.take(now), await pool.take(now)]
+        in_use = [await pool.take(now), await pool.take(now)]
         served: list[str] = []
 
         async def wait(name: str) -> None:
@@ -103,21 +105,21 @@ def test_those_who_wait_are_served_in_order_and_too_many_are_not_let_in() -> Non
             group.create_task(wait("first"))
             group.create_task(wait("second"))
             await asyncio.sleep(0)
-            with pytest.raises(Busy):
+            with pytest.raises(PoolBusy):
                 await pool.take(now + 1)
-            pool.give_back(lent[0])
+            pool.give_back(in_use[0])
         assert served == ["first", "second"]
-        assert pool.lent == 1
+        assert pool.in_use == 1
 
     with_pool(scenario)
 
 
 def test_a_wait_ends_at_its_deadline() -> None:
-    async def scenario(pool: Pool[FakeConnection], server: Server) -> None:
+    async def scenario(pool: ConnectionPool[FakeConnection], server: Server) -> None:
         loop = asyncio.get_running_loop()
         began = loop.time()
         await pool.take(began)
-        with pytest.raises(Busy):
+        with pytest.raises(PoolBusy):
             await pool.take(began + 0.5)
         assert loop.time() == pytest.approx(began + 0.5)
 
@@ -125,7 +127,7 @@ def test_a_wait_ends_at_its_deadline() -> None:
 
 
 def test_one_that_leaves_as_it_is_served_does_not_take_the_connection_along() -> None:
-    async def scenario(pool: Pool[FakeConnection], server: Server) -> None:
+    async def scenario(pool: ConnectionPool[FakeConnection], server: Server) -> None:
         now = asyncio.get_running_loop().time()
         connection = await pool.take(now)
         waiting = asyncio.create_task(pool.take(now + 1))
@@ -140,7 +142,7 @@ def test_one_that_leaves_as_it_is_served_does_not_take_the_connection_along() ->
 
 
 def test_what_was_discarded_is_ended_and_replaced() -> None:
-    async def scenario(pool: Pool[FakeConnection], server: Server) -> None:
+    async def scenario(pool: ConnectionPool[FakeConnection], server: Server) -> None:
         connection = await pool.take(asyncio.get_running_loop().time())
         pool.discard(connection)
         assert connection.closed
@@ -153,23 +155,23 @@ def test_what_was_discarded_is_ended_and_replaced() -> None:
 
 
 def test_those_that_lie_idle_can_be_discarded_and_one_that_is_lent_is_left_to_its_query() -> None:
-    async def scenario(pool: Pool[FakeConnection], server: Server) -> None:
+    async def scenario(pool: ConnectionPool[FakeConnection], server: Server) -> None:
         now = asyncio.get_running_loop().time()
-        lent = await pool.take(now)
-        idle = [connection for connection in server.made if connection is not lent]
+        in_use = await pool.take(now)
+        idle = [connection for connection in server.made if connection is not in_use]
         pool.discard_idle()
         assert [connection.closed for connection in idle] == [True, True]
-        assert not lent.closed
-        assert (pool.open, pool.lent) == (1, 1)
-        pool.give_back(lent)
+        assert not in_use.closed
+        assert (pool.open, pool.in_use) == (1, 1)
+        pool.give_back(in_use)
         await asyncio.sleep(2)
-        assert (pool.open, pool.lent) == (3, 0)
+        assert (pool.open, pool.in_use) == (3, 0)
 
     with_pool(scenario, size=3)
 
 
 def test_one_that_the_server_closed_is_not_lent() -> None:
-    async def scenario(pool: Pool[FakeConnection], server: Server) -> None:
+    async def scenario(pool: ConnectionPool[FakeConnection], server: Server) -> None:
         server.made[-1].lose()
         assert pool.open == 1
         assert await pool.take(asyncio.get_running_loop().time()) is server.made[0]
@@ -178,13 +180,13 @@ def test_one_that_the_server_closed_is_not_lent() -> None:
 
 
 def test_it_comes_back_by_itself_and_says_each_change_once() -> None:
-    async def scenario(pool: Pool[FakeConnection], server: Server) -> None:
+    async def scenario(pool: ConnectionPool[FakeConnection], server: Server) -> None:
         server.go_down()
         await asyncio.sleep(30)
-        with pytest.raises(Down):
+        with pytest.raises(DatabaseDown):
             await pool.take(0)
         server.fault = None
-        await asyncio.sleep(PAUSE_AT_MOST_S + 0.1)
+        await asyncio.sleep(MAX_PAUSE_S + 0.1)
         assert pool.open == 2
 
     logged = with_pool(scenario)
@@ -193,14 +195,14 @@ def test_it_comes_back_by_itself_and_says_each_change_once() -> None:
 
 
 def test_those_who_wait_when_everything_is_lost_are_told_at_once() -> None:
-    async def scenario(pool: Pool[FakeConnection], server: Server) -> None:
+    async def scenario(pool: ConnectionPool[FakeConnection], server: Server) -> None:
         loop = asyncio.get_running_loop()
         now = loop.time()
         await pool.take(now)
         waiting = asyncio.create_task(pool.take(now + 60))
         await asyncio.sleep(0)
         server.go_down()
-        with pytest.raises(Down):
+        with pytest.raises(DatabaseDown):
             await waiting
         assert loop.time() == now
 
@@ -208,11 +210,11 @@ def test_those_who_wait_when_everything_is_lost_are_told_at_once() -> None:
 
 
 def test_pauses_between_attempts_grow_to_a_limit_and_differ() -> None:
-    async def scenario(pool: Pool[FakeConnection], server: Server) -> None:
+    async def scenario(pool: ConnectionPool[FakeConnection], server: Server) -> None:
         await asyncio.sleep(60)
         pauses = [after - before for before, after in itertools.pairwise(server.attempts)]
-        assert max(pauses) <= PAUSE_AT_MOST_S + 0.02
-        assert min(pauses[-10:]) >= PAUSE_AT_MOST_S / 2
+        assert max(pauses) <= MAX_PAUSE_S + 0.02
+        assert min(pauses[-10:]) >= MAX_PAUSE_S / 2
         assert len(set(pauses[-10:])) == 10
 
     with_pool(scenario, down=True)
@@ -221,12 +223,12 @@ def test_pauses_between_attempts_grow_to_a_limit_and_differ() -> None:
 def test_a_server_that_accepts_but_never_answers_is_not_hammered() -> None:
     """Each new connection is discarded unused: connecting alone proves nothing, so the pauses grow all the same."""
 
-    async def scenario(pool: Pool[FakeConnection], server: Server) -> None:
+    async def scenario(pool: ConnectionPool[FakeConnection], server: Server) -> None:
         end = asyncio.get_running_loop().time() + 60
         while (now := asyncio.get_running_loop().time()) < end:
             try:
                 pool.discard(await pool.take(now))
-            except Down:
+            except DatabaseDown:
                 await asyncio.sleep(0.01)
         assert len(server.attempts) < 60
 
@@ -263,13 +265,13 @@ class Untidy(Server):
 
 
 def test_what_comes_back_unsettled_lies_idle_only_when_it_has_settled() -> None:
-    async def scenario(pool: Pool[FakeConnection], server: Server) -> None:
+    async def scenario(pool: ConnectionPool[FakeConnection], server: Server) -> None:
         now = asyncio.get_running_loop().time()
         connection = await pool.take(now)
         connection.unsettled = True
         pool.give_back(connection)
-        assert (pool.open, pool.lent) == (1, 1)
-        with pytest.raises(Busy):
+        assert (pool.open, pool.in_use) == (1, 1)
+        with pytest.raises(PoolBusy):
             await pool.take(now + 0.05)
         assert await pool.take(now + 0.2) is connection
         assert asyncio.get_running_loop().time() == pytest.approx(now + 0.1)
@@ -279,7 +281,7 @@ def test_what_comes_back_unsettled_lies_idle_only_when_it_has_settled() -> None:
 
 
 def test_the_next_in_line_does_not_wait_for_it_to_settle() -> None:
-    async def scenario(pool: Pool[FakeConnection], server: Server) -> None:
+    async def scenario(pool: ConnectionPool[FakeConnection], server: Server) -> None:
         now = asyncio.get_running_loop().time()
         connection = await pool.take(now)
         next_one = asyncio.create_task(pool.take(now + 1))
@@ -295,13 +297,13 @@ def test_the_next_in_line_does_not_wait_for_it_to_settle() -> None:
 
 @pytest.mark.parametrize("untidy", [Untidy(60.0), Untidy(0.1, fails=True)], ids=["never", "fails"])
 def test_what_does_not_settle_is_replaced(untidy: Untidy) -> None:
-    async def scenario(pool: Pool[FakeConnection], server: Server) -> None:
+    async def scenario(pool: ConnectionPool[FakeConnection], server: Server) -> None:
         connection = await pool.take(asyncio.get_running_loop().time())
         connection.unsettled = True
         pool.give_back(connection)
         await asyncio.sleep(SETTLE_WITHIN_S + 1)
         assert connection.closed
-        assert (pool.open, pool.lent) == (1, 0)
+        assert (pool.open, pool.in_use) == (1, 0)
         assert await pool.take(asyncio.get_running_loop().time()) is not connection
 
     with_pool(scenario, size=1, server=untidy)
@@ -310,7 +312,7 @@ def test_what_does_not_settle_is_replaced(untidy: Untidy) -> None:
 def test_a_pool_that_stops_waits_for_nothing_to_settle() -> None:
     left: list[FakeConnection] = []
 
-    async def scenario(pool: Pool[FakeConnection], server: Server) -> None:
+    async def scenario(pool: ConnectionPool[FakeConnection], server: Server) -> None:
         loop = asyncio.get_running_loop()
         connection = await pool.take(loop.time())
         connection.unsettled = True
@@ -327,19 +329,19 @@ def test_a_pool_that_stops_waits_for_nothing_to_settle() -> None:
 
 
 def test_who_could_not_be_served_in_time_is_told_on_arrival() -> None:
-    async def scenario(pool: Pool[FakeConnection], server: Server) -> None:
+    async def scenario(pool: ConnectionPool[FakeConnection], server: Server) -> None:
         loop = asyncio.get_running_loop()
         began = loop.time()
         await pool.take(began + 1, 0.2)
-        with pytest.raises(Busy):
+        with pytest.raises(PoolBusy):
             await pool.take(began + 0.39, 0.2)  # one before it, and itself
         assert loop.time() == began
         waiting = asyncio.create_task(pool.take(began + 0.41, 0.2))
         await asyncio.sleep(0)
-        with pytest.raises(Busy):
+        with pytest.raises(PoolBusy):
             await pool.take(began + 0.41, 0.2)
         assert loop.time() == began
-        with pytest.raises(Busy):
+        with pytest.raises(PoolBusy):
             await waiting
         assert loop.time() == pytest.approx(began + 0.21)  # then there was no time left for a query
 
@@ -347,7 +349,7 @@ def test_who_could_not_be_served_in_time_is_told_on_arrival() -> None:
 
 
 def test_a_connection_that_comes_back_is_not_lent_to_one_who_has_run_out_of_time() -> None:
-    async def scenario(pool: Pool[FakeConnection], server: Server) -> None:
+    async def scenario(pool: ConnectionPool[FakeConnection], server: Server) -> None:
         loop = asyncio.get_running_loop()
         now = loop.time()
         connection = await pool.take(now)
@@ -356,7 +358,7 @@ def test_a_connection_that_comes_back_is_not_lent_to_one_who_has_run_out_of_time
         await asyncio.sleep(0)
         loop.call_at(now + 0.21, lambda: loop.call_at(now + 0.22, pool.give_back, connection))
         assert await patient is connection
-        with pytest.raises(Busy):
+        with pytest.raises(PoolBusy):
             await late
 
     with_pool(scenario, size=1)
@@ -366,7 +368,7 @@ def test_a_crowd_that_needs_three_times_what_there_is_does_not_cost_those_who_ca
     """Ten connections' worth of arrivals come to three: as many answers in time as the three can give, less a tenth."""
     takes_s, patience_s, every_s, seconds = 0.02, 0.1, 0.002, 4.0
 
-    async def scenario(pool: Pool[FakeConnection], server: Server) -> None:
+    async def scenario(pool: ConnectionPool[FakeConnection], server: Server) -> None:
         loop = asyncio.get_running_loop()
         in_time = 0
 
@@ -375,7 +377,7 @@ def test_a_crowd_that_needs_three_times_what_there_is_does_not_cost_those_who_ca
             deadline = loop.time() + patience_s
             try:
                 connection = await pool.take(deadline, takes_s)
-            except Busy:
+            except PoolBusy:
                 return
             await asyncio.sleep(takes_s)
             pool.give_back(connection)

@@ -14,7 +14,7 @@ from services.retrieval import preparing
 from services.retrieval.documents import Document, parse
 from services.retrieval.intake import READ_AHEAD, Ingest
 from services.retrieval.minilm import DIMENSIONS, Floats
-from services.retrieval.progress import Summary
+from services.retrieval.progress import IngestSummary
 from services.retrieval.writing import Stored
 from tests.retrieval.corpus import Recorder, settings_for
 
@@ -81,10 +81,10 @@ class NothingToComplete:
     async def finish(self) -> None: ...
 
 
-def run(folder: Path, model: FakeModel, corpus: FakeCorpus) -> Summary:
+def run(folder: Path, model: FakeModel, corpus: FakeCorpus) -> IngestSummary:
     for number in range(DOCUMENTS):
         (folder / f"{number:02}.txt").write_text(f"words of document {number}")
-    summary = Summary("demo")
+    summary = IngestSummary("demo")
     settings = settings_for("postgresql://nobody@127.0.0.1:1/none")
     ingest = Ingest(settings, model, corpus, NothingToComplete(), summary, Recorder())
     asyncio.run(ingest.run([folder], prune=True))

@@ -15,8 +15,17 @@ from hypothesis import strategies as st
 
 from services.retrieval.database import Session, connect
 from services.retrieval.minilm import Floats
-from services.retrieval.nearest import APPROXIMATE, EF_SEARCH, EXACT, EXACTLY, MAX_SCAN_TUPLES, MET, Way, way
-from services.retrieval.pool import Pool
+from services.retrieval.nearest import (
+    APPROXIMATE,
+    EF_SEARCH,
+    EXACT,
+    EXACTLY,
+    MAX_SCAN_TUPLES,
+    OVERFETCH,
+    SearchStatement,
+    choose_index,
+)
+from services.retrieval.pool import ConnectionPool
 from services.retrieval.store import Store
 from services.retrieval.writing import Corpus
 from tests.retrieval.fakes import Lines
@@ -32,53 +41,53 @@ MODEL = "a model"
 def test_the_way_depends_on_size_and_share_and_never_keeps_fewer_candidates_than_rows(
     chunks: int, others: int, top_k: int, effort: float, exact_up_to: int
 ) -> None:
-    chosen = way(chunks, top_k, all_chunks=chunks + others, exact_up_to=exact_up_to, effort=effort)
+    chosen = choose_index(chunks, top_k, all_chunks=chunks + others, exact_up_to=exact_up_to, effort=effort)
     if chunks <= exact_up_to:
         assert chosen is EXACTLY
     if chosen is not EXACTLY:
         assert top_k <= int(chosen.settings["hnsw.ef_search"]) <= max(top_k, EF_SEARCH)
-        assert top_k <= int(chosen.settings["weir.rows_met"]) <= max(top_k, MET * top_k)
+        assert top_k <= int(chosen.settings["weir.rows_met"]) <= max(top_k, OVERFETCH * top_k)
         assert chosen.settings["hnsw.iterative_scan"] == "relaxed_order"
-        more = way(chunks + 1, top_k, all_chunks=chunks + others + 1, exact_up_to=exact_up_to, effort=effort)
+        more = choose_index(chunks + 1, top_k, all_chunks=chunks + others + 1, exact_up_to=exact_up_to, effort=effort)
         assert more is not EXACTLY  # a tenant that grows is not searched exactly again
 
 
 def test_a_tenant_with_a_small_share_is_searched_exactly_up_to_a_greater_size() -> None:
     """While the graph would have to look at so many of the others' chunks that it takes as long."""
     size = 10 * EXACT_UP_TO
-    assert way(size, 10, all_chunks=size, exact_up_to=EXACT_UP_TO) is not EXACTLY
-    assert way(size, 10, all_chunks=10 * size, exact_up_to=EXACT_UP_TO) is not EXACTLY
-    assert way(size, 10, all_chunks=50 * size, exact_up_to=EXACT_UP_TO) is EXACTLY
-    assert way(size, 10, all_chunks=50 * size, exact_up_to=EXACT_UP_TO, effort=0.1) is not EXACTLY
-    assert way(size, 10, all_chunks=10**9 * size, exact_up_to=0) is not EXACTLY
+    assert choose_index(size, 10, all_chunks=size, exact_up_to=EXACT_UP_TO) is not EXACTLY
+    assert choose_index(size, 10, all_chunks=10 * size, exact_up_to=EXACT_UP_TO) is not EXACTLY
+    assert choose_index(size, 10, all_chunks=50 * size, exact_up_to=EXACT_UP_TO) is EXACTLY
+    assert choose_index(size, 10, all_chunks=50 * size, exact_up_to=EXACT_UP_TO, effort=0.1) is not EXACTLY
+    assert choose_index(size, 10, all_chunks=10**9 * size, exact_up_to=0) is not EXACTLY
 
 
 def test_less_effort_keeps_fewer_candidates_and_meets_fewer_rows() -> None:
-    ways = [way(10, 5, all_chunks=1000, exact_up_to=0, effort=effort) for effort in (1.0, 0.5, 0.01)]
+    ways = [choose_index(10, 5, all_chunks=1000, exact_up_to=0, effort=effort) for effort in (1.0, 0.5, 0.01)]
     assert [int(each.settings["hnsw.ef_search"]) for each in ways] == [EF_SEARCH, EF_SEARCH // 2, 5]
-    assert [int(each.settings["weir.rows_met"]) for each in ways] == [5 * MET, 5 * MET // 2, 5]
+    assert [int(each.settings["weir.rows_met"]) for each in ways] == [5 * OVERFETCH, 5 * OVERFETCH // 2, 5]
 
 
 def test_of_more_rows_than_have_to_be_the_nearest_no_more_are_met_than_those_need() -> None:
-    for depth, top_k, met in ((20, 5, 5 * MET), (20, 1, 20), (20, 0, 20 * MET)):
-        chosen = way(10, depth, top_k=top_k, all_chunks=1000, exact_up_to=0)
+    for depth, top_k, met in ((20, 5, 5 * OVERFETCH), (20, 1, 20), (20, 0, 20 * OVERFETCH)):
+        chosen = choose_index(10, depth, top_k=top_k, all_chunks=1000, exact_up_to=0)
         assert chosen.settings["weir.rows_met"] == str(met)
 
 
 def test_where_the_first_candidates_hold_plenty_of_the_tenants_rows_no_more_are_met_than_are_asked_for() -> None:
     """The first candidates come in order: a tenant with most chunks has its nearest among them."""
-    for share, met in ((1.0, 10), (0.2, 10), (0.19, 10 * MET)):
-        chosen = way(round(1000 * share), 10, all_chunks=1000, exact_up_to=0)
+    for share, met in ((1.0, 10), (0.2, 10), (0.19, 10 * OVERFETCH)):
+        chosen = choose_index(round(1000 * share), 10, all_chunks=1000, exact_up_to=0)
         assert chosen.settings["weir.rows_met"] == str(met)
 
 
 def test_the_graph_gives_up_when_an_exact_search_would_have_been_done_twice() -> None:
     """What it has not found by then is looked for exactly."""
-    reaches = [
-        int(way(chunks, 10, exact_up_to=exact_up_to).settings["hnsw.max_scan_tuples"])
+    searched_with = [
+        int(choose_index(chunks, 10, exact_up_to=exact_up_to).settings["hnsw.max_scan_tuples"])
         for chunks, exact_up_to in ((30_000, 3_000), (60_000, 3_000), (10**9, 3_000), (30_000, 0))
     ]
-    assert reaches == [20 * EF_SEARCH, 40 * EF_SEARCH, MAX_SCAN_TUPLES, MAX_SCAN_TUPLES]
+    assert searched_with == [20 * EF_SEARCH, 40 * EF_SEARCH, MAX_SCAN_TUPLES, MAX_SCAN_TUPLES]
 
 
 def vectors(number: int, seed: int, around: float = 0.0) -> Floats:
@@ -139,7 +148,7 @@ async def searching(url: str, *, exact_up_to: int, said: list[str] | None = None
         return Overheard(connection, [] if said is None else said)
 
     lines = Lines()
-    pool = Pool(session, size=1, max_waiting=8, log=lines.log, chance=random.Random(1))
+    pool = ConnectionPool(session, size=1, max_waiting=8, log=lines.log, chance=random.Random(1))
     store = Store(pool, log=lines.log, exact_up_to=exact_up_to)
     await store.start()
     try:
@@ -152,7 +161,7 @@ async def searching(url: str, *, exact_up_to: int, said: list[str] | None = None
         lines.read()
 
 
-async def plan(connection: Any, tenant: str, chosen: Way, explain: str = "EXPLAIN") -> str:
+async def plan(connection: Any, tenant: str, chosen: SearchStatement, explain: str = "EXPLAIN") -> str:
     sql = f"{explain} {chosen.sql}"
     asked = vectors(1, seed=3)[0]
     lines = await Session(connection).fetch(
@@ -168,10 +177,10 @@ def test_postgresql_uses_the_graph_for_the_big_tenant_and_for_no_other(filled_ur
         async with connected(filled_url) as connection:
             for mode in ("force_custom_plan", "force_generic_plan"):
                 await connection.execute(f"SET plan_cache_mode = {mode}")
-                graph = way(BIG, 10, exact_up_to=EXACT_UP_TO)
+                graph = choose_index(BIG, 10, exact_up_to=EXACT_UP_TO)
                 for tenant in ("big", "small"):
                     assert GRAPH in await plan(connection, tenant, graph)
-                    assert GRAPH not in await plan(connection, tenant, way(SMALL, 10, exact_up_to=EXACT_UP_TO))
+                    assert GRAPH not in await plan(connection, tenant, choose_index(SMALL, 10, exact_up_to=EXACT_UP_TO))
                     await connection.execute("SET enable_sort = off")
                     assert GRAPH not in await plan(connection, tenant, EXACTLY)
                     await connection.execute("RESET enable_sort")
@@ -211,13 +220,13 @@ def test_every_tenant_gets_as_many_rows_as_it_asked_for_and_nearly_the_right_one
     asyncio.run(main())
 
 
-@pytest.mark.parametrize(("effort", "met"), [(1.0, 10 * MET), (0.01, 10)])
+@pytest.mark.parametrize(("effort", "met"), [(1.0, 10 * OVERFETCH), (0.01, 10)])
 def test_the_graph_meets_more_of_the_tenants_rows_than_are_asked_for(filled_url: str, effort: float, met: int) -> None:
     """It meets them out of order: the first ten need not be the nearest ten."""
 
     async def main() -> None:
         async with connected(filled_url) as connection:
-            chosen = way(PART, 10, all_chunks=BIG + PART, exact_up_to=0, effort=effort)
+            chosen = choose_index(PART, 10, all_chunks=BIG + PART, exact_up_to=0, effort=effort)
             done = await plan(connection, "part", chosen, explain="EXPLAIN (ANALYZE, COSTS OFF, TIMING OFF)")
             first, *_ = done.splitlines()
             scan = next(line for line in done.splitlines() if GRAPH in line)
@@ -248,7 +257,7 @@ async def graph_that_leads_past_the_small_tenant(connection: Any, asked: Floats)
     pgvector draws the levels of a graph from a generator that has no seed. About one graph of thirty is entered at a
     chunk of the small tenant, as that tenant has one chunk of thirty-four.
     """
-    chosen = way(SMALL, 10, exact_up_to=0)
+    chosen = choose_index(SMALL, 10, exact_up_to=0)
     for _ in range(20):
         found = await Session(connection).fetch(
             LIMIT_S, chosen.sql, "small", asked, 10, MODEL, tenant="small", settings=chosen.settings

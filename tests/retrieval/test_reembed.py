@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 from services.retrieval.database import connect
 from services.retrieval.ingest import command, exit_status
 from services.retrieval.minilm import DIMENSIONS, Floats
-from services.retrieval.preparing import Preparer
+from services.retrieval.preparing import DocumentPreparer
 from services.retrieval.progress import Reembedded
 from services.retrieval.reembed import ANOTHER_RUNS, CHUNKS_AT_ONCE, forget_others, reembed
 from services.retrieval.vectors import Vectors, embedded_by_others, unembedded
@@ -256,7 +256,7 @@ def test_the_counts_of_vectors_are_true_whatever_comes_and_goes(postgres_url: st
 
 def test_a_document_is_known_by_its_tokenizer_and_not_by_its_model() -> None:
     def known_by(tokenizer: str) -> str:
-        return Preparer(len, tokenizer, 200, 30).content_hash("a.md", b"text")
+        return DocumentPreparer(len, tokenizer, 200, 30).content_hash("a.md", b"text")
 
     assert known_by("one") == known_by("one") != known_by("another")
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from services.retrieval.cache import MAX_ENTRY_BYTES, PREFIX, CacheKey
 from services.retrieval.config import RetrievalSettings
 from services.runtime.settings import load
-from tests.retrieval.cacherig import KEY, REACH, RESULTS, SECRET, Rig, without_redis
+from tests.retrieval.cacherig import KEY, PARAMS, RESULTS, SECRET, Rig, without_redis
 from tests.retrieval.fakes import passage
 
 TEXT = st.text(max_size=20)
@@ -49,9 +49,9 @@ def test_a_short_secret_is_refused_and_not_repeated(capsys: pytest.CaptureFixtur
 
 def test_nothing_is_stored_without_a_time_to_live_or_without_results() -> None:
     async def scenario(rig: Rig) -> None:
-        rig.cache.put(KEY, RESULTS, reach=REACH, version=7, ttl_s=0.0)
-        rig.cache.put(KEY, [], reach=REACH, version=7, ttl_s=60.0)
-        rig.cache.put(KEY, [passage("x" * MAX_ENTRY_BYTES)], reach=REACH, version=7, ttl_s=60.0)
+        rig.cache.put(KEY, RESULTS, params=PARAMS, version=7, ttl_s=0.0)
+        rig.cache.put(KEY, [], params=PARAMS, version=7, ttl_s=60.0)
+        rig.cache.put(KEY, [passage("x" * MAX_ENTRY_BYTES)], params=PARAMS, version=7, ttl_s=60.0)
         await asyncio.sleep(0)
         assert (rig.counted("stored"), rig.counted("not_stored")) == (0, 1)
 

@@ -13,11 +13,11 @@ from typing import Any, cast
 import pytest
 
 from services.contracts.search import RetrieveRequest
-from services.retrieval.api import Api
+from services.retrieval.api import RetrievalApi
 from services.retrieval.cache import Cache
-from services.retrieval.embedder import WARM_PASSES, LinedEmbedder
+from services.retrieval.embedder import WARM_PASSES, QueuedEmbedder
 from services.retrieval.minilm import Floats
-from services.retrieval.modelprocess import Hello
+from services.retrieval.modelprocess import ModelHello
 from services.retrieval.search import Retrieval
 from services.retrieval.store import Store
 from services.retrieval.warming import Warming
@@ -44,8 +44,8 @@ class HeldModel:
         """Since it was warm."""
         return self._passes[1 + WARM_PASSES :]
 
-    async def load(self) -> Hello:
-        return Hello("held", "held-1")
+    async def load(self) -> ModelHello:
+        return ModelHello("held", "held-1")
 
     async def embed(self, texts: Sequence[str]) -> list[tuple[Floats, int]]:
         self._passes.append(list(texts))
@@ -62,7 +62,7 @@ class House:
 
     def __init__(self) -> None:
         self.model, self.store, self.metrics = HeldModel(), FakeStore(), metrics()
-        self.embedder = LinedEmbedder(self.model, queue_size=10, metrics=self.metrics)
+        self.embedder = QueuedEmbedder(self.model, queue_size=10, metrics=self.metrics)
         self.left = 0
         self._retrieval = Retrieval(
             embedder=self.embedder,
@@ -78,7 +78,7 @@ class House:
     async def open(self) -> AsyncIterator[None]:
         await self.embedder.start()
         cache = cast(Cache, FakeCache())
-        self._api = Api(self._retrieval, self.embedder, cast(Store, self.store), cache, cast(Warming, None))
+        self._api = RetrievalApi(self._retrieval, self.embedder, cast(Store, self.store), cache, cast(Warming, None))
         async with asyncio.timeout(60), serving({("POST", "/retrieve"): self._retrieve}) as process:
             self._port = process.bound_port
             yield
@@ -107,7 +107,7 @@ class House:
     def waiting(self) -> int:
         """Who waits for a run, its leader included."""
         flights = (flight for flights in self._retrieval._flights._flights.values() for flight in flights)
-        return sum(len(flight.seats) for flight in flights)
+        return sum(len(flight.waiters) for flight in flights)
 
 
 async def answer(reader: asyncio.StreamReader) -> dict[str, Any]:

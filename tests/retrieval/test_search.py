@@ -7,18 +7,18 @@ import asyncio
 import pytest
 
 from services.contracts.search import RetrieveReply, RetrieveRequest
-from services.retrieval.cache import Kept
-from services.retrieval.deadline import Late
+from services.retrieval.cache import CachedResult
+from services.retrieval.deadline import DeadlineExceeded
 from services.retrieval.embedder import EmbedderBusy, EmbedderFailed, EmbedderFull
-from services.retrieval.pool import Busy, Down
-from services.retrieval.reach import Reach
+from services.retrieval.pool import DatabaseDown, PoolBusy
 from services.retrieval.search import SHORTFALLS, Retrieval
+from services.retrieval.search_params import SearchParams
 from services.retrieval.store import SearchFailed
 from tests.retrieval.fakes import ALL, FakeCache, FakeEmbedder, FakeStore, metrics, passage
 from tests.virtual import run
 
-FRESH = Kept([passage("kept")], ALL, age_s=10.0, fresh=True)
-STALE = Kept([passage("old")], ALL, age_s=400.0, fresh=False)
+FRESH = CachedResult([passage("kept")], ALL, age_s=10.0, fresh=True)
+STALE = CachedResult([passage("old")], ALL, age_s=400.0, fresh=False)
 HANGS_S = 3600.0
 EMBEDDER = (EmbedderFull, EmbedderBusy, EmbedderFailed)
 
@@ -57,7 +57,7 @@ def test_a_miss_is_embedded_searched_and_kept() -> None:
     assert (reply.embed_ms, reply.search_ms) == (5.0, 2.0)
     ((key, version, ttl_s),) = cache.put_in
     assert (key.tenant, key.query, key.model, version, ttl_s) == ("demo", "why?", "fake-1", 7, 300.0)
-    assert cache.reaches == [Reach(effort=1.0, depth=5)]
+    assert cache.searched_with == [SearchParams(effort=1.0, depth=5)]
 
 
 def test_a_fresh_entry_is_the_answer_and_nothing_else_is_asked() -> None:
@@ -75,7 +75,7 @@ def test_an_entry_that_is_not_fresh_does_not_replace_a_search() -> None:
 @pytest.mark.parametrize(("error", "reason"), [(kind("x"), reason) for kind, reason in SHORTFALLS.items()])
 @pytest.mark.parametrize(("kept", "source"), [(STALE, "stale"), (None, "none")])
 def test_when_the_search_falls_short_what_is_kept_answers_or_else_nothing(
-    error: Exception, reason: str, kept: Kept | None, source: str
+    error: Exception, reason: str, kept: CachedResult | None, source: str
 ) -> None:
     cache = FakeCache(kept)
     store = FakeStore(raises=None if isinstance(error, EMBEDDER) else error)
@@ -88,7 +88,7 @@ def test_when_the_search_falls_short_what_is_kept_answers_or_else_nothing(
 
 
 def test_every_shortfall_has_its_words() -> None:
-    assert set(SHORTFALLS) == {Late, Down, Busy, SearchFailed, *EMBEDDER}
+    assert set(SHORTFALLS) == {DeadlineExceeded, DatabaseDown, PoolBusy, SearchFailed, *EMBEDDER}
 
 
 @pytest.mark.parametrize("budget_ms", [1.0, 20.0, 100.0])

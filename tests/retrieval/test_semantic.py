@@ -11,10 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from services.retrieval.app import semantic_cache
-from services.retrieval.cache import Kept
-from services.retrieval.config import LEAST_THRESHOLD, RetrievalSettings
+from services.retrieval.cache import CachedResult
+from services.retrieval.config import MIN_THRESHOLD, RetrievalSettings
 from services.retrieval.minilm import DIMENSIONS, Floats
-from services.retrieval.reach import Reach
+from services.retrieval.search_params import SearchParams
 from services.retrieval.semantic import FIRST_ROWS, ROW_BYTES, Semantic
 from services.runtime.settings import load
 from tests.retrieval.fakes import ALL, passage
@@ -32,13 +32,13 @@ def direction(degrees: float, axis: int = 0) -> Floats:
 class Rig:
     """A semantic cache with a clock that is set by hand."""
 
-    def __init__(self, *, threshold: float = 0.9, tenant_entries: int = 100, most_bytes: int = 4 * MIB) -> None:
+    def __init__(self, *, threshold: float = 0.9, tenant_entries: int = 100, max_bytes: int = 4 * MIB) -> None:
         self.now = 1000.0
         self.cache = Semantic(
             threshold=threshold,
             stale_s=100.0,
             tenant_entries=tenant_entries,
-            most_bytes=most_bytes,
+            max_bytes=max_bytes,
             clock=lambda: self.now,
         )
 
@@ -49,15 +49,22 @@ class Rig:
         *,
         tenant: str = "demo",
         version: int = 7,
-        params: str = "5",
+        variant: str = "5",
         size: int = 0,
         axis: int = 0,
-        reach: Reach = ALL,
+        params: SearchParams = ALL,
     ) -> bool:
         results = [passage(text), passage("x" * size)]
         vector = direction(degrees, axis) * 3
         return self.cache.keep(
-            tenant, version=version, params=params, query=text, vector=vector, results=results, reach=reach, ttl_s=60.0
+            tenant,
+            version=version,
+            variant=variant,
+            query=text,
+            vector=vector,
+            results=results,
+            params=params,
+            ttl_s=60.0,
         )
 
     def nearest(
@@ -66,12 +73,12 @@ class Rig:
         *,
         tenant: str = "demo",
         version: int | None = 7,
-        params: str = "5",
+        variant: str = "5",
         axis: int = 0,
-        reach: Reach = ALL,
-    ) -> Kept | None:
+        params: SearchParams = ALL,
+    ) -> CachedResult | None:
         vector = direction(degrees, axis)
-        return self.cache.nearest(tenant, version=version, params=params, vector=vector, reach=reach)
+        return self.cache.nearest(tenant, version=version, variant=variant, vector=vector, params=params)
 
     def found(self, degrees: float, **asked: Any) -> str | None:
         kept = self.nearest(degrees, **asked)
@@ -89,7 +96,7 @@ def test_the_nearest_question_answers_if_it_is_near_enough() -> None:
 
 
 @pytest.mark.parametrize(
-    "other", [{"tenant": "rival"}, {"version": 6}, {"version": 8}, {"version": None}, {"params": "6"}]
+    "other", [{"tenant": "rival"}, {"version": 6}, {"version": 8}, {"version": None}, {"variant": "6"}]
 )
 def test_another_tenant_corpus_version_or_parameter_finds_nothing(other: dict[str, object]) -> None:
     rig = Rig()
@@ -100,44 +107,44 @@ def test_another_tenant_corpus_version_or_parameter_finds_nothing(other: dict[st
 
 def test_a_nearer_question_with_other_parameters_does_not_hide_one_with_these() -> None:
     rig = Rig()
-    rig.keep("deep", 0, params="50")
-    rig.keep("shallow", 10, params="5")
-    assert (rig.found(0, params="5"), rig.found(0, params="50")) == ("shallow", "deep")
+    rig.keep("deep", 0, variant="50")
+    rig.keep("shallow", 10, variant="5")
+    assert (rig.found(0, variant="5"), rig.found(0, variant="50")) == ("shallow", "deep")
 
 
 def test_what_looked_as_far_is_given_before_what_is_nearer_and_did_not() -> None:
     rig = Rig()
-    rig.keep("near, with less effort", 0, reach=Reach(0.5, 5))
-    rig.keep("near, not so deep", 1, reach=Reach(1.0, 4))
-    rig.keep("full", 10, reach=Reach(1.0, 5))
-    kept = rig.nearest(0, reach=Reach(1.0, 5))
+    rig.keep("near, with less effort", 0, params=SearchParams(0.5, 5))
+    rig.keep("near, not so deep", 1, params=SearchParams(1.0, 4))
+    rig.keep("full", 10, params=SearchParams(1.0, 5))
+    kept = rig.nearest(0, params=SearchParams(1.0, 5))
     assert kept is not None
     assert (kept.results[0].text, kept.fresh) == ("full", True)
-    assert rig.found(0, reach=Reach(0.5, 5)) == "near, with less effort"
-    assert rig.found(0, reach=Reach(0.6, 4)) == "near, not so deep"
+    assert rig.found(0, params=SearchParams(0.5, 5)) == "near, with less effort"
+    assert rig.found(0, params=SearchParams(0.6, 4)) == "near, not so deep"
 
 
-@pytest.mark.parametrize("less", [Reach(0.5, 5), Reach(1.0, 4)])
-def test_what_did_not_look_as_far_is_a_fallback_and_no_more(less: Reach) -> None:
+@pytest.mark.parametrize("less", [SearchParams(0.5, 5), SearchParams(1.0, 4)])
+def test_what_did_not_look_as_far_is_a_fallback_and_no_more(less: SearchParams) -> None:
     rig = Rig()
-    rig.keep("less", 0, reach=less)
-    kept = rig.nearest(0, reach=Reach(1.0, 5))
+    rig.keep("less", 0, params=less)
+    kept = rig.nearest(0, params=SearchParams(1.0, 5))
     assert kept is not None
-    assert (kept.results[0].text, kept.fresh, kept.reach) == ("less", False, less)
-    lesser = rig.nearest(0, reach=less)
+    assert (kept.results[0].text, kept.fresh, kept.params) == ("less", False, less)
+    lesser = rig.nearest(0, params=less)
     assert lesser is not None
     assert lesser.fresh
 
 
 def test_less_effort_does_not_replace_what_is_fresh_and_took_more() -> None:
     rig = Rig()
-    assert rig.keep("again", 0, reach=Reach(1.0, 5))
-    assert not rig.keep("again", 0, reach=Reach(0.5, 5))
-    assert rig.nearest(0, reach=Reach(1.0, 5)).fresh  # type: ignore[union-attr]
+    assert rig.keep("again", 0, params=SearchParams(1.0, 5))
+    assert not rig.keep("again", 0, params=SearchParams(0.5, 5))
+    assert rig.nearest(0, params=SearchParams(1.0, 5)).fresh  # type: ignore[union-attr]
     rig.now += 61
-    assert rig.keep("again", 0, reach=Reach(0.5, 5)), "and it does once that is not fresh any more"
-    assert rig.keep("again", 0, reach=Reach(1.0, 5), version=8)
-    assert not rig.keep("again", 0, reach=Reach(1.0, 5), version=7)
+    assert rig.keep("again", 0, params=SearchParams(0.5, 5)), "and it does once that is not fresh any more"
+    assert rig.keep("again", 0, params=SearchParams(1.0, 5), version=8)
+    assert not rig.keep("again", 0, params=SearchParams(1.0, 5), version=7)
 
 
 def test_a_newer_corpus_clears_the_shelf_and_an_older_result_comes_too_late() -> None:
@@ -182,17 +189,19 @@ def test_without_a_threshold_nothing_is_kept_or_found() -> None:
 def test_a_vector_without_a_direction_is_neither_kept_nor_near_to_anything(broken: float) -> None:
     rig = Rig()
     vector = np.full(DIMENSIONS, broken, np.float32)
-    rig.cache.keep("demo", version=7, params="5", query="q", vector=vector, results=[passage()], reach=ALL, ttl_s=60.0)
+    rig.cache.keep(
+        "demo", version=7, variant="5", query="q", vector=vector, results=[passage()], params=ALL, ttl_s=60.0
+    )
     assert rig.cache.entries == 0
     rig.keep("kept", 0)
-    assert rig.cache.nearest("demo", version=7, params="5", vector=vector, reach=ALL) is None
+    assert rig.cache.nearest("demo", version=7, variant="5", vector=vector, params=ALL) is None
 
 
 def test_what_is_empty_or_has_no_time_to_live_is_not_kept() -> None:
     rig = Rig()
-    rig.cache.keep("demo", version=7, params="5", query="q", vector=direction(0), results=[], reach=ALL, ttl_s=60.0)
+    rig.cache.keep("demo", version=7, variant="5", query="q", vector=direction(0), results=[], params=ALL, ttl_s=60.0)
     rig.cache.keep(
-        "demo", version=7, params="5", query="q", vector=direction(0), results=[passage()], reach=ALL, ttl_s=0.0
+        "demo", version=7, variant="5", query="q", vector=direction(0), results=[passage()], params=ALL, ttl_s=0.0
     )
     assert rig.cache.entries == 0
 
@@ -207,7 +216,7 @@ def test_the_question_that_was_used_least_recently_makes_room() -> None:
 
 
 def test_the_tenant_that_was_used_least_recently_makes_room_and_one_alone_never_takes_all() -> None:
-    rig = Rig(most_bytes=MIB, threshold=0.99)
+    rig = Rig(max_bytes=MIB, threshold=0.99)
     size = 10_000  # characters, four bytes each: five such entries fit in a tenant's quarter, with its vectors
     for tenant in "abc":
         for number in range(8):
@@ -226,7 +235,7 @@ def test_the_tenant_that_was_used_least_recently_makes_room_and_one_alone_never_
 
 
 def test_an_entry_too_large_for_its_tenant_is_not_kept() -> None:
-    rig = Rig(most_bytes=MIB)
+    rig = Rig(max_bytes=MIB)
     rig.keep("kept", 0)
     rig.keep("huge", 90, size=MIB)
     assert (rig.found(0), rig.found(90)) == ("kept", None)
@@ -247,22 +256,22 @@ OPERATION = st.tuples(
 def test_whatever_is_kept_and_asked_answers_are_ones_own_and_the_bounds_hold(
     operations: list[tuple[str, str, int, str, int, int]], tenant_entries: int
 ) -> None:
-    most_bytes = 8 * (FIRST_ROWS * ROW_BYTES + 40_000)
-    rig = Rig(tenant_entries=tenant_entries, most_bytes=most_bytes)
-    for kind, tenant, version, params, step, size in operations:
+    max_bytes = 8 * (FIRST_ROWS * ROW_BYTES + 40_000)
+    rig = Rig(tenant_entries=tenant_entries, max_bytes=max_bytes)
+    for kind, tenant, version, variant, step, size in operations:
         degrees = step * 10
         if kind == "keep":
-            text = f"{tenant} {version} {params} {degrees}"
-            rig.keep(text, degrees, tenant=tenant, version=version, params=params, size=size)
+            text = f"{tenant} {version} {variant} {degrees}"
+            rig.keep(text, degrees, tenant=tenant, version=version, variant=variant, size=size)
         else:
-            found = rig.found(degrees, tenant=tenant, version=version, params=params)
+            found = rig.found(degrees, tenant=tenant, version=version, variant=variant)
             if found is not None:
                 *whose, at = found.split(" ")
                 apart = abs(int(at) - degrees) % 360
-                assert whose == [tenant, str(version), params]
+                assert whose == [tenant, str(version), variant]
                 assert math.cos(math.radians(apart)) >= 0.9 - 1e-6
         assert rig.cache.entries <= 3 * tenant_entries
-        assert rig.cache.bytes <= most_bytes
+        assert rig.cache.bytes <= max_bytes
         assert rig.cache.bytes == sum(shelf.bytes for shelf in rig.cache._shelves.values())
 
 
@@ -272,20 +281,20 @@ def test_it_finds_what_comparing_with_every_kept_question_finds(count: int, seed
     chance = np.random.default_rng(seed)
     vectors = chance.normal(size=(count, DIMENSIONS)).astype(np.float32)
     wanted = chance.normal(size=DIMENSIONS).astype(np.float32)
-    cache = Semantic(threshold=1e-9, stale_s=1.0, tenant_entries=200, most_bytes=4 * MIB, clock=lambda: 0.0)
+    cache = Semantic(threshold=1e-9, stale_s=1.0, tenant_entries=200, max_bytes=4 * MIB, clock=lambda: 0.0)
     for number, vector in enumerate(vectors):
         cache.keep(
             "t",
             version=1,
-            params="",
+            variant="",
             query=str(number),
             vector=vector,
             results=[passage(str(number))],
-            reach=ALL,
+            params=ALL,
             ttl_s=1.0,
         )
     cosines = vectors @ wanted / np.linalg.norm(vectors, axis=1) / np.linalg.norm(wanted)
-    kept = cache.nearest("t", version=1, params="", vector=wanted, reach=ALL)
+    kept = cache.nearest("t", version=1, variant="", vector=wanted, params=ALL)
     best = int(np.argmax(cosines))
     if cosines[best] > 1e-3:
         assert kept is not None
@@ -312,9 +321,9 @@ def test_it_is_off_unless_a_threshold_is_set_and_none_that_was_measured_to_err_c
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     assert semantic_cache(load(RetrievalSettings, semantic_threshold=0)) is None
-    chosen = semantic_cache(load(RetrievalSettings, semantic_threshold=LEAST_THRESHOLD))
+    chosen = semantic_cache(load(RetrievalSettings, semantic_threshold=MIN_THRESHOLD))
     assert chosen is not None
     assert chosen.on
     with pytest.raises(SystemExit):
-        load(RetrievalSettings, semantic_threshold=LEAST_THRESHOLD - 0.01)
+        load(RetrievalSettings, semantic_threshold=MIN_THRESHOLD - 0.01)
     assert "SEMANTIC_THRESHOLD" in capsys.readouterr().err

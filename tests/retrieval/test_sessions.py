@@ -13,8 +13,8 @@ import pytest
 
 from loadtests.faults.proxy.fault import FREEZE, HEALTHY, Fault
 from loadtests.faults.proxy.proxy import HOST, FaultProxy
-from services.retrieval.database import NOBODY, Session, connect
-from services.retrieval.pool import Busy, Down, Pool
+from services.retrieval.database import NO_TENANT, Session, connect
+from services.retrieval.pool import ConnectionPool, DatabaseDown, PoolBusy
 from tests.retrieval.fakes import Lines
 
 LIMIT_S = 20.0
@@ -67,7 +67,7 @@ def test_without_a_pool_a_session_ends_what_it_began(postgres_url: str) -> None:
 
 def test_a_query_on_an_unsettled_session_sees_its_own_tenants_rows_alone(postgres_url: str) -> None:
     async def scenario(session: Session) -> None:
-        for tenant in (*TENANTS, NOBODY, *reversed(TENANTS)):
+        for tenant in (*TENANTS, NO_TENANT, *reversed(TENANTS)):
             assert await titles(session, tenant) == [each for each in TENANTS if each == tenant]
             assert session.unsettled
 
@@ -182,14 +182,14 @@ def test_a_server_that_freezes_before_the_end_of_a_transaction_costs_its_session
                 return Session(await connect(url, timeout_s=LIMIT_S, application="test"), pooled=True)
 
             log = Lines().log
-            pool = Pool(session, size=1, max_waiting=8, log=log, chance=random.Random(1))
+            pool = ConnectionPool(session, size=1, max_waiting=8, log=log, chance=random.Random(1))
             pool.start()
             try:
                 taken = await until_there_is_one(pool)
                 assert [row["one"] for row in await taken.fetch(LIMIT_S, "SELECT 1 AS one", tenant="ada")] == [1]
                 await proxy.become(FREEZE)
                 pool.give_back(taken)
-                with pytest.raises((Busy, Down)):
+                with pytest.raises((PoolBusy, DatabaseDown)):
                     await pool.take(asyncio.get_running_loop().time() + 0.05)
                 async with asyncio.timeout(LIMIT_S):
                     while not taken.is_closed():
@@ -205,9 +205,9 @@ def test_a_server_that_freezes_before_the_end_of_a_transaction_costs_its_session
     asyncio.run(main())
 
 
-async def until_there_is_one(pool: Pool[Session]) -> Session:
+async def until_there_is_one(pool: ConnectionPool[Session]) -> Session:
     async with asyncio.timeout(LIMIT_S):
         while True:
-            with contextlib.suppress(Busy, Down):
+            with contextlib.suppress(PoolBusy, DatabaseDown):
                 return await pool.take(asyncio.get_running_loop().time() + 0.1)
             await asyncio.sleep(0.02)

@@ -11,10 +11,10 @@ import pytest
 
 from services.retrieval.embedder import WARM_UP, EmbedderFailed
 from services.retrieval.minilm import Floats
-from services.retrieval.nearest import EXACTLY, Way
-from services.retrieval.pool import Down
-from services.retrieval.store import Asked, SearchFailed
-from services.retrieval.warming import MOST_ROUNDS, SESSION_S, TOP_K, Warming
+from services.retrieval.nearest import EXACTLY, SearchStatement
+from services.retrieval.pool import DatabaseDown
+from services.retrieval.store import SearchFailed, StoreQuery
+from services.retrieval.warming import MAX_ROUNDS, SESSION_S, TOP_K, Warming
 from tests.retrieval.fakes import FakeEmbedder, FakeStore
 from tests.virtual import run
 
@@ -31,8 +31,8 @@ class ColdStore(FakeStore):
     def biggest(self) -> str | None:
         return "big"
 
-    def asking(self, tenant: str, vector: Floats, top_k: int, *, model: str, query: str = "") -> Asked:
-        return Asked(Way(f"as {tenant or 'nobody'} by {model}"), EXACTLY, (top_k, query), True)
+    def query_for(self, tenant: str, vector: Floats, top_k: int, *, model: str, query: str = "") -> StoreQuery:
+        return StoreQuery(SearchStatement(f"as {tenant or 'nobody'} by {model}"), EXACTLY, (top_k, query), True)
 
     async def search(self, *what, **how):  # type: ignore[no-untyped-def]
         self._now += 1
@@ -92,7 +92,7 @@ def test_every_session_has_searched_for_the_biggest_tenant_and_for_nobody() -> N
     assert store.most_at_once == SESSIONS, "all at once, or one session would answer for all"
 
 
-@pytest.mark.parametrize("fault", [Down(), SearchFailed("x")])
+@pytest.mark.parametrize("fault", [DatabaseDown(), SearchFailed("x")])
 def test_a_database_that_fails_is_tried_again_and_at_last_left_for_the_first_client_to_find_out(
     fault: Exception,
 ) -> None:
@@ -104,7 +104,7 @@ def test_a_database_that_fails_is_tried_again_and_at_last_left_for_the_first_cli
         assert warming.done
 
     warmed(store, scenario)
-    assert store.asked == MOST_ROUNDS * SESSIONS
+    assert store.asked == MAX_ROUNDS * SESSIONS
 
 
 def test_a_service_that_stops_while_it_warms_leaves_nothing_running() -> None:

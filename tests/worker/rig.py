@@ -15,8 +15,8 @@ from services.core.batcher import BatchFormer, Batching
 from services.runtime.log import Log
 from services.worker.batching import EngineLoop
 from services.worker.engine import Step
+from services.worker.engine_executor import EngineExecutor, LocalExecutor
 from services.worker.engines.simulated import LatencyModel, SimulatedEngine
-from services.worker.host import Host, LocalHost
 from services.worker.job import Job
 from services.worker.metrics import WorkerMetrics
 from services.worker.stream import Dropped
@@ -60,12 +60,12 @@ async def turning(
     queue_size: int = 2,
     batching: Batching = Batching.CONTINUOUS,
     buffer_tokens: int = 64,
-    host: Host | None = None,
+    executor: EngineExecutor | None = None,
 ) -> AsyncIterator[EngineLoop]:
-    former: BatchFormer[Job] = BatchFormer(batching, slots=slots, queue_size=queue_size, window_s=0.05)
+    scheduler: BatchFormer[Job] = BatchFormer(batching, slots=slots, queue_size=queue_size, window_s=0.05)
     log = Log("worker", stream=io.BytesIO())
     loop = EngineLoop(
-        host or LocalHost(CountingEngine(slots)), former, metrics=WorkerMetrics(CollectorRegistry()), log=log,
+        executor or LocalExecutor(CountingEngine(slots)), scheduler, metrics=WorkerMetrics(CollectorRegistry()), log=log,
         chance=random.Random(1), stream_buffer_tokens=buffer_tokens, stall_s=STALL_S,
     )  # fmt: skip
     await loop.start()

@@ -11,7 +11,7 @@ import pytest
 from services.core.batcher import BatchFormer
 from services.core.outcome import Outcome
 from services.runtime.errors import Refused
-from services.worker.roster import Roster
+from services.worker.sequence_table import SequenceTable
 from services.worker.stream import Dropped, Stream
 from tests.virtual import run
 from tests.worker.rig import CountingEngine, asking, read, turning
@@ -32,7 +32,7 @@ async def a_second_end() -> None:
 
 
 async def memory_of_a_process_given_back_twice() -> None:
-    roster = Roster()
+    roster = SequenceTable()
     sequence = roster.add(1, asking("a", 4), 3, 3)
     roster.admit(sequence, slots=2, kv_tokens=100)
     roster._reserved_tokens = 0
@@ -71,8 +71,8 @@ async def a_place_that_is_none() -> None:
 async def started_without_a_slot() -> None:
     async with turning() as loop:
         job = await loop.submit(asking("a"))
-        loop._former.discard(job.id)
-        loop._former.slots = 0
+        loop._scheduler.discard(job.id)
+        loop._scheduler.slots = 0
         loop._start_batch([job])
 
 
@@ -109,7 +109,7 @@ def test_one_that_fires_in_the_loop_ends_all_its_requests_and_the_worker_is_not_
     async def main() -> None:
         async with turning(slots=1) as loop:
             job = await loop.submit(asking("a"))
-            loop._former.slots = 0
+            loop._scheduler.slots = 0
             monkeypatch.setattr(BatchFormer, "_room", lambda *_: 1)
             _, ending = await read(job)
             assert isinstance(ending, Dropped)

@@ -40,7 +40,7 @@ async def test_a_newcomer_joins_at_the_next_step_boundary():
 async def test_an_idle_worker_does_nothing_for_an_hour_and_answers_at_once():
     async with turning() as loop:
         await asyncio.sleep(3600)
-        assert loop.host.engine.computed == {}
+        assert loop.executor.engine.computed == {}
         times, _ = await read(await loop.submit(asking("a", 1)))
     assert times == pytest.approx([3600.023])
 
@@ -123,7 +123,7 @@ async def test_a_reader_that_stalls_is_dropped_and_does_not_hold_up_the_batch():
         assert isinstance(ending, Done)
         assert times[-1] == pytest.approx(0.026 + 5 * 0.022 + 14 * 0.021)
         assert stalled.stream.ending.outcome is Outcome.CLIENT_GONE
-        assert loop.host.engine.computed["a"] == 6
+        assert loop.executor.engine.computed["a"] == 6
         assert wasted(loop, "write_stall") > 0
 
 
@@ -144,7 +144,7 @@ async def test_a_stop_string_over_a_token_border_ends_the_answer_before_it():
         cut = await loop.submit(asking("b", 200, stream=False, stop=[stop]))
         assert "".join(await cut.stream.take()) == text[: text.index(stop)]
         assert cut.stream.ending.finish_reason == "stop"
-        assert loop.running == loop.host.engine.running == 0
+        assert loop.running == loop.executor.engine.running == 0
 
 
 @in_virtual_time

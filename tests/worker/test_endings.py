@@ -18,12 +18,12 @@ async def test_a_cancelled_sequence_frees_its_slot_within_the_step_and_no_token_
     async with turning(slots=1) as loop:
         gone, next_one = await loop.submit(asking("a", 100)), await loop.submit(asking("b", 1))
         await asyncio.sleep(0.050)
-        computed = loop.host.engine.computed["a"]
+        computed = loop.executor.engine.computed["a"]
         assert loop.cancel("a")
         assert loop.running == 0
         times, _ = await read(next_one)
         assert times == pytest.approx([0.065 + 0.023])  # the step that ran, then its own
-        assert loop.host.engine.computed["a"] == computed
+        assert loop.executor.engine.computed["a"] == computed
         assert (await read(gone))[1].outcome is Outcome.CLIENT_GONE
         assert wasted(loop, "client_gone") == pytest.approx(0.050)
 
@@ -50,7 +50,7 @@ async def test_a_cancel_that_meets_the_last_step_is_neither_lost_nor_doubled():
         loop.abandon(job)
         times, ending = await read(job)
         assert (times, ending.outcome) == ([], Outcome.CLIENT_GONE)
-        assert loop.host.engine.running == loop.running == 0
+        assert loop.executor.engine.running == loop.running == 0
         await asyncio.sleep(1)
         assert job.ticket.outcome is Outcome.CLIENT_GONE
         assert loop._metrics.requests[Outcome.SERVED]._value.get() == 0
@@ -68,7 +68,7 @@ async def test_cancels_at_random_points_leave_nothing_behind():
             assert loop.cancel(job.id) is not ended
             await asyncio.sleep(0.05)
             assert job.sequence.completion_tokens == computed
-        assert (loop.running, loop.waiting, loop.host.engine.running, loop.host.engine.kv_usage) == (0, 0, 0, 0)
+        assert (loop.running, loop.waiting, loop.executor.engine.running, loop.executor.engine.kv_usage) == (0, 0, 0, 0)
         ended_as = {outcome.value: child._value.get() for outcome, child in loop._metrics.requests.items()}
         assert ended_as["served"] + ended_as["client_gone"] == 200
 
@@ -82,7 +82,7 @@ async def test_a_deadline_in_the_line_ends_the_wait_at_once():
         _, ending = await read(late)
         assert ending.outcome is Outcome.DEADLINE_EXPIRED
         assert now() == pytest.approx(0.1)
-        assert "b" not in loop.host.engine.computed
+        assert "b" not in loop.executor.engine.computed
 
 
 @in_virtual_time
@@ -93,7 +93,7 @@ async def test_a_deadline_during_a_step_ends_the_answer_at_once_and_computes_no_
         assert ending.outcome is Outcome.DEADLINE_EXCEEDED
         assert now() == pytest.approx(0.05)
         await asyncio.sleep(1)
-        assert loop.host.engine.computed["a"] == 3  # the one under way was thrown away
+        assert loop.executor.engine.computed["a"] == 3  # the one under way was thrown away
         assert wasted(loop, "deadline_exceeded") == pytest.approx(0.05)
 
 
@@ -134,7 +134,7 @@ async def test_a_failed_step_ends_those_that_ran_and_nobody_else():
     async with turning(slots=1) as loop:
         hit, spared = await loop.submit(asking("a", 10)), await loop.submit(asking("b", 2))
         await asyncio.sleep(0.03)
-        loop.host.engine.fail_next = "step"
+        loop.executor.engine.fail_next = "step"
         assert (await read(hit))[1].outcome is Outcome.INTERNAL
         assert isinstance((await read(spared))[1], Done)
         assert loop.alive
@@ -143,7 +143,7 @@ async def test_a_failed_step_ends_those_that_ran_and_nobody_else():
 @in_virtual_time
 async def test_a_failed_admission_ends_that_request_and_nobody_else():
     async with turning(slots=2) as loop:
-        loop.host.engine.fail_next = "admit"
+        loop.executor.engine.fail_next = "admit"
         hit, spared = await loop.submit(asking("a", 2)), await loop.submit(asking("b", 2))
         assert (await read(hit))[1].outcome is Outcome.INTERNAL
         assert isinstance((await read(spared))[1], Done)

@@ -11,13 +11,13 @@ from services.contracts.generate import Done
 from services.core.outcome import Outcome
 from services.runtime.errors import Refused
 from services.worker.engine import Step
+from services.worker.engine_executor import EngineDied, EngineUnusable, LocalExecutor
 from services.worker.engines.faults import FaultPlan
-from services.worker.host import EngineDied, EngineUnusable, LocalHost
 from services.worker.stream import Dropped
 from tests.worker.rig import STALL_S, CountingEngine, asking, in_virtual_time, now, read, turning, wasted
 
 
-class FrailHost(LocalHost):
+class FrailHost(LocalExecutor):
     """Loses its engine when told to, and needs `restarts_fail` attempts to have one again."""
 
     def __init__(self, slots: int = 2) -> None:
@@ -49,11 +49,11 @@ class FrailHost(LocalHost):
 
 @in_virtual_time
 async def test_an_engine_that_dies_fails_those_that_ran_and_hands_back_those_in_line():
-    host = FrailHost(slots=1)
-    async with turning(host=host, slots=1) as loop:
+    executor = FrailHost(slots=1)
+    async with turning(executor=executor, slots=1) as loop:
         ran, queued = await loop.submit(asking("a", 100)), await loop.submit(asking("b"))
         await asyncio.sleep(0.05)
-        host.dies = True
+        executor.dies = True
         ending = (await read(ran))[1]
         assert (ending.outcome, ending.code) == (Outcome.INTERNAL, "engine_died")
         assert "killed by SIGKILL" in ending.message
@@ -66,9 +66,9 @@ async def test_an_engine_that_dies_fails_those_that_ran_and_hands_back_those_in_
 
 @in_virtual_time
 async def test_an_engine_that_stands_still_is_replaced_after_the_stall_and_no_sooner():
-    host = FrailHost()
-    async with turning(host=host) as loop:
-        host.hangs = True
+    executor = FrailHost()
+    async with turning(executor=executor) as loop:
+        executor.hangs = True
         began = now()
         ending = (await read(await loop.submit(asking("a", 100))))[1]
         assert (ending.code, now() - began) == ("engine_died", pytest.approx(STALL_S))
@@ -79,38 +79,38 @@ async def test_an_engine_that_stands_still_is_replaced_after_the_stall_and_no_so
 async def test_after_a_simulated_step_without_an_end_the_next_one_has_one():
     engine = CountingEngine(slots=1)
     engine.faults.replace(FaultPlan(hang_after_tokens=1))
-    host = LocalHost(engine)
-    first, second = await host.prepare(asking("a", 100)), await host.prepare(asking("b", 100))
-    host.admit(first)
-    await host.step()
+    executor = LocalExecutor(engine)
+    first, second = await executor.prepare(asking("a", 100)), await executor.prepare(asking("b", 100))
+    executor.admit(first)
+    await executor.step()
     with pytest.raises(TimeoutError):
         async with asyncio.timeout(STALL_S):
-            await host.step()
+            await executor.step()
     engine.faults.replace(FaultPlan())
-    host.drop(first)
-    await host.restart()
-    host.admit(second)
+    executor.drop(first)
+    await executor.restart()
+    executor.admit(second)
     async with asyncio.timeout(STALL_S):
-        assert (await host.step()).tokens
+        assert (await executor.step()).tokens
 
 
 @in_virtual_time
 async def test_a_deadline_frees_its_place_though_the_engine_stands_still():
-    host = FrailHost(slots=1)
-    async with turning(host=host, slots=1) as loop:
-        host.hangs = True
+    executor = FrailHost(slots=1)
+    async with turning(executor=executor, slots=1) as loop:
+        executor.hangs = True
         _, ending = await read(await loop.submit(asking("a", 100, deadline_s=0.5)))
         assert (ending.outcome, now()) == (Outcome.DEADLINE_EXCEEDED, pytest.approx(0.5))
-        assert (loop.running, loop.free_tokens) == (0, host.kv_tokens)
+        assert (loop.running, loop.free_tokens) == (0, executor.kv_tokens)
 
 
 @in_virtual_time
 async def test_while_there_is_no_engine_newcomers_are_sent_elsewhere_and_it_is_made_again_ever_less_often():
-    host = FrailHost()
-    host.restarts_fail = 7
-    async with turning(host=host) as loop:
+    executor = FrailHost()
+    executor.restarts_fail = 7
+    async with turning(executor=executor) as loop:
         job = await loop.submit(asking("a"))
-        host.dies = True
+        executor.dies = True
         await read(job)
         await asyncio.sleep(0.5)
         assert not loop.alive
@@ -119,18 +119,20 @@ async def test_while_there_is_no_engine_newcomers_are_sent_elsewhere_and_it_is_m
         assert refusal.value.outcome is Outcome.NO_CAPACITY
         await asyncio.sleep(200)
         assert loop.alive
-        gaps = [later - earlier for earlier, later in zip(host.restarted_at, host.restarted_at[1:], strict=False)]
+        gaps = [
+            later - earlier for earlier, later in zip(executor.restarted_at, executor.restarted_at[1:], strict=False)
+        ]
         for gap, least in zip(gaps, (1, 2, 4, 8, 16, 30, 30), strict=True):
             assert least <= gap <= least * 1.2 + 0.01
 
 
 @in_virtual_time
 async def test_a_sequence_lost_to_memory_may_go_elsewhere_and_the_others_go_on():
-    host = FrailHost()
-    async with turning(host=host) as loop:
+    executor = FrailHost()
+    async with turning(executor=executor) as loop:
         spared, hit = await loop.submit(asking("a", 5)), await loop.submit(asking("b", 100))
         await asyncio.sleep(0.05)
-        host.loses = 1
+        executor.loses = 1
         ending = (await read(hit))[1]
         assert (ending.outcome, ending.code) == (Outcome.NO_CAPACITY, "no_capacity")
         assert isinstance((await read(spared))[1], Done)
@@ -139,11 +141,11 @@ async def test_a_sequence_lost_to_memory_may_go_elsewhere_and_the_others_go_on()
 
 @in_virtual_time
 async def test_an_engine_that_shrinks_runs_fewer_at_once_from_then_on():
-    host = FrailHost(slots=4)
-    async with turning(host=host, slots=4, queue_size=8) as loop:
+    executor = FrailHost(slots=4)
+    async with turning(executor=executor, slots=4, queue_size=8) as loop:
         jobs = [await loop.submit(asking(str(number), 40)) for number in range(4)]
         await asyncio.sleep(0.1)
-        host.engine.slots, host.loses = 2, 2
+        executor.engine.slots, executor.loses = 2, 2
         endings = await asyncio.gather(*[read(job) for job in jobs])
         assert sorted(isinstance(ending, Done) for _, ending in endings) == [False, False, True, True]
         jobs = [await loop.submit(asking(str(number), 40)) for number in range(4)]
@@ -154,11 +156,11 @@ async def test_an_engine_that_shrinks_runs_fewer_at_once_from_then_on():
 
 @in_virtual_time
 async def test_who_cannot_fit_into_memory_that_has_shrunk_is_handed_back():
-    host = FrailHost(slots=1)
-    async with turning(host=host, slots=1) as loop:
+    executor = FrailHost(slots=1)
+    async with turning(executor=executor, slots=1) as loop:
         ran, large = await loop.submit(asking("a", 20)), await loop.submit(asking("b", 1500))
         await asyncio.sleep(0.05)
-        host.engine.kv_tokens, host.loses = 1000, 1
+        executor.engine.kv_tokens, executor.loses = 1000, 1
         await read(ran)
         ending = (await read(large))[1]
         assert isinstance(ending, Dropped)
@@ -167,9 +169,9 @@ async def test_who_cannot_fit_into_memory_that_has_shrunk_is_handed_back():
 
 @in_virtual_time
 async def test_memory_not_slots_may_be_what_a_request_waits_for():
-    host = FrailHost(slots=4)
-    async with turning(host=host, slots=4, queue_size=8) as loop:
-        budget = host.kv_tokens
+    executor = FrailHost(slots=4)
+    async with turning(executor=executor, slots=4, queue_size=8) as loop:
+        budget = executor.kv_tokens
         large = [await loop.submit(asking(str(number), budget // 2 - 2)) for number in range(3)]
         await asyncio.sleep(0.05)
         assert (loop.running, loop.waiting, loop.free_tokens) == (2, 1, 0)
@@ -190,7 +192,7 @@ async def test_a_prompt_that_cannot_be_read_in_time_gets_no_slot():
         ending = (await read(doomed))[1]
         assert (ending.outcome, now()) == (Outcome.DEADLINE_EXPIRED, pytest.approx(0))
         assert "300 tokens of prompt cannot be read" in ending.message
-        assert loop.host.engine.computed == {}
+        assert loop.executor.engine.computed == {}
 
 
 def _fields(request: object) -> dict[str, object]:

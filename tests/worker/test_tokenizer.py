@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.worker.engines.tokenizer import count_tokens, least_tokens, tokenize
+from services.worker.engines.tokenizer import count_tokens, min_tokens, tokenize
 
 
 @given(st.text())
@@ -15,7 +15,7 @@ def test_the_pieces_joined_are_the_text(text: str):
 
 @given(st.text())
 def test_the_count_is_the_number_of_pieces_and_never_below_its_lower_bound(text: str):
-    assert count_tokens(text) == len(tokenize(text)) >= least_tokens(text)
+    assert count_tokens(text) == len(tokenize(text)) >= min_tokens(text)
 
 
 def test_prose_has_about_four_characters_a_token():

@@ -23,7 +23,7 @@ CORPUS = {
     "river.md": ["A weir holds a river at its level.", "Sluice gates open when the water rises."],
     "bread.md": ["Knead the dough, let it rest for an hour, and bake it in a hot oven."],
 }
-OURS = ("Store.", "Cache.", "Pool.", "LinedEmbedder.", "Session")
+OURS = ("Store.", "Cache.", "Pool.", "QueuedEmbedder.", "Session")
 
 
 class Stand:

@@ -43,7 +43,7 @@ def heal(stand: Stand) -> None:
     """Whatever it was."""
     database = stand.stores.database
     become(frozen=False, unreachable=False, round_trip_s=0.001, query_s=0.0, fails=None, lies=None)(stand)
-    database.most_connections = 100
+    database.max_connections = 100
     database.start()
 
 
@@ -142,11 +142,11 @@ def test_a_database_that_restarts_under_load_is_joined_again_and_no_answer_fails
 
 def test_with_every_connection_of_the_server_taken_there_is_no_search_until_one_is_free() -> None:
     async def scenario(stand: Stand) -> None:
-        stand.stores.database.most_connections = 0
+        stand.stores.database.max_connections = 0
         stand.stores.database.hang_up()
         for _ in range(3):
             await falls_back(stand)
-        stand.stores.database.most_connections = 1
+        stand.stores.database.max_connections = 1
         await stand.until_source("db", "With one connection?")
         heal(stand)
 
@@ -157,14 +157,14 @@ def test_documents_take_no_connection_from_the_server_before_searches_have_all_o
     async def scenario(stand: Stand) -> None:
         assert await stand.documents() == (200, None)
         database = stand.stores.database
-        database.most_connections = 0
+        database.max_connections = 0
         database.hang_up()
         for free in range(1, 4):
-            database.most_connections = free
+            database.max_connections = free
             await asyncio.sleep(5)
             assert await stand.documents() == (503, "store_down")
         await stand.until_source("db", "With all connections but one?")
-        database.most_connections = 5
+        database.max_connections = 5
 
         async def are_listed() -> bool:
             return await stand.documents() == (200, None)
@@ -194,7 +194,7 @@ def test_while_the_database_fails_documents_are_refused_and_delay_nobody_who_sea
 
 def test_the_connections_that_are_left_serve_when_no_more_can_be_had() -> None:
     async def scenario(stand: Stand) -> None:
-        stand.stores.database.most_connections = len(stand.stores.database.connections)
+        stand.stores.database.max_connections = len(stand.stores.database.connections)
         for _ in range(3):
             assert {answer["source"] for answer in await stand.ask_anew(12)} == {"db"}
         heal(stand)

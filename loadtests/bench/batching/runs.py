@@ -99,13 +99,13 @@ def _stepped(engine: Engine, asked: list[Ask], batching: Batching) -> Run:
     def work() -> Tokens:
         began = time.perf_counter()
         answers: dict[Sequence, list[int]] = {}
-        former: BatchFormer[Sequence] = BatchFormer(batching, slots=engine.slots, queue_size=len(asked))
+        scheduler: BatchFormer[Sequence] = BatchFormer(batching, slots=engine.slots, queue_size=len(asked))
         for ask in asked:
             sequence = engine.prepare(request(ask))
             answers[sequence] = []
-            former.offer(Waiting(sequence.id, 0.0, 600.0, sequence), running=0)
-        while len(former) or engine.running:
-            decision = former.decide(0.0, engine.running)
+            scheduler.offer(Waiting(sequence.id, 0.0, 600.0, sequence), running=0)
+        while len(scheduler) or engine.running:
+            decision = scheduler.decide(0.0, engine.running)
             if isinstance(decision, Fire):
                 for waiting in decision.admit:
                     engine.admit(waiting.item)

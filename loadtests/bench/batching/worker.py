@@ -16,7 +16,7 @@ from services.core.batcher import BatchFormer, Batching
 from services.runtime.log import Log
 from services.worker.batching import EngineLoop
 from services.worker.engine import Sequence, Step
-from services.worker.host import Host
+from services.worker.engine_executor import EngineExecutor
 from services.worker.job import Job
 from services.worker.metrics import WorkerMetrics
 
@@ -27,31 +27,31 @@ WORDS = ("water", "river", "weir", "flows", "over", "the", "wall", "and", "a", "
 class Watched:
     """A host that counts the steps it was asked for and says who was admitted before which."""
 
-    def __init__(self, host: Host) -> None:
-        self._host = host
+    def __init__(self, executor: EngineExecutor) -> None:
+        self._executor = executor
         self.begun = 0
         self.admitted: list[tuple[Sequence, int, float]] = []
         """Which sequence, the number of the first step that computes for it, and when that was decided."""
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self._host, name)
+        return getattr(self._executor, name)
 
     def admit(self, sequence: Sequence) -> None:
-        self._host.admit(sequence)
+        self._executor.admit(sequence)
         self.admitted.append((sequence, self.begun + 1, asyncio.get_running_loop().time()))
 
     async def step(self) -> Step:
         self.begun += 1
-        return await self._host.step()
+        return await self._executor.step()
 
 
 @asynccontextmanager
-async def turning(host: Any, *, slots: int) -> AsyncIterator[EngineLoop]:
+async def turning(executor: Any, *, slots: int) -> AsyncIterator[EngineLoop]:
     """The loop, which starts its host and stops it."""
-    former: BatchFormer[Job] = BatchFormer(Batching.CONTINUOUS, slots=slots, queue_size=2 * slots)
+    scheduler: BatchFormer[Job] = BatchFormer(Batching.CONTINUOUS, slots=slots, queue_size=2 * slots)
     log = Log("bench", stream=io.BytesIO())
     loop = EngineLoop(
-        host, former, metrics=WorkerMetrics(CollectorRegistry()), log=log, chance=random.Random(1),
+        executor, scheduler, metrics=WorkerMetrics(CollectorRegistry()), log=log, chance=random.Random(1),
         stream_buffer_tokens=4096, stall_s=STALL_S,
     )  # fmt: skip
     await loop.start()

@@ -66,7 +66,7 @@ async def _burst(burst: Burst, retries: int) -> Burst:
     async with governor(cap=burst.cap, stub_ms=burst.stub_s * 1000) as subject:
         address = ("127.0.0.1", subject.port)
         clients = [
-            await connect(address, job=f"J_{number}", effort=effort, tell=_Heard(burst).tell)
+            await connect(address, job=f"J_{number}", effort=effort, show=_Heard(burst).tell)
             for number in range(burst.clients)
         ]
         began = loop.time()

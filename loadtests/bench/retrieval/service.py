@@ -16,7 +16,7 @@ import numpy as np
 from services.retrieval.app import build
 from services.retrieval.config import RetrievalSettings
 from services.retrieval.minilm import Floats, find_model
-from services.retrieval.modelprocess import Hello
+from services.retrieval.modelprocess import ModelHello
 from services.runtime.serve import run
 from services.runtime.settings import load
 
@@ -30,8 +30,8 @@ class Precomputed:
         self._vectors = vectors
         self._fingerprint = fingerprint
 
-    async def load(self) -> Hello:
-        return Hello("precomputed", self._fingerprint)
+    async def load(self) -> ModelHello:
+        return ModelHello("precomputed", self._fingerprint)
 
     async def embed(self, texts: Sequence[str]) -> list[tuple[Floats, int]]:
         return [(self._vectors[zlib.crc32(text.encode()) % len(self._vectors)], TOKENS) for text in texts]

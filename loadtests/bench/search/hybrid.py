@@ -32,8 +32,8 @@ from services.retrieval.chunks import chunk
 from services.retrieval.database import Session, connect
 from services.retrieval.documents import parse
 from services.retrieval.minilm import DIMENSIONS, Floats, MiniLM
-from services.retrieval.nearest import DEPTH, way
-from services.retrieval.pool import Pool
+from services.retrieval.nearest import DEPTH, choose_index
+from services.retrieval.pool import ConnectionPool
 from services.retrieval.store import Store
 from services.retrieval.writing import Corpus
 from services.runtime.log import Log
@@ -97,7 +97,7 @@ class Question(msgspec.Struct, frozen=True, rename={"documents": "in"}):
 class Places:
     """The places of the answers to questions of a kind, when they are ranked in one way."""
 
-    way: str
+    choose_index: str
     kind: str
     places: list[int] = field(default_factory=list)
 
@@ -116,7 +116,7 @@ class Places:
 class Cost:
     """Milliseconds of the server's processor: by meaning alone, and with the words as well."""
 
-    way: str
+    choose_index: str
     asked: str
     alone_ms: float
     both_ms: float
@@ -203,7 +203,7 @@ async def _searching(url: str, embedder: Embedder, connection: Any) -> AsyncIter
         return Session(await connect(url, timeout_s=LIMIT_S, application="bench"))
 
     log = Log("bench", stream=io.BytesIO())
-    store = Store(Pool(session, size=1, max_waiting=8, log=log, chance=random.Random(1)), log=log)
+    store = Store(ConnectionPool(session, size=1, max_waiting=8, log=log, chance=random.Random(1)), log=log)
     await store.start()
     try:
         async with asyncio.timeout(LIMIT_S):
@@ -246,7 +246,7 @@ async def _cost(connection: Any, name: str, exact_up_to: int, asked: str, vector
     spent: dict[bool, list[float]] = {False: [], True: []}
     for vector, words in itertools.product(vectors[:REPEATS], (False, True)):
         depth = DEPTH if words else TOP_K
-        chosen = way(len(vectors), depth, top_k=TOP_K, exact_up_to=exact_up_to, words=words)
+        chosen = choose_index(len(vectors), depth, top_k=TOP_K, exact_up_to=exact_up_to, words=words)
         arguments = [BIG, vector, depth, MADE_UP, *([ASKED[asked], TOP_K] if words else [])]
         before = _processor_ms(connection)
         await session.fetch(LIMIT_S, chosen.sql, *arguments, tenant=BIG, settings=chosen.settings)
@@ -277,7 +277,7 @@ def result(
         looked_at=LOOKED_AT, first=FIRST, documents=documents, chunks=chunks, questions=number,
         step=len(questions) / number,
     )  # fmt: skip
-    ranked = ((each.kind, each.way, f"{each.mrr:.3f}", f"{each.recall:.0%}") for each in places)
+    ranked = ((each.kind, each.choose_index, f"{each.mrr:.3f}", f"{each.recall:.0%}") for each in places)
     blocks: list[Block] = [
         method, table(("questions", "ranked by", "MRR@10:", "recall@5:"), ranked),
         "## Where the words harm\n\nQuestions whose answer stands lower for the words, or is lost:",
@@ -286,18 +286,20 @@ def result(
         table(("searched", "asked for", "by vectors:", "by both:", "ratio:"), map(_cost_row, costs)),
     ]  # fmt: skip
     figures = {
-        "ranking": [Figure(f"recall@5 of {each.kind} by {each.way}", each.recall, "%") for each in places],
-        "cost": [Figure(f"{each.way}, {each.asked}: by both over by vectors", each.ratio, "times") for each in costs],
+        "ranking": [Figure(f"recall@5 of {each.kind} by {each.choose_index}", each.recall, "%") for each in places],
+        "cost": [
+            Figure(f"{each.choose_index}, {each.asked}: by both over by vectors", each.ratio, "times") for each in costs
+        ],
     }
     return Result("Ranking by meaning and by words", figures, blocks, on)
 
 
 def _cost_row(cost: Cost) -> tuple[str, ...]:
-    return cost.way, cost.asked, f"{cost.alone_ms:.1f}", f"{cost.both_ms:.1f}", f"{cost.ratio:.2f}"
+    return cost.choose_index, cost.asked, f"{cost.alone_ms:.1f}", f"{cost.both_ms:.1f}", f"{cost.ratio:.2f}"
 
 
 def _harmed(places: Sequence[Places], questions: Mapping[str, Sequence[Question]]) -> Iterator[tuple[str, ...]]:
-    found = {(each.way, each.kind): each.places for each in places}
+    found = {(each.choose_index, each.kind): each.places for each in places}
     for kind, some in questions.items():
         for question, alone, both in zip(some, found["vectors", kind], found["both", kind], strict=True):
             if alone and (not both or both > alone):

@@ -24,7 +24,7 @@ from loadtests.report.progress import Say
 from loadtests.report.result import Result
 from services.retrieval.database import READER, Session
 from services.retrieval.minilm import DIMENSIONS, Floats
-from services.retrieval.nearest import APPROXIMATE, EF_SEARCH, EXACT, EXACTLY, Way, way
+from services.retrieval.nearest import APPROXIMATE, EF_SEARCH, EXACT, EXACTLY, SearchStatement, choose_index
 
 SEED = 1
 PARTS = (1000, 100, 10)
@@ -163,7 +163,9 @@ class Run:
     def _all(self) -> int:
         return sum(map(len, self._tenants.values()))
 
-    async def _ask(self, tenants: Iterable[str], storage: str, compared: Mapping[str, Way], into: list[Line]) -> None:
+    async def _ask(
+        self, tenants: Iterable[str], storage: str, compared: Mapping[str, SearchStatement], into: list[Line]
+    ) -> None:
         for tenant in tenants:
             stored = self._tenants[tenant]
             right = list(nearest(self._asked, stored))
@@ -173,7 +175,7 @@ class Run:
                 into.append(Line(self._data, storage, len(stored), self._all, name, *asked, is_chosen=name == usual))
 
     async def _asked_in(
-        self, chosen: Way, tenant: str, right: list[frozenset[int]]
+        self, chosen: SearchStatement, tenant: str, right: list[frozenset[int]]
     ) -> tuple[float, float, float, float, int]:
         """Recall, rows, latency's median and 99th percentile, questions."""
         hits = returned = due = number = 0
@@ -201,21 +203,21 @@ def nearest(asked: Floats, stored: Floats, top_k: int = TOP_K) -> Iterator[froze
         yield frozenset(best.tolist())
 
 
-def ways(storage: str) -> dict[str, Way]:
+def ways(storage: str) -> dict[str, SearchStatement]:
     """How a tenant is searched, by name."""
     unasked = {"hnsw.iterative_scan": "off", "hnsw.ef_search": "40", "weir.rows_met": str(TOP_K)}
     return {
-        EXACT_NAME: Way(_among(EXACT, storage)),
+        EXACT_NAME: SearchStatement(_among(EXACT, storage)),
         UNASKED: _through_graph(40, storage, **unasked),
         FIRST: _through_graph(EF_SEARCH, storage, **{"weir.rows_met": str(TOP_K)}),
         **{graph_name(ef): _through_graph(ef, storage) for ef in EFFORTS},
     }
 
 
-def _through_graph(ef_search: int, storage: str, **settings: str) -> Way:
+def _through_graph(ef_search: int, storage: str, **settings: str) -> SearchStatement:
     """As retrieval searches a big tenant, with other numbers."""
-    usual = way(1, TOP_K, all_chunks=EF_SEARCH, exact_up_to=0).settings
-    return Way(_among(APPROXIMATE, storage), {**usual, "hnsw.ef_search": str(ef_search), **settings})
+    usual = choose_index(1, TOP_K, all_chunks=EF_SEARCH, exact_up_to=0).settings
+    return SearchStatement(_among(APPROXIMATE, storage), {**usual, "hnsw.ef_search": str(ef_search), **settings})
 
 
 def _among(sql: str, storage: str) -> str:
@@ -224,4 +226,4 @@ def _among(sql: str, storage: str) -> str:
 
 def chosen(chunks: int, all_chunks: int) -> str:
     """The name of the way that retrieval takes."""
-    return EXACT_NAME if way(chunks, TOP_K, all_chunks=all_chunks) is EXACTLY else graph_name(EF_SEARCH)
+    return EXACT_NAME if choose_index(chunks, TOP_K, all_chunks=all_chunks) is EXACTLY else graph_name(EF_SEARCH)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from loadtests.report.figure import Figure, at_least
 from loadtests.report.page import table
 from loadtests.report.result import Block, Plot, Result
-from services.retrieval.nearest import EF_SEARCH, EXACT_UP_TO, MET
+from services.retrieval.nearest import EF_SEARCH, EXACT_UP_TO, OVERFETCH
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -30,7 +30,7 @@ is that of one client whose database is on the same machine. A way that is slow 
 percentile of few is their worst.
 
 Retrieval searches a tenant exactly up to {EXACT_UP_TO:,} chunks, and up to more where its share of all is small; a
-bigger one through the graph with ef {EF_SEARCH}, meeting {MET} times as many rows as are asked for: see
+bigger one through the graph with ef {EF_SEARCH}, meeting {OVERFETCH} times as many rows as are asked for: see
 [the decision](../decisions/031-exact-or-a-graph-by-size.md). Bold is the way it takes. "Unasked" is the graph as
 pgvector searches it by default.
 
@@ -54,7 +54,7 @@ class Line:
     storage: str
     chunks: int
     all_chunks: int
-    way: str
+    choose_index: str
     recall: float
     returned: float
     p50_ms: float
@@ -92,11 +92,11 @@ def graph_name(ef_search: int) -> str:
 
 def result(measured: Measured) -> Result:
     """As a page."""
-    paired = sorted(measured.storages, key=lambda line: (line.data, -line.chunks, line.way, line.storage))
-    storages = (_line(line, f"{line.storage}, {line.way}", bold=line.storage == PRODUCT) for line in paired)
+    paired = sorted(measured.storages, key=lambda line: (line.data, -line.chunks, line.choose_index, line.storage))
+    storages = (_line(line, f"{line.storage}, {line.choose_index}", bold=line.storage == PRODUCT) for line in paired)
     blocks: list[Block] = [
         verdict(measured.shares), Plot(ALT, lambda theme: _drawn(measured.shares, theme)), ABOUT,
-        table(LINES, (_line(line, line.way, bold=line.is_chosen) for line in measured.shares)),
+        table(LINES, (_line(line, line.choose_index, bold=line.is_chosen) for line in measured.shares)),
         "## Where an exact search and the graph take the same time", *_crossings(measured.shares),
         STORAGES, table([name.replace("Way", "Storage and way") for name in LINES], storages),
         "## What storing and a graph cost", table(COSTS, map(_cost, measured.graphs)),
@@ -106,7 +106,7 @@ def result(measured: Measured) -> Result:
 
 def _figures(lines: Sequence[Line]) -> list[Figure]:
     taken = [line for line in lines if line.is_chosen]
-    graphs = [line.recall for line in lines if line.way == graph_name(EF_SEARCH)]
+    graphs = [line.recall for line in lines if line.choose_index == graph_name(EF_SEARCH)]
     return [
         at_least("least recall of retrieval's choices", min(line.recall for line in taken), WANTED),
         at_least("least share of the asked for rows", min(line.returned for line in taken), 1.0),
@@ -128,8 +128,10 @@ def verdict(lines: Sequence[Line]) -> str:
 def _crossings(lines: Sequence[Line]) -> Iterator[str]:
     for data in dict.fromkeys(line.data for line in lines):
         exact, graph = (
-            sorted((line.chunks, line.p50_ms) for line in lines if line.data == data and line.way == way)
-            for way in (EXACT_NAME, graph_name(EF_SEARCH))
+            sorted(
+                (line.chunks, line.p50_ms) for line in lines if line.data == data and line.choose_index == choose_index
+            )
+            for choose_index in (EXACT_NAME, graph_name(EF_SEARCH))
         )
         (few, few_ms), (many, many_ms), (_, graph_ms) = exact[0], exact[-2], graph[-1]
         per_chunk_ms = (many_ms - few_ms) / (many - few)
@@ -172,7 +174,7 @@ def _drawn(lines: Sequence[Line], theme: Theme) -> Drawing:
     latency = figure.add_axes(recall.get_position().translated(0.39, 0).bounds)
     headline(figure, theme, QUESTION, note)
     for name, style in _styles(theme).items():
-        at = sorted((100 * line.chunks / line.all_chunks, line) for line in shown if line.way == name)
+        at = sorted((100 * line.chunks / line.all_chunks, line) for line in shown if line.choose_index == name)
         recall.plot([x for x, _ in at], [line.recall for _, line in at], label=name, **style)
         latency.plot([x for x, _ in at], [line.p50_ms for _, line in at], **style)
     recall.axhline(WANTED, color=theme.quiet, linewidth=0.8)

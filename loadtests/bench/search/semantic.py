@@ -28,7 +28,7 @@ from services.cli.valkey import program
 from services.contracts.search import Passage
 from services.retrieval.cache import redis_client
 from services.retrieval.minilm import DIMENSIONS, Floats
-from services.retrieval.reach import Reach
+from services.retrieval.search_params import SearchParams
 from services.retrieval.semantic import Semantic
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ CONFIDENCE = 0.95
 SIZES = (1_000, 10_000)
 LOOKUPS = 300
 PLENTY_BYTES = 1 << 31
-REACH = Reach(1.0, 5)
+PARAMS = SearchParams(1.0, 5)
 SHOWN = 12
 ALT = "Paraphrases found and wrong hits over the threshold"
 QUESTION = "Is the nearest question the same question?"
@@ -199,17 +199,17 @@ def vectors(count: int) -> Floats:
 
 def lookup_us(entries: int) -> float:
     """Microseconds of processor time of a look-up among so many questions of a tenant, the median."""
-    cache = Semantic(threshold=0.1, stale_s=60.0, tenant_entries=entries, most_bytes=PLENTY_BYTES, clock=lambda: 0.0)
+    cache = Semantic(threshold=0.1, stale_s=60.0, tenant_entries=entries, max_bytes=PLENTY_BYTES, clock=lambda: 0.0)
     results = [Passage("guide.md#0", "guide.md", 1, "text", 0.5)]
     kept = vectors(entries)
     for number, vector in enumerate(kept):
         cache.keep(
-            "demo", version=1, params="", query=str(number), vector=vector, results=results, reach=REACH, ttl_s=60.0
+            "demo", version=1, variant="", query=str(number), vector=vector, results=results, params=PARAMS, ttl_s=60.0
         )
     took = []
     for vector in kept[:LOOKUPS]:
         began = time.thread_time_ns()
-        found = cache.nearest("demo", version=1, params="", vector=vector, reach=REACH)
+        found = cache.nearest("demo", version=1, variant="", vector=vector, params=PARAMS)
         took.append((time.thread_time_ns() - began) / 1000)
         assert found is not None
     return statistics.median(took)

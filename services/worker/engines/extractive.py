@@ -25,7 +25,7 @@ MAX_SENTENCE_WORDS = 60
 MIN_SENTENCE_WORDS = 4
 MAX_TOPIC_WORDS = 14
 QUOTES = 3
-WORTH_QUOTING = 0.4  # of the best sentence's score
+MIN_QUOTE_SCORE = 0.4  # of the best sentence's score
 OPENING_WORDS = 3
 OPENING_BONUS = 1.5  # "A lock is ..." defines a lock; a sentence that mentions one may not
 
@@ -112,7 +112,7 @@ def best_quotes(question: str, passages: list[tuple[str, str]]) -> list[Quotable
     ranked = sorted((row for row in scored if row[0] > 0), key=lambda row: row[:2], reverse=True)
     chosen: list[tuple[int, Quotable]] = []
     for score, order, sentence in ranked:
-        if len(chosen) == QUOTES or score < WORTH_QUOTING * ranked[0][0]:
+        if len(chosen) == QUOTES or score < MIN_QUOTE_SCORE * ranked[0][0]:
             break
         if all(sentence.text != other.text for _, other in chosen):
             chosen.append((-order, sentence))

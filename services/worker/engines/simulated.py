@@ -28,7 +28,7 @@ from services.runtime.errors import BadInput
 from services.worker.engine import Expected, FinishReason, Sequence, Step
 from services.worker.engines.extractive import answer, prompt_text
 from services.worker.engines.faults import Faults
-from services.worker.engines.tokenizer import count_tokens, least_tokens, tokenize
+from services.worker.engines.tokenizer import count_tokens, min_tokens, tokenize
 
 DEFAULT_CONTEXT_TOKENS = 32_768
 EXACT = 1e-9  # 0.3 / 0.1 is 3, not 2.9999999999999996
@@ -115,7 +115,7 @@ class SimulatedEngine:
         """Count the prompt. The answer is only written once the sequence has a slot."""
         field = "messages" if request.prompt is None else "prompt"
         prompt = prompt_text(request)
-        if least_tokens(prompt) > self.context_tokens:
+        if min_tokens(prompt) > self.context_tokens:
             raise self._too_long(f"a prompt of {len(prompt)} characters", field)
         prompt_tokens = count_tokens(prompt)
         if prompt_tokens >= self.context_tokens:

@@ -23,6 +23,6 @@ def count_tokens(text: str) -> int:
     return len(_PIECE.findall(text))
 
 
-def least_tokens(text: str) -> int:
+def min_tokens(text: str) -> int:
     """A lower bound on the count, without looking at the text: what refuses an absurd prompt for free."""
     return -(-len(text) // MAX_CHARS_PER_TOKEN)

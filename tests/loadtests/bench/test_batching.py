@@ -27,8 +27,8 @@ from loadtests.report.figure import Figure
 from loadtests.report.result import markdown, write
 from services.core.batcher import Batching
 from services.worker.engine import Sequence, Step
+from services.worker.engine_executor import LocalExecutor
 from services.worker.engines.simulated import LatencyModel, SimulatedEngine
-from services.worker.host import LocalHost
 
 VOCABULARY = 100
 LENGTHS = st.lists(st.integers(1, 60), min_size=1, max_size=40)
@@ -202,7 +202,7 @@ def test_a_token_computed_for_one_who_was_dropped_is_counted_by_the_engine_itsel
 
 def test_a_watched_host_says_which_step_was_the_first_for_whom():
     async def main():
-        watched = Watched(LocalHost(simulated(slots=1)))
+        watched = Watched(LocalExecutor(simulated(slots=1)))
         async with turning(watched, slots=1) as loop:
             first, second = [await loop.submit(asking(id, 2, 3)) for id in ("a", "b")]
             texts = [await answer(first), await answer(second)]

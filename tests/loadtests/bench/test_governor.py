@@ -46,7 +46,7 @@ def test_a_burst_that_did_not_serve_everybody_is_a_miss() -> None:
 def test_what_the_bench_sends_is_an_upload() -> None:
     peer = Rig().connect()
     said = upload(b"x" * 20, job="J", chunk_bytes=8)
-    assert [reply["status"] for reply in peer.say(*said)] == ["ok", "ok", "ok"]
+    assert [reply["status"] for reply in peer.send(*said)] == ["ok", "ok", "ok"]
     assert peer.work is not None
     assert bytes(peer.work.payload) == b"x" * 20
     assert len(upload(b"", job="J")) == 2

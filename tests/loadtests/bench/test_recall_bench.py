@@ -14,7 +14,7 @@ from loadtests.bench.search.recall_page import EXACT_NAME, UNASKED, Graph, Line,
 from loadtests.bench.vectors import Clustered
 from loadtests.report.result import markdown
 from services.retrieval.minilm import Floats
-from services.retrieval.nearest import APPROXIMATE, EF_SEARCH, EXACT, EXACT_UP_TO, MET
+from services.retrieval.nearest import APPROXIMATE, EF_SEARCH, EXACT, EXACT_UP_TO, OVERFETCH
 
 SOURCE = '''
 # What a comment says counts as well, over
@@ -85,7 +85,7 @@ def test_a_graph_is_compared_as_pgvector_searches_it_unasked_and_as_retrieval_do
     usual = compared[graph_name(EF_SEARCH)]
     assert all(table in each.sql for each in compared.values())
     assert [storage == "halfvec"] * 2 == [usual.sql == APPROXIMATE, compared[EXACT_NAME].sql == EXACT]
-    assert (usual.settings["hnsw.ef_search"], usual.settings["weir.rows_met"]) == (str(EF_SEARCH), str(10 * MET))
+    assert (usual.settings["hnsw.ef_search"], usual.settings["weir.rows_met"]) == (str(EF_SEARCH), str(10 * OVERFETCH))
     assert (compared[FIRST].settings["weir.rows_met"], compared[UNASKED].settings["weir.rows_met"]) == ("10", "10")
     assert compared[UNASKED].settings["hnsw.iterative_scan"] == "off"
 

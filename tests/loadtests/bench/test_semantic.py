@@ -26,7 +26,7 @@ from loadtests.bench.search.semantic import (
     verdict,
 )  # fmt: skip
 from loadtests.report.result import markdown
-from services.retrieval.config import LEAST_THRESHOLD, RetrievalSettings
+from services.retrieval.config import MIN_THRESHOLD, RetrievalSettings
 from services.retrieval.minilm import DIMENSIONS, Floats
 
 PAGE = Path(__file__).parents[3] / "docs" / "results" / "semantic.md"
@@ -120,7 +120,7 @@ def test_the_least_threshold_that_may_be_set_is_the_lowest_that_was_measured_to_
     rows = [(float(row[1]), float(row[2]), float(row[3])) for row in ROW.finditer(PAGE.read_text(encoding="utf-8"))]
     assert len(rows) == 30
     unsafe = [threshold for threshold, _, at_most in rows if at_most > 100 * MOST_WRONG]
-    assert min(threshold for threshold, _, _ in rows if threshold > max(unsafe)) == LEAST_THRESHOLD
-    found = next(hits for threshold, hits, _ in rows if threshold == LEAST_THRESHOLD)
+    assert min(threshold for threshold, _, _ in rows if threshold > max(unsafe)) == MIN_THRESHOLD
+    found = next(hits for threshold, hits, _ in rows if threshold == MIN_THRESHOLD)
     default = RetrievalSettings.model_fields["semantic_threshold"].default
-    assert default == (LEAST_THRESHOLD if found > 0 else 0.0)
+    assert default == (MIN_THRESHOLD if found > 0 else 0.0)

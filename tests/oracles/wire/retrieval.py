@@ -14,12 +14,12 @@ from unittest import mock
 from services.contracts.documents import DocumentEntry
 from services.retrieval import app, documentsapi
 from services.retrieval.config import RetrievalSettings
-from services.retrieval.documents import Unreadable
+from services.retrieval.documents import UnreadableDocument
 from services.retrieval.embedder import EmbedderFailed, EmbedderFull
-from services.retrieval.library import Held
-from services.retrieval.parseprocess import Ask
-from services.retrieval.pool import Busy, Down
-from services.retrieval.preparing import Prepared
+from services.retrieval.library import StoredDocument
+from services.retrieval.parseprocess import ParseRequest
+from services.retrieval.pool import DatabaseDown, PoolBusy
+from services.retrieval.preparing import PreparedDocument
 from services.retrieval.writing import Quota, QuotaExceeded, Used
 from services.runtime.serve import Process
 from tests.oracles.wire.transcript import Transcript, connect, get, post, request
@@ -69,14 +69,14 @@ class Cache(FakeCache):
 class Library:
     """Documents by tenant and id. `raises`: what a database may do instead."""
 
-    kept: dict[tuple[str, str], Held] = field(default_factory=dict)
+    kept: dict[tuple[str, str], StoredDocument] = field(default_factory=dict)
     raises: Exception | None = None
 
     def _look(self) -> None:
         if self.raises is not None:
             raise self.raises
 
-    async def held(self, tenant: str, doc_id: str, model: str, deadline: float) -> Held | None:
+    async def held(self, tenant: str, doc_id: str, model: str, deadline: float) -> StoredDocument | None:
         self._look()
         return self.kept.get((tenant, doc_id))
 
@@ -90,11 +90,18 @@ class Library:
         return Used(len(self.kept), 0)
 
     async def put(
-        self, tenant: str, doc_id: str, prepared: Prepared, vectors: Any, model: str, deadline: float, quota: Quota
+        self,
+        tenant: str,
+        doc_id: str,
+        prepared: PreparedDocument,
+        vectors: Any,
+        model: str,
+        deadline: float,
+        quota: Quota,
     ) -> int:
         chunks = len(prepared.texts)
         version = len(self.kept) + 1
-        self.kept[tenant, doc_id] = Held(prepared.title, prepared.content_hash, version, chunks, chunks)
+        self.kept[tenant, doc_id] = StoredDocument(prepared.title, prepared.content_hash, version, chunks, chunks)
         return version
 
     async def remove(self, tenant: str, doc_id: str, deadline: float) -> int:
@@ -120,12 +127,12 @@ async def _nothing() -> None:
     return None
 
 
-async def _prepared(model: Path, ask: Ask) -> Prepared:
+async def _prepared(model: Path, ask: ParseRequest) -> PreparedDocument:
     if ask.data == b"slow":
         await asyncio.sleep(SLOW_S)
     if b"%PDF" in ask.data:
-        raise Unreadable("is no PDF that can be read")
-    return Prepared("Weir", "", ask.data.decode().split("\n\n"))
+        raise UnreadableDocument("is no PDF that can be read")
+    return PreparedDocument("Weir", "", ask.data.decode().split("\n\n"))
 
 
 @asynccontextmanager
@@ -134,7 +141,7 @@ async def _running(**settings: Any) -> AsyncIterator[Parts]:
     warming = SimpleNamespace(done=True, start=lambda: None, stop=_nothing)
     fit = SimpleNamespace(lacking=0, start=_nothing, stop=_nothing)
     parts: dict[str, Any] = {
-        "LinedEmbedder": embedder, "Store": store, "exact_cache": cache, "Library": library, "Warming": warming,
+        "QueuedEmbedder": embedder, "Store": store, "exact_cache": cache, "Library": library, "Warming": warming,
         "Fit": fit,
     }  # fmt: skip
     bare: dict[str, Any] = {"_env_file": None, "retrieval_port": 0, "metrics_port": 0, **settings}
@@ -160,9 +167,9 @@ async def searching() -> str:
         await say("health", get("/health"))
         await say("readiness", get("/health/ready"))
         await say("a search", post("/retrieve", query))
-        parts.store.raises = Down("refused")
+        parts.store.raises = DatabaseDown("refused")
         await say("the store is down", post("/retrieve", query))
-        parts.store.raises = Busy("full")
+        parts.store.raises = PoolBusy("full")
         await say("the store is busy", post("/retrieve", query))
         parts.store.raises = None
         await say("a budget that is too small", post("/retrieve", {**query, "budget_ms": 1}))
@@ -240,7 +247,7 @@ async def documents() -> str:
         await put("an id that is none", "a%00b", {"text": "a"})
         await put("one more than may be kept", "c", {"text": "a"}, x_documents_count="1")
         await put("a quota that is none", "c", {"text": "a"}, x_documents_count="many")
-        for fault in (Down("refused"), Busy("full"), QuotaExceeded("a tenant may keep 1 document")):
+        for fault in (DatabaseDown("refused"), PoolBusy("full"), QuotaExceeded("a tenant may keep 1 document")):
             library.raises = fault
             await put(f"the database: {type(fault).__name__}", "c", {"text": "a"})
         library.raises = None

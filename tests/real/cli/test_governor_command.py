@@ -65,7 +65,7 @@ def test_a_ping_leaves_with_what_the_original_client_leaves_with(tmp_path: Path)
             status, _, told = await weir_governor(tmp_path, "ping", GOVERNOR_PORT=port)
             assert (status, told.startswith("recv v=0 verb=confirm")) == (0, True)
             line = await stand.connect()
-            await line.say(*upload(b"x"))
+            await line.send(*upload(b"x"))
             await until(lambda: backend.running == 1)
             assert (await weir_governor(tmp_path, "ping", GOVERNOR_PORT=port))[0] == 2
             backend.let_go.release()
@@ -150,7 +150,7 @@ def test_status_asks_the_governor_in_its_own_words_and_a_full_one_is_ready(tmp_p
         backend = Held()
         async with governor(backend) as stand:
             line = await stand.connect()
-            await line.say(*upload(b"x"))
+            await line.send(*upload(b"x"))
             await until(lambda: backend.running == 1)
             stack = StackNote(1, "http://r", "http://s", [], "", "", f"127.0.0.1:{stand.process.bound_port}")
             address = services(stack)["governor"]

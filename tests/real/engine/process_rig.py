@@ -30,12 +30,12 @@ def run(scenario: Callable[[], Awaitable[None]], loop_factory: Callable[[], asyn
 @asynccontextmanager
 async def odd(folder: Path, **fields: object) -> AsyncIterator[EngineProcess]:
     """A started host of the odd engine, stopped at the end."""
-    host = odd_host(folder, **fields)
-    await host.start()
+    executor = odd_host(folder, **fields)
+    await executor.start()
     try:
-        yield host
+        yield executor
     finally:
-        await host.stop()
+        await executor.stop()
 
 
 def odd_host(folder: Path, **fields: object) -> EngineProcess:
@@ -48,9 +48,9 @@ def asking(id: str, tokens: int = 4, prompt: str = "one two three") -> GenerateR
     )
 
 
-async def admitted(host: EngineProcess, id: str, tokens: int = 4, prompt: str = "one two three") -> Sequence:
-    sequence = await host.prepare(asking(id, tokens, prompt))
-    host.admit(sequence)
+async def admitted(executor: EngineProcess, id: str, tokens: int = 4, prompt: str = "one two three") -> Sequence:
+    sequence = await executor.prepare(asking(id, tokens, prompt))
+    executor.admit(sequence)
     return sequence
 
 
@@ -59,12 +59,12 @@ async def until(condition: Callable[[], object]) -> None:
         await asyncio.sleep(0.002)
 
 
-async def serves(host: EngineProcess, id: str = "again", tokens: int = 4) -> bool:
+async def serves(executor: EngineProcess, id: str = "again", tokens: int = 4) -> bool:
     """Whether a request gets its whole answer there."""
-    sequence = await admitted(host, id, tokens)
+    sequence = await admitted(executor, id, tokens)
     steps: list[Step] = []
     while not (steps and steps[-1].finished):
-        steps.append(await host.step())
+        steps.append(await executor.step())
     texts = [text for step in steps for owner, text in step.tokens if owner is sequence]
     return len(texts) == tokens == sequence.completion_tokens and steps[-1].finished == [(sequence, "length")]
 

@@ -12,8 +12,8 @@ import pytest
 
 from loadtests.cluster.processes import freeze
 from services.runtime.serve import FineClockLoop
+from services.worker.engine_executor import EngineDied, EngineUnusable
 from services.worker.engine_wire import MAX_FRAME_BYTES, Simulated
-from services.worker.host import EngineDied, EngineUnusable
 from services.worker.process import EngineProcess
 from tests.real.engine.process_rig import (
     START_WITHIN_S,
@@ -35,18 +35,18 @@ def test_killed_before_it_is_ready(tmp_path):
     async def scenario():
         folder = tmp_path / "held"
         folder.mkdir()
-        host = odd_host(folder)
-        starting = asyncio.create_task(host.start())
+        executor = odd_host(folder)
+        starting = asyncio.create_task(executor.start())
         await until((folder / "held").exists)
-        pid = host.pid
+        pid = executor.pid
         os.kill(pid, signal.SIGKILL)
         with pytest.raises(EngineUnusable, match="died while it was made: its process was killed by SIGKILL"):
             await starting
         assert is_buried(pid)
         (folder / "open").touch()
-        await host.restart()
-        assert await serves(host)
-        await host.stop()
+        await executor.restart()
+        assert await serves(executor)
+        await executor.stop()
 
     run(scenario)
 
@@ -54,25 +54,25 @@ def test_killed_before_it_is_ready(tmp_path):
 @pytest.mark.parametrize("loop_factory", LOOPS)
 def test_killed_while_it_rests(loop_factory, tmp_path):
     async def scenario():
-        async with odd(tmp_path) as host:
-            left_over, told = await host.prepare(asking("left-over")), []
-            host.on_death = lambda: told.append(host.died)
-            assert host.died == ""
-            os.kill(host.pid, signal.SIGKILL)
+        async with odd(tmp_path) as executor:
+            left_over, told = await executor.prepare(asking("left-over")), []
+            executor.on_death = lambda: told.append(executor.died)
+            assert executor.died == ""
+            os.kill(executor.pid, signal.SIGKILL)
             await until(lambda: told)
             assert told == ["its process was killed by SIGKILL"]
-            for attempt in (host.prepare(asking("a")), host.step()):
+            for attempt in (executor.prepare(asking("a")), executor.step()):
                 with pytest.raises(EngineDied, match="killed by SIGKILL"):
                     await attempt
-            host.rest()
-            host.drop(left_over)
-            await host.restart()
-            assert host.died == ""
-            assert await serves(host)
+            executor.rest()
+            executor.drop(left_over)
+            await executor.restart()
+            assert executor.died == ""
+            assert await serves(executor)
             with pytest.raises(RuntimeError, match="has not prepared it"):
-                host.admit(left_over)  # of the old process
-            await host.restart()
-            await host.stop()
+                executor.admit(left_over)  # of the old process
+            await executor.restart()
+            await executor.stop()
             assert len(told) == 1  # these ends were asked for
 
     run(scenario, loop_factory)
@@ -80,15 +80,15 @@ def test_killed_while_it_rests(loop_factory, tmp_path):
 
 def test_killed_while_it_prepares(tmp_path):
     async def scenario():
-        async with odd(tmp_path) as host:
-            preparing = [asyncio.create_task(host.prepare(asking("hold-in-prepare"))) for _ in range(3)]
+        async with odd(tmp_path) as executor:
+            preparing = [asyncio.create_task(executor.prepare(asking("hold-in-prepare"))) for _ in range(3)]
             await until((tmp_path / "held").exists)
-            os.kill(host.pid, signal.SIGKILL)
+            os.kill(executor.pid, signal.SIGKILL)
             for each in preparing:
                 with pytest.raises(EngineDied, match="killed by SIGKILL"):
                     await each
-            await host.restart()
-            assert await serves(host)
+            await executor.restart()
+            assert await serves(executor)
 
     run(scenario)
 
@@ -96,18 +96,18 @@ def test_killed_while_it_prepares(tmp_path):
 @pytest.mark.parametrize("loop_factory", LOOPS)
 def test_killed_while_it_computes(loop_factory, tmp_path):
     async def scenario():
-        async with odd(tmp_path, slots=1) as host:
-            await admitted(host, "hold-in-step")
-            step = asyncio.create_task(host.step())
+        async with odd(tmp_path, slots=1) as executor:
+            await admitted(executor, "hold-in-step")
+            step = asyncio.create_task(executor.step())
             await until((tmp_path / "held").exists)
-            pid = host.pid
+            pid = executor.pid
             os.kill(pid, signal.SIGKILL)
             with pytest.raises(EngineDied, match="killed by SIGKILL"):
                 await step
             assert is_buried(pid)
-            await host.restart()
-            assert host.running == 0
-            assert await serves(host)
+            await executor.restart()
+            assert executor.running == 0
+            assert await serves(executor)
 
     run(scenario, loop_factory)
 
@@ -115,45 +115,45 @@ def test_killed_while_it_computes(loop_factory, tmp_path):
 @pytest.mark.parametrize(("how", "status"), [("exit-in-step", 3), ("die-in-step", os.EX_SOFTWARE)])
 def test_one_that_ends_itself_tells_its_status(how, status, tmp_path):
     async def scenario():
-        async with odd(tmp_path) as host:
-            await admitted(host, how)
+        async with odd(tmp_path) as executor:
+            await admitted(executor, how)
             with pytest.raises(EngineDied, match=f"ended with status {status}"):
-                await host.step()
+                await executor.step()
 
     run(scenario)
 
 
 def test_a_process_that_stands_still_is_replaced(tmp_path):
     async def scenario():
-        async with odd(tmp_path) as host:
-            await admitted(host, "a")
-            pid = host.pid
+        async with odd(tmp_path) as executor:
+            await admitted(executor, "a")
+            pid = executor.pid
             freeze(pid)
-            step, preparing = asyncio.create_task(host.step()), asyncio.create_task(host.prepare(asking("b")))
+            step, preparing = asyncio.create_task(executor.step()), asyncio.create_task(executor.prepare(asking("b")))
             _, pending = await asyncio.wait([step, preparing], timeout=0.1)
             assert pending == {step, preparing}
             step.cancel()  # as a loop does that has waited long enough
-            await host.restart()
+            await executor.restart()
             assert is_buried(pid)
-            assert host.pid != pid
+            assert executor.pid != pid
             with pytest.raises(EngineDied):
                 await preparing
-            assert await serves(host)
+            assert await serves(executor)
 
     run(scenario)
 
 
 def test_a_late_answer_of_the_old_process_is_not_taken_for_the_new_ones(tmp_path):
     async def scenario():
-        async with odd(tmp_path) as host:
-            old = [await admitted(host, f"old-{number}") for number in range(3)]
-            step = asyncio.create_task(host.step())
+        async with odd(tmp_path) as executor:
+            old = [await admitted(executor, f"old-{number}") for number in range(3)]
+            step = asyncio.create_task(executor.step())
             await asyncio.sleep(0)
             step.cancel()
-            await until(lambda: host._turning.done())  # the answer is here, and nobody waited for it
-            await host.restart()
-            new = await admitted(host, "new")
-            taken = await host.step()
+            await until(lambda: executor._pending.done())  # the answer is here, and nobody waited for it
+            await executor.restart()
+            new = await admitted(executor, "new")
+            taken = await executor.step()
             assert (taken.batch_size, [owner for owner, _ in taken.tokens]) == (1, [new])
             assert [each.completion_tokens for each in old] == [0, 0, 0]
 
@@ -162,14 +162,14 @@ def test_a_late_answer_of_the_old_process_is_not_taken_for_the_new_ones(tmp_path
 
 def test_a_step_that_nobody_waited_for_is_the_next_ones_answer(tmp_path):
     async def scenario():
-        async with odd(tmp_path) as host:
-            sequence = await admitted(host, "hold-in-step")
-            step = asyncio.create_task(host.step())
+        async with odd(tmp_path) as executor:
+            sequence = await admitted(executor, "hold-in-step")
+            step = asyncio.create_task(executor.step())
             await until((tmp_path / "held").exists)
             step.cancel()
             await asyncio.wait([step])
             (tmp_path / "open").touch()
-            taken = [await host.step(), await host.step()]
+            taken = [await executor.step(), await executor.step()]
             assert [[owner for owner, _ in each.tokens] for each in taken] == [[sequence], [sequence]]
             assert sequence.completion_tokens == 2
 
@@ -178,22 +178,22 @@ def test_a_step_that_nobody_waited_for_is_the_next_ones_answer(tmp_path):
 
 def test_restarting_twice_and_a_start_that_fails_leave_one_process_or_none(tmp_path):
     async def scenario():
-        host = odd_host(tmp_path)
-        await host.start()
-        pids = [host.pid]
+        executor = odd_host(tmp_path)
+        await executor.start()
+        pids = [executor.pid]
         for _ in range(2):
-            await host.restart()
-            pids.append(host.pid)
+            await executor.restart()
+            pids.append(executor.pid)
         assert [is_buried(pid) for pid in pids] == [True, True, False]
         (tmp_path / "ledger").unlink()
         tmp_path.joinpath("ledger").mkdir()  # it cannot be made any more
         with pytest.raises(EngineUnusable, match="IsADirectoryError"):
-            await host.restart()
-        assert host.pid is None
+            await executor.restart()
+        assert executor.pid is None
         assert is_buried(pids[-1])
         with pytest.raises(EngineDied, match="there is no engine"):
-            await host.step()
-        await host.stop()
+            await executor.step()
+        await executor.stop()
 
     run(scenario)
 
@@ -202,13 +202,13 @@ def test_a_start_that_is_cancelled_leaves_nothing_once_stopped(tmp_path):
     async def scenario():
         folder = tmp_path / "held"
         folder.mkdir()
-        host = odd_host(folder)
-        starting = asyncio.create_task(host.start())
+        executor = odd_host(folder)
+        starting = asyncio.create_task(executor.start())
         await until((folder / "held").exists)
-        pid = host.pid
+        pid = executor.pid
         starting.cancel()
         await asyncio.wait([starting])
-        await host.stop()
+        await executor.stop()
         assert is_buried(pid)
 
     run(scenario)
@@ -282,49 +282,49 @@ def liar(kind: str) -> EngineProcess:
 )
 def test_one_that_does_not_speak_as_it_should_is_ended(kind, why):
     async def scenario():
-        host = liar(kind)
-        await host.start()
-        assert host.name == "liar"
-        pid = host.pid
-        await admitted(host, "a")
+        executor = liar(kind)
+        await executor.start()
+        assert executor.name == "liar"
+        pid = executor.pid
+        await admitted(executor, "a")
         with pytest.raises(EngineDied, match=why):
-            await host.step()
+            await executor.step()
         await until(lambda: is_buried(pid))
         with pytest.raises(EngineDied, match=why):
-            await host.step()
-        await host.stop()
+            await executor.step()
+        await executor.stop()
 
     run(scenario)
 
 
 def test_an_answer_of_the_wrong_kind_is_the_end_of_it():
     async def scenario():
-        host = liar("wrong-kind")
-        await host.start()
+        executor = liar("wrong-kind")
+        await executor.start()
         with pytest.raises(EngineDied, match="it sent a Freed that answers nothing"):
-            await host.prepare(asking("a"))
-        await until(lambda: host.pid is None)
-        await host.stop()
+            await executor.prepare(asking("a"))
+        await until(lambda: executor.pid is None)
+        await executor.stop()
 
     run(scenario)
 
 
 def test_garbage_instead_of_ready_is_an_engine_that_cannot_be_made():
     async def scenario():
-        host = liar("at-once")
+        executor = liar("at-once")
         with pytest.raises(EngineUnusable, match="it sent 5 bytes that are no message"):
-            await host.start()
-        assert host.pid is None
+            await executor.start()
+        assert executor.pid is None
 
     run(scenario)
 
 
 def test_a_message_may_come_byte_by_byte():
     async def scenario():
-        host = liar("slowly")
-        await host.start()
-        assert host.description == "honest"
-        await host.stop()
+        executor = liar("slowly")
+        await executor.start()
+        assert executor.description == "honest"
+        await executor.stop()
 
     run(scenario)
 
@@ -376,11 +376,11 @@ def test_a_worker_that_is_killed_leaves_no_engine_behind(moment, tmp_path):
 
 def test_an_engine_leaves_by_itself_in_the_middle_of_a_step_when_nobody_is_at_the_other_end(tmp_path):
     async def scenario():
-        async with odd(tmp_path) as host:
-            await admitted(host, "hold-in-step")
-            step = asyncio.create_task(host.step())
+        async with odd(tmp_path) as executor:
+            await admitted(executor, "hold-in-step")
+            step = asyncio.create_task(executor.step())
             await until((tmp_path / "held").exists)
-            host._link._transport.abort()
+            executor._link._transport.abort()
             with pytest.raises(EngineDied, match="ended with status 0"):  # not: killed
                 await step
 

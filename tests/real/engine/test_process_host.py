@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 
 from services.runtime.errors import BadInput
 from services.worker.engine import Sequence, Step
+from services.worker.engine_executor import EngineExecutor, LocalExecutor
 from services.worker.engine_wire import Simulated
 from services.worker.engines.simulated import LatencyModel, SimulatedEngine
-from services.worker.host import Host, LocalHost
 from services.worker.process import EngineProcess
 from tests.real.engine.process_rig import asking
 
@@ -25,9 +25,9 @@ SPEC = Simulated(
 )  # fmt: skip
 
 
-def local() -> LocalHost:
+def local() -> LocalExecutor:
     """The same engine, in this process."""
-    return LocalHost(
+    return LocalExecutor(
         SimulatedEngine(
             model=SPEC.model,
             slots=SPEC.slots,
@@ -44,34 +44,34 @@ def local() -> LocalHost:
 class Stage:
     """A started host and the loop that it lives on."""
 
-    host: Host
+    executor: EngineExecutor
     runner: asyncio.Runner
 
     def prepare(self, id: str = "a", tokens: int = 4, prompt: str = "one two three") -> Sequence:
-        return self.runner.run(self.host.prepare(asking(id, tokens, prompt)))
+        return self.runner.run(self.executor.prepare(asking(id, tokens, prompt)))
 
     def admit(self, id: str = "a", tokens: int = 4, prompt: str = "one two three") -> Sequence:
         sequence = self.prepare(id, tokens, prompt)
-        self.host.admit(sequence)
+        self.executor.admit(sequence)
         return sequence
 
     def step(self) -> Step:
-        return self.runner.run(self.host.step())
+        return self.runner.run(self.executor.step())
 
 
 @pytest.fixture(scope="module")
 def behind() -> Iterator[Stage]:
     with asyncio.Runner() as runner:
-        host = EngineProcess(SPEC, start_within_s=60)
-        runner.run(host.start())
-        yield Stage(host, runner)
-        runner.run(host.stop())
+        executor = EngineProcess(SPEC, start_within_s=60)
+        runner.run(executor.start())
+        yield Stage(executor, runner)
+        runner.run(executor.stop())
 
 
 @pytest.fixture
 def emptied(behind: Stage) -> Stage:
     """Whatever the test before has left is gone."""
-    behind.runner.run(behind.host.restart())
+    behind.runner.run(behind.executor.restart())
     return behind
 
 
@@ -81,17 +81,24 @@ def stage(request: pytest.FixtureRequest) -> Iterator[Stage]:
         yield request.getfixturevalue("emptied")
         return
     with asyncio.Runner() as runner:
-        host = local()
-        runner.run(host.start())
-        yield Stage(host, runner)
-        runner.run(host.stop())
+        executor = local()
+        runner.run(executor.start())
+        yield Stage(executor, runner)
+        runner.run(executor.stop())
 
 
 def test_facts(stage):
-    host = stage.host
-    facts = (host.name, host.model, host.slots, host.kv_tokens, host.context_tokens, host.kv_usage)
+    executor = stage.executor
+    facts = (
+        executor.name,
+        executor.model,
+        executor.slots,
+        executor.kv_tokens,
+        executor.context_tokens,
+        executor.kv_usage,
+    )
     assert facts == ("simulated", "weir-sim", 3, 60, 40, 0.0)
-    assert (host.expected.step_ms, host.expected.prefill_ms_per_token) == (0.0, 0.0)
+    assert (executor.expected.step_ms, executor.expected.prefill_ms_per_token) == (0.0, 0.0)
 
 
 def test_a_prompt_is_counted_and_takes_no_slot(stage):
@@ -99,7 +106,7 @@ def test_a_prompt_is_counted_and_takes_no_slot(stage):
         sequence = stage.prepare()
         assert (sequence.id, sequence.prompt_tokens, sequence.unread_tokens) == ("a", 3, 3)
         assert (sequence.completion_tokens, sequence.reserved_tokens) == (0, 7)
-    assert stage.host.kv_usage == 0.0
+    assert stage.executor.kv_usage == 0.0
 
 
 def test_one_that_can_never_run_is_refused_with_the_engines_words(stage):
@@ -115,12 +122,12 @@ def test_no_slot_and_no_memory_raise_at_once(stage):
     stage.admit("second", 14)
     wide, narrow = stage.prepare("wide", 14), stage.prepare("narrow", 3)
     with pytest.raises(RuntimeError, match="without memory for 17"):
-        stage.host.admit(wide)
-    stage.host.admit(narrow)
+        stage.executor.admit(wide)
+    stage.executor.admit(narrow)
     with pytest.raises(RuntimeError, match="without a free slot"):
-        stage.host.admit(wide)
-    stage.host.drop(first)
-    stage.host.admit(wide)
+        stage.executor.admit(wide)
+    stage.executor.drop(first)
+    stage.executor.admit(wide)
 
 
 def test_a_long_prompt_is_read_in_chunks_and_the_others_go_on(stage):
@@ -129,7 +136,7 @@ def test_a_long_prompt_is_read_in_chunks_and_the_others_go_on(stage):
     long, short = stage.prepare("long", 4, "w " * 5), stage.prepare("short", 9)
     short.deadline = 1.0  # the sooner one is read first, though it comes later
     for sequence in (long, short):
-        stage.host.admit(sequence)
+        stage.executor.admit(sequence)
     told = []
     for _ in range(3):
         step = stage.step()
@@ -144,7 +151,7 @@ def test_the_last_token_comes_with_the_end_and_the_slot_is_free(stage):
     assert ([owner for owner, _ in first.tokens], first.finished) == ([sequence], [])
     assert ([owner for owner, _ in last.tokens], last.finished) == ([sequence], [(sequence, "length")])
     assert sequence.completion_tokens == 2
-    stage.host.drop(sequence)  # it may just have finished: ignored
+    stage.executor.drop(sequence)  # it may just have finished: ignored
     for id in "bcd":
         stage.admit(id)
     with pytest.raises(RuntimeError, match="without a free slot"):
@@ -155,7 +162,7 @@ def test_whoever_is_dropped_yields_nothing_more(stage):
     leaver, stays = stage.admit("leaver"), stage.admit("stays")
     stage.step()
     stage.step()
-    stage.host.drop(leaver)
+    stage.executor.drop(leaver)
     step = stage.step()
     assert (step.batch_size, [owner for owner, _ in step.tokens]) == (1, [stays])
     assert (leaver.completion_tokens, stays.completion_tokens) == (2, 2)
@@ -164,7 +171,7 @@ def test_whoever_is_dropped_yields_nothing_more(stage):
 def test_an_id_may_be_used_by_two_at_once(stage):
     one, other = stage.admit("same"), stage.admit("same")
     stage.step()
-    stage.host.drop(one)
+    stage.executor.drop(one)
     stage.step()
     stage.step()
     assert (one.completion_tokens, other.completion_tokens) == (1, 2)
@@ -174,9 +181,9 @@ def test_a_new_engine_runs_nobody(stage):
     running = [stage.admit(id) for id in "abc"]
     stage.step()
     for sequence in running:
-        stage.host.drop(sequence)
-    stage.runner.run(stage.host.restart())
-    assert stage.host.kv_usage == 0.0
+        stage.executor.drop(sequence)
+    stage.runner.run(stage.executor.restart())
+    assert stage.executor.kv_usage == 0.0
     stage.admit("d", 37)
     assert stage.step().batch_size == 1
 
@@ -197,8 +204,8 @@ class Player:
                 self.seen.append([(each.unread_tokens, each.completion_tokens) for each in self.sequences])
         finally:  # the next schedule begins with nobody
             for sequence in self.sequences:
-                self.stage.host.drop(sequence)
-            self.stage.host.rest()
+                self.stage.executor.drop(sequence)
+            self.stage.executor.rest()
         return self.seen
 
     def prepare(self, words: int, tokens: int, seed: int, deadline: float) -> object:
@@ -215,7 +222,7 @@ class Player:
         if not self.sequences or index in self.running or self.sequences[index].completion_tokens:
             return None
         try:
-            self.stage.host.admit(self.sequences[index])
+            self.stage.executor.admit(self.sequences[index])
         except RuntimeError as error:
             return "without memory" in str(error)
         self.running.add(index)
@@ -225,14 +232,14 @@ class Player:
         """Of one that runs, one that is done, or one that was never admitted, which is then gone."""
         if self.sequences:
             index = which % len(self.sequences)
-            self.stage.host.drop(self.sequences[index])
+            self.stage.executor.drop(self.sequences[index])
             self.running.discard(index)
             self.sequences[index].completion_tokens += 1000  # not to be admitted again
         return None
 
     def rest(self) -> object:
         if not self.running:
-            self.stage.host.rest()
+            self.stage.executor.rest()
         return None
 
     def step(self) -> object:
@@ -243,8 +250,16 @@ class Player:
         finished = [(index[id(sequence)], reason) for sequence, reason in step.finished]
         self.running -= {number for number, _ in finished}
         tokens = [(index[id(sequence)], text) for sequence, text in step.tokens]
-        host = self.stage.host
-        return (step.batch_size, step.prefill_tokens, step.duration_s, tokens, finished, host.kv_usage, host.slots)
+        executor = self.stage.executor
+        return (
+            step.batch_size,
+            step.prefill_tokens,
+            step.duration_s,
+            tokens,
+            finished,
+            executor.kv_usage,
+            executor.slots,
+        )
 
 
 SCHEDULES = st.lists(

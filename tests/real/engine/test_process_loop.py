@@ -14,7 +14,7 @@ from tests.worker.rig import read, turning
 
 def test_requests_share_its_steps_and_each_gets_its_whole_answer(tmp_path):
     async def scenario():
-        async with turning(host=odd_host(tmp_path, slots=4), slots=4, queue_size=12) as loop:
+        async with turning(executor=odd_host(tmp_path, slots=4), slots=4, queue_size=12) as loop:
             jobs = [await loop.submit(asking(f"r{number}", tokens=5 + number)) for number in range(16)]
             for number, job in enumerate(jobs):
                 texts = []
@@ -31,7 +31,7 @@ def test_requests_share_its_steps_and_each_gets_its_whole_answer(tmp_path):
 
 def test_one_that_leaves_frees_its_slot_while_the_step_still_runs(tmp_path):
     async def scenario():
-        async with turning(host=odd_host(tmp_path, slots=1), slots=1) as loop:
+        async with turning(executor=odd_host(tmp_path, slots=1), slots=1) as loop:
             leaver = await loop.submit(asking("hold-in-step", tokens=100))
             await until((tmp_path / "held").exists)
             follower = await loop.submit(asking("follower"))
@@ -47,11 +47,11 @@ def test_one_that_leaves_frees_its_slot_while_the_step_still_runs(tmp_path):
 
 def test_a_kill_fails_those_that_run_hands_back_those_that_wait_and_a_new_one_serves(tmp_path):
     async def scenario():
-        host = odd_host(tmp_path, slots=1)
-        async with turning(host=host, slots=1) as loop:
+        executor = odd_host(tmp_path, slots=1)
+        async with turning(executor=executor, slots=1) as loop:
             ran = await loop.submit(asking("hold-in-step"))
             await until((tmp_path / "held").exists)
-            waited, pid = await loop.submit(asking("waits")), host.pid
+            waited, pid = await loop.submit(asking("waits")), executor.pid
             os.kill(pid, signal.SIGKILL)
             ending = (await read(ran))[1]
             assert isinstance(ending, Dropped)
@@ -68,12 +68,12 @@ def test_a_kill_fails_those_that_run_hands_back_those_that_wait_and_a_new_one_se
 
 def test_one_that_dies_while_nobody_asks_is_replaced_before_anybody_does(tmp_path):
     async def scenario():
-        host = odd_host(tmp_path)
-        async with turning(host=host) as loop:
+        executor = odd_host(tmp_path)
+        async with turning(executor=executor) as loop:
             assert isinstance((await read(await loop.submit(asking("a"))))[1], Done)
-            pid = host.pid
+            pid = executor.pid
             os.kill(pid, signal.SIGKILL)
-            await until(lambda: host.pid not in (pid, None) and loop.alive)
+            await until(lambda: executor.pid not in (pid, None) and loop.alive)
             assert isinstance((await read(await loop.submit(asking("a"))))[1], Done)
 
     run(scenario)
@@ -81,11 +81,11 @@ def test_one_that_dies_while_nobody_asks_is_replaced_before_anybody_does(tmp_pat
 
 def test_a_loop_that_stops_in_the_middle_of_a_step_leaves_no_process(tmp_path):
     async def scenario():
-        host = odd_host(tmp_path)
-        async with turning(host=host) as loop:
+        executor = odd_host(tmp_path)
+        async with turning(executor=executor) as loop:
             job = await loop.submit(asking("hold-in-step"))
             await until((tmp_path / "held").exists)
-            pid = host.pid
+            pid = executor.pid
         assert is_buried(pid)
         assert job.ticket.outcome is Outcome.DRAINING
 

@@ -65,8 +65,8 @@ async def governor_process(*, descriptors: int | None = None, **env: str) -> Asy
     assert process.stdout is not None
     try:
         async with asyncio.timeout(60):
-            told = json.loads(await process.stdout.readline())
-        child = Child(process, told["port"], told["metrics_port"])
+            deferred = json.loads(await process.stdout.readline())
+        child = Child(process, deferred["port"], deferred["metrics_port"])
         yield child
         for line in child.lines:
             line.writer.transport.abort()

@@ -35,7 +35,7 @@ async def as_the_original_does(child: Child, number: int, payload: bytes, chunk_
     at = 0
     while at < len(bodies):
         seq += 1
-        await line.say(f'{{"v":0,"verb":"share","job":"J_f{number}","seq":{seq},"ttl_ms":0,{bodies[at]}}}\n'.encode())
+        await line.send(f'{{"v":0,"verb":"share","job":"J_f{number}","seq":{seq},"ttl_ms":0,{bodies[at]}}}\n'.encode())
         while True:
             reply = await line.hear()
             if reply is None or any(type(kept["value_u64"]) is not int for kept in reply["receipts"]):
@@ -61,11 +61,11 @@ def test_a_client_that_does_as_the_originals_does_succeeds_twenty_times_of_twent
         async with governor_process(GOVERNOR_STUB_MS="50") as child:
             ends = await asyncio.gather(*(as_the_original_does(child, number, DATA * 3) for number in range(20)))
             assert ends == [0] * 20
-            told = await child.scraped()
-            assert told["heptamini_executed_total"] == 20
-            assert told["heptamini_yielded_total"] > 0
+            deferred = await child.scraped()
+            assert deferred["heptamini_executed_total"] == 20
+            assert deferred["heptamini_yielded_total"] > 0
             names = sum(len(f"J_f{number}") for number in range(20))  # in the last frames of the connections
-            assert (told["heptamini_backend_inflight"], told["weir_governor_held_bytes"]) == (0, names)
+            assert (deferred["heptamini_backend_inflight"], deferred["weir_governor_held_bytes"]) == (0, names)
 
     asyncio.run(main())
 
@@ -88,7 +88,7 @@ def test_with_sixty_four_descriptors_it_survives_more_connections_than_that_and_
                     await asyncio.sleep(0.05)
             for line, task in zip(lines, hearing, strict=True):
                 if not task.done():
-                    await line.say(ping())
+                    await line.send(ping())
             heard = await asyncio.gather(*hearing)
             served = [line for line, reply in zip(lines, heard, strict=True) if reply and reply["status"] == "ok"]
             refused = [reply["need_code"] for reply in heard if reply and reply["status"] != "ok"]
@@ -110,7 +110,7 @@ def test_it_survives_more_connections_at_one_instant_than_it_has_descriptors() -
             freeze(child.process.pid)
             lines = [await child.connect() for _ in range(3 * DESCRIPTORS)]
             for line in lines:
-                await line.say(ping())
+                await line.send(ping())
             child.process.send_signal(signal.SIGCONT)
             async with asyncio.timeout(60):
                 ends = await asyncio.gather(*(line.reader.readline() for line in lines), return_exceptions=True)
@@ -126,7 +126,7 @@ def test_it_survives_more_connections_at_one_instant_than_it_has_descriptors() -
 
 async def _with_a_running_job(child: Child) -> Line:
     line = await child.connect()
-    await line.say(*upload(DATA))
+    await line.send(*upload(DATA))
     await child.until(heptamini_backend_inflight=1)
     return line
 
@@ -137,9 +137,12 @@ def test_sigterm_lets_the_running_job_end_tells_the_idle_and_leaves_with_zero() 
             idle, working = await child.connect(), await _with_a_running_job(child)
             assert receipt(await idle.ask(ping(seq=4)), "server.health") == 0
             child.process.terminate()
-            told = await idle.hear()
-            assert told is not None
-            assert (short(told), await idle.hear()) == (("confirm", "abort", "server_draining", "draining", 5), None)
+            deferred = await idle.hear()
+            assert deferred is not None
+            assert (short(deferred), await idle.hear()) == (
+                ("confirm", "abort", "server_draining", "draining", 5),
+                None,
+            )
             heard = [await working.hear() for _ in range(4)]
             assert [reply and reply["status"] for reply in heard] == ["ok", "ok", "done", "abort"]
             assert await working.hear() is None

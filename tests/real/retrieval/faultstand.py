@@ -195,5 +195,5 @@ def _tasks() -> Counter[str]:
     """What runs on this loop, by name; connections of clients and of the proxies come and go."""
     names = (getattr(task.get_coro(), "__qualname__", "") for task in asyncio.all_tasks())
     return Counter(
-        name for name in names if name.startswith(("Store.", "Cache.", "Pool.", "LinedEmbedder.", "Session"))
+        name for name in names if name.startswith(("Store.", "Cache.", "Pool.", "QueuedEmbedder.", "Session"))
     )

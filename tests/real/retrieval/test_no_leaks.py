@@ -25,7 +25,7 @@ from redis.asyncio import Redis
 from services.cli.postgres import EmbeddedPostgres
 from services.retrieval.app import build
 from services.retrieval.cache import PREFIX
-from services.retrieval.config import LEAST_THRESHOLD, RetrievalSettings
+from services.retrieval.config import MIN_THRESHOLD, RetrievalSettings
 from services.runtime.serve import running
 from tests.retrieval.corpus import BREAD, RIVER, settings_for, take_in, unhurried, write
 
@@ -112,7 +112,7 @@ class Asked:
 def settings(postgres_url: str, redis_url: str, tmp_path: Path) -> RetrievalSettings:
     """The owner has canaries only; the rival has documents of the same names, and says nothing secret in them."""
     made = unhurried(
-        settings_for(postgres_url, redis_url, retrieval_budget_ms=20_000.0, semantic_threshold=LEAST_THRESHOLD)
+        settings_for(postgres_url, redis_url, retrieval_budget_ms=20_000.0, semantic_threshold=MIN_THRESHOLD)
     )
     asyncio.run(take_in(made, write(tmp_path / OWNER, **SECRETS), tenant=OWNER))
     public = write(tmp_path / RIVAL, secret3_md=BREAD, secret5_md=RIVER)

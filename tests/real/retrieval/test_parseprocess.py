@@ -10,19 +10,19 @@ import pytest
 
 from services.retrieval import parseprocess
 from services.retrieval.confine import ENVIRONMENT
-from services.retrieval.documents import Unreadable
+from services.retrieval.documents import UnreadableDocument
 from services.retrieval.minilm import MiniLM
-from services.retrieval.parseprocess import LIMITS, Ask, prepare
-from services.retrieval.preparing import Prepared, Preparer
+from services.retrieval.parseprocess import LIMITS, ParseRequest, prepare
+from services.retrieval.preparing import DocumentPreparer, PreparedDocument
 from tests.retrieval.corpus import BREAD, RIVER
 from tests.retrieval.test_documents import pdf
 
 
-def ask(name: str, data: bytes) -> Ask:
-    return Ask(name, data, "fingerprint", 40, 10)
+def ask(name: str, data: bytes) -> ParseRequest:
+    return ParseRequest(name, data, "fingerprint", 40, 10)
 
 
-def prepared(model: Path, question: Ask) -> Prepared:
+def prepared(model: Path, question: ParseRequest) -> PreparedDocument:
     return asyncio.run(prepare(model, question))
 
 
@@ -37,13 +37,13 @@ async def newborn(others: list[psutil.Process]) -> psutil.Process:
 
 def test_it_gives_what_the_same_work_gives_here(model: Path) -> None:
     data = (RIVER + BREAD * 20).encode()
-    here = Preparer(MiniLM(model).count_tokens, "fingerprint", 40, 10).prepare("a.md", data)
+    here = DocumentPreparer(MiniLM(model).count_tokens, "fingerprint", 40, 10).prepare("a.md", data)
     assert prepared(model, ask("a.md", data)) == here
     assert len(here.texts) > 5
 
 
 def test_what_cannot_be_read_says_why(model: Path) -> None:
-    with pytest.raises(Unreadable, match="contains NUL bytes: it is not text"):
+    with pytest.raises(UnreadableDocument, match="contains NUL bytes: it is not text"):
         prepared(model, ask("a.txt", b"a\0b"))
 
 
@@ -54,7 +54,7 @@ def test_what_takes_too_long_is_ended_by_force_and_said_so(model: Path) -> None:
             task = asyncio.create_task(prepare(model, ask("a.md", BREAD.encode()), within_s=1.0))
             child = await newborn(others)
             child.suspend()  # as one that is lost in a parser: only force ends it
-            with pytest.raises(Unreadable, match="cannot be parsed within 1 s"):
+            with pytest.raises(UnreadableDocument, match="cannot be parsed within 1 s"):
                 await task
             assert not child.is_running()
 
@@ -97,14 +97,14 @@ def test_its_process_is_given_no_secret_no_descriptor_and_no_folder(
 
 def test_one_that_computes_for_too_long_is_killed_and_the_next_document_is_read(model: Path) -> None:
     endless = ask("a.md", BREAD.encode() * 20_000)
-    with pytest.raises(Unreadable, match="its parser failed"):
+    with pytest.raises(UnreadableDocument, match="its parser failed"):
         asyncio.run(prepare(model, endless, within_s=120.0, limits={**LIMITS, "CPU": 1}))
     assert prepared(model, ask("a.md", BREAD.encode())).texts
 
 
 def test_an_answer_without_an_end_is_not_kept(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(parseprocess, "MOST_ANSWER_BYTES", 10)
-    with pytest.raises(Unreadable, match="its parser failed"):
+    monkeypatch.setattr(parseprocess, "MAX_ANSWER_BYTES", 10)
+    with pytest.raises(UnreadableDocument, match="its parser failed"):
         prepared(model, ask("a.md", BREAD.encode()))
 
 
@@ -115,5 +115,5 @@ def test_every_kind_of_document_is_read_by_a_confined_process(model: Path, name:
 
 
 def test_a_fault_of_a_parser_is_told_by_its_name(model: Path) -> None:
-    with pytest.raises(Unreadable, match=r"its parser failed \(Exception\)"):
+    with pytest.raises(UnreadableDocument, match=r"its parser failed \(Exception\)"):
         asyncio.run(prepare(model.parent, ask("a.md", b"text")))  # it has no tokenizer there

@@ -85,7 +85,7 @@ def test_a_database_that_restarts_under_load_is_joined_again_and_no_answer_fails
     settings: RetrievalSettings, model: Path, postgres: EmbeddedPostgres
 ) -> None:
     async def scenario(stand: FaultStand) -> None:
-        async with asking(stand) as seen:
+        async with request(stand) as seen:
             await asyncio.to_thread(postgres.stop)
             await stand.until_missing("postgres")
             await falls_back(stand)
@@ -153,9 +153,9 @@ def test_while_the_wire_to_the_database_fails_documents_are_refused_and_delay_no
 
         await stand.until(are_listed)  # and its connection lies idle
         await stand.database.become(WIRES[name])
-        asking = asyncio.create_task(stand.documents())
+        request = asyncio.create_task(stand.documents())
         await falls_back(stand)
-        status, reason = await asking
+        status, reason = await request
         assert (status, reason) in ((503, "store_down"), (503, "store_busy"))
         await stand.database.become(HEALTHY)
         await stand.until(are_listed)
@@ -177,7 +177,7 @@ async def taking_every_connection(url: str) -> AsyncIterator[list[asyncpg.Connec
 
 
 @asynccontextmanager
-async def asking(stand: FaultStand) -> AsyncIterator[set[tuple[str, str | None]]]:
+async def request(stand: FaultStand) -> AsyncIterator[set[tuple[str, str | None]]]:
     """Ask something new all the time; what the answers said."""
     seen: set[tuple[str, str | None]] = set()
 

@@ -51,7 +51,7 @@ def payload(asked: dict[str, Any]) -> bytes:
 async def client_of(governor: Part, job: str, **effort: Any) -> AsyncIterator[tuple[Client, list[Reply]]]:
     """A client, and what it was told."""
     told: list[Reply] = []
-    client = await connect(("127.0.0.1", governor.port), job=job, effort=Effort(**effort), tell=told.append)
+    client = await connect(("127.0.0.1", governor.port), job=job, effort=Effort(**effort), show=told.append)
     try:
         yield client, told
     finally:

@@ -26,7 +26,7 @@ def test_a_governor_is_ready_while_it_answers_even_with_every_slot_taken() -> No
         backend = Held()
         async with governor(backend) as stand:
             line = await stand.connect()
-            await line.say(*upload(b"x"))
+            await line.send(*upload(b"x"))
             await until(lambda: backend.running == 1)
             port = stand.process.bound_metrics_port
             assert await check(port) == 0

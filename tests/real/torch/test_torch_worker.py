@@ -17,7 +17,7 @@ from services.core.outcome import Outcome
 from services.runtime.serve import Process, running
 from services.worker.app import build
 from services.worker.config import WorkerSettings
-from services.worker.host import EngineUnusable
+from services.worker.engine_executor import EngineUnusable
 
 pytest.importorskip("torch", reason="the extra `torch` is not installed: make torch")
 Scenario = Callable[[httpx2.AsyncClient, Process], Awaitable[None]]
@@ -89,7 +89,7 @@ def test_an_engine_that_is_killed_fails_what_ran_and_is_made_again(models: Path)
         endless = ask("a", max_tokens=1500, ignore_eos=True, stream=False)
         running_one = asyncio.create_task(client.post("/generate", json=endless))
         await until(lambda: loop.running == 1)
-        os.kill(loop.host.pid, signal.SIGKILL)
+        os.kill(loop.executor.pid, signal.SIGKILL)
         told = await running_one
         assert (told.status_code, told.json()["error"]["code"]) == (500, "engine_died")
         assert "SIGKILL" in told.json()["error"]["message"]
@@ -112,7 +112,7 @@ def test_a_client_that_leaves_frees_its_slot_and_no_more_is_computed_for_it(mode
         computed = sequence.completion_tokens
         assert (await client.post("/generate", json=ask("a", stream=False))).json()["event"] == "done"
         assert sequence.completion_tokens <= computed + 1, "more than the step that ran when it left"
-        assert loop.free_tokens == loop.host.kv_tokens
+        assert loop.free_tokens == loop.executor.kv_tokens
         assert loop._metrics.requests[Outcome.CLIENT_GONE]._value.get() == 1
 
     served(models, scenario, max_batch_size=1)

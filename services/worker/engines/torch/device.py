@@ -9,7 +9,7 @@ from pathlib import Path
 
 import torch
 
-from services.worker.host import EngineUnusable
+from services.worker.engine_executor import EngineUnusable
 
 CGROUP = Path("/sys/fs/cgroup")
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}

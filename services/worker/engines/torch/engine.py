@@ -28,11 +28,11 @@ import torch
 
 from services.contracts.generate import GenerateRequest
 from services.worker.engine import Expected, FinishReason, Sequence, Step
+from services.worker.engine_executor import EngineDied
 from services.worker.engines.torch.paged import CacheExhausted, Computed, PagedBatch, PagedRequest, paged_request
 from services.worker.engines.torch.sampling import Sampling
 from services.worker.engines.torch.steady import SteadySteps
 from services.worker.engines.torch.text import Decode, Detokenizer, Prompts
-from services.worker.host import EngineDied
 
 MIN_CHUNK_TOKENS = 16
 LOST = "out of memory on this worker"

@@ -20,6 +20,7 @@ import transformers
 from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
+from services.worker.engine_executor import EngineUnusable
 from services.worker.engines.torch import tiny
 from services.worker.engines.torch.device import choose_device, choose_dtype, free_bytes
 from services.worker.engines.torch.engine import MIN_CHUNK_TOKENS, Limits, TorchEngine, is_out_of_memory
@@ -28,7 +29,6 @@ from services.worker.engines.torch.sizing import Sizes, size
 from services.worker.engines.torch.spec import TorchSpec
 from services.worker.engines.torch.text import Prompts, decoder
 from services.worker.engines.torch.warmup import doubted, warm_up
-from services.worker.host import EngineUnusable
 
 DEFAULT_CACHE = Path("~/.cache/weir/models")
 WANTED = ["*.safetensors", "*.safetensors.index.json", "*.json", "*.txt", "*.model", "*.jinja"]

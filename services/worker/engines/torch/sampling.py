@@ -24,7 +24,7 @@ import torch
 GOLDEN = 0x9E3779B97F4A7C15
 MULTIPLIERS = (0xBF58476D1CE4E5B9, 0x94D049BB133111EB)
 SHIFTS = (30, 27, 31)
-LEAST_TEMPERATURE = 1e-4  # below it a division overflows; the result is greedy long before
+MIN_TEMPERATURE = 1e-4  # below it a division overflows; the result is greedy long before
 UNIFORM_BITS = 31  # what float32 holds exactly near 0, where u decides who wins
 ALMOST_ONE = 1 - 2**-24
 
@@ -73,7 +73,7 @@ def _nucleus(logits: torch.Tensor, temperature: torch.Tensor, top_p: list[float]
     if not narrow:
         return logits
     index = torch.tensor(narrow, device=logits.device)
-    scores = logits[index] / temperature[index].clamp(min=LEAST_TEMPERATURE)
+    scores = logits[index] / temperature[index].clamp(min=MIN_TEMPERATURE)
     probability, order = scores.softmax(-1).sort(-1, descending=True)
     before = probability.cumsum(-1) - probability
     outside = before >= _column([top_p[row] for row in narrow], logits)

@@ -14,8 +14,8 @@ from typing import Any
 
 import torch
 
+from services.worker.engine_executor import EngineUnusable
 from services.worker.engines.torch.spec import TorchSpec
-from services.worker.host import EngineUnusable
 
 PAGE_TOKENS = 16
 MAX_CHUNK_TOKENS = {False: 512, True: 2048}  # by whether there is a GPU; bounds the attention mask

@@ -16,7 +16,7 @@ from __future__ import annotations
 from services.worker.engine import Step
 
 TARGET_SHARE = 0.7
-SHRINK_AT_MOST, GROW_AT_MOST = 0.5, 1.25
+MAX_SHRINK, MAX_GROWTH = 0.5, 1.25
 LEAST_SHARE = 0.01
 DECODE_WEIGHT = 0.2
 
@@ -50,7 +50,7 @@ class SteadySteps:
             self._decode_s += DECODE_WEIGHT * (step.duration_s - self._decode_s)
         elif step.prefill_tokens >= self.tokens:
             share = max(step.duration_s / self._decode_s - 1, LEAST_SHARE)
-            self._tokens = self._bounded * min(max(TARGET_SHARE / share, SHRINK_AT_MOST), GROW_AT_MOST)
+            self._tokens = self._bounded * min(max(TARGET_SHARE / share, MAX_SHRINK), MAX_GROWTH)
 
     def __repr__(self) -> str:
         return f"<SteadySteps {self.tokens} tokens beside {self._decode_s * 1000:.1f} ms>"

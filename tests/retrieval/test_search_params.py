@@ -10,9 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from services.contracts.search import Passage, RetrieveReply, RetrieveRequest
-from services.retrieval.cache import Kept
-from services.retrieval.reach import Reach
+from services.retrieval.cache import CachedResult
 from services.retrieval.search import Retrieval
+from services.retrieval.search_params import SearchParams
 from services.retrieval.semantic import Semantic
 from services.retrieval.store import SearchFailed
 from tests.retrieval.fakes import FakeCache, FakeEmbedder, FakeStore, metrics, passage
@@ -55,7 +55,7 @@ class House:
         self.store = TellingStore(is_exact=self.is_exact, takes_s=self.takes_s)
         self.embedder = DirectedEmbedder()
         clock = lambda: asyncio.get_running_loop().time()  # noqa: E731
-        similar = Semantic(threshold=0.99, stale_s=TTL_S, tenant_entries=10, most_bytes=1 << 20, clock=clock)
+        similar = Semantic(threshold=0.99, stale_s=TTL_S, tenant_entries=10, max_bytes=1 << 20, clock=clock)
         self.retrieval = Retrieval(
             embedder=self.embedder, store=self.store, cache=self.cache, metrics=metrics(), budget_s=BUDGET_S,
             ttl_s=TTL_S, similar=similar if self.is_similar_on else None,
@@ -118,7 +118,7 @@ def test_work_under_way_that_looks_as_far_is_joined_and_no_other() -> None:
 
 
 def test_what_is_about_to_expire_is_found_anew_as_far_as_it_was() -> None:
-    due = Kept([passage("kept 1.0")] * 5, Reach(1.0, 5), age_s=59.0, fresh=True, refresh=True)
+    due = CachedResult([passage("kept 1.0")] * 5, SearchParams(1.0, 5), age_s=59.0, fresh=True, refresh=True)
     house = House(is_exact=False, cache=FakeCache(due))  # type: ignore[arg-type]
 
     async def main() -> None:

@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 
 from services.retrieval import __main__ as program
-from services.retrieval import fit as fit_module
+from services.retrieval import compatibility as module
+from services.retrieval.compatibility import CompatibilityCheck, IncompatibleModel
 from services.retrieval.database import Session, connect
-from services.retrieval.fit import DoesNotFit, Fit
-from services.retrieval.pool import Pool
+from services.retrieval.pool import ConnectionPool
 from services.runtime.settings import EXIT_BAD_SETTINGS
 from tests.retrieval.fakes import FakeEmbedder, Lines
 from tests.retrieval.models import variant
@@ -27,7 +27,7 @@ WARNING = "chunks were not embedded by this model and are not found"
 @pytest.fixture(autouse=True)
 def _patience(monkeypatch: pytest.MonkeyPatch) -> None:
     """A look that the machine holds up is given up, and made again later; here it is made."""
-    monkeypatch.setattr(fit_module, "WITHIN_S", LIMIT_S)
+    monkeypatch.setattr(module, "QUERY_TIMEOUT_S", LIMIT_S)
 
 
 class Told:
@@ -36,7 +36,9 @@ class Told:
     reached = False
 
 
-def looking(url: str, model: str, scenario: Callable[[Fit, Told, Pool[Session]], Awaitable[None]]) -> list[str]:
+def looking(
+    url: str, model: str, scenario: Callable[[CompatibilityCheck, Told, ConnectionPool[Session]], Awaitable[None]]
+) -> list[str]:
     """What was logged, each as its message, over a database with five chunks of two tenants."""
     lines, told = Lines(), Told()
 
@@ -48,15 +50,15 @@ def looking(url: str, model: str, scenario: Callable[[Fit, Told, Pool[Session]],
             writer = await session()
             await put(writer.connection, tenant, "a.md", chunks)
             writer.terminate()
-        pool = Pool(session, size=1, max_waiting=8, log=Lines().log, chance=random.Random(1))
+        pool = ConnectionPool(session, size=1, max_waiting=8, log=Lines().log, chance=random.Random(1))
         pool.start()
         while not pool.open:
             await asyncio.sleep(0.02)
-        fit = Fit(FakeEmbedder(fingerprint=model, name="chosen"), pool, told, lines.log)
+        compatibility = CompatibilityCheck(FakeEmbedder(fingerprint=model, name="chosen"), pool, told, lines.log)
         try:
-            await scenario(fit, told, pool)
+            await scenario(compatibility, told, pool)
         finally:
-            await fit.stop()
+            await compatibility.stop()
             await pool.stop()
 
     asyncio.run(main())
@@ -68,14 +70,14 @@ def looking(url: str, model: str, scenario: Callable[[Fit, Told, Pool[Session]],
 def test_chunks_that_this_model_has_not_embedded_are_a_warning_with_what_to_do(
     postgres_url: str, reached_at_start: bool
 ) -> None:
-    async def scenario(fit: Fit, told: Told, pool: Pool[Session]) -> None:
+    async def scenario(compatibility: CompatibilityCheck, told: Told, pool: ConnectionPool[Session]) -> None:
         told.reached = reached_at_start
-        await fit.start()
+        await compatibility.start()
         told.reached = True
         async with asyncio.timeout(LIMIT_S):
-            while not fit.done:
+            while not compatibility.done:
                 await asyncio.sleep(0.02)
-        assert pool.lent == 0 or pool.open == 1
+        assert pool.in_use == 0 or pool.open == 1
 
     (said,) = looking(postgres_url, "another model", scenario)
     line = json.loads(said)
@@ -84,10 +86,10 @@ def test_chunks_that_this_model_has_not_embedded_are_a_warning_with_what_to_do(
 
 
 def test_a_model_that_has_embedded_everything_is_not_worth_a_line(postgres_url: str) -> None:
-    async def scenario(fit: Fit, told: Told, pool: Pool[Session]) -> None:
+    async def scenario(compatibility: CompatibilityCheck, told: Told, pool: ConnectionPool[Session]) -> None:
         told.reached = True
-        await fit.start()
-        assert fit.done
+        await compatibility.start()
+        assert compatibility.done
 
     assert looking(postgres_url, OLD, scenario) == []
 
@@ -95,17 +97,17 @@ def test_a_model_that_has_embedded_everything_is_not_worth_a_line(postgres_url: 
 def test_how_many_chunks_lack_a_vector_is_counted_again_and_again(
     postgres_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(fit_module, "LOOK_AGAIN_S", 0.05)
+    monkeypatch.setattr(module, "RECHECK_EVERY_S", 0.05)
 
-    async def scenario(fit: Fit, told: Told, pool: Pool[Session]) -> None:
-        assert math.isnan(fit.lacking)  # not 0: nobody has looked
+    async def scenario(compatibility: CompatibilityCheck, told: Told, pool: ConnectionPool[Session]) -> None:
+        assert math.isnan(compatibility.unembedded_chunks)  # not 0: nobody has looked
         told.reached = True
-        await fit.start()
-        assert fit.lacking == 0
+        await compatibility.start()
+        assert compatibility.unembedded_chunks == 0
         writer = await connect(postgres_url, timeout_s=LIMIT_S, application="test")
         await put(writer, "eve", "b.md", 4, model="an older model")
         async with asyncio.timeout(LIMIT_S):
-            while fit.lacking != 4:
+            while compatibility.unembedded_chunks != 4:
                 await asyncio.sleep(0.02)
         await writer.close()
 
@@ -117,23 +119,23 @@ def test_how_many_chunks_lack_a_vector_is_counted_again_and_again(
 def test_vectors_of_another_size_end_the_start_or_are_an_error_as_soon_as_they_are_seen(
     postgres_url: str, reached_at_start: bool
 ) -> None:
-    async def scenario(fit: Fit, told: Told, pool: Pool[Session]) -> None:
+    async def scenario(compatibility: CompatibilityCheck, told: Told, pool: ConnectionPool[Session]) -> None:
         other = await connect(postgres_url, timeout_s=LIMIT_S, application="test")
         await other.execute("ALTER TABLE vectors DROP COLUMN embedding; ALTER TABLE vectors ADD embedding halfvec(768)")
         await other.close()
         told.reached = reached_at_start
         if reached_at_start:
-            with pytest.raises(DoesNotFit, match="chosen makes vectors of 384 numbers, and this database holds"):
-                await fit.start()
+            with pytest.raises(IncompatibleModel, match="chosen makes vectors of 384 numbers, and this database holds"):
+                await compatibility.start()
             return
-        await fit.start()
+        await compatibility.start()
         told.reached = True
         async with asyncio.timeout(LIMIT_S):
-            while not fit.done:
+            while not compatibility.done:
                 await asyncio.sleep(0.02)
 
     said = looking(postgres_url, OLD, scenario)
-    assert DoesNotFit.exit_status == EXIT_BAD_SETTINGS
+    assert IncompatibleModel.exit_status == EXIT_BAD_SETTINGS
     assert len(said) == (0 if reached_at_start else 1)
     assert all("no search can succeed" in line and "set EMBED_MODEL_PATH to a model that fits" in line for line in said)
 

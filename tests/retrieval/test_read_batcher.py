@@ -10,7 +10,7 @@ import pytest
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import ResponseError
 
-from services.retrieval.reads import MOST_KEYS, Reads
+from services.retrieval.read_batcher import MAX_KEYS, ReadBatcher
 from tests.virtual import run
 
 TAKES_S = 0.01
@@ -64,11 +64,11 @@ class FakeRedis:
         return Pipeline(self)
 
 
-def play(scenario: Callable[[Reads, FakeRedis], Awaitable[None]], *, exchanges: int = 2) -> FakeRedis:
+def play(scenario: Callable[[ReadBatcher, FakeRedis], Awaitable[None]], *, exchanges: int = 2) -> FakeRedis:
     redis = FakeRedis()
 
     async def main() -> None:
-        reads = Reads(redis, exchanges=exchanges)  # type: ignore[arg-type]
+        reads = ReadBatcher(redis, exchanges=exchanges)  # type: ignore[arg-type]
         await scenario(reads, redis)
         await reads.stop()
 
@@ -83,7 +83,7 @@ async def outcome(work: Coroutine[Any, Any, Any]) -> object:
         return error
 
 
-async def one_after_the_other(reads: Reads, *keys: str) -> list[asyncio.Task[Any]]:
+async def one_after_the_other(reads: ReadBatcher, *keys: str) -> list[asyncio.Task[Any]]:
     """Each asks in a turn of its own, and nobody waits for an answer."""
     tasks = []
     for key in keys:
@@ -93,7 +93,7 @@ async def one_after_the_other(reads: Reads, *keys: str) -> list[asyncio.Task[Any
 
 
 def test_as_long_as_an_exchange_is_free_a_reader_has_it_for_itself() -> None:
-    async def scenario(reads: Reads, redis: FakeRedis) -> None:
+    async def scenario(reads: ReadBatcher, redis: FakeRedis) -> None:
         tasks = await one_after_the_other(reads, "a", "b")
         assert await asyncio.gather(*tasks) == [(b"a", 1000), (b"b", 1000)]
         assert redis.exchanges == [["a"], ["b"]]
@@ -102,12 +102,12 @@ def test_as_long_as_an_exchange_is_free_a_reader_has_it_for_itself() -> None:
 
 
 def test_those_who_ask_at_once_or_while_all_exchanges_are_under_way_share_and_each_gets_its_own() -> None:
-    async def scenario(reads: Reads, redis: FakeRedis) -> None:
+    async def scenario(reads: ReadBatcher, redis: FakeRedis) -> None:
         early = await one_after_the_other(reads, "a", "b")
-        keys = [f"key {number}" for number in range(MOST_KEYS + 5)]
+        keys = [f"key {number}" for number in range(MAX_KEYS + 5)]
         assert await asyncio.gather(*map(reads.read, keys)) == [(key.encode(), 1000) for key in keys]
         assert await asyncio.gather(*early) == [(b"a", 1000), (b"b", 1000)]
-        assert list(map(len, redis.exchanges)) == [1, 1, MOST_KEYS, 5]
+        assert list(map(len, redis.exchanges)) == [1, 1, MAX_KEYS, 5]
 
     assert play(scenario).most_running == 2
 
@@ -115,7 +115,7 @@ def test_those_who_ask_at_once_or_while_all_exchanges_are_under_way_share_and_ea
 def test_an_exchange_that_has_just_ended_is_free_for_the_next_reader() -> None:
     """Whoever asks in the very moment in which the last one is answered must not wait for nobody."""
 
-    async def scenario(reads: Reads, redis: FakeRedis) -> None:
+    async def scenario(reads: ReadBatcher, redis: FakeRedis) -> None:
         async def again_and_again(name: str) -> None:
             for number in range(50):
                 assert await reads.read(f"{name} {number}") == (f"{name} {number}".encode(), 1000)
@@ -127,7 +127,7 @@ def test_an_exchange_that_has_just_ended_is_free_for_the_next_reader() -> None:
 
 
 def test_who_has_left_is_not_asked_for_and_holds_nobody_up() -> None:
-    async def scenario(reads: Reads, redis: FakeRedis) -> None:
+    async def scenario(reads: ReadBatcher, redis: FakeRedis) -> None:
         first, leaver, stayer = await one_after_the_other(reads, "first", "leaver", "stayer")
         leaver.cancel()
         assert await stayer == (b"stayer", 1000)
@@ -138,7 +138,7 @@ def test_who_has_left_is_not_asked_for_and_holds_nobody_up() -> None:
 
 
 def test_a_key_that_is_refused_is_an_error_for_its_reader_alone() -> None:
-    async def scenario(reads: Reads, redis: FakeRedis) -> None:
+    async def scenario(reads: ReadBatcher, redis: FakeRedis) -> None:
         redis.odd["a list"] = ResponseError("WRONGTYPE")
         outcomes = await asyncio.gather(*(outcome(reads.read(key)) for key in ("first", "a list", "other")))
         assert outcomes[0] == (b"first", 1000)
@@ -149,7 +149,7 @@ def test_a_key_that_is_refused_is_an_error_for_its_reader_alone() -> None:
 
 
 def test_an_exchange_that_fails_fails_for_all_who_shared_it_and_the_next_fares_better() -> None:
-    async def scenario(reads: Reads, redis: FakeRedis) -> None:
+    async def scenario(reads: ReadBatcher, redis: FakeRedis) -> None:
         redis.fault = RedisConnectionError("reset")
         outcomes = await asyncio.gather(*(outcome(reads.read(key)) for key in ("first", "second", "third")))
         assert [type(each) for each in outcomes] == [RedisConnectionError] * 3
@@ -161,7 +161,7 @@ def test_an_exchange_that_fails_fails_for_all_who_shared_it_and_the_next_fares_b
 
 
 def test_it_stops_while_redis_hangs() -> None:
-    async def scenario(reads: Reads, redis: FakeRedis) -> None:
+    async def scenario(reads: ReadBatcher, redis: FakeRedis) -> None:
         redis.hangs = True
         waiting = await one_after_the_other(reads, "a", "b", "c", "d")
         assert redis.running == 2
@@ -175,7 +175,7 @@ def test_it_stops_while_redis_hangs() -> None:
 
 @pytest.mark.parametrize("exchanges", [1, 3])
 def test_never_more_exchanges_than_allowed(exchanges: int) -> None:
-    async def scenario(reads: Reads, redis: FakeRedis) -> None:
+    async def scenario(reads: ReadBatcher, redis: FakeRedis) -> None:
         await asyncio.gather(*await one_after_the_other(reads, *map(str, range(500))))
 
     assert play(scenario, exchanges=exchanges).most_running == exchanges

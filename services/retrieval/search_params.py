@@ -12,12 +12,12 @@ from __future__ import annotations
 from typing import NamedTuple
 
 
-class Reach(NamedTuple):
+class SearchParams(NamedTuple):
     """The share of the usual effort, above 0 and at most 1, and the number of passages that were asked for."""
 
     effort: float
     depth: int
 
-    def covers(self, asked: Reach) -> bool:
+    def covers(self, asked: SearchParams) -> bool:
         """Whether who asks for that much is served by this."""
         return self.effort >= asked.effort and self.depth >= asked.depth

@@ -1,7 +1,7 @@
 """Where an engine runs, so that the event loop beside it never waits for a step.
 
-The batching loop turns a `Host`, not an engine: it has the engine's facts and verbs, and a `step` that can be awaited.
-There are two. `LocalHost` keeps the engine in this process and suits one that computes in no time (the simulated one):
+The batching loop turns a `EngineExecutor`, not an engine: it has the engine's facts and verbs, and a `step` that can be awaited.
+There are two. `LocalExecutor` keeps the engine in this process and suits one that computes in no time (the simulated one):
 it takes the step and then waits as long as the engine says the step lasts. `EngineProcess` (see `process`) keeps the
 engine in a process of its own and suits one that computes for real.
 """
@@ -21,14 +21,14 @@ MAX_LAG_S = 0.05  # timers fire late; the next steps make that up, but a longer 
 
 
 class EngineDied(Exception):
-    """The engine is gone, and with it every sequence it ran. `Host.restart` makes a new one."""
+    """The engine is gone, and with it every sequence it ran. `EngineExecutor.restart` makes a new one."""
 
 
 class EngineUnusable(CannotStart):
     """The engine cannot be made: no such model or device, not enough memory. The message says what to do."""
 
 
-class Host(Protocol):
+class EngineExecutor(Protocol):
     """An engine and the place where it runs. What is no coroutine answers at once."""
 
     on_death: Callable[[], None]
@@ -80,7 +80,7 @@ class Host(Protocol):
         """Give everything back. Called once, also when `start` failed."""
 
 
-class LocalHost:
+class LocalExecutor:
     """An engine in this process whose steps take no time to compute and some time to be over."""
 
     died = ""  # not without this process
@@ -154,4 +154,4 @@ class LocalHost:
         self.engine.close()
 
     def __repr__(self) -> str:
-        return f"<LocalHost of {self.engine!r}>"
+        return f"<LocalExecutor of {self.engine!r}>"

@@ -7,25 +7,25 @@ sequence is dropped, whatever the process computes just then; what it yields for
                   |                    |
                   +------- drop -------+
 
-Prepared sequences are bounded: with more than `most_prepared` the oldest is forgotten, since no line is that long.
+Prepared sequences are bounded: with more than `max_prepared` the oldest is forgotten, since no line is that long.
 """
 
 from __future__ import annotations
 
 from services.contracts.generate import GenerateRequest
 from services.worker.engine import Sequence, Step
-from services.worker.engine_wire import Turned
+from services.worker.engine_wire import StepResult
 
-MOST_PREPARED = 4096
+MAX_PREPARED = 4096
 
 
-class Roster:
+class SequenceTable:
     """The sequences of one process, by handle. Decides nothing but what is impossible."""
 
-    __slots__ = ("_admits", "_drops", "_known", "_most_prepared", "_prepared", "_reserved_tokens", "_running")
+    __slots__ = ("_admits", "_drops", "_known", "_max_prepared", "_prepared", "_reserved_tokens", "_running")
 
-    def __init__(self, most_prepared: int = MOST_PREPARED) -> None:
-        self._most_prepared = most_prepared
+    def __init__(self, max_prepared: int = MAX_PREPARED) -> None:
+        self._max_prepared = max_prepared
         self._prepared: dict[Sequence, int] = {}
         self._running: dict[Sequence, int] = {}
         self._known: dict[int, Sequence] = {}  # whom a step may name: those that run, and those in `_drops`
@@ -54,7 +54,7 @@ class Roster:
 
     def surplus(self) -> int | None:
         """The handle of one that waits in no line any more: the process may forget it."""
-        if len(self._prepared) <= self._most_prepared:
+        if len(self._prepared) <= self._max_prepared:
             return None
         return self._prepared.pop(next(iter(self._prepared)))
 
@@ -86,33 +86,33 @@ class Roster:
 
     def drops(self) -> list[int]:
         """Whom to drop, told once: from now on the process does not name them."""
-        told, self._drops = self._drops, []
-        for handle in told:
+        drops, self._drops = self._drops, []
+        for handle in drops:
             self._known.pop(handle, None)  # it may have finished meanwhile
-        return told
+        return drops
 
     def admits(self) -> list[tuple[int, float]]:
         """Whom to admit and their deadlines, told once."""
-        told, self._admits = self._admits, {}
-        return [(handle, sequence.deadline) for handle, sequence in told.items()]
+        admits, self._admits = self._admits, {}
+        return [(handle, sequence.deadline) for handle, sequence in admits.items()]
 
-    def take(self, turned: Turned) -> Step:
+    def take(self, step_result: StepResult) -> Step:
         """What came out of a step, without those who were dropped meanwhile. KeyError: it names nobody's handle."""
-        step = Step(turned.duration_s, turned.batch_size, turned.prefill_tokens)
-        for handle, unread_tokens in turned.reading:
+        step = Step(step_result.duration_s, step_result.batch_size, step_result.prefill_tokens)
+        for handle, unread_tokens in step_result.reading:
             self._known[handle].unread_tokens = unread_tokens
-        for handle, text, completion_tokens in turned.tokens:
+        for handle, text, completion_tokens in step_result.tokens:
             sequence = self._known[handle]
             sequence.completion_tokens = completion_tokens
             if sequence in self._running:
                 step.tokens.append((sequence, text))
-        for handle, reason, completion_tokens in turned.finished:
+        for handle, reason, completion_tokens in step_result.finished:
             sequence = self._known.pop(handle)
             sequence.completion_tokens = completion_tokens
             if sequence in self._running:
                 self._leave(sequence)
                 step.finished.append((sequence, reason))
-        for handle, why in turned.lost:
+        for handle, why in step_result.lost:
             sequence = self._known.pop(handle)
             if sequence in self._running:
                 self._leave(sequence)

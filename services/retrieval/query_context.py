@@ -7,39 +7,39 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from services.contracts.search import RetrieveRequest
-from services.retrieval.cache import CacheKey, Kept
-from services.retrieval.deadline import Late
-from services.retrieval.reach import Reach
-from services.retrieval.store import Found
+from services.retrieval.cache import CachedResult, CacheKey
+from services.retrieval.deadline import DeadlineExceeded
+from services.retrieval.search_params import SearchParams
+from services.retrieval.store import SearchResult
 
 
 @dataclass(frozen=True, slots=True)
-class Ask:
+class QueryContext:
     """One question: what makes it the same as another, and when its answer is due."""
 
     request: RetrieveRequest
     key: CacheKey
-    reach: Reach
+    params: SearchParams
     version: int | None
     ttl_s: float
     began: float
     embed_by: float
     answer_by: float
-    anew: bool = False
+    refresh: bool = False
     """Something fresh is there, and is about to expire."""
 
     @property
-    def params(self) -> str:
+    def variant(self) -> str:
         """All that decides a result beside tenant, corpus, question and reach."""
         return f"{self.key.hybrid:d} {self.key.model}"
 
-    def takes(self, kept: Kept) -> bool:
+    def takes(self, kept: CachedResult) -> bool:
         """Whether this is fresh, young enough for this one, too, and was looked for as far."""
-        return kept.fresh and kept.age_s < self.ttl_s and kept.reach.covers(self.reach)
+        return kept.fresh and kept.age_s < self.ttl_s and kept.params.covers(self.params)
 
 
 @dataclass(slots=True)
-class Span:
+class Stopwatch:
     """How long something took, or has taken so far: whoever walks away can say where the time went."""
 
     clock: Callable[[], float]
@@ -64,11 +64,11 @@ class Span:
 
 
 @dataclass(slots=True)
-class Run:
+class SharedSearch:
     """One embedding and one search, which many may wait for: what it found, or why it found nothing."""
 
-    embedding: Span
-    search: Span
-    found: Found | None = None
-    near: Kept | None = None
-    shortfall: Exception = field(default_factory=Late)
+    embedding: Stopwatch
+    search: Stopwatch
+    found: SearchResult | None = None
+    near: CachedResult | None = None
+    shortfall: Exception = field(default_factory=DeadlineExceeded)

@@ -1,0 +1,107 @@
+"""Whether the model and the database fit each other, looked at when the service starts, and now and then.
+
+Vectors of another size than the database's cannot be searched at all: where the database can be asked by the time the
+model is loaded, the service does not start; where it cannot, the fault is logged as soon as it can. Chunks that this
+model has not embedded are not found: that is a warning, with what to do, and everything else is answered. How many they
+are is a metric, counted again every RECHECK_EVERY_S; the database keeps the counts, so that a look reads a few rows.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from math import nan
+from typing import Any, Protocol
+
+from services.retrieval.database import NO_TENANT, Session
+from services.retrieval.deadline import DeadlineExceeded, with_deadline
+from services.retrieval.embedder import Embedder
+from services.retrieval.pool import ConnectionPool, DatabaseDown, PoolBusy
+from services.retrieval.vectors import ALL_TENANTS, COLUMN_DIMENSIONS, UNEMBEDDED, incompatibility
+from services.runtime.log import Log
+from services.runtime.settings import EXIT_BAD_SETTINGS
+from services.runtime.starting import CannotStart
+
+QUERY_TIMEOUT_S = 2.0
+RETRY_EVERY_S = 0.5
+RECHECK_EVERY_S = 30.0
+
+
+class IncompatibleModel(CannotStart):
+    """The database holds vectors of another size than this model's; the message says what to do."""
+
+    exit_status = EXIT_BAD_SETTINGS
+
+
+class DatabaseStatus(Protocol):
+    """Who knows whether the database was ever reached."""
+
+    @property
+    def reached(self) -> bool: ...
+
+
+class CompatibilityCheck:
+    """Looks until it has seen, and then again at leisure. `unembedded_chunks`: chunks without a vector; NaN until it
+    has seen.
+    """
+
+    def __init__(self, embedder: Embedder, pool: ConnectionPool[Session], store: DatabaseStatus, log: Log) -> None:
+        self._embedder = embedder
+        self._pool = pool
+        self._store = store
+        self._log = log
+        self._task: asyncio.Task[None] | None = None
+        self.done = False
+        self.unembedded_chunks = nan
+
+    async def start(self) -> None:
+        """Look now if the database can be asked, else as soon as it can; the model is loaded. Raises IncompatibleModel."""
+        if self._store.reached:
+            await self._check_once()
+        self._task = asyncio.get_running_loop().create_task(self._watch(), name="compatibility")
+
+    async def stop(self) -> None:
+        """Leave it."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.wait({self._task})
+
+    async def _watch(self) -> None:
+        try:
+            while True:
+                await asyncio.sleep(RECHECK_EVERY_S if self.done else RETRY_EVERY_S)
+                if self._store.reached:
+                    await self._check_once()
+        except IncompatibleModel as fault:
+            self._log.error("no search can succeed", fault=str(fault))
+
+    async def _check_once(self) -> None:
+        """Once; a database that does not answer is asked again later."""
+        model = self._embedder
+        try:
+            ((held,),) = await self._query(COLUMN_DIMENSIONS)
+            unembedded_chunks = await self._query(UNEMBEDDED, model.fingerprint, ALL_TENANTS)
+        except (DatabaseDown, PoolBusy, DeadlineExceeded):
+            return
+        self.done = True
+        if fault := incompatibility(held, model.name):
+            raise IncompatibleModel(fault)
+        before, self.unembedded_chunks = self.unembedded_chunks, sum(row["chunks"] for row in unembedded_chunks)
+        if self.unembedded_chunks and not before > 0:
+            self._log.warning(
+                "chunks were not embedded by this model and are not found", model=model.name, tenants=len(unembedded_chunks),
+                chunks=self.unembedded_chunks, mend="weir ingest --reembed",
+            )  # fmt: skip
+
+    async def _query(self, sql: str, *arguments: object) -> list[Any]:
+        deadline = asyncio.get_running_loop().time() + QUERY_TIMEOUT_S
+        session = await self._pool.take(deadline)
+        try:
+            rows = await with_deadline(deadline, session.fetch(QUERY_TIMEOUT_S, sql, *arguments, tenant=NO_TENANT))
+        except Exception:
+            self._pool.discard(session)
+            raise DeadlineExceeded from None
+        except BaseException:
+            self._pool.discard(session)
+            raise
+        self._pool.give_back(session)
+        return rows

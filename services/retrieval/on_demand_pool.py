@@ -1,0 +1,164 @@
+"""Connections for work that comes now and then: made when they are wanted, kept for a while, then given up.
+
+PostgreSQL has few connections, and searches have the first call on them. So whoever writes now and then holds none in
+between, and makes none while `may_connect` says that others still lack theirs: it waits a moment for that, then is told
+`DatabaseDown`. (Searches never connect in a request; a document that is written can afford to, and its wait is
+bounded.)
+
+Bounds: at most `size` connections; at most `max_waiting` wait for one; `MAX_CONNECT_WAIT_S` for others' connections; an
+idle connection lives for `idle_s`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Coroutine
+from typing import Any, Generic, Protocol, TypeVar
+
+from services.retrieval.deadline import DeadlineExceeded, wait_until
+from services.retrieval.pool import DatabaseDown, PoolBusy, describe
+from services.runtime.ordered import OrderedSet
+
+IDLE_S = 10.0
+MAX_CONNECT_WAIT_S = 1.0
+POLL_S = 0.02
+
+
+class ClosableConnection(Protocol):
+    """What is needed of one."""
+
+    def is_closed(self) -> bool: ...
+
+    def terminate(self) -> None: ...
+
+
+C = TypeVar("C", bound=ClosableConnection)
+
+
+class OnDemandPool(Generic[C]):
+    """Connections made by `connect`, which raises when it cannot and takes a bounded time to find out."""
+
+    def __init__(
+        self,
+        connect: Callable[[], Coroutine[Any, Any, C]],
+        *,
+        size: int,
+        max_waiting: int,
+        may_connect: Callable[[], bool],
+        idle_s: float = IDLE_S,
+    ) -> None:
+        self._connect = connect
+        self._slots = asyncio.Semaphore(size)
+        self._max_waiting = max_waiting
+        self._waiting = 0
+        self._may_connect = may_connect
+        self._idle_s = idle_s
+        self._idle: deque[tuple[C, asyncio.TimerHandle]] = deque()
+        self._in_use: OrderedSet[C] = OrderedSet()
+
+    @property
+    def open(self) -> int:
+        """Connections that stand, idle or lent."""
+        return len(self._idle) + len(self._in_use)
+
+    async def take(self, deadline: float) -> C:
+        """A connection, until it is given back or discarded. Raises `PoolBusy` by the deadline, or `DatabaseDown`."""
+        await self._acquire_slot(deadline)
+        try:
+            connection = self._newest_idle() or await self._connected(deadline)
+        except BaseException:
+            self._slots.release()
+            raise
+        assert connection not in self._in_use, f"a connection was lent twice: {self!r}"
+        self._in_use.add(connection)
+        return connection
+
+    def give_back(self, connection: C) -> None:
+        """It is sound: the next who wants one may have it for a while."""
+        if not self._release(connection) or connection.is_closed():
+            return
+        closing = asyncio.get_running_loop().call_later(self._idle_s, self._close_idle, connection)
+        self._idle.append((connection, closing))
+
+    def discard(self, connection: C) -> None:
+        """Nobody may use it again."""
+        connection.terminate()
+        self._release(connection)
+
+    def stop(self) -> None:
+        """Close everything, without waiting for the server's farewell."""
+        while self._idle:
+            connection, closing = self._idle.pop()
+            closing.cancel()
+            connection.terminate()
+        for connection in list(self._in_use):
+            self.discard(connection)
+
+    async def _acquire_slot(self, deadline: float) -> None:
+        if self._slots.locked() and self._waiting >= self._max_waiting:
+            raise PoolBusy
+        self._waiting += 1
+        try:
+            async with asyncio.timeout_at(deadline):
+                await self._slots.acquire()
+        except TimeoutError:
+            raise PoolBusy from None
+        finally:
+            self._waiting -= 1
+
+    def _newest_idle(self) -> C | None:
+        while self._idle:
+            connection, closing = self._idle.pop()
+            closing.cancel()
+            if not connection.is_closed():
+                return connection
+        return None
+
+    async def _connected(self, deadline: float) -> C:
+        await self._wait_until_allowed(deadline)
+        connecting = asyncio.get_running_loop().create_task(self._connect())
+        try:
+            return await wait_until(deadline, connecting)
+        except DeadlineExceeded:
+            _abandon(connecting)
+            raise PoolBusy from None
+        except asyncio.CancelledError:
+            _abandon(connecting)
+            raise
+        except Exception as error:  # refused, timed out, wrong password, no such database: all mean not now
+            raise DatabaseDown(describe(error)) from None
+
+    async def _wait_until_allowed(self, deadline: float) -> None:
+        loop = asyncio.get_running_loop()
+        until = min(deadline, loop.time() + MAX_CONNECT_WAIT_S)
+        while not self._may_connect():
+            if loop.time() >= until:
+                raise DatabaseDown("searches have not got their connections yet")
+            await asyncio.sleep(POLL_S)
+
+    def _release(self, connection: C) -> bool:
+        """False for one that had been returned before."""
+        if connection not in self._in_use:
+            return False
+        self._in_use.discard(connection)
+        self._slots.release()
+        return True
+
+    def _close_idle(self, connection: C) -> None:
+        self._idle = deque(idle for idle in self._idle if idle[0] is not connection)
+        connection.terminate()
+
+    def __repr__(self) -> str:
+        return f"<Occasional {len(self._in_use)} lent, {len(self._idle)} idle, {self._waiting} waiting>"
+
+
+def _abandon(connecting: asyncio.Task[C]) -> None:
+    """It may have been made all the same, at this very moment: then nobody will ask for it."""
+    connecting.cancel()
+    connecting.add_done_callback(_terminate_unused)
+
+
+def _terminate_unused(connected: asyncio.Task[C]) -> None:
+    if not connected.cancelled() and connected.exception() is None:
+        connected.result().terminate()
