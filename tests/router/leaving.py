@@ -220,7 +220,7 @@ class Scene:
         weir, usage = dispatcher.weir, dispatcher.weir.drr.usage
         found: dict[str, float] = {
             "waiting": len(dispatcher.waiting),
-            "second places": len(dispatcher._second),
+            "second places": len(dispatcher._retries),
             "inflight": dispatcher.cap.inflight,
             "waiting in the core": usage.requests + usage.bytes + usage.cost_tokens,
             "second ends": weir.second_finishes,

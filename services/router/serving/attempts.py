@@ -133,7 +133,7 @@ class Attempts:
         assert free or not request.retried, f"{request!r} has had its retry"
         request.retried = request.retried or not free
         self._metrics.retry(reason)
-        await self._dispatcher.another(request)
+        await self._dispatcher.requeue_for_retry(request)
         if not free:
             request.halve_context()
 

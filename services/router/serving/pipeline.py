@@ -81,7 +81,7 @@ class Pipeline:
         What it held is given back before the refusal is sent: a client that does not read delays no other request.
         """
         now = asyncio.get_running_loop().time
-        request = InferenceRequest(exchange.id, arrived_at=now(), trace=exchange.trace)
+        request = InferenceRequest(exchange.id, arrived_at=exchange.began_at, trace=exchange.trace)
         failure: WeirError | None = None
         outcome = Outcome.INTERNAL
         try:
@@ -274,7 +274,7 @@ class Pipeline:
         query = request.parsed.retrieval
         if query is not None:
             await self.context.fetch(query, request)
-        await self.dispatcher.place(request)
+        await self.dispatcher.wait_for_slot(request)
         request.dispatched_at = now()
         self.metrics.started(request.tenant, request.waited_s, request.predicted_wait_s)
         if request.parsed.stream:

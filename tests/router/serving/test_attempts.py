@@ -66,7 +66,7 @@ class Stand:
         made = turn(within_s=100.0)
         made.parsed = ParsedRequest(Format.CHAT, None, "m", 9, stream=False, body={"messages": [], **fields})
         assert self.house.admit(made) is None
-        await self.house.dispatcher.place(made)
+        await self.house.dispatcher.wait_for_slot(made)
         outcome = Outcome.SERVED
         try:
             return await self.attempts.send(made)

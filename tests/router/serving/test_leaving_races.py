@@ -200,7 +200,7 @@ def test_whoever_leaves_while_it_waits_for_a_second_worker_waits_no_longer(
             clients = [await here.client(id) for id in named(4)]
             for client in clients:
                 await client.send(asking(client.id, stream=stream))
-            await until(lambda: len(here.dispatcher._second) == 4, "all of them between two workers")
+            await until(lambda: len(here.dispatcher._retries) == 4, "all of them between two workers")
             assert here.dispatcher.cap.inflight == 6
             for client in clients:
                 client.leave()
