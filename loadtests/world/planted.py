@@ -28,7 +28,7 @@ from services.core.weir import Weir
 from services.governor.gate import Gate, Place
 from services.governor.protocol import Conversation
 from services.governor.server import _Connection as GovernorConnection
-from services.router.asking.timer import DeadlineTimer
+from services.router.deadlinetimer import DeadlineTimer
 from services.router.deciding.dispatcher import Dispatcher
 from services.router.observing.metrics import RouterMetrics
 from services.router.request import InferenceRequest

@@ -5,7 +5,7 @@
     observing                    what happened, for metrics, logs, traces and the console
     deciding                     who starts, who waits and who is refused
     workers, upstreams           who serves, whether they are well, and how each kind is spoken to
-    passages, tenancy, asking    what a question finds, who asks, and what was asked
+    passages, tenancy, parsing   passages for a question, tenants, and what a client asks for
 
 Each package imports from those below it and from none above; the import contracts in pyproject.toml hold it to that.
 """

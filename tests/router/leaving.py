@@ -21,7 +21,7 @@ from loadtests.cluster.network import LATENCY_S
 from services.core.outcome import Outcome
 from services.core.request import Stage as Standing
 from services.router import app
-from services.router.asking.timer import DeadlineTimer
+from services.router.deadlinetimer import DeadlineTimer
 from services.router.deciding.dispatcher import Dispatcher
 from services.router.observing.journal import Journal
 from services.router.request import InferenceRequest

@@ -18,7 +18,7 @@ import asyncio
 from math import inf
 
 from services.core.outcome import Outcome
-from services.router.asking.timer import DeadlineTimer
+from services.router.deadlinetimer import DeadlineTimer
 from services.router.observing.journal import Journal
 from services.router.observing.metrics import RouterMetrics
 from services.router.request import InferenceRequest

@@ -20,16 +20,16 @@ from functools import partial
 
 from services.core.ladder import LADDER
 from services.core.outcome import Ending, Outcome
-from services.router.asking.fields import judge
-from services.router.asking.parsers import Parser
-from services.router.asking.slo import read as read_slo
-from services.router.asking.timer import DeadlineTimer
 from services.router.config import RouterSettings
+from services.router.deadlinetimer import DeadlineTimer
 from services.router.deciding.dispatcher import Dispatcher
 from services.router.deciding.sizing import affinity, prompt_bytes
 from services.router.observing import spans
 from services.router.observing.journal import Journal
 from services.router.observing.metrics import RouterMetrics
+from services.router.parsing.fields import judge
+from services.router.parsing.parsers import Parser
+from services.router.parsing.slo import read as read_slo
 from services.router.passages.retrieval import RetrievalClient
 from services.router.request import InferenceRequest
 from services.router.serving.attempts import Attempts

@@ -24,7 +24,7 @@ from services.contracts.openai import (
     Timing,
     Usage,
 )
-from services.router.asking.parsed import Format
+from services.router.parsing.parsed import Format
 from services.router.request import InferenceRequest
 from services.router.serving.timing import timing
 from services.router.upstreams.call import Delta, End, Whole

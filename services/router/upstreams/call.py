@@ -12,7 +12,7 @@ from typing import Protocol
 import msgspec
 
 from services.contracts.generate import Message
-from services.router.asking.parsed import ParsedRequest
+from services.router.parsing.parsed import ParsedRequest
 from services.runtime.upstream import UpstreamError
 
 MAX_MODELS = 256

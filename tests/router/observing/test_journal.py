@@ -9,7 +9,6 @@ import pytest
 
 from services.contracts.search import Passage
 from services.core.outcome import Outcome
-from services.router.asking.parsed import Format, ParsedRequest
 from services.router.observing.journal import (
     KIND,
     LOOKING_S,
@@ -20,6 +19,7 @@ from services.router.observing.journal import (
     Entry,
     Journal,
 )  # fmt: skip
+from services.router.parsing.parsed import Format, ParsedRequest
 from services.router.passages.retrieval import Found
 from services.router.request import InferenceRequest
 from services.router.tenancy.tenants import Tenant
