@@ -35,7 +35,7 @@ AREAS = {
     "router/tenancy/tenants.py": "parsing and checking",
     "router/deciding/sizing.py": "parsing and checking",
     "runtime/tally.py": "metrics",
-    "router/observing/metrics.py": "metrics",
+    "router/telemetry/metrics.py": "metrics",
     "runtime/log.py": "logs",
     "runtime/errors.py": "the refusal's body",
     "router/deciding/dispatcher.py": "choosing a worker",

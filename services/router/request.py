@@ -20,8 +20,8 @@ from services.core.request import Request
 from services.router.deadlinetimer import DeadlineTimer
 from services.router.parsing.parsed import NOT_PARSED, NOT_PARSED_STREAM, ParsedRequest
 from services.router.parsing.slo import NO_SLO, RequestSLO
-from services.router.passages import prompt
-from services.router.passages.retrieval import Found
+from services.router.rag import prompt
+from services.router.rag.retrieval import Found
 from services.router.tenancy.tenants import OTHER, Tenant
 from services.router.upstreams.call import End
 from services.router.workers.worker import Worker

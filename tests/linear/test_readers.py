@@ -23,7 +23,7 @@ from services.retrieval.chunks import Section, chunk
 from services.router import yamlfile
 from services.router.parsing.deadlines import READERS
 from services.router.parsing.slo import read as read_wishes
-from services.router.passages import prompt
+from services.router.rag import prompt
 from services.router.tenancy.keys import bearer
 from services.router.upstreams.openaistream import OpenAIStream
 from services.runtime import cut as cut_module

@@ -27,10 +27,10 @@ import asyncio
 from services.core.outcome import Outcome
 from services.core.retries import RetryBudget
 from services.router.deciding.dispatcher import Dispatcher
-from services.router.observing.metrics import RouterMetrics
-from services.router.observing.spans import attempt as attempt_span
-from services.router.observing.spans import failed
 from services.router.request import InferenceRequest
+from services.router.telemetry.metrics import RouterMetrics
+from services.router.telemetry.spans import attempt as attempt_span
+from services.router.telemetry.spans import failed
 from services.router.upstreams.call import Attempt, Begun, Busy, EngineLost, Whole, WorkerFailed
 from services.router.workers.prober import Prober
 from services.router.workers.worker import Worker

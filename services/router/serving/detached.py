@@ -19,10 +19,10 @@ from math import inf
 
 from services.core.outcome import Outcome
 from services.router.deadlinetimer import DeadlineTimer
-from services.router.observing.journal import Journal
-from services.router.observing.metrics import RouterMetrics
 from services.router.request import InferenceRequest
 from services.router.serving.telling import tell_failure_now
+from services.router.telemetry.journal import Journal
+from services.router.telemetry.metrics import RouterMetrics
 from services.runtime.errors import Refused
 from services.runtime.http import Exchange
 from services.runtime.ordered import OrderedSet

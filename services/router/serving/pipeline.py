@@ -24,19 +24,19 @@ from services.router.config import RouterSettings
 from services.router.deadlinetimer import DeadlineTimer
 from services.router.deciding.dispatcher import Dispatcher
 from services.router.deciding.sizing import affinity, prompt_bytes
-from services.router.observing import spans
-from services.router.observing.journal import Journal
-from services.router.observing.metrics import RouterMetrics
 from services.router.parsing.fields import judge
 from services.router.parsing.parsers import Parser
 from services.router.parsing.slo import read as read_slo
-from services.router.passages.retrieval import RetrievalClient
+from services.router.rag.retrieval import RetrievalClient
 from services.router.request import InferenceRequest
 from services.router.serving.attempts import Attempts
 from services.router.serving.context import Context
 from services.router.serving.detached import DetachedRequests
 from services.router.serving.telling import SseKeepAlive, tell_failure, tell_stream, tell_whole
 from services.router.serving.usage import Usage, first_token_at, used
+from services.router.telemetry import spans
+from services.router.telemetry.journal import Journal
+from services.router.telemetry.metrics import RouterMetrics
 from services.router.tenancy.tenants import Tenant, Tenants
 from services.router.upstreams.call import Begun, Whole
 from services.router.workers.cancels import Cancels

@@ -18,9 +18,9 @@ import pytest
 from services.core.outcome import Outcome
 from services.core.retries import RetryBudget
 from services.router.deciding.dispatcher import Dispatcher
-from services.router.observing.metrics import RouterMetrics
 from services.router.parsing.parsed import Format, ParsedRequest
 from services.router.serving.attempts import Attempts
+from services.router.telemetry.metrics import RouterMetrics
 from services.router.upstreams.openai import OpenAIUpstream
 from services.router.workers.prober import LACKING_LINE_S, Prober
 from services.router.workers.worker import Worker
