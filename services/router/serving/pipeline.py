@@ -32,7 +32,7 @@ from services.router.request import InferenceRequest
 from services.router.serving.attempts import Attempts
 from services.router.serving.context import Context
 from services.router.serving.detached import DetachedRequests
-from services.router.serving.telling import SseKeepAlive, tell_failure, tell_stream, tell_whole
+from services.router.serving.response import SseKeepAlive, send_failure, send_stream, send_whole
 from services.router.serving.usage import Usage, first_token_at, used
 from services.router.telemetry import spans
 from services.router.telemetry.journal import Journal
@@ -109,7 +109,7 @@ class Pipeline:
         finally:
             self._settle(exchange, request, outcome, failure, now())
         if failure is not None:
-            await tell_failure(exchange, failure)
+            await send_failure(exchange, failure)
 
     def _cancelled(self, request: InferenceRequest) -> WeirError:
         task = asyncio.current_task()
@@ -286,7 +286,7 @@ class Pipeline:
         answered_at = now()
         if answered_at > request.deadline:  # it came in the same turn of the loop as its timer, and before it
             raise TimeoutError
-        await tell_whole(exchange, request, answer, answered_at)
+        await send_whole(exchange, request, answer, answered_at)
 
     async def _stream(self, exchange: Exchange, request: InferenceRequest) -> None:
         """The first output has a limit of its own, if the client named one; then each silence has."""
@@ -305,7 +305,7 @@ class Pipeline:
             self.metrics.first_token(request.tenant, first_at - request.arrived_at)
             if timer is not None:
                 timer.set(first_at + silence_s, silence=True)
-            await tell_stream(exchange, request, begun, silence_s)
+            await send_stream(exchange, request, begun, silence_s)
         finally:
             begun.stream.close()
 

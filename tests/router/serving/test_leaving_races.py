@@ -11,7 +11,7 @@ import pytest
 
 from services.contracts.generate import GenerateRequest, Token
 from services.core.outcome import Outcome
-from services.router.serving.telling import KEEP_ALIVE_S
+from services.router.serving.response import KEEP_ALIVE_S
 from services.runtime.connection import MAX_BEHIND
 from services.runtime.http import Exchange
 from tests.router.leaver import Client, Way, answered_whole, asking
