@@ -16,7 +16,7 @@ from loadtests.report.style import DARK, LIGHT, SMALL_PT, Theme, headline, setti
 from services.retrieval import cache, search, store
 from services.retrieval.config import RetrievalSettings
 from services.router.config import RouterSettings
-from services.router.passages.retrieval import WIRE_RESERVE_MS
+from services.router.rag.retrieval import WIRE_RESERVE_MS
 
 FOLDER = Path(__file__).parent / "architecture" / "pictures"
 LANES = ("router", "cache", "embedder", "database", "answer")

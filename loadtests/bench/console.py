@@ -28,12 +28,12 @@ from services.core.choices import SchedulerSettings
 from services.core.limit import InflightCap
 from services.core.outcome import Outcome
 from services.core.scheduler import Scheduler
-from services.router.asking.slo import RequestSLO
 from services.router.console.feed import Feed
 from services.router.deciding.dispatcher import Dispatcher
-from services.router.observing.journal import Journal
-from services.router.observing.metrics import RouterMetrics
+from services.router.parsing.slo import RequestSLO
 from services.router.request import InferenceRequest
+from services.router.telemetry.journal import Journal
+from services.router.telemetry.metrics import RouterMetrics
 from services.router.tenancy.tenants import Tenant
 from services.router.upstreams.call import Upstream
 from services.router.workers.fleet import Fleet

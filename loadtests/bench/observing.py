@@ -31,7 +31,7 @@ from loadtests.report.page import figures_table
 from loadtests.report.progress import Say
 from loadtests.report.result import Result
 from services.core.outcome import Outcome
-from services.router.observing.metrics import RouterMetrics
+from services.router.telemetry.metrics import RouterMetrics
 from services.runtime.exposition import Registry, page_of
 
 LEAST_SHARE = 0.95

@@ -10,8 +10,8 @@ from typing import Any
 
 from services.router import app
 from services.router.__main__ import main
-from services.router.observing.journal import Journal
-from services.router.observing.metrics import RouterMetrics
+from services.router.telemetry.journal import Journal
+from services.router.telemetry.metrics import RouterMetrics
 from services.runtime.service import Service
 
 COUNTS = (

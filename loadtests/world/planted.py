@@ -28,11 +28,11 @@ from services.core.scheduler import Scheduler
 from services.governor.gate import Gate, Slot
 from services.governor.protocol import GovernorSession
 from services.governor.server import _Connection as GovernorConnection
-from services.router.asking.timer import DeadlineTimer
+from services.router.deadlinetimer import DeadlineTimer
 from services.router.deciding.dispatcher import Dispatcher
-from services.router.observing.metrics import RouterMetrics
 from services.router.request import InferenceRequest
 from services.router.serving.attempts import Attempts
+from services.router.telemetry.metrics import RouterMetrics
 from services.router.workers.fleet import Fleet
 from services.router.workers.health import Health
 from services.runtime import drain, keepalive, serve

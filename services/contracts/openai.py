@@ -1,7 +1,7 @@
 """Client -> router: the OpenAI routes under `/v1`, as the official client and load generators use them.
 
 Checked are the fields that Weir acts on. Every other field is ignored here; to workers that speak OpenAI it is passed
-on as it came, unless it changes the cost or the order of the work (`router/asking/fields.py`). `content` may be a
+on as it came, unless it changes the cost or the order of the work (`router/parsing/fields.py`). `content` may be a
 string or a list of text parts, `max_tokens` may be called `max_completion_tokens`.
 """
 

@@ -14,20 +14,20 @@ from services.router.console.storm import storm_routes
 from services.router.console.watching import POLICY, console_routes, switching
 from services.router.deciding.dispatcher import Dispatcher
 from services.router.deciding.sizing import Sizes
-from services.router.observing.holdings import Holdings
-from services.router.observing.journal import Journal
-from services.router.observing.metrics import RouterMetrics
 from services.router.operating.admin import AdminRoutes, has_its_own_key, metrics_listener
 from services.router.operating.adminkey import AdminKey
 from services.router.operating.policy import Switches
 from services.router.operating.reloading import Reloading
-from services.router.passages.retrieval import RetrievalClient, RetrievalWatch
+from services.router.rag.retrieval import RetrievalClient, RetrievalWatch
 from services.router.routes.api import add_routes, hot_routes
 from services.router.routes.examples import EXAMPLES
 from services.router.serving.attempts import Attempts
 from services.router.serving.context import Context
 from services.router.serving.detached import DetachedRequests
 from services.router.serving.pipeline import Pipeline
+from services.router.telemetry.holdings import Holdings
+from services.router.telemetry.journal import Journal
+from services.router.telemetry.metrics import RouterMetrics
 from services.router.tenancy.exposure import LAB_MODE_WARNING
 from services.router.tenancy.keycheck import key_before_body
 from services.router.tenancy.tenants import OTHER, FileTenants, LabTenants, Tenants

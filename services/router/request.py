@@ -17,11 +17,11 @@ from math import inf
 from services.contracts.generate import Message
 from services.core.outcome import Outcome
 from services.core.request import Request
-from services.router.asking.parsed import NOT_PARSED, NOT_PARSED_STREAM, ParsedRequest
-from services.router.asking.slo import NO_SLO, RequestSLO
-from services.router.asking.timer import DeadlineTimer
-from services.router.passages import prompt
-from services.router.passages.retrieval import Found
+from services.router.deadlinetimer import DeadlineTimer
+from services.router.parsing.parsed import NOT_PARSED, NOT_PARSED_STREAM, ParsedRequest
+from services.router.parsing.slo import NO_SLO, RequestSLO
+from services.router.rag import prompt
+from services.router.rag.retrieval import Found
 from services.router.tenancy.tenants import OTHER, Tenant
 from services.router.upstreams.call import End
 from services.router.workers.worker import Worker

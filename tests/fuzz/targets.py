@@ -28,8 +28,8 @@ from services.retrieval.cache import Cache, CacheEntry
 from services.retrieval.documentinput import page_of
 from services.retrieval.documents import PARSERS, UnreadableDocument, parse
 from services.retrieval.search_params import SearchParams
-from services.router.asking.parsed import Format, ParsedRequest
-from services.router.asking.slo import FIELD_OF, read
+from services.router.parsing.parsed import Format, ParsedRequest
+from services.router.parsing.slo import FIELD_OF, read
 from services.router.request import InferenceRequest
 from services.router.tenancy import tenantsfile
 from services.router.upstreams.call import Busy, Stream

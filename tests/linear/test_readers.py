@@ -21,9 +21,9 @@ from services.governor.gate import Gate
 from services.governor.protocol import GovernorSession
 from services.retrieval.chunks import Section, chunk
 from services.router import yamlfile
-from services.router.asking.deadlines import READERS
-from services.router.asking.slo import read as read_wishes
-from services.router.passages import prompt
+from services.router.parsing.deadlines import READERS
+from services.router.parsing.slo import read as read_wishes
+from services.router.rag import prompt
 from services.router.tenancy.keys import bearer
 from services.router.upstreams.openaistream import OpenAIStream
 from services.runtime import cut as cut_module

@@ -71,7 +71,7 @@ class House:
         outcome = Outcome.CLIENT_GONE
         try:
             await become_task()
-            await self.dispatcher.place(turn)
+            await self.dispatcher.wait_for_slot(turn)
             self.started.append(turn)
             await life(turn)
             outcome = Outcome.SERVED
@@ -94,7 +94,7 @@ class House:
 
     async def again(self, turn: InferenceRequest, seconds: float = 1.0) -> None:
         """Its worker failed; a second place, and then the answer."""
-        await self.dispatcher.another(turn)
+        await self.dispatcher.requeue_for_retry(turn)
         await asyncio.sleep(seconds)
 
     def down(self, *workers: Worker) -> None:

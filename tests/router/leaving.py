@@ -21,10 +21,10 @@ from loadtests.cluster.network import LATENCY_S
 from services.core.outcome import Outcome
 from services.core.request import Stage as Standing
 from services.router import app
-from services.router.asking.timer import DeadlineTimer
+from services.router.deadlinetimer import DeadlineTimer
 from services.router.deciding.dispatcher import Dispatcher
-from services.router.observing.journal import Journal
 from services.router.request import InferenceRequest
+from services.router.telemetry.journal import Journal
 from services.router.workers import health
 from services.router.workers.cancels import Cancels
 from services.runtime.keepalive import Pool
@@ -37,7 +37,7 @@ from tests.runtime.rig import until
 LIMITS = (
     "services.router.workers.prober.PROBE_TIMEOUT_S",
     "services.router.workers.cancels.WITHIN_S",
-    "services.router.passages.retrieval.LOOK_WITHIN_S",
+    "services.router.rag.retrieval.LOOK_WITHIN_S",
     "services.runtime.drain.LAST_WORDS_S",
 )
 """What the router gives others a second for: a clock that leaps would pass it."""
@@ -220,7 +220,7 @@ class Scene:
         scheduler, usage = dispatcher.scheduler, dispatcher.scheduler.drr.usage
         found: dict[str, float] = {
             "waiting": len(dispatcher.waiting),
-            "second places": len(dispatcher._second),
+            "second places": len(dispatcher._retries),
             "inflight": dispatcher.cap.inflight,
             "waiting in the core": usage.requests + usage.bytes + usage.cost_tokens,
             "second ends": scheduler.second_finishes,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from random import Random
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,6 +15,7 @@ from services.core.outcome import Outcome
 from services.core.retries import RetryBudget
 from services.router.serving.attempts import Attempts
 from services.router.serving.detached import DetachedRequests
+from services.router.serving.pipeline import Pipeline
 from services.router.tenancy.rates import Rate
 from services.router.workers.cancels import Cancels
 from services.router.workers.prober import Prober
@@ -101,8 +103,8 @@ async def turned_away_with_a_place() -> None:
 async def a_second_place_beside_the_first() -> None:
     house = House([worker("one")])
     house.admit(placed := turn())
-    house.dispatcher._second.append(placed)
-    house.dispatcher._serve_second()
+    house.dispatcher._retries.append(placed)
+    house.dispatcher._dispatch_retries()
 
 
 async def a_retry_beyond_the_one() -> None:
@@ -112,6 +114,12 @@ async def a_retry_beyond_the_one() -> None:
     attempts = Attempts(house.dispatcher, None, RetryBudget(), None)  # type: ignore[arg-type]  # not asked
     attempts._may_retry = lambda *_: True  # type: ignore[method-assign]
     await attempts._again(placed, "failed", ConnectionLost("lost"))  # type: ignore[arg-type]
+
+
+async def a_request_that_ends_twice() -> None:
+    request = turn()
+    request.outcome = Outcome.SERVED
+    Pipeline._settle(None, SimpleNamespace(id="r"), request, Outcome.SERVED, None, 0.0)  # type: ignore[arg-type]
 
 
 async def over_for_its_client_twice() -> None:
@@ -149,6 +157,7 @@ FAULTS: list[tuple[Callable[[], Awaitable[None]], str]] = [
     (turned_away_with_a_place, "is turned away, and has a place at <Worker one"),
     (a_second_place_beside_the_first, "waits for a place, and has one at <Worker one"),
     (a_retry_beyond_the_one, "has had its retry"),
+    (a_request_that_ends_twice, "has ended already"),
     (over_for_its_client_twice, "is over for its client, as client_gone: now deadline_exceeded"),
     (a_lane_given_back_twice, "-1 cancels to <Worker one"),
     (a_rate_that_lets_nobody_in, "1.0 tokens would never be let in: <Rate"),

@@ -26,9 +26,9 @@ from services.contracts.console import (
 from services.core.scheduler import Scheduler
 from services.router.console.whoiswhere import other_tenants, tenants_in_turn, told_tenants, workers_now
 from services.router.deciding.dispatcher import Dispatcher
-from services.router.observing.journal import Entry, Journal
-from services.router.observing.metrics import RouterMetrics
 from services.router.request import InferenceRequest
+from services.router.telemetry.journal import Entry, Journal
+from services.router.telemetry.metrics import RouterMetrics
 from services.runtime.clock import unix_milliseconds
 from services.runtime.drain import Drain
 

@@ -15,8 +15,8 @@ from services.core.outcome import Outcome
 from services.core.request import Stage
 from services.core.scheduler import Scheduler
 from services.router.console.feed import milliseconds, predicted_ms, waited_ms
-from services.router.observing.journal import KIND, NOTHING_SAID, Entry
 from services.router.request import InferenceRequest
+from services.router.telemetry.journal import KIND, NOTHING_SAID, Entry
 
 ENDS = {
     Outcome.CLIENT_GONE: "its client left",

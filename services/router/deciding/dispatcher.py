@@ -1,8 +1,8 @@
 """Who starts, and where: the async shell over the core's decisions and the fleet's ledger.
 
-    admit    one decision, on one turn of the event loop: refused, or a place in line, or started in the same step
-    place    wait for the turn; whoever frees a slot starts the next, and wakes exactly that one
-    release  the end, however it came: out of the line or off the worker, charged, learned from; then the next starts
+    admit          one decision, in one step of the event loop: refused, or queued, or started in the same step
+    wait_for_slot  wait for the start; the request that frees a slot starts the next one, and wakes exactly that one
+    release        the end, however it came: out of the queue or off the worker, charged, learned from; the next starts
 
 The scheduler (`core.scheduler`) says which request starts, the fleet says where there is room; both are synchronous
 and have the only word on it. A slot that comes free is given away in the same step: no task polls, and no herd wakes.
@@ -41,7 +41,7 @@ NOBODY_S = 1.0
 
 
 class Dispatcher:
-    """One for each router. Everything but `place` and `another` decides without waiting."""
+    """One for each router. Everything but `wait_for_slot` and `requeue_for_retry` decides without waiting."""
 
     def __init__(self, scheduler: Scheduler, fleet: Fleet, cap: InflightCap, rng: Random) -> None:
         self.scheduler = scheduler
@@ -50,7 +50,7 @@ class Dispatcher:
         self.refusing = Refusing(rng.random)
         self.draining = False
         self.waiting: dict[InferenceRequest, None] = {}  # in the order in which they came
-        self._second: deque[InferenceRequest] = deque()
+        self._retries: deque[InferenceRequest] = deque()
         self._dead_since: dict[str, float] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = inf
@@ -91,7 +91,7 @@ class Dispatcher:
         for pool in self.fleet.pools:
             self.scheduler.capacity(now, min(self.fleet.slots(pool), self.cap.cap), pool)
         self._watch_the_dead(now)
-        self._serve_second()
+        self._dispatch_retries()
         self._pump_all(now)
 
     def switch(self, policies: Policies) -> None:
@@ -143,7 +143,7 @@ class Dispatcher:
             self._pump(now, turn.pool)
             self._set_timer(now)  # its client's patience counts from now, and may end before anyone else's time
 
-    async def place(self, turn: InferenceRequest) -> Worker:
+    async def wait_for_slot(self, turn: InferenceRequest) -> Worker:
         """Wait for a slot. Raises Refused when its time comes first. Cancelled, its owner releases it."""
         while turn.worker is None:
             if turn.refusal is not None:
@@ -151,7 +151,7 @@ class Dispatcher:
             await self._sleep(turn)
         return turn.worker
 
-    async def another(self, turn: InferenceRequest) -> Worker:
+    async def requeue_for_retry(self, turn: InferenceRequest) -> Worker:
         """For the one retry: another worker's place, before all who wait; its own again, when it has rested, if alone.
 
         Raises Refused when for NOBODY_S nobody has been left who could. It keeps its place under MAX_INFLIGHT, so that
@@ -159,9 +159,9 @@ class Dispatcher:
         """
         turn.failed_worker = turn.worker
         self._leave(turn)
-        self._second.append(turn)
+        self._retries.append(turn)
         now = asyncio.get_running_loop().time()
-        self._serve_second()
+        self._dispatch_retries()
         self._pump_all(now)
         try:
             while turn.worker is None:
@@ -169,8 +169,8 @@ class Dispatcher:
                     raise turn.refusal
                 await self._sleep(turn)
         finally:
-            if turn in self._second:
-                self._second.remove(turn)
+            if turn in self._retries:
+                self._retries.remove(turn)
         return turn.worker
 
     async def _sleep(self, turn: InferenceRequest) -> None:
@@ -202,8 +202,8 @@ class Dispatcher:
             self.scheduler.finish(now, turn, outcome, prompt_tokens, completion_tokens)
             self._leave(turn, pace_s, served=outcome is Outcome.SERVED)
             self.cap.give_back()
-            if self._second:
-                self._serve_second()
+            if self._retries:
+                self._dispatch_retries()
             if self.waiting:
                 self._pump_all(now)
 
@@ -257,10 +257,10 @@ class Dispatcher:
         turn.refusal = refusal
         turn.wake()
 
-    def _serve_second(self) -> None:
+    def _dispatch_retries(self) -> None:
         """Those who wait for a second place take what is free, first come first served."""
         now = asyncio.get_running_loop().time() + LATE_S
-        for turn in list(self._second):
+        for turn in list(self._retries):
             assert turn.worker is None, f"{turn!r} waits for a place, and has one at {turn.worker!r}"
             if self._abandoned(turn.model, now):
                 turn.refusal = self.refusing.nobody_serves(turn.model)
@@ -268,7 +268,7 @@ class Dispatcher:
                 others = self.fleet.alive(turn.model, turn.failed_worker)
                 turn.worker = self.fleet.take(turn, turn.failed_worker if others else None)
             if turn.worker is not None or turn.refusal is not None:
-                self._second.remove(turn)
+                self._retries.remove(turn)
                 turn.wake()
 
     # ---- nobody left
@@ -295,7 +295,7 @@ class Dispatcher:
             if now - self._dead_since.get(turn.model, now) >= NOBODY_S:
                 self.scheduler.leave(now, turn)
                 self._turn_away(turn, self.refusing.nobody_serves(turn.model))
-        self._serve_second()
+        self._dispatch_retries()
         self._pump_all(now)
 
     # ---- time

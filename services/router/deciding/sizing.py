@@ -12,7 +12,7 @@ from math import ceil
 
 from services.contracts.generate import Message
 from services.core.estimator import Ratio
-from services.router.passages.prompt import BYTES_PER_TOKEN
+from services.router.rag.prompt import BYTES_PER_TOKEN
 
 FIRST_TOKENS_PER_BYTE = 1 / BYTES_PER_TOKEN
 FIRST_WEIGHT_BYTES = 4000.0

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from services.router.config import RouterSettings
 from services.router.deciding.dispatcher import Dispatcher
-from services.router.observing.metrics import RouterMetrics
+from services.router.telemetry.metrics import RouterMetrics
 from services.router.tenancy import exposure, tenantsfile
 from services.router.tenancy.tenants import FileTenants, Reading, Tenants
 from services.router.workers.connect import connect

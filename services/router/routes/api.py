@@ -16,7 +16,7 @@ from services.contracts.openai import (
     EmbeddingsRequest,
     TextCompletion,
 )
-from services.router.asking.parsers import chat_parser, completion_parser, parse_ask
+from services.router.parsing.parsers import chat_parser, completion_parser, parse_ask
 from services.router.routes.documents import add_documents
 from services.router.routes.embeddings import embed
 from services.router.routes.examples import HEADERS

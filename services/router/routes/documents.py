@@ -13,7 +13,7 @@ from urllib.parse import quote_from_bytes
 from fastapi import FastAPI
 
 from services.contracts.documents import PAGE_PARAMETERS, DocumentDeleted, DocumentList, DocumentPut, PutDocument
-from services.router.passages.prompt import BYTES_PER_TOKEN
+from services.router.rag.prompt import BYTES_PER_TOKEN
 from services.router.request import InferenceRequest
 from services.router.serving.pipeline import Pipeline
 from services.router.serving.timing import headers

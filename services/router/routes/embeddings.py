@@ -15,7 +15,7 @@ import msgspec
 
 from services.contracts.openai import EmbeddingsRequest
 from services.contracts.search import EmbedReply
-from services.router.passages.prompt import estimate_tokens
+from services.router.rag.prompt import estimate_tokens
 from services.router.request import InferenceRequest
 from services.router.serving.pipeline import Pipeline
 from services.router.serving.timing import headers

@@ -1,1 +1,1 @@
-"""The life of one request: `pipeline` tells it in order, and each of its steps opens one file."""
+"""One request from its arrival to its end: `pipeline` has the order, and each of its steps opens one file."""

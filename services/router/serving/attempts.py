@@ -27,10 +27,10 @@ import asyncio
 from services.core.outcome import Outcome
 from services.core.retries import RetryBudget
 from services.router.deciding.dispatcher import Dispatcher
-from services.router.observing.metrics import RouterMetrics
-from services.router.observing.spans import attempt as attempt_span
-from services.router.observing.spans import failed
 from services.router.request import InferenceRequest
+from services.router.telemetry.metrics import RouterMetrics
+from services.router.telemetry.spans import attempt as attempt_span
+from services.router.telemetry.spans import failed
 from services.router.upstreams.call import Attempt, Begun, Busy, EngineLost, Whole, WorkerFailed
 from services.router.workers.prober import Prober
 from services.router.workers.worker import Worker
@@ -133,7 +133,7 @@ class Attempts:
         assert free or not request.retried, f"{request!r} has had its retry"
         request.retried = request.retried or not free
         self._metrics.retry(reason)
-        await self._dispatcher.another(request)
+        await self._dispatcher.requeue_for_retry(request)
         if not free:
             request.halve_context()
 

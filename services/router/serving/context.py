@@ -14,16 +14,16 @@ from math import ceil
 from typing import Any, TypeVar
 
 from services.core.ladder import Level
-from services.router.asking.parsed import RetrievalQuery
 from services.router.config import RouterSettings
 from services.router.deciding.dispatcher import Dispatcher
 from services.router.deciding.sizing import Sizes, prompt_bytes
-from services.router.observing import spans
-from services.router.observing.metrics import RouterMetrics
-from services.router.observing.spans import calling
-from services.router.passages import prompt
-from services.router.passages.retrieval import Found, RetrievalClient
+from services.router.parsing.parsed import RetrievalQuery
+from services.router.rag import prompt
+from services.router.rag.retrieval import Found, RetrievalClient
 from services.router.request import InferenceRequest
+from services.router.telemetry import spans
+from services.router.telemetry.metrics import RouterMetrics
+from services.router.telemetry.spans import calling
 
 ANSWER_RESERVE_MS = 50.0  # of the deadline, which retrieval may not take
 SKIPPED = Found("skipped")

@@ -18,11 +18,11 @@ import asyncio
 from math import inf
 
 from services.core.outcome import Outcome
-from services.router.asking.timer import DeadlineTimer
-from services.router.observing.journal import Journal
-from services.router.observing.metrics import RouterMetrics
+from services.router.deadlinetimer import DeadlineTimer
 from services.router.request import InferenceRequest
-from services.router.serving.telling import tell_failure_now
+from services.router.serving.response import send_failure_now
+from services.router.telemetry.journal import Journal
+from services.router.telemetry.metrics import RouterMetrics
 from services.runtime.errors import Refused
 from services.runtime.http import Exchange
 from services.runtime.ordered import OrderedSet
@@ -113,7 +113,7 @@ class DetachingTimer(DeadlineTimer):
             return
         failure = self._too_late()
         self._go_on(Outcome.DEADLINE_EXCEEDED)
-        tell_failure_now(self._exchange, failure)
+        send_failure_now(self._exchange, failure)
 
     def _go_on(self, outcome: Outcome) -> None:
         self.stop()

@@ -20,23 +20,23 @@ from functools import partial
 
 from services.core.ladder import LADDER
 from services.core.outcome import Ending, Outcome
-from services.router.asking.fields import judge
-from services.router.asking.parsers import Parser
-from services.router.asking.slo import read as read_slo
-from services.router.asking.timer import DeadlineTimer
 from services.router.config import RouterSettings
+from services.router.deadlinetimer import DeadlineTimer
 from services.router.deciding.dispatcher import Dispatcher
 from services.router.deciding.sizing import affinity, prompt_bytes
-from services.router.observing import spans
-from services.router.observing.journal import Journal
-from services.router.observing.metrics import RouterMetrics
-from services.router.passages.retrieval import RetrievalClient
+from services.router.parsing.fields import judge
+from services.router.parsing.parsers import Parser
+from services.router.parsing.slo import read as read_slo
+from services.router.rag.retrieval import RetrievalClient
 from services.router.request import InferenceRequest
 from services.router.serving.attempts import Attempts
 from services.router.serving.context import Context
 from services.router.serving.detached import DetachedRequests
-from services.router.serving.telling import SseKeepAlive, tell_failure, tell_stream, tell_whole
+from services.router.serving.response import SseKeepAlive, send_failure, send_stream, send_whole
 from services.router.serving.usage import Usage, first_token_at, used
+from services.router.telemetry import spans
+from services.router.telemetry.journal import Journal
+from services.router.telemetry.metrics import RouterMetrics
 from services.router.tenancy.tenants import Tenant, Tenants
 from services.router.upstreams.call import Begun, Whole
 from services.router.workers.cancels import Cancels
@@ -81,7 +81,7 @@ class Pipeline:
         What it held is given back before the refusal is sent: a client that does not read delays no other request.
         """
         now = asyncio.get_running_loop().time
-        request = InferenceRequest(exchange.id, arrived_at=now(), trace=exchange.trace)
+        request = InferenceRequest(exchange.id, arrived_at=exchange.began_at, trace=exchange.trace)
         failure: WeirError | None = None
         outcome = Outcome.INTERNAL
         try:
@@ -109,7 +109,7 @@ class Pipeline:
         finally:
             self._settle(exchange, request, outcome, failure, now())
         if failure is not None:
-            await tell_failure(exchange, failure)
+            await send_failure(exchange, failure)
 
     def _cancelled(self, request: InferenceRequest) -> WeirError:
         task = asyncio.current_task()
@@ -274,7 +274,7 @@ class Pipeline:
         query = request.parsed.retrieval
         if query is not None:
             await self.context.fetch(query, request)
-        await self.dispatcher.place(request)
+        await self.dispatcher.wait_for_slot(request)
         request.dispatched_at = now()
         self.metrics.started(request.tenant, request.waited_s, request.predicted_wait_s)
         if request.parsed.stream:
@@ -286,7 +286,7 @@ class Pipeline:
         answered_at = now()
         if answered_at > request.deadline:  # it came in the same turn of the loop as its timer, and before it
             raise TimeoutError
-        await tell_whole(exchange, request, answer, answered_at)
+        await send_whole(exchange, request, answer, answered_at)
 
     async def _stream(self, exchange: Exchange, request: InferenceRequest) -> None:
         """The first output has a limit of its own, if the client named one; then each silence has."""
@@ -305,7 +305,7 @@ class Pipeline:
             self.metrics.first_token(request.tenant, first_at - request.arrived_at)
             if timer is not None:
                 timer.set(first_at + silence_s, silence=True)
-            await tell_stream(exchange, request, begun, silence_s)
+            await send_stream(exchange, request, begun, silence_s)
         finally:
             begun.stream.close()
 

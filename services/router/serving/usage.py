@@ -1,6 +1,6 @@
-"""What a request used, for its charge: what the engine counted, or what can be told of one that did not end.
+"""What a request used, for its charge: what the engine counted, or an estimate where its answer did not end.
 
-A client that leaves halfway has had its prompt read and some tokens written, and somebody's share paid for them. An
+A client that leaves halfway has had its prompt read and some tokens written, which its tenant is charged for. An
 answer in one piece shows nothing until its end, so what was written by then is the time it ran over the time per token.
 """
 
@@ -38,7 +38,7 @@ def used(request: InferenceRequest, estimator: Estimator, now: float) -> Usage:
 
 
 def first_token_at(request: InferenceRequest, end: End, now: float) -> float:
-    """When the first token of a plain answer came: by the worker's word, else by what reading and writing cost."""
+    """When the first token of a plain answer came: as the worker reports it, else by what reading and writing cost."""
     if end.first_token_ms:
         return min(now, request.dispatched_at + end.first_token_ms / 1000)
     reading = PREFILL_PER_TOKEN * end.prompt_tokens + 1.0

@@ -1,7 +1,7 @@
 """What the router asks of a worker, and what it gets: the same for every kind of worker.
 
 An upstream (weir, openai) turns a `Call` into a `Whole` or a `Stream`; what it calls so is the request itself.
-An upstream that speaks the surface's own format hands the bytes through in `raw`, unread where that is safe.
+An upstream that speaks the client's own format hands the bytes through in `raw`, unread where that is safe.
 They are Structs because one is made at each step of each request, and a frozen dataclass costs ten times more.
 """
 
@@ -12,7 +12,7 @@ from typing import Protocol
 import msgspec
 
 from services.contracts.generate import Message
-from services.router.asking.parsed import ParsedRequest
+from services.router.parsing.parsed import ParsedRequest
 from services.runtime.upstream import UpstreamError
 
 MAX_MODELS = 256

@@ -3,7 +3,7 @@
 The client's own fields go on, and the server's own bytes come back, wherever the client asked in the same format:
 only what Weir must know (usage, the end, errors) is read. What Weir sets is the model, the longest answer, `stream`,
 the asking for usage, `min_tokens` where the longest answer was lowered below it, and `cache_salt` where the worker
-list says so. Fields that change the cost or the order are kept back (`asking/fields.py`): at the door by what all
+list says so. Fields that change the cost or the order are kept back (`parsing/fields.py`): at the door by what all
 servers of the model allow, and here once more by what this one does, since the list may have changed in between. Of
 the client's headers only its trace context goes on; the server also gets a request id, the milliseconds that remain,
 and the key that the worker list names.
@@ -17,8 +17,8 @@ from typing import Any
 import msgspec
 
 from services.contracts.generate import Message
-from services.router.asking.fields import judge
-from services.router.asking.parsed import Format
+from services.router.parsing.fields import judge
+from services.router.parsing.parsed import Format
 from services.router.upstreams.call import MAX_MODELS, Attempt, Call, Probe, Whole, WorkerFailed
 from services.router.upstreams.openaianswer import answer_of, end_of, refusal_of
 from services.router.upstreams.openaistream import OpenAIStream

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import re
 
-from services.router.asking.parsed import Format
+from services.router.parsing.parsed import Format
 from services.router.upstreams.call import Call, Delta, End
 from services.router.upstreams.openaianswer import Answer, answer_of, end_of
 from services.runtime.cut import Cut

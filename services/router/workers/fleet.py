@@ -43,7 +43,7 @@ def _ignore() -> None:
 
 
 class Fleet:
-    """The workers and the ledger of what they hold. Synchronous: a decision is one step on one event-loop turn."""
+    """The workers and the ledger of what they hold. Synchronous: a decision is one step of the event loop."""
 
     def __init__(self, workers: list[Worker], rng: Random) -> None:
         self.workers = list(workers)
@@ -103,55 +103,55 @@ class Fleet:
         """Whether any worker of the pool has a place, for whichever of its models."""
         return self._open.get(pool, 0) > 0
 
-    def fits(self, turn: InferenceRequest, excluding: Worker | None = None) -> bool:
+    def fits(self, request: InferenceRequest, excluding: Worker | None = None) -> bool:
         """Whether `take` would find a place now."""
-        line = self._lines.get(turn.model)
+        line = self._lines.get(request.model)
         if line is None:
             return False
         if excluding is None and not line.bounded:
             return bool(line.free.workers or line.ahead.workers)
-        tokens = line.needed(_asked_tokens(turn), _asked_tokens(turn))
+        tokens = line.needed(_asked_tokens(request), _asked_tokens(request))
         for bag in (line.free, line.ahead):
             for worker in bag.workers:
                 if _takes(worker, tokens, excluding):
                     return True
         return False
 
-    def take(self, turn: InferenceRequest, excluding: Worker | None = None) -> Worker | None:
+    def take(self, request: InferenceRequest, excluding: Worker | None = None) -> Worker | None:
         """Choose a worker and take a place at it, in one step; None when there is none."""
-        line = self._lines.get(turn.model)
+        line = self._lines.get(request.model)
         if line is None:
             return None
-        assert turn.granted_tokens <= turn.max_tokens, f"{turn!r} was granted {turn.granted_tokens}"
-        work, tokens = max(turn.charge_tokens, LEAST_WORK_TOKENS), kv_tokens(turn)
-        needed = line.needed(_asked_tokens(turn), tokens)
-        worker = self._choose(line.free.workers, turn, work, needed, excluding)
+        assert request.granted_tokens <= request.max_tokens, f"{request!r} was granted {request.granted_tokens}"
+        work, tokens = max(request.charge_tokens, LEAST_WORK_TOKENS), kv_tokens(request)
+        needed = line.needed(_asked_tokens(request), tokens)
+        worker = self._choose(line.free.workers, request, work, needed, excluding)
         if worker is None:
-            worker = self._choose(line.ahead.workers, turn, work, needed, excluding)
+            worker = self._choose(line.ahead.workers, request, work, needed, excluding)
         if worker is not None:
             self._uses += 1
             worker.last_used = self._uses
-            worker.hold(turn, work, tokens)
-            if turn.affinity:
-                self._remember(turn, worker)
+            worker.hold(request, work, tokens)
+            if request.affinity:
+                self._remember(request, worker)
             self._counted(worker)
         return worker
 
     def give_back(
         self,
         worker: Worker,
-        turn: InferenceRequest,
+        request: InferenceRequest,
         *,
         pace: float | None = None,
         overloaded: bool = False,
         served: bool = False,
     ) -> None:
-        """The turn holds nothing there any more.
+        """The request holds nothing there any more.
 
         `served`: it was answered. `pace`, of an answer from a worker whose limit is learned: see `pace.py`.
         `overloaded`: it was refused for want of capacity, or not answered.
         """
-        resized = worker.let_go(turn, pace, overloaded=overloaded)
+        resized = worker.let_go(request, pace, overloaded=overloaded)
         if served and worker.health.failures:
             worker.health.served()
         self._counted(worker)
@@ -204,7 +204,7 @@ class Fleet:
     # ---- inside
 
     def _choose(
-        self, candidates: list[Worker], turn: InferenceRequest, work: float, tokens: int, excluding: Worker | None
+        self, candidates: list[Worker], request: InferenceRequest, work: float, tokens: int, excluding: Worker | None
     ) -> Worker | None:
         if not candidates:
             return None
@@ -212,9 +212,9 @@ class Fleet:
             least = _least(self._two_of(candidates), tokens, excluding) or _least(candidates, tokens, excluding)
         else:
             least = _least(candidates, tokens, excluding)
-        if least is None or not turn.affinity:
+        if least is None or not request.affinity:
             return least
-        last = self._lasts.get((turn.model, turn.affinity))
+        last = self._lasts.get((request.model, request.affinity))
         if last is None or last.standing is not least.standing or not _takes(last, tokens, excluding):
             return least
         return last if last.work_tokens - work <= least.work_tokens / least.slots * last.slots else least
@@ -224,8 +224,8 @@ class Fleet:
         second = int(self._rng.random() * (len(candidates) - 1))
         return [candidates[first], candidates[second + (second >= first)]]
 
-    def _remember(self, turn: InferenceRequest, worker: Worker) -> None:
-        key = (turn.model, turn.affinity)
+    def _remember(self, request: InferenceRequest, worker: Worker) -> None:
+        key = (request.model, request.affinity)
         self._lasts[key] = worker
         self._lasts.move_to_end(key)
         if len(self._lasts) > MAX_PREFIXES:
@@ -321,14 +321,14 @@ class Fleet:
         return f"<Fleet {live}/{len(self.workers)} live, {len(self.leaving)} leaving, pools {self.pools}>"
 
 
-def kv_tokens(turn: InferenceRequest) -> int:
+def kv_tokens(request: InferenceRequest) -> int:
     """Memory that it may come to take: its prompt and its longest answer, as granted where that is known."""
-    return turn.prompt_tokens + turn.context_tokens + (turn.granted_tokens or turn.max_tokens)
+    return request.prompt_tokens + request.context_tokens + (request.granted_tokens or request.max_tokens)
 
 
-def _asked_tokens(turn: InferenceRequest) -> int:
+def _asked_tokens(request: InferenceRequest) -> int:
     """The same before anything was granted, which is never more: what fits by this is taken by that."""
-    return turn.prompt_tokens + turn.context_tokens + turn.max_tokens
+    return request.prompt_tokens + request.context_tokens + request.max_tokens
 
 
 def _takes(worker: Worker, tokens: int, excluding: Worker | None) -> bool:

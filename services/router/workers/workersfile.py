@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
-from services.router.asking.fields import ALLOWABLE
+from services.router.parsing.fields import ALLOWABLE
 from services.router.upstreams.call import MAX_MODELS
 from services.router.yamlfile import Unreadable, read_yaml
 from services.runtime.settings import describe

@@ -7,7 +7,7 @@ import asyncio
 from loadtests.bench.console import _entries_us, _frame, _NoJournal, result
 from loadtests.report.figure import Figure
 from loadtests.report.result import markdown
-from services.router.observing.journal import Journal
+from services.router.telemetry.journal import Journal
 
 
 def test_its_frame_is_as_large_as_it_says() -> None:

@@ -7,7 +7,7 @@ from loadtests.report.result import markdown
 
 
 def test_every_step_stands_in_one_area_of_the_page() -> None:
-    answers = {"router/observing/metrics.py": 30.0, "core/scheduler.py": 60.0, "odd.py": 10.0}
+    answers = {"router/telemetry/metrics.py": 30.0, "core/scheduler.py": 60.0, "odd.py": 10.0}
     core = "deciding: admission, fairness, estimates"
     assert by_area(answers) == {"metrics": 30.0, core: 60.0, "the rest": 10.0}
     whole = {"answers": answers, "refusals": {"core/scheduler.py": 50.0}}

@@ -17,7 +17,7 @@ from pydantic import SecretStr
 from services.contracts.console import Frame, Hello, RequestLife
 from services.contracts.generate import GenerateRequest
 from services.core.outcome import Outcome
-from services.router.observing.journal import Journal
+from services.router.telemetry.journal import Journal
 from services.runtime.http import Exchange
 from tests.router.rig import FakeRetrieval, FakeWorker, Stand, answer, error_of, hang, passage, standing, then
 from tests.router.tenancy.test_identity import as_tenant, entry, listed

@@ -109,7 +109,7 @@ class Machine(RuleBasedStateMachine):
             for after_s, overloaded in arrival.faults:
                 await asyncio.sleep(after_s)
                 turn.overloaded = overloaded
-                await self.house.dispatcher.another(turn)
+                await self.house.dispatcher.requeue_for_retry(turn)
             await asyncio.sleep(arrival.seconds)
 
     @precondition(lambda self: self.house.rides)

@@ -269,7 +269,7 @@ def test_a_lone_worker_that_refuses_is_tried_again_once_its_delay_is_over_and_no
         async def busy(turn: InferenceRequest) -> None:
             turn.overloaded = True
             prober.refused(house.workers[0], Busy(500))
-            await house.dispatcher.another(turn)
+            await house.dispatcher.requeue_for_retry(turn)
 
         assert await house.ride(refused, busy) is Outcome.SERVED
         assert house.ended_at[refused] == pytest.approx(0.5, abs=0.01)

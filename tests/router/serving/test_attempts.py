@@ -17,10 +17,10 @@ import pytest
 
 from services.core.outcome import Outcome
 from services.core.retries import RetryBudget
-from services.router.asking.parsed import Format, ParsedRequest
 from services.router.deciding.dispatcher import Dispatcher
-from services.router.observing.metrics import RouterMetrics
+from services.router.parsing.parsed import Format, ParsedRequest
 from services.router.serving.attempts import Attempts
+from services.router.telemetry.metrics import RouterMetrics
 from services.router.upstreams.openai import OpenAIUpstream
 from services.router.workers.prober import LACKING_LINE_S, Prober
 from services.router.workers.worker import Worker
@@ -66,7 +66,7 @@ class Stand:
         made = turn(within_s=100.0)
         made.parsed = ParsedRequest(Format.CHAT, None, "m", 9, stream=False, body={"messages": [], **fields})
         assert self.house.admit(made) is None
-        await self.house.dispatcher.place(made)
+        await self.house.dispatcher.wait_for_slot(made)
         outcome = Outcome.SERVED
         try:
             return await self.attempts.send(made)

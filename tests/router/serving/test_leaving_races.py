@@ -11,7 +11,7 @@ import pytest
 
 from services.contracts.generate import GenerateRequest, Token
 from services.core.outcome import Outcome
-from services.router.serving.telling import KEEP_ALIVE_S
+from services.router.serving.response import KEEP_ALIVE_S
 from services.runtime.connection import MAX_BEHIND
 from services.runtime.http import Exchange
 from tests.router.leaver import Client, Way, answered_whole, asking
@@ -200,7 +200,7 @@ def test_whoever_leaves_while_it_waits_for_a_second_worker_waits_no_longer(
             clients = [await here.client(id) for id in named(4)]
             for client in clients:
                 await client.send(asking(client.id, stream=stream))
-            await until(lambda: len(here.dispatcher._second) == 4, "all of them between two workers")
+            await until(lambda: len(here.dispatcher._retries) == 4, "all of them between two workers")
             assert here.dispatcher.cap.inflight == 6
             for client in clients:
                 client.leave()

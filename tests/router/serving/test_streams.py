@@ -13,7 +13,6 @@ import msgspec
 import pytest
 
 from services.contracts.generate import Done, GenerateRequest, Token
-from services.router.serving import telling
 from services.runtime.http import Exchange
 from tests.router.rig import TIMINGS, USAGE, FakeWorker, Stand, answer, cut_after, failing, refuse, standing
 from tests.runtime.rig import post as raw_post
@@ -57,7 +56,7 @@ def words(pause_s: float, count: int = 1_000_000, size: int = 4) -> Any:
 
 @pytest.fixture
 def soon_awake(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(telling, "KEEP_ALIVE_S", 0.02)
+    monkeypatch.setattr("services.router.serving.response.KEEP_ALIVE_S", 0.02)
 
 
 @asynccontextmanager

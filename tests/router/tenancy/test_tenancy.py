@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import yaml
 
-from services.router.observing.journal import MOST_LIVES
+from services.router.telemetry.journal import MOST_LIVES
 from services.runtime.apikey import digest, written
 from tests.router.rig import FakeRetrieval, FakeWorker, Stand, answer, error_of, hang, passage, standing
 from tests.runtime.rig import until

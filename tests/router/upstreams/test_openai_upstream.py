@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from services.core.outcome import Outcome
-from services.router.asking.parsed import Format, ParsedRequest
+from services.router.parsing.parsed import Format, ParsedRequest
 from services.router.request import InferenceRequest
 from services.router.upstreams.call import Attempt, Busy, WorkerFailed
 from services.router.upstreams.openai import OpenAIUpstream, request_body

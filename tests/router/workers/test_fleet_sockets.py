@@ -13,7 +13,7 @@ import pytest
 
 from services.contracts.generate import GenerateRequest, WorkerStatus
 from services.core.outcome import Outcome
-from services.router.asking.parsed import Format, ParsedRequest
+from services.router.parsing.parsed import Format, ParsedRequest
 from services.router.request import InferenceRequest
 from services.router.upstreams.call import Attempt, Busy
 from services.router.workers.connect import connect

@@ -5,7 +5,7 @@ from __future__ import annotations
 from prometheus_client import CollectorRegistry
 
 from services.core.outcome import Outcome
-from services.router.observing.metrics import RouterMetrics
+from services.router.telemetry.metrics import RouterMetrics
 from services.runtime.telemetry import new_registry
 
 

@@ -20,8 +20,8 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import msgspec
 
-from services.router.asking.deadlines import READERS as DEADLINES
-from services.router.asking.deadlines import Header, least_ms, milliseconds
+from services.router.parsing.deadlines import READERS as DEADLINES
+from services.router.parsing.deadlines import Header, least_ms, milliseconds
 
 FIRST_TOKENS = {b"x-weir-ttft-ms": milliseconds, b"x-llm-d-slo-ttft-ms": milliseconds}
 CLASSES = (b"x-weir-class", b"x-llm-d-inference-objective", b"x-smg-priority")

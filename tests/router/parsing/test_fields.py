@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.router.asking.fields import ALLOWABLE, FIELDS, MOST_BEST_OF, in_table, judge
-from services.router.asking.parsed import Format, ParsedRequest
-from services.router.asking.parsers import chat_parser, completion_parser
+from services.router.parsing.fields import ALLOWABLE, FIELDS, MOST_BEST_OF, in_table, judge
+from services.router.parsing.parsed import Format, ParsedRequest
+from services.router.parsing.parsers import chat_parser, completion_parser
 from services.runtime.errors import BadInput
 
 NONE: frozenset[str] = frozenset()

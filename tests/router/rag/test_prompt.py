@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from services.contracts.search import Passage
-from services.router.passages import prompt
+from services.router.rag import prompt
 
 
 def passage(number: int, text: str) -> Passage:

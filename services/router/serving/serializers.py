@@ -1,4 +1,4 @@
-"""How an answer is told: OpenAI's chat and text formats, and Weir's own `/ask`.
+"""How an answer is encoded: OpenAI's chat and text formats, and Weir's own `/ask`.
 
 A worker that speaks the client's format is passed through; everything else is encoded here. A stream's last event
 carries the field `weir` with the timings that a plain answer has in `Server-Timing`.
@@ -24,7 +24,7 @@ from services.contracts.openai import (
     Timing,
     Usage,
 )
-from services.router.asking.parsed import Format
+from services.router.parsing.parsed import Format
 from services.router.request import InferenceRequest
 from services.router.serving.timing import timing
 from services.router.upstreams.call import Delta, End, Whole
@@ -43,7 +43,7 @@ def _usage(end: End) -> Usage:
     return Usage(end.prompt_tokens, end.completion_tokens, end.prompt_tokens + end.completion_tokens)
 
 
-class Surface(Protocol):
+class Serializer(Protocol):
     """One format. `created` is unix seconds."""
 
     def whole(self, request: InferenceRequest, answer: Whole, now: float, created: int) -> bytes:
@@ -59,7 +59,7 @@ class Surface(Protocol):
         """What a stream ends with, `[DONE]` included."""
 
 
-class ChatSurface:
+class ChatSerializer:
     """POST /v1/chat/completions."""
 
     def whole(self, request: InferenceRequest, answer: Whole, now: float, created: int) -> bytes:
@@ -85,7 +85,7 @@ class ChatSurface:
         return b"".join([*map(event, events), DONE])
 
 
-class TextSurface:
+class TextSerializer:
     """POST /v1/completions."""
 
     def whole(self, request: InferenceRequest, answer: Whole, now: float, created: int) -> bytes:
@@ -106,11 +106,11 @@ class TextSurface:
         return b"".join([*map(event, events), DONE])
 
 
-class AskSurface:
+class AskSerializer:
     """POST /ask. A stream is `token` events, then one `answer` event that holds the whole reply, then `[DONE]`."""
 
     def __init__(self) -> None:
-        self._said: list[str] = []
+        self._texts: list[str] = []
 
     def whole(self, request: InferenceRequest, answer: Whole, now: float, created: int) -> bytes:
         return _encode(self._reply(request, answer.text, answer.end, now))
@@ -119,11 +119,11 @@ class AskSurface:
         return b""
 
     def delta(self, request: InferenceRequest, delta: Delta, created: int) -> bytes:
-        self._said.append(delta.text)
+        self._texts.append(delta.text)
         return event({"text": delta.text}, "token")
 
     def last(self, request: InferenceRequest, end: End, now: float, created: int) -> bytes:
-        return event(self._reply(request, "".join(self._said), end, now), "answer") + DONE
+        return event(self._reply(request, "".join(self._texts), end, now), "answer") + DONE
 
     def _reply(self, request: InferenceRequest, text: str, end: End, now: float) -> ask.AskReply:
         found = request.found
@@ -146,20 +146,20 @@ class AskSurface:
         )
 
 
-def surface_for(format: Format) -> Surface:
-    """A surface for one request."""
-    return _SURFACES[format]()
+def serializer_for(format: Format) -> Serializer:
+    """A serializer for one request."""
+    return _SERIALIZERS[format]()
 
 
-_SURFACES: dict[Format, type[ChatSurface] | type[TextSurface] | type[AskSurface]] = {
-    Format.CHAT: ChatSurface,
-    Format.COMPLETIONS: TextSurface,
-    Format.ASK: AskSurface,
+_SERIALIZERS: dict[Format, type[ChatSerializer] | type[TextSerializer] | type[AskSerializer]] = {
+    Format.CHAT: ChatSerializer,
+    Format.COMPLETIONS: TextSerializer,
+    Format.ASK: AskSerializer,
 }
 
 
 def passed_through(tail: Iterable[bytes], made: Timing) -> bytes:
-    """The last events of a passed-through stream: the worker's own words, with our timings in the very last."""
+    """The last events of a passed-through stream: the worker's own events, with our timings in the very last."""
     *before, last = tail
     value = msgspec.json.decode(last)
     value["weir"] = made

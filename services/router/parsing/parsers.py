@@ -8,8 +8,8 @@ from typing import Any
 from services.contracts.answer import AskRequest
 from services.contracts.generate import Message
 from services.contracts.openai import ChatMessage, ChatRequest, CompletionRequest, Sampling
-from services.router.asking.fields import in_table
-from services.router.asking.parsed import Format, ParsedRequest, RetrievalQuery
+from services.router.parsing.fields import in_table
+from services.router.parsing.parsed import Format, ParsedRequest, RetrievalQuery
 from services.runtime.errors import BadInput
 from services.runtime.strictjson import convert, loads
 

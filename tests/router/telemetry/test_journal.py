@@ -9,8 +9,10 @@ import pytest
 
 from services.contracts.search import Passage
 from services.core.outcome import Outcome
-from services.router.asking.parsed import Format, ParsedRequest
-from services.router.observing.journal import (
+from services.router.parsing.parsed import Format, ParsedRequest
+from services.router.rag.retrieval import Found
+from services.router.request import InferenceRequest
+from services.router.telemetry.journal import (
     KIND,
     LOOKING_S,
     MOST_LIVES,
@@ -20,8 +22,6 @@ from services.router.observing.journal import (
     Entry,
     Journal,
 )  # fmt: skip
-from services.router.passages.retrieval import Found
-from services.router.request import InferenceRequest
 from services.router.tenancy.tenants import Tenant
 from services.runtime.errors import Refused
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.router.asking.slo import FIELD_OF, RequestSLO, read
+from services.router.parsing.slo import FIELD_OF, RequestSLO, read
 from services.runtime.errors import BadInput
 
 DEFAULT_MS, MAX_MS, TTFT_MS = 30_000.0, 120_000.0, 2_000.0

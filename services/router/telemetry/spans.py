@@ -18,8 +18,8 @@ from __future__ import annotations
 from urllib.parse import urlsplit
 
 from services.core.outcome import Outcome
-from services.router.asking.parsed import Format
-from services.router.passages.retrieval import Found
+from services.router.parsing.parsed import Format
+from services.router.rag.retrieval import Found
 from services.router.request import InferenceRequest
 from services.runtime.errors import Refused
 from services.runtime.tracing import FAILURES, Attribute, Headers, Span, Trace

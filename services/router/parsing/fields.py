@@ -21,7 +21,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from services.router.asking.parsed import ParsedRequest
+from services.router.parsing.parsed import ParsedRequest
 from services.runtime.errors import BadInput
 
 MOST_LOGPROBS = 20
