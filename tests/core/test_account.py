@@ -57,7 +57,7 @@ def test_usage_is_nothing_again_when_all_have_left_however_its_sum_drifted():
 
 
 def test_a_bound_of_the_tenant_is_told_from_one_of_the_platform():
-    assert [full.tenant_stats for full in Full] == [True] * 3 + [False] * 3
+    assert [full.of_tenant for full in Full] == [True] * 3 + [False] * 3
 
 
 def test_a_tenant_is_busy_while_anything_of_it_waits_or_runs():

@@ -12,8 +12,8 @@ from services.core.outcome import Outcome
 from services.core.policies import Policies
 from services.core.request import Stage
 from services.core.scheduler import Scheduler
-from services.core.snapshot import state
 from tests.core.house import SERVICE_S, House, settings
+from tests.core.looks import state
 from tests.core.rig import asking, enqueue, house, serve
 from tests.core.street import QUEUE, Street
 

@@ -10,9 +10,10 @@ from hypothesis import strategies as st
 
 from services.core.account import Bounds, ClassSpec, TenantSpec
 from services.core.admissioncheck import Admitted
-from services.core.snapshot import State, state
+from services.router.operating.state import Json
 from tests.core.house import PREFILL_S, ROOMY, SERVICE_S, TOKEN_S, House
 from tests.core.house import settings as chosen
+from tests.core.looks import state
 
 
 def busy_house(seed: int = 0, tenants: int = 5, until_s: float = 6.0, *, watch_every_s: float | None = None) -> House:
@@ -85,7 +86,7 @@ def test_what_is_told_does_not_grow_with_the_tenants() -> None:
     assert lengths[1] < 1.2 * lengths[0]
 
 
-def lines(told: State, tenant: str) -> list[State]:
+def lines(told: Json, tenant: str) -> list[Json]:
     (found,) = [each for each in told["tenants"] if each["id"] == tenant]
     return found["lines"]
 
