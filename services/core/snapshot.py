@@ -15,26 +15,26 @@ from itertools import islice
 from math import inf, isfinite
 from typing import NamedTuple
 
-from services.core.account import Bounds, Tenant
-from services.core.calibration import PUBLISHED, Calibration
+from services.core.account import QueueBounds, TenantAccount
+from services.core.calibration import PUBLISHED, WaitCalibration
 from services.core.cost import Lengths
-from services.core.learned import PoolStats
-from services.core.member import OUT, Turn
 from services.core.policies import Policies
 from services.core.pool import ClassNode, Flow
 from services.core.request import Request
+from services.core.schedulable import OUT, RingPosition
 from services.core.scheduler import Scheduler
+from services.core.stats import PoolStats
 
 # ---- what a snapshot consists of
 
 
-class Waiting(NamedTuple):
+class UsageSnapshot(NamedTuple):
     """What waits, of one tenant or of all, against its bounds."""
 
     requests: int
     cost_tokens: float
     bytes: int
-    bounds: Bounds
+    bounds: QueueBounds
 
 
 class CoverageSnapshot(NamedTuple):
@@ -101,7 +101,7 @@ class FlowSnapshot(NamedTuple):
     requests: int
     cost_tokens: float
     not_ready: int
-    turn: Turn
+    turn: RingPosition
     deficit_tokens: float
     """Below 0 it is debt."""
     in_flight_tokens: float
@@ -119,17 +119,17 @@ class TenantSnapshot(NamedTuple):
     configured: bool
     class_name: str
     weight: float
-    waiting: Waiting
+    waiting: UsageSnapshot
     running: int
     charged_tokens: float
-    turn: Turn
+    turn: RingPosition
     """Where it stands in the service order, if the caller said so."""
     flows: tuple[FlowSnapshot, ...]
     heads: tuple[float, ...]
     """The first requests of its longest queue: the age of each as a share of its deadline."""
 
 
-class Totals(NamedTuple):
+class TenantTotals(NamedTuple):
     """Sums over all tenants."""
 
     running: int
@@ -141,11 +141,11 @@ class SchedulerSnapshot(NamedTuple):
 
     now: float
     policies: Policies
-    waiting: Waiting
+    waiting: UsageSnapshot
     pools: tuple[PoolSnapshot, ...]
     tenants: tuple[TenantSnapshot, ...]
     known_tenants: int
-    totals: Totals | None
+    totals: TenantTotals | None
     """Only of a full snapshot."""
     finished_twice: int
 
@@ -153,27 +153,29 @@ class SchedulerSnapshot(NamedTuple):
 # ---- taking one
 
 
-def busiest(scheduler: Scheduler, most: int) -> dict[Tenant, Turn]:
+def busiest(scheduler: Scheduler, most: int) -> dict[TenantAccount, RingPosition]:
     """The tenants with most requests waiting, then running, then charged. One pass over all tenants."""
     return dict.fromkeys(nlargest(most, scheduler.drr.tenants.values(), key=_matters), OUT)
 
 
-def _matters(tenant: Tenant) -> tuple[int, int, float]:
+def _matters(tenant: TenantAccount) -> tuple[int, int, float]:
     return tenant.usage.requests, tenant.running, tenant.charged
 
 
-def in_service_order(scheduler: Scheduler, most: int, busy: Callable[[], Iterable[Request]]) -> dict[Tenant, Turn]:
+def in_service_order(
+    scheduler: Scheduler, most: int, busy: Callable[[], Iterable[Request]]
+) -> dict[TenantAccount, RingPosition]:
     """The tenants in the order of their next starts; then by name those with nothing to start now, as OUT.
 
     `busy`: requests that wait or run. With more than `most` tenants only theirs are looked for among the latter.
     """
-    tenants, found = scheduler.drr.tenants, dict[Tenant, Turn]()
+    tenants, found = scheduler.drr.tenants, dict[TenantAccount, RingPosition]()
     for pool in scheduler.drr.pools.values():
         for tenant, turn in pool.discipline.tenants(most) if pool.requests else ():
             if len(found) == most:
                 return found
             found.setdefault(tenant, turn)
-    known: Iterable[Tenant] = tenants.values()
+    known: Iterable[TenantAccount] = tenants.values()
     if len(tenants) > most:
         known = (tenants[request.tenant] for request in busy() if request.tenant in tenants)
     away = sorted({tenant for tenant in known if tenant not in found}, key=lambda tenant: tenant.id)
@@ -191,7 +193,12 @@ def waiting_by(scheduler: Scheduler, label_of: Callable[[str], str]) -> dict[str
 
 
 def take(
-    scheduler: Scheduler, now: float, tenants: Mapping[Tenant, Turn], *, heads: int = 0, full: bool = False
+    scheduler: Scheduler,
+    now: float,
+    tenants: Mapping[TenantAccount, RingPosition],
+    *,
+    heads: int = 0,
+    full: bool = False,
 ) -> SchedulerSnapshot:
     """The snapshot, with these tenants described one by one, and so many heads of each one's longest queue."""
     usage, known = scheduler.usage, scheduler.drr.tenants
@@ -201,11 +208,11 @@ def take(
             sum([each.running for each in known.values()]),
             sum([each.charged for each in known.values()]),
         )
-        totals = Totals(running, charged)
+        totals = TenantTotals(running, charged)
     return SchedulerSnapshot(
         now,
         scheduler.policies,
-        Waiting(usage.requests, usage.cost_tokens, usage.bytes, usage.bounds),
+        UsageSnapshot(usage.requests, usage.cost_tokens, usage.bytes, usage.bounds),
         tuple([_pool(scheduler, now, pool_stats) for pool_stats in scheduler.pools.values()]),
         tuple([_tenant(scheduler, now, tenant, turn, heads, full) for tenant, turn in tenants.items()]),
         len(known),
@@ -221,8 +228,8 @@ def _pool(scheduler: Scheduler, now: float, pool_stats: PoolStats) -> PoolSnapsh
         estimator.slots,
         estimator.busy,
         estimator.rate,
-        estimator.reading.start_s,
-        estimator.reading.per_token_s,
+        estimator.prefill_model.start_s,
+        estimator.prefill_model.per_token_s,
         estimator.median_s,
         estimator.next_slot_s(now),
         pool.requests,
@@ -245,16 +252,18 @@ def _class(scheduler: Scheduler, pool_stats: PoolStats, node: ClassNode) -> Clas
         node.active_flows,
         class_stats.recent_s.quantile(0.95),
         _coverage(class_stats.waits.new),
-        _coverage(class_stats.waits.turn),
+        _coverage(class_stats.waits.in_turn),
     )
 
 
-def _coverage(calibration: Calibration) -> CoverageSnapshot:
+def _coverage(calibration: WaitCalibration) -> CoverageSnapshot:
     coverage = calibration.coverage
     return CoverageSnapshot(tuple([coverage.share(q) for q in PUBLISHED]), coverage.total)
 
 
-def _tenant(scheduler: Scheduler, now: float, tenant: Tenant, turn: Turn, heads: int, full: bool) -> TenantSnapshot:
+def _tenant(
+    scheduler: Scheduler, now: float, tenant: TenantAccount, turn: RingPosition, heads: int, full: bool
+) -> TenantSnapshot:
     usage = tenant.usage
     flows = [(pool, flow) for pool, flow in tenant.flows.items()]
     flows += [(pool, flow) for (pool, _), flow in tenant.others.items()]
@@ -264,7 +273,7 @@ def _tenant(scheduler: Scheduler, now: float, tenant: Tenant, turn: Turn, heads:
         tenant.configured,
         tenant.class_name,
         tenant.weight,
-        Waiting(usage.requests, usage.cost_tokens, usage.bytes, usage.bounds),
+        UsageSnapshot(usage.requests, usage.cost_tokens, usage.bytes, usage.bounds),
         tenant.running,
         tenant.charged,
         turn,
@@ -291,7 +300,7 @@ def _flow(scheduler: Scheduler, now: float, pool_stats: PoolStats, flow: Flow, f
         flow.requests,
         flow.work,
         len(flow.unready),
-        flow.turn,
+        flow.position,
         pool.discipline.deficit(now, flow),
         flow.unsettled,
         pool.share(flow),

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from services.core.account import Bounds, ClassSpec, TenantSpec
+from services.core.account import ClassSpec, QueueBounds, TenantSpec
 from services.core.admissioncheck import Admitted
 from services.router.operating.state import Json
 from tests.core.house import PREFILL_S, ROOMY, SERVICE_S, TOKEN_S, House
@@ -20,7 +20,7 @@ def busy_house(seed: int = 0, tenants: int = 5, until_s: float = 6.0, *, watch_e
     """Two classes, three times what it can serve, some whose retrieval runs first."""
     house = House(slots=4, chosen=chosen(classes=(ClassSpec("default"), ClassSpec("gold", 3.0))))
     house.random.seed(seed)
-    house.scheduler.configure(TenantSpec("tenant-0", Bounds(8, 1e6), class_name="gold"))
+    house.scheduler.configure(TenantSpec("tenant-0", QueueBounds(8, 1e6), class_name="gold"))
 
     def come() -> None:
         house.estimator.learn_prefill(50 * PREFILL_S * house.random.lognormvariate(0, 1), 50)  # or all would be equal

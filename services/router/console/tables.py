@@ -7,7 +7,7 @@ MOST_RUNNING_IN_ALL. Tenants with nothing to start now come after the others, by
 from __future__ import annotations
 
 from services.contracts.console import Batch, OtherTenants, Position, RunningNow, TenantNow, WorkerNow
-from services.core.member import LATER, NEW, NEXT, NOW, OUT, Turn
+from services.core.schedulable import LATER, NEW, NEXT, NOW, OUT, RingPosition
 from services.core.snapshot import FlowSnapshot, SchedulerSnapshot, TenantSnapshot
 from services.router.deciding.dispatcher import Dispatcher
 from services.router.observing.snapshot import RouterSnapshot, WorkerSnapshot, take, tenants_in_service_order
@@ -18,7 +18,7 @@ MOST_WORKERS = 32
 MOST_RUNNING = 32
 MOST_RUNNING_IN_ALL = 512
 
-POSITIONS: dict[Turn, Position] = {NEW: "new", NOW: "now", NEXT: "next", LATER: "later", OUT: "away"}
+POSITIONS: dict[RingPosition, Position] = {NEW: "new", NOW: "now", NEXT: "next", LATER: "later", OUT: "away"}
 
 
 def look(now: float, dispatcher: Dispatcher) -> RouterSnapshot:

@@ -13,9 +13,9 @@ from collections.abc import Iterable, Mapping
 from itertools import chain, islice
 from typing import NamedTuple, cast
 
-from services.core.account import Tenant
-from services.core.member import Turn as RingTurn
+from services.core.account import TenantAccount
 from services.core.request import Request
+from services.core.schedulable import RingPosition as RingTurn
 from services.core.snapshot import SchedulerSnapshot, in_service_order, of_deadline
 from services.core.snapshot import take as take_of_scheduler
 from services.router.deciding.dispatcher import Dispatcher
@@ -96,7 +96,7 @@ class RouterSnapshot(NamedTuple):
 def take(
     now: float,
     dispatcher: Dispatcher,
-    tenants: Mapping[Tenant, RingTurn],
+    tenants: Mapping[TenantAccount, RingTurn],
     *,
     heads: int = 0,
     full: bool = False,
@@ -127,7 +127,7 @@ def take(
     )
 
 
-def tenants_in_service_order(dispatcher: Dispatcher, most: int) -> dict[Tenant, RingTurn]:
+def tenants_in_service_order(dispatcher: Dispatcher, most: int) -> dict[TenantAccount, RingTurn]:
     """The tenants whose requests start next; then those with nothing to start now, as far as there is room."""
 
     def busy() -> Iterable[Request]:

@@ -10,9 +10,9 @@ from dataclasses import asdict
 from itertools import chain
 from typing import Any
 
-from services.core.account import Bounds
+from services.core.account import QueueBounds
 from services.core.calibration import PUBLISHED
-from services.core.member import OUT
+from services.core.schedulable import OUT
 from services.core.snapshot import (
     ClassSnapshot,
     CoverageSnapshot,
@@ -20,7 +20,7 @@ from services.core.snapshot import (
     PoolSnapshot,
     SchedulerSnapshot,
     TenantSnapshot,
-    Waiting,
+    UsageSnapshot,
     busiest,
     finite,
 )
@@ -63,11 +63,11 @@ def scheduler_state(seen: SchedulerSnapshot) -> Json:
     }
 
 
-def _waiting(waiting: Waiting) -> Json:
+def _waiting(waiting: UsageSnapshot) -> Json:
     return {"requests": waiting.requests, "cost_tokens": waiting.cost_tokens, "bytes": waiting.bytes}
 
 
-def _bounds(bounds: Bounds) -> Json:
+def _bounds(bounds: QueueBounds) -> Json:
     return {
         "requests": bounds.requests,
         "cost_tokens": finite(bounds.cost_tokens),

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from services.contracts.generate import Message
 from services.contracts.search import Passage
-from services.core.ladder import Level
+from services.core.ladder import LadderLevel
 from services.router.asking.asked import Lookup
 from services.router.config import RouterSettings
 from services.router.deciding.dispatcher import Dispatcher
@@ -79,7 +79,7 @@ class Context:
         self._dispatcher.ready(asyncio.get_running_loop().time(), turn, tokens)
         return written
 
-    async def _look_up(self, lookup: Lookup, rung: Level, turn: Turn, life: Life) -> None:
+    async def _look_up(self, lookup: Lookup, rung: LadderLevel, turn: Turn, life: Life) -> None:
         """Passages within the budget or what remains, whichever is less. What is missing is disclosed.
 
         Raises Refused when the turn is turned away first.
