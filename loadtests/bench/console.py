@@ -23,7 +23,7 @@ from loadtests.report.figure import Figure, at_most, median
 from loadtests.report.page import figures_table
 from loadtests.report.progress import Say
 from loadtests.report.result import Result
-from services.core.account import Bounds, TenantSpec
+from services.core.account import QueueBounds, TenantSpec
 from services.core.choices import SchedulerSettings
 from services.core.limit import InflightCap
 from services.core.outcome import Outcome
@@ -107,7 +107,7 @@ def _entries_us(journal: Journal) -> float:
 
 async def _frame() -> tuple[float, float, int]:
     """Milliseconds to make one, to encode one, and its bytes."""
-    loop, rng, bounds = asyncio.get_running_loop(), Random(1), Bounds(10_000)
+    loop, rng, bounds = asyncio.get_running_loop(), Random(1), QueueBounds(10_000)
     scheduler = Scheduler(SchedulerSettings(bounds, TenantSpec("", bounds)), rng.random)
     dispatcher = Dispatcher(scheduler, Fleet([_worker(n) for n in range(WORKERS)], rng), InflightCap(WORKERS), rng)
     dispatcher.capacity_changed()

@@ -12,17 +12,17 @@ from random import Random
 
 from loadtests.bench import deciding
 from loadtests.report.figure import Figure
-from services.core.account import Bounds, TenantSpec
-from services.core.calibration import Calibration
+from services.core.account import QueueBounds, TenantSpec
+from services.core.calibration import WaitCalibration
+from services.core.codel import CoDelLimiter
 from services.core.cost import Lengths
 from services.core.drr import Drr
 from services.core.edf import DeadlineLine
 from services.core.estimator import Estimator
-from services.core.hint import Appointments
 from services.core.ladder import LADDER, Controller
 from services.core.quantile import Rolling, Sketch
 from services.core.request import Request, Stage
-from services.core.standing import StandingQueue
+from services.core.reservations import RetryReservations
 
 BATCHES = 5
 CALLS = 4000
@@ -59,10 +59,10 @@ def _calls() -> Iterator[tuple[str, str, Call]]:
     yield "a sample into a window of 200", "", lambda n: rolling.add(draws[n % 4096])
     yield "an answer's length, learned", "tenant and model", lambda n: lengths.observe(draws[n % 4096])
     yield "an answer's length, asked for", "q90", lambda n: lengths.at(0.9, 512)
-    calibration = Calibration(Calibration())
+    calibration = WaitCalibration(WaitCalibration())
     yield "an error of a wait, learned", "tenant and class", lambda n: calibration.learn(0.1, draws[n % 4096] / 1000)
     yield "a cautious wait, asked for", "", lambda n: calibration.cautious_s(0.1, 0.08)
-    standing, book, controller = StandingQueue(), Appointments(), Controller()
+    standing, book, controller = CoDelLimiter(), RetryReservations(), Controller()
     yield "a look at the standing queue", "", lambda n: standing.sample(n * 0.005, 0.1, 0.08, 0.8)
     yield "a hint", "", lambda n: book.hint(n * 0.005, 1000.0, 100.0, 40_000.0, chance.random)
     yield "the ladder, at a window's end", "twice a second and class", _ladder(controller)
@@ -70,10 +70,10 @@ def _calls() -> Iterator[tuple[str, str, Call]]:
 
 
 def _scheduler(tenants: int) -> Call:
-    drr = Drr(quantum=100.0, bounds=Bounds(2 * tenants + 100))
+    drr = Drr(quantum=100.0, bounds=QueueBounds(2 * tenants + 100))
     names = [f"tenant-{number}" for number in range(tenants)]
     for number, name in enumerate(names):
-        drr.configure(TenantSpec(name, Bounds(64)))
+        drr.configure(TenantSpec(name, QueueBounds(64)))
         _enqueue(drr, -number, name, 0.0)
 
     def call(number: int) -> None:

@@ -16,7 +16,7 @@ from statistics import median
 from time import perf_counter_ns, thread_time_ns
 
 from loadtests.report.figure import Figure, told
-from services.core.account import Bounds, TenantSpec
+from services.core.account import QueueBounds, TenantSpec
 from services.core.admissioncheck import Admitted
 from services.core.choices import SchedulerSettings
 from services.core.estimator import Estimator
@@ -54,10 +54,10 @@ class Drive:
         chance = Random(f"{seed}/timing")
         self._chance = chance
         self._names = [f"tenant-{number}" for number in range(tenants)]
-        settings = SchedulerSettings(bounds=Bounds(max(256, 2 * tenants)), idle_tenants=tenants)
+        settings = SchedulerSettings(bounds=QueueBounds(max(256, 2 * tenants)), idle_tenants=tenants)
         self._scheduler = Scheduler(settings, chance.random)
         for name in self._names:
-            self._scheduler.configure(TenantSpec(name, Bounds(64)))
+            self._scheduler.configure(TenantSpec(name, QueueBounds(64)))
         self._scheduler.announce(
             "default", Estimator(work_per_slot_s=2500.0, prefill_s_per_token=0.0004, s_per_token=0.0008)
         )

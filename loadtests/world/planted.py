@@ -18,11 +18,11 @@ from zlib import crc32
 
 from loadtests.report.progress import by_share, progress
 from loadtests.world.play import play
-from services.core.account import Usage as Waiting
-from services.core.hint import Appointments
+from services.core.account import QueueUsage as Waiting
 from services.core.limit import InflightCap
 from services.core.outcome import Outcome
-from services.core.pool import Pool
+from services.core.pool import PoolQueue
+from services.core.reservations import RetryReservations
 from services.core.retries import RetryBudget
 from services.core.scheduler import Scheduler
 from services.governor.gate import Gate, Slot
@@ -192,7 +192,7 @@ def _not_written_to(connection: Connection) -> None:
 
 BUGS = (
     Bug("a slot is not given back when the client leaves", 3, _kept_when_the_client_left),
-    Bug("a charge is settled twice", 1, _in_place_of(Pool, "settle")(_twice)),
+    Bug("a charge is settled twice", 1, _in_place_of(PoolQueue, "settle")(_twice)),
     Bug("a request ends twice for the scheduler", 1, _in_place_of(Scheduler, "finish")(_twice)),
     Bug("a wake-up is lost", 87, _lost_for_one_in_eight),
     Bug("retries ask no budget", 31, (RetryBudget, "try_retry", lambda budget, now: True)),
@@ -200,7 +200,7 @@ BUGS = (
     Bug(
         "a POST is sent again when a stale connection closes", 8, (keepalive, "REPEATABLE", (b"GET", b"HEAD", b"POST"))
     ),
-    Bug("a hint reserves nothing", 2, (Appointments, "hint", lambda *arguments, **named: 0.05)),
+    Bug("a hint reserves nothing", 2, (RetryReservations, "hint", lambda *arguments, **named: 0.05)),
     Bug(
         "a drain waits for nobody",
         9,

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Bounds:
+class QueueBounds:
     """At most this much waits: requests, their cost in tokens, their size in bytes."""
 
     requests: int
@@ -49,7 +49,7 @@ class TenantSpec:
     """A tenant as it is configured."""
 
     id: str
-    bounds: Bounds
+    bounds: QueueBounds
     weight: float = 1.0
     class_name: str = "default"
 
@@ -58,7 +58,7 @@ class TenantSpec:
             raise ValueError(f"tenant {self.id}: weight must be above 0 and finite, got {self.weight}")
 
 
-class Full(Enum):
+class QueueLimit(Enum):
     """Which bound a request would have broken. The value names the refusal's reason."""
 
     TENANT_REQUESTS = "tenant_requests"
@@ -71,21 +71,21 @@ class Full(Enum):
     @property
     def of_tenant(self) -> bool:
         """The tenant's own bound, not the platform's."""
-        return self in (Full.TENANT_REQUESTS, Full.TENANT_COST, Full.TENANT_BYTES)
+        return self in (QueueLimit.TENANT_REQUESTS, QueueLimit.TENANT_COST, QueueLimit.TENANT_BYTES)
 
 
-class Usage:
+class QueueUsage:
     """What waits, against its bounds."""
 
     __slots__ = ("bounds", "bytes", "cost_tokens", "requests")
 
-    def __init__(self, bounds: Bounds) -> None:
+    def __init__(self, bounds: QueueBounds) -> None:
         self.bounds = bounds
         self.requests = 0
         self.cost_tokens = 0.0
         self.bytes = 0
 
-    def broken_by(self, request: Request) -> int | None:
+    def limit_exceeded_by(self, request: Request) -> int | None:
         """0, 1 or 2: the bound on requests, cost or bytes that one more would break."""
         bounds = self.bounds
         if self.requests >= bounds.requests:
@@ -94,7 +94,7 @@ class Usage:
             return 1
         return 2 if self.bytes + request.bytes > bounds.bytes else None
 
-    def never_holds(self, request: Request) -> bool:
+    def never_fits(self, request: Request) -> bool:
         """Whether it would break a bound even if nothing else waited."""
         return request.charge_tokens > self.bounds.cost_tokens or request.bytes > self.bounds.bytes
 
@@ -117,14 +117,14 @@ class Usage:
             self.cost_tokens = 0.0  # sums of floats drift
 
     def __repr__(self) -> str:
-        return f"<Usage {self.requests} requests, {self.cost_tokens:g} tokens, {self.bytes} bytes of {self.bounds}>"
+        return f"<QueueUsage {self.requests} requests, {self.cost_tokens:g} tokens, {self.bytes} bytes of {self.bounds}>"
 
 
-TENANT_FULL = (Full.TENANT_REQUESTS, Full.TENANT_COST, Full.TENANT_BYTES)
-ALL_FULL = (Full.REQUESTS, Full.COST, Full.BYTES)
+TENANT_LIMITS = (QueueLimit.TENANT_REQUESTS, QueueLimit.TENANT_COST, QueueLimit.TENANT_BYTES)
+PLATFORM_LIMITS = (QueueLimit.REQUESTS, QueueLimit.COST, QueueLimit.BYTES)
 
 
-class Tenant:
+class TenantAccount:
     """An account: weight, class, bounds, what waits, what runs, and what it has been charged."""
 
     __slots__ = ("charged", "class_name", "configured", "flows", "id", "others", "running", "usage", "weight")
@@ -134,7 +134,7 @@ class Tenant:
         self.weight = spec.weight
         self.class_name = spec.class_name
         self.configured = configured
-        self.usage = Usage(spec.bounds)
+        self.usage = QueueUsage(spec.bounds)
         self.running = 0
         self.charged = 0.0
         self.flows: dict[str, Flow] = {}
@@ -168,4 +168,4 @@ class Tenant:
 
     def __repr__(self) -> str:
         waits, runs = self.usage.requests, self.running
-        return f"<Tenant {self.id}: {waits} wait, {runs} run, charged {self.charged:g}, {list(self.flows.values())}>"
+        return f"<TenantAccount {self.id}: {waits} wait, {runs} run, charged {self.charged:g}, {list(self.flows.values())}>"

@@ -52,7 +52,7 @@ from services.core.request import Request
 if TYPE_CHECKING:
     from services.core.admissioncheck import AdmissionCheck
     from services.core.degradation import Degradation
-    from services.core.learned import ClassStats
+    from services.core.stats import ClassStats
 
 CAUTIOUS = 0.99
 """The quantile of prefill and time per token that the clamp counts with: an answer that is cut must be in time."""

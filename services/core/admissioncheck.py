@@ -25,12 +25,12 @@ from typing import NamedTuple
 
 from services.core.admission import AdmissionPolicy, probable_tokens
 from services.core.choices import SchedulerSettings
-from services.core.hint import JITTER, LATEST_S
-from services.core.ladder import Sizes
-from services.core.learned import PoolStats
+from services.core.ladder import LadderSizes
 from services.core.outcome import Outcome
 from services.core.pool import Flow
 from services.core.request import Request
+from services.core.reservations import JITTER, LATEST_S
+from services.core.stats import PoolStats
 
 CONGESTED = 0.1
 """While others' prompts take less than this part of its slack to be read, a pool with a free slot is idle."""
@@ -47,7 +47,7 @@ class Admitted(NamedTuple):
     predicted_wait_s: float
 
 
-class Rejected(NamedTuple):
+class Rejection(NamedTuple):
     """It has none. `retry_hint_s` is None where coming back as it is cannot help."""
 
     outcome: Outcome
@@ -89,7 +89,7 @@ class AdmissionCheck:
         now: float,
         request: Request,
         settings: SchedulerSettings,
-        sizes: Sizes,
+        sizes: LadderSizes,
         admission: AdmissionPolicy,
         pool_stats: PoolStats,
         flow: Flow,
@@ -167,7 +167,7 @@ class AdmissionCheck:
         While slots are free no request waits, and no turn is looked at: what one tenant has unread at the workers is
         before every other request.
         """
-        room_s = ROOM_PROMPTS * self.prompt_tokens * self.pool_stats.estimator.reading.per_token_before_s
+        room_s = ROOM_PROMPTS * self.prompt_tokens * self.pool_stats.estimator.prefill_model.per_token_before_s
         self.free = self.free and self.prefill_backlog_s + room_s <= CONGESTED * (self.request.deadline - self.now)
         if not self.free:
             self.prefill_backlog_s += room_s
@@ -227,7 +227,7 @@ class AdmissionCheck:
 
     def _read_s(self) -> float:
         """How long until its prompt is read, if it starts now: those before it, and its own."""
-        return self.prefill_backlog_s + self.pool_stats.estimator.reading.seconds(self.prompt_tokens)
+        return self.prefill_backlog_s + self.pool_stats.estimator.prefill_model.seconds(self.prompt_tokens)
 
     def _wait_s(self) -> float:
         """The wait that the tests count with: cautious for those who have their share, and at least retrieval's."""
@@ -282,7 +282,7 @@ class AdmissionCheck:
             self.settings,
         )
 
-    def refuse(self, outcome: Outcome, reason: str, random: Callable[[], float], *, never: bool = False) -> Rejected:
+    def refuse(self, outcome: Outcome, reason: str, random: Callable[[], float], *, never: bool = False) -> Rejection:
         """The rejection, and when to come back: by the tenant's own queue where it has one, by the pool's otherwise.
 
         `never`: coming back as it is cannot help.
@@ -293,25 +293,25 @@ class AdmissionCheck:
         own = outcome is not Outcome.NO_CAPACITY and self.pool_stats.pool.discipline.has_own_queue(self.flow)
         scope = "tenant" if own else "platform"
         if never:
-            return Rejected(outcome, reason, scope, wait_s, None)
+            return Rejection(outcome, reason, scope, wait_s, None)
         if outcome is Outcome.DEADLINE_INFEASIBLE and not self._fits_alone():
-            return Rejected(outcome, "too_long", scope, wait_s, None)
-        now, book, work = self.now, self.tenant_stats.appointments, self.cost_tokens
+            return Rejection(outcome, "too_long", scope, wait_s, None)
+        now, book, work = self.now, self.tenant_stats.reservations, self.cost_tokens
         if own:
             hint_s = book.hint(now, self.flow.work, work, rate * self.share, random)
         else:
             before = self.pool_stats.pool.work
             if self.congested:
                 before += self.pool_stats.estimator.unread_tokens * self.settings.weights.prompt
-            hint_s = self.pool_stats.appointments.hint(now, before, work, rate, random, guest=book)
+            hint_s = self.pool_stats.reservations.hint(now, before, work, rate, random, guest=book)
         if reason == "no_slot":  # the books know who waits, and not who runs
             hint_s = min(LATEST_S, max(hint_s, wait_s * (1.0 + JITTER * random())))
-        return Rejected(outcome, reason, scope, wait_s, hint_s)
+        return Rejection(outcome, reason, scope, wait_s, hint_s)
 
     def _fits_alone(self) -> bool:
         """Whether it would be in time without a wait, as what it is known to be."""
         margin, request = self.settings.safety_margin, self.request
         if not self.service_s < margin * (request.deadline - self.now):
             return False
-        read_s = self.pool_stats.estimator.reading.seconds(self.prompt_tokens)
+        read_s = self.pool_stats.estimator.prefill_model.seconds(self.prompt_tokens)
         return read_s < margin * (request.first_token_by - self.now)

@@ -27,7 +27,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 
-class State(Enum):
+class BreakerState(Enum):
     """Whether calls pass."""
 
     CLOSED = "closed"
@@ -35,7 +35,7 @@ class State(Enum):
     HALF_OPEN = "half-open"
 
 
-class Event(Enum):
+class BreakerEvent(Enum):
     """What happened to a call, or to the clock."""
 
     SUCCESS = "success"
@@ -44,16 +44,16 @@ class Event(Enum):
     TIMER = "timer"
 
 
-TRANSITIONS: dict[tuple[State, Event], State] = {
-    (State.CLOSED, Event.SUCCESS): State.CLOSED,
-    (State.CLOSED, Event.FAILURE): State.CLOSED,
-    (State.CLOSED, Event.TRIPPED): State.OPEN,
-    (State.OPEN, Event.TIMER): State.HALF_OPEN,
-    (State.OPEN, Event.SUCCESS): State.OPEN,
-    (State.OPEN, Event.FAILURE): State.OPEN,
-    (State.HALF_OPEN, Event.TIMER): State.HALF_OPEN,
-    (State.HALF_OPEN, Event.SUCCESS): State.CLOSED,
-    (State.HALF_OPEN, Event.FAILURE): State.OPEN,
+TRANSITIONS: dict[tuple[BreakerState, BreakerEvent], BreakerState] = {
+    (BreakerState.CLOSED, BreakerEvent.SUCCESS): BreakerState.CLOSED,
+    (BreakerState.CLOSED, BreakerEvent.FAILURE): BreakerState.CLOSED,
+    (BreakerState.CLOSED, BreakerEvent.TRIPPED): BreakerState.OPEN,
+    (BreakerState.OPEN, BreakerEvent.TIMER): BreakerState.HALF_OPEN,
+    (BreakerState.OPEN, BreakerEvent.SUCCESS): BreakerState.OPEN,
+    (BreakerState.OPEN, BreakerEvent.FAILURE): BreakerState.OPEN,
+    (BreakerState.HALF_OPEN, BreakerEvent.TIMER): BreakerState.HALF_OPEN,
+    (BreakerState.HALF_OPEN, BreakerEvent.SUCCESS): BreakerState.CLOSED,
+    (BreakerState.HALF_OPEN, BreakerEvent.FAILURE): BreakerState.OPEN,
 }
 
 
@@ -61,8 +61,8 @@ TRANSITIONS: dict[tuple[State, Event], State] = {
 class Change:
     """The breaker went from one state to another: worth one line in the log."""
 
-    before: State
-    after: State
+    before: BreakerState
+    after: BreakerState
 
 
 class Breaker:
@@ -87,7 +87,7 @@ class Breaker:
         self.failures_to_open = failures_to_open
         self.open_for_s = open_for_s
         self.open_at_most_s = open_at_most_s
-        self.state = State.CLOSED
+        self.state = BreakerState.CLOSED
         self.failures = 0
         self._open_for_s = open_for_s
         self._until = 0.0
@@ -95,35 +95,35 @@ class Breaker:
 
     def allow(self, now: float) -> bool:
         """Whether to make this call. When it was open and its time is up, this call is the probe."""
-        if self.state is State.CLOSED:
+        if self.state is BreakerState.CLOSED:
             return True
         if now < self._until:
             return False
-        self.state = TRANSITIONS[self.state, Event.TIMER]
+        self.state = TRANSITIONS[self.state, BreakerEvent.TIMER]
         self._until = now + self.open_for_s
         return True
 
     def succeeded(self, now: float) -> Change | None:
         """The call was answered, whatever the answer."""
-        return self._on(Event.SUCCESS, now)
+        return self._on(BreakerEvent.SUCCESS, now)
 
     def failed(self, now: float, *, asked_at: float) -> Change | None:
         """The call, made at `asked_at`, timed out or could not be made."""
         if asked_at < self._failed_at:
             return None  # it shared its fate with one that is counted
         self._failed_at = now
-        last_straw = self.state is State.CLOSED and self.failures + 1 >= self.failures_to_open
-        return self._on(Event.TRIPPED if last_straw else Event.FAILURE, now)
+        last_straw = self.state is BreakerState.CLOSED and self.failures + 1 >= self.failures_to_open
+        return self._on(BreakerEvent.TRIPPED if last_straw else BreakerEvent.FAILURE, now)
 
-    def _on(self, event: Event, now: float) -> Change | None:
+    def _on(self, event: BreakerEvent, now: float) -> Change | None:
         before, self.state = self.state, TRANSITIONS[self.state, event]
-        if self.state is State.CLOSED:
-            self.failures = 0 if event is Event.SUCCESS else self.failures + 1
+        if self.state is BreakerState.CLOSED:
+            self.failures = 0 if event is BreakerEvent.SUCCESS else self.failures + 1
             assert self.failures < self.failures_to_open, f"it should have opened: {self!r}"
         if before is self.state:
             return None
-        if self.state is State.OPEN:
-            self._open(now, again=before is State.HALF_OPEN)
+        if self.state is BreakerState.OPEN:
+            self._open(now, again=before is BreakerState.HALF_OPEN)
         return Change(before, self.state)
 
     def _open(self, now: float, *, again: bool) -> None:
@@ -132,5 +132,5 @@ class Breaker:
         self.failures = 0
 
     def __repr__(self) -> str:
-        until = f" until {self._until:g}" if self.state is not State.CLOSED else ""
+        until = f" until {self._until:g}" if self.state is not BreakerState.CLOSED else ""
         return f"<Breaker {self.state.value}{until}, {self.failures}/{self.failures_to_open} failures>"

@@ -75,12 +75,12 @@ class Coverage:
         return covered / self.total if self.total else None
 
 
-class Calibration:
+class WaitCalibration:
     """Errors of the last predictions. What a tenant's learns, its class's (the parent) learns too."""
 
     __slots__ = ("_errors", "_levels", "_ordered_s", "_stale_in", "coverage", "errors_s", "parent")
 
-    def __init__(self, parent: Calibration | None = None) -> None:
+    def __init__(self, parent: WaitCalibration | None = None) -> None:
         self.parent = parent
         self.coverage: Coverage = parent.coverage if parent is not None else Coverage()
         self._errors: Rolling | None = None  # made with the first: many tenants never start anything
@@ -133,7 +133,7 @@ class Calibration:
         return error_s + (level - 1.0) * (error_s - (errors.quantile(0.0) or 0.0))
 
     @property
-    def answering(self) -> Calibration | None:
+    def answering(self) -> WaitCalibration | None:
         """Who has seen enough to answer: it, its class, or nobody yet."""
         if self.errors_s is not NO_ERRORS:
             return self
@@ -156,4 +156,4 @@ class Calibration:
         shares = ", ".join(f"q{q * 100:g} {self.coverage.share(q) or 0:.1%}" for q in PUBLISHED)
         who = self.answering
         error_s = who.errors_s[-1] if who is not None else 0.0
-        return f"<Calibration q95 error {error_s * 1000:.0f} ms, covered {shares} of {self.coverage.total}>"
+        return f"<WaitCalibration q95 error {error_s * 1000:.0f} ms, covered {shares} of {self.coverage.total}>"

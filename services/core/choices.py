@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from services.core.account import Bounds, ClassSpec, TenantSpec
+from services.core.account import ClassSpec, QueueBounds, TenantSpec
 from services.core.cost import Weights
-from services.core.ladder import LADDER, Level
+from services.core.ladder import LADDER, LadderLevel
 from services.core.policies import Policies
 
 
@@ -17,8 +17,8 @@ class SchedulerSettings:
     `policies` are the coarse switches, which a running Weir takes at any time (`Weir.switch`).
     """
 
-    bounds: Bounds = field(default_factory=lambda: Bounds(256))
-    stranger: TenantSpec = field(default_factory=lambda: TenantSpec("", Bounds(64)))
+    bounds: QueueBounds = field(default_factory=lambda: QueueBounds(256))
+    stranger: TenantSpec = field(default_factory=lambda: TenantSpec("", QueueBounds(64)))
     """Of tenants that nobody configured; the id is their own."""
     classes: tuple[ClassSpec, ...] = field(default_factory=lambda: (ClassSpec("default"),))
     idle_tenants: int = 10_000
@@ -26,7 +26,7 @@ class SchedulerSettings:
     """None: the q90 of what requests cost."""
     safety_margin: float = 0.8
     weights: Weights = field(default_factory=Weights)
-    ladder: tuple[Level, ...] = LADDER
+    ladder: tuple[LadderLevel, ...] = LADDER
     least_answer_tokens: int = 1
     """An answer that may be cut is not worth starting below this."""
     degrade: bool = True

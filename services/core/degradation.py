@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Container, Iterable
 from typing import TYPE_CHECKING
 
-from services.core.learned import ClassStats, PoolStats
+from services.core.stats import ClassStats, PoolStats
 
 if TYPE_CHECKING:
     from services.core.admissioncheck import AdmissionCheck

@@ -36,16 +36,16 @@ from itertools import islice
 from math import inf
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
-from services.core.member import NOW, Turn
 from services.core.outcome import Outcome
 from services.core.request import Request
-from services.core.visits import in_turn
+from services.core.schedulable import NOW, RingPosition
+from services.core.serviceorder import service_order
 
 if TYPE_CHECKING:
-    from services.core.account import Tenant
+    from services.core.account import TenantAccount
     from services.core.admissioncheck import AdmissionCheck
     from services.core.estimator import Estimator
-    from services.core.pool import ClassNode, Flow, Pool
+    from services.core.pool import ClassNode, Flow, PoolQueue
 
 Fits = Callable[[Request], bool]
 """Whether a request could start on what is free now."""
@@ -99,7 +99,7 @@ class QueueDiscipline(Protocol):
     def deficit(self, now: float, flow: Flow) -> float:
         """The flow's deficit in tokens, below 0 for debt; 0 where deficits decide nothing."""
 
-    def tenants(self, most: int) -> Iterator[tuple[Tenant, Turn]]:
+    def tenants(self, most: int) -> Iterator[tuple[TenantAccount, RingPosition]]:
         """The tenants in the order of their next starts, and where each stands: about `most`, some more than once."""
 
 
@@ -108,7 +108,7 @@ class DrrDiscipline:
 
     __slots__ = ("_pool",)
 
-    def __init__(self, pool: Pool) -> None:
+    def __init__(self, pool: PoolQueue) -> None:
         self._pool = pool
 
     def begin(self, now: float, flows: Sequence[Flow]) -> None:
@@ -131,10 +131,10 @@ class DrrDiscipline:
         while node := classes.front():
             chosen = _first_of_class(node, fits)
             if chosen:
-                classes.put_back(started=True)
+                classes.unskip(started=True)
                 return chosen
-            classes.put_aside(node)
-        classes.put_back(started=False)
+            classes.skip(node)
+        classes.unskip(started=False)
         return None
 
     def predict_wait(
@@ -150,17 +150,17 @@ class DrrDiscipline:
         if not rate:
             return WaitPrediction(share, 0.0, False, False)
         ring, all_work = node.flows, pool.work
-        line, standing = flow.work_before(due_at) if flow.requests else 0.0, ring.standing(now, flow)
-        new = line == 0.0 and ring.would_be_new(flow, standing)
+        line, deficit = flow.work_before(due_at) if flow.requests else 0.0, ring.deficit_at(now, flow)
+        new = line == 0.0 and ring.would_be_new(flow, deficit)
         if new:  # before it are the others that are new
-            ahead = min(all_work, pool.turn_work(flow, standing, line) / of_class)
+            ahead = min(all_work, pool.turn_work(flow, deficit, line) / of_class)
         else:
-            own = line - standing if standing < 0.0 else line
+            own = line - deficit if deficit < 0.0 else line
             ahead = own / share + pool.round_work - flow.round_part
             if ahead > all_work:
                 ahead = all_work
             if measured_rounds:
-                until_turn = pool.turn_work(flow, standing, line) / of_class
+                until_turn = pool.turn_work(flow, deficit, line) / of_class
                 if until_turn > ahead:
                     ahead = until_turn
         if ahead < 0.0:  # sums of floats drift
@@ -186,12 +186,12 @@ class DrrDiscipline:
 
     def deficit(self, now: float, flow: Flow) -> float:
         """As its ring has it."""
-        return flow.node.flows.standing(now, flow)
+        return flow.node.flows.deficit_at(now, flow)
 
-    def tenants(self, most: int) -> Iterator[tuple[Tenant, Turn]]:
+    def tenants(self, most: int) -> Iterator[tuple[TenantAccount, RingPosition]]:
         """Class by class, in the order of the rings' next visits."""
-        for node, _ in in_turn(self._pool.classes, most):
-            yield from ((flow.tenant, turn) for flow, turn in in_turn(node.flows, most))
+        for node, _ in service_order(self._pool.classes, most):
+            yield from ((flow.tenant, turn) for flow, turn in service_order(node.flows, most))
 
 
 def _first_of_class(node: ClassNode, fits: Fits | None) -> Request | None:
@@ -202,10 +202,10 @@ def _first_of_class(node: ClassNode, fits: Fits | None) -> Request | None:
         assert head is not None, f"{flow!r} is in turn with nothing to start"
         assert flow.deficit > 0.0, f"{flow!r} is in turn with nothing to pay with"
         if fits is None or fits(head):
-            flows.put_back(started=True)
+            flows.unskip(started=True)
             return head
-        flows.put_aside(flow)
-    flows.put_back(started=False)
+        flows.skip(flow)
+    flows.unskip(started=False)
     return None
 
 
@@ -214,7 +214,7 @@ class FifoDiscipline:
 
     __slots__ = ("_pool", "_waiting")
 
-    def __init__(self, pool: Pool) -> None:
+    def __init__(self, pool: PoolQueue) -> None:
         self._pool = pool
         # OrderedDict, not dict: taking the first key of a dict again and again walks over its dead entries.
         self._waiting: OrderedDict[Request, None] = OrderedDict()
@@ -259,7 +259,7 @@ class FifoDiscipline:
         """Deficits decide nothing."""
         return 0.0
 
-    def tenants(self, most: int) -> Iterator[tuple[Tenant, Turn]]:
+    def tenants(self, most: int) -> Iterator[tuple[TenantAccount, RingPosition]]:
         """By their first requests."""
         return ((request.flow.tenant, NOW) for request in islice(self._waiting, LOOKED_AT) if request.ready)
 

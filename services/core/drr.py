@@ -26,11 +26,20 @@ from collections.abc import Callable, Iterator
 from heapq import heapify, heappop, heappush
 from math import inf
 
-from services.core.account import ALL_FULL, TENANT_FULL, Bounds, ClassSpec, Full, Tenant, TenantSpec, Usage
+from services.core.account import (
+    PLATFORM_LIMITS,
+    TENANT_LIMITS,
+    ClassSpec,
+    QueueBounds,
+    QueueLimit,
+    QueueUsage,
+    TenantAccount,
+    TenantSpec,
+)
 from services.core.discipline import DrrDiscipline, FifoDiscipline
-from services.core.learned import TenantStats
-from services.core.pool import ClassNode, Flow, Pool
+from services.core.pool import ClassNode, Flow, PoolQueue
 from services.core.request import ENDED, NEW, RUNNING, WAITING, Request
+from services.core.stats import TenantStats
 
 NewStats = Callable[[Flow, str], TenantStats]
 """A flow and the name of its pool -> empty statistics of its tenant there."""
@@ -62,7 +71,7 @@ class Drr:
         self,
         *,
         quantum: float,
-        bounds: Bounds,
+        bounds: QueueBounds,
         classes: tuple[ClassSpec, ...] = (),
         idle_tenants: int = 1000,
         new_stats: NewStats | None = None,
@@ -77,19 +86,19 @@ class Drr:
         self.discipline: type[DrrDiscipline] | type[FifoDiscipline] = DrrDiscipline
         self.own_bounds = True
         """Whether a tenant's own bounds are looked at, beside those of all."""
-        self.usage = Usage(bounds)
-        self.tenants: dict[str, Tenant] = {}
-        self.pools: dict[str, Pool] = {}
+        self.usage = QueueUsage(bounds)
+        self.tenants: dict[str, TenantAccount] = {}
+        self.pools: dict[str, PoolQueue] = {}
         self._new_stats = new_stats
         self._sequence = 0
         self._expiries: list[tuple[float, int, Request]] = []
         self._fresh: list[Request] = []  # not in the heap yet: most of them start before anybody looks at it
         self._stale = 0  # entries of these two whose request no longer waits, or expires at another time
-        self._idle: OrderedDict[Tenant, float] = OrderedDict()
+        self._idle: OrderedDict[TenantAccount, float] = OrderedDict()
 
     # ---- tenants
 
-    def configure(self, spec: TenantSpec) -> Tenant:
+    def configure(self, spec: TenantSpec) -> TenantAccount:
         """Make a tenant that is kept, or change one, from here on.
 
         A weight counts at once, bounds at the next request. A class is that of the next request as well: those who
@@ -98,7 +107,7 @@ class Drr:
         self._check_class(spec)
         tenant = self.tenants.get(spec.id)
         if tenant is None:
-            tenant = self.tenants[spec.id] = Tenant(spec, configured=True)
+            tenant = self.tenants[spec.id] = TenantAccount(spec, configured=True)
         tenant.configured = True
         self._idle.pop(tenant, None)
         self._change(tenant, spec)
@@ -123,12 +132,12 @@ class Drr:
         for pool in self.pools.values():
             pool.reclass(now, classes)
 
-    def meet(self, now: float, spec: TenantSpec) -> Tenant:
+    def create_stranger(self, now: float, spec: TenantSpec) -> TenantAccount:
         """Make a tenant that nobody configured. It is forgotten some time after it has gone idle."""
         self._check_class(spec)
         if spec.id in self.tenants:
             raise ValueError(f"tenant {spec.id} is known already")
-        tenant = self.tenants[spec.id] = Tenant(spec, configured=False)
+        tenant = self.tenants[spec.id] = TenantAccount(spec, configured=False)
         self._idle[tenant] = now
         return tenant
 
@@ -145,7 +154,7 @@ class Drr:
 
     # ---- waiting
 
-    def enqueue(self, now: float, request: Request, flow: Flow | None = None) -> Full | None:
+    def enqueue(self, now: float, request: Request, flow: Flow | None = None) -> QueueLimit | None:
         """Put a request in line under `request.charge_tokens`; or say which bound keeps it out, and change nothing.
 
         `flow` is that of its tenant in its pool, where the caller has looked it up.
@@ -156,10 +165,10 @@ class Drr:
             raise ValueError(f"{request!r} must cost 0 or more, and not without end: {request.charge_tokens}")
         tenant = self.tenants[request.tenant]
         own, all_usage = tenant.usage, self.usage
-        if self.own_bounds and (broken := own.broken_by(request)) is not None:
-            return TENANT_FULL[broken]
-        if (broken := all_usage.broken_by(request)) is not None:
-            return ALL_FULL[broken]
+        if self.own_bounds and (broken := own.limit_exceeded_by(request)) is not None:
+            return TENANT_LIMITS[broken]
+        if (broken := all_usage.limit_exceeded_by(request)) is not None:
+            return PLATFORM_LIMITS[broken]
         self._sequence = request.sequence = self._sequence + 1
         request.stage, request.queued_at = WAITING, now
         if not tenant.configured:
@@ -174,10 +183,10 @@ class Drr:
         self._fresh.append(request)
         return None
 
-    def never_holds(self, request: Request) -> bool:
+    def never_fits(self, request: Request) -> bool:
         """Whether it would break a bound even if nothing else waited."""
-        own = self.own_bounds and self.tenants[request.tenant].usage.never_holds(request)
-        return own or self.usage.never_holds(request)
+        own = self.own_bounds and self.tenants[request.tenant].usage.never_fits(request)
+        return own or self.usage.never_fits(request)
 
     def postpone(self, request: Request, expires_at: float) -> None:
         """A request that waits expires then, and not when it would have."""
@@ -277,15 +286,15 @@ class Drr:
 
     # ---- what admission asks
 
-    def pool(self, name: str) -> Pool:
+    def pool(self, name: str) -> PoolQueue:
         """The pool of that name; made when it is first asked for. Names come from the worker list, not from clients."""
         pool = self.pools.get(name)
         if pool is None:
-            pool = self.pools[name] = Pool(name, self.quantum, self.classes)
+            pool = self.pools[name] = PoolQueue(name, self.quantum, self.classes)
             pool.discipline = self.discipline(pool)
         return pool
 
-    def flow(self, pool: Pool, tenant: Tenant, class_name: str = "") -> Flow:
+    def flow(self, pool: PoolQueue, tenant: TenantAccount, class_name: str = "") -> Flow:
         """The tenant's line in the pool, in its own class or in a lower one; made when it is first asked for."""
         if class_name and class_name != tenant.class_name:
             node = pool.node(tenant.class_name, class_name)
@@ -302,7 +311,7 @@ class Drr:
 
     # ---- inside
 
-    def _new_flow(self, pool: Pool, tenant: Tenant, node: ClassNode) -> Flow:
+    def _new_flow(self, pool: PoolQueue, tenant: TenantAccount, node: ClassNode) -> Flow:
         flow = Flow(tenant, node)
         if self._new_stats is not None:
             flow.stats = self._new_stats(flow, pool.name)
@@ -312,12 +321,12 @@ class Drr:
         if all(spec.class_name != known.name for known in self.classes):
             raise ValueError(f"tenant {spec.id}: there is no class {spec.class_name}")
 
-    def _change(self, tenant: Tenant, spec: TenantSpec) -> None:
+    def _change(self, tenant: TenantAccount, spec: TenantSpec) -> None:
         tenant.change(spec)
         for (name, _), flow in [*(((pool, ""), flow) for pool, flow in tenant.flows.items()), *tenant.others.items()]:
             self.pools[name].reweigh(flow, spec.weight)
 
-    def _start(self, now: float, pool: Pool, request: Request) -> Request:
+    def _start(self, now: float, pool: PoolQueue, request: Request) -> Request:
         assert request.stage is WAITING, f"{request!r} starts, and does not wait"
         flow = request.flow
         tenant = flow.tenant
@@ -346,7 +355,7 @@ class Drr:
         request.stage = ENDED
         self._rest(now, tenant)
 
-    def _rest(self, now: float, tenant: Tenant) -> None:
+    def _rest(self, now: float, tenant: TenantAccount) -> None:
         if not tenant.configured and not tenant.busy:
             self._idle[tenant] = now
 

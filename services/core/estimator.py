@@ -9,7 +9,7 @@ ratios: short answers come often and say little. Work that was cancelled counts,
 Before anything was measured at that load, R is what the workers announced; without that, what was measured at any load.
 
 Time per token and prefill time are kept as sketches, because admission asks for medians and for cautious quantiles:
-a promise kept for the median is broken for half. Reading a prompt is a start and a slope (`reading.py`), times the
+a promise kept for the median is broken for half. Reading a prompt is a start and a slope (`prefill.py`), times the
 factor by which that has been off. A short prompt is judged by the usual time of one, since beside its own any wait is
 huge: one that waited for a long prompt took fifteen times what was predicted, and by that factor no long one would be
 in time.
@@ -22,8 +22,8 @@ from __future__ import annotations
 from heapq import heapify, heappop, heappush
 from math import exp2
 
+from services.core.prefill import PrefillModel
 from services.core.quantile import Sketch
-from services.core.reading import Reading
 from services.core.request import RUNNING, Request
 
 FULL = 0.9
@@ -79,8 +79,8 @@ class Estimator:
         "busy",
         "mean_cost",
         "median_s",
+        "prefill_model",
         "rate",
-        "reading",
         "slots",
         "unread_tokens",
     )
@@ -108,7 +108,9 @@ class Estimator:
         self._changed_at = 0.0
         self._ends: list[tuple[float, int, Request]] = []
         self._starts = 0
-        self.reading = Reading(prefill_s_per_token, (prefill_s_per_token or 0.0) / readers if readers else 0.0)
+        self.prefill_model = PrefillModel(
+            prefill_s_per_token, (prefill_s_per_token or 0.0) / readers if readers else 0.0
+        )
         self._prefill_error = Sketch(0.02, half_life=HALF_LIFE, refresh=64)
         self._token_s = Sketch(0.02, half_life=HALF_LIFE, least=1e-6, refresh=64)
         self.median_s = 0.0
@@ -123,7 +125,7 @@ class Estimator:
         """Slots that nobody uses."""
         return max(0, self.slots - self.busy)
 
-    def take_over(self, before: Estimator) -> None:
+    def inherit(self, before: Estimator) -> None:
         """Stand in for another one from here on: the slots are the same, what is known of them is not."""
         self.slots, self.busy, self.unread_tokens = before.slots, before.busy, before.unread_tokens
         self._update_rate()
@@ -153,12 +155,12 @@ class Estimator:
         self.busy -= 1
         assert self.busy >= 0, f"a slot was given back twice: {self!r}"
 
-    def begin_reading(self, request: Request, tokens: int) -> None:
+    def begin_prefill(self, request: Request, tokens: int) -> None:
         """It has started, and this is to be read of it, after all that is unread now."""
         request.read_tokens, request.read_before_tokens = tokens, self.unread_tokens
         self.unread_tokens += tokens
 
-    def end_reading(self, request: Request) -> None:
+    def end_prefill(self, request: Request) -> None:
         """Its prompt has been read, or it has ended: nobody waits for that any more. Once more changes nothing."""
         if request.read_tokens:
             unread = self.unread_tokens = self.unread_tokens - request.read_tokens
@@ -189,11 +191,11 @@ class Estimator:
         """The first token came this long after the start, when so much of others was unread."""
         if prompt_tokens <= 0:
             return
-        predicted = self.reading.seconds(prompt_tokens, before_tokens)
-        if predicted > 0 and self.reading.samples >= FITTED:
-            usual = max(predicted, self.reading.mean_s)
+        predicted = self.prefill_model.seconds(prompt_tokens, before_tokens)
+        if predicted > 0 and self.prefill_model.samples >= FITTED:
+            usual = max(predicted, self.prefill_model.mean_s)
             self._prefill_error.add(max(0.0, 1.0 + (seconds - predicted) / usual))
-        self.reading.add(seconds, prompt_tokens, before_tokens)
+        self.prefill_model.add(seconds, prompt_tokens, before_tokens)
 
     def learn_pace(self, seconds: float, tokens: float) -> None:
         """The tokens after the first took this long."""
@@ -208,8 +210,8 @@ class Estimator:
         else:
             per_slot = self.announced_per_slot_s or full.value or self._any.value
         self.rate = per_slot * self.slots if per_slot and self.slots else None
-        if self.rate and min(self._any.samples, self.reading.samples) >= ENOUGH:
-            read_s = self.reading.pool_s
+        if self.rate and min(self._any.samples, self.prefill_model.samples) >= ENOUGH:
+            read_s = self.prefill_model.pool_s
             if read_s * self.rate > self.mean_cost > 0:  # reading fills the time before the slots are full
                 self.rate = self.mean_cost / read_s
 
@@ -218,8 +220,8 @@ class Estimator:
     def service_s(self, prompt_tokens: float, answer_tokens: float) -> float:
         """How long a request of these sizes holds a slot where nobody else reads, on average. Reading the prompt gives
         the first token."""
-        reading = self.reading
-        read_s = reading.start_s + reading.per_token_s * prompt_tokens
+        prefill = self.prefill_model
+        read_s = prefill.start_s + prefill.per_token_s * prompt_tokens
         return read_s + (answer_tokens - 1.0 if answer_tokens > 1.0 else 0.0) * self.median_s
 
     def probable_s(self, prompt_tokens: float, answer_tokens: float) -> float:
@@ -228,11 +230,11 @@ class Estimator:
 
     def prefill_backlog_s(self, waiting_tokens: float = 0.0) -> float:
         """Seconds until what is unread now has been read, and this much more that stands in line. 0 while unknown."""
-        return self.reading.per_token_before_s * (self.unread_tokens + waiting_tokens)
+        return self.prefill_model.per_token_before_s * (self.unread_tokens + waiting_tokens)
 
     def prefill_s(self, prompt_tokens: float, q: float | None = None) -> float:
         """Seconds to read a prompt after what is unread now: on average, or at a quantile. 0 while unknown."""
-        read_s = self.reading.seconds(prompt_tokens, self.unread_tokens)
+        read_s = self.prefill_model.seconds(prompt_tokens, self.unread_tokens)
         factor = self._prefill_error.quantile(q) if q is not None else None
         return read_s if factor is None else read_s * factor
 

@@ -55,7 +55,7 @@ WORTH_IT_LOAD = 1.5  # a third would be refused
 
 
 @dataclass(frozen=True, slots=True)
-class Level:
+class LadderLevel:
     """What a request gets at this level, as shares of what it would get at level 0."""
 
     retrieval_depth_share: float
@@ -82,22 +82,22 @@ class Level:
 
 
 # Cut first what is missed least: search effort, then context, then length, and the sources themselves last.
-LADDER: tuple[Level, ...] = (
+LADDER: tuple[LadderLevel, ...] = (
     #     depth budget context ef   answer
-    Level(1.00, 1.00, 1.00, 1.00, 1.00, worth=1.00),
-    Level(0.60, 0.75, 0.60, 0.50, 1.00, worth=0.90),
-    Level(0.40, 0.50, 0.40, 0.50, 0.70, worth=0.80),
-    Level(0.25, 0.40, 0.25, 0.25, 0.45, worth=0.65),
-    Level(0.00, 0.00, 0.00, 0.25, 0.30, worth=0.50, retrieval=False),
+    LadderLevel(1.00, 1.00, 1.00, 1.00, 1.00, worth=1.00),
+    LadderLevel(0.60, 0.75, 0.60, 0.50, 1.00, worth=0.90),
+    LadderLevel(0.40, 0.50, 0.40, 0.50, 0.70, worth=0.80),
+    LadderLevel(0.25, 0.40, 0.25, 0.25, 0.45, worth=0.65),
+    LadderLevel(0.00, 0.00, 0.00, 0.25, 0.30, worth=0.50, retrieval=False),
 )
 
 
-class Sizes:
+class LadderSizes:
     """What the levels of a ladder make of a request, looked up: most ask for the same few limits and contexts."""
 
     __slots__ = ("_answers", "_contexts", "ladder")
 
-    def __init__(self, ladder: Sequence[Level]) -> None:
+    def __init__(self, ladder: Sequence[LadderLevel]) -> None:
         self.ladder = ladder
         self._answers: dict[int, tuple[int, ...]] = {}
         self._contexts: dict[int, tuple[int, ...]] = {}
@@ -148,7 +148,7 @@ class Controller:
 
     __slots__ = ("_calm", "_changed", "_spent", "_wanted", "_window", "_window_ends", "_worth", "changes", "level")
 
-    def __init__(self, ladder: Sequence[Level] = LADDER) -> None:
+    def __init__(self, ladder: Sequence[LadderLevel] = LADDER) -> None:
         if not ladder:
             raise ValueError("a ladder has at least one level")
         self._worth = [level.worth for level in ladder]

@@ -13,18 +13,18 @@ from collections.abc import Iterator, Sequence
 from math import inf
 from typing import TYPE_CHECKING, TypeVar
 
-from services.core.account import ClassSpec, Tenant
+from services.core.account import ClassSpec, TenantAccount
 from services.core.discipline import DrrDiscipline, QueueDiscipline
 from services.core.edf import DeadlineLine
-from services.core.member import OUT, Member
 from services.core.request import Request
 from services.core.ring import Ring
-from services.core.sole import Sole
+from services.core.schedulable import OUT, Schedulable
+from services.core.singleclass import SingleClass
 
 if TYPE_CHECKING:
-    from services.core.learned import TenantStats
+    from services.core.stats import TenantStats
 
-M = TypeVar("M", bound=Member)
+M = TypeVar("M", bound=Schedulable)
 
 ACTIVE_FOR_S = 1.0
 """A flow whose line empties counts as active this long: light tenants come back, and their share is spoken for."""
@@ -32,7 +32,7 @@ ROUNDING_TOKENS = 1e-3
 """How far a sum of charges may be from what it should be, for it is added and taken away in floating point."""
 
 
-class Flow(Member):
+class Flow(Schedulable):
     """One tenant's line in one class of one pool."""
 
     __slots__ = ("active", "line", "node", "requests", "round_part", "stats", "tenant", "unready")
@@ -40,7 +40,7 @@ class Flow(Member):
     stats: TenantStats
     """What is known of the requests that waited here. Forgotten with the flow. No order looks at it."""
 
-    def __init__(self, tenant: Tenant, node: ClassNode) -> None:
+    def __init__(self, tenant: TenantAccount, node: ClassNode) -> None:
         super().__init__(tenant.weight)
         self.tenant = tenant
         self.node = node
@@ -68,11 +68,11 @@ class Flow(Member):
     def __repr__(self) -> str:
         return (
             f"<Flow {self.tenant.id}: {len(self.line)}+{len(self.unready)} wait, deficit {self.deficit:g},"
-            f" {self.turn.value}, weight {self.weight:g}>"
+            f" {self.position.value}, weight {self.weight:g}>"
         )
 
 
-class ClassNode(Member):
+class ClassNode(Schedulable):
     """One class in one pool, and the ring of its flows."""
 
     __slots__ = ("active_flows", "active_weight", "flows", "name")
@@ -85,15 +85,15 @@ class ClassNode(Member):
         self.active_weight = 0.0
 
     def __repr__(self) -> str:
-        return f"<ClassNode {self.name}: deficit {self.deficit:g}, {self.turn.value}, {self.flows!r}>"
+        return f"<ClassNode {self.name}: deficit {self.deficit:g}, {self.position.value}, {self.flows!r}>"
 
 
-class Pool:
+class PoolQueue:
     """Rings of two levels, and sums over them."""
 
     __slots__ = (
-        "_lets_go_at",
         "_lingering",
+        "_releases_at",
         "active_flows",
         "active_weight",
         "classes",
@@ -112,9 +112,9 @@ class Pool:
         self.name = name
         self.quantum = quantum
         self.nodes = {name: ClassNode(name, weight, Ring(quantum)) for name, weight in floored(classes).items()}
-        self.classes: Ring[ClassNode] | Sole[ClassNode] = Ring(quantum)
+        self.classes: Ring[ClassNode] | SingleClass[ClassNode] = Ring(quantum)
         if len(self.nodes) == 1:
-            self.classes = Sole(quantum, *self.nodes.values())
+            self.classes = SingleClass(quantum, *self.nodes.values())
         self.discipline: QueueDiscipline = DrrDiscipline(self)
         self.requests = 0
         self.work = 0.0
@@ -125,7 +125,7 @@ class Pool:
         self.active_flows = 0
         self.waiting_flows = 0
         self._lingering: OrderedDict[Flow, float] = OrderedDict()
-        self._lets_go_at = inf  # not before then: the first of those above may have come back
+        self._releases_at = inf  # not before then: the first of those above may have come back
 
     # ---- who waits
 
@@ -143,7 +143,7 @@ class Pool:
                 del self._lingering[flow]
         if request.ready:
             flow.line.add(request)
-            self._more(now, flow)
+            self._add_backlog(now, flow)
         else:
             flow.unready.add(request)
         self.discipline.add(request)
@@ -157,8 +157,8 @@ class Pool:
         assert unread >= 0, f"{unread} tokens are unread in {self!r}, without the {request.read_tokens} of {request!r}"
         if request.ready:
             flow.line.discard(request)
-            flow.node.flows.less(now, flow)
-            self.classes.less(now, flow.node)
+            flow.node.flows.remove_backlog(now, flow)
+            self.classes.remove_backlog(now, flow.node)
         else:
             flow.unready.discard(request)
         self.discipline.discard(request)
@@ -168,7 +168,7 @@ class Pool:
             self.waiting_flows -= 1
             assert self.requests >= self.waiting_flows >= 0, f"{self.waiting_flows} lines of {self!r} have work"
             if not self._lingering:
-                self._lets_go_at = now + 0.999 * ACTIVE_FOR_S  # a little early: rounding is for `let_go`
+                self._releases_at = now + 0.999 * ACTIVE_FOR_S  # a little early: rounding is for `let_go`
             self._lingering[flow] = now
         self._update_round(flow)
 
@@ -177,7 +177,7 @@ class Pool:
         flow.unready.discard(request)
         request.ready = True
         flow.line.add(request)
-        self._more(now, flow)
+        self._add_backlog(now, flow)
 
     def charge(self, flow: Flow, cost: float) -> None:
         """The flow in turn starts a request of this estimated cost."""
@@ -213,7 +213,7 @@ class Pool:
 
     def reclass(self, now: float, classes: tuple[ClassSpec, ...]) -> None:
         """The classes and their weights from here on. One that is no longer named stays for those who stand in it."""
-        if isinstance(self.classes, Sole) and any(spec.name not in self.nodes for spec in classes):
+        if isinstance(self.classes, SingleClass) and any(spec.name not in self.nodes for spec in classes):
             self.classes = self.classes.joined(now)
         for name, weight in floored(classes).items():
             node = self.nodes.get(name)
@@ -227,17 +227,17 @@ class Pool:
     def reset_rings(self, now: float, flows: Sequence[Flow]) -> None:
         """All flows take turns from nothing, with a quantum each, in the order in which their requests came."""
         for node in self.nodes.values():
-            node.flows = _anew(node.flows)
-            node.begin_anew()
+            node.flows = _emptied(node.flows)
+            node.reset()
         for flow in flows:
-            flow.begin_anew()
+            flow.reset()
         if isinstance(self.classes, Ring):
-            self.classes = _anew(self.classes)
+            self.classes = _emptied(self.classes)
         self.classes.backlog = 0
         ready = [request for flow in flows for request in flow.line]
         for request in sorted(ready, key=lambda request: request.sequence):
-            request.flow.node.flows.more(now, request.flow)
-            self.classes.more(now, request.flow.node)
+            request.flow.node.flows.add_backlog(now, request.flow)
+            self.classes.add_backlog(now, request.flow.node)
 
     def set_quantum(self, quantum: float) -> None:
         """One quantum per round and unit of weight from here on."""
@@ -263,43 +263,43 @@ class Pool:
         """The part of its class."""
         return node.weight / (self.active_weight + (0.0 if node.active_flows else node.weight))
 
-    def turn_work(self, flow: Flow, standing: float, ahead: float) -> float:
+    def turn_work(self, flow: Flow, deficit: float, ahead: float) -> float:
         """Work of its class until the flow, standing so, starts what is behind `ahead` of its own, as rounds went."""
         part = self.round_work / self.waiting_flows if self.waiting_flows else 0.0
-        return flow.node.flows.work_until_turn(flow, standing, ahead, part)
+        return flow.node.flows.work_until_turn(flow, deficit, ahead, part)
 
-    def let_go(self, now: float) -> None:
+    def release_idle(self, now: float) -> None:
         """Those whose line has been empty for ACTIVE_FOR_S are no longer active. O(1) per flow and second."""
-        if now < self._lets_go_at:
+        if now < self._releases_at:
             return
         while self._lingering:
             flow, since = next(iter(self._lingering.items()))
             if now - since < ACTIVE_FOR_S:
-                self._lets_go_at = since + 0.999 * ACTIVE_FOR_S
+                self._releases_at = since + 0.999 * ACTIVE_FOR_S
                 return
             del self._lingering[flow]
             self._deactivate(flow)
-        self._lets_go_at = inf
+        self._releases_at = inf
 
     # ---- inside
 
-    def _more(self, now: float, flow: Flow) -> None:
-        if flow.turn is OUT and (len(flow.tenant.flows) > 1 or flow.tenant.others):
-            self._take_over_debt(now, flow)
-        flow.node.flows.more(now, flow)
-        self.classes.more(now, flow.node)
+    def _add_backlog(self, now: float, flow: Flow) -> None:
+        if flow.position is OUT and (len(flow.tenant.flows) > 1 or flow.tenant.others):
+            self._inherit_debt(now, flow)
+        flow.node.flows.add_backlog(now, flow)
+        self.classes.add_backlog(now, flow.node)
 
-    def _take_over_debt(self, now: float, flow: Flow) -> None:
+    def _inherit_debt(self, now: float, flow: Flow) -> None:
         """Debt follows the tenant: what its idle flows in other pools owe, settled, is owed here.
 
         Not between classes, each of which keeps its own books: debt could be left in a lower class, and never paid.
         """
         for sibling in flow.tenant.lines():
-            if sibling is not flow and sibling.node.name == flow.node.name and sibling.turn is OUT:
+            if sibling is not flow and sibling.node.name == flow.node.name and sibling.position is OUT:
                 ring = sibling.node.flows
                 if owed := ring.owed(now, sibling):
-                    ring.take_over(now, sibling, -owed)
-                    flow.node.flows.take_over(now, flow, owed)
+                    ring.inherit_debt(now, sibling, -owed)
+                    flow.node.flows.inherit_debt(now, flow, owed)
 
     def _update_round(self, flow: Flow) -> None:
         part = self.quantum * flow.weight
@@ -331,10 +331,10 @@ class Pool:
 
     def __repr__(self) -> str:
         waits = f"{self.requests} wait ({self.work:g} tokens)"
-        return f"<Pool {self.name}: {waits}, {self.active_flows} flows active, {self.classes!r}>"
+        return f"<PoolQueue {self.name}: {waits}, {self.active_flows} flows active, {self.classes!r}>"
 
 
-def _anew(ring: Ring[M]) -> Ring[M]:
+def _emptied(ring: Ring[M]) -> Ring[M]:
     """One like it, in which nobody has been."""
     return Ring(ring.quantum, debt_quanta=ring.debt_quanta, debt_half_life_s=ring.debt_half_life_s)
 

@@ -44,9 +44,9 @@ from heapq import heapify, heappop, heappush
 from math import floor, inf, nextafter
 from typing import Generic, TypeVar
 
-from services.core.member import LATER, NEW, NEXT, NOW, OUT, Member
+from services.core.schedulable import LATER, NEW, NEXT, NOW, OUT, Schedulable
 
-M = TypeVar("M", bound=Member)
+M = TypeVar("M", bound=Schedulable)
 Entry = tuple[float, int, M]
 
 DUST = 1e-6
@@ -112,21 +112,21 @@ class Ring(Generic[M]):
 
     # ---- coming, being served, going
 
-    def more(self, now: float, member: M) -> None:
+    def add_backlog(self, now: float, member: M) -> None:
         """The member can start one request more. One that is in the ring keeps its place."""
         self.backlog += 1
         member.backlog += 1
-        if member.turn is not OUT:
+        if member.position is not OUT:
             return
-        member.deficit = deficit = self.standing(now, member)
+        member.deficit = deficit = self.deficit_at(now, member)
         member.since = self.given
         if deficit > DUST * self.quantum * member.weight:
-            member.turn = NEW
+            member.position = NEW
             self._new[member] = None
         else:
             self._wait(member)
 
-    def less(self, now: float, member: M) -> None:
+    def remove_backlog(self, now: float, member: M) -> None:
         """The member has one request less to start: it starts, was cancelled, or expired. With its last it goes."""
         self.backlog -= 1
         member.backlog -= 1
@@ -149,7 +149,7 @@ class Ring(Generic[M]):
                 member = next(iter(self._now))
                 if member.since != self.given:
                     self._add_quanta(member)
-                member.turn = NOW
+                member.position = NOW
                 if member.deficit > dust * member.weight:
                     return member
                 del self._now[member]
@@ -164,7 +164,7 @@ class Ring(Generic[M]):
         member.deficit -= cost
         member.unsettled += cost
         self._served += cost
-        if member.turn is NEW:
+        if member.position is NEW:
             self._served_new += cost
 
     def settle(self, now: float, member: M, refund: float, ended: float = 0.0) -> None:
@@ -173,21 +173,21 @@ class Ring(Generic[M]):
         `ended` is what it comes to when nothing of it is in flight any more.
         """
         self._served -= refund
-        if member.turn is OUT:
-            deficit = self.standing(now, member) + refund
+        if member.position is OUT:
+            deficit = self.deficit_at(now, member) + refund
             member.unsettled -= refund + ended
             self._keep(member, deficit)
             member.since, member.left_at = self.given, now
             return
         member.deficit += refund
         member.unsettled -= refund + ended
-        if member.turn is LATER and refund > 0:
+        if member.position is LATER and refund > 0:
             due = self._due(member)
             if (due - self.given) // self.quantum < (member.due - self.given) // self.quantum:  # an earlier round
                 self._stale += 1
                 self._stand(member)
 
-    def take_over(self, now: float, member: M, owed: float) -> None:
+    def inherit_debt(self, now: float, member: M, owed: float) -> None:
         """The member, which is out, owes this much more: debt that it had elsewhere."""
         self.settle(now, member, -owed, owed)
         self._served -= owed
@@ -197,16 +197,16 @@ class Ring(Generic[M]):
         if member.since != -inf:
             member.deficit += (self.given - member.since) * member.weight
             member.since = self.given
-            if member.turn is OUT:
+            if member.position is OUT:
                 member.deficit = min(member.deficit, self.quantum * member.weight)
         member.weight = weight
-        if member.turn is LATER:
+        if member.position is LATER:
             self._stale += 1
             self._stand(member)
 
     # ---- passing over, within one decision
 
-    def put_aside(self, member: M) -> None:
+    def skip(self, member: M) -> None:
         """Take the member at the front out of the way for the rest of one decision: its head cannot run yet."""
         if not self._aside:
             self._before = (
@@ -217,10 +217,10 @@ class Ring(Generic[M]):
                 self.new_work,
                 self._turned_new_at,
             )
-        del (self._new if member.turn is NEW else self._now)[member]
+        del (self._new if member.position is NEW else self._now)[member]
         self._aside.append((member, self.given))
 
-    def put_back(self, started: bool) -> None:
+    def unskip(self, started: bool) -> None:
         """The decision is made: all who were put aside are at the front again.
 
         If another one started, they stand in the round that it is now: what the rounds in between gave, they could not
@@ -236,7 +236,7 @@ class Ring(Generic[M]):
         for member, _ in reversed(self._aside):
             member.since = self.given
             if member.deficit > self._dust(member):
-                members = self._new if member.turn is NEW else self._now
+                members = self._new if member.position is NEW else self._now
                 members[member] = None
                 members.move_to_end(member, last=False)
         for member, _ in self._aside:
@@ -246,10 +246,10 @@ class Ring(Generic[M]):
 
     # ---- what is asked of it
 
-    def standing(self, now: float, member: Member) -> float:
+    def deficit_at(self, now: float, member: Schedulable) -> float:
         """The member's deficit as of now. For one that is out: what it would come back with."""
         deficit = member.deficit + (self.given - member.since) * member.weight
-        if member.turn is not OUT:
+        if member.position is not OUT:
             return deficit
         full = self.quantum * member.weight
         short = full - deficit - member.unsettled
@@ -258,15 +258,15 @@ class Ring(Generic[M]):
             deficit += short * (1.0 - left)
         return deficit if deficit < full else full
 
-    def would_be_new(self, member: Member, standing: float) -> bool:
+    def would_be_new(self, member: Schedulable, deficit: float) -> bool:
         """Whether it would go ahead of those who take turns: it is away, and has not used its quantum up."""
-        return member.turn is OUT and standing > DUST * self.quantum * member.weight
+        return member.position is OUT and deficit > DUST * self.quantum * member.weight
 
-    def owed(self, now: float, member: Member) -> float:
+    def owed(self, now: float, member: Schedulable) -> float:
         """The settled part of what a member that is out owes, as of now: 0 or more."""
-        return max(0.0, -self.standing(now, member) - member.unsettled)
+        return max(0.0, -self.deficit_at(now, member) - member.unsettled)
 
-    def work_until_turn(self, member: Member, standing: float, ahead: float, part: float) -> float:
+    def work_until_turn(self, member: Schedulable, deficit: float, ahead: float, part: float) -> float:
         """Work of all members before the turn in which this one, standing so, starts what is behind `ahead` of its own.
 
         `part` is what one member has in a round, on average. What the members have now does not show who comes back in
@@ -278,11 +278,11 @@ class Ring(Generic[M]):
         """
         if not self.backlog:
             return 0.0
-        if member.turn is OUT and standing > DUST * self.quantum * member.weight:
+        if member.position is OUT and deficit > DUST * self.quantum * member.weight:
             return len(self._new) * part
-        owed = ahead - standing
+        owed = ahead - deficit
         rounds = floor(owed / (self.quantum * member.weight) + DUST) + 1  # whose quanta are more than that
-        if member.turn is not OUT and member.since < self.given and member.due < self.given:
+        if member.position is not OUT and member.since < self.given and member.due < self.given:
             gone_new = self._served_new - self._turned_new_at
             newcomers = max(len(self._new) * part, self.new_work - gone_new)
             turn = max(newcomers + 0.5 * len(self._now) * part, self.round_work - (self._served - member.turned_at))
@@ -294,7 +294,7 @@ class Ring(Generic[M]):
         return rest + self.new_work + len(self._next) * part + (rounds - 1) * self.round_work
 
     def lines(self) -> tuple[Iterable[M], Iterable[M], Iterable[M], Iterable[Entry[M]]]:
-        """Who is new, who has a turn in this round, in the next, and in later ones, by what is due: for `visits.py`."""
+        """Who is new, who has a turn in this round, in the next, and in later ones, by what is due: for `serviceorder.py`."""
         return self._new, self._now, self._next, filter(self._awaited, self._later)
 
     # ---- turns
@@ -303,10 +303,10 @@ class Ring(Generic[M]):
         member.deficit += (self.given - member.since) * member.weight
         member.since = self.given
 
-    def _dust(self, member: Member) -> float:
+    def _dust(self, member: Schedulable) -> float:
         return DUST * self.quantum * member.weight
 
-    def _due(self, member: Member) -> float:
+    def _due(self, member: Schedulable) -> float:
         return member.since + DUST * self.quantum - member.deficit / member.weight
 
     def _wait(self, member: M) -> None:
@@ -320,13 +320,13 @@ class Ring(Generic[M]):
         """
         due = member.due = self._due(member)
         if due < self.given:
-            member.turn = NOW
+            member.position = NOW
             self._now[member] = None
         elif due < self.given + self.quantum:
-            member.turn = NEXT
+            member.position = NEXT
             self._next[member] = None
         else:
-            member.turn = LATER
+            member.position = LATER
             self._pushes += 1
             heappush(self._later, (due, self._pushes, member))
         if self._stale > 64 + len(self._later) // 2:
@@ -350,7 +350,7 @@ class Ring(Generic[M]):
         while later and later[0][0] < self.given:
             entry = heappop(later)
             if self._awaited(entry):
-                entry[2].turn = NOW
+                entry[2].position = NOW
                 self._now[entry[2]] = None
             else:
                 self._stale -= 1
@@ -369,19 +369,19 @@ class Ring(Generic[M]):
     @staticmethod
     def _awaited(entry: Entry[M]) -> bool:
         due, _, member = entry
-        return member.turn is LATER and member.due == due
+        return member.position is LATER and member.due == due
 
     def _leave(self, now: float, member: M) -> None:
         if member.since != self.given:
             self._add_quanta(member)
-        if member.turn is LATER:
+        if member.position is LATER:
             self._stale += 1
-        elif member.turn is NEW:
+        elif member.position is NEW:
             del self._new[member]
         else:  # the members of a round that has begun are told from those of the next when they are visited
             del (self._next if member in self._next else self._now)[member]
         self._keep(member, member.deficit)
-        member.turn = OUT
+        member.position = OUT
         member.left_at = now
 
     def _keep(self, member: M, deficit: float) -> None:

@@ -25,19 +25,19 @@ from math import ceil, floor, inf, log10
 
 from services.core.account import ClassSpec, TenantSpec
 from services.core.admission import TURN_S, AdmissionPolicy, BoundedAdmission, DeadlineAdmission
-from services.core.admissioncheck import AdmissionCheck, Admitted, Rejected
+from services.core.admissioncheck import AdmissionCheck, Admitted, Rejection
 from services.core.choices import SchedulerSettings
 from services.core.cost import Weights
 from services.core.degradation import Degradation
 from services.core.discipline import DrrDiscipline, FifoDiscipline
 from services.core.drr import Drr
 from services.core.estimator import Estimator
-from services.core.ladder import Sizes
-from services.core.learned import ClassStats, PoolStats, TenantStats
+from services.core.ladder import LadderSizes
 from services.core.outcome import Outcome
 from services.core.policies import Policies
 from services.core.pool import ClassNode, Flow
 from services.core.request import RUNNING, WAITING, Request
+from services.core.stats import ClassStats, PoolStats, TenantStats
 
 FIRST_QUANTUM_TOKENS = 1000.0
 """Until costs have been seen."""
@@ -75,7 +75,7 @@ class Scheduler:
         """What waits, over all tenants and pools, against its bounds."""
         self.pools: dict[str, PoolStats] = {}
         self.second_finishes = 0
-        self._sizes = Sizes(settings.ladder)
+        self._sizes = LadderSizes(settings.ladder)
         self._degradation = Degradation(len(settings.ladder))
         self._random = random
         self._admission: AdmissionPolicy
@@ -153,7 +153,7 @@ class Scheduler:
     def announce(self, pool: str, estimator: Estimator) -> None:
         """Begin with what the pool's workers say of themselves, before anything runs. `capacity` tells their slots."""
         pool_stats = self._pool_stats(pool)
-        estimator.take_over(pool_stats.estimator)
+        estimator.inherit(pool_stats.estimator)
         pool_stats.estimator = estimator
 
     def capacity(self, now: float, slots: int, pool: str = "default") -> None:
@@ -162,11 +162,11 @@ class Scheduler:
 
     # ---- the door
 
-    def admit(self, now: float, request: Request) -> Admitted | Rejected:
+    def admit(self, now: float, request: Request) -> Admitted | Rejection:
         """Decide about a newcomer, in one step: if it is admitted, it has its place."""
         settings = self.settings
         pool_stats, flow = self._get_or_create(now, request)
-        pool_stats.pool.let_go(now)
+        pool_stats.pool.release_idle(now)
         if not settings.clamp:
             request.may_clamp = False
         if request.max_level:
@@ -183,13 +183,13 @@ class Scheduler:
             if limit is None:
                 return Admitted(check.level, check.prediction.wait_s)
             outcome = Outcome.TENANT_QUEUE_FULL if limit.of_tenant else Outcome.YIELD
-            return check.refuse(outcome, limit.value, self._random, never=self.drr.never_holds(request))
+            return check.refuse(outcome, limit.value, self._random, never=self.drr.never_fits(request))
         return check.refuse(*why, self._random)
 
     def _get_or_create(self, now: float, request: Request) -> tuple[PoolStats, Flow]:
         tenant = self.drr.tenants.get(request.tenant)
         if tenant is None:
-            tenant = self.drr.meet(now, replace(self.settings.stranger, id=request.tenant))
+            tenant = self.drr.create_stranger(now, replace(self.settings.stranger, id=request.tenant))
             self.drr.forget_idle(now)
         pool_stats = self.pools.get(request.pool) or self._pool_stats(request.pool)
         flow = tenant.flows.get(request.pool)
@@ -246,7 +246,7 @@ class Scheduler:
         """When to come back, for one that had a place in line and lost it: by its tenant's own line."""
         pool_stats, flow = self.pools[request.pool], request.flow
         rate = (pool_stats.estimator.rate or 0.0) * pool_stats.pool.share(flow)
-        return flow.stats.appointments.hint(now, flow.work, request.charge_tokens, rate, self._random)
+        return flow.stats.reservations.hint(now, flow.work, request.charge_tokens, rate, self._random)
 
     def expire(self, now: float) -> list[Request]:
         """Take out those that can no longer be in time, and those whose client has no more patience.
@@ -297,7 +297,7 @@ class Scheduler:
         tenant_stats = flow.stats
         answer = tenant_stats.lengths.expected(request.granted_tokens)
         estimator.start(now, request, estimator.prefill_backlog_s() + estimator.service_s(prompt, answer))
-        estimator.begin_reading(request, prompt if self.settings.reading_line else 0)
+        estimator.begin_prefill(request, prompt if self.settings.reading_line else 0)
         rate = estimator.rate
         if rate:
             backlog_s = flow.work / (pool_stats.pool.share(flow) * rate)
@@ -310,7 +310,7 @@ class Scheduler:
         request.first_token_at = now
         prompt, _ = self._planned(request)
         estimator = self.pools[request.pool].estimator
-        estimator.end_reading(request)
+        estimator.end_prefill(request)
         estimator.learn_prefill(now - request.started_at, prompt, request.read_before_tokens)
 
     def finish(
@@ -329,7 +329,7 @@ class Scheduler:
         estimator, tenant_stats = pool_stats.estimator, request.flow.stats
         cost = self.settings.weights.cost(prompt_tokens, completion_tokens)
         estimator.stop(now)
-        estimator.end_reading(request)
+        estimator.end_prefill(request)
         estimator.learn(now, request, cost)
         tenant_stats.got.add(now, cost)
         self.drr.settle(now, request, cost if self.settings.true_up else request.charge_tokens)

@@ -1,174 +1,334 @@
-"""What a Weir is doing, for people to look at: plain dictionaries, numbers and names, ready for JSON.
+"""What a scheduler is doing at one moment, as immutable values: one snapshot, from which every view is made.
 
-Looking changes nothing, not even when an estimate is refreshed: a house that is watched decides as one that is not.
-And it is bounded: of the tenants, the `most` with most in line are told one by one, and all others as one sum. What
-has no bound, or is not known yet, is None. Cost: one pass over the tenants, and a few microseconds for each that is
-told: with a thousand of them under two milliseconds.
+Taking one changes nothing, not even when an estimate is refreshed: a scheduler that is watched decides as one that is
+not. It is bounded: the caller names the tenants to describe one by one. What has no bound, or is not known yet, is
+None.
+
+Cost: a few microseconds for each tenant and each pool. Only `totals` pass over all tenants, and only with `full`.
 """
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from collections.abc import Callable, Iterable, Mapping
 from heapq import nlargest
+from itertools import islice
 from math import inf, isfinite
-from typing import Any
+from typing import NamedTuple
 
-from services.core.account import Bounds, Tenant, Usage
-from services.core.calibration import PUBLISHED, Calibration
+from services.core.account import QueueBounds, TenantAccount
+from services.core.calibration import PUBLISHED, WaitCalibration
 from services.core.cost import Lengths
-from services.core.learned import PoolStats
-from services.core.member import OUT
+from services.core.policies import Policies
 from services.core.pool import ClassNode, Flow
+from services.core.request import Request
+from services.core.schedulable import OUT, RingPosition
 from services.core.scheduler import Scheduler
+from services.core.stats import PoolStats
 
-MOST_TENANTS = 50
-State = dict[str, Any]
-
-
-def state(scheduler: Scheduler, now: float, most: int = MOST_TENANTS) -> State:
-    """Everything, as of now."""
-    known = scheduler.drr.tenants.values()
-    told = nlargest(most, known, key=_matters)
-    return {
-        "policies": asdict(scheduler.policies),
-        "waiting": _usage(scheduler.drr.usage),
-        "pools": [_pool(scheduler, now, pool_stats) for pool_stats in scheduler.pools.values()],
-        "tenants": [_tenant(scheduler, now, tenant) for tenant in told],
-        "other_tenants": _others(scheduler, told),
-        "finished_twice": scheduler.second_finishes,
-    }
+# ---- what a snapshot consists of
 
 
-def _matters(tenant: Tenant) -> tuple[int, int, float]:
+class UsageSnapshot(NamedTuple):
+    """What waits, of one tenant or of all, against its bounds."""
+
+    requests: int
+    cost_tokens: float
+    bytes: int
+    bounds: QueueBounds
+
+
+class CoverageSnapshot(NamedTuple):
+    """Of the waits that were predicted at each `PUBLISHED` quantile, the share that turned out no longer."""
+
+    shares: tuple[float | None, ...]
+    waits: int
+
+
+class ClassSnapshot(NamedTuple):
+    """One class in one pool."""
+
+    name: str
+    weight: float
+    share: float
+    level: int
+    held: bool
+    """An operator holds the level."""
+    level_changes: int
+    active_tenants: int
+    q95_wait_s: float | None
+    new: CoverageSnapshot
+    """Of requests that went ahead of the round."""
+    in_turn: CoverageSnapshot
+
+
+class PoolSnapshot(NamedTuple):
+    """One pool of workers, and the requests that wait for it."""
+
+    name: str
+    slots: int
+    busy: int
+    rate_tokens_per_s: float | None
+    prefill_start_s: float
+    prefill_s_per_token: float
+    s_per_token: float
+    next_slot_in_s: float
+    requests: int
+    cost_tokens: float
+    active_tenants: int
+    quantum_tokens: float
+    classes: tuple[ClassSnapshot, ...]
+
+
+class FlowForecast(NamedTuple):
+    """What a newcomer of a flow would be judged by."""
+
+    wait_s: float
+    wait_q95_s: float
+    wait_limit_s: float | None
+    service_s: float | None
+    answer_median_tokens: float | None
+    answer_q90_tokens: float | None
+    answers: int
+    """Answers whose lengths are known."""
+
+
+class FlowSnapshot(NamedTuple):
+    """One tenant's queue in one class of one pool."""
+
+    pool: str
+    quantum_tokens: float
+    class_name: str
+    requests: int
+    cost_tokens: float
+    not_ready: int
+    turn: RingPosition
+    deficit_tokens: float
+    """Below 0 it is debt."""
+    in_flight_tokens: float
+    share: float
+    asked_tokens_per_s: float
+    got_tokens_per_s: float
+    forecast: FlowForecast | None
+    """Only of a full snapshot."""
+
+
+class TenantSnapshot(NamedTuple):
+    """One tenant, and its queues: those in its own class first."""
+
+    id: str
+    configured: bool
+    class_name: str
+    weight: float
+    waiting: UsageSnapshot
+    running: int
+    charged_tokens: float
+    turn: RingPosition
+    """Where it stands in the service order, if the caller said so."""
+    flows: tuple[FlowSnapshot, ...]
+    heads: tuple[float, ...]
+    """The first requests of its longest queue: the age of each as a share of its deadline."""
+
+
+class TenantTotals(NamedTuple):
+    """Sums over all tenants."""
+
+    running: int
+    charged_tokens: float
+
+
+class SchedulerSnapshot(NamedTuple):
+    """Everything, as of `now`."""
+
+    now: float
+    policies: Policies
+    waiting: UsageSnapshot
+    pools: tuple[PoolSnapshot, ...]
+    tenants: tuple[TenantSnapshot, ...]
+    known_tenants: int
+    totals: TenantTotals | None
+    """Only of a full snapshot."""
+    finished_twice: int
+
+
+# ---- taking one
+
+
+def busiest(scheduler: Scheduler, most: int) -> dict[TenantAccount, RingPosition]:
+    """The tenants with most requests waiting, then running, then charged. One pass over all tenants."""
+    return dict.fromkeys(nlargest(most, scheduler.drr.tenants.values(), key=_matters), OUT)
+
+
+def _matters(tenant: TenantAccount) -> tuple[int, int, float]:
     return tenant.usage.requests, tenant.running, tenant.charged
 
 
-# ---- a pool
+def in_service_order(
+    scheduler: Scheduler, most: int, busy: Callable[[], Iterable[Request]]
+) -> dict[TenantAccount, RingPosition]:
+    """The tenants in the order of their next starts; then by name those with nothing to start now, as OUT.
+
+    `busy`: requests that wait or run. With more than `most` tenants only theirs are looked for among the latter.
+    """
+    tenants, found = scheduler.drr.tenants, dict[TenantAccount, RingPosition]()
+    for pool in scheduler.drr.pools.values():
+        for tenant, turn in pool.discipline.tenants(most) if pool.requests else ():
+            if len(found) == most:
+                return found
+            found.setdefault(tenant, turn)
+    known: Iterable[TenantAccount] = tenants.values()
+    if len(tenants) > most:
+        known = (tenants[request.tenant] for request in busy() if request.tenant in tenants)
+    away = sorted({tenant for tenant in known if tenant not in found}, key=lambda tenant: tenant.id)
+    return found | dict.fromkeys(away[: most - len(found)], OUT)
 
 
-def _pool(scheduler: Scheduler, now: float, pool_stats: PoolStats) -> State:
-    pool, estimator = pool_stats.pool, pool_stats.estimator
-    return {
-        "name": pool.name,
-        "slots": estimator.slots,
-        "busy": estimator.busy,
-        "rate_tokens_per_s": estimator.rate,
-        "prefill_start_s": estimator.reading.start_s,
-        "prefill_s_per_token": estimator.reading.per_token_s,
-        "s_per_token": estimator.median_s,
-        "next_slot_in_s": estimator.next_slot_s(now),
-        "waiting": {"requests": pool.requests, "cost_tokens": pool.work},
-        "active_tenants": pool.active_flows,
-        "quantum_tokens": pool.quantum,
-        "classes": [_class(scheduler, pool_stats, node) for node in pool.nodes.values()],
-    }
+def waiting_by(scheduler: Scheduler, label_of: Callable[[str], str]) -> dict[str, tuple[int, float]]:
+    """Requests that wait and their cost in tokens, summed by a label of their tenants. One pass over all tenants."""
+    found: dict[str, tuple[int, float]] = {}
+    for tenant in scheduler.drr.tenants.values():
+        label = label_of(tenant.id)
+        requests, cost = found.get(label, (0, 0.0))
+        found[label] = (requests + tenant.usage.requests, cost + tenant.usage.cost_tokens)
+    return found
 
 
-def _class(scheduler: Scheduler, pool_stats: PoolStats, node: ClassNode) -> State:
-    class_stats = pool_stats.classes[node.name]
-    return {
-        "name": node.name,
-        "weight": node.weight,
-        "share": pool_stats.pool.class_share(node),
-        "level": scheduler.level(class_stats, node.name),
-        "held": scheduler.held(node.name) is not None,
-        "level_changes": class_stats.controller.changes,
-        "active_tenants": node.active_flows,
-        "q95_wait_s": class_stats.recent_s.quantile(0.95),
-        "predictions": {"new": _covered(class_stats.waits.new), "in_turn": _covered(class_stats.waits.turn)},
-    }
-
-
-def _covered(calibration: Calibration) -> State:
-    """Of the waits that were predicted at each quantile, the share that turned out no longer."""
-    covered: State = {f"q{100 * q:g}": calibration.coverage.share(q) for q in PUBLISHED}
-    return covered | {"waits": calibration.coverage.total}
-
-
-# ---- a tenant
-
-
-def _tenant(scheduler: Scheduler, now: float, tenant: Tenant) -> State:
-    return {
-        "id": tenant.id,
-        "configured": tenant.configured,
-        "class": tenant.class_name,
-        "weight": tenant.weight,
-        "waiting": _usage(tenant.usage),
-        "running": tenant.running,
-        "charged_tokens": tenant.charged,
-        "lines": [_line(scheduler, now, pool, flow) for pool, flow in _lines(scheduler, tenant)],
-    }
-
-
-def _lines(scheduler: Scheduler, tenant: Tenant) -> list[tuple[PoolStats, Flow]]:
-    """Its lines in its own class first."""
-    own = [(scheduler.pools[pool], flow) for pool, flow in tenant.flows.items()]
-    return own + [(scheduler.pools[pool], flow) for (pool, _), flow in tenant.others.items()]
-
-
-def _line(scheduler: Scheduler, now: float, pool_stats: PoolStats, flow: Flow) -> State:
-    pool, tenant_stats = pool_stats.pool, flow.stats
-    standing = pool.discipline.deficit(now, flow)
-    view = pool.discipline.predict_wait(
-        now, flow, inf, pool_stats.estimator, measured_rounds=scheduler.settings.measured_rounds
+def take(
+    scheduler: Scheduler,
+    now: float,
+    tenants: Mapping[TenantAccount, RingPosition],
+    *,
+    heads: int = 0,
+    full: bool = False,
+) -> SchedulerSnapshot:
+    """The snapshot, with these tenants described one by one, and so many heads of each one's longest queue."""
+    usage, known = scheduler.usage, scheduler.drr.tenants
+    totals = None
+    if full:
+        running, charged = (
+            sum([each.running for each in known.values()]),
+            sum([each.charged for each in known.values()]),
+        )
+        totals = TenantTotals(running, charged)
+    return SchedulerSnapshot(
+        now,
+        scheduler.policies,
+        UsageSnapshot(usage.requests, usage.cost_tokens, usage.bytes, usage.bounds),
+        tuple([_pool(scheduler, now, pool_stats) for pool_stats in scheduler.pools.values()]),
+        tuple([_tenant(scheduler, now, tenant, turn, heads, full) for tenant, turn in tenants.items()]),
+        len(known),
+        totals,
+        scheduler.second_finishes,
     )
-    errors = tenant_stats.waits.of(view.new)
-    return {
-        "pool": pool.name,
-        "class": flow.node.name,
-        "waiting": {"requests": flow.requests, "cost_tokens": flow.work, "not_ready": len(flow.unready)},
-        "position": "away" if flow.turn is OUT else flow.turn.value,
-        "deficit_tokens": max(0.0, standing),
-        "debt_tokens": max(0.0, -standing),
-        "in_flight_tokens": max(0.0, flow.unsettled),
-        "share": pool.share(flow),
-        "predicted_wait_s": view.wait_s,
-        "predicted_wait_q95_s": errors.waits_s(view.wait_s)[-1],
-        "wait_limit_s": _finite(tenant_stats.codel.limit_s),
-        "asked_tokens_per_s": tenant_stats.asked.rate(now),
-        "got_tokens_per_s": tenant_stats.got.rate(now),
-        "service_s": tenant_stats.service_s or None,
-        "answer_tokens": _lengths(tenant_stats.lengths),
-    }
 
 
-def _lengths(lengths: Lengths) -> State:
-    median, q90 = (_finite(lengths.at(q, inf)) if lengths.confident else None for q in (0.5, 0.9))
-    return {"median": median, "q90": q90, "samples": lengths.samples}
+def _pool(scheduler: Scheduler, now: float, pool_stats: PoolStats) -> PoolSnapshot:
+    pool, estimator = pool_stats.pool, pool_stats.estimator
+    return PoolSnapshot(
+        pool.name,
+        estimator.slots,
+        estimator.busy,
+        estimator.rate,
+        estimator.prefill_model.start_s,
+        estimator.prefill_model.per_token_s,
+        estimator.median_s,
+        estimator.next_slot_s(now),
+        pool.requests,
+        pool.work,
+        pool.active_flows,
+        pool.quantum,
+        tuple([_class(scheduler, pool_stats, node) for node in pool.nodes.values()]),
+    )
 
 
-def _others(scheduler: Scheduler, told: list[Tenant]) -> State:
-    """The sum of all who were not told one by one."""
-    drr, known = scheduler.drr, scheduler.drr.tenants.values()
-    return {
-        "tenants": len(known) - len(told),
-        "waiting": {
-            "requests": drr.usage.requests - sum(tenant.usage.requests for tenant in told),
-            "cost_tokens": max(0.0, drr.usage.cost_tokens - sum(tenant.usage.cost_tokens for tenant in told)),
-            "bytes": drr.usage.bytes - sum(tenant.usage.bytes for tenant in told),
-        },
-        "running": sum([tenant.running for tenant in known]) - sum(tenant.running for tenant in told),
-        "charged_tokens": sum([tenant.charged for tenant in known]) - sum(tenant.charged for tenant in told),
-    }
+def _class(scheduler: Scheduler, pool_stats: PoolStats, node: ClassNode) -> ClassSnapshot:
+    class_stats = pool_stats.classes[node.name]
+    return ClassSnapshot(
+        node.name,
+        node.weight,
+        pool_stats.pool.class_share(node),
+        scheduler.level(class_stats, node.name),
+        scheduler.held(node.name) is not None,
+        class_stats.controller.changes,
+        node.active_flows,
+        class_stats.recent_s.quantile(0.95),
+        _coverage(class_stats.waits.new),
+        _coverage(class_stats.waits.in_turn),
+    )
 
 
-def _usage(usage: Usage) -> State:
-    return {
-        "requests": usage.requests,
-        "cost_tokens": usage.cost_tokens,
-        "bytes": usage.bytes,
-        "bounds": _bounds(usage.bounds),
-    }
+def _coverage(calibration: WaitCalibration) -> CoverageSnapshot:
+    coverage = calibration.coverage
+    return CoverageSnapshot(tuple([coverage.share(q) for q in PUBLISHED]), coverage.total)
 
 
-def _bounds(bounds: Bounds) -> State:
-    return {
-        "requests": bounds.requests,
-        "cost_tokens": _finite(bounds.cost_tokens),
-        "bytes": _finite(bounds.bytes),
-    }
+def _tenant(
+    scheduler: Scheduler, now: float, tenant: TenantAccount, turn: RingPosition, heads: int, full: bool
+) -> TenantSnapshot:
+    usage = tenant.usage
+    flows = [(pool, flow) for pool, flow in tenant.flows.items()]
+    flows += [(pool, flow) for (pool, _), flow in tenant.others.items()]
+    longest = max(tenant.lines(), key=_length, default=()) if heads else ()
+    return TenantSnapshot(
+        tenant.id,
+        tenant.configured,
+        tenant.class_name,
+        tenant.weight,
+        UsageSnapshot(usage.requests, usage.cost_tokens, usage.bytes, usage.bounds),
+        tenant.running,
+        tenant.charged,
+        turn,
+        tuple([_flow(scheduler, now, scheduler.pools[pool], flow, full) for pool, flow in flows]),
+        tuple([of_deadline(now, request) for request in islice(longest, heads)]),
+    )
 
 
-def _finite(value: float) -> float | None:
+def _length(flow: Flow) -> int:
+    return flow.requests
+
+
+def of_deadline(now: float, request: Request) -> float:
+    """The request's age as a share of its deadline: 1 is too late."""
+    return (now - request.arrived_at) / (request.deadline - request.arrived_at)
+
+
+def _flow(scheduler: Scheduler, now: float, pool_stats: PoolStats, flow: Flow, full: bool) -> FlowSnapshot:
+    pool, stats = pool_stats.pool, flow.stats
+    return FlowSnapshot(
+        pool.name,
+        pool.quantum,
+        flow.node.name,
+        flow.requests,
+        flow.work,
+        len(flow.unready),
+        flow.position,
+        pool.discipline.deficit(now, flow),
+        flow.unsettled,
+        pool.share(flow),
+        stats.asked.rate(now),
+        stats.got.rate(now),
+        _forecast(scheduler, now, pool_stats, flow) if full else None,
+    )
+
+
+def _forecast(scheduler: Scheduler, now: float, pool_stats: PoolStats, flow: Flow) -> FlowForecast:
+    stats, measured = flow.stats, scheduler.settings.measured_rounds
+    prediction = pool_stats.pool.discipline.predict_wait(now, flow, inf, pool_stats.estimator, measured_rounds=measured)
+    wait_s, lengths = prediction.wait_s, stats.lengths
+    return FlowForecast(
+        wait_s,
+        stats.waits.of(prediction.new).waits_s(wait_s)[-1],
+        finite(stats.codel.limit_s),
+        stats.service_s or None,
+        _length_at(lengths, 0.5),
+        _length_at(lengths, 0.9),
+        lengths.samples,
+    )
+
+
+def _length_at(lengths: Lengths, q: float) -> float | None:
+    return finite(lengths.at(q, inf)) if lengths.confident else None
+
+
+def finite(value: float) -> float | None:
+    """The value, or None where it has no bound."""
     return value if isfinite(value) else None

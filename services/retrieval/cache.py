@@ -40,7 +40,7 @@ from redis.exceptions import TimeoutError as RedisTimeoutError
 from redis.maint_notifications import MaintNotificationsConfig
 
 from services.contracts.search import Passage
-from services.core.breaker import Breaker, Change, State
+from services.core.breaker import Breaker, BreakerState, Change
 from services.retrieval.deadline import DeadlineExceeded, with_deadline
 from services.retrieval.freshness import due_early, ttl_jitter
 from services.retrieval.metrics import RetrievalMetrics
@@ -177,7 +177,7 @@ class Cache:
     @property
     def up(self) -> bool:
         """Redis answers, as far as anyone knows."""
-        return self._breaker.state is State.CLOSED
+        return self._breaker.state is BreakerState.CLOSED
 
     async def start(self) -> None:
         """Watch Redis in the background."""
@@ -332,7 +332,7 @@ class Cache:
     def _note(self, change: Change | None, error: Exception | None = None) -> None:
         if change is None:
             return
-        if change.after is State.CLOSED:
+        if change.after is BreakerState.CLOSED:
             self._log.info("redis is up")
-        elif change.before is State.CLOSED:
+        elif change.before is BreakerState.CLOSED:
             self._log.warning("redis is down", fault=type(error).__name__)

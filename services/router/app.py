@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from random import Random
 
-from services.core.account import Bounds, TenantSpec
+from services.core.account import QueueBounds, TenantSpec
 from services.core.choices import SchedulerSettings
 from services.core.limit import InflightCap
 from services.core.retries import RetryBudget
@@ -194,9 +194,9 @@ def scheduler(settings: RouterSettings, tenants: Tenants, rng: Random) -> Schedu
     """The core with this router's bounds and classes. A stranger is a lab's tenant: all weigh the same."""
     classes = tenants.classes()
     bytes = settings.max_queue_bytes
-    own = Bounds(settings.tenant_queue_size, bytes=bytes / 4)
+    own = QueueBounds(settings.tenant_queue_size, bytes=bytes / 4)
     chosen = SchedulerSettings(
-        bounds=Bounds(settings.max_queue_size, bytes=bytes),
+        bounds=QueueBounds(settings.max_queue_size, bytes=bytes),
         stranger=TenantSpec("", own, class_name=classes[0].name),
         classes=classes,
         safety_margin=settings.admission_safety_margin,

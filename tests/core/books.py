@@ -9,8 +9,8 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from services.core.account import Bounds, ClassSpec, TenantSpec
-from services.core.admissioncheck import Rejected
+from services.core.account import ClassSpec, QueueBounds, TenantSpec
+from services.core.admissioncheck import Rejection
 from services.core.choices import SchedulerSettings
 from services.core.discipline import DrrDiscipline, FifoDiscipline
 from services.core.estimator import ENOUGH
@@ -21,8 +21,8 @@ from services.core.scheduler import Scheduler
 ORDER = list(Stage)
 POOLS = ("default", "other")
 KNOWN = {
-    "gold": TenantSpec("gold", Bounds(4, 4000, 900), weight=2.0, class_name="gold"),
-    "plain": TenantSpec("plain", Bounds(6, 6000, 900)),
+    "gold": TenantSpec("gold", QueueBounds(4, 4000, 900), weight=2.0, class_name="gold"),
+    "plain": TenantSpec("plain", QueueBounds(6, 6000, 900)),
 }
 STRANGERS = [f"stranger-{number}" for number in range(7)]
 PREFILL_S, TOKEN_S, PER_SLOT_S = 0.0002, 0.01, 300.0
@@ -70,7 +70,7 @@ class Books(RuleBasedStateMachine):
 
     # ---- who is known
 
-    def bounds(self, tenant: str) -> Bounds:
+    def bounds(self, tenant: str) -> QueueBounds:
         return self.specs.get(tenant, self.settings.stranger).bounds
 
     def configure(self, spec: TenantSpec) -> None:
@@ -94,7 +94,7 @@ class Books(RuleBasedStateMachine):
     )
     def reload(self, kept: set[str], class_name: str, requests: int, gold: float, silver: bool) -> None:
         """What waits may be over new bounds for a while, but nothing more comes in."""
-        specs = [TenantSpec(id, Bounds(requests, 6000, 900), 2.0, class_name) for id in sorted(kept)]
+        specs = [TenantSpec(id, QueueBounds(requests, 6000, 900), 2.0, class_name) for id in sorted(kept)]
         classes = [ClassSpec("default", 1.0, 0.1), ClassSpec("gold", gold)] + [ClassSpec("silver")] * silver
         self.scheduler.reload(self.now, tuple(classes), specs)
         for id in set(self.specs) - kept:
@@ -207,7 +207,7 @@ class Books(RuleBasedStateMachine):
         late = Request(-1, name, self.now, self.now - 1.0, prompt_tokens=1, max_tokens=1)
         self.stages[late] = Stage.NEW
         self.at[Stage.NEW][late] = None
-        assert isinstance(self.scheduler.admit(self.now, late), Rejected)
+        assert isinstance(self.scheduler.admit(self.now, late), Rejection)
         self.ends(late, "refused")
         left = {id for id, tenant in self.scheduler.drr.tenants.items() if tenant.configured} | {name}
         assert set(self.scheduler.drr.tenants) == left

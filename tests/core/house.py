@@ -8,8 +8,8 @@ from heapq import heappop, heappush
 from random import Random
 from typing import Any
 
-from services.core.account import Bounds, TenantSpec
-from services.core.admissioncheck import Admitted, Rejected
+from services.core.account import QueueBounds, TenantSpec
+from services.core.admissioncheck import Admitted, Rejection
 from services.core.choices import SchedulerSettings
 from services.core.estimator import Estimator
 from services.core.outcome import Outcome
@@ -22,7 +22,7 @@ TOKEN_S = 1e-2
 """Seconds per answer token."""
 SERVICE_S = 50 * PREFILL_S + 20 * TOKEN_S
 """Of the usual request."""
-ROOMY = Bounds(100_000)
+ROOMY = QueueBounds(100_000)
 
 
 def settings(**changes: Any) -> SchedulerSettings:
@@ -42,7 +42,7 @@ class House:
         self.free = slots
         self.ids = itertools.count(1)
         self.answers: dict[Request, int] = {}
-        self.fates: dict[Request, Rejected | Outcome] = {}
+        self.fates: dict[Request, Rejection | Outcome] = {}
         self.waits_s: dict[Request, float] = {}
         self.admitted: dict[Request, Admitted] = {}
         self._events: list[tuple[float, int, Callable[[], None]]] = []
@@ -65,13 +65,13 @@ class House:
         self.answers[request] = answer
         return request
 
-    def offer(self, tenant: str = "a", **fields: Any) -> Admitted | Rejected:
+    def offer(self, tenant: str = "a", **fields: Any) -> Admitted | Rejection:
         """Offer one, and start whatever can."""
         return self.put(self.request(tenant, **fields))
 
-    def put(self, request: Request) -> Admitted | Rejected:
+    def put(self, request: Request) -> Admitted | Rejection:
         said = self.scheduler.admit(self.now, request)
-        if isinstance(said, Rejected):
+        if isinstance(said, Rejection):
             self.fates[request] = said
         else:
             self.admitted[request] = said
@@ -143,7 +143,7 @@ class House:
     def count(self, what: Outcome | str, tenant: str | None = None) -> int:
         """How many ended so: an outcome, or the reason of a refusal."""
         return sum(
-            (fate.reason if isinstance(fate, Rejected) else fate) == what
+            (fate.reason if isinstance(fate, Rejection) else fate) == what
             for request, fate in self.fates.items()
             if tenant in (None, request.tenant)
         )

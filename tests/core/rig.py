@@ -5,12 +5,12 @@ from __future__ import annotations
 from itertools import count
 from math import inf
 
-from services.core.account import Bounds, ClassSpec, TenantSpec
+from services.core.account import ClassSpec, QueueBounds, TenantSpec
 from services.core.drr import Drr
 from services.core.request import Request
 from services.core.ring import Ring
 
-NO_BOUNDS = Bounds(10**9)
+NO_BOUNDS = QueueBounds(10**9)
 FOR_EVER = 1e9
 
 ids = count()
@@ -37,8 +37,8 @@ def house(
     tenants: str | dict[str, float] = "",
     *,
     quantum: float = 10.0,
-    bounds: Bounds = NO_BOUNDS,
-    own: Bounds = NO_BOUNDS,
+    bounds: QueueBounds = NO_BOUNDS,
+    own: QueueBounds = NO_BOUNDS,
     classes: tuple[ClassSpec, ...] = (),
     idle_tenants: int = 1000,
 ) -> Drr:
@@ -77,7 +77,7 @@ def serve(drr: Drr, count: int, now: float = 0.0, pool: str = "default") -> str:
 def standing(drr: Drr, tenant: str, now: float = 0.0, pool: str = "default") -> float:
     """The deficit of the tenant's flow in this pool."""
     flow = drr.tenants[tenant].flows[pool]
-    return flow.node.flows.standing(now, flow)
+    return flow.node.flows.deficit_at(now, flow)
 
 
 def kept(drr: Drr) -> dict[str, float]:

@@ -15,7 +15,7 @@ from itertools import count
 from math import inf
 from random import Random
 
-from services.core.account import Bounds, ClassSpec, TenantSpec
+from services.core.account import ClassSpec, QueueBounds, TenantSpec
 from services.core.drr import Drr
 from services.core.request import Request, Stage
 from tests.core.rig import asking
@@ -144,7 +144,7 @@ class Run:
         self.scenario = scenario
         self.random = Random(scenario.title)
         self.now = 0.0
-        self.drr = Drr(quantum=scenario.quantum, bounds=Bounds(10**6), classes=scenario.classes)
+        self.drr = Drr(quantum=scenario.quantum, bounds=QueueBounds(10**6), classes=scenario.classes)
         self.slots = scenario.slots
         self.running: dict[str, dict[Request, float]] = defaultdict(dict)
         self.events: list[tuple[float, int, Callable[[], None]]] = []
@@ -160,7 +160,7 @@ class Run:
         for load in self.scenario.loads:
             for at in range(load.tenants):
                 tenant = f"{load.group}{at}"
-                self.drr.configure(TenantSpec(tenant, Bounds(10**6), load.weight, load.class_name))
+                self.drr.configure(TenantSpec(tenant, QueueBounds(10**6), load.weight, load.class_name))
                 self.begin(load, tenant)
         for when, slots in self.scenario.slots_at:
             self.at(when, lambda slots=slots: self.resize(slots))
@@ -279,7 +279,7 @@ class Run:
         for load in self.scenario.loads:
             if load.group == group:
                 for at in range(load.tenants):
-                    self.drr.configure(TenantSpec(f"{group}{at}", Bounds(10**6), weight, load.class_name))
+                    self.drr.configure(TenantSpec(f"{group}{at}", QueueBounds(10**6), weight, load.class_name))
 
     def set_quantum(self, quantum: float) -> None:
         for pool in self.drr.pools.values():

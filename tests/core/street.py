@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from services.core.account import Bounds
-from services.core.admissioncheck import Admitted, Rejected
+from services.core.account import QueueBounds
+from services.core.admissioncheck import Admitted, Rejection
 from services.core.outcome import Outcome
 from services.core.policies import Policies
 from services.core.request import Request, Stage
@@ -19,9 +19,9 @@ class Street(House):
     """What each client was told, and what the slots were used for."""
 
     def __init__(self, slots: int = 8, **off: bool) -> None:
-        super().__init__(slots, chosen=settings(bounds=Bounds(QUEUE), policies=Policies(**off)))
+        super().__init__(slots, chosen=settings(bounds=QueueBounds(QUEUE), policies=Policies(**off)))
         self.slots = slots
-        self.told: dict[Request, Outcome | Rejected] = {}
+        self.told: dict[Request, Outcome | Rejection] = {}
         self.served_at: list[float] = []
         self.used_s = self.wasted_s = 0.0
 
@@ -29,10 +29,10 @@ class Street(House):
     def policies(self) -> Policies:
         return self.scheduler.settings.policies
 
-    def ask(self, tenant: str = "a", *, leaves_after_s: float | None = None, **fields: Any) -> Admitted | Rejected:
+    def ask(self, tenant: str = "a", *, leaves_after_s: float | None = None, **fields: Any) -> Admitted | Rejection:
         request = self.request(tenant, **fields)
         said = self.put(request)
-        if isinstance(said, Rejected):
+        if isinstance(said, Rejection):
             self.told[request] = said
         else:
             self.at(request.deadline, lambda: self.gives_up(request, Outcome.DEADLINE_EXCEEDED))

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.core.account import Bounds, ClassSpec, Full, Tenant, TenantSpec, Usage
+from services.core.account import ClassSpec, QueueBounds, QueueLimit, QueueUsage, TenantAccount, TenantSpec
 from services.core.pool import floored
 from tests.core.rig import asking
 
@@ -19,13 +19,13 @@ from tests.core.rig import asking
 )
 def test_bounds_that_leave_no_room_for_one_request_are_refused(bounds: dict[str, float]):
     with pytest.raises(ValueError, match="room for one request"):
-        Bounds(**bounds)
+        QueueBounds(**bounds)
 
 
 @pytest.mark.parametrize("weight", [0.0, -1.0, inf, nan])
 def test_a_weight_must_be_above_zero_and_finite(weight: float):
     with pytest.raises(ValueError, match="tenant a: weight"):
-        TenantSpec("a", Bounds(1), weight=weight)
+        TenantSpec("a", QueueBounds(1), weight=weight)
     with pytest.raises(ValueError, match="class a: weight"):
         ClassSpec("a", weight=weight)
 
@@ -37,17 +37,17 @@ def test_a_floor_is_a_share_below_all(floor: float):
 
 
 def test_the_bound_that_would_break_first_is_the_one_that_is_named():
-    usage = Usage(Bounds(2, cost_tokens=100.0, bytes=1000))
-    assert usage.broken_by(asking("a", 100.0, size=1000)) is None
-    assert usage.broken_by(asking("a", 100.1)) == 1
-    assert usage.broken_by(asking("a", 1.0, size=1001)) == 2
+    usage = QueueUsage(QueueBounds(2, cost_tokens=100.0, bytes=1000))
+    assert usage.limit_exceeded_by(asking("a", 100.0, size=1000)) is None
+    assert usage.limit_exceeded_by(asking("a", 100.1)) == 1
+    assert usage.limit_exceeded_by(asking("a", 1.0, size=1001)) == 2
     usage.take(asking("a", 1.0))
     usage.take(asking("a", 1.0))
-    assert usage.broken_by(asking("a", 1000.0, size=9999)) == 0
+    assert usage.limit_exceeded_by(asking("a", 1000.0, size=9999)) == 0
 
 
 def test_usage_is_nothing_again_when_all_have_left_however_its_sum_drifted():
-    usage = Usage(Bounds(10))
+    usage = QueueUsage(QueueBounds(10))
     requests = [asking("a", cost) for cost in (1e16, 0.1, 0.7)]
     for request in requests:
         usage.take(request)
@@ -57,18 +57,18 @@ def test_usage_is_nothing_again_when_all_have_left_however_its_sum_drifted():
 
 
 def test_a_bound_of_the_tenant_is_told_from_one_of_the_platform():
-    assert [full.tenant_stats for full in Full] == [True] * 3 + [False] * 3
+    assert [full.of_tenant for full in QueueLimit] == [True] * 3 + [False] * 3
 
 
 def test_a_tenant_is_busy_while_anything_of_it_waits_or_runs():
-    tenant = Tenant(TenantSpec("a", Bounds(1)), configured=True)
+    tenant = TenantAccount(TenantSpec("a", QueueBounds(1)), configured=True)
     assert not tenant.busy
     tenant.running = 1
     assert tenant.busy
     tenant.running = 0
     tenant.usage.take(asking("a"))
     assert tenant.busy
-    assert repr(tenant) == "<Tenant a: 1 wait, 0 run, charged 0, []>"
+    assert repr(tenant) == "<TenantAccount a: 1 wait, 0 run, charged 0, []>"
 
 
 def shares(*classes: ClassSpec) -> dict[str, float]:

@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.core.account import Bounds, ClassSpec, TenantSpec
+from services.core.account import ClassSpec, QueueBounds, TenantSpec
 from services.core.admission import grant
 from services.core.discipline import FifoDiscipline, WaitPrediction
 from services.core.drr import Drr
 from services.core.estimator import Estimator
-from services.core.ladder import LADDER, MOST_SIZES, Sizes
+from services.core.ladder import LADDER, MOST_SIZES, LadderSizes
 from services.core.request import Request, Stage
 
 RATE = 400.0  # of four slots
@@ -24,7 +24,7 @@ class Line:
     """A scheduler with quantum 100, four slots that are taken, and the next one free in 0.5 s."""
 
     def __init__(self, *, slots: int = 4, quantum: float = 100.0, classes: tuple[ClassSpec, ...] = ()) -> None:
-        self.drr = Drr(quantum=quantum, bounds=Bounds(10_000), classes=classes)
+        self.drr = Drr(quantum=quantum, bounds=QueueBounds(10_000), classes=classes)
         self.pool = self.drr.pool("default")
         self.estimator = Estimator(work_per_slot_s=RATE / 4, prefill_s_per_token=0.001, s_per_token=0.01)
         self.estimator.resize(0.0, slots)
@@ -39,7 +39,7 @@ class Line:
 
     def meet(self, tenant: str, *, weight: float = 1.0, class_name: str = "default") -> None:
         if tenant not in self.drr.tenants:
-            self.drr.configure(TenantSpec(tenant, Bounds(10_000), weight, class_name))
+            self.drr.configure(TenantSpec(tenant, QueueBounds(10_000), weight, class_name))
 
     def wait(self, tenant: str, *costs: float, deadline: float = 10.0, ready: bool = True) -> list[Request]:
         self.meet(tenant)
@@ -226,7 +226,7 @@ def test_whatever_waits_the_wait_is_finite_and_never_below_zero(
 
 
 def test_sizes_shrink_with_the_level_and_never_below_one_token_of_an_answer() -> None:
-    sizes = Sizes(LADDER)
+    sizes = LadderSizes(LADDER)
     contexts, answers = sizes.contexts(1000), sizes.answers(2)
     assert contexts[0] == 1000
     assert contexts[-1] == 0  # there is no retrieval
@@ -237,7 +237,7 @@ def test_sizes_shrink_with_the_level_and_never_below_one_token_of_an_answer() ->
 
 
 def test_what_has_been_looked_up_is_bounded_and_stays_right() -> None:
-    sizes = Sizes(LADDER)
+    sizes = LadderSizes(LADDER)
     for asked in range(3 * MOST_SIZES):
         assert sizes.answers(asked)[1:] == tuple(level.answer_tokens(asked) for level in LADDER[1:])
         assert sizes.contexts(asked)[1:] == tuple(level.context_tokens(asked) for level in LADDER[1:])

@@ -9,20 +9,20 @@ from typing import Any
 
 import pytest
 
-from services.core.account import TenantSpec, Usage
+from services.core.account import QueueUsage, TenantSpec
 from services.core.adaptive import AdaptiveLimit
 from services.core.admissioncheck import AdmissionCheck
 from services.core.batcher import BatchFormer, Batching, Waiting
-from services.core.breaker import Breaker, Event
+from services.core.breaker import Breaker, BreakerEvent
 from services.core.bucket import Bucket
 from services.core.choices import SchedulerSettings
 from services.core.drr import Drr
 from services.core.estimator import Estimator
-from services.core.hint import Appointments
 from services.core.ladder import Controller
 from services.core.limit import InflightCap
-from services.core.pool import Flow, Pool
+from services.core.pool import Flow, PoolQueue
 from services.core.request import Request, Stage
+from services.core.reservations import RetryReservations
 from services.core.retries import RetryBudget
 from services.core.scheduler import Scheduler
 from tests.core.rig import NO_BOUNDS, asking, enqueue, house, start
@@ -32,19 +32,19 @@ def waiting(drr: Drr, **fields: Any) -> Request:
     return enqueue(drr, asking("a", **fields))[0]
 
 
-def parts(drr: Drr, **fields: Any) -> tuple[Pool, Flow, Request]:
+def parts(drr: Drr, **fields: Any) -> tuple[PoolQueue, Flow, Request]:
     """A request that waits, its line and its pool."""
     request = waiting(drr, **fields)
     return drr.pools["default"], request.flow, request
 
 
 def counted_out_twice() -> None:
-    usage, request = Usage(NO_BOUNDS), asking("a")
+    usage, request = QueueUsage(NO_BOUNDS), asking("a")
     usage.give_back(request)
 
 
 def more_bytes_out_than_in() -> None:
-    usage, small = Usage(NO_BOUNDS), asking("a", size=1)
+    usage, small = QueueUsage(NO_BOUNDS), asking("a", size=1)
     for request in (small, asking("a", size=1)):
         usage.take(request)
     small.bytes = 3
@@ -52,7 +52,7 @@ def more_bytes_out_than_in() -> None:
 
 
 def bytes_left_of_nobody() -> None:
-    usage, request = Usage(NO_BOUNDS), asking("a", size=9)
+    usage, request = QueueUsage(NO_BOUNDS), asking("a", size=9)
     usage.take(request)
     request.bytes = 1
     usage.give_back(request)
@@ -134,20 +134,20 @@ def let_go_twice() -> None:
 
 def one_less_than_none_in_a_ring() -> None:
     _, flow, _ = parts(house("a"))
-    flow.node.flows.less(0.0, flow)
-    flow.node.flows.less(0.0, flow)
+    flow.node.flows.remove_backlog(0.0, flow)
+    flow.node.flows.remove_backlog(0.0, flow)
 
 
 def one_less_than_none_in_a_ring_of_one() -> None:
     pool, flow, _ = parts(house("a"))
-    pool.classes.less(0.0, flow.node)
-    pool.classes.less(0.0, flow.node)
+    pool.classes.remove_backlog(0.0, flow.node)
+    pool.classes.remove_backlog(0.0, flow.node)
 
 
 def two_counts_in_a_ring_of_one() -> None:
     pool, flow, _ = parts(house("a"))
     flow.node.backlog = 3
-    pool.classes.less(0.0, flow.node)
+    pool.classes.remove_backlog(0.0, flow.node)
 
 
 def weir(**settings: Any) -> Scheduler:
@@ -179,11 +179,11 @@ def a_slot_given_back_twice() -> None:
 def read_more_than_there_was() -> None:
     request = asking("a")
     request.read_tokens = 5
-    Estimator().end_reading(request)
+    Estimator().end_prefill(request)
 
 
 def an_appointment_without_a_time() -> None:
-    Appointments().hint(0.0, 0.0, -1000.0, 1.0, lambda: 0.0)
+    RetryReservations().hint(0.0, 0.0, -1000.0, 1.0, lambda: 0.0)
 
 
 def a_level_beyond_the_ladder() -> None:
@@ -200,7 +200,7 @@ def a_window_that_forgets_more_than_it_saw() -> None:
 def a_breaker_that_did_not_open() -> None:
     breaker = Breaker(failures_to_open=2)
     breaker.failures = 5
-    breaker._on(Event.FAILURE, 0.0)
+    breaker._on(BreakerEvent.FAILURE, 0.0)
 
 
 def a_bucket_that_is_never_full_again() -> None:
@@ -251,19 +251,19 @@ def a_limit_out_of_its_range() -> None:
 
 
 FAULTS: list[tuple[Callable[[], None], str]] = [
-    (counted_out_twice, "was counted out and not in: <Usage -1 requests"),
+    (counted_out_twice, "was counted out and not in: <QueueUsage -1 requests"),
     (more_bytes_out_than_in, "took more bytes along"),
-    (bytes_left_of_nobody, "nobody waits, and <Usage 0 requests, .* 8 bytes"),
+    (bytes_left_of_nobody, "nobody waits, and <QueueUsage 0 requests, .* 8 bytes"),
     (started_twice, "running.* starts, and does not wait"),
     (taken_out_twice, "ended.* leaves the line, and does not wait"),
     (expired_early, "is taken out at 1, noted for 5"),
     (an_entry_that_was_not_noted_as_stale, "more entries are stale than were noted"),
-    (ended_and_not_counted_as_running, "was not counted as running: <Tenant a: 0 wait, -1 run"),
+    (ended_and_not_counted_as_running, "was not counted as running: <TenantAccount a: 0 wait, -1 run"),
     (a_charge_settled_twice, "<Flow a.*: -.* tokens are in flight"),
-    (unread_below_zero_in_line, "-7 tokens are unread in <Pool default"),
+    (unread_below_zero_in_line, "-7 tokens are unread in <PoolQueue default"),
     (ready_ones_that_nobody_counts, "-1 wait in <Flow a"),
-    (lines_with_work_above_requests, "4 lines of <Pool default"),
-    (let_go_twice, "was let go twice in <Pool default"),
+    (lines_with_work_above_requests, "4 lines of <PoolQueue default"),
+    (let_go_twice, "was let go twice in <PoolQueue default"),
     (one_less_than_none_in_a_ring, "<Flow a.*: -1 left of -1"),
     (one_less_than_none_in_a_ring_of_one, "<ClassNode default.*: -1 left of -1"),
     (two_counts_in_a_ring_of_one, "<ClassNode default.*: 2 left of 0"),

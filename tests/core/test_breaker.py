@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.core.breaker import TRANSITIONS, Breaker, Change, Event, State
+from services.core.breaker import TRANSITIONS, Breaker, BreakerEvent, BreakerState, Change
 
 
 def tripped(now: float = 0.0) -> Breaker:
@@ -18,7 +18,11 @@ def tripped(now: float = 0.0) -> Breaker:
 
 def test_three_failures_in_a_row_open_it_and_the_third_says_so() -> None:
     breaker = Breaker(failures_to_open=3)
-    assert [breaker.failed(0.0, asked_at=0.0) for _ in range(3)] == [None, None, Change(State.CLOSED, State.OPEN)]
+    assert [breaker.failed(0.0, asked_at=0.0) for _ in range(3)] == [
+        None,
+        None,
+        Change(BreakerState.CLOSED, BreakerState.OPEN),
+    ]
     assert not breaker.allow(0.5)
 
 
@@ -27,17 +31,17 @@ def test_a_success_between_failures_starts_the_count_anew() -> None:
     for _ in range(10):
         assert breaker.failed(0.0, asked_at=0.0) is None
         assert breaker.succeeded(0.0) is None
-    assert breaker.state is State.CLOSED
+    assert breaker.state is BreakerState.CLOSED
 
 
 def test_calls_that_fail_together_are_one_failure() -> None:
     breaker = Breaker(failures_to_open=3)
     for _ in range(50):
         breaker.failed(0.02, asked_at=0.0)
-    assert breaker.state is State.CLOSED
+    assert breaker.state is BreakerState.CLOSED
     for now in (1.0, 2.0):
         breaker.failed(now, asked_at=now - 0.5)
-    assert breaker.state is State.OPEN
+    assert breaker.state is BreakerState.OPEN
 
 
 def test_after_its_time_one_probe_passes_and_no_second() -> None:
@@ -50,7 +54,7 @@ def test_after_its_time_one_probe_passes_and_no_second() -> None:
 def test_a_probe_that_succeeds_closes_it() -> None:
     breaker = tripped()
     breaker.allow(1.0)
-    assert breaker.succeeded(1.1) == Change(State.HALF_OPEN, State.CLOSED)
+    assert breaker.succeeded(1.1) == Change(BreakerState.HALF_OPEN, BreakerState.CLOSED)
     assert breaker.allow(1.1)
     assert breaker.allow(1.1)
 
@@ -62,7 +66,7 @@ def test_probes_that_fail_double_the_pause_up_to_its_limit() -> None:
         while not breaker.allow(now):
             now += 0.25
         pauses.append(now - began)
-        assert breaker.failed(now, asked_at=now) == Change(State.HALF_OPEN, State.OPEN)
+        assert breaker.failed(now, asked_at=now) == Change(BreakerState.HALF_OPEN, BreakerState.OPEN)
     assert pauses == [1.0, 2.0, 4.0, 4.0, 4.0]
 
 
@@ -88,7 +92,7 @@ def test_answers_to_what_was_asked_before_it_opened_change_nothing() -> None:
     breaker = tripped()
     assert breaker.succeeded(0.1) is None
     assert breaker.failed(0.2, asked_at=0.2) is None
-    assert breaker.state is State.OPEN
+    assert breaker.state is BreakerState.OPEN
     assert breaker.allow(1.0)
 
 
@@ -106,10 +110,10 @@ def test_whatever_happens_it_is_in_a_state_of_the_table_and_opens_again(steps: l
 
 
 def test_the_table_knows_every_event_that_a_state_can_meet() -> None:
-    for state in State:
-        assert (state, Event.SUCCESS) in TRANSITIONS
-        assert (state, Event.FAILURE) in TRANSITIONS
-    assert (State.CLOSED, Event.TRIPPED) in TRANSITIONS
+    for state in BreakerState:
+        assert (state, BreakerEvent.SUCCESS) in TRANSITIONS
+        assert (state, BreakerEvent.FAILURE) in TRANSITIONS
+    assert (BreakerState.CLOSED, BreakerEvent.TRIPPED) in TRANSITIONS
 
 
 @pytest.mark.parametrize("wrong", [{"failures_to_open": 0}, {"open_for_s": 0.0}, {"open_for_s": 60.0}])

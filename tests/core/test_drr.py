@@ -6,16 +6,16 @@ from math import inf, nan
 
 import pytest
 
-from services.core.account import Bounds, ClassSpec, Full, TenantSpec
+from services.core.account import ClassSpec, QueueBounds, QueueLimit, TenantSpec
 from services.core.drr import FORGET_AFTER_S, Drr
-from services.core.member import Turn
 from services.core.pool import ACTIVE_FOR_S
 from services.core.request import Request, Stage
+from services.core.schedulable import RingPosition
 from tests.core.rig import NO_BOUNDS, asking, enqueue, house, kept, serve, standing, start
 
 
 def meet(drr: Drr, tenant: str, now: float = 0.0) -> None:
-    drr.meet(now, TenantSpec(tenant, NO_BOUNDS))
+    drr.create_stranger(now, TenantSpec(tenant, NO_BOUNDS))
 
 
 def end(drr: Drr, request: Request, actual: float | None = None, now: float = 0.0) -> None:
@@ -276,15 +276,17 @@ def test_a_new_price_while_it_runs_is_charged_at_once():
 @pytest.mark.parametrize(
     ("own", "everyone", "second", "full"),
     [
-        (Bounds(1), NO_BOUNDS, asking("a"), Full.TENANT_REQUESTS),
-        (Bounds(9, cost_tokens=15.0), NO_BOUNDS, asking("a"), Full.TENANT_COST),
-        (Bounds(9, bytes=15), NO_BOUNDS, asking("a", size=10), Full.TENANT_BYTES),
-        (NO_BOUNDS, Bounds(1), asking("b"), Full.REQUESTS),
-        (NO_BOUNDS, Bounds(9, cost_tokens=15.0), asking("b"), Full.COST),
-        (NO_BOUNDS, Bounds(9, bytes=15), asking("b", size=10), Full.BYTES),
+        (QueueBounds(1), NO_BOUNDS, asking("a"), QueueLimit.TENANT_REQUESTS),
+        (QueueBounds(9, cost_tokens=15.0), NO_BOUNDS, asking("a"), QueueLimit.TENANT_COST),
+        (QueueBounds(9, bytes=15), NO_BOUNDS, asking("a", size=10), QueueLimit.TENANT_BYTES),
+        (NO_BOUNDS, QueueBounds(1), asking("b"), QueueLimit.REQUESTS),
+        (NO_BOUNDS, QueueBounds(9, cost_tokens=15.0), asking("b"), QueueLimit.COST),
+        (NO_BOUNDS, QueueBounds(9, bytes=15), asking("b", size=10), QueueLimit.BYTES),
     ],
 )
-def test_a_full_house_says_which_bound_and_changes_nothing(own: Bounds, everyone: Bounds, second: Request, full: Full):
+def test_a_full_house_says_which_bound_and_changes_nothing(
+    own: QueueBounds, everyone: QueueBounds, second: Request, full: QueueLimit
+):
     drr = house("ab", own=own, bounds=everyone)
     enqueue(drr, asking("a", size=10))
     second.stage = Stage.NEW
@@ -295,13 +297,13 @@ def test_a_full_house_says_which_bound_and_changes_nothing(own: Bounds, everyone
 
 
 def test_a_tenant_has_one_account_over_all_pools():
-    drr = house("a", own=Bounds(2))
+    drr = house("a", own=QueueBounds(2))
     enqueue(drr, asking("a", pool="x"), asking("a", pool="y"))
-    assert drr.enqueue(0.0, asking("a", pool="z")) is Full.TENANT_REQUESTS
+    assert drr.enqueue(0.0, asking("a", pool="z")) is QueueLimit.TENANT_REQUESTS
 
 
 def test_a_place_is_free_again_when_its_request_starts_leaves_or_expires():
-    drr = house("a", own=Bounds(1))
+    drr = house("a", own=QueueBounds(1))
     for leave in (lambda _: drr.next(0.0, "default"), lambda at: drr.discard(0.0, at), lambda _: drr.expire(2e9)):
         (request,) = enqueue(drr, asking("a"))
         leave(request)
@@ -435,7 +437,7 @@ def test_a_tenant_that_nobody_configured_is_forgotten_some_time_after_its_last_r
     end(drr, request, now=2.0)
     assert drr.forget_idle(1.9 + FORGET_AFTER_S) == []
     assert drr.forget_idle(2.0 + FORGET_AFTER_S) == ["u"]
-    drr.pools["default"].let_go(FORGET_AFTER_S)
+    drr.pools["default"].release_idle(FORGET_AFTER_S)
     assert kept(drr) == {}
 
 
@@ -471,11 +473,11 @@ def test_ten_thousand_strangers_leave_nothing_behind():
             request = start(drr, now=at * 0.01)
             end(drr, request, at % 70, now=at * 0.01)
         drr.forget_idle(at * 0.01)
-        drr.pools["default"].let_go(at * 0.01)
+        drr.pools["default"].release_idle(at * 0.01)
     assert len(drr.tenants) <= 10 + drr.usage.requests
     serve(drr, drr.usage.requests, now=100.0)
     drr.forget_idle(1e6)
-    drr.pools["default"].let_go(1e6)
+    drr.pools["default"].release_idle(1e6)
     assert kept(drr) == {}
     assert len(drr.pools["default"].nodes["default"].flows._later) <= 2 * 64
 
@@ -488,7 +490,7 @@ def test_a_class_that_nobody_declared_is_refused_before_anything_changes():
     with pytest.raises(ValueError, match="no class gold"):
         drr.configure(TenantSpec("u", NO_BOUNDS, class_name="gold"))
     with pytest.raises(ValueError, match="no class gold"):
-        drr.meet(0.0, TenantSpec("u", NO_BOUNDS, class_name="gold"))
+        drr.create_stranger(0.0, TenantSpec("u", NO_BOUNDS, class_name="gold"))
     assert set(drr.tenants) == {"a"}
 
 
@@ -540,9 +542,9 @@ def test_an_emptied_line_counts_as_active_for_a_moment():
     enqueue(drr, asking("a"), asking("b"))
     serve(drr, 2, now=5.0)
     pool = drr.pools["default"]
-    pool.let_go(5.0 + 0.9 * ACTIVE_FOR_S)
+    pool.release_idle(5.0 + 0.9 * ACTIVE_FOR_S)
     assert (pool.active_flows, pool.active_weight) == (2, 1.0)
-    pool.let_go(5.0 + ACTIVE_FOR_S)
+    pool.release_idle(5.0 + ACTIVE_FOR_S)
     assert (pool.active_flows, pool.active_weight) == (0, 0.0)
 
 
@@ -551,10 +553,10 @@ def test_nobody_is_active_when_all_have_gone_whatever_the_weights(weight: float)
     drr = house({"a": weight, "b": weight / 3, "c": 7 * weight})
     enqueue(drr, *(asking(tenant) for tenant in "abc"))
     pool = drr.pools["default"]
-    pool.let_go(100.0)
+    pool.release_idle(100.0)
     assert pool.nodes["default"].active_weight > 0
     serve(drr, 3)
-    pool.let_go(100.0)
+    pool.release_idle(100.0)
     assert pool.nodes["default"].active_weight == 0.0
     assert pool.active_weight == 0.0
 
@@ -563,7 +565,7 @@ def test_an_empty_flow_is_out_of_the_ring_at_once():
     drr = house("ab")
     enqueue(drr, asking("a"), asking("b"), asking("b"))
     serve(drr, 1)
-    assert drr.tenants["a"].flows["default"].turn is Turn.OUT
+    assert drr.tenants["a"].flows["default"].position is RingPosition.OUT
     assert repr(drr.tenants["b"].flows["default"]) == "<Flow b: 2+0 wait, deficit 10, new, weight 1>"
 
 

@@ -24,20 +24,20 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from services.core.account import Bounds, ClassSpec, TenantSpec
+from services.core.account import ClassSpec, QueueBounds, TenantSpec
 from services.core.discipline import DrrDiscipline, FifoDiscipline
 from services.core.drr import FORGET_AFTER_S, Drr
-from services.core.member import Member, Turn
-from services.core.pool import Flow, Pool
+from services.core.pool import Flow, PoolQueue
 from services.core.request import Request, Stage
 from services.core.ring import Ring
+from services.core.schedulable import RingPosition, Schedulable
 from tests.core.rig import asking, kept
 
 POOLS = ("one", "two")
 CLASSES = (ClassSpec("gold", 2.0), ClassSpec("tin", 1.0, floor=0.4))
 TENANTS = {"a": (1.0, "gold"), "b": (3.0, "gold"), "c": (0.5, "gold"), "d": (1.0, "tin"), "e": (1.0, "tin")}
-OWN = Bounds(25, cost_tokens=2000.0, bytes=100)
-ALL = Bounds(60, cost_tokens=5000.0, bytes=300)
+OWN = QueueBounds(25, cost_tokens=2000.0, bytes=100)
+ALL = QueueBounds(60, cost_tokens=5000.0, bytes=300)
 
 costs = st.sampled_from([0.0, 1.0, 10.0, 50.0, 300.0]) | st.floats(0, 300)
 
@@ -46,7 +46,7 @@ costs = st.sampled_from([0.0, 1.0, 10.0, 50.0, 300.0]) | st.floats(0, 300)
 class Watched:
     """One member of a ring, as the gap is measured: work by start, and what is in flight."""
 
-    member: Member
+    member: Schedulable
     work: float = 0.0
     largest: float = 0.0
     too_high: float = 0.0
@@ -81,8 +81,8 @@ class Scheduling(RuleBasedStateMachine):
         self.actual: dict[Request, float] = {}
         self.used: dict[str, float] = defaultdict(float)
         self.ended: set[Request] = set()
-        self.watched: dict[Member, Watched] = {}
-        self.least_ahead: dict[tuple[Member, Member], float] = {}
+        self.watched: dict[Schedulable, Watched] = {}
+        self.least_ahead: dict[tuple[Schedulable, Schedulable], float] = {}
         self.strangers = 0
 
     @initialize(quantum=st.sampled_from([0.5, 10.0, 100.0, 5000.0]))
@@ -95,10 +95,10 @@ class Scheduling(RuleBasedStateMachine):
         for tenant, (weight, name) in TENANTS.items():
             self.drr.configure(TenantSpec(tenant, OWN, weight=weight, class_name=name))
 
-    def rings(self, pool: Pool) -> list[Ring[Any]]:
+    def rings(self, pool: PoolQueue) -> list[Ring[Any]]:
         return [pool.classes, *(node.flows for node in pool.nodes.values())]
 
-    def watch(self, member: Member) -> Watched:
+    def watch(self, member: Schedulable) -> Watched:
         return self.watched.setdefault(member, Watched(member))
 
     def in_stage(self, stage: Stage) -> list[Request]:
@@ -127,7 +127,7 @@ class Scheduling(RuleBasedStateMachine):
         self.strangers += 1
         tenant = f"u{self.strangers % 4}"
         if tenant not in self.drr.tenants:
-            self.drr.meet(self.now, TenantSpec(tenant, OWN, class_name="tin"))
+            self.drr.create_stranger(self.now, TenantSpec(tenant, OWN, class_name="tin"))
         self.enqueue(asking(tenant, cost, deadline=self.now + 20.0, pool="one"), actual)
 
     def enqueue(self, request: Request, actual: float) -> None:
@@ -180,20 +180,20 @@ class Scheduling(RuleBasedStateMachine):
         self.started(request)
         self.least_ahead.clear()  # the bound is for those who could have run
 
-    def all_standings(self, pool: str) -> list[tuple[float, Turn]]:
-        return [(self.up_to_date(member), member.turn) for member in self.members(pool)]
+    def all_standings(self, pool: str) -> list[tuple[float, RingPosition]]:
+        return [(self.up_to_date(member), member.position) for member in self.members(pool)]
 
     def flows(self, pool: str) -> list[Flow]:
         return [tenant.flows[pool] for tenant in self.drr.tenants.values() if pool in tenant.flows]
 
-    def members(self, pool: str) -> list[Member]:
+    def members(self, pool: str) -> list[Schedulable]:
         return [*self.flows(pool), *self.drr.pools[pool].nodes.values()]
 
-    def up_to_date(self, member: Member) -> float:
+    def up_to_date(self, member: Schedulable) -> float:
         ring = member.node.flows if isinstance(member, Flow) else None
         if ring is None:
             ring = next(pool.classes for pool in self.drr.pools.values() if member in pool.nodes.values())
-        return ring.standing(self.now, member)
+        return ring.deficit_at(self.now, member)
 
     @precondition(lambda self: self.in_stage(Stage.RUNNING))
     @rule(data=st.data(), how=st.sampled_from(["served", "cancelled", "failed"]))
@@ -265,7 +265,7 @@ class Scheduling(RuleBasedStateMachine):
         for request in expired:
             self.over(request)
         for pool in self.drr.pools.values():
-            pool.let_go(self.now)
+            pool.release_idle(self.now)
         self.drr.forget_idle(self.now)
 
     def over(self, request: Request) -> None:
@@ -288,12 +288,12 @@ class Scheduling(RuleBasedStateMachine):
                         if f is not g:
                             self.check_gap(f, g)
 
-    def ring_of(self, pool: Pool, member: Member) -> Ring[Any] | None:
+    def ring_of(self, pool: PoolQueue, member: Schedulable) -> Ring[Any] | None:
         if isinstance(member, Flow):
             return member.node.flows if pool.nodes[member.node.name] is member.node else None
         return pool.classes if member in pool.nodes.values() else None
 
-    def check_gap(self, f: Member, g: Member) -> None:
+    def check_gap(self, f: Schedulable, g: Schedulable) -> None:
         """Over the interval in which g has had work so far, f is not ahead by more than the bound."""
         if not g.backlog:
             self.least_ahead.pop((f, g), None)
@@ -340,7 +340,7 @@ class Scheduling(RuleBasedStateMachine):
     def those_in_a_ring_are_those_with_work(self) -> None:
         for pool in self.drr.pools.values():
             for member in self.members(pool.name):
-                assert (member.turn is Turn.OUT) == (member.backlog == 0)
+                assert (member.position is RingPosition.OUT) == (member.backlog == 0)
             for ring in self.rings(pool):
                 live = sum(ring._awaited(entry) for entry in ring._later)
                 assert len(ring._later) <= 2 * live + 2 * 64 + 2
@@ -349,7 +349,7 @@ class Scheduling(RuleBasedStateMachine):
     def nobody_away_has_saved_more_than_a_quantum(self) -> None:
         for pool in self.drr.pools:
             for member in self.members(pool):
-                if member.turn is Turn.OUT:
+                if member.position is RingPosition.OUT:
                     assert self.up_to_date(member) <= self.quantum * member.weight
 
     @invariant()
@@ -395,7 +395,7 @@ class Scheduling(RuleBasedStateMachine):
         self.drr.expire(self.now)
         self.drr.forget_idle(self.now)
         for pool in self.drr.pools.values():
-            pool.let_go(self.now)
+            pool.release_idle(self.now)
         left = kept(self.drr)
         assert left.pop("tenants") == len(TENANTS)
         left.pop("expiries", None)  # stale ones, bounded above

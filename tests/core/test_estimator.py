@@ -106,11 +106,11 @@ def reading(estimator: Estimator, count: int, *, prompt: int, behind: int, s_per
     for _ in range(count):
         row = [running(now, estimator) for _ in range(behind)]
         for place, request in enumerate(row):
-            estimator.begin_reading(request, prompt)
+            estimator.begin_prefill(request, prompt)
             assert request.read_before_tokens == place * prompt
         for request in row:
             now += prompt * s_per_token
-            estimator.end_reading(request)
+            estimator.end_prefill(request)
             estimator.learn_prefill(now - request.started_at, prompt, request.read_before_tokens)
         for request in row:
             end(now, estimator, request, work)
@@ -125,20 +125,20 @@ def test_where_reading_fills_the_time_before_the_slots_are_full_capacity_is_what
 def test_what_is_read_is_taken_off_once_however_it_ended() -> None:
     estimator = estimator_of(4)
     one, other = running(0.0, estimator), running(0.0, estimator)
-    estimator.begin_reading(one, 700)
-    estimator.begin_reading(other, 300)
+    estimator.begin_prefill(one, 700)
+    estimator.begin_prefill(other, 300)
     assert (estimator.unread_tokens, other.read_before_tokens) == (1000, 700)
-    estimator.end_reading(one)
-    estimator.end_reading(one)
+    estimator.end_prefill(one)
+    estimator.end_prefill(one)
     assert estimator.unread_tokens == 300
-    estimator.end_reading(other)
+    estimator.end_prefill(other)
     assert estimator.unread_tokens == 0
 
 
 def test_a_prompt_is_read_after_those_that_are_unread_where_workers_say_that_they_read_in_a_line() -> None:
     alone, in_line = estimator_of(8, prefill_s_per_token=1e-3), estimator_of(8, prefill_s_per_token=1e-3, readers=2)
     for estimator in (alone, in_line):
-        estimator.begin_reading(running(0.0, estimator), 1000)
+        estimator.begin_prefill(running(0.0, estimator), 1000)
     assert (alone.prefill_s(100), in_line.prefill_s(100)) == (pytest.approx(0.1), pytest.approx(0.6))
     assert in_line.prefill_backlog_s(1000) == pytest.approx(1.0)
     assert in_line.service_s(100, 0) == pytest.approx(0.1), "of its own"

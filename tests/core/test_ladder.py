@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from services.core.ladder import LADDER, Controller, Level, fit_clamp
+from services.core.ladder import LADDER, Controller, LadderLevel, fit_clamp
 
 TOP = len(LADDER) - 1
 MINUTE_S = 60.0
@@ -61,9 +61,9 @@ class Drive:
         return max((sum(at <= other < at + MINUTE_S for other in times) for at in times), default=0)
 
 
-def worth(*worths: float) -> list[Level]:
+def worth(*worths: float) -> list[LadderLevel]:
     """A ladder of which only the worth of its levels is known."""
-    return [Level(1, 1, 1, 1, 1, worth=value) for value in worths]
+    return [LadderLevel(1, 1, 1, 1, 1, worth=value) for value in worths]
 
 
 def best(load: float, price: list[float]) -> int:
@@ -360,7 +360,7 @@ TestAnyHistory.settings = settings(max_examples=60, stateful_step_count=30)
 
 
 def test_each_level_of_the_table_gives_no_more_than_the_one_before():
-    assert LADDER[0] == Level(1, 1, 1, 1, 1)
+    assert LADDER[0] == LadderLevel(1, 1, 1, 1, 1)
     for better, worse in pairwise(LADDER):
         assert worse.worth < better.worth
         assert worse.context_tokens(1000) < better.context_tokens(1000)
@@ -377,7 +377,7 @@ def test_a_level_leaves_at_least_one_token_of_any_answer():
 
 def test_a_share_beyond_the_whole_is_refused():
     with pytest.raises(ValueError, match=r"context_share must be between 0 and 1, got 1\.5"):
-        Level(1, 1, 1.5, 1, 1)
+        LadderLevel(1, 1, 1.5, 1, 1)
 
 
 # The clamp

@@ -7,7 +7,7 @@ from math import inf
 import pytest
 
 from services.core.admission import TURN_S
-from services.core.admissioncheck import Admitted, Rejected
+from services.core.admissioncheck import Admitted, Rejection
 from services.core.outcome import Outcome
 from services.core.request import Request, Stage
 from tests.core.house import PREFILL_S, TOKEN_S, House, settings
@@ -24,8 +24,8 @@ def busy(waiting: int = 0, slots: int = 1) -> House:
     return house
 
 
-def refused(said: Admitted | Rejected) -> Rejected:
-    assert isinstance(said, Rejected), said
+def refused(said: Admitted | Rejection) -> Rejection:
+    assert isinstance(said, Rejection), said
     return said
 
 

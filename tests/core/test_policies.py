@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import pytest
 
-from services.core.account import Bounds, TenantSpec
-from services.core.admissioncheck import Admitted, Rejected
+from services.core.account import QueueBounds, TenantSpec
+from services.core.admissioncheck import Admitted, Rejection
 from services.core.choices import SchedulerSettings
 from services.core.discipline import DrrDiscipline, FifoDiscipline
 from services.core.outcome import Outcome
 from services.core.policies import Policies
 from services.core.request import Stage
 from services.core.scheduler import Scheduler
-from services.core.snapshot import state
 from tests.core.house import SERVICE_S, House, settings
+from tests.core.looks import state
 from tests.core.rig import asking, enqueue, house, serve
 from tests.core.street import QUEUE, Street
 
@@ -77,10 +77,12 @@ def test_admission_that_comes_back_cures_the_house_within_a_deadline() -> None:
 
 
 def test_without_admission_only_the_platforms_bound_keeps_a_tenant_out() -> None:
-    chosen = settings(bounds=Bounds(20), stranger=TenantSpec("", Bounds(5)), policies=Policies(admission=False))
+    chosen = settings(
+        bounds=QueueBounds(20), stranger=TenantSpec("", QueueBounds(5)), policies=Policies(admission=False)
+    )
     house = House(slots=1, chosen=chosen)
     said = [house.offer(slack_s=0.001, max_level=4, may_clamp=True) for _ in range(30)]
-    refused = [each for each in said if isinstance(each, Rejected)]
+    refused = [each for each in said if isinstance(each, Rejection)]
     assert len(refused) == 30 - 20 - 1
     assert {(each.outcome, each.reason) for each in refused} == {(Outcome.YIELD, "platform_requests")}
     assert house.scheduler.wakes_at() == float("inf"), "nobody expires"
@@ -88,13 +90,13 @@ def test_without_admission_only_the_platforms_bound_keeps_a_tenant_out() -> None
 
 
 def test_one_that_only_its_tenants_own_bound_would_never_hold_may_come_back_without_admission() -> None:
-    chosen = settings(bounds=Bounds(1), stranger=TenantSpec("", Bounds(5, bytes=10)))
+    chosen = settings(bounds=QueueBounds(1), stranger=TenantSpec("", QueueBounds(5, bytes=10)))
     for policies, comes_back in ((Policies(), False), (Policies(admission=False), True)):
         house = House(slots=1, chosen=chosen)
         house.scheduler.switch(0.0, policies)
         house.fill(waiting=1)
         said = house.offer(bytes=50, slack_s=1000.0)
-        assert isinstance(said, Rejected)
+        assert isinstance(said, Rejection)
         assert (said.retry_hint_s is not None) == comes_back
 
 
@@ -117,7 +119,7 @@ def test_a_client_that_would_not_wait_is_believed_without_admission_too() -> Non
     another = house.request()
     another.start_by = 0.0
     said = house.put(another)
-    assert isinstance(said, Rejected)
+    assert isinstance(said, Rejection)
     assert said.reason == "no_slot"
     patient = house.request(slack_s=100.0)
     patient.start_by = 0.05
@@ -153,7 +155,7 @@ def test_waits_that_nobody_judged_teach_nothing() -> None:
     street = Street(admission=False, cancellation=False)
     flood(street, "a", 3.0, 10.0)
     street.run(10.0)
-    covered = street.scheduler.pools["default"].classes["default"].waits.turn.coverage
+    covered = street.scheduler.pools["default"].classes["default"].waits.in_turn.coverage
     assert covered.total == 0
     street.switch()
     flood(street, "a", 3.0, 20.0)
@@ -230,7 +232,7 @@ def test_turns_that_come_back_begin_anew_and_starve_nobody_for_what_was_served_b
     ]
     assert 0.35 < served.count("heavy") / len(served) < 0.65
     flow = street.scheduler.drr.tenants["heavy"].flows["default"]
-    assert flow.node.flows.standing(street.now, flow) > -20 * flow.node.flows.quantum
+    assert flow.node.flows.deficit_at(street.now, flow) > -20 * flow.node.flows.quantum
 
 
 def test_nobody_owes_in_turns_what_it_got_by_the_order_of_arrival() -> None:

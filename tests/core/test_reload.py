@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from services.core.account import Bounds, ClassSpec, TenantSpec
-from services.core.admissioncheck import Admitted, Rejected
+from services.core.account import ClassSpec, QueueBounds, TenantSpec
+from services.core.admissioncheck import Admitted, Rejection
 from services.core.drr import FORGET_AFTER_S
 from services.core.outcome import Outcome
 from services.core.request import Stage
@@ -58,11 +58,11 @@ def test_a_class_that_is_not_below_its_own_leaves_it_where_it_is(asked: str) -> 
 
 def test_bounds_hold_over_all_classes_of_a_tenant_together() -> None:
     made = house()
-    made.scheduler.configure(TenantSpec("a", Bounds(3)))
+    made.scheduler.configure(TenantSpec("a", QueueBounds(3)))
     made.fill("b", answer=100)
     said = [made.offer("a", slack_s=1000.0, class_name=name) for name in ("", "batch", "", "batch")]
     assert [isinstance(each, Admitted) for each in said] == [True, True, True, False]
-    assert isinstance(said[-1], Rejected)
+    assert isinstance(said[-1], Rejection)
     assert said[-1].outcome is Outcome.TENANT_QUEUE_FULL
 
 
@@ -118,8 +118,8 @@ def test_new_bounds_keep_out_the_next_one_and_take_out_nobody() -> None:
     waiting = [made.request("a", slack_s=1000.0) for _ in range(3)]
     for request in waiting:
         made.put(request)
-    made.scheduler.configure(TenantSpec("a", Bounds(1)))
-    assert isinstance(made.offer("a", slack_s=1000.0), Rejected)
+    made.scheduler.configure(TenantSpec("a", QueueBounds(1)))
+    assert isinstance(made.offer("a", slack_s=1000.0), Rejection)
     made.run(30.0)
     assert [made.fates[each] for each in waiting] == [Outcome.SERVED] * 3
 

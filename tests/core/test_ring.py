@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.core.member import Member, Turn
 from services.core.ring import Ring
+from services.core.schedulable import RingPosition, Schedulable
 
 
-class Named(Member):
+class Named(Schedulable):
     def __init__(self, name: str, weight: float = 1.0) -> None:
         super().__init__(weight)
         self.name = name
@@ -27,7 +27,7 @@ def crowd(of: Ring[Named], names: str, requests: int = 1000, now: float = 0.0) -
     members = [Named(name) for name in names]
     for member in members:
         for _ in range(requests):
-            of.more(now, member)
+            of.add_backlog(now, member)
     return members
 
 
@@ -44,7 +44,7 @@ def start(of: Ring[Named], cost: float, now: float = 0.0) -> Named:
     assert member is not None
     of.charge(member, cost)
     of.settle(now, member, 0.0, ended=cost)
-    of.less(now, member)
+    of.remove_backlog(now, member)
     return member
 
 
@@ -83,7 +83,7 @@ def test_a_member_of_twice_the_weight_gets_twice_the_work():
     heavy, light = Named("h", 2.0), Named("l")
     for member in (heavy, light):
         for _ in range(100):
-            of.more(0.0, member)
+            of.add_backlog(0.0, member)
     served = turns(of, 90)
     assert abs(served.count("h") - 60) <= 2
 
@@ -145,7 +145,7 @@ def test_a_refund_brings_a_debtor_back_in_the_round_in_which_it_turns_positive()
     a_front = of.front()
     assert a_front is a
     of.charge(a, 1000.0)
-    of.less(0.0, a)
+    of.remove_backlog(0.0, a)
     assert turns(of, 3) == "bbb"
     of.settle(0.0, a, 995.0, ended=5.0)
     assert turns(of, 4)[0] == "a"
@@ -160,7 +160,7 @@ def test_a_refund_is_given_back_whole_so_that_only_what_was_used_counts():
         assert member is not None
         estimate, actual = (90.0, 9.0) if member is a else (1.0, 9.0)  # one is flattered ninefold, one the other way
         of.charge(member, estimate)
-        of.less(0.0, member)
+        of.remove_backlog(0.0, member)
         of.settle(0.0, member, estimate - actual, ended=actual)
         work[member.name] += actual
     assert abs(work["a"] - work["b"]) <= 20 + 18
@@ -173,7 +173,7 @@ def test_a_member_that_comes_is_served_ahead_of_those_that_are_here():
     turns(of, 1)
     new = Named("n")
     for _ in range(9):
-        of.more(0.0, new)
+        of.add_backlog(0.0, new)
     assert len(of._new) == 1
     assert turns(of, 5) == "nbcna"
 
@@ -184,7 +184,7 @@ def test_a_newcomer_stands_ahead_for_one_quantum_only():
     turns(of, 3)
     new = Named("n")
     for _ in range(9):
-        of.more(0.0, new)
+        of.add_backlog(0.0, new)
     assert turns(of, 8, cost=5) == "nnaabbcc"
 
 
@@ -193,10 +193,10 @@ def test_nobody_is_new_twice_in_a_row_by_coming_back_at_once():
     crowd(of, "abc")
     turns(of, 3)
     new = Named("n")
-    of.more(0.0, new)
+    of.add_backlog(0.0, new)
     pay(of, new, 10)
-    of.more(0.0, new)  # in the same round: it has had its quantum
-    assert new.turn is Turn.NEXT
+    of.add_backlog(0.0, new)  # in the same round: it has had its quantum
+    assert new.position is RingPosition.NEXT
     assert turns(of, 4) == "abcn"
 
 
@@ -207,7 +207,7 @@ def test_what_is_left_of_a_quantum_may_be_used_in_the_round_that_gave_it():
     new = Named("n")
     served = ""
     for _ in range(4):
-        of.more(0.0, new)
+        of.add_backlog(0.0, new)
         served += turns(of, 1, cost=4)
     assert served == "nnna"  # 4 + 4 + 4 of 10: the third makes it owe
 
@@ -219,7 +219,7 @@ def test_a_member_that_empties_in_time_for_each_visit_gets_one_quantum_a_round_l
     work = {"p": 0.0, "s": 0.0}
     for _ in range(500):
         if not sly.backlog:
-            of.more(0.0, sly)
+            of.add_backlog(0.0, sly)
         work[start(of, 10.0).name] += 10.0
     assert patient.backlog
     assert abs(work["p"] - work["s"]) <= 2 * 10 + 2 * 10
@@ -229,11 +229,11 @@ def test_credit_does_not_survive_a_pause():
     of = ring(quantum=10)
     settled(of, "ab")
     saver = Named("s")
-    of.more(0.0, saver)
+    of.add_backlog(0.0, saver)
     pay(of, saver, 1)  # 9 left
     turns(of, 40)  # 20 rounds pass
     for _ in range(99):
-        of.more(0.0, saver)
+        of.add_backlog(0.0, saver)
     assert saver.deficit == 10
     assert turns(of, 4).count("s") == 2  # one new, and one in the next round
 
@@ -242,10 +242,10 @@ def test_debt_survives_a_pause_and_keeps_whoever_owes_from_being_new():
     of = ring(quantum=10)
     settled(of, "ab")
     debtor = Named("d")
-    of.more(0.0, debtor)
+    of.add_backlog(0.0, debtor)
     pay(of, debtor, 60)
-    assert debtor.turn is Turn.OUT
-    of.more(0.0, debtor)
+    assert debtor.position is RingPosition.OUT
+    of.add_backlog(0.0, debtor)
     assert len(of._new) == 0
     assert turns(of, 13) == "ab" * 6 + "d"
 
@@ -254,74 +254,74 @@ def test_rounds_pay_a_debt_while_the_debtor_is_away():
     of = ring(quantum=10)
     settled(of, "ab")
     debtor = Named("d")
-    of.more(0.0, debtor)
+    of.add_backlog(0.0, debtor)
     pay(of, debtor, 60)
     turns(of, 14)  # seven rounds
-    of.more(0.0, debtor)
+    of.add_backlog(0.0, debtor)
     assert turns(of, 1) == "d"
 
 
 def test_time_pays_half_of_what_is_missing_in_a_half_life_when_nobody_makes_the_rounds_turn():
     of = ring(quantum=10, debt_half_life_s=60)
     debtor = Named("d")
-    of.more(0.0, debtor)
+    of.add_backlog(0.0, debtor)
     pay(of, debtor, 100)
-    assert of.standing(0.0, debtor) == -90
-    assert of.standing(60.0, debtor) == pytest.approx(10 - 50)
-    assert of.standing(120.0, debtor) == pytest.approx(10 - 25)
-    assert of.standing(6000.0, debtor) == pytest.approx(10)
+    assert of.deficit_at(0.0, debtor) == -90
+    assert of.deficit_at(60.0, debtor) == pytest.approx(10 - 50)
+    assert of.deficit_at(120.0, debtor) == pytest.approx(10 - 25)
+    assert of.deficit_at(6000.0, debtor) == pytest.approx(10)
     assert of.round == 0
 
 
 def test_a_debtor_that_was_away_long_enough_has_a_whole_quantum_again():
     of = ring(quantum=10, debt_half_life_s=60)
     debtor = Named("d")
-    of.more(0.0, debtor)
+    of.add_backlog(0.0, debtor)
     pay(of, debtor, 100)
-    of.more(6000.0, debtor)
-    assert debtor.turn in (Turn.NEW, Turn.NOW)
+    of.add_backlog(6000.0, debtor)
+    assert debtor.position in (RingPosition.NEW, RingPosition.NOW)
     assert debtor.deficit == pytest.approx(10)
 
 
 def one_in_flight(of: Ring[Named], charge: float) -> Named:
     """A member that has started its only request, and is out."""
     member = Named("s")
-    of.more(0.0, member)
+    of.add_backlog(0.0, member)
     assert of.front() is member
     of.charge(member, charge)
-    of.less(0.0, member)
+    of.remove_backlog(0.0, member)
     return member
 
 
 def test_the_debt_that_is_kept_is_capped_once_it_is_settled():
     of = ring(quantum=10, debt_quanta=16)
     debtor = one_in_flight(of, 1e6)
-    assert of.standing(0.0, debtor) == 10 - 1e6
+    assert of.deficit_at(0.0, debtor) == 10 - 1e6
     of.settle(0.0, debtor, 0.0, ended=1e6)
-    assert of.standing(0.0, debtor) == -160
+    assert of.deficit_at(0.0, debtor) == -160
 
 
 def test_a_late_bill_is_capped_like_any_other_debt():
     of = ring(quantum=10, debt_quanta=16)
     debtor = one_in_flight(of, 1.0)
     of.settle(0.0, debtor, -1e6, ended=1e6 + 1)
-    assert of.standing(0.0, debtor) == -160
+    assert of.deficit_at(0.0, debtor) == -160
 
 
 def test_the_cap_does_not_forgive_what_a_refund_will_give_back():
     of = ring(quantum=10, debt_quanta=16)
     settled(of, "ab")
     sly = one_in_flight(of, 1000.0)
-    of.more(0.0, sly)
+    of.add_backlog(0.0, sly)
     of.settle(0.0, sly, 990.0, ended=10.0)
-    assert of.standing(0.0, sly) == 0  # it has used its quantum of this round, all of it
+    assert of.deficit_at(0.0, sly) == 0  # it has used its quantum of this round, all of it
 
 
 def test_time_does_not_forgive_what_a_refund_will_give_back():
     of = ring(quantum=10, debt_half_life_s=60)
     sly = one_in_flight(of, 1000.0)
     of.settle(600.0, sly, 900.0, ended=100.0)  # ten half-lives, but nothing of it was settled until now
-    assert of.standing(600.0, sly) == pytest.approx(10 - 100)
+    assert of.deficit_at(600.0, sly) == pytest.approx(10 - 100)
 
 
 def test_a_change_of_weight_holds_from_here_on_and_not_for_rounds_that_are_past():
@@ -330,9 +330,9 @@ def test_a_change_of_weight_holds_from_here_on_and_not_for_rounds_that_are_past(
     pay(of, a, 1000)
     turns(of, 50)
     assert b.backlog
-    before = of.standing(0.0, a)
+    before = of.deficit_at(0.0, a)
     of.reweigh(a, 100.0)
-    assert of.standing(0.0, a) == pytest.approx(before)
+    assert of.deficit_at(0.0, a) == pytest.approx(before)
     assert "a" in turns(of, 3)
 
 
@@ -349,12 +349,12 @@ def test_a_change_of_weight_while_away_does_not_multiply_what_was_given():
     of = ring(quantum=10)
     settled(of, "ab")
     away = Named("w")
-    of.more(0.0, away)
+    of.add_backlog(0.0, away)
     pay(of, away, 100.0)
     turns(of, 8)
-    before = of.standing(0.0, away)
+    before = of.deficit_at(0.0, away)
     of.reweigh(away, 50.0)
-    assert of.standing(0.0, away) == pytest.approx(before)
+    assert of.deficit_at(0.0, away) == pytest.approx(before)
 
 
 def test_a_change_of_quantum_holds_from_here_on_and_not_for_rounds_that_are_past():
@@ -362,9 +362,9 @@ def test_a_change_of_quantum_holds_from_here_on_and_not_for_rounds_that_are_past
     a, _ = crowd(of, "ab")
     pay(of, a, 1000)
     turns(of, 50)
-    before = of.standing(0.0, a)
+    before = of.deficit_at(0.0, a)
     of.quantum = 40
-    assert of.standing(0.0, a) == before
+    assert of.deficit_at(0.0, a) == before
 
 
 def test_putting_aside_and_back_changes_nothing_when_nobody_starts():
@@ -373,11 +373,11 @@ def test_putting_aside_and_back_changes_nothing_when_nobody_starts():
     pay(of, members[0], 1000)
     turns(of, 10)
     of.front()
-    before = (of.round, of.given, [of.standing(0.0, member) for member in members], of.round_work)
+    before = (of.round, of.given, [of.deficit_at(0.0, member) for member in members], of.round_work)
     while member := of.front():
-        of.put_aside(member)
-    of.put_back(started=False)
-    assert (of.round, of.given, [of.standing(0.0, member) for member in members], of.round_work) == before
+        of.skip(member)
+    of.unskip(started=False)
+    assert (of.round, of.given, [of.deficit_at(0.0, member) for member in members], of.round_work) == before
     assert turns(of, 6) in ("bcbcbc", "cbcbcb")
 
 
@@ -387,8 +387,8 @@ def test_a_glance_at_a_full_house_does_not_pay_a_debt():
     pay(of, a, 1000)
     for _ in range(200):
         while member := of.front():
-            of.put_aside(member)
-        of.put_back(started=False)
+            of.skip(member)
+        of.unskip(started=False)
     assert turns(of, 90) == "b" * 90
 
 
@@ -397,12 +397,12 @@ def test_whoever_was_passed_over_is_at_the_front_again_with_nothing_lost():
     a, b = crowd(of, "ab")[:2]
     passed = of.front()
     assert passed is a
-    of.put_aside(a)
+    of.skip(a)
     other = of.front()
     assert other is b
     of.charge(b, 500.0)
-    of.less(0.0, b)
-    of.put_back(started=True)
+    of.remove_backlog(0.0, b)
+    of.unskip(started=True)
     assert a.deficit == 10
     assert turns(of, 3) == "aaa"
 
@@ -413,9 +413,9 @@ def test_a_member_without_work_is_not_in_the_ring():
     pay(of, members[0], 500)
     for member in members:
         while member.backlog:
-            of.less(0.0, member)
+            of.remove_backlog(0.0, member)
     assert of.front() is None
-    assert all(member.turn is Turn.OUT for member in members)
+    assert all(member.position is RingPosition.OUT for member in members)
     assert not of._new
     assert not of._now
     assert not of._next
@@ -428,7 +428,7 @@ def test_the_heap_of_debtors_does_not_grow_with_the_refunds():
         member = of.front()
         assert member is not None
         of.charge(member, 1e6)
-        of.less(0.0, member)
+        of.remove_backlog(0.0, member)
         of.settle(0.0, member, 1e6 - 3.0, ended=3.0)
     assert a.backlog
     assert b.backlog
@@ -440,11 +440,11 @@ def test_the_heap_of_debtors_does_not_grow_with_those_who_leave():
     settled(of, "a")
     for _ in range(900):
         debtor = Named("d")
-        of.more(0.0, debtor)
-        of.more(0.0, debtor)
+        of.add_backlog(0.0, debtor)
+        of.add_backlog(0.0, debtor)
         pay(of, debtor, 1e9)
         of.front()
-        of.less(0.0, debtor)
+        of.remove_backlog(0.0, debtor)
     assert len(of._later) <= 2 * 64 + 4
 
 
@@ -456,7 +456,7 @@ def test_nobody_starves_whatever_the_others_do(asked: list[tuple[int, float]]):
     meanwhile = 0.0
     for at, cost in asked:
         if not others[at].backlog:
-            of.more(0.0, others[at])
+            of.add_backlog(0.0, others[at])
         if start(of, cost) is patient:
             meanwhile = 0.0
         else:
@@ -467,7 +467,7 @@ def test_nobody_starves_whatever_the_others_do(asked: list[tuple[int, float]]):
 @pytest.mark.parametrize("weight", [0.0, -1.0, math.inf, math.nan])
 def test_a_weight_must_be_above_zero_and_finite(weight: float):
     with pytest.raises(ValueError, match="weight"):
-        Member(weight)
+        Schedulable(weight)
 
 
 @pytest.mark.parametrize("quantum", [0.0, -1.0, math.nan, math.inf])

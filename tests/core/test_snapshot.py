@@ -8,18 +8,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from services.core.account import Bounds, ClassSpec, TenantSpec
+from services.core.account import ClassSpec, QueueBounds, TenantSpec
 from services.core.admissioncheck import Admitted
-from services.core.snapshot import State, state
+from services.router.operating.state import Json
 from tests.core.house import PREFILL_S, ROOMY, SERVICE_S, TOKEN_S, House
 from tests.core.house import settings as chosen
+from tests.core.looks import state
 
 
 def busy_house(seed: int = 0, tenants: int = 5, until_s: float = 6.0, *, watch_every_s: float | None = None) -> House:
     """Two classes, three times what it can serve, some whose retrieval runs first."""
     house = House(slots=4, chosen=chosen(classes=(ClassSpec("default"), ClassSpec("gold", 3.0))))
     house.random.seed(seed)
-    house.scheduler.configure(TenantSpec("tenant-0", Bounds(8, 1e6), class_name="gold"))
+    house.scheduler.configure(TenantSpec("tenant-0", QueueBounds(8, 1e6), class_name="gold"))
 
     def come() -> None:
         house.estimator.learn_prefill(50 * PREFILL_S * house.random.lognormvariate(0, 1), 50)  # or all would be equal
@@ -85,7 +86,7 @@ def test_what_is_told_does_not_grow_with_the_tenants() -> None:
     assert lengths[1] < 1.2 * lengths[0]
 
 
-def lines(told: State, tenant: str) -> list[State]:
+def lines(told: Json, tenant: str) -> list[Json]:
     (found,) = [each for each in told["tenants"] if each["id"] == tenant]
     return found["lines"]
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from loadtests.simulator.job import Job
 from loadtests.simulator.policy import Policy, Refusal
-from services.core.admissioncheck import Rejected
+from services.core.admissioncheck import Rejection
 from services.core.outcome import Outcome
 
 MARK_EVERY = 8
@@ -93,7 +93,7 @@ class Recorded:
 
 def _refusal(refusal: Refusal) -> str:
     hint = "never" if refusal.retry_hint_s is None else number(refusal.retry_hint_s)
-    if not isinstance(refusal, Rejected):
+    if not isinstance(refusal, Rejection):
         return f"refuse {refusal.outcome} hint={hint}"
     wait = number(refusal.predicted_wait_s)
     return f"refuse {refusal.outcome} {refusal.reason} scope={refusal.scope} wait={wait} hint={hint}"

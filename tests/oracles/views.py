@@ -15,13 +15,13 @@ from typing import Any
 import msgspec
 from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import generate_latest
+from services.router.telemetry.holdings import Holdings
+from services.router.telemetry.journal import Journal
+from services.router.telemetry.metrics import RouterMetrics
 
-from services.core.account import Bounds, ClassSpec, TenantSpec
+from services.core.account import ClassSpec, QueueBounds, TenantSpec
 from services.core.policies import Policies
 from services.router.console.feed import Feed
-from services.router.observing.holdings import Holdings
-from services.router.observing.journal import Journal
-from services.router.observing.metrics import RouterMetrics
 from services.router.operating.state import state
 from services.router.tenancy.tenants import LabTenants
 from services.runtime.drain import Drain
@@ -47,7 +47,7 @@ async def _busy(policies: Policies) -> str:
     workers = [worker("one", slots=4), worker("two", slots=3), worker("three", slots=2, models=("n",))]
     house = House(workers, queue=40)
     dispatcher, weir = house.dispatcher, house.scheduler
-    named = [TenantSpec(f"t{at}", Bounds(12 + at), 1.0 + at % 3, CLASSES[at % 3].name) for at in range(4)]
+    named = [TenantSpec(f"t{at}", QueueBounds(12 + at), 1.0 + at % 3, CLASSES[at % 3].name) for at in range(4)]
     weir.reload(now(), CLASSES, named)
     weir.hold_level("batch", 2)
     dispatcher.switch(policies)

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Any
 
-from services.core.account import Bounds, TenantSpec
+from services.core.account import QueueBounds, TenantSpec
 from services.core.choices import SchedulerSettings
 from services.core.limit import InflightCap
 from services.core.outcome import Outcome
@@ -42,8 +42,8 @@ class House:
     def __post_init__(self) -> None:
         self.loop = asyncio.get_running_loop()
         rng = Random(1)
-        stranger = TenantSpec("", Bounds(self.queue))
-        self.scheduler = Scheduler(SchedulerSettings(Bounds(self.queue), stranger, strict=True), rng.random)
+        stranger = TenantSpec("", QueueBounds(self.queue))
+        self.scheduler = Scheduler(SchedulerSettings(QueueBounds(self.queue), stranger, strict=True), rng.random)
         self.fleet = Fleet(self.workers, rng)
         self.cap = InflightCap(self.most)
         self.dispatcher = Dispatcher(self.scheduler, self.fleet, self.cap, rng)

@@ -19,7 +19,7 @@ import pytest
 from loadtests.cluster.loop import SimLoop
 from loadtests.cluster.network import LATENCY_S
 from services.core.outcome import Outcome
-from services.core.request import Stage as Standing
+from services.core.request import Stage as Availability
 from services.router import app
 from services.router.deadlinetimer import DeadlineTimer
 from services.router.deciding.dispatcher import Dispatcher
@@ -57,7 +57,7 @@ class WatchedDispatcher(Dispatcher):
         self.costs: dict[str, float] = {}
 
     def release(self, now: float, turn: InferenceRequest, outcome: Outcome, *used: Any, **named: Any) -> None:
-        ran = turn.stage is Standing.RUNNING
+        ran = turn.stage is Availability.RUNNING
         super().release(now, turn, outcome, *used, **named)
         id = str(turn.id)
         self.ended_at[id] = asyncio.get_running_loop().time()

@@ -43,26 +43,26 @@ def ledger(kv_tokens: int = 5) -> tuple[Any, list[Any]]:
 async def one_count_too_many() -> None:
     one, (first, _) = ledger()
     one.inflight = 5
-    one.let_go(first, None, overloaded=False)
+    one.release(first, None, overloaded=False)
 
 
 async def memory_given_back_twice() -> None:
     one, (first, _) = ledger()
     one.held[first] = (10.0, 99)
-    one.let_go(first, None, overloaded=False)
+    one.release(first, None, overloaded=False)
 
 
 async def somebody_is_left_of_nobody() -> None:
     one, (first, _) = ledger(kv_tokens=0)
     one.inflight = 1
-    one.let_go(first, None, overloaded=False)
+    one.release(first, None, overloaded=False)
 
 
 async def memory_is_left_of_nobody() -> None:
     one, requests = ledger()
     one.held[requests[0]] = (10.0, 1)
     for request in requests:
-        one.let_go(request, None, overloaded=False)
+        one.release(request, None, overloaded=False)
 
 
 async def granted_more_than_asked() -> None:

@@ -10,8 +10,8 @@ from loadtests.scenarios.model import Scenario, TenantGroup
 from loadtests.simulator.job import Job
 from loadtests.simulator.policy import Policy, Refusal
 from services.cli.errors import LabError
-from services.core.account import Bounds, ClassSpec, TenantSpec
-from services.core.admissioncheck import Rejected
+from services.core.account import ClassSpec, QueueBounds, TenantSpec
+from services.core.admissioncheck import Rejection
 from services.core.calibration import PUBLISHED
 from services.core.choices import SchedulerSettings
 from services.core.cost import Weights
@@ -44,7 +44,7 @@ class WeirPolicy(Policy):
 
     def offer(self, now: float, job: Job) -> Refusal | None:
         answer = self.scheduler.admit(now, job)
-        if isinstance(answer, Rejected):
+        if isinstance(answer, Rejection):
             return answer
         job.forecast = self.scheduler.forecast(job)
         return None
@@ -129,8 +129,8 @@ def _settings(given: Mapping[str, Any]) -> SchedulerSettings:
         raise LabError(f"A setting of Weir is wrong: {error}.") from None
 
 
-def _bounds(name: str, given: Any) -> Bounds:
+def _bounds(name: str, given: Any) -> QueueBounds:
     try:
-        return Bounds(**given) if isinstance(given, Mapping) else Bounds(given)
+        return QueueBounds(**given) if isinstance(given, Mapping) else QueueBounds(given)
     except (TypeError, ValueError) as error:
         raise LabError(f"{name} of Weir is wrong: {error}.") from None

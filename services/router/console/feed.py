@@ -3,13 +3,13 @@
 Nothing is kept for it beside the journal, nothing is counted twice, and making one changes nothing: a router that is
 watched decides as one that is not. `python -m loadtests.bench console` measures what it costs.
 
-Bounds. MOST_DECISIONS and the bounds of `whoiswhere.py`, whatever the load; LOOKED_AT of those that were served last,
+Bounds. MOST_DECISIONS and the bounds of `tables.py`, whatever the load; LOOKED_AT of those that were served last,
 which at more than 1,000 answers a second are less than a second's.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from math import inf
 
 from services.contracts.console import (
@@ -23,8 +23,9 @@ from services.contracts.console import (
     Totals,
     WaitingNow,
 )
-from services.core.scheduler import Scheduler
-from services.router.console.whoiswhere import other_tenants, tenants_in_turn, told_tenants, workers_now
+from services.core.policies import Policies
+from services.core.snapshot import PoolSnapshot
+from services.router.console.tables import look, other_tenants, tenant_row, worker_row
 from services.router.deciding.dispatcher import Dispatcher
 from services.router.request import InferenceRequest
 from services.router.telemetry.journal import Entry, Journal
@@ -55,16 +56,13 @@ class Feed:
 
     def frame(self, now: float) -> Frame:
         """Everything, as of now."""
-        dispatcher, journal = self._dispatcher, self._journal
-        scheduler, cap = dispatcher.scheduler, dispatcher.cap
+        journal, seen = self._journal, look(now, self._dispatcher)
+        scheduler, waiting = seen.scheduler, seen.scheduler.waiting
         at_ms = unix_milliseconds()
-        classes = _classes(scheduler)
-        told = told_tenants(dispatcher)
-        workers, other_workers = workers_now(now, dispatcher.fleet)
+        classes = _classes(scheduler.pools)
         decisions, left_out = self._decisions(now, at_ms)
         journal.looked(now)
         served, since = journal.served_since(now - GOT_S, LOOKED_AT)
-        waiting = scheduler.usage
         self._seq += 1
         return Frame(
             seq=self._seq,
@@ -73,18 +71,18 @@ class Feed:
             draining=self._drain.draining,
             level=max((each.level for each in classes), default=0),
             classes=classes,
-            policy=policy_now(scheduler),
-            inflight=Inflight(cap.inflight, cap.cap),
+            policy=policy_now(scheduler.policies),
+            inflight=Inflight(seen.inflight, seen.inflight_cap),
             waiting=WaitingNow(waiting.requests, waiting.bounds.requests, round(waiting.cost_tokens, 1)),
             totals=self._totals(),
             latency=_latency(now, served),
             first_token=_first_token(now, served),
-            capacity_tokens_per_s=_capacity(scheduler),
+            capacity_tokens_per_s=_capacity(scheduler.pools),
             got_tokens_per_s=_got(now - since, served),
-            tenants=tenants_in_turn(now, scheduler, told),
-            other_tenants=other_tenants(scheduler, told),
-            workers=workers,
-            other_workers=other_workers,
+            tenants=[tenant_row(tenant, place) for place, tenant in enumerate(scheduler.tenants)],
+            other_tenants=other_tenants(scheduler),
+            workers=[worker_row(worker) for worker in seen.workers],
+            other_workers=seen.other_workers,
             decisions=decisions,
             decided=journal.decided,
             decisions_left_out=left_out,
@@ -110,30 +108,25 @@ class Feed:
         return [_decision(entry, at_ms - int((now - entry.at) * 1000)) for entry in entries], left_out
 
 
-def policy_now(scheduler: Scheduler) -> PolicyNow:
+def policy_now(policies: Policies) -> PolicyNow:
     """Which mechanisms are on."""
-    policies = scheduler.policies
     return PolicyNow(policies.admission, policies.fairness, policies.cancellation)
 
 
-def _classes(scheduler: Scheduler) -> list[OfClassNow]:
+def _classes(pools: Iterable[PoolSnapshot]) -> list[OfClassNow]:
     """Every class once: where there are several pools, as it is where it is degraded most."""
     found: dict[str, OfClassNow] = {}
-    for pool_stats in scheduler.pools.values():
-        for name, class_stats in pool_stats.classes.items():
-            level, known = scheduler.level(class_stats, name), found.get(name)
-            if known is None or level > known.level:
-                node = pool_stats.pool.nodes[name]
-                share = round(pool_stats.pool.class_share(node), 4)
-                found[name] = OfClassNow(name, level, scheduler.held(name) is not None, node.weight, share)
+    for pool in pools:
+        for of in pool.classes:
+            known = found.get(of.name)
+            if known is None or of.level > known.level:
+                found[of.name] = OfClassNow(of.name, of.level, of.held, of.weight, round(of.share, 4))
     return list(found.values())
 
 
-def _capacity(scheduler: Scheduler) -> float | None:
+def _capacity(pools: Iterable[PoolSnapshot]) -> float | None:
     """What the workers of all pools do in a second, as far as it is known."""
-    rates = [
-        pool_stats.estimator.rate for pool_stats in scheduler.pools.values() if pool_stats.estimator.rate is not None
-    ]
+    rates = [pool.rate_tokens_per_s for pool in pools if pool.rate_tokens_per_s is not None]
     return round(sum(rates), 1) if rates else None
 
 

@@ -17,7 +17,7 @@ from services.console.guard import guarded
 from services.contracts.console import Hello
 from services.router.console.feed import MOST_DECISIONS, Feed
 from services.router.console.story import story
-from services.router.console.whoiswhere import MOST_TENANTS, MOST_WORKERS
+from services.router.console.tables import MOST_TENANTS, MOST_WORKERS
 from services.router.operating.adminkey import AdminKey
 from services.router.operating.policy import SetPolicies, Switches
 from services.router.serving.pipeline import Pipeline

@@ -20,7 +20,7 @@ from random import Random
 from typing import cast
 
 from services.core.account import TenantSpec
-from services.core.admissioncheck import Rejected
+from services.core.admissioncheck import Rejection
 from services.core.estimator import Estimator
 from services.core.limit import InflightCap
 from services.core.outcome import Outcome
@@ -122,7 +122,7 @@ class Dispatcher:
         if not self.fleet.alive(turn.model) and self.fleet.slots(turn.pool):  # of a pool without slots the core knows
             return self.refusing.nobody_serves(turn.model)
         decision = self.scheduler.admit(now, turn)
-        if isinstance(decision, Rejected):
+        if isinstance(decision, Rejection):
             return self.refusing.at_the_door(turn, decision, self.scheduler.usage.requests)
         if turn.ready:
             self._pump(now, turn.pool)

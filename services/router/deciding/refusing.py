@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from services.core.admissioncheck import Rejected
+from services.core.admissioncheck import Rejection
 from services.core.outcome import Outcome
 from services.core.request import Request
 from services.runtime.errors import Refused, UpstreamFailed
@@ -14,10 +14,10 @@ PAUSED_HINT_MS = 5000.0
 FAILED_HINT_MS = 500.0
 SPREAD = 0.2
 
-Say = Callable[[Request, Rejected], str]
+Say = Callable[[Request, Rejection], str]
 
 
-def _infeasible(request: Request, decision: Rejected) -> str:
+def _infeasible(request: Request, decision: Rejection) -> str:
     slack_ms = (request.deadline - request.arrived_at) * 1000
     if decision.reason == "first_token":
         slack_ms = (request.first_token_by - request.arrived_at) * 1000
@@ -34,7 +34,7 @@ def _deadline_ms(request: Request) -> float:
     return round((request.deadline - request.arrived_at) * 1000, 3)
 
 
-def _ms(decision: Rejected) -> int:
+def _ms(decision: Rejection) -> int:
     return round(decision.predicted_wait_s * 1000)
 
 
@@ -64,7 +64,7 @@ class Refusing:
         """This hint, and up to a fifth more."""
         return hint_ms * (1.0 + SPREAD * self._random())
 
-    def at_the_door(self, request: Request, decision: Rejected, queue_depth: int) -> Refused:
+    def at_the_door(self, request: Request, decision: Rejection, queue_depth: int) -> Refused:
         """It has no place. Where there is nobody to do it, the book of the core is of no use: it would name the latest
         time that it knows, and workers are back as soon as one of them is heard of.
         """

@@ -1,46 +1,172 @@
-"""What the router knows at one moment, for an operator's eyes: every number that a decision was made with.
+"""The JSON of /admin/state: every number that a decision was made with. A projection of one snapshot.
 
 Bounded, whatever the load: of tenants, of requests and of workers the first so many are shown, and the rest counted.
+What has no bound, or is not known yet, is None.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from itertools import islice
-from typing import Any, cast
+from dataclasses import asdict
+from itertools import chain
+from typing import Any
 
-from services.core.snapshot import state as core_state
+from services.core.account import QueueBounds
+from services.core.calibration import PUBLISHED
+from services.core.schedulable import OUT
+from services.core.snapshot import (
+    ClassSnapshot,
+    CoverageSnapshot,
+    FlowSnapshot,
+    PoolSnapshot,
+    SchedulerSnapshot,
+    TenantSnapshot,
+    UsageSnapshot,
+    busiest,
+    finite,
+)
 from services.router.deciding.dispatcher import Dispatcher
-from services.router.request import InferenceRequest
+from services.router.telemetry.snapshot import RequestSnapshot, WorkerSnapshot, take
 from services.router.tenancy.tenants import Tenants
-from services.router.workers.worker import Worker
 
 MOST_TENANTS = 100
 MOST_TURNS = 100
 MOST_WORKERS = 256
 
+Json = dict[str, Any]
 
-def state(now: float, dispatcher: Dispatcher, tenants: Tenants, *, draining: bool) -> dict[str, Any]:
+
+def state(now: float, dispatcher: Dispatcher, tenants: Tenants, *, draining: bool) -> Json:
     """Everything, as of now. Work is in token-equivalents."""
-    fleet, cap = dispatcher.fleet, dispatcher.cap
-    workers = [*fleet.workers, *fleet.leaving]
-    running = [turn for worker in workers for turn in _turns(worker)]
+    chosen = busiest(dispatcher.scheduler, MOST_TENANTS)
+    seen = take(now, dispatcher, chosen, full=True, running=MOST_TURNS, waiting=MOST_TURNS)
+    running = chain.from_iterable(worker.requests for worker in seen.workers)
     return {
         "draining": draining,
-        "inflight": {"now": cap.inflight, "cap": cap.cap},
-        "scheduler": core_state(dispatcher.scheduler, now, MOST_TENANTS),
+        "inflight": {"now": seen.inflight, "cap": seen.inflight_cap},
+        "scheduler": scheduler_state(seen.scheduler),
         "paused": [id for id in tenants.ids() if (known := tenants.get(id)) is not None and known.paused],
-        "workers": [_worker(worker) for worker in workers[:MOST_WORKERS]],
-        "running": [_turn(now, turn) for turn in running[:MOST_TURNS]],
-        "in_line": [_turn(now, turn) for turn in islice(dispatcher.waiting, MOST_TURNS)],
+        "workers": [_worker(worker) for worker in seen.workers[:MOST_WORKERS]],
+        "running": [_request(request) for request in running],
+        "in_line": [_request(request) for request in seen.waiting],
     }
 
 
-def _turns(worker: Worker) -> Iterator[InferenceRequest]:
-    return (cast(InferenceRequest, request) for request in worker.held)
+def scheduler_state(seen: SchedulerSnapshot) -> Json:
+    """Of a full snapshot: all of it."""
+    return {
+        "policies": asdict(seen.policies),
+        "waiting": _waiting(seen.waiting) | {"bounds": _bounds(seen.waiting.bounds)},
+        "pools": [_pool(pool) for pool in seen.pools],
+        "tenants": [_tenant(tenant) for tenant in seen.tenants],
+        "other_tenants": _others(seen),
+        "finished_twice": seen.finished_twice,
+    }
 
 
-def _worker(worker: Worker) -> dict[str, Any]:
+def _waiting(waiting: UsageSnapshot) -> Json:
+    return {"requests": waiting.requests, "cost_tokens": waiting.cost_tokens, "bytes": waiting.bytes}
+
+
+def _bounds(bounds: QueueBounds) -> Json:
+    return {
+        "requests": bounds.requests,
+        "cost_tokens": finite(bounds.cost_tokens),
+        "bytes": finite(bounds.bytes),
+    }
+
+
+def _pool(pool: PoolSnapshot) -> Json:
+    return {
+        "name": pool.name,
+        "slots": pool.slots,
+        "busy": pool.busy,
+        "rate_tokens_per_s": pool.rate_tokens_per_s,
+        "prefill_start_s": pool.prefill_start_s,
+        "prefill_s_per_token": pool.prefill_s_per_token,
+        "s_per_token": pool.s_per_token,
+        "next_slot_in_s": pool.next_slot_in_s,
+        "waiting": {"requests": pool.requests, "cost_tokens": pool.cost_tokens},
+        "active_tenants": pool.active_tenants,
+        "quantum_tokens": pool.quantum_tokens,
+        "classes": [_class(each) for each in pool.classes],
+    }
+
+
+def _class(of: ClassSnapshot) -> Json:
+    return {
+        "name": of.name,
+        "weight": of.weight,
+        "share": of.share,
+        "level": of.level,
+        "held": of.held,
+        "level_changes": of.level_changes,
+        "active_tenants": of.active_tenants,
+        "q95_wait_s": of.q95_wait_s,
+        "predictions": {"new": _covered(of.new), "in_turn": _covered(of.in_turn)},
+    }
+
+
+def _covered(coverage: CoverageSnapshot) -> Json:
+    shares = {f"q{100 * q:g}": share for q, share in zip(PUBLISHED, coverage.shares, strict=True)}
+    return shares | {"waits": coverage.waits}
+
+
+def _tenant(tenant: TenantSnapshot) -> Json:
+    return {
+        "id": tenant.id,
+        "configured": tenant.configured,
+        "class": tenant.class_name,
+        "weight": tenant.weight,
+        "waiting": _waiting(tenant.waiting) | {"bounds": _bounds(tenant.waiting.bounds)},
+        "running": tenant.running,
+        "charged_tokens": tenant.charged_tokens,
+        "lines": [_flow(flow) for flow in tenant.flows],
+    }
+
+
+def _flow(flow: FlowSnapshot) -> Json:
+    forecast = flow.forecast
+    assert forecast is not None, f"{flow!r} is not of a full snapshot"
+    return {
+        "pool": flow.pool,
+        "class": flow.class_name,
+        "waiting": {"requests": flow.requests, "cost_tokens": flow.cost_tokens, "not_ready": flow.not_ready},
+        "position": "away" if flow.turn is OUT else flow.turn.value,
+        "deficit_tokens": max(0.0, flow.deficit_tokens),
+        "debt_tokens": max(0.0, -flow.deficit_tokens),
+        "in_flight_tokens": max(0.0, flow.in_flight_tokens),
+        "share": flow.share,
+        "predicted_wait_s": forecast.wait_s,
+        "predicted_wait_q95_s": forecast.wait_q95_s,
+        "wait_limit_s": forecast.wait_limit_s,
+        "asked_tokens_per_s": flow.asked_tokens_per_s,
+        "got_tokens_per_s": flow.got_tokens_per_s,
+        "service_s": forecast.service_s,
+        "answer_tokens": {
+            "median": forecast.answer_median_tokens,
+            "q90": forecast.answer_q90_tokens,
+            "samples": forecast.answers,
+        },
+    }
+
+
+def _others(seen: SchedulerSnapshot) -> Json:
+    """The sums over the tenants that are not shown one by one."""
+    shown, waiting, totals = seen.tenants, seen.waiting, seen.totals
+    assert totals is not None, "only a full snapshot knows the sums over all tenants"
+    return {
+        "tenants": seen.known_tenants - len(shown),
+        "waiting": {
+            "requests": waiting.requests - sum(tenant.waiting.requests for tenant in shown),
+            "cost_tokens": max(0.0, waiting.cost_tokens - sum(tenant.waiting.cost_tokens for tenant in shown)),
+            "bytes": waiting.bytes - sum(tenant.waiting.bytes for tenant in shown),
+        },
+        "running": totals.running - sum(tenant.running for tenant in shown),
+        "charged_tokens": totals.charged_tokens - sum(tenant.charged_tokens for tenant in shown),
+    }
+
+
+def _worker(worker: WorkerSnapshot) -> Json:
     limit = worker.limit
     return {
         "name": worker.name,
@@ -58,27 +184,26 @@ def _worker(worker: Worker) -> dict[str, Any]:
         "work_tokens": round(worker.work_tokens, 1),
         "kv_tokens": worker.kv_tokens,
         "kv_held_tokens": worker.kv_held_tokens,
-        "limit": None if limit is None else {"now": limit.cap, "baseline_s": limit.baseline},
-        "failures_in_a_row": worker.health.failures,
-        "ejections": worker.health.ejections,
+        "limit": None if limit is None else {"now": limit.now, "baseline_s": limit.baseline_s},
+        "failures_in_a_row": worker.failures_in_a_row,
+        "ejections": worker.ejections,
     }
 
 
-def _turn(now: float, turn: InferenceRequest) -> dict[str, Any]:
-    started = turn.started_at or None
+def _request(request: RequestSnapshot) -> Json:
     return {
-        "id": turn.id,
-        "tenant": turn.tenant,
-        "model": turn.model,
-        "level": turn.level,
-        "stage": turn.stage.value,
-        "ready": turn.ready,
-        "worker": None if turn.worker is None else turn.worker.name,
-        "age_ms": round((now - turn.arrived_at) * 1000, 1),
-        "waited_ms": round(((started or now) - turn.queued_at) * 1000, 1),
-        "predicted_wait_ms": round(turn.predicted_wait_s * 1000, 1),
-        "deadline_in_ms": round((turn.deadline - now) * 1000, 1),
-        "charge_tokens": round(turn.charge_tokens, 1),
-        "granted_tokens": turn.granted_tokens,
-        "retried": turn.retried,
+        "id": request.id,
+        "tenant": request.tenant,
+        "model": request.model,
+        "level": request.level,
+        "stage": request.stage,
+        "ready": request.ready,
+        "worker": request.worker,
+        "age_ms": round(request.age_s * 1000, 1),
+        "waited_ms": round(request.waited_s * 1000, 1),
+        "predicted_wait_ms": round(request.predicted_wait_s * 1000, 1),
+        "deadline_in_ms": round(request.deadline_in_s * 1000, 1),
+        "charge_tokens": round(request.charge_tokens, 1),
+        "granted_tokens": request.granted_tokens,
+        "retried": request.retried,
     }

@@ -13,7 +13,7 @@ from collections.abc import Coroutine
 from math import ceil
 from typing import Any, TypeVar
 
-from services.core.ladder import Level
+from services.core.ladder import LadderLevel
 from services.router.config import RouterSettings
 from services.router.deciding.dispatcher import Dispatcher
 from services.router.deciding.sizing import Sizes, prompt_bytes
@@ -67,7 +67,7 @@ class Context:
         tokens = self.sizes.tokens(request.model, prompt_bytes(request.messages, None))
         self._dispatcher.ready(asyncio.get_running_loop().time(), request, tokens)
 
-    async def _look_up(self, query: RetrievalQuery, rung: Level, request: InferenceRequest) -> None:
+    async def _look_up(self, query: RetrievalQuery, rung: LadderLevel, request: InferenceRequest) -> None:
         """Passages within the budget or what remains, whichever is less. What is missing is disclosed.
 
         Raises Refused when the request is evicted first.

@@ -1,18 +1,21 @@
-"""What is held now, read from the ledgers when Prometheus asks: nothing to keep in step, and nothing to forget."""
+"""The gauges, a projection of a snapshot that is taken when Prometheus asks: nothing to keep in step or to forget."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+import asyncio
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict
 
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
+from services.core.policies import Policies
+from services.core.snapshot import PoolSnapshot, waiting_by
 from services.router.deciding.dispatcher import Dispatcher
-from services.router.workers.worker import Worker
+from services.router.telemetry.snapshot import WorkerSnapshot, take
 
-WORKER_GAUGES: tuple[tuple[str, str, Callable[[Worker], float]], ...] = (
+WORKER_GAUGES: tuple[tuple[str, str, Callable[[WorkerSnapshot], float]], ...] = (
     ("weir_worker_inflight", "Requests the router holds places for at a worker.", lambda worker: worker.inflight),
     ("weir_worker_slots", "Slots the worker announced, or the limit learned of it.", lambda worker: worker.slots),
     ("weir_worker_healthy", "1 when the worker answered its last probe and is not ejected.", lambda w: int(w.healthy)),
@@ -28,51 +31,57 @@ class Holdings(Collector):
         self._label_of = label_of
 
     def collect(self) -> Iterable[Metric]:
-        cap = self._dispatcher.cap
-        yield GaugeMetricFamily("weir_inflight", "Requests dispatched to workers.", value=cap.inflight)
-        yield GaugeMetricFamily("weir_inflight_cap", "MAX_INFLIGHT.", value=cap.cap)
-        yield self._levels()
-        yield self._policy()
-        yield from self._queues()
+        seen = take(_now(), self._dispatcher, {})
+        yield GaugeMetricFamily("weir_inflight", "Requests dispatched to workers.", value=seen.inflight)
+        yield GaugeMetricFamily("weir_inflight_cap", "MAX_INFLIGHT.", value=seen.inflight_cap)
+        yield _levels(seen.scheduler.pools)
+        yield _policy(seen.scheduler.policies)
+        yield from _queues(waiting_by(self._dispatcher.scheduler, self._label_of))
         for name, text, value in WORKER_GAUGES:
             family = GaugeMetricFamily(name, text, labels=["worker"])
-            for worker_name, amount in self._by_name(value).items():
+            for worker_name, amount in _by_name(seen.workers, value).items():
                 family.add_metric([worker_name], amount)
             yield family
 
-    def _by_name(self, value: Callable[[Worker], float]) -> dict[str, float]:
-        """One that is leaving and one that has taken its name count together."""
-        fleet, found = self._dispatcher.fleet, dict[str, float]()
-        for worker in (*fleet.workers, *fleet.leaving):
-            found[worker.name] = found.get(worker.name, 0.0) + value(worker)
-        return found
 
-    def _levels(self) -> Metric:
-        family = GaugeMetricFamily(
-            "weir_level", "The degradation level of a class: 0 is full quality.", labels=["pool", "class"]
-        )
-        scheduler = self._dispatcher.scheduler
-        for pool, pool_stats in scheduler.pools.items():
-            for name, class_stats in pool_stats.classes.items():
-                family.add_metric([pool, name], scheduler.level(class_stats, name))
-        return family
+def _now() -> float:
+    """The loop's time; outside of a loop 0, since no gauge depends on it."""
+    try:
+        return asyncio.get_running_loop().time()
+    except RuntimeError:
+        return 0.0
 
-    def _policy(self) -> Metric:
-        family = GaugeMetricFamily("weir_policy", "1 while a mechanism is on, 0 when it is off.", labels=["mechanism"])
-        for mechanism, on in asdict(self._dispatcher.scheduler.policies).items():
-            family.add_metric([mechanism], on)
-        return family
 
-    def _queues(self) -> Iterator[Metric]:
-        waiting: dict[str, tuple[int, float]] = {}
-        for tenant in self._dispatcher.scheduler.drr.tenants.values():
-            label = self._label_of(tenant.id)
-            requests, cost = waiting.get(label, (0, 0.0))
-            waiting[label] = (requests + tenant.usage.requests, cost + tenant.usage.cost_tokens)
-        depth = GaugeMetricFamily("weir_queue_depth", "Requests that wait in the router.", labels=["tenant"])
-        work = GaugeMetricFamily("weir_queue_cost_tokens", "Their estimated cost, in tokens.", labels=["tenant"])
-        for label, (requests, cost) in waiting.items():
-            depth.add_metric([label], requests)
-            work.add_metric([label], cost)
-        yield depth
-        yield work
+def _by_name(workers: Iterable[WorkerSnapshot], value: Callable[[WorkerSnapshot], float]) -> dict[str, float]:
+    """A worker that is leaving and one that has taken its name count together."""
+    found: dict[str, float] = {}
+    for worker in workers:
+        found[worker.name] = found.get(worker.name, 0.0) + value(worker)
+    return found
+
+
+def _levels(pools: Iterable[PoolSnapshot]) -> Metric:
+    family = GaugeMetricFamily(
+        "weir_level", "The degradation level of a class: 0 is full quality.", labels=["pool", "class"]
+    )
+    for pool in pools:
+        for of in pool.classes:
+            family.add_metric([pool.name, of.name], of.level)
+    return family
+
+
+def _policy(policies: Policies) -> Metric:
+    family = GaugeMetricFamily("weir_policy", "1 while a mechanism is on, 0 when it is off.", labels=["mechanism"])
+    for mechanism, on in asdict(policies).items():
+        family.add_metric([mechanism], on)
+    return family
+
+
+def _queues(waiting: Mapping[str, tuple[int, float]]) -> Iterator[Metric]:
+    depth = GaugeMetricFamily("weir_queue_depth", "Requests that wait in the router.", labels=["tenant"])
+    work = GaugeMetricFamily("weir_queue_cost_tokens", "Their estimated cost, in tokens.", labels=["tenant"])
+    for label, (requests, cost) in waiting.items():
+        depth.add_metric([label], requests)
+        work.add_metric([label], cost)
+    yield depth
+    yield work

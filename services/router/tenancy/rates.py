@@ -27,7 +27,7 @@ from collections.abc import Callable
 from math import inf
 
 from services.core.bucket import Bucket
-from services.core.hint import SHARE, Appointments
+from services.core.reservations import SHARE, RetryReservations
 
 _ROUNDING_S = 1e-6
 """So early a request may be: times are floats, and who waits as long as it was told must not be sent away again."""
@@ -65,7 +65,7 @@ class Rate:
     def __init__(self, requests_per_s: float | None, tokens_per_s: float | None = None) -> None:
         self.requests = None if requests_per_s is None else Debtor(requests_per_s)
         self.tokens = None if tokens_per_s is None else Debtor(tokens_per_s)
-        self._appointments = Appointments()
+        self._appointments = RetryReservations()
 
     def try_take(self, now: float, tokens: float) -> float | None:
         """Take one request and its tokens: None. Or take nothing, and say in how many seconds it could."""

@@ -20,7 +20,7 @@ from math import inf
 from pathlib import Path
 
 from services.contracts.documents import QUOTA_BYTES_HEADER, QUOTA_COUNT_HEADER
-from services.core.account import Bounds, ClassSpec, TenantSpec
+from services.core.account import ClassSpec, QueueBounds, TenantSpec
 from services.router.tenancy import tenantsfile
 from services.router.tenancy.keys import KeyRing, bearer
 from services.router.tenancy.rates import Rate
@@ -170,7 +170,7 @@ class FileTenants(Tenants):
     ) -> None:
         self._path = path
         self._max_slo_ms = max_slo_ms
-        self._bounds = Bounds(queue_requests, bytes=queue_bytes)
+        self._bounds = QueueBounds(queue_requests, bytes=queue_bytes)
         self._reading = self._worked_up(None)
         super().__init__(dict(self._reading.tenants))
 
@@ -227,9 +227,9 @@ class FileTenants(Tenants):
         )
 
 
-def _spec(file: TenantsFile, entry: TenantEntry, usual: Bounds) -> TenantSpec:
+def _spec(file: TenantsFile, entry: TenantEntry, usual: QueueBounds) -> TenantSpec:
     queue = entry.queue
-    bounds = Bounds(
+    bounds = QueueBounds(
         requests=usual.requests if queue.requests is None else queue.requests,
         cost_tokens=usual.cost_tokens if queue.cost_tokens is None else queue.cost_tokens,
         bytes=usual.bytes,

@@ -28,7 +28,7 @@ from random import Random
 from services.router.request import InferenceRequest
 from services.router.upstreams.call import Probe
 from services.router.workers.line import Line
-from services.router.workers.worker import AHEAD, DOWN, LEAST_WORK_TOKENS, Standing, Worker
+from services.router.workers.worker import AHEAD, DOWN, LEAST_WORK_TOKENS, Availability, Worker
 from services.router.workers.workersfile import WorkerSpec
 
 CHOICES = 8
@@ -151,7 +151,7 @@ class Fleet:
         `served`: it was answered. `pace`, of an answer from a worker whose limit is learned: see `pace.py`.
         `overloaded`: it was refused for want of capacity, or not answered.
         """
-        resized = worker.let_go(request, pace, overloaded=overloaded)
+        resized = worker.release(request, pace, overloaded=overloaded)
         if served and worker.health.failures:
             worker.health.served()
         self._counted(worker)
@@ -215,7 +215,7 @@ class Fleet:
         if least is None or not request.affinity:
             return least
         last = self._lasts.get((request.model, request.affinity))
-        if last is None or last.standing is not least.standing or not _takes(last, tokens, excluding):
+        if last is None or last.availability is not least.availability or not _takes(last, tokens, excluding):
             return least
         return last if last.work_tokens - work <= least.work_tokens / least.slots * last.slots else least
 
@@ -233,28 +233,28 @@ class Fleet:
 
     def _counted(self, worker: Worker) -> None:
         """The ledger has moved, and nothing else."""
-        if worker.standing is not DOWN and (offers := worker.offers()) is not worker.standing:
+        if worker.availability is not DOWN and (offers := worker.offers()) is not worker.availability:
             self._move(worker, offers)
 
-    def _stand(self, worker: Worker) -> bool:
+    def _update_availability(self, worker: Worker) -> bool:
         """Put it where it now belongs. Whether it was elsewhere."""
-        stands = worker.stands()
-        if stands is worker.standing:
+        current_availability = worker.current_availability()
+        if current_availability is worker.availability:
             return False
-        self._move(worker, stands)
+        self._move(worker, current_availability)
         return True
 
-    def _move(self, worker: Worker, stands: Standing) -> None:
+    def _move(self, worker: Worker, current_availability: Availability) -> None:
         for line in self._lines_of.get(worker, ()):
-            line.move(worker, stands)
-        opens = (stands >= AHEAD) - (worker.standing >= AHEAD)
+            line.move(worker, current_availability)
+        opens = (current_availability >= AHEAD) - (worker.availability >= AHEAD)
         for pool in worker.pools if opens else ():
             self._open[pool] += opens
             assert self._open[pool] >= 0, f"{self._open[pool]} workers of {pool} have a place: {worker!r} in {self!r}"
-        worker.standing = stands
+        worker.availability = current_availability
 
     def _put_right(self, worker: Worker, new: bool) -> None:
-        if not self._stand(worker) and not new:
+        if not self._update_availability(worker) and not new:
             return
         for line in self._lines_of.get(worker, ()):
             line.measure()
@@ -271,13 +271,13 @@ class Fleet:
         self._open = dict.fromkeys(self.pools, 0)
         self._lines_of = {worker: [] for worker in self.workers}
         for worker in self.workers:
-            self._stand_anew(worker)
+            self._reset_availability(worker)
         self._lines = self._made_lines()
 
-    def _stand_anew(self, worker: Worker) -> None:
+    def _reset_availability(self, worker: Worker) -> None:
         worker.pools = tuple(dict.fromkeys(self._pools[model] for model in worker.models if model in self._pools))
-        worker.standing = worker.stands()
-        for pool in worker.pools if worker.standing >= AHEAD else ():
+        worker.availability = worker.current_availability()
+        for pool in worker.pools if worker.availability >= AHEAD else ():
             self._open[pool] += 1
 
     def _made_lines(self) -> dict[str, Line]:
@@ -305,7 +305,7 @@ class Fleet:
 
     def _dismiss(self, worker: Worker) -> None:
         worker.leaving = True
-        worker.standing = DOWN
+        worker.availability = DOWN
         for key in [key for key, last in self._lasts.items() if last is worker]:
             del self._lasts[key]
         self.leaving.append(worker)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from services.router.workers.worker import AHEAD, DOWN, FREE, Standing, Worker
+from services.router.workers.worker import AHEAD, DOWN, FREE, Availability, Worker
 
 
 class Bag:
@@ -54,21 +54,21 @@ class Line:
         self.measure()
 
     def _join(self, worker: Worker) -> None:
-        if worker.standing is not DOWN:
+        if worker.availability is not DOWN:
             self.live.add(worker)
-        if worker.standing is FREE:
+        if worker.availability is FREE:
             self.free.add(worker)
-        elif worker.standing is AHEAD:
+        elif worker.availability is AHEAD:
             self.ahead.add(worker)
 
-    def move(self, worker: Worker, stands: Standing) -> None:
+    def move(self, worker: Worker, current_availability: Availability) -> None:
         """From where it stood to where it stands now."""
-        (self.free if worker.standing is FREE else self.ahead).discard(worker)
-        if stands is FREE:
+        (self.free if worker.availability is FREE else self.ahead).discard(worker)
+        if current_availability is FREE:
             self.free.add(worker)
-        elif stands is AHEAD:
+        elif current_availability is AHEAD:
             self.ahead.add(worker)
-        if stands is DOWN:
+        if current_availability is DOWN:
             self.live.discard(worker)
         else:
             self.live.add(worker)

@@ -27,7 +27,7 @@ LEAST_LIMIT = 1
 LEAST_WORK_TOKENS = 1.0
 
 
-class Standing(IntEnum):
+class Availability(IntEnum):
     """What a worker has to offer now. The order matters: up to DOWN it is not alive."""
 
     DOWN = 0
@@ -36,7 +36,7 @@ class Standing(IntEnum):
     FREE = 3
 
 
-DOWN, FULL, AHEAD, FREE = Standing
+DOWN, FULL, AHEAD, FREE = Availability
 
 Held = tuple[float, int]
 """What one request weighs on a worker, in tokens of work and of memory, as it was when it was taken: what comes off is
@@ -47,6 +47,7 @@ class Worker:
     """Plain state and its ledger; `Fleet` decides. `most` bounds a limit that is learned."""
 
     __slots__ = (
+        "availability",
         "batch",
         "draining",
         "health",
@@ -68,7 +69,6 @@ class Worker:
         "resting",
         "slots",
         "spec",
-        "standing",
         "step_ms",
         "upstream",
         "work_tokens",
@@ -90,7 +90,7 @@ class Worker:
         self.work_tokens = 0.0
         self.kv_held_tokens = 0
         self.last_used = 0
-        self.standing = DOWN
+        self.availability = DOWN
         self.pools: tuple[str, ...] = ()
         self.limit: AdaptiveLimit | None = None
         self.paces = Pace()
@@ -153,11 +153,11 @@ class Worker:
         self.prefill_ms_per_token = seen.prefill_ms_per_token or self.prefill_ms_per_token
         return before != (self.slots, self.models, self.draining, self.kv_tokens)
 
-    def stands(self) -> Standing:
+    def current_availability(self) -> Availability:
         """What it has to offer, by the ledger."""
         return self.offers() if self.live else DOWN
 
-    def offers(self) -> Standing:
+    def offers(self) -> Availability:
         """The same, while it is alive."""
         if self.resting:
             return FULL
@@ -191,7 +191,7 @@ class Worker:
         self.work_tokens += work_tokens
         self.kv_held_tokens += kv_tokens
 
-    def let_go(self, request: Request, pace: float | None, *, overloaded: bool) -> bool:
+    def release(self, request: Request, pace: float | None, *, overloaded: bool) -> bool:
         """Strike it out again. Whether the slots have changed by it. What is not held is a bug in the caller."""
         held = self.held.pop(request, None)
         if held is None:

@@ -12,7 +12,7 @@ from services.contracts.console import Frame
 from services.core.outcome import Outcome
 from services.core.policies import Policies
 from services.router.console.feed import MOST_DECISIONS, Feed
-from services.router.console.whoiswhere import MOST_HEADS, MOST_RUNNING, MOST_RUNNING_IN_ALL, MOST_TENANTS, MOST_WORKERS
+from services.router.console.tables import MOST_HEADS, MOST_RUNNING, MOST_RUNNING_IN_ALL, MOST_TENANTS, MOST_WORKERS
 from services.router.parsing.slo import RequestSLO
 from services.router.telemetry.journal import UNSEEN_LIVES, Journal
 from services.router.telemetry.metrics import RouterMetrics

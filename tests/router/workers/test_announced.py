@@ -32,11 +32,11 @@ def test_a_token_of_an_answer_costs_its_share_of_a_step_beside_one_that_is_read(
 def test_workers_that_read_one_prompt_after_another_are_known_to_from_the_first_request_on() -> None:
     _, one = begun(telling("a", step_ms=20, prefill_ms_per_token=0.5))
     _, two = begun(*(telling(name, step_ms=20, prefill_ms_per_token=0.5) for name in "ab"))
-    assert one.reading.per_token_before_s == pytest.approx(0.0005)
-    assert two.reading.per_token_before_s == pytest.approx(0.00025)
+    assert one.prefill_model.per_token_before_s == pytest.approx(0.0005)
+    assert two.prefill_model.per_token_before_s == pytest.approx(0.00025)
 
 
 def test_of_workers_that_say_nothing_nothing_is_known() -> None:
     scheduler, said_nothing = begun(worker("a"))
-    assert said_nothing.reading.per_token_before_s == 0
+    assert said_nothing.prefill_model.per_token_before_s == 0
     assert scheduler.settings.weights == SchedulerSettings().weights

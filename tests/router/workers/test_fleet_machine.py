@@ -20,7 +20,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from services.router.request import InferenceRequest
 from services.router.workers.fleet import Fleet, kv_tokens
-from services.router.workers.worker import Standing, Worker
+from services.router.workers.worker import Availability, Worker
 from services.router.workers.workersfile import WorkerSpec
 from tests.router.fleetrig import asked, connect, probe, spec
 
@@ -186,15 +186,15 @@ class Ledger(RuleBasedStateMachine):
     def check_lines(self) -> None:
         fleet = self.fleet
         for worker in fleet.workers:
-            assert worker.standing is worker.stands()
+            assert worker.availability is worker.current_availability()
         for model in fleet.models:
             serving = [one for one in fleet.workers if model in one.models]
             line = fleet._lines[model]
             assert line.live == {one for one in serving if one.live}
-            assert set(line.free.workers) == {one for one in serving if one.standing is Standing.FREE}
-            assert set(line.ahead.workers) == {one for one in serving if one.standing is Standing.AHEAD}
+            assert set(line.free.workers) == {one for one in serving if one.availability is Availability.FREE}
+            assert set(line.ahead.workers) == {one for one in serving if one.availability is Availability.AHEAD}
         for pool in fleet.pools:
-            here = [one for one in fleet.workers if pool in one.pools and one.standing >= Standing.AHEAD]
+            here = [one for one in fleet.workers if pool in one.pools and one.availability >= Availability.AHEAD]
             assert fleet.room(pool) == bool(here)
             assert fleet._open[pool] == len(here)
 

@@ -6,7 +6,7 @@ from enum import Enum
 from math import inf
 
 
-class Turn(Enum):
+class RingPosition(Enum):
     """Where a member stands in the ring."""
 
     OUT = "out"
@@ -16,14 +16,14 @@ class Turn(Enum):
     LATER = "later"
 
 
-OUT, NEW, NOW, NEXT, LATER = Turn
+OUT, NEW, NOW, NEXT, LATER = RingPosition
 """By short names, since an enum's members are looked up slowly, and turns at every step."""
 
 
-class Member:
+class Schedulable:
     """Someone who takes turns. `backlog` counts the requests that it could start now."""
 
-    __slots__ = ("backlog", "deficit", "due", "left_at", "since", "turn", "turned_at", "unsettled", "weight")
+    __slots__ = ("backlog", "deficit", "due", "left_at", "position", "since", "turned_at", "unsettled", "weight")
 
     def __init__(self, weight: float) -> None:
         if not 0 < weight < inf:
@@ -32,14 +32,14 @@ class Member:
         self.backlog = 0
         self.deficit = 0.0
         self.unsettled = 0.0  # charges of what is in flight
-        self.turn = Turn.OUT
+        self.position = RingPosition.OUT
         self.since = -inf  # how much the ring had given when the deficit was last brought up to date
         self.due = 0.0  # how much it must have given before the deficit is above 0
         self.left_at = 0.0
         self.turned_at = 0.0  # what the ring had served when its last turn ended
 
-    def begin_anew(self) -> None:
+    def reset(self) -> None:
         """As one that has never been in the ring. What is in flight stays charged until it is settled."""
-        self.backlog, self.turn = 0, OUT
+        self.backlog, self.position = 0, OUT
         self.deficit, self.since = 0.0, -inf
         self.due = self.left_at = self.turned_at = 0.0

@@ -6,14 +6,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from math import exp
 
-from services.core.calibration import Calibration
+from services.core.calibration import WaitCalibration
+from services.core.codel import CoDelLimiter
 from services.core.cost import Lengths
 from services.core.estimator import Estimator
-from services.core.hint import Appointments
-from services.core.ladder import Controller, Level
-from services.core.pool import Flow, Pool
+from services.core.ladder import Controller, LadderLevel
+from services.core.pool import Flow, PoolQueue
 from services.core.quantile import Rolling, Sketch
-from services.core.standing import StandingQueue
+from services.core.reservations import RetryReservations
 
 DEMAND_S = 3.0
 """How far back a tenant's demand is looked at, to tell those below their share from those above."""
@@ -28,15 +28,15 @@ WAITS = 100
 class Waits:
     """How good predicted waits were, of the two kinds: newcomers go ahead, the others wait for a round to pass."""
 
-    __slots__ = ("new", "turn")
+    __slots__ = ("in_turn", "new")
 
     def __init__(self, parent: Waits | None = None) -> None:
-        self.new: Calibration = Calibration(parent.new if parent is not None else None)
-        self.turn: Calibration = Calibration(parent.turn if parent is not None else None)
+        self.new: WaitCalibration = WaitCalibration(parent.new if parent is not None else None)
+        self.in_turn: WaitCalibration = WaitCalibration(parent.in_turn if parent is not None else None)
 
-    def of(self, new: bool) -> Calibration:
+    def of(self, new: bool) -> WaitCalibration:
         """Those of one kind."""
-        return self.new if new else self.turn
+        return self.new if new else self.in_turn
 
 
 class PerSecond:
@@ -64,13 +64,13 @@ class TenantStats:
     """One tenant in one class of one pool. Its lengths are the same in all of them."""
 
     __slots__ = (
-        "appointments",
         "asked",
         "class_stats",
         "codel",
         "estimate_rejects",
         "got",
         "lengths",
+        "reservations",
         "service_s",
         "waits",
     )
@@ -79,8 +79,8 @@ class TenantStats:
         self.lengths = lengths
         self.class_stats = class_stats
         self.waits = Waits(class_stats.waits)
-        self.codel = StandingQueue()
-        self.appointments = Appointments()
+        self.codel = CoDelLimiter()
+        self.reservations = RetryReservations()
         self.service_s = 0.0
         self.asked = PerSecond(DEMAND_S)
         """The work that it asked for, refused or not."""
@@ -110,7 +110,7 @@ class ClassStats:
         "weight",
     )
 
-    def __init__(self, weight: float, ladder: Sequence[Level]) -> None:
+    def __init__(self, weight: float, ladder: Sequence[LadderLevel]) -> None:
         self.weight = weight
         self.waits = Waits()
         self.controller = Controller(ladder)
@@ -148,11 +148,11 @@ class ClassStats:
 class PoolStats:
     """One pool: its line, its slots, and what is known of those who use them."""
 
-    pool: Pool
+    pool: PoolQueue
     classes: dict[str, ClassStats]
     estimator: Estimator = field(default_factory=Estimator)
     lengths: Lengths = field(default_factory=Lengths)
-    appointments: Appointments = field(default_factory=Appointments)
+    reservations: RetryReservations = field(default_factory=RetryReservations)
     asked: PerSecond = field(default_factory=lambda: PerSecond(DEMAND_S))
     """The work that all asked for, refused or not."""
     costs: Sketch = field(default_factory=lambda: Sketch(0.02, half_life=500, refresh=64))

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import pytest
 
-from services.core.account import Bounds, ClassSpec, TenantSpec
-from services.core.admissioncheck import Admitted, Rejected
+from services.core.account import ClassSpec, QueueBounds, TenantSpec
+from services.core.admissioncheck import Admitted, Rejection
 from services.core.outcome import Outcome
 from services.core.request import Stage
 from tests.core.house import PREFILL_S, ROOMY, TOKEN_S, House, settings
 
 
-def refused(said: Admitted | Rejected) -> Rejected:
-    assert isinstance(said, Rejected), said
+def refused(said: Admitted | Rejection) -> Rejection:
+    assert isinstance(said, Rejection), said
     return said
 
 
-def admitted(said: Admitted | Rejected) -> Admitted:
+def admitted(said: Admitted | Rejection) -> Admitted:
     assert isinstance(said, Admitted), said
     return said
 
@@ -89,21 +89,23 @@ def test_a_retry_that_cannot_fit_gets_no_hint() -> None:
 
 
 def test_what_is_larger_than_a_bound_will_never_fit_and_gets_no_hint() -> None:
-    small = TenantSpec("", Bounds(10, cost_tokens=1000, bytes=1000))
+    small = TenantSpec("", QueueBounds(10, cost_tokens=1000, bytes=1000))
     house = House(chosen=settings(stranger=small))
     house.fill(waiting=0)
     for fields in ({"bytes": 1001}, {"prompt_tokens": 1001}):
         said = refused(house.offer(slack_s=100.0, **fields))
         assert said.outcome is Outcome.TENANT_QUEUE_FULL
         assert said.retry_hint_s is None
-    house = House(chosen=settings(bounds=Bounds(10, cost_tokens=1000, bytes=1000)))
+    house = House(chosen=settings(bounds=QueueBounds(10, cost_tokens=1000, bytes=1000)))
     house.fill(waiting=0)
     said = refused(house.offer(slack_s=100.0, bytes=1001))
     assert (said.outcome, said.reason, said.retry_hint_s) == (Outcome.YIELD, "platform_bytes", None)
 
 
 def test_a_full_queue_says_whose_it_is_and_when_to_come_back() -> None:
-    house = House(slots=1, chosen=settings(bounds=Bounds(6), stranger=TenantSpec("", Bounds(4)), standing_queue=False))
+    house = House(
+        slots=1, chosen=settings(bounds=QueueBounds(6), stranger=TenantSpec("", QueueBounds(4)), standing_queue=False)
+    )
     house.fill("a", waiting=4)
     said = refused(house.offer("a", slack_s=1000.0))
     assert (said.outcome, said.reason, said.scope) == (Outcome.TENANT_QUEUE_FULL, "tenant_requests", "tenant")
@@ -190,7 +192,7 @@ def test_no_level_is_deeper_than_the_tenant_allows_or_the_ladder_goes() -> None:
     for max_level in (1, 2, 4, 99):
         for slack_s in (0.3, 0.5, 0.7, 0.9, 1.1, 1.5):
             said = house.offer(slack_s=slack_s, context_tokens=5000, max_level=max_level)
-            assert isinstance(said, Rejected) or said.level <= min(max_level, 4)
+            assert isinstance(said, Rejection) or said.level <= min(max_level, 4)
 
 
 def test_with_degradation_switched_off_everyone_gets_all_or_nothing() -> None:
@@ -352,7 +354,7 @@ def test_hints_of_a_refused_crowd_are_spread_over_what_the_house_can_do() -> Non
 
 
 def test_a_tenant_with_a_line_of_its_own_is_told_to_wait_for_that_line() -> None:
-    house = House(slots=1, chosen=settings(stranger=TenantSpec("", Bounds(20)), standing_queue=False))
+    house = House(slots=1, chosen=settings(stranger=TenantSpec("", QueueBounds(20)), standing_queue=False))
     house.fill("a", answer=20, waiting=20)
     house.offer("b", slack_s=1000.0)
     own = refused(house.offer("a", slack_s=1000.0))

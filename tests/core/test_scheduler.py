@@ -6,8 +6,8 @@ from random import Random
 
 import pytest
 
-from services.core.account import Bounds, TenantSpec
-from services.core.admissioncheck import Admitted, Rejected
+from services.core.account import QueueBounds, TenantSpec
+from services.core.admissioncheck import Admitted, Rejection
 from services.core.drr import FORGET_AFTER_S
 from services.core.estimator import Estimator
 from services.core.outcome import Outcome
@@ -35,7 +35,7 @@ def test_under_three_times_its_capacity_the_house_stays_full_and_those_it_admits
     assert house.count(Outcome.SERVED) > 0.93 * possible
     assert house.count(Outcome.DEADLINE_EXCEEDED) < 0.01 * possible
     assert house.count(Outcome.DEADLINE_EXPIRED) < 0.03 * possible
-    assert len(house.fates) == sum(isinstance(fate, Rejected) for fate in house.fates.values()) + len(house.admitted)
+    assert len(house.fates) == sum(isinstance(fate, Rejection) for fate in house.fates.values()) + len(house.admitted)
 
 
 def test_a_light_tenant_beside_a_flood_is_served_as_if_it_were_alone() -> None:
@@ -90,7 +90,7 @@ def test_what_is_published_about_waits_is_covered() -> None:
     flood(house, "b", 0.4, 60.0)
     house.run(65.0)
     class_stats = house.scheduler.pools["default"].classes["default"]
-    share = class_stats.waits.turn.coverage.share(0.95)
+    share = class_stats.waits.in_turn.coverage.share(0.95)
     assert share is not None
     assert abs(share - 0.95) < 0.03
 
@@ -123,11 +123,11 @@ def test_an_eviction_at_the_start_costs_its_tenant_nothing() -> None:
 
 
 def test_what_expires_gives_its_place_back_at_once_and_teaches_how_long_it_waited() -> None:
-    house = House(slots=1, chosen=settings(stranger=TenantSpec("", Bounds(1)), standing_queue=False))
+    house = House(slots=1, chosen=settings(stranger=TenantSpec("", QueueBounds(1)), standing_queue=False))
     house.fill("b", answer=100)
     request = house.request("a", slack_s=8.0)
     assert isinstance(house.put(request), Admitted)
-    assert isinstance(house.offer("a", slack_s=8.0), Rejected)
+    assert isinstance(house.offer("a", slack_s=8.0), Rejection)
     flow = house.scheduler.drr.tenants["a"].flows["default"]
     waits = flow.stats.waits
     seen = [waits.of(new)._stale_in for new in (True, False)]
@@ -244,7 +244,7 @@ def test_a_lost_worker_shows_at_once_in_the_waits_that_are_predicted() -> None:
 def test_when_the_last_worker_is_lost_all_are_refused_and_when_one_is_back_they_are_not() -> None:
     house = House(slots=2)
     house.scheduler.capacity(1.0, 0)
-    assert isinstance(house.scheduler.admit(1.0, house.request()), Rejected)
+    assert isinstance(house.scheduler.admit(1.0, house.request()), Rejection)
     house.scheduler.capacity(2.0, 1)
     assert isinstance(house.scheduler.admit(2.0, house.request(slack_s=5.0)), Admitted)
 
@@ -287,7 +287,7 @@ def test_most_of_a_refused_crowd_that_comes_back_when_it_was_told_to_is_admitted
 
     for _ in range(300):
         said = house.offer("a", slack_s=1.0)
-        if isinstance(said, Rejected):
+        if isinstance(said, Rejection):
             assert said.retry_hint_s is not None
             house.at(house.now + said.retry_hint_s, lambda: again(house.request("a", slack_s=1.0)))
     house.run(house.now + 60.0)
@@ -303,7 +303,7 @@ def test_what_workers_announce_counts_at_once_though_their_slots_were_known_befo
 
 def test_strangers_of_a_class_that_is_not_there_are_refused_when_the_settings_are_made() -> None:
     with pytest.raises(ValueError, match="strangers are of class gold, which is none of"):
-        settings(stranger=TenantSpec("", Bounds(10), class_name="gold"))
+        settings(stranger=TenantSpec("", QueueBounds(10), class_name="gold"))
 
 
 def test_a_prompt_that_is_counted_while_it_waits_is_charged_as_what_it_is() -> None:
@@ -347,7 +347,7 @@ def test_who_wants_a_slot_at_once_is_told_to_come_back_when_one_is_expected() ->
     for _ in range(2):
         house.offer("a", answer=100, slack_s=60.0)
     refused = house.offer("b", start_by=house.now, slack_s=60.0)
-    assert isinstance(refused, Rejected)
+    assert isinstance(refused, Rejection)
     assert refused.reason == "no_slot"
     assert refused.retry_hint_s is not None
     assert refused.retry_hint_s >= refused.predicted_wait_s > 0.05
@@ -360,6 +360,6 @@ def test_a_hint_for_a_slot_that_is_far_off_stays_within_its_bound() -> None:
     scheduler.admit(0.0, Request(1, "a", 0.0, 1000.0, 10, 200))
     scheduler.next(0.0)
     refused = scheduler.admit(0.0, Request(2, "b", 0.0, 1000.0, 10, 200, start_by=0.0))
-    assert isinstance(refused, Rejected)
+    assert isinstance(refused, Rejection)
     assert (refused.reason, refused.retry_hint_s) == ("no_slot", 30.0)
     assert refused.predicted_wait_s > 60.0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from services.core.admissioncheck import CONGESTED, Admitted, Rejected
+from services.core.admissioncheck import CONGESTED, Admitted, Rejection
 from services.core.outcome import Outcome
 from tests.core.reading_room import ANSWER, PROMPT, READ_ONE_S, SERVICE_S, ReadingRoom
 
@@ -65,10 +65,10 @@ def crowd(room: ReadingRoom, prompts: int, tenant: str = "filler") -> None:
 def test_who_has_its_share_leaves_room_for_the_prompts_of_others_if_there_are_any(others: bool) -> None:
     room = ReadingRoom(announces=True)
     if others:
-        assert isinstance(room.ask("b", slack_s=0.01), Rejected)
+        assert isinstance(room.ask("b", slack_s=0.01), Rejection)
     crowd(room, 12, "a")
     just_s = (12 * READ_ONE_S / 2 + SERVICE_S) / 0.8
-    assert isinstance(room.ask("a", slack_s=1.05 * just_s), Rejected if others else Admitted)
+    assert isinstance(room.ask("a", slack_s=1.05 * just_s), Rejection if others else Admitted)
     assert isinstance(room.ask("c", slack_s=1.15 * just_s), Admitted), "below its share"
 
 
@@ -84,7 +84,7 @@ def test_a_refusal_in_a_crowded_house_tells_how_long_reading_would_wait_and_when
     room = ReadingRoom(announces=True)
     crowd(room, 10)
     said = room.ask("b", slack_s=2.0)
-    assert isinstance(said, Rejected)
+    assert isinstance(said, Rejection)
     assert (said.outcome, said.reason) == (Outcome.DEADLINE_INFEASIBLE, "deadline")
     assert said.predicted_wait_s == pytest.approx(10 * PROMPT * READ_ONE_S / PROMPT / 2)
     assert said.retry_hint_s is not None
@@ -95,7 +95,7 @@ def test_one_that_would_not_fit_an_empty_house_either_is_told_so() -> None:
     room = ReadingRoom(announces=True)
     crowd(room, 10)
     said = room.ask("b", slack_s=0.9 * READ_ONE_S)
-    assert isinstance(said, Rejected)
+    assert isinstance(said, Rejection)
     assert (said.reason, said.retry_hint_s) == ("too_long", None)
 
 
@@ -105,7 +105,7 @@ def test_prompts_whose_retrieval_still_runs_will_be_read_before_it_too() -> None
         assert isinstance(room.ask("filler", slack_s=100.0, ready=False), Admitted)
     assert room.estimator.unread_tokens == 0
     said = room.ask("b", slack_s=2.0)
-    assert isinstance(said, Rejected)
+    assert isinstance(said, Rejection)
     assert said.reason == "deadline"
 
 
@@ -127,7 +127,7 @@ def test_a_first_token_waits_for_the_prompts_before_it() -> None:
     crowd(room, 10)
     due = dict.fromkeys(("prompt_tokens", "max_tokens"), 10)
     said = room.ask("b", slack_s=100.0, first_token_by=room.now + 1.0, **due)
-    assert isinstance(said, Rejected)
+    assert isinstance(said, Rejection)
     assert said.reason == "first_token"
     assert isinstance(room.ask("b", slack_s=100.0, first_token_by=room.now + 5.0, **due), Admitted)
 
@@ -140,5 +140,5 @@ def test_whose_answers_nobody_knows_is_judged_by_those_of_others_where_reading_i
     crowd(room, 4)
     prefill_backlog_s = 4 * READ_ONE_S / 2
     fits_read_only = (prefill_backlog_s + READ_ONE_S) / 0.8
-    assert isinstance(room.ask("cold", slack_s=1.05 * fits_read_only), Rejected)
+    assert isinstance(room.ask("cold", slack_s=1.05 * fits_read_only), Rejection)
     assert isinstance(room.ask("cold", slack_s=1.4 * (prefill_backlog_s + SERVICE_S) / 0.8), Admitted)

@@ -39,7 +39,7 @@ MOST_OF_ONE_S = 0.5 * LATEST_S / (1 + JITTER)
 """As far ahead as one tenant may fill the book of all."""
 
 
-class Appointments:
+class RetryReservations:
     """The book of one scope (a tenant, a class, or all): ask it for a hint at each refusal."""
 
     __slots__ = ("_free_at", "_shared_at", "hinted_total")
@@ -56,7 +56,7 @@ class Appointments:
         work: float,
         rate: float,
         random: Callable[[], float],
-        guest: Appointments | None = None,
+        guest: RetryReservations | None = None,
     ) -> float:
         """Book `work` and say in how many seconds to come back. With no capacity at all: as late as we ever say.
 
@@ -85,4 +85,4 @@ class Appointments:
         return True
 
     def __repr__(self) -> str:
-        return f"<Appointments free at {self._free_at:g}, {self.hinted_total} hinted>"
+        return f"<RetryReservations free at {self._free_at:g}, {self.hinted_total} hinted>"

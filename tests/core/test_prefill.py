@@ -8,13 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.core.reading import Reading
+from services.core.prefill import PrefillModel
 
 STEP_S, TOKEN_S = 0.024, 0.0001
 
 
-def fitted(sizes: list[int], prior_s: float | None = None) -> Reading:
-    reading = Reading(prior_s)
+def fitted(sizes: list[int], prior_s: float | None = None) -> PrefillModel:
+    reading = PrefillModel(prior_s)
     for tokens in sizes:
         reading.add(STEP_S + TOKEN_S * tokens, tokens)
     return reading
@@ -35,9 +35,11 @@ def test_once_sizes_differ_the_start_and_the_slope_are_told_apart_whatever_was_a
     assert reading.start_s == pytest.approx(STEP_S, rel=0.15)
 
 
-def in_line(count: int, prefill_backlog_s: float, *, start_s: float = STEP_S, prior_before_s: float = 0.0) -> Reading:
+def in_line(
+    count: int, prefill_backlog_s: float, *, start_s: float = STEP_S, prior_before_s: float = 0.0
+) -> PrefillModel:
     """So many prompts of any size, each behind any number of others."""
-    chance, reading = Random(3), Reading(TOKEN_S, prior_before_s)
+    chance, reading = Random(3), PrefillModel(TOKEN_S, prior_before_s)
     for _ in range(count):
         tokens, before = chance.choice((200, 700, 1500)), chance.choice((0, 1000, 3000, 8000))
         reading.add(start_s + TOKEN_S * tokens + prefill_backlog_s * before, tokens, before)
@@ -54,7 +56,7 @@ def test_what_others_had_still_to_read_is_told_apart_from_a_prompts_own_size() -
 
 
 def test_the_last_that_were_read_in_time_tell_what_those_who_were_cut_would_have_taken() -> None:
-    reading = Reading(TOKEN_S)
+    reading = PrefillModel(TOKEN_S)
     for before in [0, 1000, 2000, 3000] * 10:  # those with more before them never had a first token
         reading.add(STEP_S + TOKEN_S * (1000 + before), 1000, before)
     assert reading.seconds(1000, 9000) == pytest.approx(STEP_S + TOKEN_S * 10_000, rel=0.05)
@@ -67,7 +69,7 @@ def test_where_slots_read_side_by_side_what_others_read_costs_nothing() -> None:
 
 
 def test_two_samples_do_not_outweigh_what_is_announced_of_the_line() -> None:
-    reading = Reading(TOKEN_S, TOKEN_S)
+    reading = PrefillModel(TOKEN_S, TOKEN_S)
     reading.add(1.0, 1000, 2000)
     reading.add(1.0, 1000, 8000)  # as if they had cost nothing
     assert reading.per_token_before_s > 0.5 * TOKEN_S
@@ -86,8 +88,8 @@ def test_without_an_announcement_equal_sizes_are_taken_for_slope() -> None:
 
 
 def test_nothing_known_is_nothing_claimed() -> None:
-    assert Reading().seconds(1000) == 0
-    assert Reading(TOKEN_S).seconds(1000) == pytest.approx(1000 * TOKEN_S)
+    assert PrefillModel().seconds(1000) == 0
+    assert PrefillModel(TOKEN_S).seconds(1000) == pytest.approx(1000 * TOKEN_S)
 
 
 @given(
@@ -96,7 +98,7 @@ def test_nothing_known_is_nothing_claimed() -> None:
     st.floats(0, 1),
 )
 def test_no_part_is_negative_and_the_line_goes_through_the_mean(samples, prior_s, prior_before_s) -> None:
-    reading = Reading(prior_s, prior_before_s)
+    reading = PrefillModel(prior_s, prior_before_s)
     weight = time = size = line = 0.0
     for seconds, tokens, before in samples:
         reading.add(seconds, tokens, before)
@@ -114,7 +116,7 @@ def test_no_part_is_negative_and_the_line_goes_through_the_mean(samples, prior_s
     st.one_of(st.none(), st.floats(0, 1)),
 )
 def test_where_nobody_reads_before_anybody_what_is_announced_of_the_line_changes_nothing(samples, prior_s) -> None:
-    one, other = Reading(prior_s), Reading(prior_s, 0.5)
+    one, other = PrefillModel(prior_s), PrefillModel(prior_s, 0.5)
     for seconds, tokens in samples:
         one.add(seconds, tokens)
         other.add(seconds, tokens)

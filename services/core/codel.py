@@ -24,7 +24,7 @@ WINDOW_S = 0.5
 STEP = 0.7
 
 
-class StandingQueue:
+class CoDelLimiter:
     """One tenant's limit on its own line, in seconds of expected wait."""
 
     __slots__ = ("_least_s", "_window_ends", "limit_s")
@@ -52,4 +52,4 @@ class StandingQueue:
             self.limit_s = inf  # the deadline is the limit
 
     def __repr__(self) -> str:
-        return f"<StandingQueue limit {self.limit_s:g} s>"
+        return f"<CoDelLimiter limit {self.limit_s:g} s>"

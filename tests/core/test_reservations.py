@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.core.hint import LATEST_S, MOST_OF_ONE_S, SOONEST_S, Appointments
+from services.core.reservations import LATEST_S, MOST_OF_ONE_S, SOONEST_S, RetryReservations
 
 work = st.floats(0.1, 1e4)
 rates = st.floats(1, 1e5)
@@ -23,7 +23,7 @@ def never() -> float:
 
 @given(refusals, rates, st.integers(0, 2**32))
 def test_a_hint_is_always_in_range(refusals: list[tuple[float, float, float, float]], rate: float, seed: int) -> None:
-    book, now, chance = Appointments(), 0.0, random.Random(seed)
+    book, now, chance = RetryReservations(), 0.0, random.Random(seed)
     for pause, queued, size, _ in refusals:
         now += pause
         assert SOONEST_S <= book.hint(now, queued, size, rate, chance.random) <= LATEST_S
@@ -34,7 +34,7 @@ def test_more_queued_work_never_gives_a_shorter_hint(
     refusals: list[tuple[float, float, float, float]], rate: float
 ) -> None:
     """Two books with the same refusals; behind one of them there is always more work."""
-    less, more, now = Appointments(), Appointments(), 1000.0
+    less, more, now = RetryReservations(), RetryReservations(), 1000.0
     for pause, queued, size, extra in refusals:
         now += pause
         shorter = less.hint(now, queued, size, rate, never)
@@ -46,7 +46,7 @@ def test_a_refused_crowd_comes_back_at_half_the_capacity_at_most(
     queued: float, sizes: list[float], rate: float, seed: int
 ) -> None:
     """By any time t after it was refused, at most 0.5 * rate * t of its work is back, and one request's."""
-    book, chance = Appointments(), random.Random(seed)
+    book, chance = RetryReservations(), random.Random(seed)
     back = sorted((book.hint(0.0, queued, size, rate, chance.random), size) for size in sizes)
     in_time = [(t, size) for t, size in back if t < LATEST_S / 1.2]  # later ones share the end of the book
     for n, (t, _) in enumerate(in_time):
@@ -57,7 +57,7 @@ def test_a_refused_crowd_comes_back_at_half_the_capacity_at_most(
 def test_the_bound_holds_for_a_crowd_that_is_refused_little_by_little(
     refusals: list[tuple[float, float, float, float]], rate: float
 ) -> None:
-    book, now, slots = Appointments(), 0.0, []
+    book, now, slots = RetryReservations(), 0.0, []
     for pause, queued, size, _ in refusals:
         now += pause
         slot = now + book.hint(now, queued, size, rate, never)
@@ -67,14 +67,14 @@ def test_the_bound_holds_for_a_crowd_that_is_refused_little_by_little(
 
 
 def test_a_crowd_of_equals_comes_back_one_by_one() -> None:
-    book = Appointments()
+    book = RetryReservations()
     hints = [book.hint(10.0, 500, 10, 1000, never) for _ in range(5)]
     assert hints == pytest.approx([1.0, 1.02, 1.04, 1.06, 1.08])
 
 
 def test_those_who_obey_find_the_queue_gone_and_build_no_new_one() -> None:
     """200 refusals while 2 s of work are queued. Nobody else comes: the backlog only falls until it is one request."""
-    rate, size, backlog, book, chance = 1000.0, 20.0, 2000.0, Appointments(), random.Random(7)
+    rate, size, backlog, book, chance = 1000.0, 20.0, 2000.0, RetryReservations(), random.Random(7)
     returns = sorted(book.hint(0.0, backlog, size, rate, chance.random) for _ in range(200))
     clock, found = 0.0, []
     for t in returns:
@@ -86,7 +86,7 @@ def test_those_who_obey_find_the_queue_gone_and_build_no_new_one() -> None:
 
 
 def test_a_book_empties_with_time() -> None:
-    book = Appointments()
+    book = RetryReservations()
     for _ in range(50):
         book.hint(0.0, 0, 100, 1000, never)
     assert book._free_at == pytest.approx(10.05)
@@ -95,7 +95,7 @@ def test_a_book_empties_with_time() -> None:
 
 
 def test_when_the_book_is_full_the_rest_is_spread_over_its_last_seconds() -> None:
-    book, chance = Appointments(), random.Random(3)
+    book, chance = RetryReservations(), random.Random(3)
     hints = [book.hint(0.0, 0, 100, 100, chance.random) for _ in range(1000)]
     late = [hint for hint in hints if hint >= 25]
     assert len(late) > 900
@@ -104,7 +104,7 @@ def test_when_the_book_is_full_the_rest_is_spread_over_its_last_seconds() -> Non
 
 
 def test_a_tenant_that_floods_the_book_of_all_keeps_half_of_it_free_for_the_others() -> None:
-    book, flood, other, chance = Appointments(), Appointments(), Appointments(), random.Random(5)
+    book, flood, other, chance = RetryReservations(), RetryReservations(), RetryReservations(), random.Random(5)
     hints = [book.hint(0.0, 0, 100, 1000, chance.random, flood) for _ in range(1000)]
     assert sum(hint <= 1.2 * MOST_OF_ONE_S for hint in hints) == 62  # of 0.2 s each
     assert min(hint for hint in hints if hint > 1.2 * MOST_OF_ONE_S) >= 25
@@ -115,7 +115,7 @@ def test_a_tenant_that_floods_the_book_of_all_keeps_half_of_it_free_for_the_othe
 def test_however_long_one_tenant_floods_it_alone_never_fills_more_than_half(
     refusals: list[tuple[float, float]], rate: float
 ) -> None:
-    book, flood, now = Appointments(), Appointments(), 0.0
+    book, flood, now = RetryReservations(), RetryReservations(), 0.0
     for pause, size in refusals:
         now += pause
         book.hint(now, 0, size, rate, never, flood)
@@ -124,22 +124,22 @@ def test_however_long_one_tenant_floods_it_alone_never_fills_more_than_half(
 
 
 def test_with_no_capacity_everyone_comes_back_late_and_nothing_is_booked() -> None:
-    book, chance = Appointments(), random.Random(3)
+    book, chance = RetryReservations(), random.Random(3)
     assert all(25 <= book.hint(5.0, 100, 10, 0.0, chance.random) <= 30 for _ in range(100))
     assert book.hint(5.0, 0, 10, 1000, never) == pytest.approx(SOONEST_S)
 
 
 def test_a_moment_of_almost_no_capacity_does_not_fill_the_book_for_hours() -> None:
-    book = Appointments()
+    book = RetryReservations()
     book.hint(0.0, 0, 1000, 0.01, never)
     assert book.hint(30.0, 0, 10, 1000, never) == pytest.approx(SOONEST_S)
 
 
 def test_a_queue_without_end_is_no_error() -> None:
-    assert Appointments().hint(0.0, math.inf, 1, 1, never) == pytest.approx(25)
+    assert RetryReservations().hint(0.0, math.inf, 1, 1, never) == pytest.approx(25)
 
 
 def test_its_repr_tells_its_state() -> None:
-    book = Appointments()
+    book = RetryReservations()
     book.hint(1.0, 0, 100, 1000, never)
-    assert repr(book) == "<Appointments free at 1.25, 1 hinted>"
+    assert repr(book) == "<RetryReservations free at 1.25, 1 hinted>"

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 from typing import Generic, TypeVar
 
-from services.core.member import Member
 from services.core.ring import Entry, Ring
+from services.core.schedulable import Schedulable
 
-M = TypeVar("M", bound=Member)
+M = TypeVar("M", bound=Schedulable)
 
 
-class Sole(Generic[M]):
+class SingleClass(Generic[M]):
     """The one member of a ring. `backlog` is its own."""
 
     __slots__ = ("_aside", "_member", "backlog", "quantum")
@@ -26,12 +26,12 @@ class Sole(Generic[M]):
         self._member = member
         self._aside = False
 
-    def more(self, now: float, member: M) -> None:
+    def add_backlog(self, now: float, member: M) -> None:
         """It can start one request more."""
         self.backlog += 1
         member.backlog += 1
 
-    def less(self, now: float, member: M) -> None:
+    def remove_backlog(self, now: float, member: M) -> None:
         """It has one request less to start."""
         self.backlog -= 1
         member.backlog -= 1
@@ -53,11 +53,11 @@ class Sole(Generic[M]):
         """A charge was too high by `refund`; `ended` is no longer in flight."""
         member.unsettled -= refund + ended
 
-    def put_aside(self, member: M) -> None:
+    def skip(self, member: M) -> None:
         """Nothing of it can start now."""
         self._aside = True
 
-    def put_back(self, started: bool) -> None:
+    def unskip(self, started: bool) -> None:
         """The decision is made."""
         self._aside = False
 
@@ -70,8 +70,8 @@ class Sole(Generic[M]):
         ring: Ring[M] = Ring(self.quantum)
         waiting, self._member.backlog = self._member.backlog, 0
         for _ in range(waiting):
-            ring.more(now, self._member)
+            ring.add_backlog(now, self._member)
         return ring
 
     def __repr__(self) -> str:
-        return f"<Sole {self._member!r}>"
+        return f"<SingleClass {self._member!r}>"

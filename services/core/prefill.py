@@ -35,7 +35,7 @@ FEW = 5.0
 """The prior of what is before a prompt weighs as much as these: two samples make a line of anything."""
 
 
-class Reading:
+class PrefillModel:
     """The line, and what it was fitted to."""
 
     __slots__ = (
@@ -103,4 +103,4 @@ class Reading:
         return self.start_s + self.per_token_s * tokens + self.per_token_before_s * before_tokens
 
     def __repr__(self) -> str:
-        return f"<Reading {self.start_s * 1000:g} ms and {self.per_token_s * 1000:g} ms a token>"
+        return f"<PrefillModel {self.start_s * 1000:g} ms and {self.per_token_s * 1000:g} ms a token>"

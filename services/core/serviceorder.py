@@ -14,23 +14,23 @@ from heapq import nsmallest
 from itertools import chain, islice
 from typing import TypeVar
 
-from services.core.member import LATER, NEW, NEXT, NOW, Member, Turn
 from services.core.ring import DUST, Entry, Ring
-from services.core.sole import Sole
+from services.core.schedulable import LATER, NEW, NEXT, NOW, RingPosition, Schedulable
+from services.core.singleclass import SingleClass
 
-M = TypeVar("M", bound=Member)
+M = TypeVar("M", bound=Schedulable)
 LAST = 2**62
 """Whoever will be sent back stands behind those of the same round who wait already."""
 
 
-def in_turn(ring: Ring[M] | Sole[M], most: int) -> list[tuple[M, Turn]]:
+def service_order(ring: Ring[M] | SingleClass[M], most: int) -> list[tuple[M, RingPosition]]:
     """The first so many to be visited, and where each of them stands."""
-    if isinstance(ring, Sole):
+    if isinstance(ring, SingleClass):
         return [(member, NOW) for member in ring.lines()[1]]
     return list(islice(_visits(ring, most), most))
 
 
-def _visits(ring: Ring[M], most: int) -> Iterator[tuple[M, Turn]]:
+def _visits(ring: Ring[M], most: int) -> Iterator[tuple[M, RingPosition]]:
     new, now, following, later = ring.lines()
     spent: list[M] = []
     for members, turn in ((new, NEW), (now, NOW)):

@@ -14,12 +14,12 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import initialize, precondition, rule
 
-from services.core.account import Bounds, ClassSpec, TenantSpec
+from services.core.account import ClassSpec, QueueBounds, TenantSpec
 from services.core.admission import TURN_S
-from services.core.admissioncheck import CONGESTED, ROOM_PROMPTS, Admitted, Rejected
+from services.core.admissioncheck import CONGESTED, ROOM_PROMPTS, Admitted, Rejection
 from services.core.choices import SchedulerSettings
 from services.core.estimator import PROBABLE, Estimator
-from services.core.ladder import LADDER, Sizes
+from services.core.ladder import LADDER, LadderSizes
 from services.core.outcome import Ending, Outcome
 from services.core.request import Request, Stage
 from services.core.scheduler import Scheduler
@@ -39,8 +39,8 @@ class Executor(Books):
     )
     def open(self, quantum: float | None, announced: bool, off: set[str], least: int) -> None:
         self.settings = SchedulerSettings(
-            bounds=Bounds(12, 12000, 2000),
-            stranger=TenantSpec("", Bounds(3, 3000, 600)),
+            bounds=QueueBounds(12, 12000, 2000),
+            stranger=TenantSpec("", QueueBounds(3, 3000, 600)),
             classes=(ClassSpec("default", 1.0, 0.1), ClassSpec("gold", 4.0)),
             idle_tenants=IDLE_TENANTS,
             quantum_tokens=quantum,
@@ -123,7 +123,7 @@ class Executor(Books):
             said = self.scheduler.admit(self.now, request)
             assert isfinite(said.predicted_wait_s)
             assert said.predicted_wait_s >= 0
-            if isinstance(said, Rejected):
+            if isinstance(said, Rejection):
                 self.refused(request, said, free)
             else:
                 assert free or patience_s > 0, "it would not wait at all"
@@ -200,7 +200,7 @@ class Executor(Books):
             assert sum(each.charge_tokens for each in waiting) <= bounds.cost_tokens + 1e-6
             assert sum(each.bytes for each in waiting) <= bounds.bytes
 
-    def refused(self, request: Request, said: Rejected, free: bool) -> None:
+    def refused(self, request: Request, said: Rejection, free: bool) -> None:
         assert request.stage is Stage.NEW
         assert said.outcome.ending is Ending.REJECTED
         assert said.scope in ("tenant", "platform")
@@ -217,9 +217,9 @@ class Executor(Books):
         if free:
             assert said.reason != "no_slot", "there is one"
         if free and said.outcome is Outcome.DEADLINE_INFEASIBLE:
-            prompt = request.prompt_tokens + Sizes(LADDER).contexts(request.context_tokens)[request.max_level]
+            prompt = request.prompt_tokens + LadderSizes(LADDER).contexts(request.context_tokens)[request.max_level]
             pool_stats = self.scheduler.pools[request.pool]
-            per_token_s, waiting = pool_stats.estimator.reading.per_token_before_s, pool_stats.pool.unread_tokens
+            per_token_s, waiting = pool_stats.estimator.prefill_model.per_token_before_s, pool_stats.pool.unread_tokens
             read_s = pool_stats.estimator.prefill_s(prompt) + per_token_s * waiting
             most = request.prompt_tokens + request.context_tokens
             prefill_backlog_s = pool_stats.estimator.prefill_backlog_s(waiting + ROOM_PROMPTS * most)

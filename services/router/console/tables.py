@@ -1,0 +1,86 @@
+"""Two lists of the console's frame, as projections of a snapshot: the tenants in service order, and the workers.
+
+Bounds: MOST_TENANTS, and of each the first MOST_HEADS in its queue; MOST_WORKERS, and of each MOST_RUNNING, and
+MOST_RUNNING_IN_ALL. Tenants with nothing to start now come after the others, by name, as far as there is room.
+"""
+
+from __future__ import annotations
+
+from services.contracts.console import Batch, OtherTenants, Position, RunningNow, TenantNow, WorkerNow
+from services.core.schedulable import LATER, NEW, NEXT, NOW, OUT, RingPosition
+from services.core.snapshot import FlowSnapshot, SchedulerSnapshot, TenantSnapshot
+from services.router.deciding.dispatcher import Dispatcher
+from services.router.telemetry.snapshot import RouterSnapshot, WorkerSnapshot, take, tenants_in_service_order
+
+MOST_TENANTS = 24
+MOST_HEADS = 32
+MOST_WORKERS = 32
+MOST_RUNNING = 32
+MOST_RUNNING_IN_ALL = 512
+
+POSITIONS: dict[RingPosition, Position] = {NEW: "new", NOW: "now", NEXT: "next", LATER: "later", OUT: "away"}
+
+
+def look(now: float, dispatcher: Dispatcher) -> RouterSnapshot:
+    """The snapshot that a frame shows."""
+    return take(
+        now,
+        dispatcher,
+        tenants_in_service_order(dispatcher, MOST_TENANTS),
+        heads=MOST_HEADS,
+        workers=MOST_WORKERS,
+        running=MOST_RUNNING_IN_ALL,
+        running_of_one=MOST_RUNNING,
+    )
+
+
+def tenant_row(tenant: TenantSnapshot, place: int) -> TenantNow:
+    """One tenant. Its queue is the longest that it has."""
+    flow = max(tenant.flows, key=_length, default=None)
+    deficit = 0.0 if flow is None else flow.deficit_tokens
+    return TenantNow(
+        id=tenant.id,
+        class_name=tenant.class_name if flow is None else flow.class_name,
+        weight=tenant.weight,
+        waiting=tenant.waiting.requests,
+        bound=tenant.waiting.bounds.requests,
+        cost_tokens=round(tenant.waiting.cost_tokens, 1),
+        deficit_tokens=round(max(0.0, deficit), 1),
+        debt_tokens=round(max(0.0, -deficit), 1),
+        quantum_tokens=0.0 if flow is None else round(flow.quantum_tokens * tenant.weight, 1),
+        running=tenant.running,
+        share=0.0 if flow is None else round(flow.share, 4),
+        asked_tokens_per_s=round(sum(each.asked_tokens_per_s for each in tenant.flows), 1),
+        got_tokens_per_s=round(sum(each.got_tokens_per_s for each in tenant.flows), 1),
+        position=POSITIONS[tenant.turn],
+        place=None if tenant.turn is OUT else place,
+        heads=[round(head, 3) for head in tenant.heads],
+    )
+
+
+def _length(flow: FlowSnapshot) -> int:
+    return flow.requests
+
+
+def other_tenants(seen: SchedulerSnapshot) -> OtherTenants:
+    """The tenants that have no row."""
+    shown = sum(tenant.waiting.requests for tenant in seen.tenants)
+    return OtherTenants(seen.known_tenants - len(seen.tenants), seen.waiting.requests - shown)
+
+
+def worker_row(worker: WorkerSnapshot) -> WorkerNow:
+    """One worker, and what it works on."""
+    return WorkerNow(
+        name=worker.name,
+        kind=worker.kind,
+        healthy=worker.healthy,
+        draining=worker.draining or worker.held_back,
+        resting=worker.resting,
+        leaving=worker.leaving,
+        slots=worker.slots,
+        lookahead=worker.lookahead,
+        inflight=worker.inflight,
+        work_tokens=round(worker.work_tokens, 1),
+        batch=Batch(worker.batch, round(worker.step_ms, 2) or None),
+        requests=[RunningNow(each.id, each.tenant, round(each.of_deadline, 3)) for each in worker.requests],
+    )

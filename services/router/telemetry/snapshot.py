@@ -1,0 +1,184 @@
+"""What the router is doing at one moment, as immutable values. Every view is a projection of one such snapshot.
+
+    operating/state.py     the JSON of /admin/state
+    console/feed.py        the console's frame
+    observing/holdings.py  the gauges
+
+`take` is bounded by what its caller asks for: tenants one by one, workers, requests. The rest is counted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from itertools import chain, islice
+from typing import NamedTuple, cast
+
+from services.core.account import TenantAccount
+from services.core.request import Request
+from services.core.schedulable import RingPosition as RingTurn
+from services.core.snapshot import SchedulerSnapshot, in_service_order, of_deadline
+from services.core.snapshot import take as take_of_scheduler
+from services.router.deciding.dispatcher import Dispatcher
+from services.router.request import InferenceRequest
+from services.router.workers.worker import Worker
+
+LOOKED_AT = 512
+"""Requests that wait, and requests that run, among which tenants without anything to start are looked for."""
+
+
+class RequestSnapshot(NamedTuple):
+    """A request that waits or runs. Times are seconds."""
+
+    id: str
+    tenant: str
+    of_deadline: float
+    """Its age as a share of its deadline."""
+    model: str
+    level: int
+    stage: str
+    ready: bool
+    worker: str | None
+    age_s: float
+    waited_s: float
+    predicted_wait_s: float
+    deadline_in_s: float
+    charge_tokens: float
+    granted_tokens: int
+    retried: bool
+
+
+class LimitSnapshot(NamedTuple):
+    """A concurrency limit that is learned."""
+
+    now: int
+    baseline_s: float
+
+
+class WorkerSnapshot(NamedTuple):
+    """A worker, and the first of the requests that it holds."""
+
+    name: str
+    kind: str
+    models: tuple[str, ...]
+    pools: tuple[str, ...]
+    healthy: bool
+    draining: bool
+    held_back: bool
+    leaving: bool
+    resting: bool
+    slots: int
+    lookahead: int
+    inflight: int
+    work_tokens: float
+    kv_tokens: int | None
+    kv_held_tokens: int
+    limit: LimitSnapshot | None
+    failures_in_a_row: int
+    ejections: int
+    batch: int | None
+    step_ms: float
+    requests: tuple[RequestSnapshot, ...]
+
+
+class RouterSnapshot(NamedTuple):
+    """Everything, as of `now`."""
+
+    now: float
+    inflight: int
+    inflight_cap: int
+    scheduler: SchedulerSnapshot
+    workers: tuple[WorkerSnapshot, ...]
+    other_workers: int
+    """Beside those that were asked for."""
+    waiting: tuple[RequestSnapshot, ...]
+
+
+def take(
+    now: float,
+    dispatcher: Dispatcher,
+    tenants: Mapping[TenantAccount, RingTurn],
+    *,
+    heads: int = 0,
+    full: bool = False,
+    workers: int | None = None,
+    running: int = 0,
+    running_of_one: int | None = None,
+    waiting: int = 0,
+) -> RouterSnapshot:
+    """The snapshot.
+
+    `tenants`, `heads` and `full` are those of the scheduler's. `workers`: at most so many (None: all), with at most
+    `running` requests in all and `running_of_one` of each. `waiting`: at most so many requests of the queue.
+    """
+    fleet, cap = dispatcher.fleet, dispatcher.cap
+    found: list[WorkerSnapshot] = []
+    for worker in islice(chain(fleet.workers, fleet.leaving), workers):
+        held = islice(worker.held, running if running_of_one is None else min(running, running_of_one))
+        found.append(_worker(worker, tuple([_request(now, cast(InferenceRequest, request)) for request in held])))
+        running -= len(found[-1].requests)
+    return RouterSnapshot(
+        now,
+        cap.inflight,
+        cap.cap,
+        take_of_scheduler(dispatcher.scheduler, now, tenants, heads=heads, full=full),
+        tuple(found),
+        len(fleet.workers) + len(fleet.leaving) - len(found),
+        tuple([_request(now, turn) for turn in islice(dispatcher.waiting, waiting)]),
+    )
+
+
+def tenants_in_service_order(dispatcher: Dispatcher, most: int) -> dict[TenantAccount, RingTurn]:
+    """The tenants whose requests start next; then those with nothing to start now, as far as there is room."""
+
+    def busy() -> Iterable[Request]:
+        held = (request for worker in dispatcher.fleet.workers for request in worker.held)
+        return chain(islice(dispatcher.waiting, LOOKED_AT), islice(held, LOOKED_AT))
+
+    return in_service_order(dispatcher.scheduler, most, busy)
+
+
+def _worker(worker: Worker, requests: tuple[RequestSnapshot, ...]) -> WorkerSnapshot:
+    limit, health = worker.limit, worker.health
+    return WorkerSnapshot(
+        worker.name,
+        worker.kind,
+        worker.models,
+        worker.pools,
+        health.up,
+        worker.draining,
+        worker.held_back,
+        worker.leaving,
+        worker.resting,
+        worker.slots,
+        worker.lookahead,
+        worker.inflight,
+        worker.work_tokens,
+        worker.kv_tokens,
+        worker.kv_held_tokens,
+        None if limit is None else LimitSnapshot(limit.cap, limit.baseline),
+        health.failures,
+        health.ejections,
+        worker.batch,
+        worker.step_ms,
+        requests,
+    )
+
+
+def _request(now: float, turn: InferenceRequest) -> RequestSnapshot:
+    return RequestSnapshot(
+        str(turn.id),
+        turn.tenant,
+        of_deadline(now, turn),
+        turn.model,
+        turn.level,
+        turn.stage.value,
+        turn.ready,
+        None if turn.worker is None else turn.worker.name,
+        now - turn.arrived_at,
+        (turn.started_at or now) - turn.queued_at,
+        turn.predicted_wait_s,
+        turn.deadline - now,
+        turn.charge_tokens,
+        turn.granted_tokens,
+        turn.retried,
+    )
