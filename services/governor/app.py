@@ -14,8 +14,8 @@ from services.runtime.api import new_api
 from services.runtime.asgi import AsgiApp
 from services.runtime.descriptors import connections_allowed
 from services.runtime.drain import Drain
+from services.runtime.edge_metrics import LostLines
 from services.runtime.exposition import Registry
-from services.runtime.front import LostLines
 from services.runtime.health import Readiness, add_health
 from services.runtime.http import App
 from services.runtime.ids import ids_of

@@ -88,7 +88,8 @@ class CompatibilityCheck:
         before, self.unembedded_chunks = self.unembedded_chunks, sum(row["chunks"] for row in unembedded_chunks)
         if self.unembedded_chunks and not before > 0:
             self._log.warning(
-                "chunks were not embedded by this model and are not found", model=model.name, tenants=len(unembedded_chunks),
+                "chunks were not embedded by this model and are not found",
+                model=model.name, tenants=len(unembedded_chunks),
                 chunks=self.unembedded_chunks, mend="weir ingest --reembed",
             )  # fmt: skip
 

@@ -11,8 +11,8 @@ from services.contracts.generate import Done
 from services.core.outcome import Outcome
 from services.runtime.errors import Refused
 from services.worker.engine import Step
-from services.worker.engines.faults import FaultPlan
 from services.worker.engine_executor import EngineDied, EngineUnusable, LocalExecutor
+from services.worker.engines.faults import FaultPlan
 from services.worker.stream import Dropped
 from tests.worker.rig import STALL_S, CountingEngine, asking, in_virtual_time, now, read, turning, wasted
 

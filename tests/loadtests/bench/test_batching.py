@@ -27,8 +27,8 @@ from loadtests.report.figure import Figure
 from loadtests.report.result import markdown, write
 from services.core.batcher import Batching
 from services.worker.engine import Sequence, Step
-from services.worker.engines.simulated import LatencyModel, SimulatedEngine
 from services.worker.engine_executor import LocalExecutor
+from services.worker.engines.simulated import LatencyModel, SimulatedEngine
 
 VOCABULARY = 100
 LENGTHS = st.lists(st.integers(1, 60), min_size=1, max_size=40)

@@ -18,9 +18,9 @@ from pathlib import Path
 from services.runtime.errors import BadInput
 from services.worker.child import serve
 from services.worker.engine import Sequence, Step
+from services.worker.engine_executor import EngineDied, EngineUnusable
 from services.worker.engine_wire import Simulated
 from services.worker.engines.simulated import LatencyModel, SimulatedEngine
-from services.worker.engine_executor import EngineDied, EngineUnusable
 
 SECRET = "a prompt that no log may quote"
 

@@ -12,8 +12,8 @@ import pytest
 from services.runtime.errors import BadInput, TooLarge
 from services.runtime.serve import FineClockLoop
 from services.worker import process as process_module
-from services.worker.engine_wire import MAX_FRAME_BYTES, Simulated
 from services.worker.engine_executor import EngineDied, EngineUnusable
+from services.worker.engine_wire import MAX_FRAME_BYTES, Simulated
 from services.worker.process import EngineFault, EngineProcess
 from tests.real.engine.odd_child import SECRET
 from tests.real.engine.process_rig import ODD, admitted, asking, is_buried, ledger, odd, odd_host, run, serves, until

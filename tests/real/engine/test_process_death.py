@@ -12,8 +12,8 @@ import pytest
 
 from loadtests.cluster.processes import freeze
 from services.runtime.serve import FineClockLoop
-from services.worker.engine_wire import MAX_FRAME_BYTES, Simulated
 from services.worker.engine_executor import EngineDied, EngineUnusable
+from services.worker.engine_wire import MAX_FRAME_BYTES, Simulated
 from services.worker.process import EngineProcess
 from tests.real.engine.process_rig import (
     START_WITHIN_S,

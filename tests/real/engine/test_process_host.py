@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 
 from services.runtime.errors import BadInput
 from services.worker.engine import Sequence, Step
+from services.worker.engine_executor import EngineExecutor, LocalExecutor
 from services.worker.engine_wire import Simulated
 from services.worker.engines.simulated import LatencyModel, SimulatedEngine
-from services.worker.engine_executor import EngineExecutor, LocalExecutor
 from services.worker.process import EngineProcess
 from tests.real.engine.process_rig import asking
 

@@ -19,10 +19,10 @@ from huggingface_hub.errors import LocalEntryNotFoundError
 from safetensors.torch import load_file, save_file
 
 from services.worker.engine import Expected
+from services.worker.engine_executor import EngineUnusable
 from services.worker.engines.torch import device, loading, sizing
 from services.worker.engines.torch.loading import load
 from services.worker.engines.torch.spec import TorchSpec
-from services.worker.engine_executor import EngineUnusable
 from tests.real.torch.rig import Plain, join, make_engine, prompt_of, run
 
 

@@ -15,10 +15,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from services.worker.engine_executor import EngineDied
 from services.worker.engines.torch.engine import Prompted, TorchEngine
 from services.worker.engines.torch.paged import CacheExhausted
 from services.worker.engines.torch.sizing import PAGE_TOKENS
-from services.worker.engine_executor import EngineDied
 from tests.real.torch.rig import Plain, ask, join, make_engine, prompt_of, run
 
 SLOTS, KV_TOKENS = 4, 160
