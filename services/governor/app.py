@@ -9,7 +9,7 @@ from services.governor.backends import Backend, HttpBackend, StubBackend
 from services.governor.config import GovernorSettings
 from services.governor.gate import Gate, GovernorLimits
 from services.governor.metrics import GovernorMetrics
-from services.governor.server import Server, ServerLimits
+from services.governor.server import GovernorServer, ServerLimits
 from services.runtime.api import new_api
 from services.runtime.asgi import AsgiApp
 from services.runtime.descriptors import connections_allowed
@@ -52,7 +52,7 @@ def build(settings: GovernorSettings, *, rng: Random | None = None, log: Log | N
         source_share=settings.max_source_share,
     )
     drain = Drain()
-    server = Server(gate, backend(settings, tracer), limits=limits, metrics=metrics, log=log)
+    server = GovernorServer(gate, backend(settings, tracer), limits=limits, metrics=metrics, log=log)
     metrics.watch(gate, lambda: len(server.connections))
     return Process(
         name=NAME,

@@ -54,7 +54,7 @@ class CompatibilityCheck:
         self.unembedded_chunks = nan
 
     async def start(self) -> None:
-        """Look now if the database can be asked, else as soon as it can; the model is loaded. Raises IncompatibleModel."""
+        """Check now if the database is reached, else as soon as it is. Raises IncompatibleModel."""
         if self._store.reached:
             await self._check_once()
         self._task = asyncio.get_running_loop().create_task(self._watch(), name="compatibility")

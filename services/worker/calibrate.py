@@ -48,7 +48,7 @@ WORDS = ("water", "gate", "level", "lock", "river")
 
 
 @dataclass(frozen=True, slots=True)
-class Calibration:
+class EngineCalibration:
     """An engine's speed, and whose it is."""
 
     fit: Fit
@@ -70,7 +70,7 @@ class Calibration:
         )
 
 
-def calibrate(engine: Engine, *, repeats: int = DEFAULT_REPEATS, clock: Clock | None = None) -> Calibration:
+def calibrate(engine: Engine, *, repeats: int = DEFAULT_REPEATS, clock: Clock | None = None) -> EngineCalibration:
     """Measure an engine that nobody else uses; it is left empty. Raises CannotFit.
 
     With a `clock` its seconds count, and not what the engine says of its steps.
@@ -82,7 +82,7 @@ def calibrate(engine: Engine, *, repeats: int = DEFAULT_REPEATS, clock: Clock | 
     for _ in range(repeats):  # round by round: what disturbs for a while disturbs each kind of step a little
         bench.round()
     found = fit(typical(bench.samples_ms))
-    return Calibration(found, sum(map(len, bench.samples_ms.values())), engine.name, engine.model)
+    return EngineCalibration(found, sum(map(len, bench.samples_ms.values())), engine.name, engine.model)
 
 
 class _Bench:

@@ -181,7 +181,7 @@ class EngineProcess:
                 return self._keep(link, request, answer)
             case wire.Rejected():
                 raise BadInput(answer.message, answer.param, status=answer.status, code=answer.code)
-            case wire.Failed():
+            case wire.StepFailed():
                 raise EngineFault(answer.error)
             case Died():
                 raise EngineDied(answer.why)
@@ -218,7 +218,7 @@ class EngineProcess:
         match answer := pending.result():
             case wire.StepResult():
                 return self._take(link, answer)
-            case wire.Failed():
+            case wire.StepFailed():
                 raise EngineFault(answer.error)
             case Died():
                 raise EngineDied(answer.why)
@@ -265,5 +265,5 @@ def _cancelled_caller() -> None:
 
 
 def _asked_for(spec: wire.EngineSpec) -> wire.Ready:
-    state = wire.State(0, 0.0, spec.slots, spec.kv_tokens)
+    state = wire.EngineState(0, 0.0, spec.slots, spec.kv_tokens)
     return wire.Ready(0, type(spec).__name__.lower(), spec.model, spec.context_tokens, Expected(), state)

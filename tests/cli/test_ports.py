@@ -8,15 +8,15 @@ import pytest
 
 from services.cli import ports
 from services.cli.errors import LabError
-from services.cli.ports import LENT, free_port, is_free
+from services.cli.ports import EPHEMERAL_RANGE, free_port, is_free
 
 LOOPBACK = "127.0.0.1"
 
 
 @pytest.mark.sockets
 def test_a_free_port_is_below_those_that_kernels_take_for_outgoing_connections() -> None:
-    assert {free_port() for _ in range(50)} <= set(LENT)
-    assert LENT.stop <= 32_768
+    assert {free_port() for _ in range(50)} <= set(EPHEMERAL_RANGE)
+    assert EPHEMERAL_RANGE.stop <= 32_768
 
 
 @pytest.mark.sockets

@@ -30,7 +30,7 @@ from services.contracts.generate import GenerateRequest
 from services.worker.engine import Expected, FinishReason, Sequence, Step
 from services.worker.engine_executor import EngineDied
 from services.worker.engines.torch.paged import CacheExhausted, Computed, PagedBatch, PagedRequest, paged_request
-from services.worker.engines.torch.sampling import Sampling
+from services.worker.engines.torch.sampling import TokenSampling
 from services.worker.engines.torch.steady import SteadySteps
 from services.worker.engines.torch.text import Decode, Detokenizer, Prompts
 
@@ -163,9 +163,9 @@ class TorchEngine:
         if sequence.reserved_tokens > self.kv_tokens - self._reserved_tokens:
             raise RuntimeError(f"{sequence.id} was admitted to an engine without memory for {sequence.reserved_tokens}")
 
-    def _sampling(self, request: GenerateRequest) -> Sampling:
+    def _sampling(self, request: GenerateRequest) -> TokenSampling:
         seed = self._chance.getrandbits(64) if request.seed is None else request.seed
-        return Sampling(request.temperature, request.top_p, seed)
+        return TokenSampling(request.temperature, request.top_p, seed)
 
     def _told(self, computed: Computed, began: float) -> Step:
         """Tokens to texts, and the books brought up to date."""
