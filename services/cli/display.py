@@ -1,6 +1,6 @@
 """What `weir up` shows: a calm table that fills in, or plain lines where there is no terminal.
 
-Both speak the same five words (`starting`, `progress`, `ready`, `skipped`, `say`), so the story in `up.py` does not
+Both speak the same five words (`starting`, `progress`, `ready`, `skipped`, `show`), so the story in `up.py` does not
 know which one listens.
 """
 
@@ -43,7 +43,7 @@ class Display(Protocol):
     def progress(self, name: str, done: int, total: int, note: str = "") -> None: ...
     def ready(self, name: str, pid: int | None = None, note: str = "") -> None: ...
     def skipped(self, name: str, note: str) -> None: ...
-    def say(self, text: RenderableType) -> None: ...
+    def show(self, text: RenderableType) -> None: ...
 
 
 class PlainDisplay:
@@ -80,7 +80,7 @@ class PlainDisplay:
     def skipped(self, name: str, note: str) -> None:
         self._line("skipped", self._rows[name], note)
 
-    def say(self, text: RenderableType) -> None:
+    def show(self, text: RenderableType) -> None:
         self._console.print(text, soft_wrap=True)
 
     def _line(self, word: str, row: DisplayRow, note: str) -> None:
@@ -120,7 +120,7 @@ class LiveDisplay:
         row = self._rows[name]
         row.state, row.note = "skipped", note
 
-    def say(self, text: RenderableType) -> None:
+    def show(self, text: RenderableType) -> None:
         self._console.print(text)
 
     def table(self) -> RenderableType:

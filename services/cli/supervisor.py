@@ -65,7 +65,7 @@ class Supervisor:
                 await self._until_stopped(leaving, plan.start())
             if not leaving.is_set():
                 if plan.ending is not None:
-                    self.display.say(plan.ending())
+                    self.display.show(plan.ending())
                 await self._until_stopped(leaving, asyncio.Event().wait())
         except LabError as error:
             complain(self._console, error)
@@ -119,7 +119,7 @@ class Supervisor:
     def _show_if_open(self, words: str) -> None:
         """Say it if anyone is there: a closed terminal or pipe must not keep us from stopping."""
         with contextlib.suppress(OSError, LabError):
-            self.display.say(Text(words, style="dim"))
+            self.display.show(Text(words, style="dim"))
 
     async def _until_stopped(self, leaving: asyncio.Event, work: Coroutine[Any, Any, object]) -> None:
         """Until the work is done, a signal arrives, or a child dies (which raises), whichever is first."""

@@ -99,7 +99,7 @@ class Stack:
         began_s = loop.time()
         await together(self._retrieval_behind_its_stores(schema), self._answers())
         self._publish()
-        self._display.say(welcome(self._settings, loop.time() - began_s))
+        self._display.show(welcome(self._settings, loop.time() - began_s))
 
     async def _answers(self) -> None:
         """The workers and the router, which waits for workers by itself, but not for minutes: a model loads first."""

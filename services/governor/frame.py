@@ -116,7 +116,7 @@ class ProtocolFrame(msgspec.Struct):
         return (self.payload_manifest is not None) + (self.payload_chunk is not None)
 
     @property
-    def _says_what_servers_say(self) -> bool:
+    def _has_reply_fields(self) -> bool:
         return bool(self.status or self.need_code or self.error_code or self.retry_hint_ms or self.receipts)
 
 
@@ -166,8 +166,8 @@ _SHAPES: Mapping[int, msgspec.json.Decoder[ProtocolFrame]] = {
 """By how many keys there are, those of the payload included."""
 
 _RULES: Mapping[str, Callable[[ProtocolFrame], bool]] = {
-    "ping": lambda frame: frame._payloads == 0 and not frame._says_what_servers_say,
-    "share": lambda frame: frame._payloads == 1 and not frame._says_what_servers_say,
+    "ping": lambda frame: frame._payloads == 0 and not frame._has_reply_fields,
+    "share": lambda frame: frame._payloads == 1 and not frame._has_reply_fields,
     "clarify": lambda frame: frame._payloads == 0 and frame.status != "",
     "confirm": lambda frame: frame._payloads == 0 and frame.status != "",
 }

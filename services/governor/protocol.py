@@ -137,7 +137,7 @@ class GovernorSession:
         bytes_in = self._bytes_in(frame.job)
         if result.ended is Ended.REFUSED:
             job = self._jobs[frame.job]
-            self._yield(actions, reply.YIELDED, frame, job, bytes_in=bytes_in, at_least_s=result.retry_s)
+            self._yield(actions, reply.YIELDED, frame, job, bytes_in=bytes_in, min_s=result.retry_s)
             return
         self._drop(frame.job)
         backend_ms = None if result.ended is Ended.LATE else int(result.seconds * 1000)
@@ -350,11 +350,11 @@ class GovernorSession:
         job: _Job,
         *,
         bytes_in: int = 0,
-        at_least_s: float = 0.0,
+        min_s: float = 0.0,
     ) -> None:
         job.deferred = True
         self._gate.waiting += 1
-        self._reply(actions, template, frame, bytes_in=bytes_in, hint_ms=self._gate.hint_ms(at_least_s))
+        self._reply(actions, template, frame, bytes_in=bytes_in, hint_ms=self._gate.hint_ms(min_s))
 
     def _resume(self, job: _Job) -> None:
         if job.deferred:

@@ -132,9 +132,9 @@ class _Bench:
 
     def _admit(self, words: int, max_tokens: int) -> Running | None:
         """None: it does not fit."""
-        most = self.engine.context_tokens - math.ceil(words * self._tokens_per_word) - 8
+        highest = self.engine.context_tokens - math.ceil(words * self._tokens_per_word) - 8
         try:
-            sequence = self.engine.prepare(self._request(words, max(1, min(max_tokens, most))))
+            sequence = self.engine.prepare(self._request(words, max(1, min(max_tokens, highest))))
             self.engine.admit(sequence)
         except (BadInput, RuntimeError):
             return None
@@ -160,12 +160,12 @@ class _Bench:
         )  # fmt: skip
 
 
-def powers_of_two(least: int, most: int) -> Iterator[int]:
-    """least, twice that, and so on, and `most` itself."""
-    while least < most:
-        yield least
-        least *= 2
-    yield most
+def powers_of_two(lowest: int, highest: int) -> Iterator[int]:
+    """least, twice that, and so on, and `highest` itself."""
+    while lowest < highest:
+        yield lowest
+        lowest *= 2
+    yield highest
 
 
 def write(path: Path, text: str) -> None:

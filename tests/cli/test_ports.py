@@ -22,7 +22,7 @@ def test_a_free_port_is_below_those_that_kernels_take_for_outgoing_connections()
 @pytest.mark.sockets
 def test_what_somebody_listens_on_is_not_free(monkeypatch: pytest.MonkeyPatch) -> None:
     held = free_port()
-    monkeypatch.setattr(ports, "LENT", range(held, held + 1))
+    monkeypatch.setattr(ports, "EPHEMERAL_RANGE", range(held, held + 1))
     with socket.create_server((LOOPBACK, held)):
         assert not is_free(LOOPBACK, held)
         with pytest.raises(LabError, match=f"No port from {held} to {held} is free on {LOOPBACK}"):

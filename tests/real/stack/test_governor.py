@@ -19,7 +19,7 @@ import pytest
 
 from services.cli.child import dies_with_parent
 from services.cli.governor import answers
-from services.governor.client import Client, Effort, Exit, SendFailed, Reply, connect, result_of
+from services.governor.client import Client, Effort, Exit, Reply, SendFailed, connect, result_of
 from tests.real.stack.stand import ROOT, WITHIN_S, Part, Stand, soon, until
 
 ENDLESS = {"prompt": "What is a weir?", "max_tokens": 8000, "ignore_eos": True}  # a quarter of a minute

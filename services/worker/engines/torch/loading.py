@@ -84,8 +84,8 @@ def _try_out(engine: TorchEngine, model: Any, spec: TorchSpec, sizes: MemorySize
         doubt = doubted(engine, model)
         if doubt:
             raise _unbatchable(spec.model_id, doubt)
-        most_tokens = sizes.step_tokens - spec.slots
-        warm_up(engine, chunk_tokens=spec.prefill_chunk_tokens, most_tokens=most_tokens, measure=spec.warm_up)
+        max_chunk_tokens = sizes.step_tokens - spec.slots
+        warm_up(engine, chunk_tokens=spec.prefill_chunk_tokens, max_chunk_tokens=max_chunk_tokens, measure=spec.warm_up)
     except EngineUnusable:
         raise
     except Exception as error:
