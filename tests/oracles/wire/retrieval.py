@@ -142,7 +142,7 @@ async def _running(**settings: Any) -> AsyncIterator[Parts]:
     fit = SimpleNamespace(lacking=0, start=_nothing, stop=_nothing)
     parts: dict[str, Any] = {
         "QueuedEmbedder": embedder, "Store": store, "exact_cache": cache, "Library": library, "Warming": warming,
-        "Fit": fit,
+        "CompatibilityCheck": fit,
     }  # fmt: skip
     bare: dict[str, Any] = {"_env_file": None, "retrieval_port": 0, "metrics_port": 0, **settings}
     with ExitStack() as stack:

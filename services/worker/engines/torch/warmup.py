@@ -38,9 +38,8 @@ def warm_up(engine: TorchEngine, *, chunk_tokens: int, max_chunk_tokens: int, me
     engine.expected = Expected(1000 * decode_s, 1000 * prefill_s_per_token)
     if not chunk_tokens:
         max_tokens = max(MIN_CHUNK_TOKENS, max_chunk_tokens)
-        engine.steady = SteadySteps(
-            decode_s, tokens=as_long_as_a_step, min_tokens=MIN_CHUNK_TOKENS, max_tokens=max_tokens
-        )
+        tokens = int(decode_s / max(prefill_s_per_token, 1e-9))  # a chunk that takes as long as a decode step
+        engine.steady = SteadySteps(decode_s, tokens=tokens, min_tokens=MIN_CHUNK_TOKENS, max_tokens=max_tokens)
         engine.prefill_chunk_tokens = engine.steady.tokens
 
 
