@@ -21,7 +21,7 @@ from loadtests.report.progress import Say
 from loadtests.report.result import Result
 
 AREAS = {
-    "runtime/outbox.py": "writes (system calls)",
+    "runtime/write_coalescer.py": "writes (system calls)",
     "runtime/keepalive.py": "HTTP to the worker",
     "router/upstreams/": "HTTP to the worker",
     "runtime/guard.py": "HTTP from the client",
@@ -34,7 +34,7 @@ AREAS = {
     "router/parsing/slo.py": "parsing and checking",
     "router/tenancy/tenants.py": "parsing and checking",
     "router/deciding/sizing.py": "parsing and checking",
-    "runtime/tally.py": "metrics",
+    "runtime/instruments.py": "metrics",
     "router/telemetry/metrics.py": "metrics",
     "runtime/log.py": "logs",
     "runtime/errors.py": "the refusal's body",

@@ -12,7 +12,7 @@ from loadtests.world.governorjudge import GovernorFacts, GovernorJudge, Governor
 from loadtests.world.metrics import counted_jobs
 from loadtests.world.scenario import Fault
 from loadtests.world.system import GOVERNOR, TOKEN, System
-from services.governor.server import Server
+from services.governor.server import GovernorServer
 from services.runtime.serve import Process
 
 
@@ -75,7 +75,7 @@ class Governed:
         facts, node = self.facts, self.system.governor
         facts.starts = node.starts
         server = node.inside
-        facts.left += held(server if isinstance(server, Server) else None)
+        facts.left += held(server if isinstance(server, GovernorServer) else None)
         facts.ended, facts.executed, facts.yielded = await counted_jobs()
 
     def counts(self) -> Counter[str]:

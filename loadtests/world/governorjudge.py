@@ -15,7 +15,7 @@ from loadtests.world.client import MAX_TOKENS
 from loadtests.world.governorclient import Job
 from loadtests.world.governorplan import TOTAL_BYTES, GovernorPlan
 from loadtests.world.judge import GRACE_S, KEPT, broken
-from services.governor.server import Server
+from services.governor.server import GovernorServer
 
 FAULTLESS = frozenset({"done", "gave up", "left", "half", "abort deadline", "abort too_many_connections"})
 """Ends that need no fault. One by `backend_error` needs a word of the router's."""
@@ -46,7 +46,7 @@ class GovernorSteps:
 
     def __init__(self, facts: GovernorFacts) -> None:
         self._facts = facts
-        self.server: Server | None = None
+        self.server: GovernorServer | None = None
         self.turns = 0
 
     def look(self) -> None:
@@ -69,7 +69,7 @@ class GovernorSteps:
         if self.turns % 4 == 0:
             self._look_at_connections(server)
 
-    def _look_at_connections(self, server: Server) -> None:
+    def _look_at_connections(self, server: GovernorServer) -> None:
         gate, found = server.gate, self._facts.stepped
         talks: list[Any] = [connection._session for connection in server.connections]
         held, told = sum(talk._held for talk in talks), sum(job.told for talk in talks for job in talk._jobs.values())
@@ -176,7 +176,7 @@ class GovernorJudge:
         yield from self._facts.left
 
 
-def held(server: Server | None) -> list[str]:
+def held(server: GovernorServer | None) -> list[str]:
     """What the governor still holds, when nobody is there any more."""
     if server is None:
         return ["the governor does not run at the end"]

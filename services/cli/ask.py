@@ -45,7 +45,7 @@ class Question:
     key: str = ""
 
 
-class Event(NamedTuple):
+class SseEvent(NamedTuple):
     name: str
     data: bytes
 
@@ -101,24 +101,26 @@ def ask(question: Question, router_url: str, console: Console) -> int:
         raise LabError(f"What answers at {router_url} is no Weir router: {plain(str(error))}.") from error
 
 
-def events(pieces: Iterator[bytes]) -> Iterator[Event]:
+def events(pieces: Iterator[bytes]) -> Iterator[SseEvent]:
     """Server-sent events, however the network has cut them."""
     cut = Cut(b"\n\n")
     for piece in pieces:
         for block in cut.take(piece).split(b"\n\n"):
             fields = dict(line.split(b": ", 1) for line in block.splitlines() if b": " in line and line[:1] != b":")
             if b"data" in fields:
-                yield Event(fields.get(b"event", b"").decode(), fields[b"data"])
+                yield SseEvent(fields.get(b"event", b"").decode(), fields[b"data"])
 
 
-def follow(console: Console, stream: Iterator[Event]) -> int:
+def follow(console: Console, stream: Iterator[SseEvent]) -> int:
     """Show the answer while it is written; the last event holds the whole of it, sources included."""
-    said = Text()
-    with Live(Padding(said, (1, 2)), console=console, refresh_per_second=15, vertical_overflow="visible") as live:
+    text_so_far = Text()
+    with Live(
+        Padding(text_so_far, (1, 2)), console=console, refresh_per_second=15, vertical_overflow="visible"
+    ) as live:
         for event in stream:
             if event.name == "token":
-                said.append(plain(msgspec.json.decode(event.data, type=TokenData).text))
-                live.update(Padding(said, (1, 2)))
+                text_so_far.append(plain(msgspec.json.decode(event.data, type=TokenData).text))
+                live.update(Padding(text_so_far, (1, 2)))
             elif event.name == "error":
                 live.stop()
                 return refused(console, 200, event.data)
@@ -151,10 +153,10 @@ def sources(reply: AskReply) -> RenderableType:
         grid.add_row("" if index else "sources", Text(one_line(doc_id)), f"distance {distance:.2f}{passages}")
     if not nearest:
         grid.add_row("sources", "none", Text(f"retrieval: {one_line(reply.retrieval_source)}"))
-    return Group(grid, "", Text(f"  {one_line(story(reply))}", style="dim"))
+    return Group(grid, "", Text(f"  {one_line(retrieval_line(reply))}", style="dim"))
 
 
-def story(reply: AskReply) -> str:
+def retrieval_line(reply: AskReply) -> str:
     cut = f", without {', '.join(reply.degraded)}" if reply.degraded else ""
     return (
         f"{reply.source}{cut} · {reply.served_ms:.0f} ms, of which retrieval {reply.retrieval_ms:.0f} "

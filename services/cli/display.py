@@ -1,6 +1,6 @@
 """What `weir up` shows: a calm table that fills in, or plain lines where there is no terminal.
 
-Both speak the same five words (`starting`, `progress`, `ready`, `skipped`, `say`), so the story in `up.py` does not
+Both speak the same five words (`starting`, `progress`, `ready`, `skipped`, `show`), so the story in `up.py` does not
 know which one listens.
 """
 
@@ -25,7 +25,7 @@ OTHER_COLUMNS_WIDTH, MIN_NOTE_WIDTH = 54, 20
 
 
 @dataclass
-class Row:
+class DisplayRow:
     name: str
     state: str = "waiting"  # waiting, starting, ready, skipped
     where: str = ""
@@ -43,7 +43,7 @@ class Display(Protocol):
     def progress(self, name: str, done: int, total: int, note: str = "") -> None: ...
     def ready(self, name: str, pid: int | None = None, note: str = "") -> None: ...
     def skipped(self, name: str, note: str) -> None: ...
-    def say(self, text: RenderableType) -> None: ...
+    def show(self, text: RenderableType) -> None: ...
 
 
 class PlainDisplay:
@@ -51,9 +51,9 @@ class PlainDisplay:
 
     def __init__(self, console: Console, names: list[str]) -> None:
         self._console = console
-        self._rows = {name: Row(name) for name in names}
+        self._rows = {name: DisplayRow(name) for name in names}
         self._width = max(map(len, names), default=0)
-        self._told: dict[str, int] = {}
+        self._printed: dict[str, int] = {}
 
     @contextlib.contextmanager
     def shown(self) -> Iterator[None]:
@@ -66,8 +66,8 @@ class PlainDisplay:
 
     def progress(self, name: str, done: int, total: int, note: str = "") -> None:
         tenth = 10 * done // total if total else 0
-        if self._told.get(name, -1) < tenth < 10:  # at most ten lines, however long it takes
-            self._told[name] = tenth
+        if self._printed.get(name, -1) < tenth < 10:  # at most ten lines, however long it takes
+            self._printed[name] = tenth
             self._line("working", self._rows[name], f"{done}/{total} {note}".strip())
 
     def ready(self, name: str, pid: int | None = None, note: str = "") -> None:
@@ -80,10 +80,10 @@ class PlainDisplay:
     def skipped(self, name: str, note: str) -> None:
         self._line("skipped", self._rows[name], note)
 
-    def say(self, text: RenderableType) -> None:
+    def show(self, text: RenderableType) -> None:
         self._console.print(text, soft_wrap=True)
 
-    def _line(self, word: str, row: Row, note: str) -> None:
+    def _line(self, word: str, row: DisplayRow, note: str) -> None:
         line = f"{word:<9} {row.name:<{self._width}}  {row.where:<15}  {note}".rstrip()
         self._console.print(Text(line), soft_wrap=True)
 
@@ -93,7 +93,7 @@ class LiveDisplay:
 
     def __init__(self, console: Console, names: list[str]) -> None:
         self._console = console
-        self._rows = {name: Row(name) for name in names}
+        self._rows = {name: DisplayRow(name) for name in names}
         self._spinners = {name: Spinner("dots", style="cyan") for name in names}
         self._live = Live(console=console, get_renderable=self.table, refresh_per_second=12, transient=False)
 
@@ -120,7 +120,7 @@ class LiveDisplay:
         row = self._rows[name]
         row.state, row.note = "skipped", note
 
-    def say(self, text: RenderableType) -> None:
+    def show(self, text: RenderableType) -> None:
         self._console.print(text)
 
     def table(self) -> RenderableType:
@@ -135,7 +135,7 @@ class LiveDisplay:
             table.add_row(*self._cells(row))
         return Group("", table, "")
 
-    def _cells(self, row: Row) -> list[RenderableType]:
+    def _cells(self, row: DisplayRow) -> list[RenderableType]:
         name = Text(row.name, style="" if row.state in ("ready", "starting") else "dim")
         if row.state == "starting":
             elapsed = f"{time.monotonic() - row.began_s:.1f} s"
@@ -146,14 +146,14 @@ class LiveDisplay:
         mark = Text("–" if row.state == "skipped" else "·", style="dim")
         return [mark, name, row.where, "", "", self._note(row)]
 
-    def _note(self, row: Row) -> Text:
+    def _note(self, row: DisplayRow) -> Text:
         """The last column gets what the others leave: a long word of a library must not squeeze the table."""
         note = Text(row.note)
         note.truncate(max(MIN_NOTE_WIDTH, self._console.width - OTHER_COLUMNS_WIDTH), overflow="ellipsis")
         return note
 
 
-def _activity(row: Row) -> RenderableType:
+def _activity(row: DisplayRow) -> RenderableType:
     if not row.total:
         return Text(row.note)
     line = Table.grid(padding=(0, 1, 0, 0))

@@ -14,7 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from services.cli import checks, devices, parts, postgres, valkey
-from services.cli.checks import Finding, Level, Usual
+from services.cli.checks import Finding, FindingLevel, Usual
 from services.cli.config import LabSettings
 from services.cli.errors import LabError
 from services.cli.internal import token_of
@@ -22,14 +22,19 @@ from services.cli.lease import running_stack
 from services.cli.ports import taken
 
 CONSTRAINTS = Path(__file__).parents[2] / "constraints.txt"
-STYLES = {Level.OK: "green", Level.SKIP: "dim", Level.WARN: "yellow", Level.FAIL: "bold red"}
+STYLES = {
+    FindingLevel.OK: "green",
+    FindingLevel.SKIP: "dim",
+    FindingLevel.WARN: "yellow",
+    FindingLevel.FAIL: "bold red",
+}
 
 
 def doctor(settings: LabSettings, console: Console) -> int:
     """Print the table. 1 if anything fails, else 0."""
     findings = asyncio.run(examine(settings))
     show(findings, console)
-    return 1 if any(finding.level is Level.FAIL for finding in findings) else 0
+    return 1 if any(finding.level is FindingLevel.FAIL for finding in findings) else 0
 
 
 async def examine(settings: LabSettings) -> list[Finding]:
@@ -63,7 +68,7 @@ def engine(settings: LabSettings) -> list[Finding]:
         devices.names(settings.device)
         found = [] if (missing := devices.missing()) else [str(each) for each in devices.ask()]
     except LabError as error:
-        return [Finding("engine", Level.FAIL, ", ".join(versions), error.message)]
+        return [Finding("engine", FindingLevel.FAIL, ", ".join(versions), error.message)]
     return checks.engine(missing, versions, found, settings.device)
 
 
@@ -75,8 +80,12 @@ async def stores(settings: LabSettings) -> list[Finding]:
     async with httpx2.AsyncClient(timeout=checks.WITHIN_S, trust_env=False) as client:
         model = await checks.embedder(client, settings.retrieval_url)
     return [
-        *(await checks.database(postgres_url, model) if postgres_url else [Finding("database", Level.SKIP, away)]),
-        await checks.cache(redis_url) if redis_url else Finding("cache", Level.SKIP, away),
+        *(
+            await checks.database(postgres_url, model)
+            if postgres_url
+            else [Finding("database", FindingLevel.SKIP, away)]
+        ),
+        await checks.cache(redis_url) if redis_url else Finding("cache", FindingLevel.SKIP, away),
     ]
 
 
@@ -93,7 +102,7 @@ async def services(settings: LabSettings) -> list[Finding]:
             asyncio.to_thread(checks.governor, settings.governor_address, expected=expected),
             checks.service(client, "router", settings.router_url, expected=expected),
         )
-        router_up = found[-1].level in (Level.OK, Level.WARN)
+        router_up = found[-1].level in (FindingLevel.OK, FindingLevel.WARN)
         return [
             *found,
             *([await checks.answer(client, settings.router_url, settings.seed_tenant)] if router_up else []),
@@ -106,10 +115,10 @@ def show(findings: Sequence[Finding], console: Console) -> None:
     grid.add_column(no_wrap=True)
     grid.add_column(overflow="fold")
     for finding in findings:
-        seen = Text(finding.seen, style="dim" if finding.level is Level.SKIP else "")
-        if finding.mend and finding.level is not Level.OK:
-            seen.append(f"\n→ {finding.mend}", style=STYLES[finding.level])
+        seen = Text(finding.seen, style="dim" if finding.level is FindingLevel.SKIP else "")
+        if finding.remedy and finding.level is not FindingLevel.OK:
+            seen.append(f"\n→ {finding.remedy}", style=STYLES[finding.level])
         grid.add_row(Text(finding.level.value, style=STYLES[finding.level]), finding.what, seen)
-    failed = sum(finding.level is Level.FAIL for finding in findings)
+    failed = sum(finding.level is FindingLevel.FAIL for finding in findings)
     verdict = f"{failed} to mend." if failed else "Nothing to mend."
     console.print("", grid, "", Text(f"  {verdict}", style="bold red" if failed else "green"), sep="\n")

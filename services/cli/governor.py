@@ -42,13 +42,13 @@ def own(settings: LabSettings) -> dict[str, str]:
 def answers(address: str, within_s: float) -> bool:
     """Whether a governor is there and answers a ping, be it full or not."""
     host, _, port = address.rpartition(":")
-    told = b""
+    body = b""
     try:
         with socket.create_connection((host.strip("[]"), int(port)), within_s) as connection:
             connection.settimeout(within_s)
             connection.sendall(PING)
-            while len(told) < len(PONG) and (more := connection.recv(4096)):
-                told += more
+            while len(body) < len(PONG) and (more := connection.recv(4096)):
+                body += more
     except OSError:
         return False
-    return told.startswith(PONG)
+    return body.startswith(PONG)

@@ -22,10 +22,10 @@ def name_fault(tenant: str) -> str | None:
 def new(console: Console, tenant: str) -> None:
     """Make a key and print it. It is stored nowhere: whoever loses it needs a new one."""
     key, written = new_key()
-    whose = f" of {tenant}" if tenant else ""
+    of_tenant = f" of {tenant}" if tenant else ""
     lines = [f'    - id: "{tenant}"', f'      keys: ["{written}"]'] if tenant else [f'    "{written}"']
     text = (
-        f"The key{whose}, shown this once and stored nowhere:\n\n    {key}\n\n"
+        f"The key{of_tenant}, shown this once and stored nowhere:\n\n    {key}\n\n"
         "Only its hash belongs in TENANTS_FILE, under `tenants:`\n\n" + "\n".join(lines) + "\n\n"
         "Then `kill -HUP` the router: it reads the file again, and keeps the old one if there is a fault in it.\n"
         "To replace a key, let both hashes stand in `keys` until its owner has changed over: two are allowed."

@@ -14,7 +14,7 @@ from services.cli.ports import Port
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class ServicePart:
     name: str
     module: str
     host: str
@@ -33,7 +33,9 @@ def worker_name(index: int, prefix: str = "worker") -> str:
     return f"{prefix}-{index}"
 
 
-def workers(settings: LabSettings, placed: Sequence[str] = (), *, prefix: str = "worker", host: str = "") -> list[Part]:
+def workers(
+    settings: LabSettings, placed: Sequence[str] = (), *, prefix: str = "worker", host: str = ""
+) -> list[ServicePart]:
     """The workers of this machine. `placed`: the device of each, where they load a model.
 
     `host`: the address on which they listen, where that is not this stack's own.
@@ -45,7 +47,7 @@ def workers(settings: LabSettings, placed: Sequence[str] = (), *, prefix: str = 
     ]
 
 
-def worker(settings: LabSettings, name: str, port: int, device: str, host: str) -> Part:
+def worker(settings: LabSettings, name: str, port: int, device: str, host: str) -> ServicePart:
     part = _part(settings, name, "services.worker", "WORKER_PORT", port, host, WORKER_NAME=name)
     if not settings.loads_a_model:
         return part
@@ -53,13 +55,13 @@ def worker(settings: LabSettings, name: str, port: int, device: str, host: str) 
     return replace(part, env=env, note=f"{settings.model_id} on {device}", loads_s=settings.engine_start_s)
 
 
-def retrieval(settings: LabSettings, postgres_url: str, redis_url: str) -> Part:
+def retrieval(settings: LabSettings, postgres_url: str, redis_url: str) -> ServicePart:
     stores = {"POSTGRES_URL": postgres_url, "REDIS_URL": redis_url}
     port, host = settings.retrieval_port, settings.inner_host
     return _part(settings, "retrieval", "services.retrieval", "RETRIEVAL_PORT", port, host, **stores)
 
 
-def router(settings: LabSettings) -> Part:
+def router(settings: LabSettings) -> ServicePart:
     peers = {"RETRIEVAL_URL": settings.retrieval_url}
     if settings.tenants_file is None:
         peers["STORM_URL"] = settings.storm_url
@@ -68,7 +70,7 @@ def router(settings: LabSettings) -> Part:
     return _part(settings, "router", "services.router", "ROUTER_PORT", settings.router_port, settings.host, **peers)
 
 
-def governor(settings: LabSettings, router_url: str) -> Part:
+def governor(settings: LabSettings, router_url: str) -> ServicePart:
     """Before this router, if nothing else is set. Its port speaks no HTTP, so its metrics listener is asked."""
     variable, port, host = "GOVERNOR_PORT", settings.governor_port, settings.governor_host
     upstream = settings.governor_upstream_url or f"{router_url}/v1/completions"
@@ -76,7 +78,7 @@ def governor(settings: LabSettings, router_url: str) -> Part:
     return replace(part, look_at=f"http://{settings.metrics_reach}:{port + metrics_offset(variable)}/health/ready")
 
 
-def storm(settings: LabSettings, redis_url: str) -> Part:
+def storm(settings: LabSettings, redis_url: str) -> ServicePart:
     """The storm bench: what it may load, slow down and silence is this stack's."""
     metrics = f"http://{settings.metrics_reach}"
     slowed = [] if settings.loads_a_model else [f"{metrics}:{port + METRICS_OFFSET}" for port in settings.worker_ports]
@@ -97,7 +99,9 @@ def metrics_offset(variable: str) -> int:
     return {"GOVERNOR_PORT": GOVERNOR_METRICS_OFFSET, "STORM_PORT": STORM_METRICS_OFFSET}.get(variable, METRICS_OFFSET)
 
 
-def _part(settings: LabSettings, name: str, module: str, variable: str, port: int, host: str, **env: str) -> Part:
+def _part(
+    settings: LabSettings, name: str, module: str, variable: str, port: int, host: str, **env: str
+) -> ServicePart:
     own = {
         "HOST": host,
         variable: str(port),
@@ -105,7 +109,7 @@ def _part(settings: LabSettings, name: str, module: str, variable: str, port: in
         "METRICS_PORT": str(port + metrics_offset(variable)),
         **internal_token(settings),
     }
-    return Part(name, module, reached_at(host), port, {**env, **own})
+    return ServicePart(name, module, reached_at(host), port, {**env, **own})
 
 
 def internal_token(settings: LabSettings) -> dict[str, str]:

@@ -11,7 +11,7 @@ import psutil
 
 from services.cli.errors import LabError
 
-LENT = range(10_000, 20_000)
+EPHEMERAL_RANGE = range(10_000, 20_000)
 """What `free_port` chooses from. Linux takes source ports from 32,768 on, and a server that is to start in a second
 would find its port taken by somebody's connection. Above them are those of stacks in blocks (`loadtests`)."""
 
@@ -78,7 +78,7 @@ def free_port(host: str = "127.0.0.1") -> int:
 
     Raises LabError where there is none.
     """
-    for number in random.sample(LENT, len(LENT)):
+    for number in random.sample(EPHEMERAL_RANGE, len(EPHEMERAL_RANGE)):
         if is_free(host, number):
             return number
-    raise LabError(f"No port from {LENT.start} to {LENT.stop - 1} is free on {host}.")
+    raise LabError(f"No port from {EPHEMERAL_RANGE.start} to {EPHEMERAL_RANGE.stop - 1} is free on {host}.")

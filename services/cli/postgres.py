@@ -153,7 +153,7 @@ class EmbeddedPostgres:
         """True when it takes connections; False when it should be spawned once more; else says why not."""
         while time.monotonic() < self._deadline:
             code = self.child.poll()
-            if code is None and self._says_ready():
+            if code is None and self._is_ready():
                 return True
             if code is not None:
                 return self._try_again(code)
@@ -179,7 +179,7 @@ class EmbeddedPostgres:
             raise LabError(f"PostgreSQL could not listen on port {self.port}: it is taken.", notes=words)
         raise LabError(f"PostgreSQL ended at start ({describe_exit(code)}); see {self._log}.", notes=words)
 
-    def _says_ready(self) -> bool:
+    def _is_ready(self) -> bool:
         lines = _lines(self.data / "postmaster.pid")
         return len(lines) >= 8 and lines[0] == str(self.pid) and lines[7].strip() == "ready"
 

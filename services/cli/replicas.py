@@ -14,11 +14,11 @@ from rich.console import Console, Group, RenderableType
 from rich.text import Text
 
 from services.cli import devices, parts
+from services.cli.child_group import together
 from services.cli.config import EVERYWHERE, HIGHEST_PORT, LabSettings
-from services.cli.crew import Crew, Story
 from services.cli.errors import LabError
 from services.cli.ports import Port, refuse_taken
-from services.cli.supervisor import together
+from services.cli.supervisor import StartPlan, Supervisor
 
 ALL = 0  # one tier: workers lean on nothing
 PREFIX = re.compile(r"[A-Za-z0-9._-]{1,60}")
@@ -54,15 +54,15 @@ class Replicas:
         self._prefix = prefix
         names = [parts.worker_name(index, prefix) for index in range(len(settings.worker_ports))]
         logs = settings.folder / "logs" / f"workers-{settings.worker_port}"
-        self._crew = Crew(console, names, logs, leave_s=settings.leave_s)
+        self._supervisor = Supervisor(console, names, logs, leave_s=settings.leave_s)
 
     async def run(self) -> int:
-        return await self._crew.play(Story(self._start, self._ending))
+        return await self._supervisor.play(StartPlan(self._start, self._ending))
 
     async def _start(self) -> None:
         placed = await devices.placed(self._settings)
         workers = parts.workers(self._settings, placed, prefix=self._prefix, host=self._settings.host)
-        await together(*(self._crew.serve(worker, ALL) for worker in workers))
+        await together(*(self._supervisor.serve(worker, ALL) for worker in workers))
 
     def _ending(self) -> RenderableType:
         """The line that a router needs, whole, so that it can be copied."""
@@ -71,5 +71,5 @@ class Replicas:
         lines = [Text(f"WORKERS={urls}", style="cyan", overflow="fold")]
         if settings.host in EVERYWHERE:
             lines.append(Text("For a router elsewhere: this machine's address in place of 127.0.0.1.", style="dim"))
-        lines.append(Text(f"logs: {self._crew.logs}   Ctrl-C finishes what runs, and stops.", style="dim"))
+        lines.append(Text(f"logs: {self._supervisor.logs}   Ctrl-C finishes what runs, and stops.", style="dim"))
         return Group(*lines)

@@ -22,16 +22,16 @@ CHANGES = {"added": "added", "updated": "updated", "completed": "embedded anew",
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class SeedStep:
     """One line: `read` and `embed` count on; `finished` holds the summary."""
 
     name: str
     done: int
     total: int
-    told: dict[str, Any]
+    reported: dict[str, Any]
 
 
-def words(corpus: str, tenant: str) -> list[str]:
+def arguments(corpus: str, tenant: str) -> list[str]:
     return ["-m", MODULE, corpus, "--tenant", tenant, "--progress", "json"]
 
 
@@ -42,17 +42,17 @@ def no_corpus(corpus: str) -> str:
     return "" if Path(corpus).exists() else f"no folder {corpus} here (SEED_CORPUS)"
 
 
-async def steps(child: Child) -> AsyncIterator[Step]:
+async def steps(child: Child) -> AsyncIterator[SeedStep]:
     """What the ingester tells, as it tells it, until it ends."""
     async for line in _lines(child):
         try:
-            told = json.loads(line)
-            yield Step(str(told["step"]), int(told["done"]), int(told["total"]), told)
+            reported = json.loads(line)
+            yield SeedStep(str(reported["step"]), int(reported["done"]), int(reported["total"]), reported)
         except (ValueError, TypeError, KeyError):
             continue  # a warning of some library: it stays in the log
 
 
-def summary(finished: Step | None, child: Child) -> tuple[bool, str]:
+def summary(finished: SeedStep | None, child: Child) -> tuple[bool, str]:
     """Whether there is a corpus now, and what became of it, in a few words."""
     if finished is None:
         last = child.tail(1)
@@ -60,9 +60,9 @@ def summary(finished: Step | None, child: Child) -> tuple[bool, str]:
         return False, f"not ingested: {reason}"
     if finished.done == 0:
         return False, "no documents there" if finished.total == 0 else f"none of {finished.total} files could be read"
-    told = finished.told
-    changes = [f"{told[word]} {said}" for word, said in CHANGES.items() if told.get(word)]
-    skipped = len(told.get("skipped") or [])
+    reported = finished.reported
+    changes = [f"{reported[word]} {phrase}" for word, phrase in CHANGES.items() if reported.get(word)]
+    skipped = len(reported.get("skipped") or [])
     changes += [f"{skipped} skipped, see {child.log.name}"] if skipped else []
     return True, f"{finished.done} documents: {', '.join(changes) or 'nothing has changed'}"
 

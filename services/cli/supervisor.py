@@ -1,91 +1,154 @@
-"""Children in order: started together where they may be, watched, and stopped in reverse.
+"""Our own services as children of this process: started, waited for, shown, and stopped in order.
 
-`Supervisor` decides nothing about what runs; it keeps the promises. A child that ends unasked becomes a `LabError`
-that names it, its exit code, its last words and its log; one that the others do without is only told of. `stop` goes
-through the tiers in reverse (the front door first, so that what runs can finish; the stores last), asks each politely,
-and insists after a bound.
+`weir up` and `weir worker run` are two stories told with the same words. A story starts what it needs with `serve`; the
+crew then stays until Ctrl-C, SIGTERM, or a child that ends unasked, and stops everybody within bounds, however the
+story ended.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
-from dataclasses import dataclass, field
-from typing import Any, NoReturn
+import contextlib
+import signal
+import sys
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
-from services.cli.child import Child, describe_exit, trim
-from services.cli.errors import LabError
+import httpx2
+from rich.console import Console, RenderableType
+from rich.text import Text
 
-LOOK_EVERY_S = 0.1
-TRIM_EVERY_LOOKS = 100
+from services.cli.child import PRIVATE_FOLDER, Child
+from services.cli.child_group import ChildGroup, raise_if_dead
+from services.cli.display import display_for
+from services.cli.errors import LabError, complain
+from services.cli.internal import shown
+from services.cli.parts import ServicePart
+from services.runtime.settings import environment
+
+EXIT_FAILED = 1
+READY_WITHIN_S = 60.0  # beside what a part asks for itself, such as the time to load a model
+PROBE_EVERY_S = 0.05
+PROGRESS_EVERY_S = 15.0  # that it still loads
+SPARE_S = 2.0  # a service gets its drain delay, its drain timeout and this much more before SIGKILL
 
 
-@dataclass
-class Watched:
-    child: Child
-    tier: int  # higher tiers lean on lower ones, and are stopped before them
-    stop_within_s: float
-    vital: bool = True
-    lost: bool = False
+@dataclass(frozen=True, slots=True)
+class StartPlan:
+    """What a crew plays: how everything starts, and what is shown once all of it has, if anything."""
+
+    start: Callable[[], Coroutine[Any, Any, None]]
+    ending: Callable[[], RenderableType] | None = None
 
 
-@dataclass
 class Supervisor:
-    children: list[Watched] = field(default_factory=list)
-    on_lost: Callable[[str], None] = lambda why: None
+    """One object per run."""
 
-    def take(self, child: Child, tier: int, stop_within_s: float, *, vital: bool = True) -> None:
-        """Watch a child that has been started, and stop it when its tier's turn comes."""
-        self.children.append(Watched(child, tier, stop_within_s, vital))
+    def __init__(self, console: Console, names: Sequence[str], logs: Path, *, leave_s: float) -> None:
+        self.display = display_for(console, list(names))
+        self.child_group = ChildGroup(on_lost=lambda why: self._show_if_open(why))
+        self.logs = logs
+        logs.mkdir(mode=PRIVATE_FOLDER, parents=True, exist_ok=True)
+        logs.chmod(PRIVATE_FOLDER)  # an earlier version made it for everybody
+        self._console = console
+        self._stop_within_s = leave_s + SPARE_S
+        self._environment = environment()
 
-    async def watch(self) -> NoReturn:
-        """Return never; raise when a child has ended that nobody asked to end."""
-        looks = 0
-        while True:
-            for watched in self.children:
-                self._look(watched)
-            if looks % TRIM_EVERY_LOOKS == 0:
-                for watched in self.children:
-                    trim(watched.child.log)
-            looks += 1
-            await asyncio.sleep(LOOK_EVERY_S)
+    async def play(self, plan: StartPlan) -> int:
+        """Start, show, stay; the exit code."""
+        leaving = asyncio.Event()
+        self._obey_signals(leaving)
+        try:
+            with self.display.shown():
+                await self._until_stopped(leaving, plan.start())
+            if not leaving.is_set():
+                if plan.ending is not None:
+                    self.display.show(plan.ending())
+                await self._until_stopped(leaving, asyncio.Event().wait())
+        except LabError as error:
+            complain(self._console, error)
+            return EXIT_FAILED
+        finally:
+            await self._stop()
+        return 0
 
-    def _look(self, watched: Watched) -> None:
-        if watched.vital:
-            raise_if_dead(watched.child)
-        elif not watched.lost and (code := watched.child.poll()) is not None:
-            watched.lost = True
-            self.on_lost(
-                f"{watched.child.name} ended ({describe_exit(code)}), and the others go on: {watched.child.log}"
-            )
+    def child(self, name: str, words: Sequence[str], env: Mapping[str, str]) -> Child:
+        """A Python process of ours, not started yet."""
+        return Child(name, [sys.executable, *words], {**self._environment, **env}, self.logs / f"{name}.log")
 
-    async def stop(self) -> list[str]:
-        """Stop everything, highest tier first. The names of those that had to be killed."""
-        killed: list[str] = []
-        for tier in sorted({watched.tier for watched in self.children}, reverse=True):
-            members = [watched for watched in self.children if watched.tier == tier]
-            left = await asyncio.gather(*(asyncio.to_thread(m.child.stop, m.stop_within_s) for m in members))
-            killed += [m.child.name for m, by_itself in zip(members, left, strict=True) if not by_itself]
-        return killed
+    async def serve(self, part: ServicePart, tier: int, *, vital: bool = True) -> None:
+        """Start a service and wait until it is ready. Without one that is not `vital` the others go on."""
+        self.display.starting(part.name, f"{part.host}:{part.port}", part.note)
+        child = self.child(part.name, ["-m", part.module], part.env)
+        child.spawn()
+        self.child_group.take(child, tier, self._stop_within_s, vital=vital)
+        await self._until_ready(part, child)
+        self.display.ready(part.name, child.pid, part.note)
 
-    def kill(self) -> None:
-        """No more patience: SIGKILL to every child."""
-        for watched in self.children:
-            if watched.child.running:
-                watched.child.kill()
+    async def _until_ready(self, part: ServicePart, child: Child) -> None:
+        loop = asyncio.get_running_loop()
+        began_s, reported_at = loop.time(), loop.time()
+        within_s = READY_WITHIN_S + part.loads_s
+        last_answer = "it does not answer"
+        async with httpx2.AsyncClient(timeout=2.0, trust_env=False) as client:
+            while (now := loop.time()) < began_s + within_s:
+                raise_if_dead(child)
+                ready, last_answer = await _look(client, part, last_answer)
+                if ready:
+                    return
+                if now - reported_at >= PROGRESS_EVERY_S:
+                    reported_at = now
+                    self.display.starting(part.name, note=f"{part.note}, for {now - began_s:.0f} s".lstrip(", "))
+                await asyncio.sleep(PROBE_EVERY_S)
+        raise LabError(
+            f"{part.name} was not ready within {within_s:.0f} s ({last_answer}); its log: {child.log}",
+            notes=child.tail(8),
+        )
+
+    async def _stop(self) -> None:
+        loop = asyncio.get_running_loop()
+        began_s = loop.time()
+        self._show_if_open("Stopping (Ctrl-C again: at once) ...")
+        killed = await self.child_group.stop()
+        if killed:
+            self._show_if_open(f"These did not stop when asked and were killed: {', '.join(killed)}.")
+        self._show_if_open(f"Stopped in {loop.time() - began_s:.1f} s. Nothing is left running.")
+
+    def _show_if_open(self, words: str) -> None:
+        """Say it if anyone is there: a closed terminal or pipe must not keep us from stopping."""
+        with contextlib.suppress(OSError, LabError):
+            self.display.show(Text(words, style="dim"))
+
+    async def _until_stopped(self, leaving: asyncio.Event, work: Coroutine[Any, Any, object]) -> None:
+        """Until the work is done, a signal arrives, or a child dies (which raises), whichever is first."""
+        tasks = [asyncio.ensure_future(each) for each in (work, leaving.wait(), self.child_group.watch())]
+        try:
+            done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            for task in done:
+                task.result()
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+    def _obey_signals(self, leaving: asyncio.Event) -> None:
+        """The first signal asks everyone to finish; a second one does not wait for that."""
+
+        def received() -> None:
+            if leaving.is_set():
+                self.child_group.kill()
+            leaving.set()
+
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            asyncio.get_running_loop().add_signal_handler(number, received)
 
 
-def raise_if_dead(child: Child) -> None:
-    code = child.poll()
-    if code is not None:
-        raise LabError(f"{child.name} ended ({describe_exit(code)}); its log: {child.log}", notes=child.tail(8))
-
-
-async def together(*coroutines: Coroutine[Any, Any, None]) -> None:
-    """Run all; the first failure cancels the others and is raised as itself, not as a group."""
+async def _look(client: httpx2.AsyncClient, part: ServicePart, last_answer: str) -> tuple[bool, str]:
+    """Whether it is ready, and what it said last."""
     try:
-        async with asyncio.TaskGroup() as group:
-            for coroutine in coroutines:
-                group.create_task(coroutine)
-    except BaseExceptionGroup as failures:
-        raise failures.exceptions[0] from None
+        reply = await client.get(part.ready_url, headers=shown(part.env.get("INTERNAL_TOKEN", "")))
+    except httpx2.HTTPError:
+        return False, last_answer
+    return reply.status_code == 200, reply.text[:200]

@@ -24,14 +24,14 @@ from rich.console import Console
 
 from services.cli import devices, parts, seed
 from services.cli.child import describe_exit
+from services.cli.child_group import together
 from services.cli.config import LabSettings
-from services.cli.crew import Crew, Story
 from services.cli.errors import LabError
 from services.cli.internal import kept, with_token
 from services.cli.lease import Lease, StackNote
 from services.cli.ports import Port, refuse_taken
 from services.cli.postgres import EmbeddedPostgres
-from services.cli.supervisor import together
+from services.cli.supervisor import StartPlan, Supervisor
 from services.cli.valkey import EmbeddedValkey
 from services.cli.welcome import welcome
 
@@ -83,11 +83,11 @@ class Stack:
         workers = [parts.worker_name(index) for index in range(len(settings.worker_ports))]
         storm = [STORM] if settings.tenants_file is None else []
         names = [POSTGRES, VALKEY, *workers, RETRIEVAL, ROUTER, GOVERNOR, *storm, CORPUS]
-        self._crew = Crew(console, names, settings.folder / "logs", leave_s=settings.leave_s)
-        self._display = self._crew.display
+        self._supervisor = Supervisor(console, names, settings.folder / "logs", leave_s=settings.leave_s)
+        self._display = self._supervisor.display
 
     async def run(self) -> int:
-        return await self._crew.play(Story(self._start))
+        return await self._supervisor.play(StartPlan(self._start))
 
     async def _start(self) -> None:
         schema = asyncio.Event()
@@ -99,7 +99,7 @@ class Stack:
         began_s = loop.time()
         await together(self._retrieval_behind_its_stores(schema), self._answers())
         self._publish()
-        self._display.say(welcome(self._settings, loop.time() - began_s))
+        self._display.show(welcome(self._settings, loop.time() - began_s))
 
     async def _answers(self) -> None:
         """The workers and the router, which waits for workers by itself, but not for minutes: a model loads first."""
@@ -107,24 +107,24 @@ class Stack:
         placed = await devices.placed(settings) if settings.own_workers else []
         workers, router = parts.workers(settings, placed), parts.router(settings)
         if settings.loads_a_model:
-            await together(*(self._crew.serve(worker, BEHIND) for worker in workers))
+            await together(*(self._supervisor.serve(worker, BEHIND) for worker in workers))
             await together(*self._doors(router))
         else:
-            behind = (self._crew.serve(worker, BEHIND) for worker in workers)
+            behind = (self._supervisor.serve(worker, BEHIND) for worker in workers)
             await together(*behind, *self._doors(router))
 
-    def _doors(self, router: parts.Part) -> list[Coroutine[Any, Any, None]]:
+    def _doors(self, router: parts.ServicePart) -> list[Coroutine[Any, Any, None]]:
         """The router, and the governor, which needs it with its first job only."""
         governor = parts.governor(self._settings, self._settings.router_url)
-        return [self._crew.serve(router, FRONT), self._crew.serve(governor, BEFORE_IT)]
+        return [self._supervisor.serve(router, FRONT), self._supervisor.serve(governor, BEFORE_IT)]
 
     async def _retrieval_behind_its_stores(self, schema: asyncio.Event) -> None:
         settings = self._settings
         database = EmbeddedPostgres(
-            settings.folder / "postgres", settings.embedded_postgres_port, log=self._crew.logs / "postgres.log"
+            settings.folder / "postgres", settings.embedded_postgres_port, log=self._supervisor.logs / "postgres.log"
         )
         cache = EmbeddedValkey(
-            settings.folder / "valkey", settings.embedded_redis_port, log=self._crew.logs / "valkey.log"
+            settings.folder / "valkey", settings.embedded_redis_port, log=self._supervisor.logs / "valkey.log"
         )
         await together(
             self._embed(POSTGRES, "POSTGRES_URL", database, "" if database.exists else "a new database"),
@@ -134,13 +134,13 @@ class Stack:
             await self._migrate(database)
             schema.set()
         retrieval = parts.retrieval(settings, self._urls[POSTGRES], self._urls[VALKEY])
-        await together(self._crew.serve(retrieval, BEHIND), *self._storm())
+        await together(self._supervisor.serve(retrieval, BEHIND), *self._storm())
         schema.set()  # a database of somebody else's gets its tables from retrieval
 
     async def _migrate(self, database: EmbeddedPostgres) -> None:
         """As the owner, in a process that ends: nothing that goes on running knows the owner's password."""
         urls = {"POSTGRES_MIGRATE_URL": database.url, "POSTGRES_URL": database.service_url}
-        child = self._crew.child("migrate", ["-m", MIGRATE], urls)
+        child = self._supervisor.child("migrate", ["-m", MIGRATE], urls)
         child.spawn()
         try:
             code = await asyncio.to_thread(child.wait)
@@ -157,7 +157,7 @@ class Stack:
         """In lab mode, what can put all of this under load; it needs the others with its first run only."""
         if self._settings.tenants_file is not None:
             return []
-        return [self._crew.serve(parts.storm(self._settings, self._urls[VALKEY]), BEFORE_IT, vital=False)]
+        return [self._supervisor.serve(parts.storm(self._settings, self._urls[VALKEY]), BEFORE_IT, vital=False)]
 
     async def _embed(self, name: str, setting: str, server: EmbeddedPostgres | EmbeddedValkey, note: str = "") -> None:
         if self._urls[name]:
@@ -172,7 +172,7 @@ class Stack:
         except BaseException:
             server.stop()
             raise
-        self._crew.supervisor.take(server.child, STORES, STORE_STOP_S)
+        self._supervisor.child_group.take(server.child, STORES, STORE_STOP_S)
         self._urls[name] = server.url
         self._display.ready(name, server.pid)
 
@@ -185,7 +185,7 @@ class Stack:
         await schema.wait()
         self._display.starting(CORPUS, corpus, f"for tenant {tenant}")
         stores = {"POSTGRES_URL": self._urls[POSTGRES], "REDIS_URL": self._urls[VALKEY]}
-        child = self._crew.child("ingest", seed.words(corpus, tenant), stores)
+        child = self._supervisor.child("ingest", seed.arguments(corpus, tenant), stores)
         child.spawn()
         finished = None
         try:

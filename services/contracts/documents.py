@@ -16,7 +16,7 @@ MAX_PAGE = 500
 # Router -> retrieval, with a PUT: what the tenants file lets this tenant keep. Without them retrieval's settings hold.
 QUOTA_COUNT_HEADER = b"x-documents-count"
 QUOTA_BYTES_HEADER = b"x-documents-bytes"
-MOST_QUOTA = 2**53
+MAX_QUOTA = 2**53
 
 # Of GET /documents, as an OpenAPI document says it.
 PAGE_PARAMETERS: tuple[dict[str, Any], ...] = (

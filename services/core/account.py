@@ -117,7 +117,9 @@ class QueueUsage:
             self.cost_tokens = 0.0  # sums of floats drift
 
     def __repr__(self) -> str:
-        return f"<QueueUsage {self.requests} requests, {self.cost_tokens:g} tokens, {self.bytes} bytes of {self.bounds}>"
+        return (
+            f"<QueueUsage {self.requests} requests, {self.cost_tokens:g} tokens, {self.bytes} bytes of {self.bounds}>"
+        )
 
 
 TENANT_LIMITS = (QueueLimit.TENANT_REQUESTS, QueueLimit.TENANT_COST, QueueLimit.TENANT_BYTES)

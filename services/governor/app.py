@@ -9,13 +9,13 @@ from services.governor.backends import Backend, HttpBackend, StubBackend
 from services.governor.config import GovernorSettings
 from services.governor.gate import Gate, GovernorLimits
 from services.governor.metrics import GovernorMetrics
-from services.governor.server import Server, ServerLimits
+from services.governor.server import GovernorServer, ServerLimits
 from services.runtime.api import new_api
 from services.runtime.asgi import AsgiApp
 from services.runtime.descriptors import connections_allowed
 from services.runtime.drain import Drain
+from services.runtime.edge_metrics import LostLines
 from services.runtime.exposition import Registry
-from services.runtime.front import LostLines
 from services.runtime.health import Readiness, add_health
 from services.runtime.http import App
 from services.runtime.ids import ids_of
@@ -52,7 +52,7 @@ def build(settings: GovernorSettings, *, rng: Random | None = None, log: Log | N
         source_share=settings.max_source_share,
     )
     drain = Drain()
-    server = Server(gate, backend(settings, tracer), limits=limits, metrics=metrics, log=log)
+    server = GovernorServer(gate, backend(settings, tracer), limits=limits, metrics=metrics, log=log)
     metrics.watch(gate, lambda: len(server.connections))
     return Process(
         name=NAME,

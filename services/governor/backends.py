@@ -83,8 +83,8 @@ class HttpBackend:
             ended = result.ended
             return result
         finally:
-            said: dict[str, Attribute] = {"weir.ended": ended.value, "weir.payload_bytes": len(work.payload)}
-            trace.end("job", "client", loop.time(), said, ended.value if ended in NOT_DONE else "")
+            value: dict[str, Attribute] = {"weir.ended": ended.value, "weir.payload_bytes": len(work.payload)}
+            trace.end("job", "client", loop.time(), value, ended.value if ended in NOT_DONE else "")
 
     async def _run(self, work: Work, began: float, trace: Headers) -> Result:
         left_s = math.inf if work.deadline is None else work.deadline - began
@@ -132,7 +132,7 @@ class HttpBackend:
 def _retry_s(answer: Reply) -> float:
     """When the server wants to be asked again; 0 where it does not say."""
     for name, unit_s in ((b"retry-after-ms", 0.001), (b"retry-after", 1.0)):
-        said = answer.header(name)
-        if said is not None and said.isdigit() and len(said) < 10:
-            return int(said) * unit_s
+        value = answer.header(name)
+        if value is not None and value.isdigit() and len(value) < 10:
+            return int(value) * unit_s
     return 0.0

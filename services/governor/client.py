@@ -43,7 +43,7 @@ class Exit(IntEnum):
     ABORTED = 2
 
 
-class Failed(Exception):
+class SendFailed(Exception):
     """Nothing more can be done; the message says why."""
 
 
@@ -98,7 +98,7 @@ class Client:
             if reply["status"] in ("done", "abort"):
                 return reply
             if not (self._yields and reply.get("need_code") == "chunk_expected_index"):
-                raise Failed(f"the governor wants something else: {reply.get('need_code', reply['status'])}")
+                raise SendFailed(f"the governor wants something else: {reply.get('need_code', reply['status'])}")
 
     async def _once(self, payload: bytes, chunk_bytes: int, content_type: str) -> Reply:
         reply: Reply = {}
@@ -122,9 +122,9 @@ class Client:
 
     async def _wait(self, seconds: float) -> None:
         if self._yields > self._effort.retries:
-            raise Failed(f"told to come back {self._yields} times: --max-retries allows {self._effort.retries}")
+            raise SendFailed(f"told to come back {self._yields} times: --max-retries allows {self._effort.retries}")
         if self._give_up_at is not None and self._now() + seconds >= self._give_up_at:
-            raise Failed("the deadline would pass before it is time to come back")
+            raise SendFailed("the deadline would pass before it is time to come back")
         await asyncio.sleep(seconds)
 
     async def _ask(self, **fields: Any) -> Reply:
@@ -141,11 +141,11 @@ class Client:
                 async with asyncio.timeout(self._effort.timeout_s):
                     line = await self._reader.readline()
             except TimeoutError:
-                raise Failed(f"no reply within {self._effort.timeout_s:g} s") from None
+                raise SendFailed(f"no reply within {self._effort.timeout_s:g} s") from None
             except (OSError, ValueError) as error:
-                raise Failed(f"the connection was lost: {error}") from None
+                raise SendFailed(f"the connection was lost: {error}") from None
             if not line.endswith(b"\n"):
-                raise Failed("the connection ended before a reply did")
+                raise SendFailed("the connection ended before a reply did")
             reply = _read(line)
             self._show(reply)
             if reply["verb"] in ("clarify", "confirm"):
@@ -160,7 +160,7 @@ async def connect(
         async with asyncio.timeout(effort.timeout_s):
             streams = await asyncio.open_connection(*address, limit=MAX_REPLY_BYTES)
     except (OSError, TimeoutError) as error:
-        raise Failed(f"cannot connect to {address[0]}:{address[1]}: {error or 'no answer'}") from None
+        raise SendFailed(f"cannot connect to {address[0]}:{address[1]}: {error or 'no answer'}") from None
     return Client(streams, job=job, effort=effort, show=show, auth=auth)
 
 
@@ -171,7 +171,7 @@ def _read(line: bytes) -> Reply:
             return {"status": "", **reply}
     except (ValueError, KeyError):
         pass
-    raise Failed("this is not a governor: it sent something that is no reply")
+    raise SendFailed("this is not a governor: it sent something that is no reply")
 
 
 def _frames(payload: bytes, chunk_bytes: int, content_type: str) -> Iterator[Reply]:
@@ -263,7 +263,7 @@ def command(
 
     try:
         status = asyncio.run(talk())
-    except Failed as error:
+    except SendFailed as error:
         typer.echo(f"governor: {error}", err=True)
         status = Exit.FAILED
     raise typer.Exit(status)

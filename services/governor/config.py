@@ -67,11 +67,11 @@ class GovernorSettings(ServiceSettings):
     def contradictions(self) -> Iterator[str]:
         """What is wrong with settings together."""
         yield from super().contradictions()
-        least = MAX_PAYLOAD_BYTES + self.governor_line_bytes + OVERHEAD_BYTES
-        if self.governor_connection_bytes < least:
+        minimum = MAX_PAYLOAD_BYTES + self.governor_line_bytes + OVERHEAD_BYTES
+        if self.governor_connection_bytes < minimum:
             yield (
                 f"GOVERNOR_CONNECTION_BYTES must hold a payload of {MAX_PAYLOAD_BYTES:,} bytes, a line, and "
-                f"{OVERHEAD_BYTES:,} bytes of names: at least {least:,}"
+                f"{OVERHEAD_BYTES:,} bytes of names: at least {minimum:,}"
             )
         if self.governor_total_bytes < self.governor_connection_bytes:
             yield "GOVERNOR_TOTAL_BYTES must be at least GOVERNOR_CONNECTION_BYTES"

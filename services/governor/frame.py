@@ -79,7 +79,7 @@ class Chunk(msgspec.Struct, gc=False):
     bytes_b64: str = ""
 
 
-class Frame(msgspec.Struct):
+class ProtocolFrame(msgspec.Struct):
     """A line that could be read: whether it makes sense is for `fault` to say."""
 
     v: int = 0
@@ -116,7 +116,7 @@ class Frame(msgspec.Struct):
         return (self.payload_manifest is not None) + (self.payload_chunk is not None)
 
     @property
-    def _says_what_servers_say(self) -> bool:
+    def _has_reply_fields(self) -> bool:
         return bool(self.status or self.need_code or self.error_code or self.retry_hint_ms or self.receipts)
 
 
@@ -142,7 +142,7 @@ class _WholeChunk(Chunk, kw_only=True, gc=False):
     bytes_b64: str
 
 
-class _Ping(Frame, kw_only=True):
+class _Ping(ProtocolFrame, kw_only=True):
     v: _Small
     verb: str
     job: str
@@ -158,16 +158,16 @@ class _WithChunk(_Ping, kw_only=True):
     payload_chunk: _WholeChunk
 
 
-_SHAPES: Mapping[int, msgspec.json.Decoder[Frame]] = {
+_SHAPES: Mapping[int, msgspec.json.Decoder[ProtocolFrame]] = {
     5: msgspec.json.Decoder(_Ping),
     6 + 8: msgspec.json.Decoder(_WithManifest),
     6 + 5: msgspec.json.Decoder(_WithChunk),
 }
 """By how many keys there are, those of the payload included."""
 
-_RULES: Mapping[str, Callable[[Frame], bool]] = {
-    "ping": lambda frame: frame._payloads == 0 and not frame._says_what_servers_say,
-    "share": lambda frame: frame._payloads == 1 and not frame._says_what_servers_say,
+_RULES: Mapping[str, Callable[[ProtocolFrame], bool]] = {
+    "ping": lambda frame: frame._payloads == 0 and not frame._has_reply_fields,
+    "share": lambda frame: frame._payloads == 1 and not frame._has_reply_fields,
     "clarify": lambda frame: frame._payloads == 0 and frame.status != "",
     "confirm": lambda frame: frame._payloads == 0 and frame.status != "",
 }
@@ -197,7 +197,7 @@ _DECODER = json.JSONDecoder(
 _SURROGATES = re.compile("[\ud800-\udfff]")
 
 
-def read(line: bytes) -> Frame | None:
+def read(line: bytes) -> ProtocolFrame | None:
     """The frame on this line; None for a blank one. Raises NotAFrame."""
     shape = _SHAPES.get(line.count(b":"))
     if shape is not None and b"-0" not in line:  # the one number that only a version may be
@@ -208,14 +208,14 @@ def read(line: bytes) -> Frame | None:
     return read_with_care(line)
 
 
-def read_with_care(line: bytes) -> Frame | None:
+def read_with_care(line: bytes) -> ProtocolFrame | None:
     """The same for any line."""
     text = line.decode("utf-8", "surrogateescape").strip(TRIMMED)  # so each bad byte becomes one U+FFFD, as there
     if not text:
         return None
     try:
         value = _DECODER.decode(text)
-        return Frame() if value is None else _fill(Frame(), value, _FRAME)
+        return ProtocolFrame() if value is None else _fill(ProtocolFrame(), value, _FRAME)
     except (ValueError, _WrongType, RecursionError):
         raise NotAFrame(_looks_like(text)) from None
 
@@ -224,7 +224,7 @@ def _looks_like(text: str) -> str:
     return next(name for beginnings, name in LOOKS_LIKE if text.startswith(beginnings))
 
 
-T = TypeVar("T", Frame, Manifest, Chunk)
+T = TypeVar("T", ProtocolFrame, Manifest, Chunk)
 Reader = Callable[[Any, Any], Any]
 """What a value becomes, given what its key had before. Raises _WrongType."""
 

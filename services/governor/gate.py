@@ -113,15 +113,15 @@ class Gate:
         self.held_bytes -= fewer_bytes
         assert self.held_bytes >= 0, f"{fewer_bytes} bytes were released twice: {self!r}"
 
-    def hint_ms(self, at_least_s: float = 0.0) -> int:
+    def hint_ms(self, min_s: float = 0.0) -> int:
         """When to retry, in ms, for a job that is counted in `waiting` already; counts the yield."""
         self.yielded_total += 1
         mean_s = FIRST_GUESS_S if self.mean_s is None else self.mean_s
-        wait_s = max(mean_s * max(self.waiting, 1) / self._slots.cap, SOONEST_S, at_least_s)
+        wait_s = max(mean_s * max(self.waiting, 1) / self._slots.cap, SOONEST_S, min_s)
         if wait_s * (1 + JITTER) <= LATEST_S:
             return round(wait_s * (1 + JITTER * self._random()) * 1000)
         spread = SPREAD if wait_s <= FAR_S else JITTER
-        return round(min(max(LATEST_S * (1 - spread * self._random()), at_least_s), LATEST_S) * 1000)
+        return round(min(max(LATEST_S * (1 - spread * self._random()), min_s), LATEST_S) * 1000)
 
     def __repr__(self) -> str:
         return f"<Gate {self._slots!r}, {self.held_bytes} bytes held, {self.waiting} jobs deferred>"

@@ -28,14 +28,14 @@ class _AsTheOriginal(Collector):
         yield _counter("heptamini_yielded", "times a client was told to come back", status.yielded_total)
 
 
-def _gauge(name: str, told: str, value: float) -> Metric:
-    family = GaugeMetricFamily(name, told)
+def _gauge(name: str, help_text: str, value: float) -> Metric:
+    family = GaugeMetricFamily(name, help_text)
     family.add_metric([], value)
     return family
 
 
-def _counter(name: str, told: str, value: float) -> Metric:
-    family = CounterMetricFamily(name, told)
+def _counter(name: str, help_text: str, value: float) -> Metric:
+    family = CounterMetricFamily(name, help_text)
     family.add_metric([], value)
     return family
 
@@ -65,7 +65,7 @@ class GovernorMetrics:
     def watch(self, gate: Gate, connections: Callable[[], int]) -> None:
         """What is read when a scrape asks."""
         self._registry.register(_AsTheOriginal(gate))
-        for name, told, read in (
+        for name, help_text, read in (
             ("weir_governor_connections", "connections that are held", connections),
             ("weir_governor_waiting", "clients that were told to come back and are not back", lambda: gate.waiting),
             (
@@ -74,4 +74,4 @@ class GovernorMetrics:
                 lambda: gate.held_bytes,
             ),
         ):
-            Gauge(name, told, registry=self._registry).set_function(read)
+            Gauge(name, help_text, registry=self._registry).set_function(read)

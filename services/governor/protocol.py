@@ -28,7 +28,16 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from services.governor import reply
-from services.governor.frame import MAX_AUTH_BYTES, MAX_NAME_BYTES, Chunk, Frame, Manifest, NotAFrame, read, size
+from services.governor.frame import (
+    MAX_AUTH_BYTES,
+    MAX_NAME_BYTES,
+    Chunk,
+    Manifest,
+    NotAFrame,
+    ProtocolFrame,
+    read,
+    size,
+)
 from services.governor.gate import ConnectionMemory, Gate, Use
 from services.governor.job import Ended, Result, Work
 from services.governor.reply import ReplyTemplate
@@ -128,7 +137,7 @@ class GovernorSession:
         bytes_in = self._bytes_in(frame.job)
         if result.ended is Ended.REFUSED:
             job = self._jobs[frame.job]
-            self._yield(actions, reply.YIELDED, frame, job, bytes_in=bytes_in, at_least_s=result.retry_s)
+            self._yield(actions, reply.YIELDED, frame, job, bytes_in=bytes_in, min_s=result.retry_s)
             return
         self._drop(frame.job)
         backend_ms = None if result.ended is Ended.LATE else int(result.seconds * 1000)
@@ -252,18 +261,18 @@ class GovernorSession:
         else:
             self._of_a_job(actions, frame, now)
 
-    def _known(self, frame: Frame) -> bool:
+    def _known(self, frame: ProtocolFrame) -> bool:
         tokens, value = self._gate.tokens, frame.auth.encode()
         return not tokens or any(hmac.compare_digest(token.encode(), value) for token in tokens)
 
-    def _remember(self, frame: Frame) -> None:
+    def _remember(self, frame: ProtocolFrame) -> None:
         """Keep the envelope, for replies to lines that have none. Without room for the name, it is dropped."""
         held = self._memory.resize(Use.NAME, size(frame.job))
         if not held:
             self._memory.release(Use.NAME)
         self._last = FrameEnvelope(frame.job if held else NO_JOB_NAME, frame.seq, frame.ttl_ms)
 
-    def _of_a_job(self, actions: Actions, frame: Frame, now: float) -> None:
+    def _of_a_job(self, actions: Actions, frame: ProtocolFrame, now: float) -> None:
         job = self._jobs.get(frame.job) or self._new_job(actions, frame)
         if job is None:
             return
@@ -275,7 +284,7 @@ class GovernorSession:
         else:
             self._reply(actions, reply.NO_PAYLOAD, frame, bytes_in=self._bytes_in(frame.job))
 
-    def _new_job(self, actions: Actions, frame: Frame) -> _Job | None:
+    def _new_job(self, actions: Actions, frame: ProtocolFrame) -> _Job | None:
         """A new job; None if there is no room for one, and the client has its reply."""
         if len(self._jobs) >= self._bounds.jobs:
             self._close(actions, reply.TOO_MANY_JOBS, frame)
@@ -289,7 +298,7 @@ class GovernorSession:
         job = self._jobs[frame.job] = _Job(frame.job)
         return job
 
-    def _manifest(self, actions: Actions, frame: Frame, job: _Job, manifest: Manifest, now: float) -> None:
+    def _manifest(self, actions: Actions, frame: ProtocolFrame, job: _Job, manifest: Manifest, now: float) -> None:
         max_bytes = declared_bytes(manifest)
         if max_bytes is None:
             self._reply(actions, reply.MANIFEST_BAD, frame)
@@ -303,7 +312,7 @@ class GovernorSession:
         job.upload = upload
         self._reply(actions, reply.OK, frame)
 
-    def _chunk(self, actions: Actions, frame: Frame, job: _Job, chunk: Chunk, now: float) -> None:
+    def _chunk(self, actions: Actions, frame: ProtocolFrame, job: _Job, chunk: Chunk, now: float) -> None:
         if job.upload is None:
             self._reply(actions, reply.chunk_refused("manifest_missing"), frame)
             return
@@ -322,7 +331,7 @@ class GovernorSession:
         else:
             self._reply(actions, reply.OK, frame, bytes_in=job.upload.bytes_in)
 
-    def _run(self, actions: Actions, frame: Frame, job: _Job, upload: Upload) -> None:
+    def _run(self, actions: Actions, frame: ProtocolFrame, job: _Job, upload: Upload) -> None:
         """Admission: run the job in a slot now, or defer it."""
         slot = self._gate.try_acquire() if self._memory.resize(Use.TOKEN, size(frame.auth)) else None
         if slot is None:
@@ -337,15 +346,15 @@ class GovernorSession:
         self,
         actions: Actions,
         template: ReplyTemplate,
-        frame: Frame | FrameEnvelope,
+        frame: ProtocolFrame | FrameEnvelope,
         job: _Job,
         *,
         bytes_in: int = 0,
-        at_least_s: float = 0.0,
+        min_s: float = 0.0,
     ) -> None:
         job.deferred = True
         self._gate.waiting += 1
-        self._reply(actions, template, frame, bytes_in=bytes_in, hint_ms=self._gate.hint_ms(at_least_s))
+        self._reply(actions, template, frame, bytes_in=bytes_in, hint_ms=self._gate.hint_ms(min_s))
 
     def _resume(self, job: _Job) -> None:
         if job.deferred:
@@ -375,7 +384,7 @@ class GovernorSession:
         self,
         actions: Actions,
         template: ReplyTemplate,
-        frame: Frame | FrameEnvelope,
+        frame: ProtocolFrame | FrameEnvelope,
         *,
         bytes_in: int = 0,
         hint_ms: int = 0,
@@ -388,7 +397,7 @@ class GovernorSession:
             bytes_in=bytes_in, hint_ms=hint_ms, backend_ms=backend_ms, result=(shown or {}).items(),
         )  # fmt: skip
 
-    def _close(self, actions: Actions, template: ReplyTemplate | None, frame: Frame | None = None) -> None:
+    def _close(self, actions: Actions, template: ReplyTemplate | None, frame: ProtocolFrame | None = None) -> None:
         if template is not None:
             self._reply(actions, template, frame or self._last)
         actions.close = True
@@ -398,12 +407,12 @@ class GovernorSession:
         self._memory.release(Use.LINES)
 
 
-def _unnamed(frame: Frame) -> FrameEnvelope:
+def _unnamed(frame: ProtocolFrame) -> FrameEnvelope:
     """The envelope without its name, which is too long to be repeated."""
     return FrameEnvelope(NO_JOB_NAME, frame.seq, frame.ttl_ms)
 
 
-def _deadline(frame: Frame, now: float) -> float | None:
+def _deadline(frame: ProtocolFrame, now: float) -> float | None:
     """`ttl_ms` counts from the arrival of the frame; 0 sets no deadline."""
     return now + frame.ttl_ms / 1000 if frame.ttl_ms else None
 

@@ -45,7 +45,7 @@ class ServerLimits:
     source_share: float = 1.0  # of the connections, for one address
 
 
-class Server:
+class GovernorServer:
     """Listens and holds its connections. Opened once, closed once."""
 
     def __init__(
@@ -85,7 +85,7 @@ class Server:
 
 
 class _Connection(asyncio.BufferedProtocol):
-    def __init__(self, server: Server) -> None:
+    def __init__(self, server: GovernorServer) -> None:
         self._server = server
         self._loop = asyncio.get_running_loop()
         self._session = GovernorSession(server.gate, self._loop.time())
@@ -159,7 +159,7 @@ class _Connection(asyncio.BufferedProtocol):
         self._perform(self._session.go_on(self._loop.time()))
 
     def _run_step(self, step: Callable[[], None]) -> None:
-        """Run a step from the loop. If it fails, the connection is aborted, because nothing else would serve it again."""
+        """Run a step from the loop. If it fails, abort the connection: nothing else would serve it again."""
         try:
             step()
         except BaseException:

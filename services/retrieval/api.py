@@ -94,8 +94,8 @@ class RetrievalApi:
             waiting = self._embedder.waiting
             raise Refused(Outcome.YIELD, str(full), reason="embedder_queue", queue_depth=waiting) from None
         except EmbedderFailed:
-            said = "the embedder failed and is started again"
-            raise Refused(Outcome.NO_CAPACITY, said, reason="embedder_failed") from None
+            message = "the embedder failed and is started again"
+            raise Refused(Outcome.NO_CAPACITY, message, reason="embedder_failed") from None
 
 
 def _leave_with_client(exchange: Exchange) -> None:

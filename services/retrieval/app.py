@@ -80,8 +80,8 @@ def build(
             if not suspicions:
                 suspicions.append(", ".join(await powers(session.connection)))
                 if suspicions[0]:
-                    mend = "python -m services.retrieval.migrate"
-                    log.warning("POSTGRES_URL names a user that may do too much", user=suspicions[0], mend=mend)
+                    remedy = "python -m services.retrieval.migrate"
+                    log.warning("POSTGRES_URL names a user that may do too much", user=suspicions[0], mend=remedy)
             await warming.warm(session)
         except BaseException:
             session.terminate()

@@ -293,7 +293,7 @@ class Cache:
             raise
         except (DeadlineExceeded, RedisConnectionError, RedisTimeoutError, RedisError, OSError) as error:
             is_late = isinstance(error, DeadlineExceeded) and (error.loop_lagged or allowance_s < self._timeout_s)
-            self._failed(asked_at, error, hasty=is_late)
+            self._failed(asked_at, error, short_of_time=is_late)
             raise Unreachable from None
         self._answered(asked_at)
         return answer
@@ -304,8 +304,8 @@ class Cache:
         if now - asked_at <= self._timeout_s:
             self._note(self._breaker.succeeded(now))
 
-    def _failed(self, asked_at: float, error: Exception, *, hasty: bool) -> None:
-        if hasty:
+    def _failed(self, asked_at: float, error: Exception, *, short_of_time: bool) -> None:
+        if short_of_time:
             self._doubt.set()
         else:
             self._note(self._breaker.failed(asyncio.get_running_loop().time(), asked_at=asked_at), error)

@@ -54,7 +54,7 @@ class CompatibilityCheck:
         self.unembedded_chunks = nan
 
     async def start(self) -> None:
-        """Look now if the database can be asked, else as soon as it can; the model is loaded. Raises IncompatibleModel."""
+        """Check now if the database is reached, else as soon as it is. Raises IncompatibleModel."""
         if self._store.reached:
             await self._check_once()
         self._task = asyncio.get_running_loop().create_task(self._watch(), name="compatibility")
@@ -88,7 +88,8 @@ class CompatibilityCheck:
         before, self.unembedded_chunks = self.unembedded_chunks, sum(row["chunks"] for row in unembedded_chunks)
         if self.unembedded_chunks and not before > 0:
             self._log.warning(
-                "chunks were not embedded by this model and are not found", model=model.name, tenants=len(unembedded_chunks),
+                "chunks were not embedded by this model and are not found",
+                model=model.name, tenants=len(unembedded_chunks),
                 chunks=self.unembedded_chunks, mend="weir ingest --reembed",
             )  # fmt: skip
 

@@ -142,8 +142,8 @@ def _allow(libc: ctypes.CDLL, rules: int, path: str) -> None:
 def _limit(limits: Mapping[str, int]) -> bool:
     for name, value in limits.items():
         kind = getattr(resource, f"RLIMIT_{name}")
-        _, most = resource.getrlimit(kind)
-        value = value if most == resource.RLIM_INFINITY else min(value, most)
+        _, hard_limit = resource.getrlimit(kind)
+        value = value if hard_limit == resource.RLIM_INFINITY else min(value, hard_limit)
         resource.setrlimit(kind, (value, value))
     return True
 

@@ -209,7 +209,7 @@ async def powers(connection: Any, user: str | None = None) -> list[str]:
     user = user or await connection.fetchval("SELECT session_user")
     role = await connection.fetchrow("SELECT * FROM pg_roles WHERE rolname = $1", user)
     owns = await connection.fetchval(OWNS, user)
-    return [said for power, said in POWERS.items() if role[power]] + (["owns tables"] if owns else [])
+    return [sentence for power, sentence in POWERS.items() if role[power]] + (["owns tables"] if owns else [])
 
 
 async def _is_current(connection: Any) -> bool:

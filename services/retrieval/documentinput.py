@@ -9,7 +9,7 @@ from unicodedata import category
 from services.contracts.documents import (
     MAX_ID_BYTES,
     MAX_PAGE,
-    MOST_QUOTA,
+    MAX_QUOTA,
     QUOTA_BYTES_HEADER,
     QUOTA_COUNT_HEADER,
     PutDocument,
@@ -46,12 +46,12 @@ def quota_of(exchange: Exchange, usual: Quota) -> Quota:
 
 
 def _bound(exchange: Exchange, name: bytes, usual: int) -> int:
-    said = exchange.header(name)
-    if said is None:
+    value = exchange.header(name)
+    if value is None:
         return usual
-    if not (said.isdigit() and len(said) <= len(str(MOST_QUOTA))):
-        raise BadInput(f"{name.decode()}: is a number from 0 to {MOST_QUOTA}", name.decode())
-    return int(said)
+    if not (value.isdigit() and len(value) <= len(str(MAX_QUOTA))):
+        raise BadInput(f"{name.decode()}: is a number from 0 to {MAX_QUOTA}", name.decode())
+    return int(value)
 
 
 def checked_id(doc_id: str) -> str:

@@ -231,21 +231,21 @@ class DocumentsApi:
             async with asyncio.timeout_at(until):
                 return np.concatenate([(await self._embedder.embed(batch)).vectors for batch in batches])
         except TimeoutError:
-            said = "the document's chunks could not be embedded in time"
-            raise Refused(Outcome.DEADLINE_EXCEEDED, said, reason="deadline") from None
+            message = "the document's chunks could not be embedded in time"
+            raise Refused(Outcome.DEADLINE_EXCEEDED, message, reason="deadline") from None
         except EmbedderFull as full:
             waiting = self._embedder.waiting
             raise Refused(Outcome.YIELD, str(full), reason="embedder_queue", queue_depth=waiting) from None
         except EmbedderFailed:
-            said = "the embedder failed and is started again"
-            raise Refused(Outcome.NO_CAPACITY, said, reason="embedder_failed") from None
+            message = "the embedder failed and is started again"
+            raise Refused(Outcome.NO_CAPACITY, message, reason="embedder_failed") from None
 
     @contextmanager
     def _place(self, tenant: str) -> Iterator[None]:
         """Of those who write."""
         if tenant in self._writing:
-            said = "another document of this tenant is being written"
-            raise Refused(Outcome.YIELD, said, reason="documents_busy", scope="tenant", retry_hint_ms=500)
+            message = "another document of this tenant is being written"
+            raise Refused(Outcome.YIELD, message, reason="documents_busy", scope="tenant", retry_hint_ms=500)
         loop = asyncio.get_running_loop()
         if len(self._writing) >= AT_ONCE or not self._may_be_slow(tenant, loop.time()):
             raise Refused(

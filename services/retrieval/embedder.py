@@ -179,8 +179,8 @@ class QueuedEmbedder:
             return
         self.warm = False
         _fail([*self._passing, *self._queries, *self._bulk], EmbedderFailed("the embedder's line has stopped"))
-        said = {"message": "the embedder's line has stopped", "exception": pump.exception(), "task": pump}
-        asyncio.get_running_loop().call_exception_handler(said)
+        report = {"message": "the embedder's line has stopped", "exception": pump.exception(), "task": pump}
+        asyncio.get_running_loop().call_exception_handler(report)
 
     async def _pass(self, jobs: list[_Job]) -> None:
         loop = asyncio.get_running_loop()

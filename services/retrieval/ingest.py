@@ -144,8 +144,8 @@ def command(
     report = reporter(progress)
     logging.getLogger("pypdf").setLevel(logging.CRITICAL)  # it talks about damage that it repairs
     if paths:
-        whose = tenant or DEFAULT_TENANT
-        _run(ingest(settings, paths, tenant=whose, prune=prune, dry_run=dry_run, report=report))
+        of_tenant = tenant or DEFAULT_TENANT
+        _run(ingest(settings, paths, tenant=of_tenant, prune=prune, dry_run=dry_run, report=report))
     _run(revise(settings, tenant=tenant, forget=forget_others, dry_run=dry_run, report=report))
 
 

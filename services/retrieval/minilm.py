@@ -87,8 +87,8 @@ class MiniLM:
     def tokenize(self, text: str) -> list[int]:
         """Token ids as the model reads them: both ends marked, cut at what it reads."""
         ids: list[int] = self._tokenizer.encode(text).ids
-        most = self._shape.max_tokens
-        return ids if len(ids) <= most else [*ids[: most - 1], ids[-1]]
+        max_tokens = self._shape.max_tokens
+        return ids if len(ids) <= max_tokens else [*ids[: max_tokens - 1], ids[-1]]
 
     def count_tokens(self, text: str) -> int:
         """Tokens of a text, without the two marks and without a limit: what chunks are measured in."""

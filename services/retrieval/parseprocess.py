@@ -54,7 +54,7 @@ async def prepare(
     )  # fmt: skip
     try:
         async with asyncio.timeout(within_s):
-            said = await _exchange(child, msgspec.msgpack.encode(ask))
+            parsed = await _exchange(child, msgspec.msgpack.encode(ask))
     except TimeoutError:
         raise UnreadableDocument(f"cannot be parsed within {within_s:g} s") from None
     finally:
@@ -62,7 +62,7 @@ async def prepare(
             child.kill()
         await asyncio.shield(child.wait())
     try:
-        prepared = msgspec.msgpack.decode(said, type=PreparedDocument | str)
+        prepared = msgspec.msgpack.decode(parsed, type=PreparedDocument | str)
     except msgspec.DecodeError:  # nothing, or not all of it
         raise UnreadableDocument("cannot be parsed: its parser failed") from None
     if isinstance(prepared, str):
@@ -121,9 +121,9 @@ def main(arguments: Sequence[str], _: Sequence[str]) -> None:
     """The child, once it is confined."""
     os.nice(NICENESS)
     try:
-        said: PreparedDocument | str = answer(Path(arguments[0]), sys.stdin.buffer.read())
+        parsed: PreparedDocument | str = answer(Path(arguments[0]), sys.stdin.buffer.read())
     except Exception as error:  # its words may quote the document, and its name says where to look
-        said = f"cannot be parsed: its parser failed ({type(error).__name__})"
+        parsed = f"cannot be parsed: its parser failed ({type(error).__name__})"
     with contextlib.suppress(BrokenPipeError):
-        sys.stdout.buffer.write(msgspec.msgpack.encode(said))
+        sys.stdout.buffer.write(msgspec.msgpack.encode(parsed))
         sys.stdout.buffer.flush()

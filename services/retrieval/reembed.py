@@ -32,7 +32,7 @@ class Completing:
         """`added` is told of each few chunks that were embedded."""
         self._model = model
         self._vectors = vectors
-        self._tell = added
+        self._count_added = added
         self._added = 0
 
     async def complete(self, doc_id: str) -> None:
@@ -41,7 +41,7 @@ class Completing:
             made = await asyncio.get_running_loop().run_in_executor(None, self._embed, texts)
             added = await self._vectors.add(doc_id, texts, made)
             self._added += added
-            self._tell(added)
+            self._count_added(added)
 
     async def finish(self) -> None:
         """Once for all of them: a service that searched too early must not keep what it found."""

@@ -94,16 +94,16 @@ class Vectors:
         self._tenant = tenant
         self._model = model
 
-    async def documents(self, after: str, most: int) -> list[str]:
-        """Up to `most` documents, in the order of their ids, that have chunks without a vector."""
+    async def documents(self, after: str, limit: int) -> list[str]:
+        """Up to `limit` documents, in the order of their ids, that have chunks without a vector."""
         async with self._locked():
-            rows = await self._connection.fetch(UNEMBEDDED_DOCUMENTS, self._tenant, self._model, after, most)
+            rows = await self._connection.fetch(UNEMBEDDED_DOCUMENTS, self._tenant, self._model, after, limit)
         return [row["doc_id"] for row in rows]
 
-    async def texts(self, doc_id: str, most: int) -> Texts | None:
-        """Up to `most` chunks of this document that have no vector; None: every one has."""
+    async def texts(self, doc_id: str, limit: int) -> Texts | None:
+        """Up to `limit` chunks of this document that have no vector; None: every one has."""
         async with self._locked():
-            rows = await self._connection.fetch(UNEMBEDDED_CHUNKS, self._tenant, self._model, doc_id, most)
+            rows = await self._connection.fetch(UNEMBEDDED_CHUNKS, self._tenant, self._model, doc_id, limit)
         if not rows:
             return None
         return Texts(rows[0]["version"], [row["ordinal"] for row in rows], [row["text"] for row in rows])

@@ -11,7 +11,7 @@ from services.core.policies import Policies
 from services.router.tenancy import exposure, tenantsfile
 from services.router.workers import workersfile
 from services.router.workers.workersfile import WorkerSpec
-from services.runtime.internaltoken import LEAST_CHARS
+from services.runtime.internaltoken import MIN_TOKEN_CHARS
 from services.runtime.settings import ServiceSettings
 from services.runtime.tls import TlsFiles, tls_faults
 
@@ -107,8 +107,8 @@ class RouterSettings(ServiceSettings):
     @field_validator("admin_token")
     @classmethod
     def _token_is_not_guessed(cls, token: SecretStr) -> SecretStr:
-        if 0 < len(token.get_secret_value()) < LEAST_CHARS:
-            raise ValueError(f"a token has at least {LEAST_CHARS} characters")
+        if 0 < len(token.get_secret_value()) < MIN_TOKEN_CHARS:
+            raise ValueError(f"a token has at least {MIN_TOKEN_CHARS} characters")
         return token
 
     def _exposure(self) -> None:

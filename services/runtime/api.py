@@ -66,25 +66,30 @@ def native(handler: Handler) -> Callable[[Request], Awaitable[Response]]:
     return endpoint
 
 
-def add_native(api: FastAPI, routes: Mapping[tuple[str, str], Handler], told: Mapping[str, dict[str, Any]]) -> None:
-    """Routes whose handlers answer by themselves: (METHOD, path) -> handler. `told`: what is said of each path.
+def add_native(
+    api: FastAPI, routes: Mapping[tuple[str, str], Handler], description: Mapping[str, dict[str, Any]]
+) -> None:
+    """Routes whose handlers answer by themselves: (METHOD, path) -> handler. `description`: what is said of each path.
 
     A path that nothing is said of is left out of the description.
     """
     for (method, path), handler in routes.items():
-        more = told.get(path)
+        more = description.get(path)
         more = {"response_model": None, "include_in_schema": False} if more is None else _with_path(more, path)
         api.add_api_route(path, native(handler), methods=[method], **more)
 
 
-def _with_path(told: dict[str, Any], path: str) -> dict[str, Any]:
+def _with_path(description: dict[str, Any], path: str) -> dict[str, Any]:
     """With the parameters of the path, which FastAPI reads off an endpoint's signature and a native one has not."""
     named = [
         {"name": name, "in": "path", "required": True, "schema": {"type": "string"}} for name in compile_path(path)[2]
     ]
-    extra = told["openapi_extra"] or {}
+    extra = description["openapi_extra"] or {}
     parameters = [*named, *extra.get("parameters", ())]
-    return {**told, "openapi_extra": {**extra, "parameters": parameters} if parameters else told["openapi_extra"]}
+    return {
+        **description,
+        "openapi_extra": {**extra, "parameters": parameters} if parameters else description["openapi_extra"],
+    }
 
 
 def forget_endpoints() -> None:
@@ -186,15 +191,15 @@ def describe(
 
 
 def _refusals(outcomes: Collection[Outcome]) -> dict[int | str, dict[str, Any]]:
-    told: dict[int, list[Outcome]] = {}
+    description: dict[int, list[Outcome]] = {}
     for outcome in outcomes:
         if outcome is not Outcome.CLIENT_GONE:
-            told.setdefault(REFUSALS[outcome].status, []).append(outcome)
+            description.setdefault(REFUSALS[outcome].status, []).append(outcome)
     content = {JSON: {"schema": _ref(Problem)}}
     found: dict[int | str, dict[str, Any]] = {}
-    if told:
+    if description:
         found = {status: {"description": codes, "content": content} for status, codes in OF_THE_EDGE.items()}
-    return found | {status: _refusal(of_status) for status, of_status in sorted(told.items())}
+    return found | {status: _refusal(of_status) for status, of_status in sorted(description.items())}
 
 
 def _refusal(outcomes: Sequence[Outcome]) -> dict[str, Any]:

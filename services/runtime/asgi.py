@@ -68,15 +68,15 @@ def scope_of(exchange: Exchange) -> dict[str, Any]:
 class _Request:
     """The messages that an application receives: the body, and then the client's departure."""
 
-    __slots__ = ("_exchange", "_given")
+    __slots__ = ("_delivered", "_exchange")
 
     def __init__(self, exchange: Exchange) -> None:
         self._exchange = exchange
-        self._given = False
+        self._delivered = False
 
     async def receive(self) -> Message:
-        if not self._given:
-            self._given = True
+        if not self._delivered:
+            self._delivered = True
             return {"type": "http.request", "body": self._exchange.body, "more_body": False}
         gone = asyncio.Event()
         self._exchange.on_gone(gone.set)
@@ -87,11 +87,11 @@ class _Request:
 class _Answer:
     """What an application sends, written to the exchange."""
 
-    __slots__ = ("_begun", "_content_type", "_exchange", "_headers", "_status")
+    __slots__ = ("_content_type", "_exchange", "_headers", "_started", "_status")
 
     def __init__(self, exchange: Exchange) -> None:
         self._exchange = exchange
-        self._begun = False  # an answer of the application's; a handler may answer the exchange by itself
+        self._started = False  # an answer of the application's; a handler may answer the exchange by itself
         self._status = 0
         self._content_type = b""
         self._headers: Headers = ()
@@ -112,12 +112,12 @@ class _Answer:
 
     async def _body(self, body: bytes, *, more: bool) -> None:
         exchange = self._exchange
-        if exchange.started and not self._begun:
+        if exchange.started and not self._started:
             return  # an error after the handler's own answer had begun: the service's boundary cuts that answer
-        if self._begun:
+        if self._started:
             await (exchange.write(body) if more else exchange.end(body))
             return
-        self._begun = True
+        self._started = True
         if more:
             await exchange.start(self._status, self._content_type, self._headers)
             if body:

@@ -11,28 +11,28 @@ from __future__ import annotations
 import socket
 from collections import Counter
 
-EVERYBODY, SOURCE = "everybody", "source"
+ALL_SOURCES, SOURCE = "everybody", "source"
 IPV4_IN_IPV6 = bytes(10) + b"\xff\xff"
 
 
 class Budget:
     """An amount that is taken and given back: bytes, or connections. Sources that hold nothing are not remembered."""
 
-    __slots__ = ("_by_source", "most", "most_per_source", "taken")
+    __slots__ = ("_by_source", "limit", "max_per_source", "taken")
 
-    def __init__(self, most: int, most_per_source: int | None = None) -> None:
-        self.most = most
-        self.most_per_source = most if most_per_source is None else min(most, most_per_source)
+    def __init__(self, limit: int, max_per_source: int | None = None) -> None:
+        self.limit = limit
+        self.max_per_source = limit if max_per_source is None else min(limit, max_per_source)
         self.taken = 0
         self._by_source: Counter[bytes] = Counter()
 
     def reserve(self, source: bytes | None, amount: int) -> str | None:
         """Take this much. Returns None, or whose bound it would exceed (EVERYBODY, SOURCE): then nothing is taken."""
-        if self.taken + amount > self.most:
-            return EVERYBODY
+        if self.taken + amount > self.limit:
+            return ALL_SOURCES
         if source is not None:
             held = self._by_source[source] + amount
-            if held > self.most_per_source:
+            if held > self.max_per_source:
                 return SOURCE
             self._by_source[source] = held
         self.taken += amount
@@ -53,7 +53,7 @@ class Budget:
         return self._by_source[source]
 
     def __repr__(self) -> str:
-        return f"<Budget {self.taken} of {self.most}, {len(self._by_source)} sources>"
+        return f"<Budget {self.taken} of {self.limit}, {len(self._by_source)} sources>"
 
 
 def source_of(peer: object) -> bytes | None:

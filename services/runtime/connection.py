@@ -14,7 +14,7 @@ read what was written, and that may be for ever. A handler has its own deadlines
 Requests are answered in the order in which they came (RFC 9112 section 9.3.2), and a refusal by the guard waits for
 its turn as well. While an answer is under way nothing is timed, since the client may be waiting for it. Timers are
 armed only for a request that did not arrive whole, so the common request pays for none of this. What came with a read
-and is more than MAX_BEHIND requests stays as bytes, and is parsed when those before it have been answered.
+and is more than MAX_PIPELINED requests stays as bytes, and is parsed when those before it have been answered.
 
 A request's bytes are counted (`Shared.incoming`) from its first one until its handler starts, a body by its declared
 length as soon as its head is here. From there on the service's own bounds hold it: in the router MAX_QUEUE_BYTES and
@@ -34,26 +34,26 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from services.core.outcome import Outcome
-from services.runtime.budget import EVERYBODY, Budget, source_of
+from services.runtime.budget import ALL_SOURCES, Budget, source_of
 from services.runtime.errors import BadInput, Refused, WeirError
 from services.runtime.framing import CONTINUE
 from services.runtime.guard import HEAD, GuardLimits, Inbound
 from services.runtime.http import App, Exchange, HeadCheck, become_task
 from services.runtime.ids import NewId, ids_of
-from services.runtime.outbox import Outbox
+from services.runtime.write_coalescer import WriteCoalescer
 
 LINGER_S = 1.0  # for a client to read why it was refused while it still sends
-ANSWERS_A_TURN = 32  # a long pipeline must not keep the other connections waiting
-PIECES_A_TURN = 64  # nor must a read that is parsed in very small pieces
-MAX_BEHIND = 16  # requests that wait behind an answer, and their bytes, until reading stops; one read more may come
-MAX_BEHIND_BYTES = 65_536
+MAX_ANSWERS_PER_STEP = 32  # a long pipeline must not keep the other connections waiting
+MAX_PIECES_PER_STEP = 64  # nor must a read that is parsed in very small pieces
+MAX_PIPELINED = 16  # requests that wait behind an answer, and their bytes, until reading stops; one read more may come
+MAX_PIPELINED_BYTES = 65_536
 MAX_UNREAD_BYTES = 16_384  # of answers, in this process, until a handler has to wait; the kernel holds as much again
 LOOKED_AT = 16  # connections, for one that can give way to a newcomer
 IDLE_FOR_LONG_S = 1.0  # and may then give way
 MAX_REFUSED = 16  # connections too many that may stand while they are told so; the next is dropped without a word
 
 
-def _nobody_counts(refusal: WeirError, id: str) -> None:
+def _ignore_refusal(refusal: WeirError, id: str) -> None:
     pass
 
 
@@ -69,9 +69,9 @@ class Shared:
     app: App
     limits: GuardLimits
     idle_timeout_s: float
-    refused: Callable[[WeirError, str], None] = _nobody_counts
+    refused: Callable[[WeirError, str], None] = _ignore_refusal
     checks: tuple[HeadCheck, ...] = ()
-    outbox: Outbox = field(default_factory=Outbox)
+    writes: WriteCoalescer = field(default_factory=WriteCoalescer)
     connections: OrderedDict[Connection, None] = field(default_factory=OrderedDict)
     tasks: dict[asyncio.Task[None], None] = field(default_factory=dict)  # in the order in which they began
     new_id: NewId = field(default_factory=lambda: ids_of(None))
@@ -85,10 +85,10 @@ class Shared:
         self.places = Budget(limits.connections, limits.connections_per_source)
         self.incoming = Budget(limits.incoming_bytes, limits.incoming_bytes_per_source)
 
-    def place(self, newcomer: Connection, source: bytes | None, now: float) -> str | None:
+    def register(self, newcomer: Connection, source: bytes | None, now: float) -> str | None:
         """Take a place for a connection. Returns None, or whose bound is met."""
         bound = self.places.reserve(source, 1)
-        if bound is EVERYBODY and self._make_room(now):
+        if bound is ALL_SOURCES and self._make_room(now):
             bound = self.places.reserve(source, 1)
         self.connections[newcomer] = None
         return bound
@@ -106,7 +106,7 @@ class Shared:
             if connection.idle:
                 if now - connection.idle_since < IDLE_FOR_LONG_S:
                     return False
-                connection.give_way()
+                connection.close_for_newcomer()
                 connections.move_to_end(connection)
                 return True
             connections.move_to_end(connection)
@@ -122,18 +122,17 @@ class Connection(asyncio.Protocol):
 
     __slots__ = (
         "_answering",
-        "_behind_bytes",
         "_deaf",
         "_held",
         "_inbound",
         "_loop",
-        "_outbox",
         "_over",
         "_parsed",
         "_part_timer",
-        "_placed",
+        "_pipelined_bytes",
         "_reading",
         "_refusal",
+        "_registered",
         "_rest_timer",
         "_resting_since",
         "_shared",
@@ -144,17 +143,18 @@ class Connection(asyncio.Protocol):
         "_turning",
         "_unparsed",
         "_writable",
-        "behind",
+        "_writes",
+        "has_pipelined",
     )
 
     def __init__(self, shared: Shared) -> None:
-        self.behind = False
+        self.has_pipelined = False
         self._shared = shared
-        self._outbox = shared.outbox
+        self._writes = shared.writes
         self._loop = asyncio.get_running_loop()
         self._inbound = Inbound(shared.limits, self, shared.checks)
         self._source: bytes | None = None
-        self._placed = False  # it is one of the connections that are counted
+        self._registered = False  # it is one of the connections that are counted
         self._held = 0  # bytes that are counted
         self._unparsed, self._parsed = b"", 0  # what was read, and how far it has been parsed
         self._answering: Exchange | None = None
@@ -163,7 +163,7 @@ class Connection(asyncio.Protocol):
         self._over = False  # nothing more is answered
         self._turning = False
         self._reading = True
-        self._behind_bytes = 0
+        self._pipelined_bytes = 0
         self._writable: asyncio.Event | None = None
         self._resting_since = 0.0
         self._timed = ("", 0)
@@ -176,7 +176,7 @@ class Connection(asyncio.Protocol):
         arriving = self._inbound.part or "nothing"
         return f"<Connection {state}, answering {self._answering}, {len(self._inbound.line)} behind, {arriving} comes>"
 
-    def _called(self, step: Callable[[], None]) -> None:
+    def _run_step(self, step: Callable[[], None]) -> None:
         """A step that the loop takes by itself. One that fails ends the connection: nobody would look at it again."""
         try:
             step()
@@ -193,28 +193,28 @@ class Connection(asyncio.Protocol):
         self._source = source_of(transport.get_extra_info("peername"))
         self._resting_since = self._loop.time()
         try:
-            bound = shared.place(self, self._source, self._resting_since)
+            bound = shared.register(self, self._source, self._resting_since)
         except BaseException:
             transport.abort()
             raise
         if bound is not None:
-            self._turn_away(bound)
+            self._reject(bound)
             return
-        self._placed = True
+        self._registered = True
         if shared.closed:
             self.close()
             return
-        self._part_timer = self._loop.call_later(shared.limits.headers_s, self._called, self._too_slow)
+        self._part_timer = self._loop.call_later(shared.limits.headers_s, self._run_step, self._too_slow)
 
-    def _turn_away(self, bound: str) -> None:
+    def _reject(self, bound: str) -> None:
         """One connection too many: say so and close, with no time to linger; drop it where many are being told."""
         shared = self._shared
         if len(shared.connections) > shared.places.taken + MAX_REFUSED:
             self._deaf = self._over = True
             self._transport.abort()
             return
-        whose, reason = _named(bound, "connections")
-        self._tell(Refused(Outcome.YIELD, f"too many open connections{whose}", reason=reason))
+        source_text, reason = _named(bound, "connections")
+        self._send_refusal(Refused(Outcome.YIELD, f"too many open connections{source_text}", reason=reason))
         self.close()
 
     def eof_received(self) -> None:
@@ -232,11 +232,11 @@ class Connection(asyncio.Protocol):
         self._let_go()
         shared = self._shared
         shared.connections.pop(self, None)
-        self._leave_place()
+        self._unregister()
         for timer in (self._part_timer, self._rest_timer, self._stall_timer):
             if timer is not None:
                 timer.cancel()
-        self.behind = False
+        self.has_pipelined = False
         if self._writable is not None:
             self._writable.set()
         if answering is not None:
@@ -245,22 +245,22 @@ class Connection(asyncio.Protocol):
     @property
     def idle(self) -> bool:
         """Whether it asks nothing, or has not even sent the head of what it asks."""
-        return self._placed and self._answering is None and not self._inbound.line and not self._unparsed
+        return self._registered and self._answering is None and not self._inbound.line and not self._unparsed
 
     @property
     def idle_since(self) -> float:
         """When it was made or last answered, in the loop's time."""
         return self._resting_since
 
-    def give_way(self) -> None:
+    def close_for_newcomer(self) -> None:
         """End at once, for another connection."""
-        self._leave_place()
+        self._unregister()
         self._let_go()
         self._transport.abort()
 
-    def _leave_place(self) -> None:
-        if self._placed:
-            self._placed = False
+    def _unregister(self) -> None:
+        if self._registered:
+            self._registered = False
             self._shared.places.release(self._source, 1)
 
     def last_requests(self, checks: tuple[HeadCheck, ...]) -> None:
@@ -290,7 +290,7 @@ class Connection(asyncio.Protocol):
     def _finish(self) -> None:
         """Nothing more is answered. What has been written must be read in `write_stall_s`."""
         self._let_go()
-        self._outbox.flush()
+        self._writes.flush()
         if self._stall_timer is None:
             self._stall_timer = self._loop.call_later(self._shared.limits.write_stall_s, self._transport.abort)
 
@@ -341,9 +341,9 @@ class Connection(asyncio.Protocol):
         The rest stays as bytes and is not copied again: while there is one, reading is paused.
         """
         inbound, data, at = self._inbound, self._unparsed, self._parsed
-        size, room = len(data), ANSWERS_A_TURN if self._answering is None else MAX_BEHIND + 1
+        size, room = len(data), MAX_ANSWERS_PER_STEP if self._answering is None else MAX_PIPELINED + 1
         try:
-            for _ in range(PIECES_A_TURN):
+            for _ in range(MAX_PIECES_PER_STEP):
                 if at == size or len(inbound.line) >= room:
                     break
                 at = inbound.take(data, at)
@@ -375,16 +375,16 @@ class Connection(asyncio.Protocol):
             return
         self._deaf = True
         self._drop()
-        whose, reason = _named(bound, "incoming_bytes")
-        message = f"too many bytes of requests are on their way in{whose}"
+        source_text, reason = _named(bound, "incoming_bytes")
+        message = f"too many bytes of requests are on their way in{source_text}"
         self._refusal = Refused(Outcome.NO_CAPACITY, message, reason=reason)
 
     def _hold_back(self, size: int) -> None:
         """More came than is being answered. Reading goes on for a while: only who reads notices a client's leaving."""
         line = self._inbound.line
         if line and (self._answering is not None or line[0].whole):
-            self._behind_bytes += size
-        if self._unparsed or self._behind_bytes > MAX_BEHIND_BYTES or len(line) > MAX_BEHIND:
+            self._pipelined_bytes += size
+        if self._unparsed or self._pipelined_bytes > MAX_PIPELINED_BYTES or len(line) > MAX_PIPELINED:
             self._reading = False
             self._transport.pause_reading()
 
@@ -392,13 +392,13 @@ class Connection(asyncio.Protocol):
         """Answer what is here, in order, until an answer takes its time; then see to what is still coming."""
         line = self._inbound.line
         self._turning = True
-        for _ in range(ANSWERS_A_TURN):
+        for _ in range(MAX_ANSWERS_PER_STEP):
             if self._answering is not None or self._over or not line or not line[0].whole:
                 break
             self._start(line.popleft())
         else:
             self._turning = False
-            self._loop.call_soon(self._called, self._turn)
+            self._loop.call_soon(self._run_step, self._turn)
             return
         self._turning = False
         if (line or self._held) and not self._over:
@@ -427,20 +427,20 @@ class Connection(asyncio.Protocol):
     def _wait_for_more(self) -> None:
         """Everything that is here and parsed has been answered."""
         if self._refusal is not None:
-            self._tell(self._refusal)
+            self._send_refusal(self._refusal)
             return
         if self._unparsed:
             self._parse()
-            self._loop.call_soon(self._called, self._turn)
+            self._loop.call_soon(self._run_step, self._turn)
             return
-        self._behind_bytes = 0
+        self._pipelined_bytes = 0
         if not self._reading:
             self._reading = True
             self._transport.resume_reading()
         if self._inbound.part:
-            self._see_to(self._inbound.part)
+            self._watch_request(self._inbound.part)
 
-    def _see_to(self, part: str) -> None:
+    def _watch_request(self, part: str) -> None:
         """Give what has begun to come its time, once: a byte a minute must not push the limit back."""
         if self._inbound.asks_to_continue:
             self._inbound.may_continue()
@@ -449,7 +449,7 @@ class Connection(asyncio.Protocol):
             limits = self._shared.limits
             self._timed = (part, self._inbound.completed)
             self._part_timer = self._loop.call_later(
-                limits.headers_s if part is HEAD else limits.body_s, self._called, self._too_slow
+                limits.headers_s if part is HEAD else limits.body_s, self._run_step, self._too_slow
             )
 
     def _too_slow(self) -> None:
@@ -470,7 +470,7 @@ class Connection(asyncio.Protocol):
         if self._answering is not None or self._inbound.part or self._inbound.line:
             left = max(left, 1.0)
         if left > 0:
-            self._rest_timer = self._loop.call_later(left, self._called, self._rested)
+            self._rest_timer = self._loop.call_later(left, self._run_step, self._rested)
         else:
             self.close()
 
@@ -481,11 +481,11 @@ class Connection(asyncio.Protocol):
         return self._shared.date_line
 
     def send(self, data: bytes) -> None:
-        self._outbox.write(self._transport, data)
+        self._writes.write(self._transport, data)
 
     async def until_read(self) -> None:
         await become_task()
-        while self.behind and self._writable is not None:
+        while self.has_pipelined and self._writable is not None:
             await self._writable.wait()
 
     def answered(self, exchange: Exchange) -> None:
@@ -496,9 +496,9 @@ class Connection(asyncio.Protocol):
         self._resting_since = self._loop.time()
         self._shared.connections.move_to_end(self)
         if self._rest_timer is None:
-            self._rest_timer = self._loop.call_later(self._shared.idle_timeout_s, self._called, self._rested)
-        if not self._turning and (self._behind_bytes or self._unparsed or self._inbound.part or self._refusal):
-            self._loop.call_soon(self._called, self._turn)
+            self._rest_timer = self._loop.call_later(self._shared.idle_timeout_s, self._run_step, self._rested)
+        if not self._turning and (self._pipelined_bytes or self._unparsed or self._inbound.part or self._refusal):
+            self._loop.call_soon(self._run_step, self._turn)
 
     def ended(self, exchange: Exchange) -> None:
         if exchange.task is not None:
@@ -508,14 +508,14 @@ class Connection(asyncio.Protocol):
             self.close()  # an answer without its end must not be taken for whole
 
     def pause_writing(self) -> None:
-        self.behind = True
+        self.has_pipelined = True
         self._writable = asyncio.Event()
         if self._stall_timer is None:
             self._stall_timer = self._loop.call_later(self._shared.limits.write_stall_s, self._transport.abort)
 
     def resume_writing(self) -> None:
         """The client has read. A connection that is to be closed has its time anew, for what is left."""
-        self.behind = False
+        self.has_pipelined = False
         if self._writable is not None:
             self._writable.set()
         if self._stall_timer is not None:
@@ -524,7 +524,7 @@ class Connection(asyncio.Protocol):
         if self._over:
             self._finish()
 
-    def _tell(self, refusal: WeirError) -> None:
+    def _send_refusal(self, refusal: WeirError) -> None:
         """Refuse from here, and close."""
         self._let_go()
         self._refusal = refusal
@@ -558,4 +558,4 @@ class Connection(asyncio.Protocol):
 
 def _named(bound: str, what: str) -> tuple[str, str]:
     """How a message and a reason name a bound that was met."""
-    return ("", what) if bound is EVERYBODY else (" from this address", f"source_{what}")
+    return ("", what) if bound is ALL_SOURCES else (" from this address", f"source_{what}")

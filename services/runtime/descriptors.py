@@ -15,14 +15,14 @@ SPARE = 24
 def raise_limit(wanted: int) -> int:
     """Raise the soft limit as far as is wanted and allowed; never lowers it. Returns the limit that holds now."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    most = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
-    if soft == resource.RLIM_INFINITY or soft >= most:
+    limit = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+    if soft == resource.RLIM_INFINITY or soft >= limit:
         return wanted if soft == resource.RLIM_INFINITY else soft
     try:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
+        resource.setrlimit(resource.RLIMIT_NOFILE, (limit, hard))
     except (OSError, ValueError):  # macOS has a bound of its own below an endless hard limit
         return soft
-    return most
+    return limit
 
 
 def connections_allowed(asked: int, beside: int) -> int:

@@ -32,7 +32,7 @@ MAX_RETRY_HINT_MS = 30_000
 
 OURS = "/services/"
 """In the path of every file of ours."""
-MOST_TOLD = 500
+MAX_ECHOED_CHARS = 500
 """Characters of an assertion's text."""
 
 
@@ -204,4 +204,4 @@ def place_of(error: BaseException) -> str:
         f"{frame.name} ({frame.filename.rpartition('/')[2]}:{frame.lineno})" for frame in reversed(frames)
     )
     ours = isinstance(error, AssertionError) and frames and OURS in frames[-1].filename
-    return f"{type(error).__name__} in {places}{f': {error}'[:MOST_TOLD] if ours else ''}"
+    return f"{type(error).__name__} in {places}{f': {error}'[:MAX_ECHOED_CHARS] if ours else ''}"

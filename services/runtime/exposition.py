@@ -1,7 +1,7 @@
 """The page that Prometheus reads, written quickly: a scrape runs on the event loop, and whoever is served waits for it.
 
 prometheus_client makes an object of each sample, sorts its labels and escapes them, anew for each scrape: 7 ms for a
-thousand series. The families of `tally` keep the lines of each series and put numbers into them, in a small part
+thousand series. The families of `instruments` keep the lines of each series and put numbers into them, in a small part
 of that; everything else is written by prometheus_client as ever, and the page is the same to the byte.
 `python -m loadtests.bench observing` measures both.
 """

@@ -35,6 +35,6 @@ def add_health(api: FastAPI, name: str, ready: Callable[[], Readiness], drain: D
         return json_answer({"status": state, "service": name, **found.detail}, status=200 if ok else 503)
 
     api.add_api_route(LIVE, live, methods=["GET"], **describe("Live: the event loop turns.", refusals=()))
-    told = describe("Ready for requests; 503 if not, or while the service drains.", refusals=())
-    told["responses"][503] = {"description": "Not ready, or draining"}
-    api.add_api_route(READY, readiness, methods=["GET"], **told)
+    description = describe("Ready for requests; 503 if not, or while the service drains.", refusals=())
+    description["responses"][503] = {"description": "Not ready, or draining"}
+    api.add_api_route(READY, readiness, methods=["GET"], **description)

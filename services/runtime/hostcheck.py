@@ -17,7 +17,7 @@ from services.runtime.errors import BadInput, WeirError
 from services.runtime.http import Exchange
 
 ANY = "*"
-MOST_KNOWN = 64  # Host values that were taken, kept to be found at once; there are two or three
+MAX_CACHED_HOSTS = 64  # Host values that were taken, kept to be found at once; there are two or three
 WRITES = frozenset({"POST", "PUT", "PATCH", "DELETE"})
 
 
@@ -43,7 +43,7 @@ class HostCheck:
             return None
         if not self.takes(host):
             return misdirected(host)
-        if len(self.known) < MOST_KNOWN:
+        if len(self.known) < MAX_CACHED_HOSTS:
             self.known.add(host)
         return None
 

@@ -44,8 +44,8 @@ class Exchange:
         "always",
         "began_at",
         "body",
+        "client_id",
         "complete",
-        "given_id",
         "gone",
         "headers",
         "id",
@@ -67,7 +67,7 @@ class Exchange:
     )
 
     def __init__(
-        self, wire: Wire, method: str, path: str, headers: list[tuple[bytes, bytes]], given_id: bytes | None = None
+        self, wire: Wire, method: str, path: str, headers: list[tuple[bytes, bytes]], client_id: bytes | None = None
     ) -> None:
         self.method = method
         self.path = path
@@ -78,7 +78,7 @@ class Exchange:
         self.headers = headers
         self.body = b""
         self.whole = False  # the request is here with all of its body
-        self.given_id = given_id
+        self.client_id = client_id
         self.in_trace = False  # it came with the context of one, readable or not
         self.trace: Trace | None = None
         self.id = ""
@@ -146,7 +146,7 @@ class Exchange:
         headers: Headers = (),
     ) -> None:
         """Send the whole answer."""
-        if self._wire.behind:
+        if self._wire.has_pipelined:
             await self._wire.until_read()
         self.reply_now(status, body, content_type=content_type, headers=headers)
 
@@ -157,7 +157,7 @@ class Exchange:
 
     async def refuse(self, error: WeirError) -> None:
         """The same, for whom a client that does not read is worth waiting for."""
-        if self._wire.behind:
+        if self._wire.has_pipelined:
             await self._wire.until_read()
         self.refuse_now(error)
 
@@ -170,14 +170,14 @@ class Exchange:
 
     async def write(self, piece: bytes) -> None:
         """Send a piece of a streamed answer; waits while the client reads slower than we write."""
-        if self._wire.behind:
+        if self._wire.has_pipelined:
             await self._wire.until_read()
         self._must_be_open()
         self._send(self._framed(piece))
 
     async def end(self, piece: bytes = b"") -> None:
         """End a streamed answer, with its last piece if there is one."""
-        if self._wire.behind:
+        if self._wire.has_pipelined:
             await self._wire.until_read()
         self._must_be_open()
         self._send_last(piece)

@@ -8,7 +8,7 @@ from pathlib import Path
 from services.runtime.addresses import is_loopback
 
 NONE = "none"  # INTERNAL_TOKEN=none: `make up` makes none either
-LEAST_CHARS, MOST_CHARS = 16, 256
+MIN_TOKEN_CHARS, MAX_TOKEN_CHARS = 16, 256
 
 HeaderPairs = tuple[tuple[bytes, bytes], ...]
 
@@ -30,8 +30,8 @@ def token_fault(text: str) -> str | None:
     """Why this cannot be the token; None where it can, and where there is none."""
     if text in ("", NONE):
         return None
-    if not LEAST_CHARS <= len(text) <= MOST_CHARS:
-        return f"a token has {LEAST_CHARS} to {MOST_CHARS} characters"
+    if not MIN_TOKEN_CHARS <= len(text) <= MAX_TOKEN_CHARS:
+        return f"a token has {MIN_TOKEN_CHARS} to {MAX_TOKEN_CHARS} characters"
     if not all("!" <= char <= "~" for char in text):
         return "a token has printable ASCII characters only, and no spaces"
     return None

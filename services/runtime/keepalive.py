@@ -34,8 +34,8 @@ import httptools
 
 from services.runtime.framing import block
 from services.runtime.internaltoken import authorization
-from services.runtime.outbox import Outbox
 from services.runtime.upstream import AnswerTooLarge, ConnectionLost, NoDescriptors, PoolFull, Truncated, UpstreamError
+from services.runtime.write_coalescer import WriteCoalescer
 
 HIGH_WATER_BYTES = 262_144
 PIECE_BYTES = 64
@@ -85,7 +85,7 @@ class _Connection(asyncio.Protocol):
         self.began = False
         self.error: UpstreamError | None = None
         self.paused = False
-        self.heard = False
+        self.answering = False
         self._waiter: asyncio.Future[None] | None = None
 
     # Transport
@@ -101,10 +101,10 @@ class _Connection(asyncio.Protocol):
         try:
             self.parser.feed_data(data)
         except httptools.HttpParserCallbackError as error:
-            told = error.__context__
-            if isinstance(told, AssertionError):
-                raise told from None  # ours, in a callback: no fault of the server's
-            self.fail(told if isinstance(told, UpstreamError) else UpstreamError(f"the answer is refused: {told}"))
+            cause = error.__context__
+            if isinstance(cause, AssertionError):
+                raise cause from None  # ours, in a callback: no fault of the server's
+            self.fail(cause if isinstance(cause, UpstreamError) else UpstreamError(f"the answer is refused: {cause}"))
         except (httptools.HttpParserUpgrade, httptools.HttpParserError) as error:
             self.fail(UpstreamError(f"the answer is not valid HTTP/1.1: {error}"))
         else:
@@ -160,7 +160,7 @@ class _Connection(asyncio.Protocol):
     def on_body(self, body: bytes) -> None:
         if self.lingering is not None:
             raise ValueError("bytes after what should have been the end")
-        self.heard = True
+        self.answering = True
         self.head_bytes = 0
         self.pieces.append(body)
         self.buffered_bytes += len(body) + PIECE_BYTES
@@ -234,7 +234,7 @@ class _Connection(asyncio.Protocol):
         self.uses += 1
         if self.transport is None or self.transport.is_closing():
             raise _ClosedBeforeReply("the connection was already closed", sent=False)
-        self.pool.outbox.write(self, request)
+        self.pool.writes.write(self, request)
         while not self.has_head:
             await self.wait()
 
@@ -362,7 +362,7 @@ class Pool:
         self._sweep: asyncio.TimerHandle | None = None
         self._working: dict[_Connection, None] = {}  # in the order in which they were lent
         self.in_use = self.lingering = 0
-        self.outbox = Outbox()
+        self.writes = WriteCoalescer()
 
     async def request(
         self, method: bytes, target: bytes, *, body: bytes = b"", headers: Sequence[tuple[bytes, bytes]] = ()
@@ -475,9 +475,9 @@ class Pool:
         if not connection.busy and connection in self._idle:
             self._idle.remove(connection)
 
-    def fail_unheard(self, why: str) -> None:
+    def fail_unanswered(self, why: str) -> None:
         """Fail every exchange of which no byte of a body has come, and forget the idle connections."""
-        for connection in [connection for connection in self._working if not connection.heard]:
+        for connection in [connection for connection in self._working if not connection.answering]:
             connection.fail(UpstreamError(why))
         self.close()
 

@@ -22,7 +22,7 @@ import msgspec
 LEVELS = {"DEBUG": 10, "INFO": 20, "WARNING": 30, "ERROR": 40}
 MAX_PENDING_LINES = 20_000
 FLUSH_INTERVAL_S = 0.1
-MOST_MIDDLES = 256
+MAX_CACHED_FIELDS = 256
 MILLISECONDS = tuple(b".%03dZ" % millisecond for millisecond in range(1000))
 
 
@@ -75,25 +75,25 @@ class Log:
         """Something that should not happen did."""
         self.write("ERROR", event, fields)
 
-    def write(self, level: str, event: str, fields: dict[str, object], begun: bytes = b"") -> None:
-        """One line. The methods above are its short forms. `begun`: fields that are encoded, to stand before these."""
+    def write(self, level: str, event: str, fields: dict[str, object], prefix: bytes = b"") -> None:
+        """One line. The methods above are its short forms. `prefix`: fields that are encoded, to stand before these."""
         if LEVELS[level] < self._threshold:
             return
         if len(self._pending) >= MAX_PENDING_LINES:
             self.dropped_lines += 1
             return
         try:
-            self._put(self._line(level, event, fields, begun))
+            self._put(self._line(level, event, fields, prefix))
         except (TypeError, ValueError, UnicodeEncodeError):
             self.dropped_lines += 1
         if level != "INFO":
             self._wake.set()  # what may be the last words is written at once
 
-    def _line(self, level: str, event: str, fields: dict[str, object], begun: bytes) -> bytes:
+    def _line(self, level: str, event: str, fields: dict[str, object], prefix: bytes) -> bytes:
         """What every line has, then the fields as they were encoded together, without their opening brace."""
         middle = self._middles.get((level, event)) or self._middle(level, event)
-        if begun:
-            middle = b"%b,%b" % (middle, begun)
+        if prefix:
+            middle = b"%b,%b" % (middle, prefix)
         if not fields:
             return b'{"time":"%b%b}' % (self._now(), middle)
         return b'{"time":"%b%b,%b' % (self._now(), middle, self._encode(fields)[1:])
@@ -101,7 +101,7 @@ class Log:
     def _middle(self, level: str, event: str) -> bytes:
         """Made once for each event that the code names; some name what they found, so not for any number of them."""
         found = b'","level":"%b","service":%b,"event":%b' % (level.encode("ascii"), self._service, self._encode(event))
-        if len(self._middles) < MOST_MIDDLES:
+        if len(self._middles) < MAX_CACHED_FIELDS:
             self._middles[level, event] = found
         return found
 

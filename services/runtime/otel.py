@@ -23,7 +23,7 @@ from prometheus_client.metrics_core import CounterMetricFamily
 from prometheus_client.registry import Collector
 
 from services.runtime.log import Log
-from services.runtime.tracing import Span, Told
+from services.runtime.tracing import FinishedTrace, Span
 
 QUEUE_REQUESTS = 2048
 BATCH_REQUESTS = 32
@@ -50,7 +50,7 @@ class Exporting(Collector):
         self._log = log
         self._goes = True
         self._resource = Resource(dict(resource), SCHEMA_URL)
-        self._queue: deque[Told] = deque()
+        self._queue: deque[FinishedTrace] = deque()
         self._wake = threading.Event()
         self._closing = self._over = False
         if registry is not None:
@@ -58,12 +58,12 @@ class Exporting(Collector):
         self._thread = threading.Thread(target=self._export, name="trace-exporter", daemon=True)
         self._thread.start()
 
-    def take(self, told: Told) -> None:
+    def take(self, finished: FinishedTrace) -> None:
         """Into the queue, or nowhere."""
         if len(self._queue) >= QUEUE_REQUESTS or self._closing:
-            self.counts["dropped"] += len(told.spans)
+            self.counts["dropped"] += len(finished.spans)
             return
-        self._queue.append(told)
+        self._queue.append(finished)
         if len(self._queue) == BATCH_REQUESTS:
             self._wake.set()
 
@@ -91,12 +91,12 @@ class Exporting(Collector):
     def _send_all(self) -> None:
         while self._queue and not self._over:
             batch = [self._queue.popleft() for _ in range(min(BATCH_REQUESTS, len(self._queue)))]
-            spans = [span for told in batch for span in self._spans(told)]
+            spans = [span for finished in batch for span in self._spans(finished)]
             goes = self._sent(spans)
             self.counts["exported" if goes else "failed"] += len(spans)
-            self._tell(goes)
+            self._log_change(goes)
 
-    def _tell(self, goes: bool) -> None:
+    def _log_change(self, goes: bool) -> None:
         """Once, when it changes: each batch that fails would be a line else."""
         if goes is not self._goes and self._log is not None:
             if goes:
@@ -111,25 +111,25 @@ class Exporting(Collector):
         except Exception:  # whatever it is, it is the exporter's, and costs these spans only
             return False
 
-    def _spans(self, told: Told) -> Iterator[ReadableSpan]:
-        state = TraceState.from_header([told.state.decode("ascii", "replace")])
-        for at, span in enumerate(told.spans):
+    def _spans(self, finished: FinishedTrace) -> Iterator[ReadableSpan]:
+        state = TraceState.from_header([finished.state.decode("ascii", "replace")])
+        for at, span in enumerate(finished.spans):
             yield ReadableSpan(
                 span.name,
-                context=_context(told, span.span_id, state),
-                parent=_context(told, span.parent_id, state, remote=at == 0) if span.parent_id else None,
+                context=_context(finished, span.span_id, state),
+                parent=_context(finished, span.parent_id, state, remote=at == 0) if span.parent_id else None,
                 resource=self._resource,
                 attributes=span.attributes,
                 kind=KINDS[span.kind],
                 status=_status(span),
-                start_time=told.unix(span.began_at),
-                end_time=told.unix(span.ended_at),
+                start_time=finished.unix(span.began_at),
+                end_time=finished.unix(span.ended_at),
                 instrumentation_scope=SCOPE,
             )
 
 
-def _context(told: Told, span_id: str, state: TraceState, *, remote: bool = False) -> SpanContext:
-    return SpanContext(int(told.trace_id, 16), int(span_id, 16), remote, TraceFlags(told.flags), state)
+def _context(finished: FinishedTrace, span_id: str, state: TraceState, *, remote: bool = False) -> SpanContext:
+    return SpanContext(int(finished.trace_id, 16), int(span_id, 16), remote, TraceFlags(finished.flags), state)
 
 
 def _status(span: Span) -> Status:

@@ -30,8 +30,8 @@ from services.runtime.clock import wall_clock
 from services.runtime.connection import Shared, last_on_its_connection
 from services.runtime.descriptors import SPARE, connections_allowed
 from services.runtime.drain import Drain, let_end
+from services.runtime.edge_metrics import EdgeMetrics, LostLines
 from services.runtime.framing import block
-from services.runtime.front import Front, LostLines
 from services.runtime.guard import GuardLimits
 from services.runtime.http import App, HeadCheck
 from services.runtime.ids import NewId, ids_of
@@ -131,7 +131,7 @@ def from_settings(
     descriptors are kept from its clients. `rng` makes ids; by default they are the operating system's.
     """
     app.tracer = tracer_of(settings, port_variable.removesuffix("_PORT").lower(), name, registry, log, rng)
-    front, new_id = Front(registry, log), ids_of(rng)
+    front, new_id = EdgeMetrics(registry, log), ids_of(rng)
     LostLines(registry, log)
     limits = GuardLimits(
         body_bytes=settings.max_body_bytes,
@@ -188,7 +188,7 @@ class HttpListener:
         app: App,
         limits: GuardLimits,
         idle_timeout_s: float,
-        front: Front | None = None,
+        front: EdgeMetrics | None = None,
         checks: tuple[HeadCheck, ...] = (),
         new_id: NewId | None = None,
         tls: TlsFiles = NO_TLS,
@@ -305,15 +305,15 @@ async def _announced(process: Process) -> None:
 async def _started(process: Process, leaving: asyncio.Event | None) -> bool:
     """Whether it has started; False where it was told to leave before. Raises what the start raises."""
     starting = asyncio.ensure_future(process.start())
-    told = asyncio.ensure_future((leaving or asyncio.Event()).wait())
+    leave_requested = asyncio.ensure_future((leaving or asyncio.Event()).wait())
     try:
-        await asyncio.wait([starting, told], return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait([starting, leave_requested], return_when=asyncio.FIRST_COMPLETED)
         if starting.done():
             starting.result()
             return True
         return False
     finally:
-        ended = [starting, told]
+        ended = [starting, leave_requested]
         for task in ended:
             task.cancel()
         await asyncio.wait(ended)

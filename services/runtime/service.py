@@ -20,10 +20,10 @@ from services.runtime.health import HEALTH_ROUTES
 from services.runtime.http import Exchange, Handler, become_task
 from services.runtime.ids import ids_of
 from services.runtime.log import Log
-from services.runtime.tracing import Tracer, end_of_request, place
+from services.runtime.tracing import Tracer, end_of_request, start_trace
 
 _REQUEST_ID = re.compile(rb"[A-Za-z0-9._:-]{1,128}")
-MOST_ASKED = 256
+MAX_CACHED_PATHS = 256
 
 
 class Service:
@@ -63,12 +63,12 @@ class Service:
         now = asyncio.get_running_loop().time
         exchange.began_at = now()
         exchange.always = self.always
-        exchange.id = self._id_for(exchange.given_id)
+        exchange.id = self._id_for(exchange.client_id)
         hot = self._hot.get((exchange.method, exchange.path))
         if hot is not None:
             exchange.route = exchange.path
         if exchange.in_trace or self.tracer is not None:
-            exchange.trace = place(self.tracer, exchange.headers, exchange.method, exchange.began_at)
+            exchange.trace = start_trace(self.tracer, exchange.headers, exchange.method, exchange.began_at)
         self.drain.inflight += 1
         try:
             await self._answer(exchange, hot)
@@ -77,10 +77,10 @@ class Service:
             exchange.ended()
             self._log_request(exchange, now())
 
-    def _id_for(self, given: bytes | None) -> str:
+    def _id_for(self, client_id: bytes | None) -> str:
         """The client's own, if it can stand in a log and a header."""
-        if given is not None and _REQUEST_ID.fullmatch(given):
-            return given.decode("ascii")
+        if client_id is not None and _REQUEST_ID.fullmatch(client_id):
+            return client_id.decode("ascii")
         return f"{self._id_prefix}-{next(self._id_numbers):x}"
 
     async def _answer(self, exchange: Exchange, hot: Handler | None) -> None:
@@ -118,13 +118,13 @@ class Service:
             fields["trace_id"] = exchange.trace.trace_id
         asked, id = (exchange.method, known, status), exchange.id.encode("ascii")
         took_ms = (now - exchange.began_at) * 1000
-        begun = b'"id":"%b",%b,"ms":%.2f' % (id, self._asked.get(asked) or self._encode(asked), took_ms)
-        self.log.write("DEBUG" if known in HEALTH_ROUTES else "INFO", "request", fields, begun)
+        prefix = b'"id":"%b",%b,"ms":%.2f' % (id, self._asked.get(asked) or self._encode(asked), took_ms)
+        self.log.write("DEBUG" if known in HEALTH_ROUTES else "INFO", "request", fields, prefix)
 
     def _encode(self, asked: tuple[str, str, int]) -> bytes:
         """What many lines of the log say alike. Encoded once, but for what a client could invent without end."""
         method, path, status = asked
         found = msgspec.json.encode({"method": method, "path": path, "status": status})[1:-1]
-        if len(self._asked) < MOST_ASKED:
+        if len(self._asked) < MAX_CACHED_PATHS:
             self._asked[asked] = found
         return found

@@ -181,9 +181,9 @@ def describe(faults: ValidationError) -> str:
 
 def _fault(fault: Mapping[str, Any]) -> str:
     name = ".".join(str(part) for part in fault["loc"]).upper()
-    said = fault.get("input")
+    value = fault.get("input")
     hidden = any(word in name for word in ("KEY", "TOKEN", "SECRET", "URL", "PASSWORD"))
-    shown = "" if hidden or isinstance(said, dict) else f"={said!r}"
+    shown = "" if hidden or isinstance(value, dict) else f"={value!r}"
     message = str(fault["msg"]).removeprefix("Value error, ")
     return f"{name}{shown}: {message}" if name else message
 

@@ -113,8 +113,8 @@ def _plain(body: bytes) -> dict[str, Any]:
     Each key has a colon. So as many colons as members, after duplicate keys have become one, means that there were no
     duplicates. Where strings hold colons, too, only those count that stand behind a quote or behind white space.
     """
-    most = _LIMITS.max_items
-    if len(body) > most and body.count(b",") + body.count(b"[") + body.count(b"{") > most:
+    limit = _LIMITS.max_items
+    if len(body) > limit and body.count(b",") + body.count(b"[") + body.count(b"{") > limit:
         raise _Doubt
     if b"\\u0000" in body:  # a lone surrogate is refused by msgspec
         raise _Doubt
@@ -267,11 +267,11 @@ _ABOUT_A_FIELD = (
 
 def _bad_field(text: str) -> BadInput:
     what, path = _what_and_path(text)
-    for beginning, says in _ABOUT_A_FIELD:
+    for beginning, message in _ABOUT_A_FIELD:
         if what.startswith(beginning):
             field = what.removeprefix(beginning).removesuffix("`")
             path = f"{path}.{field}" if path else field
-            return BadInput(f"{path} {says}", path)
+            return BadInput(f"{path} {message}", path)
     return BadInput(f"{path or 'the body'}: {what[:1].lower()}{what[1:]}", path or None)
 
 

@@ -65,8 +65,8 @@ def add_metrics(api: FastAPI, registry: CollectorRegistry) -> None:
     async def metrics() -> Response:
         return Response(page_of(registry), media_type=media_type)
 
-    told = describe("The service's metrics, in Prometheus' text format.", refusals=())
-    api.add_api_route("/metrics", metrics, methods=["GET", "HEAD"], **told)
+    description = describe("The service's metrics, in Prometheus' text format.", refusals=())
+    api.add_api_route("/metrics", metrics, methods=["GET", "HEAD"], **description)
 
 
 def metrics_app(registry: CollectorRegistry, log: Log) -> App:

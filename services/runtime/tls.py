@@ -19,10 +19,10 @@ class TlsFiles(NamedTuple):
         """As `uvicorn.Config` names them; empty without a certificate."""
         if self.certificate is None:
             return {}
-        told: dict[str, Any] = {"ssl_certfile": self.certificate, "ssl_keyfile": self.key}
+        options: dict[str, Any] = {"ssl_certfile": self.certificate, "ssl_keyfile": self.key}
         if self.client_ca is not None:
-            told |= {"ssl_ca_certs": str(self.client_ca), "ssl_cert_reqs": ssl.CERT_REQUIRED}
-        return told
+            options |= {"ssl_ca_certs": str(self.client_ca), "ssl_cert_reqs": ssl.CERT_REQUIRED}
+        return options
 
 
 NO_TLS = TlsFiles(None, None)

@@ -44,14 +44,14 @@ Sampling = Literal[
 ]  # fmt: skip
 
 SAMPLED = 1
-MOST_STATE_BYTES = 512
+MAX_STATE_BYTES = 512
 _TRACEPARENT = re.compile(rb"([0-9a-f]{2})-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})(-[\x20-\x7e]*)?")
-_STATE = re.compile(rb"[\x20-\x7e\t]{1,%d}" % MOST_STATE_BYTES)
+_STATE = re.compile(rb"[\x20-\x7e\t]{1,%d}" % MAX_STATE_BYTES)
 FAILURES = {outcome.value for outcome in Outcome if outcome.ending is Ending.FAILED} - {Outcome.CLIENT_GONE.value}
 CLIENT_LEFT = 499  # a status that nobody was sent
 
 
-class Given(NamedTuple):
+class TraceContext(NamedTuple):
     """The context that a request came with. Ids are lower-case hex digits, as they are written."""
 
     trace_id: str
@@ -60,7 +60,7 @@ class Given(NamedTuple):
     state: bytes
 
 
-def read(headers: Sequence[tuple[bytes, bytes]]) -> Given | None:
+def read(headers: Sequence[tuple[bytes, bytes]]) -> TraceContext | None:
     """The context that stands in these headers; None where there is none, or none that can be read, or several."""
     parents = [value for name, value in headers if name == b"traceparent"]
     found = _TRACEPARENT.fullmatch(parents[0].strip()) if len(parents) == 1 else None
@@ -70,7 +70,7 @@ def read(headers: Sequence[tuple[bytes, bytes]]) -> Given | None:
     if not int(trace_id, 16) or not int(span_id, 16):
         return None
     state = b",".join(value.strip() for name, value in headers if name == b"tracestate")
-    return Given(trace_id, span_id, int(found[4], 16) & SAMPLED, state if _STATE.fullmatch(state) else b"")
+    return TraceContext(trace_id, span_id, int(found[4], 16) & SAMPLED, state if _STATE.fullmatch(state) else b"")
 
 
 class Span(msgspec.Struct):
@@ -97,7 +97,7 @@ class Trace:
 
     def __init__(
         self, trace_id: str, span_id: str, flags: int, state: bytes, *,
-        parent_id: str = "", at: float = 0.0, sink: Sink | None = None, new_id: Callable[[], str] = str,
+        parent_id: str = "", at: float = 0.0, sink: TraceExporter | None = None, new_id: Callable[[], str] = str,
     ) -> None:  # fmt: skip
         self.trace_id = trace_id
         self.span_id = span_id
@@ -132,13 +132,15 @@ class Trace:
         own = Span(name, kind, self.span_id, self.parent_id, self._began_at, ended_at, attributes, error)
         for span in self.spans:
             span.ended_at = span.ended_at or ended_at
-        sink.take(Told(self.trace_id, self.flags, self.state, self._began_at, self._began_ns, (own, *self.spans)))
+        sink.take(
+            FinishedTrace(self.trace_id, self.flags, self.state, self._began_at, self._began_ns, (own, *self.spans))
+        )
 
     def __repr__(self) -> str:
         return f"<Trace {self.trace_id}, {len(self.spans)} steps, {'recording' if self.recording else 'passed on'}>"
 
 
-class Told(NamedTuple):
+class FinishedTrace(NamedTuple):
     """A request's part of a trace, its own span first. `at` and `unix_ns` are one moment on both clocks."""
 
     trace_id: str
@@ -153,10 +155,10 @@ class Told(NamedTuple):
         return self.unix_ns + round((at - self.at) * 1e9)
 
 
-class Sink(Protocol):
+class TraceExporter(Protocol):
     """Who exports."""
 
-    def take(self, told: Told) -> None:
+    def take(self, finished: FinishedTrace) -> None:
         """Take it or drop it; never wait."""
 
     def close(self, within_s: float) -> None:
@@ -168,7 +170,7 @@ class Tracer:
 
     def __init__(
         self,
-        sink: Sink,
+        sink: TraceExporter,
         sampling: Sampling = "parentbased_always_on",
         share: float = 1.0,
         rng: Random | None = None,
@@ -179,30 +181,30 @@ class Tracer:
         self._below = 2**64 * {"always_on": 1.0, "always_off": 0.0}.get(kind, share)
         self._random = Random() if rng is None else rng
 
-    def begin(self, given: Given | None, at: float) -> Trace:
+    def begin(self, context: TraceContext | None, at: float) -> Trace:
         """A request's place in its caller's trace, or in one of its own."""
-        trace_id = self._new_id(128) if given is None else given.trace_id
-        parent_id, state = ("", b"") if given is None else (given.span_id, given.state)
-        if self._sampled(given, trace_id):
+        trace_id = self._new_id(128) if context is None else context.trace_id
+        parent_id, state = ("", b"") if context is None else (context.span_id, context.state)
+        if self._sampled(context, trace_id):
             new_id = self._new_id
             return Trace(trace_id, new_id(), SAMPLED, state, parent_id=parent_id, at=at, sink=self.sink, new_id=new_id)
         return Trace(trace_id, parent_id or self._new_id(), 0, state)
 
-    def _sampled(self, given: Given | None, trace_id: str) -> bool:
-        if given is not None and self._by_parent:
-            return bool(given.flags)
+    def _sampled(self, context: TraceContext | None, trace_id: str) -> bool:
+        if context is not None and self._by_parent:
+            return bool(context.flags)
         return int(trace_id[16:], 16) < self._below
 
     def _new_id(self, bits: int = 64) -> str:
         return f"{self._random.getrandbits(bits) or 1:0{bits // 4}x}"
 
 
-def place(tracer: Tracer | None, headers: Sequence[tuple[bytes, bytes]], method: str, at: float) -> Trace | None:
+def start_trace(tracer: Tracer | None, headers: Sequence[tuple[bytes, bytes]], method: str, at: float) -> Trace | None:
     """A request's place in a trace; None: it has none."""
-    given = read(headers)
-    if tracer is not None and (given is not None or method != "GET"):
-        return tracer.begin(given, at)
-    return None if given is None else Trace(given.trace_id, given.span_id, given.flags, given.state)
+    context = read(headers)
+    if tracer is not None and (context is not None or method != "GET"):
+        return tracer.begin(context, at)
+    return None if context is None else Trace(context.trace_id, context.span_id, context.flags, context.state)
 
 
 def end_of_request(

@@ -14,13 +14,13 @@ that is fixed for each class.
 from __future__ import annotations
 
 UNREACHED = "no connection to it could be made"
-MOST_WORDS = 500
+MAX_MESSAGE_CHARS = 500
 """Characters of another service's words that are passed on or logged."""
 
 
 def readable(words: str) -> str:
     """Another service's words, short enough and without control characters, for a client or the log."""
-    return "".join(char if char.isprintable() else " " for char in words[:MOST_WORDS])
+    return "".join(char if char.isprintable() else " " for char in words[:MAX_MESSAGE_CHARS])
 
 
 class UpstreamError(Exception):

@@ -37,7 +37,7 @@ class Standstill:
 
     def __init__(self, limit_s: float, every_s: float, now: float) -> None:
         self._limit_s = limit_s
-        self._most_s = 2 * every_s  # of one sleep: what is beyond was not only the loop's standstill
+        self._max_s = 2 * every_s  # of one sleep: what is beyond was not only the loop's standstill
         self._looked_at = now
         self._turns = -1
         self.seconds = 0.0
@@ -48,7 +48,7 @@ class Standstill:
         if turns != self._turns:
             self._turns, self.seconds = turns, 0.0
         else:
-            self.seconds += min(slept_s, self._most_s)
+            self.seconds += min(slept_s, self._max_s)
         return self.seconds >= self._limit_s
 
 

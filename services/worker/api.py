@@ -64,7 +64,7 @@ MAX_STOP_CHARS = 256
 MAX_TENANT_CHARS = 128
 
 
-class Api:
+class WorkerApi:
     """The routes of one worker."""
 
     def __init__(

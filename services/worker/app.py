@@ -17,7 +17,7 @@ from services.runtime.serve import Process, from_settings
 from services.runtime.service import Service
 from services.runtime.telemetry import new_registry
 from services.worker import child, engine_wire
-from services.worker.api import EXAMPLES, Api
+from services.worker.api import EXAMPLES, WorkerApi
 from services.worker.batching import EngineLoop
 from services.worker.config import WorkerSettings
 from services.worker.engine import Engine
@@ -58,7 +58,7 @@ def build(
         waiting=lambda: loop.waiting,
         kv_usage=lambda: loop.executor.kv_usage,
     )
-    routes = Api(
+    routes = WorkerApi(
         loop,
         metrics,
         worker_name=settings.worker_name,

@@ -28,9 +28,9 @@ from services.worker.engine_executor import EngineDied, EngineExecutor
 from services.worker.engine_restart import restart_engine
 from services.worker.job import Job
 from services.worker.metrics import WorkerMetrics
-from services.worker.pace import Pace
+from services.worker.pace import EnginePace
 from services.worker.stops import StopFilter
-from services.worker.stream import Dropped, Stream
+from services.worker.stream import AnswerStream, Dropped
 from services.worker.ticket import Ticket
 
 HINT_JITTER = 0.2  # those refused together should not return together
@@ -52,7 +52,7 @@ class EngineLoop:
         stall_s: float,
     ) -> None:
         self.executor = executor
-        self.pace = Pace()
+        self.pace = EnginePace()
         self.draining = False
         self.replacing = False
         self._scheduler = scheduler
@@ -121,7 +121,7 @@ class EngineLoop:
         job = Job(
             sequence=sequence,
             ticket=Ticket(request.id, arrived_at),
-            stream=Stream(
+            stream=AnswerStream(
                 capacity_tokens=self._stream_buffer_tokens if request.stream else request.max_tokens + 1,
                 whole=not request.stream,
             ),

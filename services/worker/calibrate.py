@@ -48,7 +48,7 @@ WORDS = ("water", "gate", "level", "lock", "river")
 
 
 @dataclass(frozen=True, slots=True)
-class Calibration:
+class EngineCalibration:
     """An engine's speed, and whose it is."""
 
     fit: Fit
@@ -70,7 +70,7 @@ class Calibration:
         )
 
 
-def calibrate(engine: Engine, *, repeats: int = DEFAULT_REPEATS, clock: Clock | None = None) -> Calibration:
+def calibrate(engine: Engine, *, repeats: int = DEFAULT_REPEATS, clock: Clock | None = None) -> EngineCalibration:
     """Measure an engine that nobody else uses; it is left empty. Raises CannotFit.
 
     With a `clock` its seconds count, and not what the engine says of its steps.
@@ -82,7 +82,7 @@ def calibrate(engine: Engine, *, repeats: int = DEFAULT_REPEATS, clock: Clock | 
     for _ in range(repeats):  # round by round: what disturbs for a while disturbs each kind of step a little
         bench.round()
     found = fit(typical(bench.samples_ms))
-    return Calibration(found, sum(map(len, bench.samples_ms.values())), engine.name, engine.model)
+    return EngineCalibration(found, sum(map(len, bench.samples_ms.values())), engine.name, engine.model)
 
 
 class _Bench:
@@ -132,9 +132,9 @@ class _Bench:
 
     def _admit(self, words: int, max_tokens: int) -> Running | None:
         """None: it does not fit."""
-        most = self.engine.context_tokens - math.ceil(words * self._tokens_per_word) - 8
+        highest = self.engine.context_tokens - math.ceil(words * self._tokens_per_word) - 8
         try:
-            sequence = self.engine.prepare(self._request(words, max(1, min(max_tokens, most))))
+            sequence = self.engine.prepare(self._request(words, max(1, min(max_tokens, highest))))
             self.engine.admit(sequence)
         except (BadInput, RuntimeError):
             return None
@@ -160,12 +160,12 @@ class _Bench:
         )  # fmt: skip
 
 
-def powers_of_two(least: int, most: int) -> Iterator[int]:
-    """least, twice that, and so on, and `most` itself."""
-    while least < most:
-        yield least
-        least *= 2
-    yield most
+def powers_of_two(lowest: int, highest: int) -> Iterator[int]:
+    """least, twice that, and so on, and `highest` itself."""
+    while lowest < highest:
+        yield lowest
+        lowest *= 2
+    yield highest
 
 
 def write(path: Path, text: str) -> None:

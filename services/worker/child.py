@@ -66,7 +66,7 @@ class Channel:
                     hand_on(wire.unpack(decoder, body))
 
 
-class Preparer:
+class PromptPreparer:
     """Turns requests into sequences, one after the other, and keeps those that are not admitted yet."""
 
     def __init__(self, engine: Engine, channel: Channel) -> None:
@@ -98,7 +98,7 @@ class Preparer:
             return wire.Rejected(question.number, bad.message, bad.param, bad.status, bad.code)
         except Exception as error:
             report("the engine failed to prepare a request", error)
-            return wire.Failed(question.number, describe_error(error))
+            return wire.StepFailed(question.number, describe_error(error))
         self._prepared[question.number] = sequence
         return wire.Prepared(question.number, sequence.prompt_tokens, sequence.unread_tokens)
 
@@ -106,7 +106,7 @@ class Preparer:
 class Stepper:
     """Applies what the worker decided, computes, and tells what came out, by handles."""
 
-    def __init__(self, engine: Engine, preparer: Preparer) -> None:
+    def __init__(self, engine: Engine, preparer: PromptPreparer) -> None:
         self._engine = engine
         self._preparer = preparer
         self._running: dict[int, Sequence] = {}
@@ -125,7 +125,7 @@ class Stepper:
             leave(os.EX_SOFTWARE)
         except Exception as error:
             report("the engine failed in a step", error)
-            return wire.Failed(request.number, describe_error(error))
+            return wire.StepFailed(request.number, describe_error(error))
 
     def free(self, free: wire.Free) -> wire.Answer:
         try:
@@ -133,7 +133,7 @@ class Stepper:
             return wire.Freed(free.number, state_of(self._engine))
         except Exception as error:
             report("the engine failed to drop a sequence", error)
-            return wire.Failed(free.number, describe_error(error))
+            return wire.StepFailed(free.number, describe_error(error))
 
     def _drop(self, handles: list[int]) -> None:
         for handle in handles:
@@ -205,7 +205,7 @@ def serve(connection: socket.socket, make: Make) -> None:
     engine = made(start, make, channel)
     gc.collect()
     gc.freeze()  # libraries and weights stay: looking through them again would be a pause between tokens
-    preparer = Preparer(engine, channel)
+    preparer = PromptPreparer(engine, channel)
     beside("preparer", preparer.serve, to_preparer)
     stepper = Stepper(engine, preparer)
     channel.send(ready(start.number, engine))
@@ -299,8 +299,8 @@ def ready(number: int, engine: Engine) -> wire.Ready:
     )
 
 
-def state_of(engine: Engine) -> wire.State:
-    return wire.State(engine.running, engine.kv_usage, engine.slots, engine.kv_tokens)
+def state_of(engine: Engine) -> wire.EngineState:
+    return wire.EngineState(engine.running, engine.kv_usage, engine.slots, engine.kv_tokens)
 
 
 def close(engine: Engine) -> None:

@@ -14,7 +14,8 @@ Memory is counted in tokens, prompt and answer alike. Whoever admits keeps the s
 could have been known. Where it does all the same (a device shared with others), the sequence is in `Step.lost`, and
 `slots` or `kv_tokens` may shrink: an engine refuses and shrinks, it does not die.
 
-Engines are plain objects, stepped by hand in tests. What lets one run beside an event loop is its host (`engine_executor`).
+Engines are plain objects, stepped by hand in tests. What lets one run beside an event loop is its host
+(`engine_executor`).
 """
 
 from __future__ import annotations

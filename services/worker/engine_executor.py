@@ -1,9 +1,9 @@
 """Where an engine runs, so that the event loop beside it never waits for a step.
 
-The batching loop turns a `EngineExecutor`, not an engine: it has the engine's facts and verbs, and a `step` that can be awaited.
-There are two. `LocalExecutor` keeps the engine in this process and suits one that computes in no time (the simulated one):
-it takes the step and then waits as long as the engine says the step lasts. `EngineProcess` (see `process`) keeps the
-engine in a process of its own and suits one that computes for real.
+The batching loop turns a `EngineExecutor`, not an engine: it has the engine's facts and verbs, and a `step` that can be
+awaited. There are two. `LocalExecutor` keeps the engine in this process and suits one that computes in no time (the
+simulated one): it takes the step and then waits as long as the engine says the step lasts. `EngineProcess` (see
+`process`) keeps the engine in a process of its own and suits one that computes for real.
 """
 
 from __future__ import annotations

@@ -94,7 +94,7 @@ class EngineLink(asyncio.Protocol):
             self._write(data)
         return answer
 
-    def tell(self, message: Question) -> None:
+    def post(self, message: Question) -> None:
         """Without an answer."""
         if self.died is None:
             self._write(frame(message))

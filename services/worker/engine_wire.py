@@ -83,7 +83,9 @@ class Start(msgspec.Struct, frozen=True, tag=True, array_like=True):
 
 
 class Prepare(msgspec.Struct, frozen=True, tag=True, array_like=True):
-    """Answered by `Prepared`, `Rejected` or `Failed`. The request is a message of its own: a bad one breaks only it."""
+    """Answered by `Prepared`, `Rejected` or `StepFailed`. The request is a message of its own: a bad one breaks only
+    it.
+    """
 
     number: int
     request: bytes
@@ -96,7 +98,7 @@ class Forget(msgspec.Struct, frozen=True, tag=True, array_like=True):
 
 
 class StepRequest(msgspec.Struct, frozen=True, tag=True, array_like=True):
-    """Drop these, admit those with their deadlines, in this order, and take one step. Answered: `StepResult`, `Failed`."""
+    """Drop, then admit with deadlines, then take one step. Answered by `StepResult` or `StepFailed`."""
 
     number: int
     drops: list[int]
@@ -104,7 +106,7 @@ class StepRequest(msgspec.Struct, frozen=True, tag=True, array_like=True):
 
 
 class Free(msgspec.Struct, frozen=True, tag=True, array_like=True):
-    """Drop these; no step follows for now. Answered by `Freed` or `Failed`."""
+    """Drop these; no step follows for now. Answered by `Freed` or `StepFailed`."""
 
     number: int
     drops: list[int]
@@ -114,7 +116,7 @@ class Stop(msgspec.Struct, frozen=True, tag=True, array_like=True):
     """Give everything back and end. Answered by the end."""
 
 
-class State(msgspec.Struct, frozen=True, array_like=True):
+class EngineState(msgspec.Struct, frozen=True, array_like=True):
     """What about an engine changes."""
 
     running: int
@@ -131,7 +133,7 @@ class Ready(msgspec.Struct, frozen=True, tag=True, array_like=True):
     model: str
     context_tokens: int
     expected: Expected
-    state: State
+    state: EngineState
     description: str = ""
 
 
@@ -158,7 +160,7 @@ class Rejected(msgspec.Struct, frozen=True, tag=True, array_like=True):
     code: str
 
 
-class Failed(msgspec.Struct, frozen=True, tag=True, array_like=True):
+class StepFailed(msgspec.Struct, frozen=True, tag=True, array_like=True):
     """The engine raised something else, which is also in the log of the child. It is still there."""
 
     number: int
@@ -179,16 +181,16 @@ class StepResult(msgspec.Struct, frozen=True, tag=True, array_like=True):
     finished: list[tuple[int, FinishReason, int]]
     """Handle, reason, completion tokens in all."""
     lost: list[tuple[int, str]]
-    state: State
+    state: EngineState
 
 
 class Freed(msgspec.Struct, frozen=True, tag=True, array_like=True):
     number: int
-    state: State
+    state: EngineState
 
 
 Question = Start | Prepare | Forget | StepRequest | Free | Stop
-Answer = Ready | Unusable | Prepared | Rejected | Failed | StepResult | Freed
+Answer = Ready | Unusable | Prepared | Rejected | StepFailed | StepResult | Freed
 
 
 def frame(message: Question | Answer) -> bytes:

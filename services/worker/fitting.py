@@ -101,8 +101,8 @@ def _check(points: Sequence[Point]) -> None:
 def _check_growth(points: Sequence[Point], free: Sequence[float]) -> None:
     """More work must not have taken less time, but for noise."""
     typical_ms = median(point.duration_ms for point in points)
-    most = (0, max(point.batch_size for point in points), max(point.prefill_tokens for point in points))
-    for each, count, what in zip(free[1:], most[1:], ("running sequence", "prompt token"), strict=True):
+    highest = (0, max(point.batch_size for point in points), max(point.prefill_tokens for point in points))
+    for each, count, what in zip(free[1:], highest[1:], ("running sequence", "prompt token"), strict=True):
         if each * count < -MAX_DECLINE * typical_ms:
             raise CannotFit(
                 f"each {what} made steps {-each:.3g} ms shorter, which cannot be: something else used the machine. "
@@ -112,15 +112,15 @@ def _check_growth(points: Sequence[Point], free: Sequence[float]) -> None:
 
 def _least_squares(rows: Sequence[Sequence[float]], unknowns: Sequence[int]) -> tuple[float, float, float]:
     """The best coefficients of which none is negative."""
-    best, least = (0.0, 0.0, 0.0), math.inf
+    best, lowest = (0.0, 0.0, 0.0), math.inf
     for count in range(1, len(unknowns) + 1):
         for free in itertools.combinations(unknowns, count):
             found = _solve(rows, free)
             if found is None or min(found) < 0:
                 continue
             missed = sum((sum(map(float.__mul__, found, row)) - row[3]) ** 2 for row in rows)
-            if missed < least:
-                best, least = found, missed
+            if missed < lowest:
+                best, lowest = found, missed
     return best
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from services.contracts.generate import Done, Timings, Usage
 from services.worker.engine import FinishReason, Sequence
 from services.worker.stops import StopFilter
-from services.worker.stream import Stream
+from services.worker.stream import AnswerStream
 from services.worker.ticket import Ticket
 
 
@@ -17,7 +17,7 @@ class Job:
 
     sequence: Sequence
     ticket: Ticket
-    stream: Stream
+    stream: AnswerStream
     stops: StopFilter
     deadline: float
     started_at: float | None = None

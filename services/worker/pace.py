@@ -11,7 +11,7 @@ STEP_WEIGHT = 0.1
 SERVICE_WEIGHT = 0.2
 
 
-class Pace:
+class EnginePace:
     """Averages of step and service time in seconds, each None before its first sample."""
 
     __slots__ = ("service_s", "step_s")

@@ -50,7 +50,7 @@ class EngineProcess:
         self._start_within_s = start_within_s
         self._command = command
         self._numbers = itertools.count(1)
-        self._roster = SequenceTable()
+        self._table = SequenceTable()
         self._link: EngineLink | None = None
         self._pending: asyncio.Future[wire.Answer | Died] | None = None
         self._ready = _asked_for(spec)
@@ -72,7 +72,7 @@ class EngineProcess:
 
     @property
     def running(self) -> int:
-        return self._roster.running
+        return self._table.running
 
     @property
     def context_tokens(self) -> int:
@@ -134,13 +134,13 @@ class EngineProcess:
     async def _end(self, asked_s: float = 0.0) -> None:
         """No process and nothing noted for it. Raises EngineUnusable if it cannot be killed."""
         link, self._link = self._link, None
-        self._roster = SequenceTable()
+        self._table = SequenceTable()
         self._pending = None
         if link is None:
             return
         try:
             if asked_s:
-                link.tell(wire.Stop())
+                link.post(wire.Stop())
                 await link.ended_within(asked_s)
             await link.end(REPLACED)
         finally:
@@ -174,14 +174,14 @@ class EngineProcess:
             raise TooLarge(f"the request does not fit between a worker and its engine: {error}") from None
         except asyncio.CancelledError:
             link.give_up(number)
-            link.tell(wire.Forget(number))
+            link.post(wire.Forget(number))
             raise
         match answer:
             case wire.Prepared() if link is self._link:
                 return self._keep(link, request, answer)
             case wire.Rejected():
                 raise BadInput(answer.message, answer.param, status=answer.status, code=answer.code)
-            case wire.Failed():
+            case wire.StepFailed():
                 raise EngineFault(answer.error)
             case Died():
                 raise EngineDied(answer.why)
@@ -191,25 +191,25 @@ class EngineProcess:
                 raise self._wrong(link, answer)
 
     def _keep(self, link: EngineLink, request: GenerateRequest, prepared: wire.Prepared) -> Sequence:
-        sequence = self._roster.add(prepared.number, request, prepared.prompt_tokens, prepared.unread_tokens)
-        if (surplus := self._roster.surplus()) is not None:
-            link.tell(wire.Forget(surplus))
+        sequence = self._table.add(prepared.number, request, prepared.prompt_tokens, prepared.unread_tokens)
+        if (surplus := self._table.surplus()) is not None:
+            link.post(wire.Forget(surplus))
         return sequence
 
     def admit(self, sequence: Sequence) -> None:
-        self._roster.admit(sequence, slots=self.slots, kv_tokens=self.kv_tokens)
+        self._table.admit(sequence, slots=self.slots, kv_tokens=self.kv_tokens)
 
     def drop(self, sequence: Sequence) -> None:
-        forgotten = self._roster.drop(sequence)
+        forgotten = self._table.drop(sequence)
         if forgotten is not None and self._link is not None:
-            self._link.tell(wire.Forget(forgotten))
+            self._link.post(wire.Forget(forgotten))
 
     async def step(self) -> Step:
         """One round trip. Where a caller gave up waiting for the last step, that is still the one that runs."""
         link = self._alive()
         pending = self._pending
         if pending is None:
-            pending = link.ask(wire.StepRequest(next(self._numbers), self._roster.drops(), self._roster.admits()))
+            pending = link.ask(wire.StepRequest(next(self._numbers), self._table.drops(), self._table.admits()))
             self._pending = pending
         await asyncio.wait([pending])
         if pending is not self._pending:
@@ -218,7 +218,7 @@ class EngineProcess:
         match answer := pending.result():
             case wire.StepResult():
                 return self._take(link, answer)
-            case wire.Failed():
+            case wire.StepFailed():
                 raise EngineFault(answer.error)
             case Died():
                 raise EngineDied(answer.why)
@@ -228,12 +228,12 @@ class EngineProcess:
     def rest(self) -> None:
         """Those who were dropped last are told now, since no step will tell it: their memory is given back."""
         link = self._link
-        if link is not None and self._pending is None and self._roster.owes_drops:
-            link.ask(wire.Free(next(self._numbers), self._roster.drops())).add_done_callback(self._freed)
+        if link is not None and self._pending is None and self._table.owes_drops:
+            link.ask(wire.Free(next(self._numbers), self._table.drops())).add_done_callback(self._freed)
 
     def _take(self, link: EngineLink, step_result: wire.StepResult) -> Step:
         try:
-            step = self._roster.take(step_result)
+            step = self._table.take(step_result)
         except KeyError:
             raise self._wrong(link, step_result) from None
         self._state = step_result.state
@@ -257,7 +257,7 @@ class EngineProcess:
         return EngineDied(f"it sent a {type(answer).__name__} that answers nothing")
 
     def __repr__(self) -> str:
-        return f"<EngineProcess {self.pid or 'of no process'}, {self._roster!r}>"
+        return f"<EngineProcess {self.pid or 'of no process'}, {self._table!r}>"
 
 
 def _cancelled_caller() -> None:
@@ -265,5 +265,5 @@ def _cancelled_caller() -> None:
 
 
 def _asked_for(spec: wire.EngineSpec) -> wire.Ready:
-    state = wire.State(0, 0.0, spec.slots, spec.kv_tokens)
+    state = wire.EngineState(0, 0.0, spec.slots, spec.kv_tokens)
     return wire.Ready(0, type(spec).__name__.lower(), spec.model, spec.context_tokens, Expected(), state)

@@ -29,7 +29,7 @@ class Dropped:
         return self.reason or self.outcome.value
 
 
-class Stream:
+class AnswerStream:
     """Token texts in order, then one ending. For a single reader.
 
     `whole` is for a reader that wants the answer in one piece: it is woken only by the ending, and the buffer is then

@@ -113,7 +113,7 @@ def test_no_word_of_the_server_reaches_the_terminal_as_a_command_or_as_markup() 
     known = msgspec.structs.replace(reply, source="tier1", retrieval_source="db")
     final = b"event: answer\ndata: " + msgspec.json.encode(known) + b"\n\n"
     follow(console, events(iter([token + final])))
-    said = out.getvalue()
-    assert not set("\x1b\x07\x9b\u202e").intersection(said)
-    assert said.count(HARMLESS) >= 10
-    assert f"doc [/red] {HARMLESS}" in said
+    text_so_far = out.getvalue()
+    assert not set("\x1b\x07\x9b\u202e").intersection(text_so_far)
+    assert text_so_far.count(HARMLESS) >= 10
+    assert f"doc [/red] {HARMLESS}" in text_so_far

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from services.cli.child import Child, describe_exit
+from services.cli.child_group import together
 from services.cli.errors import LabError
-from services.cli.supervisor import together
 
 
 def child(folder: Path, code: str, name: str = "part") -> Child:

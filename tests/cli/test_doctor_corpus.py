@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from services.cli import checks
-from services.cli.checks import Finding, Level
+from services.cli.checks import Finding, FindingLevel
 from services.retrieval.database import connect
 from services.retrieval.writing import Corpus
 
@@ -40,10 +40,10 @@ def test_a_corpus_that_the_model_has_embedded_is_well_and_an_empty_or_older_one_
             await root.close()
 
     bare, empty, whole, older = asyncio.run(main())
-    assert (bare.level, bare.seen) == (Level.WARN, "no tables yet")
-    assert (empty.level, empty.seen) == (Level.WARN, "no passages")
-    assert (whole.level, whole.seen) == (Level.OK, "2 passages of 1 tenants; vectors by model: new 2")
-    assert (older.level, older.seen) == (Level.WARN, "tables of an older version")
+    assert (bare.level, bare.seen) == (FindingLevel.WARN, "no tables yet")
+    assert (empty.level, empty.seen) == (FindingLevel.WARN, "no passages")
+    assert (whole.level, whole.seen) == (FindingLevel.OK, "2 passages of 1 tenants; vectors by model: new 2")
+    assert (older.level, older.seen) == (FindingLevel.WARN, "tables of an older version")
 
 
 @pytest.mark.parametrize(
@@ -76,5 +76,5 @@ def test_a_user_who_may_not_ask_is_told_what_the_database_said(postgres_url: str
             await root.close()
 
     finding = asyncio.run(main())
-    assert finding.level is Level.FAIL
+    assert finding.level is FindingLevel.FAIL
     assert "permission denied" in finding.seen

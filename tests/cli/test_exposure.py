@@ -15,7 +15,7 @@ from services.cli.config import LabSettings
 from services.cli.console import open_console
 from services.cli.errors import LabError
 from services.cli.internal import kept, shown, token_of, with_token
-from services.cli.parts import Part
+from services.cli.parts import ServicePart
 from services.governor.config import GovernorSettings
 from services.retrieval.config import RetrievalSettings
 from services.router.config import RouterSettings
@@ -38,7 +38,7 @@ def settings(tmp_path: Path, **chosen: Any) -> LabSettings:
     return LabSettings(_env_file=None, **{"data_dir": tmp_path, **chosen})  # type: ignore[call-arg]
 
 
-def of(chosen: LabSettings) -> list[Part]:
+def of(chosen: LabSettings) -> list[ServicePart]:
     """Every service of ours that `weir up` starts."""
     storm = [parts.storm(chosen, "redis://r")] if chosen.tenants_file is None else []
     return [

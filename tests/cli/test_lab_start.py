@@ -18,10 +18,10 @@ from rich.console import Console
 from services.cli import identity, parts
 from services.cli.__main__ import main
 from services.cli.config import GOVERNOR_METRICS_OFFSET, LabSettings
-from services.cli.crew import Crew
 from services.cli.display import LiveDisplay, PlainDisplay, display_for
 from services.cli.errors import LabError, complain
 from services.cli.lease import Lease, StackNote, clear, running_pid, running_stack
+from services.cli.supervisor import Supervisor
 from services.cli.up import refuse_taken_ports
 from services.cli.welcome import welcome
 from tests.ports import metrics_of, stack_ports
@@ -210,7 +210,7 @@ def test_what_the_lab_makes_can_be_entered_by_its_owner_alone(tmp_path: Path) ->
         with Lease(folder):
             (folder / "logs").mkdir()
             (folder / "logs").chmod(0o755)  # as an earlier version made it
-            Crew(Console(), [], folder / "logs", leave_s=1.0)
+            Supervisor(Console(), [], folder / "logs", leave_s=1.0)
             assert folder.stat().st_mode & 0o777 == 0o700
             assert (folder / "logs").stat().st_mode & 0o777 == 0o700
             assert (folder / "weir.pid").stat().st_mode & 0o777 == 0o600

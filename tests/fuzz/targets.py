@@ -298,7 +298,7 @@ def read_in_one_way(line: bytes) -> None:
     assert _as_read(frame.read, line) == _as_read(frame.read_with_care, line), f"read in two ways: {line!r}"
 
 
-def _as_read(how: Callable[[bytes], frame.Frame | None], line: bytes) -> object:
+def _as_read(how: Callable[[bytes], frame.ProtocolFrame | None], line: bytes) -> object:
     """The frame as plain data, or what it is called that is none."""
     try:
         found = how(line)

@@ -17,7 +17,7 @@ from services.governor.backends import Backend
 from services.governor.gate import Gate, GovernorLimits
 from services.governor.job import Ended, Result, Work
 from services.governor.metrics import GovernorMetrics
-from services.governor.server import Server, ServerLimits
+from services.governor.server import GovernorServer, ServerLimits
 from services.runtime.drain import Drain
 from services.runtime.log import Log
 from services.runtime.serve import Process, running
@@ -57,7 +57,7 @@ class Stand:
     """A running governor."""
 
     process: Process
-    server: Server
+    server: GovernorServer
     gate: Gate
     lines: list[Line] = field(default_factory=list)
 
@@ -101,7 +101,7 @@ async def governor(
     log, registry = Log("test", stream=io.BytesIO()), new_registry()
     metrics = GovernorMetrics(registry)
     gate = Gate(cap=cap, bounds=GovernorLimits(**bounds), random=lambda: 0.0)
-    server = Server(gate, backend, limits=limits or ServerLimits(), metrics=metrics, log=log)
+    server = GovernorServer(gate, backend, limits=limits or ServerLimits(), metrics=metrics, log=log)
     metrics.watch(gate, lambda: len(server.connections))
     drain = Drain()
     process = Process(

@@ -16,7 +16,7 @@ from services.governor.gate import Gate, GovernorLimits, Slot, Use
 from services.governor.job import Work
 from services.governor.metrics import GovernorMetrics
 from services.governor.protocol import GovernorSession
-from services.governor.server import Server, ServerLimits, _Connection
+from services.governor.server import GovernorServer, ServerLimits, _Connection
 from services.runtime.log import Log
 from services.runtime.telemetry import new_registry
 from tests.governor.stand import Held
@@ -107,12 +107,12 @@ BREAKS = {
 
 
 @asynccontextmanager
-async def governed(backend: Backend) -> AsyncIterator[tuple[Server, Any, io.BytesIO]]:
+async def governed(backend: Backend) -> AsyncIterator[tuple[GovernorServer, Any, io.BytesIO]]:
     """A governor in the loop's own network: its server, a connection's reader and writer, and its log."""
     stream = io.BytesIO()
     log = Log("test", stream=stream)
     gate = Gate(cap=1, bounds=GovernorLimits(idle_s=0.1), random=lambda: 0.0)
-    server = Server(gate, backend, limits=ServerLimits(), metrics=GovernorMetrics(new_registry()), log=log)
+    server = GovernorServer(gate, backend, limits=ServerLimits(), metrics=GovernorMetrics(new_registry()), log=log)
     listener = await asyncio.get_running_loop().create_server(lambda: _Connection(server), "127.0.0.1", 7777)
     reader, writer = await asyncio.open_connection("127.0.0.1", 7777)
     try:

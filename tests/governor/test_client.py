@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from services.governor.backends import StubBackend
-from services.governor.client import Client, Effort, Exit, Failed, as_csv, connect, in_words, result_of
+from services.governor.client import Client, Effort, Exit, SendFailed, as_csv, connect, in_words, result_of
 from services.governor.job import Ended, Result
 from services.governor.server import ServerLimits
 from tests.governor.stand import Held, Stand, governor, until
@@ -82,7 +82,7 @@ def test_a_ping_tells_free_from_full_from_gone() -> None:
             backend.release.release()
             await busy
             one.close()
-        with pytest.raises(Failed, match="cannot connect"):
+        with pytest.raises(SendFailed, match="cannot connect"):
             await client_of(port)
 
     run(main())
@@ -109,9 +109,9 @@ def test_who_gives_up_says_why() -> None:
         async with governor(backend) as stand:
             busy = asyncio.create_task(sent(stand))
             await until(lambda: backend.running == 1)
-            with pytest.raises(Failed, match="told to come back 1 times: --max-retries allows 0"):
+            with pytest.raises(SendFailed, match="told to come back 1 times: --max-retries allows 0"):
                 await sent(stand, Effort(retries=0))
-            with pytest.raises(Failed, match="the deadline would pass"):
+            with pytest.raises(SendFailed, match="the deadline would pass"):
                 await sent(stand, Effort(deadline_s=0.2))
             backend.release.release()
             await busy
@@ -175,12 +175,12 @@ def test_the_originals_refusal_of_a_second_last_chunk_begins_the_upload_again() 
     ],
 )
 def test_what_is_not_understood_is_told(sent: bytes, why: str) -> None:
-    with pytest.raises(Failed, match=why):
+    with pytest.raises(SendFailed, match=why):
         run(against(lambda _: [sent]))
 
 
 def test_silence_is_not_waited_for_without_end() -> None:
-    with pytest.raises(Failed, match=r"no reply within 0\.05 s"):
+    with pytest.raises(SendFailed, match=r"no reply within 0\.05 s"):
         run(against(lambda _: [], Effort(timeout_s=0.05)))
 
 

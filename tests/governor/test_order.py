@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from services.governor.server import Server, ServerLimits
+from services.governor.server import GovernorServer, ServerLimits
 from tests.virtual import run
 
 MANY = 200  # so that an order by address would hardly ever be this one
@@ -34,7 +34,7 @@ def test_a_governor_that_closes_tells_its_connections_in_the_order_in_which_they
 
     async def main() -> None:
         nothing: Any = Nothing()
-        server = Server(nothing, nothing, limits=ServerLimits(), metrics=nothing, log=nothing)
+        server = GovernorServer(nothing, nothing, limits=ServerLimits(), metrics=nothing, log=nothing)
         for number in range(MANY):
             server.connections.add(Connected(number, deferred))  # type: ignore[arg-type]
         await server.close(0.0)

@@ -180,13 +180,13 @@ def test_whoever_has_very_long_to_wait_saves_its_tries() -> None:
 
 
 def test_no_spread_brings_a_client_back_before_the_backend_wants_it() -> None:
-    assert hint_after(mean_s=1.0, waiting=20, chance=0.99, at_least_s=4.0) == 4000
+    assert hint_after(mean_s=1.0, waiting=20, chance=0.99, min_s=4.0) == 4000
 
 
-def hint_after(*, mean_s: float, waiting: int, chance: float, at_least_s: float = 0.0) -> int:
+def hint_after(*, mean_s: float, waiting: int, chance: float, min_s: float = 0.0) -> int:
     rig = Rig(random=chance)
     rig.gate.mean_s, rig.gate.waiting = mean_s, waiting
-    hint_ms: int = rig.gate.hint_ms(at_least_s)
+    hint_ms: int = rig.gate.hint_ms(min_s)
     return hint_ms
 
 
@@ -204,11 +204,11 @@ def test_whoever_leaves_is_no_longer_waited_for() -> None:
 
 @given(st.floats(0, 1e6), st.integers(0, 10**6), st.floats(0, 1, exclude_max=True), st.floats(0, 1e9))
 def test_a_hint_is_never_sooner_nor_later_than_it_may_be(
-    mean_s: float, waiting: int, chance: float, at_least_s: float
+    mean_s: float, waiting: int, chance: float, min_s: float
 ) -> None:
     rig = Rig(random=chance)
     rig.gate.mean_s, rig.gate.waiting = mean_s, waiting
-    assert 50 <= rig.gate.hint_ms(at_least_s) <= LATEST_S * 1000
+    assert 50 <= rig.gate.hint_ms(min_s) <= LATEST_S * 1000
 
 
 def test_what_a_connection_may_reserve_is_bounded_and_so_is_what_all_may() -> None:

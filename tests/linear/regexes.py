@@ -25,7 +25,7 @@ USES = ("match", "fullmatch", "search", "finditer", "findall", "split", "sub", "
 SIZES = (48, 192, 768)
 """A bound such as {1,64} looks like growth where the sizes are around it: then larger ones decide."""
 MOST_GROWTH = 2.2
-MOST_CHARS, MOST_RUNS = 7, 3
+MAX_TOKEN_CHARS, MOST_RUNS = 7, 3
 
 
 @dataclass(frozen=True)
@@ -142,6 +142,6 @@ def _cost(program: Program, use: str, parts: tuple[str, str, str], size: int) ->
 def hostile(pattern: re.Pattern[Any]) -> Iterator[tuple[str, str, str]]:
     """(beginning, what is repeated, end), made of the pattern's own literals and of characters in its classes."""
     runs, chars = literals(pattern)
-    chars = list(dict.fromkeys([*chars[:MOST_CHARS], "!"]))
+    chars = list(dict.fromkeys([*chars[:MAX_TOKEN_CHARS], "!"]))
     pairs = [first + second for first, second in product(chars[:3], repeat=2) if first != second]
     yield from product(["", *runs[:MOST_RUNS], chars[0]], [*chars, *pairs, *runs], ["", *chars[:2], "!"])

@@ -15,14 +15,14 @@ from typing import Any
 import msgspec
 from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import generate_latest
-from services.router.telemetry.holdings import Holdings
-from services.router.telemetry.journal import Journal
-from services.router.telemetry.metrics import RouterMetrics
 
 from services.core.account import ClassSpec, QueueBounds, TenantSpec
 from services.core.policies import Policies
 from services.router.console.feed import Feed
 from services.router.operating.state import state
+from services.router.telemetry.holdings import Holdings
+from services.router.telemetry.journal import Journal
+from services.router.telemetry.metrics import RouterMetrics
 from services.router.tenancy.tenants import LabTenants
 from services.runtime.drain import Drain
 from services.runtime.telemetry import new_registry

@@ -85,7 +85,8 @@ def asked(house: House, **fields: object) -> tuple[RetrieveReply, float]:
     ],
 )
 def test_the_first_that_can_be_had_is_the_answer(
-    cache: CachedResult | None, like: CachedResult | None, store: str, source: str, reason: str | None, age_s: float, text: str | None,
+    cache: CachedResult | None, like: CachedResult | None, store: str, source: str, reason: str | None,
+    age_s: float, text: str | None,
     work: tuple[int, int],
 ) -> None:  # fmt: skip
     house = House(FakeCache(cache), FakeSimilar(like))

@@ -30,7 +30,7 @@ ANSWER = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok"
 class Deaf:
     """A wire that goes nowhere."""
 
-    behind = False
+    has_pipelined = False
     date_line = b""
 
     def send(self, data: bytes) -> None: ...
@@ -225,7 +225,7 @@ BREAKS: dict[str, Callable[[type[Connection], pytest.MonkeyPatch], None]] = {
     "the end of a client's sending": lambda kind, patch: patch.setattr(kind, "eof_received", fails),
     "a client too slow": lambda kind, patch: patch.setattr(kind, "_too_slow", fails),
     "a rest": lambda kind, patch: patch.setattr(kind, "_rested", fails),
-    "a newcomer": lambda kind, patch: patch.setattr(Shared, "place", fails),
+    "a newcomer": lambda kind, patch: patch.setattr(Shared, "register", fails),
 }
 
 

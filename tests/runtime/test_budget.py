@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.runtime.budget import EVERYBODY, SOURCE, Budget, source_of
+from services.runtime.budget import ALL_SOURCES, SOURCE, Budget, source_of
 from services.runtime.descriptors import SPARE, connections_allowed, raise_limit
 
 SOURCES = st.sampled_from([None, b"a", b"b", b"c"])
@@ -17,9 +17,9 @@ SOURCES = st.sampled_from([None, b"a", b"b", b"c"])
 
 @given(st.lists(st.tuples(SOURCES, st.integers(0, 60), st.booleans())), st.integers(1, 100), st.integers(1, 100))
 def test_no_more_is_taken_than_may_be_and_all_of_it_comes_back(
-    steps: list[tuple[bytes | None, int, bool]], most: int, most_per_source: int
+    steps: list[tuple[bytes | None, int, bool]], most: int, max_per_source: int
 ) -> None:
-    budget, held = Budget(most, most_per_source), Counter[bytes | None]()
+    budget, held = Budget(most, max_per_source), Counter[bytes | None]()
     for source, amount, takes in steps:
         if not takes:
             amount = min(amount, held[source])
@@ -28,12 +28,12 @@ def test_no_more_is_taken_than_may_be_and_all_of_it_comes_back(
         else:
             bound = budget.reserve(source, amount)
             fits = sum(held.values()) + amount <= most
-            fits_source = source is None or held[source] + amount <= min(most, most_per_source)
-            assert bound == (None if fits and fits_source else SOURCE if fits else EVERYBODY)
+            fits_source = source is None or held[source] + amount <= min(most, max_per_source)
+            assert bound == (None if fits and fits_source else SOURCE if fits else ALL_SOURCES)
             held[source] += amount if bound is None else 0
         assert budget.taken == sum(held.values()) <= most
         for one in (b"a", b"b", b"c"):
-            assert budget.held_by(one) == held[one] <= most_per_source
+            assert budget.held_by(one) == held[one] <= max_per_source
     for source, amount in held.items():
         budget.release(source, amount)
     assert budget.taken == 0

@@ -14,7 +14,7 @@ from services.runtime.guard import GuardLimits
 from services.runtime.log import Log
 from services.runtime.serve import HttpListener
 from services.runtime.telemetry import metrics_app, new_registry
-from services.runtime.tracing import Told, Tracer
+from services.runtime.tracing import FinishedTrace, Tracer
 from tests.virtual import new_simulation
 
 EPOCH = 1_000_000_000.5  # 2001-09-09 01:46:40.5 UTC
@@ -75,9 +75,9 @@ def test_the_date_of_an_answer_is_the_loops() -> None:
 def test_a_trace_begins_at_the_loops_wall_time() -> None:
     class Kept:
         def __init__(self) -> None:
-            self.told: list[Told] = []
+            self.told: list[FinishedTrace] = []
 
-        def take(self, told: Told) -> None:
+        def take(self, told: FinishedTrace) -> None:
             self.told.append(told)
 
         def close(self, within_s: float) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from services.runtime.connection import MAX_BEHIND, Connection, Shared
+from services.runtime.connection import MAX_PIPELINED, Connection, Shared
 from services.runtime.guard import GuardLimits
 from services.runtime.http import Exchange, Handler
 from tests.runtime.corpus import get
@@ -239,13 +239,13 @@ def test_a_pipeline_without_end_is_read_no_faster_than_it_is_answered() -> None:
 
     async def main() -> None:
         async with driven({("GET", "/wait"): wait}) as (tape, connection):
-            for behind in range(MAX_BEHIND + 1):
-                assert tape.reading, f"{behind} wait"
+            for has_pipelined in range(MAX_PIPELINED + 1):
+                assert tape.reading, f"{has_pipelined} wait"
                 connection.data_received(get(b"/wait"))
             connection.data_received(get(b"/wait"))
             assert not tape.reading
             release.set()
-            await until(lambda: tape.written.count(b"HTTP/1.1 200 ") == MAX_BEHIND + 2, "all the answers")
+            await until(lambda: tape.written.count(b"HTTP/1.1 200 ") == MAX_PIPELINED + 2, "all the answers")
             assert tape.reading
 
     run(main())

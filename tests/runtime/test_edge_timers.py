@@ -273,7 +273,7 @@ def test_a_client_that_reads_all_but_the_end_of_a_last_answer_is_cut_off() -> No
 def test_one_connection_too_many_that_never_reads_is_cut_off() -> None:
     async def main() -> None:
         stand = Stand()
-        stand.shared.places.most = 1
+        stand.shared.places.limit = 1
         peer = Peer()
         peer.reads = False
         peer.connection = Connection(stand.shared)

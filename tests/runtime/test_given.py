@@ -29,10 +29,10 @@ from tests.runtime.rig import build
 from tests.virtual import run
 
 BUILDS: dict[str, Callable[..., Process]] = {
-    "router": lambda **given: router.build(RouterSettings(_env_file=None), **given),
-    "governor": lambda **given: governor.build(GovernorSettings(_env_file=None), **given),
-    "worker": lambda **given: worker.build(WorkerSettings(_env_file=None), **given),
-    "retrieval": lambda **given: retrieval.build(RetrievalSettings(_env_file=None), Path("no-model"), **given),
+    "router": lambda **client_id: router.build(RouterSettings(_env_file=None), **client_id),
+    "governor": lambda **client_id: governor.build(GovernorSettings(_env_file=None), **client_id),
+    "worker": lambda **client_id: worker.build(WorkerSettings(_env_file=None), **client_id),
+    "retrieval": lambda **client_id: retrieval.build(RetrievalSettings(_env_file=None), Path("no-model"), **client_id),
 }
 
 

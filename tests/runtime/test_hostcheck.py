@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from services.runtime.hostcheck import MOST_KNOWN, HostCheck, PageCheck, origin_check
+from services.runtime.hostcheck import MAX_CACHED_HOSTS, HostCheck, PageCheck, origin_check
 from services.runtime.http import Exchange
 from tests.console.rig import FakeWire
 
@@ -67,10 +67,10 @@ def test_the_refusal_names_the_setting_that_lets_the_name_in() -> None:
 
 def test_what_is_remembered_of_hosts_has_a_bound_and_changes_no_verdict() -> None:
     check = HostCheck("127.0.0.1")
-    for port in range(3 * MOST_KNOWN):
+    for port in range(3 * MAX_CACHED_HOSTS):
         assert status(check, f"127.0.0.1:{port}") == 200
         assert status(check, f"{port}.evil.example") == 421
-    assert len(check.known) == MOST_KNOWN
+    assert len(check.known) == MAX_CACHED_HOSTS
     assert status(check, "127.0.0.1:60000") == 200
 
 

@@ -12,9 +12,9 @@ import pytest
 
 from services.runtime import guard
 from services.runtime.connection import (
-    ANSWERS_A_TURN,
     IDLE_FOR_LONG_S,
-    MAX_BEHIND,
+    MAX_ANSWERS_PER_STEP,
+    MAX_PIPELINED,
     MAX_REFUSED,
     Connection,
     Shared,
@@ -107,9 +107,9 @@ def test_a_read_full_of_requests_becomes_no_more_of_them_than_may_wait() -> None
             connection.data_received(flood)
             await settled()
             made = [one for one in gc.get_objects() if isinstance(one, Exchange) and one._wire is connection]
-            assert len(made) <= ANSWERS_A_TURN
+            assert len(made) <= MAX_ANSWERS_PER_STEP
             assert not tape.reading
-            assert stand.shared.incoming.taken <= len(flood) + ANSWERS_A_TURN * REQUEST_BYTES
+            assert stand.shared.incoming.taken <= len(flood) + MAX_ANSWERS_PER_STEP * REQUEST_BYTES
 
     run(main())
 
@@ -134,7 +134,7 @@ def test_what_comes_behind_an_answer_is_parsed_up_to_what_may_wait() -> None:
             _, connection = stand.connect()
             connection.data_received(SMALLEST)
             connection.data_received(SMALLEST * 5_000)
-            assert len(connection._inbound.line) == MAX_BEHIND + 1
+            assert len(connection._inbound.line) == MAX_PIPELINED + 1
 
     run(main())
 
@@ -256,7 +256,7 @@ def test_a_flood_of_pipelines_is_refused_beyond_the_bytes_that_may_be_kept() -> 
                 tapes.append(tape)
             assert stand.shared.incoming.taken <= 1_000_000
             assert sum(len(connection._unparsed) for connection in stand.shared.connections) <= 1_000_000
-            assert sum(len(connection._inbound.line) for connection in stand.shared.connections) < 5 * MAX_BEHIND
+            assert sum(len(connection._inbound.line) for connection in stand.shared.connections) < 5 * MAX_PIPELINED
             stand.release.set()
             await settled(200)
             assert sum(b" 503 " in tape.written for tape in tapes) >= 15

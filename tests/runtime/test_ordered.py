@@ -81,7 +81,7 @@ def test_requests_to_a_server_that_is_lost_fail_in_the_order_in_which_they_were_
 
         asking = [asyncio.create_task(ask(number)) for number in range(MANY)]
         await asyncio.sleep(1.0)
-        pool.fail_unheard("it has gone")
+        pool.fail_unanswered("it has gone")
         await asyncio.gather(*asking)
 
     with asyncio.Runner(loop_factory=_WiredLoop) as runner:

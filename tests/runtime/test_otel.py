@@ -27,13 +27,13 @@ from services.runtime.exposition import Registry, page_of
 from services.runtime.log import Log
 from services.runtime.otel import BATCH_REQUESTS, QUEUE_REQUESTS, Exporting, over_http
 from services.runtime.settings import ServiceSettings
-from services.runtime.tracing import Given, Trace, Tracer
+from services.runtime.tracing import Trace, TraceContext, Tracer
 
-GIVEN = Given("0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331", 1, b"vendor=1")
+GIVEN = TraceContext("0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331", 1, b"vendor=1")
 WITHIN_S = 20.0
 
 
-def traced(sink: Exporting, given: Given | None = GIVEN) -> Trace:
+def traced(sink: Exporting, given: TraceContext | None = GIVEN) -> Trace:
     """One request with a step."""
     trace = Tracer(sink).begin(given, 1.0)
     trace.step("queue", 1.0, 1.25).attributes = {"weir.level": 2}

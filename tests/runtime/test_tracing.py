@@ -11,7 +11,7 @@ import pytest
 from services.core.outcome import Outcome
 from services.runtime.errors import Refused
 from services.runtime.http import Exchange, become_task
-from services.runtime.tracing import Sampling, Told, Trace, Tracer, place, read
+from services.runtime.tracing import FinishedTrace, Sampling, Trace, Tracer, read, start_trace
 from tests.runtime.rig import ask, post, serving
 from tests.virtual import run
 
@@ -23,9 +23,9 @@ class Kept:
     """Who takes what is told, and keeps it."""
 
     def __init__(self) -> None:
-        self.told: list[Told] = []
+        self.told: list[FinishedTrace] = []
 
-    def take(self, told: Told) -> None:
+    def take(self, told: FinishedTrace) -> None:
         self.told.append(told)
 
     def close(self, within_s: float) -> None:
@@ -71,19 +71,19 @@ def test_a_state_that_cannot_be_passed_on_is_left_out_and_the_context_stays(stat
 
 
 def test_while_tracing_is_off_a_context_goes_on_as_it_came() -> None:
-    trace = place(None, headers(GOOD, state=(b"a=1",)), "POST", 0.0)
+    trace = start_trace(None, headers(GOOD, state=(b"a=1",)), "POST", 0.0)
     assert trace is not None
     assert not trace.recording
     assert trace.onward() == ((b"traceparent", GOOD), (b"tracestate", b"a=1"))
-    assert place(None, headers(), "POST", 0.0) is None
+    assert start_trace(None, headers(), "POST", 0.0) is None
 
 
 def test_a_look_begins_no_trace_but_may_be_in_one() -> None:
     tracer = Tracer(Kept())
-    assert place(tracer, headers(), "GET", 0.0) is None
-    assert place(tracer, headers(b"nonsense"), "GET", 0.0) is None
-    assert place(tracer, headers(GOOD), "GET", 0.0) is not None
-    assert place(tracer, headers(), "POST", 0.0) is not None
+    assert start_trace(tracer, headers(), "GET", 0.0) is None
+    assert start_trace(tracer, headers(b"nonsense"), "GET", 0.0) is None
+    assert start_trace(tracer, headers(GOOD), "GET", 0.0) is not None
+    assert start_trace(tracer, headers(), "POST", 0.0) is not None
 
 
 @pytest.mark.parametrize(

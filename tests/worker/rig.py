@@ -65,7 +65,8 @@ async def turning(
     scheduler: BatchFormer[Job] = BatchFormer(batching, slots=slots, queue_size=queue_size, window_s=0.05)
     log = Log("worker", stream=io.BytesIO())
     loop = EngineLoop(
-        executor or LocalExecutor(CountingEngine(slots)), scheduler, metrics=WorkerMetrics(CollectorRegistry()), log=log,
+        executor or LocalExecutor(CountingEngine(slots)), scheduler,
+        metrics=WorkerMetrics(CollectorRegistry()), log=log,
         chance=random.Random(1), stream_buffer_tokens=buffer_tokens, stall_s=STALL_S,
     )  # fmt: skip
     await loop.start()

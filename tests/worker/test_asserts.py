@@ -12,7 +12,7 @@ from services.core.batcher import BatchFormer
 from services.core.outcome import Outcome
 from services.runtime.errors import Refused
 from services.worker.sequence_table import SequenceTable
-from services.worker.stream import Dropped, Stream
+from services.worker.stream import AnswerStream, Dropped
 from tests.virtual import run
 from tests.worker.rig import CountingEngine, asking, read, turning
 
@@ -20,13 +20,13 @@ OVER = Dropped(Outcome.CLIENT_GONE, "gone")
 
 
 async def a_token_after_the_end() -> None:
-    stream = Stream(capacity_tokens=4)
+    stream = AnswerStream(capacity_tokens=4)
     stream.end(OVER)
     stream.put("late")
 
 
 async def a_second_end() -> None:
-    stream = Stream(capacity_tokens=4)
+    stream = AnswerStream(capacity_tokens=4)
     stream.end(OVER)
     stream.end(OVER)
 

@@ -16,7 +16,7 @@ from services.worker.engine_wire import (
     MAX_FRAME_BYTES,
     Answer,
     BrokenFrame,
-    Failed,
+    EngineState,
     Forget,
     Frames,
     FrameTooLarge,
@@ -29,7 +29,7 @@ from services.worker.engine_wire import (
     Rejected,
     Simulated,
     Start,
-    State,
+    StepFailed,
     StepRequest,
     StepResult,
     Stop,
@@ -41,14 +41,14 @@ from services.worker.engine_wire import (
 )  # fmt: skip
 from services.worker.engines.torch.spec import TorchSpec
 
-STATE = State(1, 0.25, 8, 1000)
+STATE = EngineState(1, 0.25, 8, 1000)
 QUESTIONS = [
     Start(1, Simulated(slots=3)), Start(1, Torch(TorchSpec(model_id="tiny", slots=4))), Prepare(2, b"\x80"), Forget(2),
     StepRequest(3, [1, 2], [(4, math.inf), (5, 12.5)]), Free(4, [7]), Stop(),
 ]  # fmt: skip
 ANSWERS = [
     Ready(1, "simulated", "m", 100, Expected(20.0, 0.1), STATE, "a line"), Unusable(1, "why"), Prepared(2, 3, 3),
-    Rejected(2, "no", None, 413, "code"), Failed(2, "ValueError: x"), Freed(4, STATE),
+    Rejected(2, "no", None, 413, "code"), StepFailed(2, "ValueError: x"), Freed(4, STATE),
     StepResult(3, math.inf, 2, 5, [(4, " é\x00🦫", 1)], [(5, 7)], [(4, "stop", 1)], [(5, "out of memory")], STATE),
 ]  # fmt: skip
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from services.contracts.generate import GenerateRequest
-from services.worker.engine_wire import State, StepResult
+from services.worker.engine_wire import EngineState, StepResult
 from services.worker.sequence_table import SequenceTable
 
 ROOM = {"slots": 2, "kv_tokens": 100}
@@ -13,7 +13,9 @@ ROOM = {"slots": 2, "kv_tokens": 100}
 
 def step_result(**came: list) -> StepResult:
     lists = {"tokens": [], "reading": [], "finished": [], "lost": []} | came
-    return StepResult(number=1, duration_s=0.5, batch_size=2, prefill_tokens=3, state=State(0, 0.0, 2, 100), **lists)
+    return StepResult(
+        number=1, duration_s=0.5, batch_size=2, prefill_tokens=3, state=EngineState(0, 0.0, 2, 100), **lists
+    )
 
 
 def asking(id: str, tokens: int) -> GenerateRequest:

@@ -85,7 +85,7 @@ class Subject:
             limits=Limits(slots, kv_tokens, context_tokens, chunk_tokens or MOST_CHUNK_TOKENS),
             chance=random.Random(0),
         )
-        warm_up(engine, chunk_tokens=chunk_tokens, most_tokens=most_tokens, measure=True)
+        warm_up(engine, chunk_tokens=chunk_tokens, max_chunk_tokens=most_tokens, measure=True)
         return engine
 
     def spec(self, *, slots: int, context_tokens: int) -> TorchSpec:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from loadtests.bench.governor.subject import Subject, governor
 from loadtests.bench.governor.wire import receipt
 from loadtests.report.figure import Figure, at_most
-from services.governor.client import Client, Effort, Failed, Reply, connect
+from services.governor.client import Client, Effort, Reply, SendFailed, connect
 
 EVERY_S = 0.02
 MOST_RETRIES = 50  # what the original's client has by default
@@ -96,7 +96,7 @@ async def _send(client: Client, burst: Burst, began: float) -> None:
     try:
         reply = await client.send(PAYLOAD, chunk_bytes=8, content_type="text/plain")
         burst.done += reply["status"] == "done"
-    except Failed:  # it was told to come back once more than it does
+    except SendFailed:  # it was told to come back once more than it does
         burst.refused_within_s = asyncio.get_running_loop().time() - began
         burst.yielded += 1
     client.close()

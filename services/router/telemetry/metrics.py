@@ -9,7 +9,7 @@ from prometheus_client import CollectorRegistry
 
 from services.contracts.search import Source
 from services.core.outcome import Ending, Outcome
-from services.runtime.tally import Counter, Histogram, Overall, Spread, Tally
+from services.runtime.instruments import Counter, CounterChild, Histogram, HistogramAggregate, HistogramChild
 from services.runtime.telemetry import SECONDS_BUCKETS
 
 CUTS = ("retrieval", "context", "max_tokens")
@@ -21,12 +21,12 @@ RETRY_REASONS = ("refused", "failed", "unreachable")
 class _OfTenant(NamedTuple):
     """One tenant's series, kept: to look them up costs more than to count."""
 
-    admitted: Tally
-    degraded: Tally
-    served_cost: Tally
-    queue_wait: Spread
-    first_token: Spread
-    ends: dict[Outcome, tuple[Tally, Spread]]
+    admitted: CounterChild
+    degraded: CounterChild
+    served_cost: CounterChild
+    queue_wait: HistogramChild
+    first_token: HistogramChild
+    ends: dict[Outcome, tuple[CounterChild, HistogramChild]]
 
 
 class Sums:
@@ -87,15 +87,15 @@ class RouterMetrics:
             "weir_retrieval_seconds", "What retrieval took of a request, as the router saw it.",
             ["source"], buckets=SECONDS_BUCKETS, registry=registry,
         )  # fmt: skip
-        Overall(
+        HistogramAggregate(
             "gen_ai_server_request_duration_seconds", "OpenTelemetry's name for the duration of served requests.",
             self._seconds, Outcome.SERVED, registry=registry,
         )  # fmt: skip
-        Overall(
+        HistogramAggregate(
             "gen_ai_server_time_to_first_token_seconds", "OpenTelemetry's name for the time to the first token.",
             self._first_token, registry=registry,
         )  # fmt: skip
-        self._refusals: dict[tuple[str, Outcome], Tally] = {}
+        self._refusals: dict[tuple[str, Outcome], CounterChild] = {}
         self._tenants: dict[str, _OfTenant] = {}
         for reason in CUTS:
             self._degradation.labels(reason)
@@ -191,7 +191,7 @@ class RouterMetrics:
         )
         return series
 
-    def _first_end(self, tenant: str, outcome: Outcome, series: _OfTenant) -> tuple[Tally, Spread]:
+    def _first_end(self, tenant: str, outcome: Outcome, series: _OfTenant) -> tuple[CounterChild, HistogramChild]:
         self.expect(tenant)
         found = series.ends[outcome] = (self._requests.labels(tenant, outcome), self._seconds.labels(tenant, outcome))
         return found

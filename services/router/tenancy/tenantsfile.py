@@ -30,7 +30,7 @@ from typing import Annotated, Any, TypeVar
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError, field_validator, model_validator
 from pydantic_core import ErrorDetails
 
-from services.contracts.documents import MOST_QUOTA
+from services.contracts.documents import MAX_QUOTA
 from services.router.tenancy.keys import EXAMPLE_KEYS
 from services.router.yamlfile import Unreadable, read_yaml
 from services.runtime import apikey
@@ -85,8 +85,8 @@ class QueueEntry(_Section):
 class DocumentsEntry(_Section):
     """How many documents it may keep, and how many bytes of their text. 0 for none."""
 
-    count: Annotated[int, Field(ge=0, le=MOST_QUOTA)] | None = None
-    bytes: Annotated[int, Field(ge=0, le=MOST_QUOTA)] | None = None
+    count: Annotated[int, Field(ge=0, le=MAX_QUOTA)] | None = None
+    bytes: Annotated[int, Field(ge=0, le=MAX_QUOTA)] | None = None
 
 
 class TenantEntry(_Section):

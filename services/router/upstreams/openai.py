@@ -101,7 +101,7 @@ class OpenAIUpstream:
         return Probe(0, self._models or _model_ids(body))
 
     def give_up(self, why: str) -> None:
-        self._pool.fail_unheard(why)
+        self._pool.fail_unanswered(why)
 
     def close(self) -> None:
         self._pool.retire()

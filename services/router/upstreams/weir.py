@@ -79,7 +79,7 @@ class WeirUpstream:
         )  # fmt: skip
 
     def give_up(self, why: str) -> None:
-        self._pool.fail_unheard(why)
+        self._pool.fail_unanswered(why)
 
     def close(self) -> None:
         self._pool.retire()

@@ -54,11 +54,11 @@ class LatencyModel:
         mean_ms = self.step_ms + self.per_sequence_ms * batch_size + self.prefill_ms_per_token * prefill_tokens
         return mean_ms * self.time_scale
 
-    def chunk_tokens(self, slots: int, most: int) -> int:
-        """How many prompt tokens cost one decode step of `slots` sequences: from 1 to `most`."""
+    def chunk_tokens(self, slots: int, max_tokens: int) -> int:
+        """How many prompt tokens cost one decode step of `slots` sequences: from 1 to `max_tokens`."""
         decode_ms = self.step_ms + self.per_sequence_ms * slots
-        if decode_ms >= most * self.prefill_ms_per_token:  # reading may cost nothing at all
-            return most
+        if decode_ms >= max_tokens * self.prefill_ms_per_token:  # reading may cost nothing at all
+            return max_tokens
         return max(1, int(decode_ms / self.prefill_ms_per_token + EXACT))
 
 

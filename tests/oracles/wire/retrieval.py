@@ -139,10 +139,10 @@ async def _prepared(model: Path, ask: ParseRequest) -> PreparedDocument:
 async def _running(**settings: Any) -> AsyncIterator[Parts]:
     embedder, store, cache, library = Embedder(), Store(), Cache(), Library()
     warming = SimpleNamespace(done=True, start=lambda: None, stop=_nothing)
-    fit = SimpleNamespace(lacking=0, start=_nothing, stop=_nothing)
+    compatibility = SimpleNamespace(unembedded_chunks=0, start=_nothing, stop=_nothing)
     parts: dict[str, Any] = {
         "QueuedEmbedder": embedder, "Store": store, "exact_cache": cache, "Library": library, "Warming": warming,
-        "Fit": fit,
+        "CompatibilityCheck": compatibility,
     }  # fmt: skip
     bare: dict[str, Any] = {"_env_file": None, "retrieval_port": 0, "metrics_port": 0, **settings}
     with ExitStack() as stack:
@@ -247,9 +247,12 @@ async def documents() -> str:
         await put("an id that is none", "a%00b", {"text": "a"})
         await put("one more than may be kept", "c", {"text": "a"}, x_documents_count="1")
         await put("a quota that is none", "c", {"text": "a"}, x_documents_count="many")
-        for fault in (DatabaseDown("refused"), PoolBusy("full"), QuotaExceeded("a tenant may keep 1 document")):
+        for label, fault in {
+            "Down": DatabaseDown("refused"), "Busy": PoolBusy("full"),
+            "QuotaExceeded": QuotaExceeded("a tenant may keep 1 document"),
+        }.items():  # fmt: skip
             library.raises = fault
-            await put(f"the database: {type(fault).__name__}", "c", {"text": "a"})
+            await put(f"the database: {label}", "c", {"text": "a"})
         library.raises = None
         parts.embedder.raises = EmbedderFull("256 texts wait to be embedded")
         await put("the embedder is full", "c", {"text": "a"})

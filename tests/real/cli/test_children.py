@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from services.cli.child import Child, trim
+from services.cli.child_group import ChildGroup
 from services.cli.errors import LabError
-from services.cli.supervisor import Supervisor
 
 IGNORES_SIGTERM = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('up', flush=True)"
 
@@ -25,10 +25,10 @@ def test_a_child_that_dies_is_named_with_its_exit_code_its_last_words_and_its_lo
     async def run() -> None:
         dying = child(tmp_path, "print('no such model: x'); raise SystemExit(7)", "worker-0")
         dying.spawn()
-        supervisor = Supervisor()
-        supervisor.take(dying, tier=0, stop_within_s=1)
+        child_group = ChildGroup()
+        child_group.take(dying, tier=0, stop_within_s=1)
         with pytest.raises(LabError) as caught:
-            await asyncio.wait_for(supervisor.watch(), 20)
+            await asyncio.wait_for(child_group.watch(), 20)
         assert "worker-0 ended (exit code 7)" in caught.value.message
         assert str(dying.log) in caught.value.message
         assert caught.value.notes == ("no such model: x",)
@@ -38,19 +38,19 @@ def test_a_child_that_dies_is_named_with_its_exit_code_its_last_words_and_its_lo
 
 def test_a_child_that_the_others_do_without_is_told_of_once_and_nothing_ends(tmp_path: Path) -> None:
     async def run() -> None:
-        told: list[str] = []
-        supervisor = Supervisor(on_lost=told.append)
+        printed: list[str] = []
+        child_group = ChildGroup(on_lost=printed.append)
         storm, router = child(tmp_path, "raise SystemExit(7)", "storm"), child(tmp_path, "input()", "router")
         for each, vital in ((storm, False), (router, True)):
             each.spawn()
-            supervisor.take(each, tier=0, stop_within_s=1, vital=vital)
+            child_group.take(each, tier=0, stop_within_s=1, vital=vital)
         with pytest.raises(LabError, match="router ended"):  # whose input is at its end, so it is the one that matters
-            await asyncio.wait_for(supervisor.watch(), 20)
+            await asyncio.wait_for(child_group.watch(), 20)
         while storm.running:
             await asyncio.sleep(0.01)
         with pytest.raises(LabError, match="router ended"):
-            await asyncio.wait_for(supervisor.watch(), 20)
-        assert [line.partition(":")[0] for line in told] == ["storm ended (exit code 7), and the others go on"]
+            await asyncio.wait_for(child_group.watch(), 20)
+        assert [line.partition(":")[0] for line in printed] == ["storm ended (exit code 7), and the others go on"]
 
     asyncio.run(run())
 
@@ -67,12 +67,12 @@ def test_tiers_stop_in_reverse_and_a_deaf_child_is_killed_and_named(
 
     front, store = child(tmp_path, polite("front"), "front"), child(tmp_path, polite("store"), "store")
     deaf = child(tmp_path, f"{IGNORES_SIGTERM}; time.sleep(600)", "deaf")
-    supervisor = Supervisor()
+    child_group = ChildGroup()
     for tier, each in enumerate((store, deaf, front)):
         each.spawn()
-        supervisor.take(each, tier, stop_within_s=20 if each is not deaf else 0.05)
+        child_group.take(each, tier, stop_within_s=20 if each is not deaf else 0.05)
     wait_until(lambda: all(each.tail() for each in (store, deaf, front)))
-    assert asyncio.run(supervisor.stop()) == ["deaf"]
+    assert asyncio.run(child_group.stop()) == ["deaf"]
     assert ends.read_text().split() == ["front", "store"]
     assert not any(each.running for each in (store, deaf, front))
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from services.cli import checks
-from services.cli.checks import Finding, Level
+from services.cli.checks import Finding, FindingLevel
 from services.retrieval.database import READER, connect
 from services.retrieval.writing import Corpus
 
@@ -45,6 +45,6 @@ def corpus_of(url: str, *models: str) -> list[Finding]:
 def test_every_tenants_passages_are_counted_and_what_the_model_lacks_is_a_warning(postgres_url: str) -> None:
     new, unknown = corpus_of(postgres_url, "new", "")
     seen = "5 passages of 2 tenants; vectors by model: new 3, old 2"
-    assert (new.level, new.seen) == (Level.WARN, f"{seen}; 2 not embedded by retrieval's model, new")
-    assert new.mend == "`weir ingest --reembed`"
-    assert (unknown.level, unknown.seen) == (Level.WARN, f"{seen}; 2 not embedded by any one model")
+    assert (new.level, new.seen) == (FindingLevel.WARN, f"{seen}; 2 not embedded by retrieval's model, new")
+    assert new.remedy == "`weir ingest --reembed`"
+    assert (unknown.level, unknown.seen) == (FindingLevel.WARN, f"{seen}; 2 not embedded by any one model")

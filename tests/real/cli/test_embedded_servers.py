@@ -107,11 +107,11 @@ def test_kill_9_of_the_supervisor_leaves_no_process_and_no_port(
         print(database.pid, cache.pid, flush=True)
         time.sleep(600)
     """)
-    with subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True) as supervisor:
-        assert supervisor.stdout is not None
-        pids = [int(word) for word in supervisor.stdout.readline().split()]
+    with subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True) as child_group:
+        assert child_group.stdout is not None
+        pids = [int(word) for word in child_group.stdout.readline().split()]
         assert len(pids) == 2
-        supervisor.send_signal(signal.SIGKILL)
+        child_group.send_signal(signal.SIGKILL)
     wait_until(lambda: not any(is_alive(pid) for pid in pids))
     wait_until(lambda: all(is_free("127.0.0.1", port) for port in ports))
 

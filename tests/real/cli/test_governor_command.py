@@ -62,8 +62,8 @@ def test_a_ping_leaves_with_what_the_original_client_leaves_with(tmp_path: Path)
         backend = Held()
         async with governor(backend) as stand:
             port = stand.process.bound_port
-            status, _, told = await weir_governor(tmp_path, "ping", GOVERNOR_PORT=port)
-            assert (status, told.startswith("recv v=0 verb=confirm")) == (0, True)
+            status, _, printed = await weir_governor(tmp_path, "ping", GOVERNOR_PORT=port)
+            assert (status, printed.startswith("recv v=0 verb=confirm")) == (0, True)
             line = await stand.connect()
             await line.send(*upload(b"x"))
             await until(lambda: backend.running == 1)
@@ -83,10 +83,10 @@ def test_a_file_is_sent_to_the_stack_that_runs_here_and_to_no_other_port(tmp_pat
         async with governor(backend) as stand:
             lease = published(tmp_path, f"127.0.0.1:{stand.process.bound_port}")
             try:
-                status, _, told = await weir_governor(tmp_path, "send", "job.json", GOVERNOR_PORT=free_port())
+                status, _, printed = await weir_governor(tmp_path, "send", "job.json", GOVERNOR_PORT=free_port())
             finally:
                 lease.__exit__(None, None, None)
-        assert (status, backend.started) == (0, 1), told
+        assert (status, backend.started) == (0, 1), printed
 
     asyncio.run(main())
 

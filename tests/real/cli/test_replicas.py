@@ -95,8 +95,8 @@ def test_three_replicas_answer_on_three_ports_and_ctrl_c_lets_them_finish(
     assert line.split(",") == [run.url(index) for index in range(3)]
     members = psutil.Process(run.process.pid).children(recursive=True)
     with httpx2.Client(timeout=WITHIN_S, trust_env=False) as client:
-        told = [client.get(f"{run.url(index)}/status").json()["name"] for index in range(3)]
-        assert told == ["gpu-box-0", "gpu-box-1", "gpu-box-2"]
+        printed = [client.get(f"{run.url(index)}/status").json()["name"] for index in range(3)]
+        assert printed == ["gpu-box-0", "gpu-box-1", "gpu-box-2"]
         assert all("weir_worker_slots" in client.get(f"{run.url(i, METRICS_OFFSET)}/metrics").text for i in range(3))
         with ThreadPoolExecutor(3) as pool:
             asked = {"prompt": "What is a weir?", "max_tokens": 30}

@@ -11,14 +11,14 @@ import pytest
 
 from services.cli import seed
 from services.cli.child import Child
-from services.cli.seed import Step
+from services.cli.seed import SeedStep
 
 
-def told(tmp_path: Path, script: str) -> tuple[list[Step], tuple[bool, str]]:
+def printed(tmp_path: Path, script: str) -> tuple[list[SeedStep], tuple[bool, str]]:
     child = Child("ingest", [sys.executable, "-c", script], env=dict(os.environ), log=tmp_path / "ingest.log")
     child.spawn()
 
-    async def collect() -> list[Step]:
+    async def collect() -> list[SeedStep]:
         return [step async for step in seed.steps(child)]
 
     steps = asyncio.run(collect())
@@ -33,7 +33,7 @@ def test_each_line_is_a_step_and_noise_is_passed_over(tmp_path: Path) -> None:
         print('[1, 2]')
         print('{"step": "finished", "done": 4, "total": 5, "added": 3, "completed": 2, "removed": 1, "skipped": [{}]}')
     """
-    steps, (there, words) = told(tmp_path, script)
+    steps, (there, words) = printed(tmp_path, script)
     assert [(step.name, step.done, step.total) for step in steps] == [("embed", 3, 9), ("finished", 4, 5)]
     assert there
     assert words == "4 documents: 3 added, 2 embedded anew, 1 removed, 1 skipped, see ingest.log"
@@ -49,5 +49,5 @@ def test_each_line_is_a_step_and_noise_is_passed_over(tmp_path: Path) -> None:
     ],
 )
 def test_the_end_is_told_in_a_few_words(tmp_path: Path, finished: str, there: bool, words: str) -> None:
-    _, summary = told(tmp_path, f"print({finished!r})")
+    _, summary = printed(tmp_path, f"print({finished!r})")
     assert summary == (there, words)

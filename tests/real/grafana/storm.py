@@ -13,7 +13,7 @@ from collections.abc import AsyncIterator, Callable
 import httpx2
 
 from loadtests.cluster.processes import frozen
-from services.governor.client import Failed
+from services.governor.client import SendFailed
 from tests.real.grafana.prometheus import SCRAPES_EVERY_S, Prometheus
 from tests.real.stack.stand import Part, Stand, chat, soon
 from tests.real.stack.test_governor import SHORT, client_of, sent
@@ -102,7 +102,7 @@ class Storm:
     async def send_jobs(self, number: int) -> None:
         """Three clients for one slot; one of them sends what the router finds wrong, now and then."""
         while not self.over.is_set():
-            with contextlib.suppress(Failed):  # the router had nobody for it
+            with contextlib.suppress(SendFailed):  # the router had nobody for it
                 async with client_of(self.governor, f"J_{number}") as (client, _):
                     await sent(client, SHORT if number else {"prompt": "x", "temperature": 9})
             await asyncio.sleep(0.1)

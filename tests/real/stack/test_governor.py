@@ -19,7 +19,7 @@ import pytest
 
 from services.cli.child import dies_with_parent
 from services.cli.governor import answers
-from services.governor.client import Client, Effort, Exit, Failed, Reply, connect, result_of
+from services.governor.client import Client, Effort, Exit, Reply, SendFailed, connect, result_of
 from tests.real.stack.stand import ROOT, WITHIN_S, Part, Stand, soon, until
 
 ENDLESS = {"prompt": "What is a weir?", "max_tokens": 8000, "ignore_eos": True}  # a quarter of a minute
@@ -114,7 +114,7 @@ def test_a_router_that_is_full_makes_a_yield_and_the_same_chunk_runs_once_it_is_
             assert all(reply["retry_hint_ms"] >= 50 for reply in told if reply["status"] == "yield")
             for client, task in ((runs, first), (waits, second)):
                 client.close()
-                with pytest.raises(Failed):
+                with pytest.raises(SendFailed):
                     await task
             assert (await asked)["status"] == "done"
 

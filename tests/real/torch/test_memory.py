@@ -87,12 +87,12 @@ def test_the_books_filled_to_the_last_token_by_sequences_that_waste_half_a_page_
     for number in range(SLOTS):
         small.admit(sequence_of(number, each // 2, each // 2))
     assert small._reserved_tokens == KV_TOKENS
-    most = 0.0
+    peak = 0.0
     while small.running:
         step = small.step()
         assert not step.lost
-        most = max(most, small.kv_usage)
-    assert most * (KV_TOKENS / PAGE_TOKENS + SLOTS) > KV_TOKENS / PAGE_TOKENS, "more pages than the tokens alone need"
+        peak = max(peak, small.kv_usage)
+    assert peak * (KV_TOKENS / PAGE_TOKENS + SLOTS) > KV_TOKENS / PAGE_TOKENS, "more pages than the tokens alone need"
 
 
 class Fails:

@@ -20,7 +20,7 @@ from transformers.generation.continuous_batching.requests import RequestState, R
 from transformers.generation.continuous_batching.scheduler import FIFOScheduler
 
 from services.worker.engines.torch.paged import GREEDY, PagedBatch, paged_request
-from services.worker.engines.torch.sampling import Sampling
+from services.worker.engines.torch.sampling import TokenSampling
 from tests.real.torch.rig import make_engine
 
 
@@ -78,7 +78,7 @@ def test_a_step_can_be_undone_and_taken_again(batch: PagedBatch) -> None:
 
 
 def test_a_sampled_step_that_is_undone_chooses_the_same_again(batch: PagedBatch) -> None:
-    sampling = Sampling(temperature=1.0, top_p=0.9, seed=4)
+    sampling = TokenSampling(temperature=1.0, top_p=0.9, seed=4)
     tokens = run_out(batch, "plain", undo=False, sampling=sampling)
     assert run_out(batch, "undone", undo=True, sampling=sampling) == tokens
 
@@ -92,7 +92,7 @@ def test_pages_are_as_many_as_tokens_need(batch: PagedBatch) -> None:
     assert batch.used_share == 0.0
 
 
-def run_out(batch: PagedBatch, id: str, *, undo: bool = False, sampling: Sampling = GREEDY) -> list[int]:
+def run_out(batch: PagedBatch, id: str, *, undo: bool = False, sampling: TokenSampling = GREEDY) -> list[int]:
     """Its tokens; with `undo`, every step is begun, undone before its results, and taken again."""
     request = paged_request(id, list(range(5, 45)), 6, (), 0.0, sampling)
     batch.add(request)

@@ -12,7 +12,16 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.worker.engines.torch.sampling import Row, Sampling, _key, _mix, _mixed_int, _signed, gumbel, perturbed
+from services.worker.engines.torch.sampling import (
+    Row,
+    TokenSampling,
+    _key,
+    _mix,
+    _mixed_int,
+    _signed,
+    gumbel,
+    perturbed,
+)
 
 LOGITS = torch.tensor([2.0, 1.0, 0.0, -1.0, 0.5, -3.0, 1.5, 0.0])
 DRAWS = 8000
@@ -21,7 +30,7 @@ CPU = torch.device("cpu")
 
 def drawn(temperature: float, top_p: float = 1.0, seed: int = 1) -> torch.Tensor:
     """How often each token was chosen: one sequence of so many tokens, all from the same logits."""
-    sampling = Sampling(temperature, top_p, seed)
+    sampling = TokenSampling(temperature, top_p, seed)
     rows = [Row(position, sampling, position) for position in range(DRAWS)]
     chosen = perturbed(LOGITS.expand(DRAWS, -1).clone(), rows).argmax(-1)
     return torch.bincount(chosen, minlength=len(LOGITS))
@@ -64,7 +73,7 @@ def test_a_temperature_of_zero_is_greedy_and_so_is_a_very_small_one() -> None:
 
 def test_rows_that_do_not_sample_are_left_as_they_are() -> None:
     logits = torch.randn(3, 50, generator=torch.Generator().manual_seed(1))
-    mixed = perturbed(logits.clone(), [Row(1, Sampling(1.0, 0.5, 3), 0)])
+    mixed = perturbed(logits.clone(), [Row(1, TokenSampling(1.0, 0.5, 3), 0)])
     assert torch.equal(mixed[0], logits[0])
     assert torch.equal(mixed[2], logits[2])
     assert not torch.equal(mixed[1], logits[1])
@@ -72,19 +81,19 @@ def test_rows_that_do_not_sample_are_left_as_they_are() -> None:
 
 def test_a_choice_depends_on_seed_and_position_and_not_on_the_row_or_its_neighbours() -> None:
     logits = torch.randn(1, 500, generator=torch.Generator().manual_seed(2))
-    alone = perturbed(logits, [Row(0, Sampling(1.0, 0.9, 11), 4)])[0]
+    alone = perturbed(logits, [Row(0, TokenSampling(1.0, 0.9, 11), 4)])[0]
     crowd = logits.expand(5, -1).clone()
-    rows = [Row(index, Sampling(0.5 + index, 0.2 + index / 8, index), index) for index in range(4)]
-    crowded = perturbed(crowd, [*rows, Row(4, Sampling(1.0, 0.9, 11), 4)])[4]
+    rows = [Row(index, TokenSampling(0.5 + index, 0.2 + index / 8, index), index) for index in range(4)]
+    crowded = perturbed(crowd, [*rows, Row(4, TokenSampling(1.0, 0.9, 11), 4)])[4]
     assert torch.equal(alone, crowded)
-    others = [perturbed(logits, [Row(0, Sampling(1.0, 1.0, 11), position)]).argmax() for position in range(40)]
+    others = [perturbed(logits, [Row(0, TokenSampling(1.0, 1.0, 11), position)]).argmax() for position in range(40)]
     assert len({int(token) for token in others}) > 10
 
 
 def test_tokens_that_the_model_forbids_are_never_chosen() -> None:
     logits = torch.full((200, 6), -math.inf)
     logits[:, 2:4] = 0.0
-    rows = [Row(index, Sampling(2.0, 0.99, 5), index) for index in range(200)]
+    rows = [Row(index, TokenSampling(2.0, 0.99, 5), index) for index in range(200)]
     assert set(perturbed(logits, rows).argmax(-1).tolist()) == {2, 3}
 
 

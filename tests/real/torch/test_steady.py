@@ -22,7 +22,7 @@ def reading(steady: SteadySteps, per_token_s: float) -> Step:
 
 @given(st.floats(1e-5, 1e-3), st.integers(16, 1000))
 def test_whatever_reading_costs_a_step_soon_takes_less_than_twice_as_long(per_token_s: float, first: int) -> None:
-    steady = SteadySteps(DECODE_S, tokens=first, least=16, most=1000)
+    steady = SteadySteps(DECODE_S, tokens=first, min_tokens=16, max_tokens=1000)
     for _ in range(60):
         steady.took(reading(steady, per_token_s))
     share = steady.tokens * per_token_s / DECODE_S
@@ -31,7 +31,7 @@ def test_whatever_reading_costs_a_step_soon_takes_less_than_twice_as_long(per_to
 
 
 def test_a_prompt_that_costs_more_the_longer_it_is_never_takes_a_step_far_beyond() -> None:
-    steady = SteadySteps(DECODE_S, tokens=100, least=16, most=512)
+    steady = SteadySteps(DECODE_S, tokens=100, min_tokens=16, max_tokens=512)
     at, shares = 0, []
     while at < 4000:
         per_token_s = DECODE_S / 150 * (1 + at / 1000)  # attention to all that was read
@@ -44,13 +44,13 @@ def test_a_prompt_that_costs_more_the_longer_it_is_never_takes_a_step_far_beyond
 
 
 def test_a_piece_that_is_no_full_chunk_teaches_nothing() -> None:
-    steady = SteadySteps(DECODE_S, tokens=100, least=16, most=512)
+    steady = SteadySteps(DECODE_S, tokens=100, min_tokens=16, max_tokens=512)
     steady.took(Step(10.0, batch_size=8, prefill_tokens=99))
     assert steady.tokens == 100
 
 
 def test_it_follows_the_pace_of_those_who_write_and_keeps_its_bounds() -> None:
-    steady = SteadySteps(DECODE_S, tokens=100, least=16, most=120)
+    steady = SteadySteps(DECODE_S, tokens=100, min_tokens=16, max_tokens=120)
     for _ in range(50):
         steady.took(decode(10 * DECODE_S))
         steady.took(Step(11 * DECODE_S, batch_size=8, prefill_tokens=steady.tokens))

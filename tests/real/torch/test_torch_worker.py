@@ -90,9 +90,9 @@ def test_an_engine_that_is_killed_fails_what_ran_and_is_made_again(models: Path)
         running_one = asyncio.create_task(client.post("/generate", json=endless))
         await until(lambda: loop.running == 1)
         os.kill(loop.executor.pid, signal.SIGKILL)
-        told = await running_one
-        assert (told.status_code, told.json()["error"]["code"]) == (500, "engine_died")
-        assert "SIGKILL" in told.json()["error"]["message"]
+        text_state = await running_one
+        assert (text_state.status_code, text_state.json()["error"]["code"]) == (500, "engine_died")
+        assert "SIGKILL" in text_state.json()["error"]["message"]
         assert (await client.get("/status")).status_code == 503
         await until(lambda: loop.alive)
         assert (await client.post("/generate", json=ask("a", stream=False))).json()["event"] == "done"

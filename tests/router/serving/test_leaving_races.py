@@ -12,7 +12,7 @@ import pytest
 from services.contracts.generate import GenerateRequest, Token
 from services.core.outcome import Outcome
 from services.router.serving.response import KEEP_ALIVE_S
-from services.runtime.connection import MAX_BEHIND
+from services.runtime.connection import MAX_PIPELINED
 from services.runtime.http import Exchange
 from tests.router.leaver import Client, Way, answered_whole, asking
 from tests.router.leaving import Scene, leap, leave_in_turns, scene, seen
@@ -269,7 +269,7 @@ async def flooded(here: Scene, way: Way, **headers: str) -> Client:
         await exchange.start(200, b"application/x-ndjson")
         while True:
             await exchange.write(msgspec.json.encode(Token("x" * 65_536)) + b"\n")
-            if exchange._wire.behind:
+            if exchange._wire.has_pipelined:
                 full.set()
             await asyncio.sleep(0)
 
@@ -305,7 +305,7 @@ def test_a_client_that_leaves_a_long_pipeline_behind_holds_its_place_no_longer_t
     async def main() -> None:
         async with scene(Stage.DISPATCHED, monkeypatch, stream=False) as here:
             client = await here.client("first", Way.RST)
-            behind = b"".join(asking(f"behind-{number}") for number in range(2 * MAX_BEHIND))
+            behind = b"".join(asking(f"behind-{number}") for number in range(2 * MAX_PIPELINED))
             await client.send(asking("first", x_weir_deadline_ms="4500") + behind)
             await until(lambda: here.there() == 1, "the first at its worker")
             client.leave()

@@ -13,7 +13,7 @@ import pytest
 
 from services.contracts.generate import GenerateRequest
 from services.runtime.http import Exchange
-from services.runtime.tracing import Sampling, Span, Told, Tracer
+from services.runtime.tracing import FinishedTrace, Sampling, Span, Tracer
 from tests.router.rig import FakeRetrieval, FakeWorker, Stand, answer, cut_after, failing, hang, passage, standing, then
 from tests.runtime.rig import until
 from tests.runtime.test_tracing import GOOD, SPAN, TRACE, Kept
@@ -61,17 +61,17 @@ async def traced(
         yield stand, kept
 
 
-async def told(kept: Kept, requests: int = 1) -> list[Told]:
+async def told(kept: Kept, requests: int = 1) -> list[FinishedTrace]:
     """What was told of so many requests; an answer is here before its request has quite ended."""
     await until(lambda: len(kept.told) == requests, "the trace is told")
     return kept.told
 
 
-def by_name(one: Told) -> dict[str, Span]:
+def by_name(one: FinishedTrace) -> dict[str, Span]:
     return {span.name: span for span in one.spans}
 
 
-def check_tree(one: Told) -> None:
+def check_tree(one: FinishedTrace) -> None:
     """Each step is below the request, and within it."""
     own, *steps = one.spans
     for span in steps:

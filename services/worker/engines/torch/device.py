@@ -90,8 +90,8 @@ def _machine_has_left() -> int:
 def _container_has_left(folder: Path = CGROUP) -> int:
     """Up to the limit of this process's control group (version 2), beyond which the kernel kills; none: no limit."""
     try:
-        most = (folder / "memory.max").read_text(encoding="ascii").strip()
+        limit = (folder / "memory.max").read_text(encoding="ascii").strip()
         used = int((folder / "memory.current").read_text(encoding="ascii"))
-        return max(0, int(most) - used) if most != "max" else sys.maxsize
+        return max(0, int(limit) - used) if limit != "max" else sys.maxsize
     except (OSError, ValueError):
         return sys.maxsize

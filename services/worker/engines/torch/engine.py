@@ -30,7 +30,7 @@ from services.contracts.generate import GenerateRequest
 from services.worker.engine import Expected, FinishReason, Sequence, Step
 from services.worker.engine_executor import EngineDied
 from services.worker.engines.torch.paged import CacheExhausted, Computed, PagedBatch, PagedRequest, paged_request
-from services.worker.engines.torch.sampling import Sampling
+from services.worker.engines.torch.sampling import TokenSampling
 from services.worker.engines.torch.steady import SteadySteps
 from services.worker.engines.torch.text import Decode, Detokenizer, Prompts
 
@@ -136,7 +136,7 @@ class TorchEngine:
                 self._drop_all()
                 raise
         else:
-            return self._told(computed, began)
+            return self._as_step(computed, began)
         # outside the handler: the traceback held the step's tensors
         return self._given_up(1, began) if exhausted else self._shrunk(began)
 
@@ -163,11 +163,11 @@ class TorchEngine:
         if sequence.reserved_tokens > self.kv_tokens - self._reserved_tokens:
             raise RuntimeError(f"{sequence.id} was admitted to an engine without memory for {sequence.reserved_tokens}")
 
-    def _sampling(self, request: GenerateRequest) -> Sampling:
+    def _sampling(self, request: GenerateRequest) -> TokenSampling:
         seed = self._chance.getrandbits(64) if request.seed is None else request.seed
-        return Sampling(request.temperature, request.top_p, seed)
+        return TokenSampling(request.temperature, request.top_p, seed)
 
-    def _told(self, computed: Computed, began: float) -> Step:
+    def _as_step(self, computed: Computed, began: float) -> Step:
         """Tokens to texts, and the books brought up to date."""
         texts: dict[str, tuple[int, bool]] = {
             request.request_id: (token, request.finished) for request, token in computed.tokens
@@ -176,10 +176,10 @@ class TorchEngine:
         finished: list[tuple[Sequence, FinishReason]] = []
         for running in self._running.values():
             running.sequence.unread_tokens = running.request.unread_tokens
-            told = texts.get(running.request.request_id)
-            if told is None:
+            text_state = texts.get(running.request.request_id)
+            if text_state is None:
                 continue
-            token, ends = told
+            token, ends = text_state
             stops = token in self._eos and not running.sequence.request.ignore_eos
             tokens.append((running.sequence, _piece(running.text, token, stops=stops, ends=ends)))
             running.sequence.completion_tokens += 1
@@ -199,7 +199,7 @@ class TorchEngine:
         self.slots = max(1, min(self.slots, len(self._running)))
         self.prefill_chunk_tokens = max(MIN_CHUNK_TOKENS, self.prefill_chunk_tokens // 2)
         if self.steady is not None:
-            self.steady.most = self.prefill_chunk_tokens
+            self.steady.max_tokens = self.prefill_chunk_tokens
         _empty_cache()
         return step
 

@@ -25,7 +25,7 @@ from services.worker.engines.torch import tiny
 from services.worker.engines.torch.device import choose_device, choose_dtype, free_bytes
 from services.worker.engines.torch.engine import MIN_CHUNK_TOKENS, Limits, TorchEngine, is_out_of_memory
 from services.worker.engines.torch.paged import PagedBatch
-from services.worker.engines.torch.sizing import Sizes, size
+from services.worker.engines.torch.sizing import MemorySizes, size
 from services.worker.engines.torch.spec import TorchSpec
 from services.worker.engines.torch.text import Prompts, decoder
 from services.worker.engines.torch.warmup import doubted, warm_up
@@ -53,7 +53,7 @@ def load(spec: TorchSpec) -> TorchEngine:
     return engine
 
 
-def _engine(spec: TorchSpec, model: Any, tokenizer: Any, sizes: Sizes, *, where: str) -> TorchEngine:
+def _engine(spec: TorchSpec, model: Any, tokenizer: Any, sizes: MemorySizes, *, where: str) -> TorchEngine:
     try:
         batch = PagedBatch(
             model, slots=spec.slots, pages=sizes.pages, page_tokens=sizes.page_tokens, step_tokens=sizes.step_tokens
@@ -78,14 +78,14 @@ def _engine(spec: TorchSpec, model: Any, tokenizer: Any, sizes: Sizes, *, where:
     )
 
 
-def _try_out(engine: TorchEngine, model: Any, spec: TorchSpec, sizes: Sizes) -> None:
+def _try_out(engine: TorchEngine, model: Any, spec: TorchSpec, sizes: MemorySizes) -> None:
     """Take a few steps: a model that cannot be batched says so now, and not to the first request."""
     try:
         doubt = doubted(engine, model)
         if doubt:
             raise _unbatchable(spec.model_id, doubt)
-        most_tokens = sizes.step_tokens - spec.slots
-        warm_up(engine, chunk_tokens=spec.prefill_chunk_tokens, most_tokens=most_tokens, measure=spec.warm_up)
+        max_chunk_tokens = sizes.step_tokens - spec.slots
+        warm_up(engine, chunk_tokens=spec.prefill_chunk_tokens, max_chunk_tokens=max_chunk_tokens, measure=spec.warm_up)
     except EngineUnusable:
         raise
     except Exception as error:

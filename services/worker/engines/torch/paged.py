@@ -37,9 +37,9 @@ from transformers.generation.continuous_batching.requests import RequestState, R
 from transformers.generation.continuous_batching.scheduler import FIFOScheduler
 from transformers.generation.logits_process import LogitsProcessorList
 
-from services.worker.engines.torch.sampling import Row, Sampling, perturbed
+from services.worker.engines.torch.sampling import Row, TokenSampling, perturbed
 
-GREEDY = Sampling(temperature=0.0, top_p=1.0, seed=0)
+GREEDY = TokenSampling(temperature=0.0, top_p=1.0, seed=0)
 
 
 class CacheExhausted(Exception):
@@ -51,7 +51,7 @@ class PagedRequest(RequestState):
     """A sequence as transformers keeps it. `request_id` names its pages and must be nobody else's."""
 
     deadline: float = math.inf
-    sampling: Sampling = GREEDY
+    sampling: TokenSampling = GREEDY
 
     @property
     def unread_tokens(self) -> int:
@@ -63,7 +63,7 @@ class PagedRequest(RequestState):
 
 
 def paged_request(
-    request_id: str, prompt: list[int], max_tokens: int, eos: tuple[int, ...], deadline: float, sampling: Sampling
+    request_id: str, prompt: list[int], max_tokens: int, eos: tuple[int, ...], deadline: float, sampling: TokenSampling
 ) -> PagedRequest:
     """A request that is ready to be read. `eos` are the tokens that end it."""
     request = PagedRequest(

@@ -30,7 +30,7 @@ ALMOST_ONE = 1 - 2**-24
 
 
 @dataclass(frozen=True, slots=True)
-class Sampling:
+class TokenSampling:
     """How one request's tokens are chosen. `temperature` 0 is greedy."""
 
     temperature: float
@@ -43,7 +43,7 @@ class Row:
     """A row of a step's logits that is to be sampled: the answer's token number `position`."""
 
     index: int
-    sampling: Sampling
+    sampling: TokenSampling
     position: int
 
 

@@ -25,7 +25,7 @@ GIB = 2**30
 
 
 @dataclass(frozen=True, slots=True)
-class Sizes:
+class MemorySizes:
     """What `PagedBatch` and the engine are made with."""
 
     kv_tokens: int
@@ -35,7 +35,7 @@ class Sizes:
     step_tokens: int
 
 
-def size(spec: TorchSpec, config: Any, dtype: torch.dtype, free: int, *, on_gpu: bool) -> Sizes:
+def size(spec: TorchSpec, config: Any, dtype: torch.dtype, free: int, *, on_gpu: bool) -> MemorySizes:
     """Explicit values are kept or refused; automatic ones are as large as they are useful and fit."""
     if getattr(config, "num_attention_heads", None) is None:
         raise EngineUnusable(
@@ -54,7 +54,7 @@ def size(spec: TorchSpec, config: Any, dtype: torch.dtype, free: int, *, on_gpu:
             "MAX_BATCH_SIZE, or take a smaller model."
         )
     pages = math.ceil(kv_tokens / PAGE_TOKENS) + spec.slots
-    return Sizes(kv_tokens, min(context_tokens, kv_tokens), PAGE_TOKENS, pages, step_tokens)
+    return MemorySizes(kv_tokens, min(context_tokens, kv_tokens), PAGE_TOKENS, pages, step_tokens)
 
 
 def _context_tokens(spec: TorchSpec, config: Any) -> int:

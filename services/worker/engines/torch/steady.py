@@ -17,22 +17,22 @@ from services.worker.engine import Step
 
 TARGET_SHARE = 0.7
 MAX_SHRINK, MAX_GROWTH = 0.5, 1.25
-LEAST_SHARE = 0.01
+MIN_SHARE = 0.01
 DECODE_WEIGHT = 0.2
 
 
 class SteadySteps:
-    """The chunk of one engine. Tokens stay between `least` and `most`; of each full chunk it learns once."""
+    """The chunk of one engine. Tokens stay between `min_tokens` and `max_tokens`; of each full chunk it learns once."""
 
-    __slots__ = ("_decode_s", "_tokens", "least", "most")
+    __slots__ = ("_decode_s", "_tokens", "max_tokens", "min_tokens")
 
-    def __init__(self, decode_s: float, *, tokens: int, least: int, most: int) -> None:
-        if not 0 < least <= most or decode_s <= 0:
-            raise ValueError(f"no chunk is between {least} and {most} tokens beside steps of {decode_s} s")
+    def __init__(self, decode_s: float, *, tokens: int, min_tokens: int, max_tokens: int) -> None:
+        if not 0 < min_tokens <= max_tokens or decode_s <= 0:
+            raise ValueError(f"no chunk is between {min_tokens} and {max_tokens} tokens beside steps of {decode_s} s")
         self._decode_s = decode_s
         self._tokens = float(tokens)
-        self.least = least
-        self.most = most
+        self.min_tokens = min_tokens
+        self.max_tokens = max_tokens
 
     @property
     def tokens(self) -> int:
@@ -42,14 +42,14 @@ class SteadySteps:
     @property
     def _bounded(self) -> float:
         """Not rounded, or it could not grow from 1."""
-        return min(max(self._tokens, self.least), self.most)
+        return min(max(self._tokens, self.min_tokens), self.max_tokens)
 
     def took(self, step: Step) -> None:
         """A step is over. One with less than a full chunk says nothing about full ones."""
         if step.prefill_tokens == 0:
             self._decode_s += DECODE_WEIGHT * (step.duration_s - self._decode_s)
         elif step.prefill_tokens >= self.tokens:
-            share = max(step.duration_s / self._decode_s - 1, LEAST_SHARE)
+            share = max(step.duration_s / self._decode_s - 1, MIN_SHARE)
             self._tokens = self._bounded * min(max(TARGET_SHARE / share, MAX_SHRINK), MAX_GROWTH)
 
     def __repr__(self) -> str:

@@ -29,17 +29,17 @@ DOUBTFUL_DEVIATIONS = 0.5
 """Of a row's logits. Rounding moves them by a few hundredths, a wrong reading by several."""
 
 
-def warm_up(engine: TorchEngine, *, chunk_tokens: int, most_tokens: int, measure: bool) -> None:
-    """Set the engine's `expected` and its chunk; `chunk_tokens` 0 chooses one of at most `most_tokens`."""
-    engine.prefill_chunk_tokens = chunk_tokens or min(TRIAL_CHUNK_TOKENS, most_tokens)
+def warm_up(engine: TorchEngine, *, chunk_tokens: int, max_chunk_tokens: int, measure: bool) -> None:
+    """Set the engine's `expected` and its chunk; `chunk_tokens` 0 chooses one of at most `max_chunk_tokens`."""
+    engine.prefill_chunk_tokens = chunk_tokens or min(TRIAL_CHUNK_TOKENS, max_chunk_tokens)
     if not measure:
         return
     decode_s, prefill_s_per_token = _measured(engine)
     engine.expected = Expected(1000 * decode_s, 1000 * prefill_s_per_token)
     if not chunk_tokens:
-        as_long_as_a_step = int(decode_s / max(prefill_s_per_token, 1e-9))
-        most = max(MIN_CHUNK_TOKENS, most_tokens)
-        engine.steady = SteadySteps(decode_s, tokens=as_long_as_a_step, least=MIN_CHUNK_TOKENS, most=most)
+        max_tokens = max(MIN_CHUNK_TOKENS, max_chunk_tokens)
+        tokens = int(decode_s / max(prefill_s_per_token, 1e-9))  # a chunk that takes as long as a decode step
+        engine.steady = SteadySteps(decode_s, tokens=tokens, min_tokens=MIN_CHUNK_TOKENS, max_tokens=max_tokens)
         engine.prefill_chunk_tokens = engine.steady.tokens
 
 

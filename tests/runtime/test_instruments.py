@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry, generate_latest
 
 from services.core.outcome import Outcome
-from services.runtime import tally
+from services.runtime import instruments
 from services.runtime.telemetry import SECONDS_BUCKETS, new_registry
 
 tenants = st.sampled_from(["a", 'b"\n\\', "é"])
@@ -37,7 +37,7 @@ def told(metrics: object, samples: list[tuple[str, Outcome, float]]) -> str:
 @given(counted)
 def test_a_scrape_reads_the_same_as_from_prometheus_client(samples: list[tuple[str, Outcome, float]]) -> None:
     new_registry()  # turns off the `_created` series, as every service does
-    assert told(tally, samples) == told(prometheus_client, samples)
+    assert told(instruments, samples) == told(prometheus_client, samples)
 
 
 @given(counted)
@@ -45,13 +45,13 @@ def test_what_is_added_up_when_it_is_asked_for_is_what_would_have_been_counted(
     samples: list[tuple[str, Outcome, float]],
 ) -> None:
     registry = CollectorRegistry()
-    parts = tally.Histogram("parts", "By how.", ["tenant", "outcome"], buckets=SECONDS_BUCKETS, registry=registry)
-    everything = tally.Overall("everything", "All.", parts, registry=registry)
-    served = tally.Overall("served", "Those.", parts, Outcome.SERVED, registry=registry)
+    parts = instruments.Histogram("parts", "By how.", ["tenant", "outcome"], buckets=SECONDS_BUCKETS, registry=registry)
+    everything = instruments.HistogramAggregate("everything", "All.", parts, registry=registry)
+    served = instruments.HistogramAggregate("served", "Those.", parts, Outcome.SERVED, registry=registry)
     counted_too = CollectorRegistry()
     buckets = {"buckets": SECONDS_BUCKETS, "registry": counted_too}
-    all_counted = tally.Histogram("everything", "All.", **buckets)  # type: ignore[arg-type]
-    served_counted = tally.Histogram("served", "Those.", **buckets)  # type: ignore[arg-type]
+    all_counted = instruments.Histogram("everything", "All.", **buckets)  # type: ignore[arg-type]
+    served_counted = instruments.Histogram("served", "Those.", **buckets)  # type: ignore[arg-type]
     for asked_before in (True, False):
         for tenant, outcome, amount in samples:
             parts.labels(tenant, outcome).observe(amount)
@@ -71,15 +71,15 @@ def test_what_is_added_up_when_it_is_asked_for_is_what_would_have_been_counted(
 
 def test_a_name_cannot_be_taken_twice() -> None:
     registry = CollectorRegistry()
-    tally.Counter("weir_requests", "One.", ["tenant"], registry=registry)
+    instruments.Counter("weir_requests", "One.", ["tenant"], registry=registry)
     with pytest.raises(ValueError, match="Duplicated"):
-        tally.Counter("weir_requests", "Another.", registry=registry)
+        instruments.Counter("weir_requests", "Another.", registry=registry)
     with pytest.raises(ValueError, match="Duplicated"):
         prometheus_client.Counter("weir_requests", "A third.", registry=registry)
 
 
 def test_a_series_has_all_labels_of_its_family() -> None:
-    family = tally.Counter("weir_requests", "Ended.", ["tenant", "outcome"], registry=CollectorRegistry())
+    family = instruments.Counter("weir_requests", "Ended.", ["tenant", "outcome"], registry=CollectorRegistry())
     assert family.labels("demo", Outcome.SERVED) is family.labels("demo", "served")
     with pytest.raises(ValueError, match="labels"):
         family.labels("demo")

@@ -14,9 +14,9 @@ import pytest
 from rich.console import Console
 from rich.text import Text
 
-from services.cli import crew
-from services.cli.crew import EXIT_FAILED, Crew, Story
-from services.cli.parts import Part
+from services.cli import supervisor
+from services.cli.parts import ServicePart
+from services.cli.supervisor import EXIT_FAILED, StartPlan, Supervisor
 
 
 class Loading:
@@ -50,37 +50,39 @@ def loading() -> Iterator[Loading]:
 
 
 @pytest.fixture
-def part(tmp_path: Path, loading: Loading) -> Part:
+def part(tmp_path: Path, loading: Loading) -> ServicePart:
     """A process that stays, and whose port answers as `loading` says."""
     (tmp_path / "stays.py").write_text("import time; time.sleep(600)")
     port = loading.server.server_address[1]
-    return Part("worker-0", "stays", "127.0.0.1", port, {"PYTHONPATH": str(tmp_path)}, "some/model on cpu", 600.0)
+    return ServicePart(
+        "worker-0", "stays", "127.0.0.1", port, {"PYTHONPATH": str(tmp_path)}, "some/model on cpu", 600.0
+    )
 
 
-def play(folder: Path, start: Callable[[Crew], Coroutine[Any, Any, None]]) -> tuple[int, str]:
+def play(folder: Path, start: Callable[[Supervisor], Coroutine[Any, Any, None]]) -> tuple[int, str]:
     """The exit code of a story, and what it printed. It ends by itself once it has started."""
     out = io.StringIO()
 
     async def run() -> int:
-        played = Crew(Console(file=out, width=160), ["worker-0"], folder, leave_s=1)
+        played = Supervisor(Console(file=out, width=160), ["worker-0"], folder, leave_s=1)
 
         def ending() -> Text:
-            for watched in played.supervisor.children:
+            for watched in played.child_group.children:
                 watched.child.kill()  # so that the story ends: a part has died
             return Text("all is there")
 
-        return await played.play(Story(lambda: start(played), ending))
+        return await played.play(StartPlan(lambda: start(played), ending))
 
     return asyncio.run(run()), out.getvalue()
 
 
 def test_a_part_that_loads_says_so_now_and_then_until_it_is_ready(
-    part: Part, loading: Loading, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    part: ServicePart, loading: Loading, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(crew, "SAY_EVERY_S", 0.2)
-    monkeypatch.setattr(crew, "READY_WITHIN_S", 0.0)  # all the time it has is what loading may take
+    monkeypatch.setattr(supervisor, "PROGRESS_EVERY_S", 0.2)
+    monkeypatch.setattr(supervisor, "READY_WITHIN_S", 0.0)  # all the time it has is what loading may take
 
-    async def start(played: Crew) -> None:
+    async def start(played: Supervisor) -> None:
         serving = asyncio.ensure_future(played.serve(part, 0))
         while "some/model on cpu, for" not in played_so_far(played):
             await asyncio.sleep(0.01)
@@ -88,7 +90,7 @@ def test_a_part_that_loads_says_so_now_and_then_until_it_is_ready(
         loading.done.set()
         await serving
 
-    def played_so_far(played: Crew) -> str:
+    def played_so_far(played: Supervisor) -> str:
         text: str = played._console.file.getvalue()  # type: ignore[attr-defined]
         return text
 
@@ -99,10 +101,10 @@ def test_a_part_that_loads_says_so_now_and_then_until_it_is_ready(
 
 
 def test_a_part_that_is_never_ready_is_given_up_with_what_it_said(
-    part: Part, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    part: ServicePart, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(crew, "READY_WITHIN_S", 2.0)
-    impatient = Part(part.name, part.module, part.host, part.port, part.env)
+    monkeypatch.setattr(supervisor, "READY_WITHIN_S", 2.0)
+    impatient = ServicePart(part.name, part.module, part.host, part.port, part.env)
     code, said = play(tmp_path, lambda played: played.serve(impatient, 0))
     assert code == EXIT_FAILED
     assert "worker-0 was not ready within 2 s" in said

@@ -15,7 +15,7 @@ from typing import Protocol
 MAX_PENDING_BYTES = 65_536
 
 
-class Sink(Protocol):
+class ByteSink(Protocol):
     """What is written to: a transport, or a thing before one that wants to know whether its bytes went out."""
 
     def is_closing(self) -> bool:
@@ -25,7 +25,7 @@ class Sink(Protocol):
         """Send."""
 
 
-class Outbox:
+class WriteCoalescer:
     """Pending writes of one event loop, at most MAX_PENDING_BYTES and one write more.
 
     The bound is what lets backpressure work: a handler that writes without end must come to the transport's own limit.
@@ -34,10 +34,10 @@ class Outbox:
     __slots__ = ("_bytes", "_pending")
 
     def __init__(self) -> None:
-        self._pending: list[tuple[Sink, bytes]] = []
+        self._pending: list[tuple[ByteSink, bytes]] = []
         self._bytes = 0
 
-    def write(self, sink: Sink, data: bytes) -> None:
+    def write(self, sink: ByteSink, data: bytes) -> None:
         """Send before the loop next waits for the outside."""
         if not self._pending:
             asyncio.get_running_loop().call_soon(self.flush)

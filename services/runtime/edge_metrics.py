@@ -13,8 +13,8 @@ from prometheus_client.metrics_core import CounterMetricFamily
 from prometheus_client.registry import Collector
 
 from services.runtime.errors import WeirError
+from services.runtime.instruments import Counter
 from services.runtime.log import Log
-from services.runtime.tally import Counter
 
 CODES = (
     "invalid_request", "headers_too_large", "url_too_long", "request_too_large", "unsupported_encoding",
@@ -27,7 +27,7 @@ their way in than may be, `invalid_api_key` a large body without a known key or 
 SOURCE_REASONS = ("source_connections", "source_incoming_bytes")
 
 
-class Front:
+class EdgeMetrics:
     """The front of one service's public listener."""
 
     def __init__(self, registry: CollectorRegistry, log: Log) -> None:

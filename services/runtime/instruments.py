@@ -22,12 +22,12 @@ from prometheus_client.metrics_core import CounterMetricFamily, HistogramMetricF
 from prometheus_client.registry import Collector
 from prometheus_client.utils import floatToGoString
 
-Child = TypeVar("Child", "Tally", "Spread")
+Child = TypeVar("Child", "CounterChild", "HistogramChild")
 SHORT = 1_000_000
 """From here on Go writes a number with an exponent, and so does Prometheus."""
 
 
-class Tally:
+class CounterChild:
     """One series of a counter."""
 
     __slots__ = ("value",)
@@ -43,7 +43,7 @@ class Tally:
         return f"<Tally {self.value:g}>"
 
 
-class Spread:
+class HistogramChild:
     """One series of a histogram. `counts` has one place for each bucket, and a last one for what is beyond them."""
 
     __slots__ = ("_edges", "counts", "total")
@@ -103,7 +103,7 @@ class _Family(Collector, Generic[Child]):
         raise NotImplementedError
 
 
-class Counter(_Family[Tally]):
+class Counter(_Family[CounterChild]):
     """As prometheus_client's Counter."""
 
     def __init__(
@@ -120,24 +120,24 @@ class Counter(_Family[Tally]):
 
     def collect(self) -> Iterable[Metric]:
         family = CounterMetricFamily(self._name, self._documentation, labels=self._labelnames)
-        for values, tally in self._children.items():
-            family.add_metric(values, tally.value)
+        for values, instruments in self._children.items():
+            family.add_metric(values, instruments.value)
         yield family
 
     def write(self, page: list[str]) -> None:
         name, forms = f"{self._name.removesuffix('_total')}_total", self._forms
         page.append(self._head(name, "counter"))
-        for values, tally in self._children.items():
+        for values, instruments in self._children.items():
             form = forms.get(values)
             if form is None:
                 form = forms[values] = self._form(name, "%s", values)
-            page.append(form % _number(tally.value))
+            page.append(form % _number(instruments.value))
 
-    def _new(self) -> Tally:
-        return Tally()
+    def _new(self) -> CounterChild:
+        return CounterChild()
 
 
-class Histogram(_Family[Spread]):
+class Histogram(_Family[HistogramChild]):
     """As prometheus_client's Histogram. The edges are in order, and the last bucket, which has none, is added."""
 
     def __init__(
@@ -187,11 +187,11 @@ class Histogram(_Family[Spread]):
         count, total = self._form(f"{self._name}_count", number, values), self._form(f"{self._name}_sum", "%s", values)
         return "".join([*buckets, count, total])
 
-    def _new(self) -> Spread:
-        return Spread(self._edges)
+    def _new(self) -> HistogramChild:
+        return HistogramChild(self._edges)
 
 
-class Overall(Histogram):
+class HistogramAggregate(Histogram):
     """All series of another histogram as one, or those whose last label is `last`: added up when it is asked for.
 
     So nobody counts twice what is only wanted under a second name.

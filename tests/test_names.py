@@ -1,0 +1,95 @@
+"""Names of the product: no word that only this project uses, and no name with two meanings.
+
+An identifier is split into its words (`share_of_life`: share, of, life), and none of them may be banned. A package is
+held to that once it stands in PACKAGES. A public class has one name over all services: a reader who meets it in a
+traceback or a log has one place to look.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections import defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+SERVICES = Path(__file__).parents[1] / "services"
+PACKAGES = ["cli", "governor", "retrieval", "runtime", "worker"]
+"""Held to the banned words. A package that is finished is one more name here."""
+
+BANNED = frozenset(
+    {
+        *("anew", "anybody", "begun", "crew", "everybody", "foretell", "foretold", "hasty", "hear", "heard", "hears"),
+        *("least", "lends", "lent", "mend", "mended", "met", "most", "mutter", "nobody", "outbox", "patience"),
+        *("revival", "roster", "said", "saying", "says", "seat", "seats", "somebody", "story", "tally", "tell"),
+        *("telling", "tells", "told", "turned", "unheard", "whoever", "whom", "whose"),
+    }
+)
+"""Words of the older code. Now: told is sent or encoded, said is value or message, most is max or limit, and so on."""
+
+OTHERS_WORDS = frozenset({"_least_squares", "tell"})
+"""Identifiers that are the field's own: least squares, and the position in a file (`io.IOBase.tell`)."""
+
+SHARED = frozenset({"Answer", "Bounds", "Pool", "Reading", "Refused", "Sizes", "State", "Tenant", "Turn", "Usage"})
+"""Class names that two packages have, one of them always `core` or `router`, whose names are still to change."""
+
+WORD = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])")
+
+
+def identifiers(tree: ast.AST) -> Iterator[tuple[str, int]]:
+    """Each name that code reads, binds or defines, with its line; no string and no import of others' names."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Name):
+            yield node.id, node.lineno
+        elif isinstance(node, ast.Attribute):
+            yield node.attr, node.lineno
+        elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            yield node.name, node.lineno
+        elif isinstance(node, ast.arg):
+            yield node.arg, node.lineno
+
+
+def banned(identifier: str) -> set[str]:
+    """The banned words in an identifier."""
+    return set() if identifier in OTHERS_WORDS else BANNED & {word.lower() for word in WORD.findall(identifier)}
+
+
+@pytest.mark.parametrize(
+    ("identifier", "words"),
+    [
+        ("told", {"told"}), ("_tell", {"tell"}), ("MOST_BYTES", {"most"}), ("EngineRoster", {"roster"}),
+        ("settled", set()), ("almost", set()), ("_least_squares", set()), ("unheardOf", {"unheard"}),
+    ],
+)  # fmt: skip
+def test_an_identifier_is_judged_word_by_word(identifier: str, words: set[str]) -> None:
+    assert banned(identifier) == words
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_no_identifier_of_a_finished_package_has_a_banned_word(package: str) -> None:
+    found = {
+        f"{file.relative_to(SERVICES)}:{line} {identifier}"
+        for file in sorted((SERVICES / package).rglob("*.py"))
+        for identifier, line in identifiers(ast.parse(file.read_text(encoding="utf-8")))
+        if banned(identifier)
+    }
+    assert not found, "use the field's word:\n" + "\n".join(sorted(found))
+
+
+def test_a_public_class_has_a_name_of_its_own_over_all_services() -> None:
+    places: dict[str, list[str]] = defaultdict(list)
+    for file in sorted(SERVICES.rglob("*.py")):
+        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                places[node.name].append(str(file.relative_to(SERVICES)))
+    doubled = {name: files for name, files in places.items() if len(files) > 1}
+    unknown = {name: files for name, files in doubled.items() if name not in SHARED}
+    assert not unknown, f"two classes of one name: {unknown}"
+    apart = {
+        name: files
+        for name, files in doubled.items()
+        if not any(file.startswith(("core/", "router/")) for file in files)
+    }
+    assert not apart, f"only core and router may still share a name with others: {apart}"
