@@ -21,8 +21,8 @@ capacity of 25 s shares the last five seconds: under lasting overload no hint ca
 
 The book of all is open to each, so one tenant that floods it could make all others come back late. Of each it takes
 half a book at most: a second virtual clock, kept in the tenant's own book, is not let further ahead than 12.5 s, and
-what would move it further is told to come back at the end, with nothing booked. So what one tenant books in any T seconds is
-at most 0.5 * rate * (12.5 + T) or a single request, and it alone never makes another wait longer than that.
+what would move it further is told to come back at the end, with nothing booked. So what one tenant books in any T
+seconds is at most 0.5 * rate * (12.5 + T) or a single request, and it alone never makes another wait longer than that.
 """
 
 from __future__ import annotations

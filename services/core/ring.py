@@ -23,9 +23,9 @@ Only members with work are here. One that has none left goes at once, and two ru
 - It saves nothing up: a member that comes back has one quantum at most, and in the round in which it left what is left
   of that round's quantum. So a member gets one quantum per round, however it comes and goes.
 
-A member that comes with a positive deficit goes on the *new* list, ahead of the others (FQ-CoDel, RFC 8290): one
-that uses less than its share does not wait for the round. There, a flow that empties stays in the ring for one more
-visit, so that it is not new twice in a row; here the second rule does that, and holds as well against one that empties in time
+A member that comes with a positive deficit goes on the *new* list, ahead of the others (FQ-CoDel, RFC 8290): one that
+uses less than its share does not wait for the round. There, a flow that empties stays in the ring for one more visit,
+so that it is not new twice in a row; here the second rule does that, and holds as well against one that empties in time
 for its visit, which is worth two quanta a round there.
 
 Bound, for a member g with work over a whole interval and any other member f, however that one comes and goes, with C
