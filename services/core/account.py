@@ -113,7 +113,7 @@ class QueueUsage:
             assert self.bytes >= 0, f"{request!r} took more bytes along than it brought: {self!r}"
             self.cost_tokens -= request.charge_tokens
         else:
-            assert not self.bytes, f"nobody waits, and {self!r} is left of {request!r}"
+            assert not self.bytes, f"nothing waits, and {self!r} is left of {request!r}"
             self.cost_tokens = 0.0  # sums of floats drift
 
     def __repr__(self) -> str:
@@ -170,4 +170,5 @@ class TenantAccount:
 
     def __repr__(self) -> str:
         waits, runs = self.usage.requests, self.running
-        return f"<TenantAccount {self.id}: {waits} wait, {runs} run, charged {self.charged:g}, {list(self.flows.values())}>"
+        flows = list(self.flows.values())
+        return f"<TenantAccount {self.id}: {waits} wait, {runs} run, charged {self.charged:g}, {flows}>"

@@ -20,7 +20,7 @@ mind how long it goes on.
     max(wait, q95(retrieval)) + prefill <= margin * (first token due - now)
 
 **Patience.** A client may say how long it would stand in line. It is believed: a longer expected wait is a refusal
-now, not an expiry later. One that would not wait at all needs an empty house, which is not a guess. The time that its
+now, not an expiry later. One that would not wait at all needs an idle pool, which is not a guess. The time that its
 own retrieval takes is not spent in line: the slot that was free for it may be taken by then, and if so it yields.
 
 **Caution is for those who have their share.** A tenant that asks for more than its share counts with the q95 of its
@@ -31,7 +31,7 @@ the median, and its standing queue is not looked at: it must not be refused beca
 
 Where an answer may be cut to fit, the median serves for all: the clamp bounds the rest. A tenant of whom fewer than 20
 answers are known is not refused on a guess at all: only its prefill counts. Judged by the lengths of others it might be
-refused for ever, and nobody would learn that they were wrong.
+refused for ever, and no answer would show that they were wrong.
 
 Relatives: Clockwork (OSDI '20) and Nexus (SOSP '19) test feasibility with known service times; Mooncake (FAST '25)
 refuses before prefill; QLM (2024) estimates waits from queued tokens. None of them knows the share that DRR gives.
@@ -208,7 +208,7 @@ def grant(
 
     Without the margin, since no wait is left to be wrong about. One that may be cut is given what fits; one that may
     not must fit at its probable length, unless it was let in without a guess. One that was is not turned away on
-    caution either: a house that starts nobody learns nothing.
+    caution either: a pool that starts nothing learns nothing.
     """
     if request.may_clamp:
         prefill_s = estimator.prefill_s(prompt_tokens, CAUTIOUS)
@@ -226,7 +226,7 @@ def grant(
 def first_token_s(request: Request, prompt_tokens: int, estimator: Estimator) -> float:
     """How long after its start its first token comes: in 85 cases of 100; on average if it was let in without a guess.
 
-    Both tests after the door use it: one that starts later than that before its first token is due starts for nobody.
+    Both tests after the door use it: one that starts later than that before its first token is due starts in vain.
     """
     return estimator.prefill_s(prompt_tokens, None if request.cold_start else PROBABLE)
 
@@ -239,7 +239,7 @@ def _latest_start(
     estimator: Estimator,
     settings: SchedulerSettings,
 ) -> tuple[float, str]:
-    """When it could start at the latest. One that starts later starts for nobody.
+    """When it could start at the latest. One that starts later starts in vain.
 
     That may be in the past. It stays so: clamped to now, it would make the dead the most urgent.
     """

@@ -181,7 +181,7 @@ class AdmissionCheck:
         )
 
     def accepts_wait(self) -> bool:
-        """Whether its client accepts the wait to expect. None at all is a slot that is free, with nobody before it."""
+        """Whether its client accepts the wait to expect. None at all is a slot that is free for it."""
         if self.prediction.idle:
             return True
         patience_s = self.request.start_by - self.now

@@ -19,7 +19,7 @@ class SchedulerSettings:
 
     bounds: QueueBounds = field(default_factory=lambda: QueueBounds(256))
     stranger: TenantSpec = field(default_factory=lambda: TenantSpec("", QueueBounds(64)))
-    """Of tenants that nobody configured; the id is their own."""
+    """Of tenants that are not configured; the id is their own."""
     classes: tuple[ClassSpec, ...] = field(default_factory=lambda: (ClassSpec("default"),))
     idle_tenants: int = 10_000
     quantum_tokens: float | None = None

@@ -5,7 +5,7 @@
 Each inner node is a surplus round robin (`ring.py`), so each level keeps its own bounded gap and the gaps add. What a
 class leaves unused goes to the other classes, what a tenant leaves to its class. A request is charged its estimated
 cost when it starts and settled once when it ends, at both levels. With the settlement two equal tenants whose lengths
-nobody knows get equal work; without it the one whom the estimate flatters takes the rest.
+are unknown get equal work; without it the one whom the estimate flatters takes the rest.
 
 Only what could start competes: a request whose retrieval still runs stands in its tenant's line, is counted in its
 bounds, and is passed over. So is one that does not fit what is free now (`fits`).
@@ -15,8 +15,8 @@ deficit of its own. Debt follows the tenant: on becoming active in one pool, a f
 A request that asks for a class below its tenant's own stands in a flow there, and takes turns with that class.
 
 Bounds, per tenant and in all: requests, cost and bytes that wait. All are required.
-Cost: O(1) in the common case, O(log n) at worst, and a bulk jump instead of empty rounds. Idle tenants that nobody
-configured are forgotten, oldest first, after FORGET_AFTER_S or when `idle_tenants` are kept.
+Cost: O(1) in the common case, O(log n) at worst, and a bulk jump instead of empty rounds. Idle tenants that were
+not configured are forgotten, oldest first, after FORGET_AFTER_S or when `idle_tenants` are kept.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ class Drr:
         self._new_stats = new_stats
         self._sequence = 0
         self._expiries: list[tuple[float, int, Request]] = []
-        self._fresh: list[Request] = []  # not in the heap yet: most of them start before anybody looks at it
+        self._fresh: list[Request] = []  # not in the heap yet: most of them start before it is looked at
         self._stale = 0  # entries of these two whose request no longer waits, or expires at another time
         self._idle: OrderedDict[TenantAccount, float] = OrderedDict()
 
@@ -133,7 +133,7 @@ class Drr:
             pool.reclass(now, classes)
 
     def create_stranger(self, now: float, spec: TenantSpec) -> TenantAccount:
-        """Make a tenant that nobody configured. It is forgotten some time after it has gone idle."""
+        """Make a tenant that is not configured. It is forgotten some time after it has gone idle."""
         self._check_class(spec)
         if spec.id in self.tenants:
             raise ValueError(f"tenant {spec.id} is known already")
@@ -142,7 +142,7 @@ class Drr:
         return tenant
 
     def forget_idle(self, now: float) -> list[str]:
-        """Forget idle tenants that nobody configured: past their time, or too many. Returns their ids; O(1) each."""
+        """Forget idle tenants that are not configured: past their time, or too many. Returns their ids; O(1) each."""
         forgotten = []
         while self._idle:
             tenant, since = next(iter(self._idle.items()))

@@ -122,7 +122,7 @@ class Estimator:
 
     @property
     def free(self) -> int:
-        """Slots that nobody uses."""
+        """Slots that are not used."""
         return max(0, self.slots - self.busy)
 
     def inherit(self, before: Estimator) -> None:
@@ -161,7 +161,7 @@ class Estimator:
         self.unread_tokens += tokens
 
     def end_prefill(self, request: Request) -> None:
-        """Its prompt has been read, or it has ended: nobody waits for that any more. Once more changes nothing."""
+        """Its prompt has been read, or it has ended: no request waits for that any more. Once more changes nothing."""
         if request.read_tokens:
             unread = self.unread_tokens = self.unread_tokens - request.read_tokens
             assert unread >= 0, (
@@ -218,7 +218,7 @@ class Estimator:
     # ---- what is asked of it
 
     def service_s(self, prompt_tokens: float, answer_tokens: float) -> float:
-        """How long a request of these sizes holds a slot where nobody else reads, on average. Reading the prompt gives
+        """How long a request of these sizes holds a slot where no other prompt is read, on average. Reading it gives
         the first token."""
         prefill = self.prefill_model
         read_s = prefill.start_s + prefill.per_token_s * prompt_tokens

@@ -325,7 +325,7 @@ class PoolQueue:
         node.active_flows -= 1
         assert self.active_flows >= node.active_flows >= 0, f"{flow!r} was let go twice in {self!r}"
         node.active_weight -= flow.weight
-        if not node.active_flows:  # sums of floats drift; nobody is left
+        if not node.active_flows:  # sums of floats drift; no flow is left
             node.active_weight = 0.0
             self.active_weight = self.active_weight - node.weight if self.active_flows else 0.0
 
@@ -335,7 +335,7 @@ class PoolQueue:
 
 
 def _emptied(ring: Ring[M]) -> Ring[M]:
-    """One like it, in which nobody has been."""
+    """One like it, without members."""
     return Ring(ring.quantum, debt_quanta=ring.debt_quanta, debt_half_life_s=ring.debt_half_life_s)
 
 

@@ -85,7 +85,7 @@ class Request:
     predicted_as_new: bool = False
     """Whether it was expected to go ahead of those who wait for their next round: such waits err differently."""
     counted_wait_s: float = 0.0
-    """The wait that it was tested with at the door, which may be more cautious; 0 in an empty house."""
+    """The wait that it was tested with at the door, which may be more cautious; 0 in an idle pool."""
     counted_service_s: float = 0.0
     """How long it was thought to run."""
     sequence: int = 0

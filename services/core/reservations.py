@@ -14,15 +14,15 @@ and not yet back is (free_at - now) * 0.5 * rate, and drains with time by itself
 cannot break the bound. Breakwater (Cho et al., OSDI 2020) hands out credits for the same reason; here the credit is a
 time, since the client is a stranger that keeps no connection.
 
-Bounds. Slots never overlap: if everybody obeys, the work that is back by t after a crowd was refused at 0 is at most
+Bounds. Slots never overlap: if all clients obey, the work that is back by t after a crowd was refused at 0 is at most
 0.5 * rate * t + that of one request. More queued work never gives an earlier slot. A hint lies in [0.05, 30] s.
 The last holds against the first: the book ends after 25 s (30 with jitter). A crowd that is larger than half the
 capacity of 25 s shares the last five seconds: under lasting overload no hint can promise more than the capacity.
 
-The book of all is open to each, so one tenant that floods it could make everybody come back late. Of each it takes half
-a book at most: a second virtual clock, kept in the tenant's own book, is not let further ahead than 12.5 s, and what
-would move it further is told to come back at the end, with nothing booked. So what one tenant books in any T seconds is
-at most 0.5 * rate * (12.5 + T) or a single request, and it alone never makes another wait longer than that.
+The book of all is open to each, so one tenant that floods it could make all others come back late. Of each it takes
+half a book at most: a second virtual clock, kept in the tenant's own book, is not let further ahead than 12.5 s, and
+what would move it further is told to come back at the end, with nothing booked. So what one tenant books in any T
+seconds is at most 0.5 * rate * (12.5 + T) or a single request, and it alone never makes another wait longer than that.
 """
 
 from __future__ import annotations

@@ -18,14 +18,14 @@ Only members with work are here. One that has none left goes at once, and two ru
 
 - It keeps its debt, or "one huge request, pause, repeat" would be free. Rounds that pass while it is away pay the debt
   off as they would have, had it stayed. So does time, which brings it back to one whole quantum with a half-life, for
-  when nobody makes the rounds turn. And what is kept is capped. Time and cap forgive what has been settled: what is in
-  flight stays charged in full until its refund, or the refund would be given on top.
-- It saves nothing up: whoever comes back has one quantum at most, and in the round in which it left what is left of
-  that round's quantum. So a member gets one quantum per round, however it comes and goes.
+  when no other member makes the rounds turn. And what is kept is capped. Time and cap forgive what has been settled:
+  what is in flight stays charged in full until its refund, or the refund would be given on top.
+- It saves nothing up: a member that comes back has one quantum at most, and in the round in which it left what is left
+  of that round's quantum. So a member gets one quantum per round, however it comes and goes.
 
-Whoever comes with a positive deficit goes on the *new* list, ahead of the others (FQ-CoDel, RFC 8290): one that uses
-less than its share does not wait for the round. There, a flow that empties stays in the ring for one more visit, so
-that it is not new twice in a row; here the second rule does that, and holds as well against one that empties in time
+A member that comes with a positive deficit goes on the *new* list, ahead of the others (FQ-CoDel, RFC 8290): one that
+uses less than its share does not wait for the round. There, a flow that empties stays in the ring for one more visit,
+so that it is not new twice in a row; here the second rule does that, and holds as well against one that empties in time
 for its visit, which is worth two quanta a round there.
 
 Bound, for a member g with work over a whole interval and any other member f, however that one comes and goes, with C
@@ -137,7 +137,7 @@ class Ring(Generic[M]):
             self._turned_at, self._turned_new_at = self._served, self._served_new
 
     def front(self) -> M | None:
-        """Whose turn it is. None when nobody has work, or all who have are put aside."""
+        """Whose turn it is. None when no member has work, or all that have are skipped."""
         dust = DUST * self.quantum
         while True:
             if self._new:
@@ -224,7 +224,7 @@ class Ring(Generic[M]):
         """The decision is made: all who were put aside are at the front again.
 
         If another one started, they stand in the round that it is now: what the rounds in between gave, they could not
-        have used. If nobody did, no round has turned, or a glance at a full house would pay everyone's debt.
+        have used. If none did, no round has turned, or each glance at a full pool would pay all debts.
         """
         if not self._aside:
             return
@@ -294,7 +294,7 @@ class Ring(Generic[M]):
         return rest + self.new_work + len(self._next) * part + (rounds - 1) * self.round_work
 
     def lines(self) -> tuple[Iterable[M], Iterable[M], Iterable[M], Iterable[Entry[M]]]:
-        """Who is new, who has a turn in this round, in the next, and in later ones, by what is due: for `serviceorder.py`."""
+        """Members that are new, have a turn in this round, in the next, and in later ones: for `serviceorder.py`."""
         return self._new, self._now, self._next, filter(self._awaited, self._later)
 
     # ---- turns
@@ -335,7 +335,7 @@ class Ring(Generic[M]):
             self._stale = 0
 
     def _turn_round(self) -> bool:
-        """On to the next round in which anyone has a turn; False when nobody is left."""
+        """On to the next round in which any member has a turn; False when none is left."""
         later = self._later
         while later and not self._awaited(later[0]):
             heappop(later)

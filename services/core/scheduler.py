@@ -94,7 +94,7 @@ class Scheduler:
         return known
 
     def reload(self, now: float, classes: tuple[ClassSpec, ...], specs: Iterable[TenantSpec]) -> None:
-        """All classes and tenants, from here on: new ones, changed ones, and nobody else. Or ValueError, and no change.
+        """All classes and tenants, from here on: new ones, changed ones, and no others. Or ValueError, and no change.
 
         A tenant that is named no more becomes a stranger. A level that was held stays so while its class does.
         """
@@ -155,6 +155,11 @@ class Scheduler:
         pool_stats = self._pool_stats(pool)
         estimator.inherit(pool_stats.estimator)
         pool_stats.estimator = estimator
+
+    def estimator(self, pool: str) -> Estimator | None:
+        """What is known of the pool's workers; None before anything was announced or asked of it."""
+        pool_stats = self.pools.get(pool)
+        return None if pool_stats is None else pool_stats.estimator
 
     def capacity(self, now: float, slots: int, pool: str = "default") -> None:
         """So many slots live from now on, over all workers of the pool."""

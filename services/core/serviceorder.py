@@ -1,10 +1,10 @@
-"""In which order a ring would visit its members, as it stands: for people to look at. Looking changes nothing.
+"""The order in which a ring would visit its members, as it stands now. Read only: looking changes nothing.
 
 A member's place is where it stands, unless what it started there has used its turn up: a ring notices that on its next
-visit, and sends it to a later round. Here it is told where it will be sent. Who comes, goes or is settled meanwhile
-changes the order, as it does in the ring.
+visit, and sends the member to a later round. Here it is listed where it will be sent. A member that comes, goes or is
+settled meanwhile changes the order, as it does in the ring.
 
-Cost: O(1) for each member that is told, and one pass over those that owe for several rounds, if it comes to them.
+Cost: O(1) for each member that is listed, and one pass over those that owe for several rounds, if it comes to them.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from services.core.singleclass import SingleClass
 
 M = TypeVar("M", bound=Schedulable)
 LAST = 2**62
-"""Whoever will be sent back stands behind those of the same round who wait already."""
+"""A member that will be sent back stands behind those of the same round that wait already."""
 
 
 def service_order(ring: Ring[M] | SingleClass[M], most: int) -> list[tuple[M, RingPosition]]:

@@ -1,8 +1,8 @@
-"""A ring of one: whose turn it is, is no question.
+"""A ring of one class: there is no order to decide.
 
-Most houses have one class, and then the ring of classes has nothing to decide. It is asked all the same, four times a
-request, so this stands in its place: the same questions, and no deficits to answer them. The day a second class is
-configured, a ring takes over, in which the first one begins with a quantum, as anybody does.
+Most routers have one class, and then the ring of classes has nothing to decide. It is asked all the same, four times a
+request, so this stands in its place: the same questions, without deficits. When a second class is configured a ring
+takes over, in which the first class begins with a quantum, as every newcomer does.
 """
 
 from __future__ import annotations

@@ -253,7 +253,7 @@ def a_limit_out_of_its_range() -> None:
 FAULTS: list[tuple[Callable[[], None], str]] = [
     (counted_out_twice, "was counted out and not in: <QueueUsage -1 requests"),
     (more_bytes_out_than_in, "took more bytes along"),
-    (bytes_left_of_nobody, "nobody waits, and <QueueUsage 0 requests, .* 8 bytes"),
+    (bytes_left_of_nobody, "nothing waits, and <QueueUsage 0 requests, .* 8 bytes"),
     (started_twice, "running.* starts, and does not wait"),
     (taken_out_twice, "ended.* leaves the line, and does not wait"),
     (expired_early, "is taken out at 1, noted for 5"),

@@ -235,6 +235,13 @@ def test_turns_that_come_back_begin_anew_and_starve_nobody_for_what_was_served_b
     assert flow.node.flows.deficit_at(street.now, flow) > -20 * flow.node.flows.quantum
 
 
+def test_what_waits_starts_in_the_order_of_arrival_once_turns_have_ended() -> None:
+    drr = house("ab", quantum=10.0)
+    enqueue(drr, *(asking(tenant) for tenant in "aabaab"))
+    drr.serve_by(0.0, FifoDiscipline)
+    assert serve(drr, 6) == "aabaab"
+
+
 def test_nobody_owes_in_turns_what_it_got_by_the_order_of_arrival() -> None:
     drr = house("ab", quantum=10.0)
     drr.serve_by(0.0, FifoDiscipline)

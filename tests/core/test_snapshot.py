@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from services.core.account import ClassSpec, QueueBounds, TenantSpec
 from services.core.admissioncheck import Admitted
+from services.core.snapshot import busiest, take
 from services.router.operating.state import Json
 from tests.core.house import PREFILL_S, ROOMY, SERVICE_S, TOKEN_S, House
 from tests.core.house import settings as chosen
@@ -138,3 +139,22 @@ def test_a_tenant_that_asks_for_a_lower_class_has_a_line_in_each() -> None:
     for name in ("", "batch"):
         house.offer("a", slack_s=1000.0, class_name=name)
     assert [line["class"] for line in lines(state(house.scheduler, house.now), "a")] == ["default", "batch"]
+
+
+def test_a_snapshot_stays_as_it_was_while_the_scheduler_goes_on() -> None:
+    house = busy_house(until_s=2.0)
+    seen = take(house.scheduler, house.now, busiest(house.scheduler, 10), heads=5, full=True)
+    before = repr(seen)
+    house.run(house.now + 5.0)
+    assert repr(seen) == before
+    later = take(house.scheduler, house.now, busiest(house.scheduler, 10), heads=5, full=True)
+    assert later.tenants != seen.tenants
+
+
+def test_without_full_nothing_is_forecast_and_no_sum_is_made_over_all_tenants() -> None:
+    house = busy_house(until_s=2.0)
+    seen = take(house.scheduler, house.now, busiest(house.scheduler, 10))
+    assert seen.totals is None
+    assert seen.tenants
+    assert {flow.forecast for tenant in seen.tenants for flow in tenant.flows} == {None}
+    assert {tenant.heads for tenant in seen.tenants} == {()}

@@ -58,10 +58,10 @@ class Dispatcher:
         self._prefix, self._attempts = f"{rng.getrandbits(48):012x}", count(1)
         fleet.on_change(self.capacity_changed)
 
-    # ---- the house
+    # ---- settings and capacity
 
     def resolve_model(self, model: str | None) -> str:
-        """The model asked for, or the first. Raises NoSuchModel, or Refused when nobody serves anything yet."""
+        """The model asked for, or the first. Raises NoSuchModel, or Refused when no worker serves anything yet."""
         known = self.fleet.models
         if not known:
             raise self.refusing.no_capacity("no worker has answered yet")
@@ -78,12 +78,14 @@ class Dispatcher:
 
     def estimator(self, turn: InferenceRequest) -> Estimator:
         """What is known of the workers that serve it."""
-        return self.scheduler.pools[turn.pool].estimator
+        estimator = self.scheduler.estimator(turn.pool)
+        assert estimator is not None, f"{turn!r} was admitted to a pool of which nothing is known"
+        return estimator
 
     def prefill_s(self, turn: InferenceRequest) -> float:
         """How long reading its prompt takes, by what is known; 0 while nothing is."""
-        of_pool = self.scheduler.pools.get(self.fleet.pool_of(turn.model) or turn.model)
-        return of_pool.estimator.prefill_s(turn.prompt_tokens + turn.context_tokens) if of_pool is not None else 0.0
+        estimator = self.scheduler.estimator(self.fleet.pool_of(turn.model) or turn.model)
+        return 0.0 if estimator is None else estimator.prefill_s(turn.prompt_tokens + turn.context_tokens)
 
     def capacity_changed(self) -> None:
         """Workers came, went, or take more or less than before."""
@@ -95,20 +97,20 @@ class Dispatcher:
         self._pump_all(now)
 
     def switch(self, policies: Policies) -> None:
-        """These mechanisms are on from here on. Whoever can no longer be in time by them is told in the next step."""
+        """These mechanisms are on from here on. Requests that can no longer be in time by them end in the next step."""
         now = asyncio.get_running_loop().time()
         self.scheduler.switch(now, policies)
         self._set_timer(now)
         self._pump_all(now)
 
     def drain(self) -> None:
-        """Whoever waits is told to go elsewhere; whoever runs goes on."""
+        """Requests that wait are rejected; those that run go on."""
         self.draining = True
         now = asyncio.get_running_loop().time()
         for turn in list(self.waiting):
             self.scheduler.leave(now, turn)
             self._turn_away(turn, self.refusing.leaving())
-        if self._timer is not None:  # nobody waits any more, and nobody will
+        if self._timer is not None:  # nothing waits any more, and nothing will
             self._timer.cancel()
             self._timer, self._timer_at = None, inf
 
@@ -154,8 +156,8 @@ class Dispatcher:
     async def requeue_for_retry(self, turn: InferenceRequest) -> Worker:
         """For the one retry: another worker's place, before all who wait; its own again, when it has rested, if alone.
 
-        Raises Refused when for NOBODY_S nobody has been left who could. It keeps its place under MAX_INFLIGHT, so that
-        bounds these too.
+        Raises Refused when for NOBODY_S no worker has been left that could. It keeps its place under MAX_INFLIGHT, so
+        that bounds these too.
         """
         turn.failed_worker = turn.worker
         self._leave(turn)
@@ -271,10 +273,10 @@ class Dispatcher:
                 self._retries.remove(turn)
                 turn.wake()
 
-    # ---- nobody left
+    # ---- no worker left
 
     def _watch_the_dead(self, now: float) -> None:
-        """Note which models have nobody left, since when, and look again when that has lasted."""
+        """Note which models have no worker left, since when, and look again when that has lasted."""
         for model in self.fleet.models:
             if self.fleet.alive(model):
                 self._dead_since.pop(model, None)
@@ -283,13 +285,13 @@ class Dispatcher:
                 asyncio.get_running_loop().call_later(NOBODY_S, self._refuse_the_abandoned)
 
     def _abandoned(self, model: str, now: float) -> bool:
-        """Whether nobody has served it for a while, or it has left the worker list."""
+        """Whether no worker has served it for a while, or it has left the worker list."""
         if self.fleet.alive(model):
             return False
         return model not in self._dead_since or now - self._dead_since[model] >= NOBODY_S
 
     def _refuse_the_abandoned(self) -> None:
-        """Whoever waits for a worker that may come back in a moment waits; whoever waits for nobody is told."""
+        """Requests for a worker that may come back in a moment wait on; those for none are rejected."""
         now = asyncio.get_running_loop().time() + LATE_S
         for turn in list(self.waiting):
             if now - self._dead_since.get(turn.model, now) >= NOBODY_S:
