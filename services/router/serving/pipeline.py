@@ -159,13 +159,9 @@ class Pipeline:
             request.tenant = tenant.id
         settings = self.settings
         request.slo = read_slo(
-            exchange.headers,
-            default_ms=settings.default_slo_ms,
-            max_ms=settings.max_deadline_ms,
-            default_ttft_ms=settings.default_ttft_ms,
-            stream=request.parsed.stream,
-            tenant_ms=tenant.slo_ms,
-        )
+            exchange.headers, default_ms=settings.default_slo_ms, max_ms=settings.max_deadline_ms,
+            default_ttft_ms=settings.default_ttft_ms, stream=request.parsed.stream, tenant_ms=tenant.slo_ms,
+        )  # fmt: skip
         request.deadline = request.arrived_at + request.slo.deadline_ms / 1000
         if self.drain.draining:
             raise self.dispatcher.refusing.leaving()
