@@ -16,7 +16,7 @@ FULLER_SHA = hashlib.sha1(UNLESS_FULLER.encode(), usedforsecurity=False).hexdige
 
 
 @dataclass(slots=True)
-class StoredDocument:
+class Held:
     """What is kept under a key: bytes, or a list of them; and when it ends on the loop's clock, if it does."""
 
     value: bytes | list[bytes]
@@ -29,7 +29,7 @@ class Keyspace:
     def __init__(self, clock: Callable[[], float]) -> None:
         self.scripts: set[str] = set()
         self._clock = clock
-        self._held: dict[bytes, StoredDocument] = {}  # the least recently used first
+        self._held: dict[bytes, Held] = {}  # the least recently used first
 
     def flush(self) -> None:
         """All keys are lost; scripts stay."""
@@ -40,7 +40,7 @@ class Keyspace:
         self.flush()
         self.scripts.clear()
 
-    def find(self, key: bytes, *, ended_too: bool = False) -> StoredDocument | None:
+    def find(self, key: bytes, *, ended_too: bool = False) -> Held | None:
         """What is kept under this key; `ended_too`: even if its time is over, as long as nobody has noticed."""
         held = self._held.pop(key, None)
         if held is None or (held.ends is not None and held.ends <= self._clock() and not ended_too):
@@ -51,7 +51,7 @@ class Keyspace:
     def keep(self, key: bytes, value: bytes | list[bytes], life_ms: int | None = None) -> None:
         """In the place of whatever was there; for so long, or without an end."""
         self._held.pop(key, None)
-        self._held[key] = StoredDocument(value, None if life_ms is None else self._clock() + life_ms / 1000)
+        self._held[key] = Held(value, None if life_ms is None else self._clock() + life_ms / 1000)
 
     def expire(self, key: bytes, life_ms: int) -> bool:
         """From now on it lives so long. False: there is no such key."""

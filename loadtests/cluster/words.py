@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 
 MOST_CHARACTERS = 2000
-MAX_KEEPALIVES = 16
+MOST_WORDS = 16
 TOO_COMMON = 100  # chunks: a word that more of them have is left out
 
 _WORD = re.compile(r"[^\W_]+")
@@ -35,4 +35,4 @@ def words_of(text: str) -> frozenset[str]:
 def asked_words(query: str) -> list[str]:
     """The words that are looked for: the longest ones, without those that every English text has."""
     words = words_of(query[:MOST_CHARACTERS]) - STOP_WORDS
-    return sorted(words, key=lambda word: (-len(word), word))[:MAX_KEEPALIVES]
+    return sorted(words, key=lambda word: (-len(word), word))[:MOST_WORDS]

@@ -58,7 +58,7 @@ def _number(text: str) -> int:
 
 def _one(seed: int, size: int, *, trace: bool) -> int:
     result = play(seed, _told if trace else None, size=size)
-    _send_refusal(result)
+    _tell(result)
     return 1 if result.violations else 0
 
 
@@ -71,7 +71,7 @@ def _scenario(name: str, sets: tuple[str, ...], *, trace: bool) -> int:
         print("\n".join([error.message, *error.notes]), file=sys.stderr)
         return 2
     result = play_scenario(made, _told if trace else None)
-    _send_refusal(result)
+    _tell(result)
     for group, share in result.on_time.items():
         print(f"  {group}: {share:.2%} answered on time")
     for figure in targets(file, result):
@@ -83,7 +83,7 @@ def _told(now: float, who: str, what: str, detail: str) -> None:
     print(f"{now - BEGINS_S:11.6f}  {who:<10} {what:<10} {detail}")
 
 
-def _send_refusal(result: Result) -> None:
+def _tell(result: Result) -> None:
     counts = ", ".join(f"{count} {name}" for name, count in sorted(result.counts.items()))
     print(f"seed {result.seed}: {result.requests} requests ({counts}), {result.faults} faults, {result.digest}")
     for violation in result.violations:
@@ -96,7 +96,7 @@ def _many(wanted: argparse.Namespace) -> int:
     record = Record(wanted.record, size=wanted.size, machine=code) if wanted.record else None
 
     def tell(result: Result) -> None:
-        _send_refusal(result)
+        _tell(result)
         print(f"  again: make world SEED={result.seed} TRACE=1", flush=True)
 
     seeds = range(wanted.first, wanted.first + wanted.seeds)

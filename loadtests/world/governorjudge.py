@@ -72,7 +72,10 @@ class GovernorSteps:
     def _look_at_connections(self, server: GovernorServer) -> None:
         gate, found = server.gate, self._facts.stepped
         talks: list[Any] = [connection._session for connection in server.connections]
-        held, told = sum(talk._held for talk in talks), sum(job.told for talk in talks for job in talk._jobs.values())
+        held, told = (
+            sum(talk._memory.held_bytes for talk in talks),
+            sum(job.deferred for talk in talks for job in talk._jobs.values()),
+        )
         if gate.held_bytes < held:
             found.append(f"{gate.held_bytes} bytes are held, and connections hold {held}")
         if gate.waiting != told:

@@ -141,25 +141,25 @@ class Use(Enum):
 class ConnectionMemory:
     """The bytes that one connection holds in the gate, by what they are used for."""
 
-    __slots__ = ("_by_use", "_gate", "_held_bytes")
+    __slots__ = ("_by_use", "_gate", "held_bytes")
 
     def __init__(self, gate: Gate) -> None:
         self._gate = gate
         self._by_use: dict[Hashable, int] = {}
-        self._held_bytes = 0
+        self.held_bytes = 0
 
     def resize(self, use: Hashable, size: int) -> bool:
         """Hold `size` bytes for `use`, a `Use` or a `Use` and a name. False without room, and nothing has changed."""
         more = size - self._by_use.get(use, 0)
-        if more > 0 and not self._gate.reserve(more, self._held_bytes):
+        if more > 0 and not self._gate.reserve(more, self.held_bytes):
             return False
         if more < 0:
             self._gate.release(-more)
-        self._held_bytes += more
+        self.held_bytes += more
         self._by_use[use] = size
         if size == 0:
             del self._by_use[use]
-        held = self._held_bytes
+        held = self.held_bytes
         assert 0 <= held <= self._gate.held_bytes, f"{held} bytes are held here, in {self._gate!r}"
         return True
 
@@ -170,9 +170,9 @@ class ConnectionMemory:
     def release_all(self) -> None:
         """The connection is closed. What it holds has to be the sum of its uses."""
         known = sum(self._by_use.values())
-        assert self._held_bytes == known, (
-            f"{self._held_bytes} bytes were held, of which {known} are known: {self._gate!r}"
+        assert self.held_bytes == known, (
+            f"{self.held_bytes} bytes were held, of which {known} are known: {self._gate!r}"
         )
         self._by_use.clear()
-        self._held_bytes = 0
+        self.held_bytes = 0
         self._gate.release(known)

@@ -41,7 +41,7 @@ def more_released_than_this_connection_held() -> None:
     rig.gate.reserve(50, 0)
     peer = rig.connect()
     peer.send(ping())
-    peer.session._memory._held_bytes = 0
+    peer.session._memory.held_bytes = 0
     peer.session._memory.release(Use.NAME)
 
 
@@ -49,7 +49,7 @@ def bytes_that_nothing_accounts_for() -> None:
     rig = Rig()
     peer = rig.connect()
     peer.send(*upload(DATA)[:1])
-    peer.session._memory._held_bytes += 3
+    peer.session._memory.held_bytes += 3
     rig.gate.reserve(3, 0)
     peer.session.lost()
 
