@@ -197,7 +197,7 @@ def _slow_worker(stage: Stage) -> Begun:
     node = stage.worker()
     if node is None or node.inside is None:
         return NOBODY
-    faults: Faults = node.inside.host.engine.faults
+    faults: Faults = node.inside.executor.engine.faults
     factor = stage.factor or stage.rng.choice((2.0, 5.0, 20.0))
     faults.replace(replace(faults.plan, slow_factor=factor))
 

@@ -208,7 +208,7 @@ class System:
 
     def _listen_in(self, name: str, process: Process) -> None:
         """Note which questions this worker's engine gets."""
-        host: Any = process.inside.host  # type: ignore[attr-defined]
+        host: Any = process.inside.executor  # type: ignore[attr-defined]
         prepare = host.prepare
 
         async def noted(request: GenerateRequest) -> Any:
