@@ -187,7 +187,7 @@ def _taken_without_resuming(upstream: Upstream) -> bytes:
 
 
 def _not_written_to(connection: Connection) -> None:
-    connection.has_pipelined = False
+    connection.write_paused = False
 
 
 BUGS = (

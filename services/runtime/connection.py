@@ -144,11 +144,11 @@ class Connection(asyncio.Protocol):
         "_unparsed",
         "_writable",
         "_writes",
-        "has_pipelined",
+        "write_paused",
     )
 
     def __init__(self, shared: Shared) -> None:
-        self.has_pipelined = False
+        self.write_paused = False
         self._shared = shared
         self._writes = shared.writes
         self._loop = asyncio.get_running_loop()
@@ -236,7 +236,7 @@ class Connection(asyncio.Protocol):
         for timer in (self._part_timer, self._rest_timer, self._stall_timer):
             if timer is not None:
                 timer.cancel()
-        self.has_pipelined = False
+        self.write_paused = False
         if self._writable is not None:
             self._writable.set()
         if answering is not None:
@@ -485,7 +485,7 @@ class Connection(asyncio.Protocol):
 
     async def until_read(self) -> None:
         await become_task()
-        while self.has_pipelined and self._writable is not None:
+        while self.write_paused and self._writable is not None:
             await self._writable.wait()
 
     def answered(self, exchange: Exchange) -> None:
@@ -508,14 +508,14 @@ class Connection(asyncio.Protocol):
             self.close()  # an answer without its end must not be taken for whole
 
     def pause_writing(self) -> None:
-        self.has_pipelined = True
+        self.write_paused = True
         self._writable = asyncio.Event()
         if self._stall_timer is None:
             self._stall_timer = self._loop.call_later(self._shared.limits.write_stall_s, self._transport.abort)
 
     def resume_writing(self) -> None:
         """The client has read. A connection that is to be closed has its time anew, for what is left."""
-        self.has_pipelined = False
+        self.write_paused = False
         if self._writable is not None:
             self._writable.set()
         if self._stall_timer is not None:

@@ -146,7 +146,7 @@ class Exchange:
         headers: Headers = (),
     ) -> None:
         """Send the whole answer."""
-        if self._wire.has_pipelined:
+        if self._wire.write_paused:
             await self._wire.until_read()
         self.reply_now(status, body, content_type=content_type, headers=headers)
 
@@ -157,7 +157,7 @@ class Exchange:
 
     async def refuse(self, error: WeirError) -> None:
         """The same, for whom a client that does not read is worth waiting for."""
-        if self._wire.has_pipelined:
+        if self._wire.write_paused:
             await self._wire.until_read()
         self.refuse_now(error)
 
@@ -170,14 +170,14 @@ class Exchange:
 
     async def write(self, piece: bytes) -> None:
         """Send a piece of a streamed answer; waits while the client reads slower than we write."""
-        if self._wire.has_pipelined:
+        if self._wire.write_paused:
             await self._wire.until_read()
         self._must_be_open()
         self._send(self._framed(piece))
 
     async def end(self, piece: bytes = b"") -> None:
         """End a streamed answer, with its last piece if there is one."""
-        if self._wire.has_pipelined:
+        if self._wire.write_paused:
             await self._wire.until_read()
         self._must_be_open()
         self._send_last(piece)

@@ -12,7 +12,7 @@ class Wire(Protocol):
     """What an exchange needs of the connection that it came by."""
 
     @property
-    def has_pipelined(self) -> bool:
+    def write_paused(self) -> bool:
         """The client reads slower than we write: before another piece, wait `until_read`."""
 
     @property

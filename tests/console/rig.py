@@ -14,13 +14,13 @@ from services.runtime.log import Log
 
 
 class FakeWire:
-    """What an exchange writes to. While `behind`, its client does not read."""
+    """What an exchange writes to. While `write_paused`, its client does not read."""
 
     date_line = b""
 
     def __init__(self) -> None:
         self.sent: list[bytes] = []
-        self.behind = False
+        self.write_paused = False
         self.complete = False
         self._read = asyncio.Event()
 
@@ -28,11 +28,11 @@ class FakeWire:
         self.sent.append(data)
 
     async def until_read(self) -> None:
-        while self.behind:
+        while self.write_paused:
             await self._read.wait()
 
     def reads_again(self) -> None:
-        self.behind = False
+        self.write_paused = False
         self._read.set()
 
     def answered(self, exchange: Exchange) -> None:

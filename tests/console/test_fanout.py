@@ -58,7 +58,7 @@ def test_a_slow_viewer_misses_pictures_gets_the_newest_and_holds_nobody_back() -
         gallery = Gallery()
         slow, quick = gallery.watcher(), gallery.watcher()
         await asyncio.sleep(0.05)
-        slow.wire.behind = True
+        slow.wire.write_paused = True
         await asyncio.sleep(2.0)
         assert quick.pictures[-1] == b"11"
         assert slow.pictures == [b"1"]

@@ -30,7 +30,7 @@ ANSWER = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok"
 class Deaf:
     """A wire that goes nowhere."""
 
-    has_pipelined = False
+    write_paused = False
     date_line = b""
 
     def send(self, data: bytes) -> None: ...

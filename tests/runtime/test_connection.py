@@ -239,8 +239,8 @@ def test_a_pipeline_without_end_is_read_no_faster_than_it_is_answered() -> None:
 
     async def main() -> None:
         async with driven({("GET", "/wait"): wait}) as (tape, connection):
-            for has_pipelined in range(MAX_PIPELINED + 1):
-                assert tape.reading, f"{has_pipelined} wait"
+            for waiting in range(MAX_PIPELINED + 1):
+                assert tape.reading, f"{waiting} wait"
                 connection.data_received(get(b"/wait"))
             connection.data_received(get(b"/wait"))
             assert not tape.reading

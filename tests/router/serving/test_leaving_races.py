@@ -269,7 +269,7 @@ async def flooded(here: Scene, way: Way, **headers: str) -> Client:
         await exchange.start(200, b"application/x-ndjson")
         while True:
             await exchange.write(msgspec.json.encode(Token("x" * 65_536)) + b"\n")
-            if exchange._wire.has_pipelined:
+            if exchange._wire.write_paused:
                 full.set()
             await asyncio.sleep(0)
 
