@@ -97,7 +97,7 @@ class DocumentsApi:
 
     def add_to(self, api: FastAPI) -> None:
         """The routes. The router names the tenant in `x-tenant`."""
-        path = "/documents/{id:path}"
+        path = "/documents/{id:rest}"
         description = describe("Add a document, or replace it.", request=PutDocument, reply=DocumentPut)
         description["responses"][201] = description["responses"][200]
         api.add_api_route(path, self.put, methods=["PUT"], **description)

@@ -21,6 +21,7 @@ from fastapi.dependencies import models
 from fastapi.openapi.docs import get_redoc_html, get_swagger_ui_html
 from fastapi.openapi.utils import get_openapi
 from fastapi.routing import APIRoute
+from starlette.convertors import Convertor, register_url_convertor
 from starlette.exceptions import HTTPException
 from starlette.routing import Route, compile_path
 
@@ -41,6 +42,21 @@ ASSETS = {  # of the two pages that show the description: where each one's file 
     "redoc.standalone.js": "text/javascript",
 }
 _INTERNAL = "an internal error; the log has its id"
+
+
+class _Rest(Convertor[str]):
+    """The rest of a path, as `{name:rest}`. Starlette's `path` stops at a line break, which an id may hold."""
+
+    regex = "(?s:.*)"
+
+    def convert(self, value: str) -> str:
+        return value
+
+    def to_string(self, value: str) -> str:
+        return value
+
+
+register_url_convertor("rest", _Rest())
 
 
 async def exchange_of(request: Request) -> Exchange:

@@ -21,7 +21,7 @@ from services.runtime.api import add_native, describe
 from services.runtime.http import Exchange
 from services.runtime.strictjson import decode
 
-PATH = "/documents/{id:path}"
+PATH = "/documents/{id:rest}"
 
 
 def add_documents(api: FastAPI, pipeline: Pipeline) -> None:

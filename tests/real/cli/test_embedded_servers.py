@@ -20,6 +20,7 @@ from services.cli.errors import LabError
 from services.cli.ports import free_port, is_free
 from services.cli.postgres import PASSWORD_FILE, EmbeddedPostgres
 from services.cli.valkey import EmbeddedValkey
+from tests.processes import is_alive
 
 
 def query(url: str, *statements: str) -> list[list[asyncpg.Record]]:
@@ -107,18 +108,10 @@ def test_kill_9_of_the_supervisor_leaves_no_process_and_no_port(
         print(database.pid, cache.pid, flush=True)
         time.sleep(600)
     """)
-    with subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True) as child_group:
-        assert child_group.stdout is not None
-        pids = [int(word) for word in child_group.stdout.readline().split()]
-        assert len(pids) == 2
-        child_group.send_signal(signal.SIGKILL)
-    wait_until(lambda: not any(is_alive(pid) for pid in pids))
+    with subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True) as supervisor:
+        assert supervisor.stdout is not None
+        servers = [psutil.Process(int(word)) for word in supervisor.stdout.readline().split()]
+        assert len(servers) == 2
+        supervisor.send_signal(signal.SIGKILL)
+    wait_until(lambda: not any(is_alive(server) for server in servers))
     wait_until(lambda: all(is_free("127.0.0.1", port) for port in ports))
-
-
-def is_alive(pid: int) -> bool:
-    """Gone, or a zombie that only waits for a parent to look: both have left."""
-    try:
-        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
-        return False

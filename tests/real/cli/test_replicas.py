@@ -20,6 +20,7 @@ import pytest
 from services.cli.config import METRICS_OFFSET, LabSettings
 from services.cli.ports import Port, free_port, is_free
 from services.cli.replicas import another_way
+from tests.processes import is_alive
 
 ROOT = Path(__file__).parents[3]
 WITHIN_S = 60.0
@@ -105,7 +106,7 @@ def test_three_replicas_answer_on_three_ports_and_ctrl_c_lets_them_finish(
             assert run.ctrl_c() == 0
             assert [answer.result().status_code for answer in answers] == [200, 200, 200]
     assert "Nothing is left running" in run.said()
-    wait_until(lambda: not any(member.is_running() for member in members))
+    wait_until(lambda: not any(is_alive(member) for member in members))
 
 
 def test_a_replica_that_dies_is_named_and_the_others_are_stopped(

@@ -35,6 +35,7 @@ from loadtests.runs.matrix.subjects import (
     values,
 )
 from tests.loadtests.runs.matrix.made import a_stand
+from tests.processes import is_alive
 
 DEADLINES = Deadlines(1000, 1000)
 PACE = 0.12
@@ -146,7 +147,7 @@ def test_subjects_stand_and_go_and_workers_heal() -> None:
             return [psutil.Process(server.process.pid) for server in stand.servers]
 
     left = uvloop.run(play())
-    assert not any(process.is_running() for process in left)
+    assert not any(is_alive(process) for process in left)
 
 
 @pytest.mark.timeout(180)

@@ -14,6 +14,7 @@ from services.retrieval.documents import UnreadableDocument
 from services.retrieval.minilm import MiniLM
 from services.retrieval.parseprocess import LIMITS, ParseRequest, prepare
 from services.retrieval.preparing import DocumentPreparer, PreparedDocument
+from tests.processes import is_alive
 from tests.retrieval.corpus import BREAD, RIVER
 from tests.retrieval.test_documents import pdf
 
@@ -56,7 +57,7 @@ def test_what_takes_too_long_is_ended_by_force_and_said_so(model: Path) -> None:
             child.suspend()  # as one that is lost in a parser: only force ends it
             with pytest.raises(UnreadableDocument, match="cannot be parsed within 1 s"):
                 await task
-            assert not child.is_running()
+            assert not is_alive(child)
 
     asyncio.run(main())
 
@@ -69,7 +70,7 @@ def test_a_caller_that_leaves_takes_its_process_along(model: Path) -> None:
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
         assert task.cancelled()
-        assert not child.is_running()
+        assert not is_alive(child)
 
     asyncio.run(main())
 

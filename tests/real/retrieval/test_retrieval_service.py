@@ -22,6 +22,7 @@ from services.retrieval.app import build
 from services.retrieval.config import RetrievalSettings
 from services.retrieval.minilm import MiniLM
 from services.runtime.serve import running
+from tests.processes import runs
 from tests.retrieval.corpus import BREAD, RIVER, settings_for, take_in, unhurried, write
 
 GENEROUS_MS = 20_000.0
@@ -270,7 +271,7 @@ def test_texts_are_embedded_in_order_with_their_exact_tokens(settings: Retrieval
 
 def model_processes() -> set[psutil.Process]:
     children = psutil.Process().children(recursive=True)
-    return {child for child in children if "services.retrieval.modelprocess" in child.cmdline()}
+    return {child for child in children if runs(child, "services.retrieval.modelprocess")}
 
 
 def test_a_model_process_that_dies_is_refused_with_a_reason_and_started_again(

@@ -15,6 +15,7 @@ import psutil
 import pytest
 
 from loadtests.cluster.processes import frozen
+from tests.processes import is_alive
 from tests.real.stack.stand import Part, Stand, Told, chat, soon, until
 
 CALLERS = 12  # fewer than the places of one worker, so that either can carry them all
@@ -258,12 +259,6 @@ def test_without_retrieval_answers_go_on_and_it_is_found_again(stand: Stand) -> 
     stand.retrieval.spawn()
     until(lambda: stand.source() == "db", "retrieval is in use again")
     until(stand.whole, "nothing is said to be missing")
-
-
-def is_alive(process: psutil.Process) -> bool:
-    with contextlib.suppress(psutil.NoSuchProcess):
-        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
-    return False
 
 
 def test_a_frozen_retrieval_costs_its_budget_and_no_answer(stand: Stand) -> None:

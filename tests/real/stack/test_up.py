@@ -17,6 +17,7 @@ import pytest
 
 from services.cli.ports import is_free
 from tests.ports import metrics_of, stack_ports
+from tests.processes import is_alive, runs
 
 pytestmark = [pytest.mark.timeout(240)]
 
@@ -100,13 +101,6 @@ class Lab:
         return answer
 
 
-def is_alive(process: psutil.Process) -> bool:
-    try:
-        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
-        return False
-
-
 @pytest.fixture
 def lab(tmp_path: Path, wait_until: WaitUntil) -> Iterator[Lab]:
     lab = Lab(tmp_path, wait_until)
@@ -172,12 +166,12 @@ def test_a_part_that_dies_is_named_and_the_rest_is_stopped_but_a_storm_bench_is_
     bench = f"{lab.router_url}/console/storm"
     told = httpx2.get(bench, timeout=30, trust_env=False).json()
     assert {one["name"]: one["why_not"] for one in told["scenarios"] if not one["available"]} == {}
-    next(member for member in lab.members if "loadtests.storm" in member.cmdline()).kill()
+    next(member for member in lab.members if runs(member, "loadtests.storm")).kill()
     lab.wait_until(lambda: httpx2.get(bench, timeout=30, trust_env=False).status_code == 503)
     lab.wait_until(lambda: "storm ended (killed by SIGKILL), and the others go on" in lab.said())
     assert lab.ask()["citations"]
 
-    worker = next(member for member in lab.members if "services.worker" in member.cmdline())
+    worker = next(member for member in lab.members if runs(member, "services.worker"))
     worker.kill()
     assert lab.exit_code() == 1
     assert "worker-0 ended (killed by SIGKILL)" in lab.said()

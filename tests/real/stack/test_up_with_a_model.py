@@ -10,6 +10,7 @@ from pathlib import Path
 import httpx2
 import pytest
 
+from tests.processes import runs
 from tests.real.stack.test_up import Lab
 
 pytestmark = [
@@ -41,7 +42,7 @@ def test_a_real_model_answers_from_the_corpus_and_ctrl_c_leaves_nothing_of_it(la
     assert examined.returncode == 0, examined.stdout
     assert "torch, 0 of 8 slots busy" in examined.stdout
 
-    engines = [member for member in lab.members if "services.worker.child" in member.cmdline()]
+    engines = [member for member in lab.members if runs(member, "services.worker.child")]
     assert len(engines) == 1
     lab.signal_group(signal.SIGINT)
     assert lab.exit_code() == 0
