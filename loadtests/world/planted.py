@@ -18,7 +18,7 @@ from zlib import crc32
 
 from loadtests.report.progress import by_share, progress
 from loadtests.world.play import play
-from services.core.account import QueueUsage as Waiting
+from services.core.account import QueueUsage
 from services.core.limit import InflightCap
 from services.core.outcome import Outcome
 from services.core.pool import PoolQueue
@@ -209,7 +209,7 @@ BUGS = (
         (drain, "let_end", _waiting_for_nobody),
     ),
     Bug("a deadline is not watched", 3, (DeadlineTimer, "_fire", lambda timer: None)),
-    Bug("the queue has no bound", 10, (Waiting, "broken_by", lambda usage, *arguments: None)),
+    Bug("the queue has no bound", 10, (QueueUsage, "limit_exceeded_by", lambda usage, *arguments: None)),
     Bug("the cap is not asked", 3, (InflightCap, "try_take", _taken), _beyond_the_cap),
     Bug("a slot is given back twice", 1, _counted_down_once_more),
     Bug("a late request is counted twice", 3, _late_ones_twice),
