@@ -90,7 +90,7 @@ class Scene:
     log: io.BytesIO
     go: asyncio.Event
     earlier: list[object]
-    """Requests that other tests of this process still hold. They are held here too, so that no identity is used anew."""
+    """Requests that other tests of this process still hold. Held here too, so that no identity is used twice."""
     clients: list[Client] = field(default_factory=list)
 
     @property
