@@ -14,7 +14,7 @@ CONTENDED = f"({WORK} and {WANT_MORE})"
 EVENNESS = f"sum ({CONTENDED}) ^ 2 / (count ({CONTENDED}) * sum ({CONTENDED} ^ 2))"
 ASKED = rate("weir_admission_total", ROUTER, "tenant")
 REFUSED = rate("weir_admission_total", f"{ROUTER}, {TURNED_AWAY}", "tenant")
-CLASS = Choice("class", "Class", 'label_values(weir_level{job="router"}, class)')
+CLASS = Choice("class", "Class", 'label_values(weir_degradation_level{job="router"}, class)')
 
 NOW = Row(
     "Now",
@@ -199,7 +199,7 @@ ALIKE = Row(
             "At which level is each class?",
             "0 is full quality. The lowest class is degraded first, and the highest last.",
             "none",
-            (Query(f'max by (class) (weir_level{{{FRONT}, class=~"$class"}})', "{{class}}"),),
+            (Query(f'max by (class) (weir_degradation_level{{{FRONT}, class=~"$class"}})', "{{class}}"),),
             steps=True,
             width=24,
         ),

@@ -38,7 +38,7 @@ NOW = Row(
             "How many clients are to come back?",
             "Clients that were told to and are not back yet. The hint grows with them.",
             "short",
-            (Query(f"sum (weir_governor_waiting{{{HERE}}})", "clients"),),
+            (Query(f"sum (weir_governor_deferred_clients{{{HERE}}})", "clients"),),
             kind="stat",
             width=6,
         ),
@@ -106,7 +106,7 @@ YIELDS = Row(
             (
                 Query(f"sum (weir_governor_connections{{{HERE}}})", "held"),
                 Query(rate("weir_governor_connections_refused_total", HERE), "refused/s"),
-                Query(rate("weir_governor_unread_total", HERE), "cut off/s"),
+                Query(rate("weir_governor_slow_readers_total", HERE), "cut off/s"),
             ),
         ),
         Panel(

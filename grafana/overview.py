@@ -232,14 +232,14 @@ DEGRADED = Row(
             "The level of degradation by class: 0 is full quality. It rises while a class asks for more than it can "
             "be given, and falls by itself.",
             "none",
-            (Query('max by (class) (weir_level{job="router"})', "{{class}}"),),
+            (Query('max by (class) (weir_degradation_level{job="router"})', "{{class}}"),),
             steps=True,
         ),
         Panel(
             "Is a mechanism switched off?",
             "1 while admission, fairness and cancellation are on. Off is for experiments; an alert reminds of it.",
             "none",
-            (Query('min by (mechanism) (weir_policy{job="router"})', "{{mechanism}}"),),
+            (Query('min by (mechanism) (weir_mechanism_enabled{job="router"})', "{{mechanism}}"),),
             kind="state-timeline",
             values=((0, "off", RED), (1, "on", GREEN)),
         ),

@@ -199,7 +199,7 @@ STORES = Row(
             "How many questions share a search?",
             "Retrievals per second that joined the run of an equal one instead of searching again.",
             "reqps",
-            (Query(rate("weir_retrieval_joined_total", SERVICE), "joined"),),
+            (Query(rate("weir_retrieval_coalesced_total", SERVICE), "joined"),),
         ),
     ),
 )

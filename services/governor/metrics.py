@@ -54,7 +54,9 @@ class GovernorMetrics:
             "weir_governor_connections_refused", "connections beyond the most that are held", registry=registry
         )
         self.unread = Counter(
-            "weir_governor_unread", "connections that were cut off because their peer did not read", registry=registry
+            "weir_governor_slow_readers",
+            "connections that were cut off because their peer did not read",
+            registry=registry,
         )
 
     def ended(self, ended: Ended, seconds: float) -> None:
@@ -67,7 +69,11 @@ class GovernorMetrics:
         self._registry.register(_AsTheOriginal(gate))
         for name, help_text, read in (
             ("weir_governor_connections", "connections that are held", connections),
-            ("weir_governor_waiting", "clients that were told to come back and are not back", lambda: gate.waiting),
+            (
+                "weir_governor_deferred_clients",
+                "clients that were told to come back and are not back",
+                lambda: gate.waiting,
+            ),
             (
                 "weir_governor_held_bytes",
                 "bytes that payloads, names, half lines and unread replies have reserved",

@@ -41,7 +41,7 @@ class RetrievalMetrics:
         )
         self.shortfalls = {reason: shortfalls.labels(reason) for reason in SHORTFALL_REASONS}
         self.joined = Counter(
-            "weir_retrieval_joined_total", "Retrievals that shared the run of an equal one", registry=registry
+            "weir_retrieval_coalesced_total", "Retrievals that shared the run of an equal one", registry=registry
         )
         self.search_seconds = self._seconds("weir_retrieval_search_seconds", "Time of a database search that answered")
         self.embed_seconds = self._seconds("weir_embed_seconds", "Time of one pass of the embedder")

@@ -34,11 +34,11 @@ class EdgeMetrics:
         self._registry = registry
         self._log = log
         refusals = Counter(
-            "weir_front_refusals", "What was refused before it was a request.", ["code"], registry=registry
+            "weir_http_rejections", "What was refused before it was a request.", ["code"], registry=registry
         )
         self._refusals = {code: refusals.labels(code) for code in CODES}
         by_source = Counter(
-            "weir_front_source_refusals",
+            "weir_http_source_rejections",
             "What was refused because one source held as much as one may.",
             ["bound"],
             registry=registry,
@@ -56,9 +56,9 @@ class EdgeMetrics:
 
     def watch(self, connections: Callable[[], float], incoming_bytes: Callable[[], float]) -> None:
         """How many are connected, and what is counted of their requests, is read when Prometheus asks."""
-        gauge = Gauge("weir_front_connections", "Client connections that are held.", registry=self._registry)
+        gauge = Gauge("weir_http_connections", "Client connections that are held.", registry=self._registry)
         gauge.set_function(connections)
-        held = Gauge("weir_front_incoming_bytes", "Bytes of requests that no handler has yet.", registry=self._registry)
+        held = Gauge("weir_http_incoming_bytes", "Bytes of requests that no handler has yet.", registry=self._registry)
         held.set_function(incoming_bytes)
 
 
@@ -70,6 +70,6 @@ class LostLines(Collector):
         registry.register(self)
 
     def collect(self) -> list[CounterMetricFamily]:
-        lost = CounterMetricFamily("weir_log_lost_lines", "Lines of the log that could not be written.")
+        lost = CounterMetricFamily("weir_log_dropped_lines", "Lines of the log that could not be written.")
         lost.add_metric([], self._log.dropped_lines)
         return [lost]

@@ -14,6 +14,8 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import generate_latest
 from prometheus_client.registry import Collector
 
+from services.runtime.renamed_metrics import with_old_names
+
 
 @runtime_checkable
 class Written(Protocol):
@@ -46,9 +48,11 @@ class Registry(CollectorRegistry):
                 family.write(page)
             else:
                 page.append(generate_latest(family).decode("utf-8"))
-        return "".join(page).encode("utf-8")
+        return with_old_names("".join(page)).encode("utf-8")
 
 
 def page_of(registry: CollectorRegistry) -> bytes:
     """The page of any registry."""
-    return registry.page() if isinstance(registry, Registry) else generate_latest(registry)
+    if isinstance(registry, Registry):
+        return registry.page()
+    return with_old_names(generate_latest(registry).decode("utf-8")).encode("utf-8")

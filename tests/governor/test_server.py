@@ -174,7 +174,7 @@ def test_whoever_does_not_read_is_cut_off_and_holds_no_slot_meanwhile() -> None:
             async with asyncio.timeout(30):
                 while len(stand.server.connections) > 1:
                     assert (await other.ask(ping()))["status"] == "ok"
-            assert (await scraped(stand))["weir_governor_unread_total"] == 1
+            assert (await scraped(stand))["weir_governor_slow_readers_total"] == 1
             await until(lambda: stand.gate.status.inflight == 0)
             flooding.cancel()
 

@@ -56,7 +56,7 @@ class House:
         }
 
     def joined(self) -> float | None:
-        return self.metrics.registry.get_sample_value("weir_retrieval_joined_total")
+        return self.metrics.registry.get_sample_value("weir_retrieval_coalesced_total")
 
 
 def asked(house: House, **fields: object) -> tuple[RetrieveReply, float]:

@@ -23,11 +23,11 @@ from loadtests.target import is_beyond
 EVERY_S = 1.0
 WITHIN_S = 5.0
 LET_IN = ("admit", "degrade")
-_LEVEL = re.compile(r"^weir_level(?:\{[^}\n]*\})? (\S+)$", re.MULTILINE)
+_LEVEL = re.compile(r"^weir_degradation_level(?:\{[^}\n]*\})? (\S+)$", re.MULTILINE)
 
 QUERIES = {
     "waiting": "sum(weir_queue_depth)",
-    "level": "max(weir_level)",
+    "level": "max(weir_degradation_level)",
     "refused": f'sum(weir_admission_total{{decision!~"{"|".join(LET_IN)}"}})',
     "degraded": "sum(weir_degradation_total)",
 }

@@ -4,8 +4,8 @@ Each can be switched while requests are in line and at workers. Nothing is lost 
 and are treated from then on as what is on says. With cancellation it counts what was on when a request came, except
 that nobody is left to work for nobody once it is back.
 
-What is switched off is in the log, in `/admin/state` and in the gauge `weir_policy`, so that nobody hunts for a fault
-that is a switch.
+What is switched off is in the log, in `/admin/state` and in the gauge `weir_mechanism_enabled`, so that no operator
+takes a switch for a fault.
 """
 
 from __future__ import annotations

@@ -62,7 +62,7 @@ def _by_name(workers: Iterable[WorkerSnapshot], value: Callable[[WorkerSnapshot]
 
 def _levels(pools: Iterable[PoolSnapshot]) -> Metric:
     family = GaugeMetricFamily(
-        "weir_level", "The degradation level of a class: 0 is full quality.", labels=["pool", "class"]
+        "weir_degradation_level", "The degradation level of a class: 0 is full quality.", labels=["pool", "class"]
     )
     for pool in pools:
         for of in pool.classes:
@@ -71,7 +71,9 @@ def _levels(pools: Iterable[PoolSnapshot]) -> Metric:
 
 
 def _policy(policies: Policies) -> Metric:
-    family = GaugeMetricFamily("weir_policy", "1 while a mechanism is on, 0 when it is off.", labels=["mechanism"])
+    family = GaugeMetricFamily(
+        "weir_mechanism_enabled", "1 while a mechanism is on, 0 when it is off.", labels=["mechanism"]
+    )
     for mechanism, on in asdict(policies).items():
         family.add_metric([mechanism], on)
     return family

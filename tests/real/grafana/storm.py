@@ -48,7 +48,7 @@ class Storm:
             await self.stores_that_fail()
             self.heavy.set()  # and from here on retrieval is left out at times: that is degradation
             await self.seen('weir_queue_depth{job="router", tenant="heavy"} > 4')
-            await self.seen('weir_level{job="router"} > 0')
+            await self.seen('weir_degradation_level{job="router"} > 0')
             await self.clients_that_leave()
             await self.workers_that_fail()
             await self.a_mechanism_that_is_off()
@@ -158,4 +158,4 @@ class Storm:
             url = f"http://127.0.0.1:{self.stand.router.metrics_port}/admin/policy"
             reply = self.stand.http.post(url, json={"fairness": on})
             assert reply.status_code == 200, reply.text
-            await self.seen(f'weir_policy{{mechanism="fairness"}} == {int(on)}')
+            await self.seen(f'weir_mechanism_enabled{{mechanism="fairness"}} == {int(on)}')

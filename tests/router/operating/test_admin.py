@@ -90,7 +90,7 @@ def test_a_level_that_is_held_cuts_what_comes_and_is_let_go_again() -> None:
             cut = await stand.chat(max_tokens=100)
             assert cut.headers["x-weir-level"] == "3"
             assert stand.workers[0].asked[-1].max_tokens == 45
-            assert ('{class="default",pool="fake"}', 3.0) in await stand.samples("weir_level")
+            assert ('{class="default",pool="fake"}', 3.0) in await stand.samples("weir_degradation_level")
             assert (await turn(stand, "level", level=None)).status_code == 200
             assert (await stand.chat(max_tokens=100)).headers["x-weir-level"] == "0"
             assert stand.workers[0].asked[-1].max_tokens == 100

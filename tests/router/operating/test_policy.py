@@ -30,7 +30,7 @@ async def post(stand: Stand, body: Any, **headers: str) -> httpx2.Response:
 
 
 async def gauge(stand: Stand) -> dict[str, bool]:
-    return {labels.split('"')[1]: bool(value) for labels, value in await stand.samples("weir_policy")}
+    return {labels.split('"')[1]: bool(value) for labels, value in await stand.samples("weir_mechanism_enabled")}
 
 
 def test_a_switch_is_shown_wherever_somebody_may_look_for_it() -> None:

@@ -214,7 +214,7 @@ async def histograms_agree(stand: Stand, ours: Ledger) -> None:
     assert await total(stand, "weir_predicted_wait_seconds_count") == started <= await admitted(stand)
     first = await total(stand, "weir_time_to_first_token_seconds_count")
     assert await total(stand, "gen_ai_server_time_to_first_token_seconds_count") == first > 0
-    assert await total(stand, "weir_front_refusals_total") == NONSENSE
+    assert await total(stand, "weir_http_rejections_total") == NONSENSE
 
 
 async def admitted(stand: Stand) -> int:

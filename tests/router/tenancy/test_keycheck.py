@@ -47,7 +47,7 @@ def test_a_large_body_without_a_known_key_is_refused_at_its_head(key: list[str],
             metrics = await send(
                 process.bound_metrics_port, b"GET /metrics HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n"
             )
-            assert b'weir_front_refusals_total{code="invalid_api_key"} 1.0' in metrics
+            assert b'weir_http_rejections_total{code="invalid_api_key"} 1.0' in metrics
             small = await send(process.bound_port, head("content-length: 2", "connection: close", *key) + b"{}")
             assert small.startswith(b"HTTP/1.1 401 ")
             known = head("content-length: 20000", "connection: close", "authorization: Bearer key-of-a") + b"x" * 20_000

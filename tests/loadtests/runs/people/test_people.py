@@ -20,8 +20,8 @@ METRICS = """
 weir_queue_depth{tenant="anna"} 3.0
 weir_queue_depth{tenant="ben"} 1.0
 weir_inflight 16.0
-weir_level{class="default",pool="sim"} 2.0
-weir_level{class="batch",pool="sim"} 1.0
+weir_degradation_level{class="default",pool="sim"} 2.0
+weir_degradation_level{class="batch",pool="sim"} 1.0
 weir_admission_total{decision="admit",tenant="anna"} 100.0
 weir_admission_total{decision="degrade",tenant="anna"} 40.0
 weir_admission_total{decision="yield",tenant="anna"} 7.0
