@@ -48,11 +48,6 @@ def parts_summary(parts: Mapping[str, Sequence[Figure]]) -> str:
     return summary(figure for some in parts.values() for figure in some)
 
 
-def counts_table(rows: Iterable[tuple[str, int, str]], bound: str) -> Iterator[str]:
-    """What was counted: its name, how many, and how many there may be; `bound` is that column's name."""
-    yield from table(("", "Count:", f"{bound}:"), ((name, f"{count:,}", most) for name, count, most in rows))
-
-
 def picture(stem: str, alt: str) -> str:
     """A drawing that exists for a light and for a dark page: STEM.svg and STEM-dark.svg beside the page."""
     return (

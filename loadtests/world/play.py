@@ -27,7 +27,6 @@ from services.runtime.serve import Process
 
 BEGINS_S = 1.5
 """After the start of the nodes: the router has looked at its workers."""
-HINT_WAITS_S = 30.0
 NAIVE_RETRIES, HINT_RETRIES = 3, 2
 PATIENCE = 2.0
 """After the last request: as many deadlines until every try must have ended."""

@@ -12,14 +12,15 @@ from random import Random
 
 from loadtests.world.faults import KINDS
 from loadtests.world.governorplan import GovernorPlan, governor_plan
+from services.worker.config import WorkerSettings
 
 TOKENS = 16
+"""About what an answer has; for the estimate of the capacity alone."""
 PROMPT_TOKENS = 34
 PASSAGES_TOKENS = 146
 """What the passages add to the prompt of an /ask."""
-PREFILL_MS_PER_TOKEN = 0.2
+PREFILL_MS_PER_TOKEN: float = WorkerSettings.model_fields["sim_prefill_ms_per_token"].default
 """The simulated engine's default, which the world leaves as it is."""
-"""About what an answer has; for the estimate of the capacity alone."""
 MANNERS = ("none", "hint", "hint", "naive")
 """none: a refused client goes away. hint: it comes back when it was told to. naive: at once, up to three times."""
 

@@ -12,7 +12,6 @@ from services.core.request import Request, Stage
 from tests.core.house import PREFILL_S, TOKEN_S, House, settings
 
 QUEUE = 256
-TENANT_QUEUE = 64
 
 
 class Street(House):

@@ -9,7 +9,7 @@ from types import TracebackType
 from urllib.parse import quote
 
 from services.retrieval.config import RetrievalSettings
-from services.retrieval.ingest import ingest, revise
+from services.retrieval.ingest import ingest
 from services.retrieval.migrate import prepare
 from services.retrieval.progress import IngestSummary, Reembedded
 
@@ -93,19 +93,6 @@ async def take_in(
 def ingested(settings: RetrievalSettings, *paths: Path, **options: object) -> IngestSummary:
     """Ingest on a loop of its own."""
     return asyncio.run(take_in(settings, *paths, **options))  # type: ignore[arg-type]
-
-
-def revised(
-    settings: RetrievalSettings,
-    tenant: str | None = None,
-    *,
-    forget: bool = False,
-    dry_run: bool = False,
-    recorder: Recorder | None = None,
-) -> Reembedded:
-    """`--reembed`, or `--forget-others`, on a loop of its own."""
-    work = revise(settings, tenant=tenant, forget=forget, dry_run=dry_run, report=recorder or Recorder())
-    return asyncio.run(work)
 
 
 def outcome(summary: IngestSummary) -> tuple[int, int, int, int]:

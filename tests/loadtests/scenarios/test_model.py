@@ -22,9 +22,6 @@ GOOD: dict[str, Any] = {
 }
 
 
-BACKWARDS = {"kind": "uniform", "low": 9, "high": 1}
-
-
 def faults(changes: dict[str, Any]) -> list[str]:
     with pytest.raises(LabError) as caught:
         parse({**GOOD, **changes})

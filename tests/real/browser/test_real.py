@@ -17,7 +17,6 @@ from tests.real.stack.stand import MODEL, ROUTER_SETTINGS, WITHIN_S, WORKER_SETT
 Look = Callable[..., Watched]
 Keep = Callable[..., None]
 CLIENTS, EACH = 24, 12
-TOTALS = {"admitted": "admit", "degraded": "degrade"}
 
 
 @pytest.fixture(scope="module")
