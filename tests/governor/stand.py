@@ -30,7 +30,7 @@ class Held(Backend):
 
     def __init__(self) -> None:
         self.running = 0
-        self.max_bytes = 0
+        self.max_running = 0
         self.started = 0
         self.cancelled = 0
         self.release = asyncio.Semaphore(0)
@@ -39,7 +39,7 @@ class Held(Backend):
     async def run(self, work: Work) -> Result:
         self.started += 1
         self.running += 1
-        self.max_bytes = max(self.max_bytes, self.running)
+        self.max_running = max(self.max_bytes, self.running)
         try:
             await self.release.acquire()
         except asyncio.CancelledError:

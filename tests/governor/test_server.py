@@ -50,7 +50,7 @@ def test_twenty_at_once_with_one_slot_are_one_that_runs_and_nineteen_yields_at_o
             backend.release.release()
             last = [[await line.hear() for _ in range(2)][-1] for line in lines]
             assert sorted(reply["status"] for reply in last if reply) == ["done"] + ["yield"] * 19
-            assert backend.max_bytes == 1
+            assert backend.max_running == 1
 
     run(main())
 

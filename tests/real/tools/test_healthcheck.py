@@ -32,7 +32,7 @@ def test_a_governor_is_ready_while_it_answers_even_with_every_slot_taken() -> No
             assert await check(port) == 0
             assert await check(port, "/nothing") != 0
             assert await check(stand.process.bound_port) != 0, "its own port speaks no HTTP"
-            backend.let_go.release()
+            backend.release.release()
         assert await check(port) != 0
 
     asyncio.run(main())

@@ -62,6 +62,6 @@ def test_it_follows_the_pace_of_those_who_write_and_keeps_its_bounds() -> None:
 
 
 def test_bounds_that_hold_nothing_are_refused() -> None:
-    for wrong in ({"least": 0, "most": 5}, {"least": 9, "most": 5}):
+    for wrong in ({"min_tokens": 0, "max_tokens": 5}, {"min_tokens": 9, "max_tokens": 5}):
         with pytest.raises(ValueError, match="no chunk"):
             SteadySteps(DECODE_S, tokens=5, **wrong)
