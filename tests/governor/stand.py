@@ -39,7 +39,7 @@ class Held(Backend):
     async def run(self, work: Work) -> Result:
         self.started += 1
         self.running += 1
-        self.max_running = max(self.max_bytes, self.running)
+        self.max_running = max(self.max_running, self.running)
         try:
             await self.release.acquire()
         except asyncio.CancelledError:
