@@ -1,9 +1,8 @@
-"""One ticket per request, settled once.
+"""One ticket per request, finished once.
 
-Everything a request holds hangs on its ticket: the place under the cap, the worker's slot, later its queue place and
-its charge. `finish` gives all of it back, in reverse order of taking, exactly once, whoever calls first: the answer,
-the deadline, the client that left, or the drain. A leak of one place a day turns into a permanent 429 after a week
-(litellm #27955, ray #44644), which is why no hold may exist outside a ticket.
+A request's resources are held by its ticket: slot, queue place, timer and id. `finish` releases all of them, in reverse
+order, exactly once, whichever caller is first: answer, deadline, disconnect or drain. A leak of one slot a day becomes
+a permanent 429 after a week (litellm #27955, ray #44644), so no resource may be held outside a ticket.
 """
 
 from __future__ import annotations
@@ -16,10 +15,10 @@ Release = Callable[[], None]
 
 
 class Ticket:
-    """A request's holds and its one ending. `second_finishes` counts calls after the first.
+    """A request's resources and its end. `second_finishes` counts calls of `finish` after the first.
 
-    `strict` makes a second call an error, for tests of what must end once by construction. In production, where an
-    answer, a deadline and a client that leaves may race, it is a counted no-op.
+    `strict` makes a second call an error, for tests. In production an answer, a deadline and a disconnect may race, so
+    a second call is a counted no-op.
     """
 
     __slots__ = ("_holds", "id", "outcome", "second_finishes", "started_at", "strict")
@@ -33,19 +32,19 @@ class Ticket:
         self._holds: list[Release] = []
 
     def hold(self, release: Release) -> None:
-        """Hang a hold on the ticket. On a ticket that has ended it is released at once: it came too late."""
+        """Attach a resource's release function. If the ticket has ended, it is called at once."""
         if self.outcome is not None:
             release()
             return
         self._holds.append(release)
 
     def release(self, release: Release) -> None:
-        """Give one hold back early (a failed attempt's slot). A hold that is not there raises ValueError."""
+        """Release one resource early. Raises ValueError if the ticket does not hold it."""
         self._holds.remove(release)
         release()
 
     def finish(self, outcome: Outcome) -> bool:
-        """End the request. True the first time; later calls change nothing, are counted, and return False."""
+        """End the request. True for the first call; later calls change nothing, are counted, and return False."""
         if self.outcome is not None:
             self.second_finishes += 1
             if self.strict:
