@@ -110,7 +110,6 @@ class _Bench:
         self._drop(running)
 
     def _read(self, words: int, beside: int) -> None:
-        """The steps that prefill one prompt beside decoding sequences."""
         running = self._admit_writers(beside)
         while any(sequence.unread_tokens for sequence in running):
             self._step()

@@ -174,7 +174,6 @@ class EngineLink(asyncio.Protocol):
 
 
 def ended(status: int) -> str:
-    """How a process ended, from its return code."""
     if status >= 0:
         return f"its process ended with status {status}"
     with contextlib.suppress(ValueError):

@@ -43,7 +43,6 @@ class SetFaults(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     for_s: Annotated[float, Meta(ge=0, le=MAX_FOR_S)] = 0.0
 
     def plan(self) -> FaultPlan:
-        """The faults without their duration."""
         return FaultPlan(
             self.slow_factor, self.hang_after_tokens, self.die_after_answers, self.garbage_share, self.poison
         )
@@ -68,7 +67,6 @@ class Temporary:
             self._faults.replace(plan)
 
     def heal(self) -> None:
-        """End the temporary faults."""
         lasting = self._lasting
         self._forget()
         if lasting is not None:

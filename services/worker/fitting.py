@@ -42,7 +42,6 @@ class Point:
         return 1.0, float(self.batch_size), float(self.prefill_tokens)
 
     def expected_ms(self, coefficients: Sequence[float]) -> float:
-        """The duration by the formula."""
         return sum(factor * value for factor, value in zip(coefficients, self._row, strict=True))
 
     def weighed(self) -> tuple[float, ...]:

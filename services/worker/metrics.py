@@ -72,7 +72,6 @@ class WorkerMetrics:
         waiting: Callable[[], float],
         kv_usage: Callable[[], float],
     ) -> None:
-        """Register the gauges that are computed at each scrape."""
         self._gauge("weir_worker_slots", "Sequences that may run at once", slots)
         self._gauge("weir_worker_inflight", "Sequences running now", inflight)
         self._gauge("weir_worker_queue_depth", "Requests waiting for a slot", waiting)

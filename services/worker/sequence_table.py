@@ -41,11 +41,9 @@ class SequenceTable:
 
     @property
     def owes_drops(self) -> bool:
-        """The process still holds dropped sequences."""
         return bool(self._drops)
 
     def add(self, handle: int, request: GenerateRequest, prompt_tokens: int, unread_tokens: int) -> Sequence:
-        """Add a sequence that the process has prepared."""
         sequence = Sequence(request, prompt_tokens, unread_tokens)
         self._prepared[sequence] = handle
         return sequence

@@ -25,7 +25,6 @@ class Dropped:
 
     @property
     def code(self) -> str:
-        """The code on the wire."""
         return self.reason or self.outcome.value
 
 

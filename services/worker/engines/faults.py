@@ -94,7 +94,6 @@ class Faults:
         return duration_s * self.plan.slow_factor
 
     def end_step(self, *, tokens: int, answers: int) -> None:
-        """Count a step's tokens and ended answers."""
         self._tokens += tokens
         self._answers += answers
 

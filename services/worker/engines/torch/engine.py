@@ -49,8 +49,6 @@ class _Running:
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """The sizes of an engine."""
-
     slots: int
     kv_tokens: int
     context_tokens: int
@@ -163,7 +161,6 @@ class TorchEngine:
         return TokenSampling(request.temperature, request.top_p, seed)
 
     def _as_step(self, computed: Computed, began: float) -> Step:
-        """Decode the tokens, and drop the finished sequences."""
         texts: dict[str, tuple[int, bool]] = {
             request.request_id: (token, request.finished) for request, token in computed.tokens
         }
@@ -199,7 +196,6 @@ class TorchEngine:
         return step
 
     def _given_up(self, count: int, began: float) -> Step:
-        """Undo the step and lose the `count` newest sequences."""
         batch_size = len(self._running)
         lost = list(self._running)[-count:]
         self._batch.rewind()

@@ -137,7 +137,6 @@ def _downloaded(spec: TorchSpec, cache: Path) -> Path:
 
 
 def _check_weights(folder: Path, model_id: str, dtype: torch.dtype, device: torch.device) -> None:
-    """Check the weights' format and size before anything is loaded."""
     if not (folder / "config.json").is_file():
         raise EngineUnusable(f"MODEL_ID={model_id}: {folder} holds no config.json, so it is no model.")
     weights = [file for file in folder.glob("*.safetensors") if not file.name.startswith("consolidated")]

@@ -120,7 +120,6 @@ class PagedBatch:
 
     @property
     def used_share(self) -> float:
-        """The share of the pages in use."""
         return 1.0 - float(self._cache.compute_free_capacity())
 
     def add(self, request: PagedRequest) -> None:

@@ -110,7 +110,6 @@ class Detokenizer:
         return self._show(self._decode(self._ids))
 
     def _show(self, text: str) -> str:
-        """The part of the text that is new."""
         piece = text[len(self._shown) :]
         if piece:
             self._shown = text
@@ -139,5 +138,4 @@ def plain_chat(messages: list[Message]) -> str:
 
 
 def _longest_token(tokenizer: Any) -> int:
-    """The most characters that one token stands for."""
     return max((len(token) for token in tokenizer.get_vocab()), default=1)
