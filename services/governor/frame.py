@@ -14,7 +14,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Mapping
-from typing import Annotated, Any, NoReturn, TypeVar
+from typing import Annotated, Any, NamedTuple, NoReturn, TypeVar
 
 import msgspec
 
@@ -34,6 +34,7 @@ LOOKS_LIKE = (
 
 
 MAX_NAME_BYTES = 256  # of a name or a field of a manifest, in UTF-8: what heptamini's client sends has some 70
+NO_JOB_NAME = "J_?"  # what a reply calls a job whose name is not known or too long
 MAX_AUTH_BYTES = 4096  # of a token, which may be one that says much itself
 
 
@@ -79,6 +80,14 @@ class Chunk(msgspec.Struct, gc=False):
     bytes_b64: str = ""
 
 
+class FrameEnvelope(NamedTuple):
+    """The fields of a frame that its reply repeats; nothing else of a frame is kept."""
+
+    job: str
+    seq: int
+    ttl_ms: int
+
+
 class ProtocolFrame(msgspec.Struct):
     """A line that could be read: whether it makes sense is for `fault` to say."""
 
@@ -104,6 +113,11 @@ class ProtocolFrame(msgspec.Struct):
         """
         rule = _RULES.get(self.verb)
         return self.v == 0 and self.job != "" and self.seq > 0 and rule is not None and rule(self) and self._short
+
+    @property
+    def unnamed(self) -> FrameEnvelope:
+        """Its envelope without the name, which is too long to be repeated."""
+        return FrameEnvelope(NO_JOB_NAME, self.seq, self.ttl_ms)
 
     @property
     def _short(self) -> bool:

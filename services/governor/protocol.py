@@ -25,13 +25,14 @@ from __future__ import annotations
 import hmac
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import NamedTuple
 
 from services.governor import reply
 from services.governor.frame import (
     MAX_AUTH_BYTES,
     MAX_NAME_BYTES,
+    NO_JOB_NAME,
     Chunk,
+    FrameEnvelope,
     Manifest,
     NotAFrame,
     ProtocolFrame,
@@ -46,7 +47,6 @@ from services.governor.upload import Upload, declared_bytes
 READ_AHEAD_BYTES = 65_536  # of lines that wait while a job runs, beyond one whole line
 MAX_OUT_BYTES = 65_536  # of replies in one step, and one reply more: a line of 2 bytes gets a reply of 400
 OVERHEAD_BYTES = 7 * MAX_NAME_BYTES + MAX_AUTH_BYTES  # held besides a line and a payload: the names of one job
-NO_JOB_NAME = "J_?"
 
 
 @dataclass(slots=True)
@@ -57,14 +57,6 @@ class Actions:
     work: Work | None = None
     close: bool = False
     more: bool = False
-
-
-class FrameEnvelope(NamedTuple):
-    """The fields of a frame that its reply repeats; nothing else of a frame is kept."""
-
-    job: str
-    seq: int
-    ttl_ms: int
 
 
 @dataclass(slots=True)
@@ -251,7 +243,7 @@ class GovernorSession:
         if frame is None:
             return
         if not frame.sound:
-            self._reply(actions, reply.ENVELOPE_BAD, frame if size(frame.job) <= MAX_NAME_BYTES else _unnamed(frame))
+            self._reply(actions, reply.ENVELOPE_BAD, frame if size(frame.job) <= MAX_NAME_BYTES else frame.unnamed)
             return
         self._remember(frame)
         if frame.verb == "ping":
@@ -405,11 +397,6 @@ class GovernorSession:
         self._buffer.clear()
         self._searched = 0
         self._memory.release(Use.LINES)
-
-
-def _unnamed(frame: ProtocolFrame) -> FrameEnvelope:
-    """The envelope without its name, which is too long to be repeated."""
-    return FrameEnvelope(NO_JOB_NAME, frame.seq, frame.ttl_ms)
 
 
 def _deadline(frame: ProtocolFrame, now: float) -> float | None:
