@@ -1,4 +1,4 @@
-"""What the governor counts: the original's five names, for dashboards that have them, and its own."""
+"""The governor's metrics: the original's five names, for existing dashboards, and its own."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from services.governor.job import Ended
 from services.runtime.telemetry import SECONDS_BUCKETS
 
 
-class _AsTheOriginal(Collector):
-    """Read from the gate when asked: what the replies say and what a scrape says cannot differ."""
+class _OriginalMetrics(Collector):
+    """Read from the gate at each scrape, so that metrics and replies agree."""
 
     def __init__(self, gate: Gate) -> None:
         self._gate = gate
@@ -41,7 +41,7 @@ def _counter(name: str, help_text: str, value: float) -> Metric:
 
 
 class GovernorMetrics:
-    """Children are made once."""
+    """The governor's own metrics; labelled children are created once."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self._registry = registry
@@ -58,13 +58,13 @@ class GovernorMetrics:
         )
 
     def ended(self, ended: Ended, seconds: float) -> None:
-        """A job gave its slot back."""
+        """A job released its slot after `seconds`."""
         self._jobs[ended].inc()
         self._seconds.observe(seconds)
 
     def watch(self, gate: Gate, connections: Callable[[], int]) -> None:
-        """What is read when a scrape asks."""
-        self._registry.register(_AsTheOriginal(gate))
+        """Register the metrics that are read at each scrape."""
+        self._registry.register(_OriginalMetrics(gate))
         for name, help_text, read in (
             ("weir_governor_connections", "connections that are held", connections),
             ("weir_governor_waiting", "clients that were told to come back and are not back", lambda: gate.waiting),
