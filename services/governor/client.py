@@ -222,19 +222,19 @@ def result_of(reply: Reply) -> bytes | None:
 
 
 def command(
-    file: Annotated[Path | None, typer.Argument(help="What to send, whatever it is; with --ping: nothing.")] = None,
-    addr: Annotated[str, typer.Option(help="Where the governor listens.")] = "127.0.0.1:7777",
-    ping: Annotated[bool, typer.Option("--ping", help="Ask only whether a slot is free.")] = False,
+    file: Annotated[Path | None, typer.Argument(help="The payload; none with --ping.")] = None,
+    addr: Annotated[str, typer.Option(help="Address of the governor.")] = "127.0.0.1:7777",
+    ping: Annotated[bool, typer.Option("--ping", help="Only check whether a slot is free.")] = False,
     chunk: Annotated[int, typer.Option(min=1, max=190_000, help="Bytes in a chunk.")] = 8192,
-    content_type: Annotated[str, typer.Option(help="What the payload is.")] = "application/json",
+    content_type: Annotated[str, typer.Option(help="The payload's content type.")] = "application/json",
     timeout_s: Annotated[float, typer.Option(min=0.001, help="Seconds to wait for a reply.")] = 20.0,
-    deadline_s: Annotated[float, typer.Option(min=0, help="Seconds all of it may take; 0: no limit.")] = 0.0,
-    max_retries: Annotated[int, typer.Option(min=0, help="How often to come back when told to.")] = 50,
-    auth: Annotated[str, typer.Option(envvar="GOVERNOR_AUTH", help="Who is asking, where that matters.")] = "",
-    csv: Annotated[bool, typer.Option("--csv", help="Tell replies as rows, on standard output.")] = False,
-    quiet: Annotated[bool, typer.Option("--quiet", help="Tell nothing but the result.")] = False,
+    deadline_s: Annotated[float, typer.Option(min=0, help="Seconds for the whole upload and job; 0: no limit.")] = 0.0,
+    max_retries: Annotated[int, typer.Option(min=0, help="How often to retry after a yield.")] = 50,
+    auth: Annotated[str, typer.Option(envvar="GOVERNOR_AUTH", help="Token, if the governor requires one.")] = "",
+    csv: Annotated[bool, typer.Option("--csv", help="Print replies as CSV rows on standard output.")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", help="Print only the result.")] = False,
 ) -> None:
-    """Send a payload to a governor, and come back when it says to."""
+    """Send a payload to a governor, and retry when it yields."""
     if ping == (file is not None):
         raise typer.BadParameter("give a file to send, or --ping")
     payload = b"" if file is None else _payload(file)

@@ -93,11 +93,11 @@ class WorkerApi:
         generated = describe("One answer, as newline-delimited events or as its last event.", request=GenerateRequest)
         generated["responses"][200]["content"] = {NDJSON.decode(): {"schema": {"type": "string"}}}
         api.add_api_route("/generate", native(self.generate), methods=["POST"], **generated)
-        inferred = describe("One answer in plain JSON, for a person with curl.", request=InferRequest, reply=InferReply)
+        inferred = describe("One answer in plain JSON, for use with curl.", request=InferRequest, reply=InferReply)
         api.add_api_route("/infer", self.infer, methods=["POST"], **inferred)
-        cancelled = describe("Cancel a request that waits or runs here.", reply=CancelReply, refusals=())
+        cancelled = describe("Cancel a queued or running request.", reply=CancelReply, refusals=())
         api.add_api_route("/cancel/{id}", self.cancel, methods=["POST"], **cancelled)
-        shown = describe("What the router reads of this worker.", reply=WorkerStatus, refusals=(Outcome.NO_CAPACITY,))
+        shown = describe("Capacity and speed of this worker.", reply=WorkerStatus, refusals=(Outcome.NO_CAPACITY,))
         api.add_api_route("/status", self.status, methods=["GET"], **shown)
 
     def ready(self) -> Readiness:

@@ -115,7 +115,7 @@ def _add_faults(api: FastAPI, faults: Faults, lab_network: bool) -> None:
     description: dict[str, Any] = {"reply": FaultPlan, "refusals": (Outcome.BAD_INPUT,)}
     for method, endpoint, more in (
         ("GET", show, describe("The faults that are in force.", **description)),
-        ("PUT", put, describe("Put faults in place, for a time or for good.", request=SetFaults, **description)),
-        ("DELETE", heal, describe("End the faults that were put for a time.", **description)),
+        ("PUT", put, describe("Set faults, temporarily or permanently.", request=SetFaults, **description)),
+        ("DELETE", heal, describe("End temporary faults.", **description)),
     ):
         api.add_api_route("/faults", endpoint, methods=[method], dependencies=[Depends(not_for_pages)], **more)
