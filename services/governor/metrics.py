@@ -21,23 +21,11 @@ class _OriginalMetrics(Collector):
 
     def collect(self) -> Iterable[Metric]:
         status = self._gate.status
-        yield _gauge("heptamini_backend_inflight", "jobs that run", status.inflight)
-        yield _gauge("heptamini_backend_cap", "jobs that may run at once", status.cap)
-        yield _gauge("heptamini_server_health", "1: a slot is free, and it does not leave", status.health)
-        yield _counter("heptamini_executed", "jobs that were started", status.executed_total)
-        yield _counter("heptamini_yielded", "times a client was told to come back", status.yielded_total)
-
-
-def _gauge(name: str, help_text: str, value: float) -> Metric:
-    family = GaugeMetricFamily(name, help_text)
-    family.add_metric([], value)
-    return family
-
-
-def _counter(name: str, help_text: str, value: float) -> Metric:
-    family = CounterMetricFamily(name, help_text)
-    family.add_metric([], value)
-    return family
+        yield GaugeMetricFamily("heptamini_backend_inflight", "jobs that run", status.inflight)
+        yield GaugeMetricFamily("heptamini_backend_cap", "jobs that may run at once", status.cap)
+        yield GaugeMetricFamily("heptamini_server_health", "1: a slot is free, and it does not leave", status.health)
+        yield CounterMetricFamily("heptamini_executed", "jobs that were started", status.executed_total)
+        yield CounterMetricFamily("heptamini_yielded", "times a client was told to come back", status.yielded_total)
 
 
 class GovernorMetrics:
