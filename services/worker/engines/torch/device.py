@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 from pathlib import Path
 
+import psutil
 import torch
 
 from services.worker.engine_executor import EngineUnusable
@@ -68,22 +68,7 @@ def free_bytes(device: torch.device) -> int:
     if device.type == "cuda":
         free, _ = torch.cuda.mem_get_info(device)
         return int(free)
-    return _available_ram()
-
-
-def _available_ram() -> int:
-    return min(_machine_available(), _container_available())
-
-
-def _machine_available() -> int:
-    """What the kernel can allocate without swapping; without that figure, the free pages."""
-    try:
-        for line in Path("/proc/meminfo").read_text(encoding="ascii").splitlines():
-            if line.startswith("MemAvailable:"):
-                return int(line.split()[1]) * 1024
-    except OSError:
-        pass
-    return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    return min(psutil.virtual_memory().available, _container_available())
 
 
 def _container_available(folder: Path = CGROUP) -> int:
