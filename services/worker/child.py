@@ -1,11 +1,11 @@
 """The engine's process: `python -m services.worker.child FD`, where FD is one end of a socket pair.
 
-    reader     reads each frame and passes it on; ends the process when the other end is closed
+    reader     passes on each frame; ends the process when the other end is closed
     preparer   tokenizes and checks prompts, while a step runs
     main       creates the engine, then drops, admits and computes one step for each `StepRequest`
 
-The process decides nothing: the same requests in the same order give the same answers. It ignores SIGINT and SIGTERM,
-because the worker ends it. It logs tracebacks without the error's message, which might quote a prompt.
+The same requests in the same order give the same answers. SIGINT and SIGTERM are ignored, because the worker ends the
+process. Tracebacks are logged without the error's message, which might quote a prompt.
 """
 
 from __future__ import annotations
@@ -240,10 +240,8 @@ def start_thread(name: str, run: Callable[[T], None], argument: T) -> None:
 
 
 def end_with_worker() -> None:
-    """Let the kernel kill this process when the worker is gone (Linux).
-
-    The reader does the same on every system, but not in a stopped process or while a driver holds the interpreter's
-    lock.
+    """Let the kernel kill this process when the worker is gone (Linux): the reader cannot, if the process is stopped or
+    a driver holds the interpreter's lock.
     """
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
@@ -318,7 +316,7 @@ def describe_error(error: Exception) -> str:
 
 
 def report(what: str, error: Exception) -> None:
-    """Log the error's type and traceback, without its message, which might quote a prompt."""
+    """Log the error's type and traceback, without its message."""
     trace = "".join(traceback.format_tb(error.__traceback__))
     sys.stderr.write(f"{what}: {type(error).__name__}\n{trace}")
     sys.stderr.flush()

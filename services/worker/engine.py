@@ -1,11 +1,11 @@
 """The engine protocol: an engine holds sequences and computes one step for all of them (Orca, OSDI'22).
 
-A step yields at most one token per sequence. A prompt is prefilled first, at most one chunk of prompt tokens per step
-(Sarathi-Serve, OSDI'24), the earliest deadline first; until `Sequence.unread_tokens` is 0 the sequence yields no token.
+A prompt is prefilled first, at most one chunk per step (Sarathi-Serve, OSDI'24), the earliest deadline first; until
+`Sequence.unread_tokens` is 0 the sequence yields no token. Then it yields one per step.
 
-The caller keeps the sum of `Sequence.reserved_tokens` within `kv_tokens`; then the engine does not run out of memory.
-If a shared device runs out all the same, the sequence is in `Step.lost`, and `slots` or `kv_tokens` may shrink. The
-rules of admission and memory are in docs/architecture/mechanisms/batching.md.
+The caller keeps the sum of `Sequence.reserved_tokens` within `kv_tokens`; then memory suffices. If a shared device runs
+out all the same, the sequence is in `Step.lost`, and `slots` or `kv_tokens` may shrink. See
+docs/architecture/mechanisms/batching.md.
 """
 
 from __future__ import annotations

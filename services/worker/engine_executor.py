@@ -1,7 +1,7 @@
 """Where an engine runs, so that the event loop does not wait for its computation.
 
-`LocalExecutor` keeps the engine in this process, for the simulated engine: it computes a step at once, then sleeps for
-the step's duration. `EngineProcess` (in `process`) runs an engine that computes in a process of its own.
+`LocalExecutor` steps the simulated engine in this process and sleeps for the step's duration; `EngineProcess` (in
+`process`) runs an engine that computes in its own process.
 """
 
 from __future__ import annotations

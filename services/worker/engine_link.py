@@ -1,8 +1,7 @@
-"""One engine process, from start to exit, and the socket to it.
+"""One engine process, from start to exit, and the socket to it. A restart makes a new link.
 
-A request is answered by a message with its number, or by `Died`. When the socket or the process ends, the other gets
-STDERR_WAIT_S to follow, so that its last messages and its own exit status arrive; then it is killed. A restart makes a
-new link, so messages of an old process are never delivered.
+A request is answered by a message with its number, or by `Died`. When the socket or the process ends, the other has
+STDERR_WAIT_S to follow, so that last messages and the exit status arrive; then the process is killed.
 """
 
 from __future__ import annotations
@@ -60,7 +59,7 @@ class EngineLink(asyncio.Protocol):
     async def spawn(cls, command: Sequence[str]) -> EngineLink:
         """Start the command with a file descriptor as its last argument. Raises OSError.
 
-        The process gets a session of its own, so that Ctrl-C reaches only the worker, which may have answers to finish.
+        It has its own session, so Ctrl-C reaches only the worker, which may have answers to finish.
         """
         ours, theirs = socket.socketpair()
         with theirs:

@@ -1,7 +1,6 @@
 """Restarting an engine that died or hung: at once, then after growing pauses, without a limit.
 
-Pauses double up to LONGEST_PAUSE_S, with jitter: replicas on one host, whose engines may die together, must not load
-their models in step.
+The jitter keeps replicas on one host from loading their models in step.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
-"""The worker's measured speed, and the wait it predicts for a new request.
+"""Moving averages of step duration and slot time, and the wait they predict for a new request.
 
-Two moving averages: step duration and slot time per sequence. With s slots that are each held for r seconds, a queue of
-q moves up at s/r requests per second (Little's law), so a new request waits (q + 1) * r / s. This is an expectation,
-not a bound; the router has its own estimator.
+With s slots that are each held for r seconds, a queue of q moves up at s/r requests per second (Little's law), so a new
+request waits (q + 1) * r / s: an expectation, not a bound.
 """
 
 from __future__ import annotations
@@ -27,9 +26,8 @@ class EnginePace:
         self.service_s = _moved(self.service_s, held_s, SERVICE_WEIGHT)
 
     def predicted_wait_s(self, *, waiting: int, slots: int, oldest_s: float) -> float:
-        """The wait of a new request at the end of the queue, in seconds, while every slot is taken.
-
-        Before the first answer, the age of the oldest running sequence is used: the lower bound of its service time.
+        """Seconds that a new request waits while every slot is taken. Before the first answer, `oldest_s`, the age of
+        the oldest running sequence, is used for the service time.
         """
         service_s = oldest_s if self.service_s is None else self.service_s
         return (waiting + 1) * service_s / slots

@@ -1,11 +1,11 @@
-"""The worker's record of the sequences in its engine's process: prepared, running, and drops that are not sent yet.
+"""The worker's record of the sequences in its engine's process.
 
     prepare -> prepared -> admit -> running -> finished, lost
                   |                    |
                   +------- drop -------+
 
-The worker decides between two steps, and the process learns of it with the next step. So a slot is free as soon as its
-sequence is dropped, and results for that sequence are discarded here.
+The process learns of a decision with the next step. So a slot is free as soon as its sequence is dropped, and later
+results for that sequence are discarded here.
 """
 
 from __future__ import annotations

@@ -1,10 +1,8 @@
 """Stop strings over a token stream: not emitted, not even in part, wherever the tokens' boundaries fall.
 
-Text that may begin a stop string is held back until the next token decides. The text is cut at the stop string that is
-complete first, so the answer does not depend on the tokenizer.
-
-Stop strings are untrusted input and may be long. They are matched in time linear in the text, whatever their length
-(Knuth, Morris, Pratt: Fast pattern matching in strings, SIAM J. Comput. 6, 1977).
+Text that may begin a stop string is held back until the next token decides. Stop strings are untrusted input and may be
+long, so matching is linear in the text (Knuth, Morris, Pratt: Fast pattern matching in strings, SIAM J. Comput. 6,
+1977).
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """One answer between the engine loop and its reader, in a bounded buffer.
 
-The engine loop puts tokens and never waits. The reader is woken once for all pending tokens. If the buffer is full,
-`put` returns False and the loop drops the sequence: a slow reader must neither stall the batch nor hold its answer in
-memory.
+The loop never waits for a reader. If the buffer is full, `put` returns False and the loop drops the sequence: a slow
+reader must neither stall the batch nor fill the memory.
 """
 
 from __future__ import annotations

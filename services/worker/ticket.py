@@ -1,8 +1,7 @@
-"""One ticket per request, finished once.
+"""One ticket per request: it holds the request's resources and releases all of them exactly once.
 
-A request's resources are held by its ticket: slot, queue place, timer and id. `finish` releases all of them, in reverse
-order, exactly once, whichever caller is first: answer, deadline, disconnect or drain. A leak of one slot a day becomes
-a permanent 429 after a week (litellm #27955, ray #44644), so no resource may be held outside a ticket.
+A leak of one slot a day becomes a permanent 429 after a week (litellm #27955, ray #44644), so no resource may be held
+outside a ticket.
 """
 
 from __future__ import annotations
@@ -15,10 +14,10 @@ Release = Callable[[], None]
 
 
 class Ticket:
-    """A request's resources and its end. `second_finishes` counts calls of `finish` after the first.
+    """A request's resources (slot, queue place, timer, id) and its end.
 
-    `strict` makes a second call an error, for tests. In production an answer, a deadline and a disconnect may race, so
-    a second call is a counted no-op.
+    `strict` makes a second `finish` an error, for tests. In production answer, deadline and disconnect may race, so a
+    second call is only counted, in `second_finishes`.
     """
 
     __slots__ = ("_holds", "id", "outcome", "second_finishes", "started_at", "strict")
@@ -44,7 +43,7 @@ class Ticket:
         release()
 
     def finish(self, outcome: Outcome) -> bool:
-        """End the request. True for the first call; later calls change nothing, are counted, and return False."""
+        """End the request and release its resources, the last first. False if it has ended before."""
         if self.outcome is not None:
             self.second_finishes += 1
             if self.strict:

@@ -1,11 +1,8 @@
-"""The simulated engine's answers: sentences of the prompt's passages, chosen by the question.
+"""The simulated engine's answers: the prompt's sentences that match the question best, with their passage's number.
 
-Each sentence is scored by the content words that it shares with the question, weighted by inverse sentence frequency,
-with a penalty for length. The best are quoted with their passage's number. The answer depends only on the prompt and
-the seed.
-
-A prompt has the router's form: `<passage id="1" doc="docs/x.md">text</passage>` blocks, then `Question: ...`. Without
-`Question:` the last user message is the question. Everything takes linear time, since prompts are untrusted.
+A sentence's score is the content words that it shares with the question, weighted by inverse sentence frequency, with a
+penalty for length. The prompt has the router's form: `<passage id="1" doc="docs/x.md">text</passage>` blocks, then
+`Question: ...`, or else the last user message. Everything takes linear time, since prompts are untrusted.
 """
 
 from __future__ import annotations

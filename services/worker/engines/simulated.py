@@ -1,16 +1,12 @@
-"""An engine with a model's latency and no weights: the default engine.
-
-A step that computes something for n sequences lasts
+"""The default engine: a model's latency without its weights. A step that computes something for n sequences lasts
 
     (a + b * n + c * prefill_tokens) * (1 + jitter) * time_scale      milliseconds
 
-a: reading the weights; b: attention of one sequence; c: prefill of one token. `calibrate` fits a, b and c to a real
-engine; for transformers' continuous batching the formula holds from 1 to 32 sequences.
+with a for reading the weights, b for the attention of a sequence and c for the prefill of a token. `calibrate` fits
+them to an engine; for transformers' continuous batching the formula holds from 1 to 32 sequences. The default chunk is
+(a + b * slots) / c tokens, so that prefill at most doubles a step (Sarathi-Serve, OSDI'24).
 
-Prompts are prefilled in chunks, the earliest deadline first. The default chunk costs as much as a decode step with
-every slot taken, (a + b * slots) / c tokens, so a step at most doubles (Sarathi-Serve, OSDI'24). KV memory is one
-budget in tokens; each sequence reserves its prompt and longest answer. The text is a function of the prompt and the
-seed; temperature and top_p have no effect.
+The text is a function of the prompt and the seed; temperature and top_p have no effect.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""The simulated engine's tokenizer: exact counts, lossless, without a vocabulary.
+"""The simulated engine's tokenizer: exact counts without a vocabulary.
 
-A token is a word fragment with the space before it, a short run of punctuation, or a run of white space: about four
-characters of English prose, like byte-pair encodings.
+A token is a word fragment with the space before it, a run of punctuation or of white space: about four characters of
+English.
 """
 
 from __future__ import annotations

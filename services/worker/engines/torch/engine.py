@@ -1,14 +1,11 @@
 """The engine protocol for a real model: a step is a forward pass over the new tokens of all running sequences.
 
-`kv_tokens` counts reservations. A sequence wastes less than a page, so with one spare page per slot (`sizing`) every
-admitted sequence can run to its end.
-
 When device memory runs out, the step is undone, the newest half of the sequences (at least one) is lost, the slots
 shrink to the rest, chunks to half, and the others continue. After any other exception in a step the engine is empty and
 usable, except after a device failure, which raises `EngineDied`.
 
 An end-of-sequence token ends the answer with `stop`. It counts as a completion token and has no text, as in OpenAI's
-API and vLLM. At `max_tokens` the reason is `length`, unless the last token is an end-of-sequence token.
+API and vLLM. At `max_tokens` the reason is `length`, unless the last token is such a token.
 """
 
 from __future__ import annotations

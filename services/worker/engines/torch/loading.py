@@ -1,10 +1,7 @@
 """Make a `TorchEngine` from a `TorchSpec`, or raise EngineUnusable with one clear sentence.
 
-The model is tiny (built here), a folder, or a name on the hub, downloaded once. Only safetensors are loaded, and code
-from the model's folder is never run. KV memory is slots x context tokens where that fits (`sizing`).
-
-The chunk is bounded because of the attention mask, [step tokens, KV tokens + step tokens]: `sdpa` over pages has all
-sequences in one row and masks the others' tokens.
+Only safetensors are loaded, and code from the model's folder is never run. The chunk is bounded by the attention mask,
+[step tokens, KV tokens + step tokens]: `sdpa` over pages puts all sequences in one row and masks the others' tokens.
 """
 
 from __future__ import annotations

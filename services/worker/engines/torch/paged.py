@@ -7,11 +7,10 @@ step here is
     _generation_step(model)   one forward pass over the tokens of all, packed into one row
     update_batch()            store each new token, free the finished requests
 
-The version is pinned, and `tests/real/torch/test_paged.py` checks every private name that is used.
-
-Pages of a common prefix are not shared: the cache would evict whole requests when it runs short, and prefill time would
-leak what another tenant has asked. The cache is sized explicitly, since by default it takes 60 % of the machine. CUDA
-graphs are off, because transformers uses them only with flash attention.
+The version is pinned, and `tests/real/torch/test_paged.py` checks the private names. Pages of a common prefix are not
+shared: the cache would evict whole requests when it runs short, and prefill time would leak what another tenant has
+asked. By default the cache takes 60 % of the machine, so it is sized explicitly. CUDA graphs are off: transformers uses
+them only with flash attention.
 """
 
 from __future__ import annotations
@@ -131,9 +130,9 @@ class PagedBatch:
         self._scheduler.finish_request(request.request_id)
 
     def step(self, prefill_chunk_tokens: int) -> Computed:
-        """One token for each decoding request, and at most a chunk of the prompts of the others.
+        """One token for each decoding request, and at most a chunk of the others' prompts.
 
-        After an exception the requests are inconsistent: `rewind` restores them; `remove` works too.
+        After an exception call `rewind`, or `remove` each request.
         """
         self._scheduler.prefill_chunk_tokens = prefill_chunk_tokens
         self._save()
@@ -163,9 +162,10 @@ class PagedBatch:
 
 
 def _share_heads() -> None:
-    """Let attention read grouped heads in place. By default transformers copies them to all heads in every layer and
-    step. On a CPU, beside a long prompt, the copy costs as much as the rest of a step; on a GPU it is faster. The only
-    switch is this environment variable.
+    """Let attention read grouped heads in place, which only this environment variable switches on.
+
+    By default transformers copies them to all heads. On a CPU, beside a long prompt, that doubles a step; a GPU is
+    faster with it.
     """
     os.environ.setdefault("TRANSFORMERS_SDPA_FORCE_GQA", "1")  # noqa: TID251
 

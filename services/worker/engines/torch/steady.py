@@ -1,12 +1,10 @@
-"""Adapts the prefill chunk, so that a step with prefill takes about 1 + TARGET_SHARE times one without.
-
-The cost of prefill grows along a prompt, since each token attends to all before it, and with the prompts in memory. So
-the chunk follows the measured steps:
+"""Adapts the prefill chunk to measured steps, since the cost of prefill grows along a prompt and with the memory in
+use.
 
     share = (time of a step with a full chunk) / (time of steps without prefill, a moving average) - 1
     chunk = chunk * TARGET_SHARE / share        at most halved, at most a quarter more, in one step
 
-TARGET_SHARE is below 1 so that nearly every step, not only the mean, takes less than twice as long.
+A share of 1 doubles a step. TARGET_SHARE is lower so that nearly every step, not only the mean, stays below that.
 """
 
 from __future__ import annotations

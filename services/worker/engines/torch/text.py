@@ -2,9 +2,6 @@
 
 Messages use the model's chat template, or a line `role: content` each and `assistant:` where it has none. Special
 tokens are added once, for a prompt too.
-
-A token is a sequence of bytes, and a character may need several. `Detokenizer` returns text that is certain and holds
-the rest back, so the joined pieces are the decoded whole.
 """
 
 from __future__ import annotations
@@ -78,10 +75,10 @@ class Prompts:
 
 
 class Detokenizer:
-    """Decodes one answer's tokens incrementally.
+    """Decodes one answer's tokens incrementally; the joined pieces are the decoded whole.
 
-    It decodes a window: the unsettled tokens and those emitted last, since a token's text depends on the one before (a
-    leading space). Trailing replacement characters wait for the next token.
+    It decodes a window of the unsettled tokens and those emitted last, since a token's text depends on the one before.
+    Trailing replacement characters (a part of a character) wait for the next token.
     """
 
     __slots__ = ("_decode", "_ids", "_settled", "_shown")

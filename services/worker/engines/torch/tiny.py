@@ -1,11 +1,8 @@
-"""A small model with random weights, built without a download: for tests, the offline demonstration and measurements.
+"""A small Llama with seeded random weights, built without a download: for tests, the offline demonstration,
+measurements.
 
-A Llama with a byte-level BPE tokenizer trained on `corpus.txt`, a chat template, grouped-query attention, tied
-embeddings and end-of-sequence tokens. Weights come from a seeded generator, parameter by parameter in the order of
-names.
-
-Its folder is named after the recipe's digest and renamed into place, so workers that start together may build it twice
-and keep one.
+It has a byte-level BPE tokenizer trained on `corpus.txt`, a chat template, grouped-query attention and tied embeddings.
+Its folder is named after the recipe's digest and renamed into place, so workers may build it at the same time.
 """
 
 from __future__ import annotations

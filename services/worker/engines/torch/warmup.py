@@ -1,8 +1,7 @@
 """An engine's first steps: they check that the model can be batched, and measure its speed.
 
-Two kinds of steps are measured: decode with every slot taken (a + b * slots), and the same with a chunk of prefill; the
-difference is the cost of prefill (c per token). An automatic chunk starts at (a + b * slots) / c tokens, so that a step
-at most about doubles; then `steady` adapts it.
+Decode with every slot taken lasts a + b * slots; what a chunk adds gives c per token. An automatic chunk starts at (a +
+b * slots) / c tokens, so that a step at most about doubles; then `steady` adapts it.
 """
 
 from __future__ import annotations
@@ -43,11 +42,11 @@ def warm_up(engine: TorchEngine, *, chunk_tokens: int, max_chunk_tokens: int, me
 
 
 def doubted(engine: TorchEngine, model: Any) -> str:
-    """Why the engine's steps cannot be trusted; empty if they can. Compares chunked prefill with one pass over the
+    """Why the engine's steps cannot be trusted, or an empty text: chunked prefill is compared with one pass over the
     whole.
 
-    A model with attention of its own may ignore the pages without an error. Tokens may differ by rounding; none may be
-    clearly worse than the best token of the whole pass.
+    A model with its own attention may silently ignore pages. Tokens may differ by rounding, but not be clearly worse
+    than the best.
     """
     engine.prefill_chunk_tokens = MIN_CHUNK_TOKENS
     sequence = _admit(engine, 1, TRIAL_TOKENS)
@@ -75,9 +74,8 @@ def _logits(model: Any, ids: Any) -> Any:
 
 
 def _measured(engine: TorchEngine) -> tuple[float, float]:
-    """Seconds of a decode step with every slot taken, and what each prompt token adds.
-
-    The minimum of a few steps: disturbances only lengthen a step, and the first of a kind is slow.
+    """Seconds of a decode step with every slot taken, and what each prompt token adds: minima, since noise only
+    lengthens.
     """
     count = max(1, min(engine.slots, engine.kv_tokens // EACH_TOKENS - 1))
     writing = [_admit(engine, number, PROMPT_TOKENS) for number in range(count)]
