@@ -221,7 +221,7 @@ from services.worker.engine import Expected
 import msgspec
 connection = socket.socket(fileno=int(sys.argv[2]))
 decoder, frames = msgspec.msgpack.Decoder(wire.Question), wire.Frames()
-state = wire.State(0, 0.0, 2, 1000)
+state = wire.EngineState(0, 0.0, 2, 1000)
 lies = {
     "bytes": b"\\xff\\xff\\xff\\xff what",
     "giant": (2**24 + 1).to_bytes(4, "big"),
@@ -246,17 +246,17 @@ while True:
                 if sys.argv[1] == "wrong-kind":
                     connection.sendall(wire.frame(wire.Freed(prepare.number, state)))
                 connection.sendall(wire.frame(wire.Prepared(prepare.number, 3, 3)))
-            case wire.Turn() as turn if sys.argv[1] == "stranger":
-                told = wire.Turned(turn.number, 0.1, 1, 0, [(4711, "x", 1)], [], [], [], state)
+            case wire.StepRequest() as turn if sys.argv[1] == "stranger":
+                told = wire.StepResult(turn.number, 0.1, 1, 0, [(4711, "x", 1)], [], [], [], state)
                 connection.sendall(wire.frame(told))
-            case wire.Turn() as turn if sys.argv[1] == "old-number":
-                told = wire.Turned(turn.number - 1, 0.1, 1, 0, [], [], [], [], state)
+            case wire.StepRequest() as turn if sys.argv[1] == "old-number":
+                told = wire.StepResult(turn.number - 1, 0.1, 1, 0, [], [], [], [], state)
                 connection.sendall(wire.frame(told))
                 os._exit(5)
-            case wire.Turn() as turn if sys.argv[1] == "heir":
+            case wire.StepRequest() as turn if sys.argv[1] == "heir":
                 subprocess.Popen(["cat"], stdin=connection, stdout=subprocess.DEVNULL)  # it holds the socket open
                 os._exit(6)
-            case wire.Turn():
+            case wire.StepRequest():
                 connection.sendall(lies[sys.argv[1]])
                 if sys.argv[1] in ("half", "nothing"):
                     os._exit(4)
@@ -277,7 +277,7 @@ def liar(kind: str) -> EngineProcess:
         ("nothing", "ended with status 4"),
         ("old-number", "ended with status 5"),
         ("heir", "ended with status 6"),
-        ("stranger", "it sent a Turned that answers nothing"),
+        ("stranger", "it sent a StepResult that answers nothing"),
     ],
 )
 def test_one_that_does_not_speak_as_it_should_is_ended(kind, why):
