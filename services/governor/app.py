@@ -87,7 +87,6 @@ def http_side(registry: Registry, log: Log, drain: Drain) -> App:
 
 
 def backend(settings: GovernorSettings, tracer: Tracer | None = None) -> Backend:
-    """The backend of the settings."""
     if settings.governor_backend == "stub":
         return StubBackend(settings.governor_stub_ms / 1000)
     pool = Pool(settings.governor_upstream_url, max_connections=settings.governor_max_inflight)
@@ -97,7 +96,6 @@ def backend(settings: GovernorSettings, tracer: Tracer | None = None) -> Backend
 
 
 def bounds(settings: GovernorSettings) -> GovernorLimits:
-    """The bounds of connections."""
     return GovernorLimits(
         line_bytes=settings.governor_line_bytes,
         jobs=settings.governor_jobs,

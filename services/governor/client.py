@@ -80,7 +80,6 @@ class Client:
         self._give_up_at = None if effort.deadline_s is None else self._now() + effort.deadline_s
 
     def close(self) -> None:
-        """Close the connection."""
         self._writer.close()
 
     async def ping(self) -> Exit:

@@ -117,7 +117,6 @@ class ProtocolFrame(msgspec.Struct):
 
     @property
     def unnamed(self) -> FrameEnvelope:
-        """Its envelope without the name, for a name that is too long to be repeated."""
         return FrameEnvelope(NO_JOB_NAME, self.seq, self.ttl_ms)
 
     @property
@@ -193,8 +192,6 @@ class _Pairs(list[tuple[str, Any]]):
 
 
 class _Number(str):
-    """A number as it was written."""
-
     __slots__ = ()
 
 

@@ -51,7 +51,6 @@ class GovernorMetrics:
         self._seconds.observe(seconds)
 
     def watch(self, gate: Gate, connections: Callable[[], int]) -> None:
-        """Register the metrics that are read at each scrape."""
         self._registry.register(_OriginalMetrics(gate))
         for name, help_text, read in (
             ("weir_governor_connections", "connections that are held", connections),

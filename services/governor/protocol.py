@@ -150,7 +150,9 @@ class GovernorSession:
         return actions
 
     def keepalive(self) -> bytes:
-        """A keepalive line, which clients skip; empty without a running job. A client that has left answers a reset."""
+        """A keepalive line, which clients skip; empty without a running job. A client that has left answers with a
+        reset.
+        """
         actions = Actions()
         if self._running is not None and not self._over:
             self._reply(actions, reply.OK, self._running, bytes_in=self._bytes_in(self._running.job))
@@ -309,7 +311,6 @@ class GovernorSession:
             self._reply(actions, reply.OK, frame, bytes_in=job.upload.bytes_in)
 
     def _run(self, actions: Actions, frame: ProtocolFrame, job: _Job, upload: Upload) -> None:
-        """Admission: run the job in a slot now, or defer it."""
         slot = self._gate.try_acquire() if self._memory.resize(Use.TOKEN, size(frame.auth)) else None
         if slot is None:
             self._memory.release(Use.TOKEN)

@@ -62,7 +62,6 @@ def not_a_frame(need: str) -> ReplyTemplate:
 
 
 def chunk_refused(need: str) -> ReplyTemplate:
-    """The reply to a chunk that is not accepted."""
     return ReplyTemplate("clarify", "need", need, "need_more")
 
 

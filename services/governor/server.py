@@ -62,7 +62,6 @@ class GovernorServer:
         self._server: asyncio.Server | None = None
 
     async def open(self, sock: socket.socket) -> None:
-        """Accept connections on `sock`."""
         loop = asyncio.get_running_loop()
         self._server = await loop.create_server(lambda: _Connection(self), sock=sock, backlog=BACKLOG)
 
@@ -263,7 +262,6 @@ class _Connection(asyncio.BufferedProtocol):
             return Result(Ended.FAILED)
 
     def _send_keepalive(self) -> None:
-        """Send a keepalive line while a job runs; a client that has left answers with a reset."""
         if self._transport is None or not self._session.running or self._keepalives >= MAX_KEEPALIVES:
             return
         self._keepalives += 1
