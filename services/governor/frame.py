@@ -192,6 +192,8 @@ class _Pairs(list[tuple[str, Any]]):
 
 
 class _Number(str):
+    """A number as it was written."""
+
     __slots__ = ()
 
 
