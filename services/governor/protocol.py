@@ -150,9 +150,7 @@ class GovernorSession:
         return actions
 
     def keepalive(self) -> bytes:
-        """A keepalive line, which clients skip; empty without a running job. A client that has left answers with a
-        reset.
-        """
+        """A keepalive line; empty without a running job. A client skips it, or answers with a reset if it has left."""
         actions = Actions()
         if self._running is not None and not self._over:
             self._reply(actions, reply.OK, self._running, bytes_in=self._bytes_in(self._running.job))
