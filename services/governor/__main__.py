@@ -1,4 +1,4 @@
-"""`python -m services.governor`: the governor, settings from the environment."""
+"""`python -m services.governor`: run the governor with settings from the environment."""
 
 from __future__ import annotations
 

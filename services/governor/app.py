@@ -1,4 +1,4 @@
-"""The composition root: every part of the governor is made here, and nowhere else."""
+"""The composition root: the parts of the governor are created and connected here only."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ NAME = "governor"
 
 
 def build(settings: GovernorSettings, *, rng: Random | None = None, log: Log | None = None) -> Process:
-    """The governor, ready to be run.
+    """A governor that is ready to run.
 
-    `rng`: all its chance; by default a generator that the operating system seeds, and ids that the latter makes itself.
+    `rng` drives every random choice, ids included; by default the operating system seeds a generator and makes the ids.
     """
     log = log or Log(NAME, settings.log_level)
     registry = new_registry()
@@ -79,7 +79,7 @@ def build(settings: GovernorSettings, *, rng: Random | None = None, log: Log | N
 
 
 def http_side(registry: Registry, log: Log, drain: Drain) -> App:
-    """What answers on the metrics listener."""
+    """The metrics listener's app: health and metrics."""
     api = new_api("Weir governor, HTTP side", "Health and metrics; the governor itself speaks its own protocol.")
     add_health(api, NAME, lambda: Readiness(True), drain)
     add_metrics(api, registry)
@@ -87,7 +87,6 @@ def http_side(registry: Registry, log: Log, drain: Drain) -> App:
 
 
 def backend(settings: GovernorSettings, tracer: Tracer | None = None) -> Backend:
-    """What a slot is for."""
     if settings.governor_backend == "stub":
         return StubBackend(settings.governor_stub_ms / 1000)
     pool = Pool(settings.governor_upstream_url, max_connections=settings.governor_max_inflight)
@@ -97,7 +96,6 @@ def backend(settings: GovernorSettings, tracer: Tracer | None = None) -> Backend
 
 
 def bounds(settings: GovernorSettings) -> GovernorLimits:
-    """What connections may take."""
     return GovernorLimits(
         line_bytes=settings.governor_line_bytes,
         jobs=settings.governor_jobs,
@@ -108,5 +106,5 @@ def bounds(settings: GovernorSettings) -> GovernorLimits:
 
 
 def max_connections(settings: GovernorSettings) -> int:
-    """As many as are asked for, or as the descriptors of this process allow beside its slots' own."""
+    """As many as configured, or as the process's file descriptors allow beside those of the slots."""
     return connections_allowed(settings.max_connections, min(settings.governor_max_inflight, 8))

@@ -1,7 +1,7 @@
-"""What a slot is for: something that runs a payload and says what came of it.
+"""Backends: each runs a payload in a slot and returns a `Result`.
 
-A backend raises nothing for what can happen to it: each way to end is a `Result`. It is cancelled when its client has
-gone or its time has passed, and lets go of whatever it held then.
+A backend raises no error of its own: each way to end is a `Result`. It is cancelled when the client disconnects or the
+deadline passes, and then releases what it holds.
 """
 
 from __future__ import annotations
@@ -17,49 +17,47 @@ from services.runtime.keepalive import Pool, Reply
 from services.runtime.tracing import Attribute, Headers, Tracer
 from services.runtime.upstream import UpstreamError
 
-RESULT_BYTES = 1_048_576  # of an answer that is passed back
+RESULT_BYTES = 1_048_576  # of an answer that is returned to the client
 FULL = (429, 503)
-NOT_DONE = (Ended.FAILED, Ended.LATE)  # and neither told to come back nor left by its client
+NOT_DONE = (Ended.FAILED, Ended.LATE)  # neither deferred nor cancelled
 _TYPE = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+/[\x20-\x7e]{1,127}", re.ASCII)
-_TOKEN = re.compile(r"[\x21-\x7e]+", re.ASCII)  # what a header can carry
+_TOKEN = re.compile(r"[\x21-\x7e]+", re.ASCII)  # the characters that a header may contain
 
 
 class Backend(Protocol):
-    """Runs one payload at a time for each slot."""
+    """Runs payloads, one for each slot."""
 
     async def run(self, work: Work) -> Result:
-        """What came of it."""
+        """Run the payload and return how it ended."""
         ...
 
     async def close(self) -> None:
-        """Let go of everything."""
+        """Release everything."""
         ...
 
 
 class StubBackend:
-    """Sleeps, and has nothing to say: for a demonstration of what a cap does, without a GPU."""
+    """Sleeps and returns no result: shows a cap without a GPU."""
 
     def __init__(self, sleep_s: float) -> None:
         self._sleep_s = sleep_s
 
     async def run(self, work: Work) -> Result:
-        """Sleep for as long as always."""
         if self._sleep_s:
             await asyncio.sleep(self._sleep_s)
         return Result(Ended.DONE, self._sleep_s)
 
     async def close(self) -> None:
-        """Nothing is held."""
+        """Nothing to release."""
 
 
 class HttpBackend:
-    """Posts the payload, whatever it is, to one address: Weir's router by default, or a worker itself.
+    """Posts the payload unparsed to one URL: the router by default, or a worker.
 
-    The bytes are never looked into. Who they are from is said by the frame's `auth`, or for all by `api_key`. How long
-    there is, is said by the header that Envoy says it with: a router takes more than its longest deadline for that
-    one, and would refuse as much in a header of its own. A server that is full says so with 429 or 503, and its client
-    is told to come back when that server said; any other answer that is not a success is a failure, and is shown.
-    `query` is put after the pool's path, as some servers want their version said.
+    The frame's `auth`, or else `api_key`, is sent as a bearer token. The remaining time is sent as
+    `x-envoy-expected-rq-timeout-ms`: a router lowers a value above its longest deadline in this header, and rejects one
+    in its own. 429 and 503 without `x-should-retry: false` defer the job, by the server's retry hint; any other status
+    outside 2xx is a failure whose body is returned. `query` is appended to the pool's path.
     """
 
     def __init__(
@@ -72,7 +70,7 @@ class HttpBackend:
         self._within_s = within_s
 
     async def run(self, work: Work) -> Result:
-        """Post it, and read the whole answer. A job is the beginning of a trace, where traces are kept."""
+        """Post the payload and read the whole answer. A job starts a trace, if tracing is on."""
         loop = asyncio.get_running_loop()
         began, tracer = loop.time(), self._tracer
         if tracer is None:
@@ -101,7 +99,7 @@ class HttpBackend:
             return Result(Ended.FAILED, shown={"error": error.public})
 
     async def close(self) -> None:
-        """Close what is idle."""
+        """Close idle connections."""
         self._pool.close()
 
     async def _posted(self, work: Work, within_s: float, trace: Headers) -> Result:
@@ -130,7 +128,7 @@ class HttpBackend:
 
 
 def _retry_s(answer: Reply) -> float:
-    """When the server wants to be asked again; 0 where it does not say."""
+    """The server's retry hint in seconds; 0 without one."""
     for name, unit_s in ((b"retry-after-ms", 0.001), (b"retry-after", 1.0)):
         value = answer.header(name)
         if value is not None and value.isdigit() and len(value) < 10:

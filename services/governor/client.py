@@ -1,13 +1,13 @@
-"""`python -m services.governor.client FILE`: a payload sent to a governor, and sent again when it says so.
+"""`python -m services.governor.client FILE`: send a payload to a governor, and retry when it yields.
 
     manifest -> ok, chunk -> ok, ..., last chunk -> done | abort | yield
 
-A yield is obeyed: the same frame goes out again after the hint, for as long as the deadline and the number of tries
-allow. The original server cannot take its last chunk twice: where it asks for another index after a yield, the whole
-payload is sent again, so that this client comes through there as well.
+After a yield the same frame is sent again when the hint has passed, within the deadline and the number of retries. The
+original server cannot take its last chunk twice: if it asks for another index after a yield, the whole payload is sent
+again.
 
-Exit status of an upload: 0 done, 2 aborted, 1 anything else. Of `--ping`: 0 a slot is free, 2 none is, 1 no answer.
-What the backend returned goes to standard output; what was said on the way, to standard error.
+Exit status of an upload: 0 done, 2 aborted, 1 anything else. Of `--ping`: 0 a slot is free, 2 none is, 1 no answer. The
+backend's result goes to standard output, progress to standard error.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ MAX_REPLY_BYTES = 16_777_216
 
 
 class Exit(IntEnum):
-    """As the original's client leaves."""
+    """Exit statuses, as those of the original's client."""
 
     DONE = 0
     FAILED = 1
@@ -44,12 +44,12 @@ class Exit(IntEnum):
 
 
 class SendFailed(Exception):
-    """Nothing more can be done; the message says why."""
+    """The upload cannot succeed; the message says why."""
 
 
 @dataclass(frozen=True, slots=True)
 class Effort:
-    """How long and how often it is tried. `deadline_s` is told to the governor as `ttl_ms`; None: no limit."""
+    """Limits of an upload. `deadline_s` is sent to the governor as `ttl_ms`; None: no limit."""
 
     timeout_s: float = 20.0
     retries: int = 50
@@ -58,7 +58,7 @@ class Effort:
 
 
 class Client:
-    """One connection, and one job on it. `show` hears every reply. Open it with `connect`."""
+    """One connection with one job, opened by `connect`. `show` is called with every reply."""
 
     def __init__(
         self,
@@ -80,11 +80,10 @@ class Client:
         self._give_up_at = None if effort.deadline_s is None else self._now() + effort.deadline_s
 
     def close(self) -> None:
-        """Hang up."""
         self._writer.close()
 
     async def ping(self) -> Exit:
-        """Whether a slot is free."""
+        """DONE if a slot is free, ABORTED if none is, FAILED if the reply does not say."""
         reply = await self._ask(verb="ping")
         health = {receipt["kind"]: receipt["value_u64"] for receipt in reply.get("receipts", [])}.get("server.health")
         if reply["status"] != "ok" or health is None:
@@ -92,7 +91,7 @@ class Client:
         return Exit.DONE if health == 1 else Exit.ABORTED
 
     async def send(self, payload: bytes, *, chunk_bytes: int, content_type: str) -> Reply:
-        """The reply that ended it: its status is `done` or `abort`. Raises Failed where it came to neither."""
+        """The last reply, with status `done` or `abort`. Raises SendFailed if there is neither."""
         while True:
             reply = await self._once(payload, chunk_bytes, content_type)
             if reply["status"] in ("done", "abort"):
@@ -106,12 +105,12 @@ class Client:
             reply = await self._obey(fields)
             if reply["status"] != "ok":
                 return reply
-        while reply["status"] == "ok":  # keep-alive frames come before the end
+        while reply["status"] == "ok":  # keepalive lines may precede the result
             reply = await self._receive()
         return reply
 
     async def _obey(self, fields: Reply) -> Reply:
-        """Send a frame as often as the governor says to come back with it."""
+        """Send a frame, and again after each yield."""
         while True:
             reply = await self._ask(verb="share", **fields)
             if reply["status"] != "yield":
@@ -135,7 +134,7 @@ class Client:
         return await self._receive()
 
     async def _receive(self) -> Reply:
-        """The next reply; verbs that there may be some day are read over."""
+        """The next reply. Unknown verbs are skipped, so that later versions may add some."""
         while True:
             try:
                 async with asyncio.timeout(self._effort.timeout_s):
@@ -155,7 +154,7 @@ class Client:
 async def connect(
     address: tuple[str, int], *, job: str, effort: Effort, show: Callable[[Reply], None], auth: str = ""
 ) -> Client:
-    """A client at that address. Raises Failed."""
+    """Open a connection to `address`. Raises SendFailed."""
     try:
         async with asyncio.timeout(effort.timeout_s):
             streams = await asyncio.open_connection(*address, limit=MAX_REPLY_BYTES)
@@ -194,7 +193,7 @@ def _frames(payload: bytes, chunk_bytes: int, content_type: str) -> Iterator[Rep
 
 
 def address_of(text: str) -> tuple[str, int]:
-    """HOST:PORT. Raises typer.BadParameter."""
+    """Parse HOST:PORT. Raises typer.BadParameter."""
     host, colon, port = text.rpartition(":")
     if not colon or not host or not port.isdigit() or not 0 < int(port) < 65536:
         raise typer.BadParameter("is not HOST:PORT", param_hint="--addr")
@@ -202,7 +201,7 @@ def address_of(text: str) -> tuple[str, int]:
 
 
 def in_words(reply: Reply) -> str:
-    """A reply on a line, as the original's client tells it."""
+    """A reply as a line of text, in the format of the original's client."""
     return (
         f"recv v={reply.get('v', 0)} verb={reply['verb']} job={reply.get('job', '')} seq={reply.get('seq', 0)} "
         f"status={reply['status']} need={reply.get('need_code', '')} err={reply.get('error_code', '')}"
@@ -216,25 +215,25 @@ def as_csv(reply: Reply, unix_ms: int) -> str:
 
 
 def result_of(reply: Reply) -> bytes | None:
-    """What the backend returned; None where it returned nothing."""
+    """The backend's result; None without one."""
     body = (reply.get("result") or {}).get("body_b64")
     return base64.b64decode(body) if isinstance(body, str) else None
 
 
 def command(
-    file: Annotated[Path | None, typer.Argument(help="What to send, whatever it is; with --ping: nothing.")] = None,
-    addr: Annotated[str, typer.Option(help="Where the governor listens.")] = "127.0.0.1:7777",
-    ping: Annotated[bool, typer.Option("--ping", help="Ask only whether a slot is free.")] = False,
+    file: Annotated[Path | None, typer.Argument(help="The payload; none with --ping.")] = None,
+    addr: Annotated[str, typer.Option(help="Address of the governor.")] = "127.0.0.1:7777",
+    ping: Annotated[bool, typer.Option("--ping", help="Only check whether a slot is free.")] = False,
     chunk: Annotated[int, typer.Option(min=1, max=190_000, help="Bytes in a chunk.")] = 8192,
-    content_type: Annotated[str, typer.Option(help="What the payload is.")] = "application/json",
+    content_type: Annotated[str, typer.Option(help="The payload's content type.")] = "application/json",
     timeout_s: Annotated[float, typer.Option(min=0.001, help="Seconds to wait for a reply.")] = 20.0,
-    deadline_s: Annotated[float, typer.Option(min=0, help="Seconds all of it may take; 0: no limit.")] = 0.0,
-    max_retries: Annotated[int, typer.Option(min=0, help="How often to come back when told to.")] = 50,
-    auth: Annotated[str, typer.Option(envvar="GOVERNOR_AUTH", help="Who is asking, where that matters.")] = "",
-    csv: Annotated[bool, typer.Option("--csv", help="Tell replies as rows, on standard output.")] = False,
-    quiet: Annotated[bool, typer.Option("--quiet", help="Tell nothing but the result.")] = False,
+    deadline_s: Annotated[float, typer.Option(min=0, help="Seconds for the whole upload and job; 0: no limit.")] = 0.0,
+    max_retries: Annotated[int, typer.Option(min=0, help="How often to retry after a yield.")] = 50,
+    auth: Annotated[str, typer.Option(envvar="GOVERNOR_AUTH", help="Token, if the governor requires one.")] = "",
+    csv: Annotated[bool, typer.Option("--csv", help="Print replies as CSV rows on standard output.")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", help="Print only the result.")] = False,
 ) -> None:
-    """Send a payload to a governor, and come back when it says to."""
+    """Send a payload to a governor, and retry when it yields."""
     if ping == (file is not None):
         raise typer.BadParameter("give a file to send, or --ping")
     payload = b"" if file is None else _payload(file)

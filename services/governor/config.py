@@ -16,7 +16,7 @@ MIN_TOKEN_CHARS = 16
 
 
 class GovernorSettings(ServiceSettings):
-    """One governor: a cap, the bounds of its connections, and what a slot is for."""
+    """One governor: its cap, the bounds of its connections, and its backend."""
 
     governor_port: int = Field(7777, ge=0, le=65535, description="port of the governor")
     metrics_port: int = Field(9007, ge=0, le=65535, description="port of the governor's metrics listener")
@@ -53,7 +53,7 @@ class GovernorSettings(ServiceSettings):
 
     @property
     def tokens(self) -> frozenset[str]:
-        """What a frame's `auth` is compared with."""
+        """The accepted values of a frame's `auth`; empty: any."""
         return frozenset(filter(None, map(str.strip, self.governor_tokens.get_secret_value().split(","))))
 
     @field_validator("governor_tokens")
@@ -65,7 +65,7 @@ class GovernorSettings(ServiceSettings):
         return tokens
 
     def contradictions(self) -> Iterator[str]:
-        """What is wrong with settings together."""
+        """Settings that are valid alone but not together."""
         yield from super().contradictions()
         minimum = MAX_PAYLOAD_BYTES + self.governor_line_bytes + OVERHEAD_BYTES
         if self.governor_connection_bytes < minimum:

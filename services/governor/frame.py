@@ -1,12 +1,12 @@
-"""A line that a client sent, as a frame: what may stand in it, and what its first letters say where it is none.
+"""A line from a client, parsed into a frame.
 
-The wire is heptamini v1, whose server reads JSON as Go does. So a key may be written in other letter case, of equal
-keys the last one counts, `null` is as good as nothing, unknown keys are skipped, and what is not UTF-8 becomes U+FFFD;
-but one value of a wrong type spoils the whole line. Numbers are unsigned and have 64 bits: `1.0` and `1e2` are none.
+The wire is heptamini v1, whose server parses JSON as Go does: keys match in any letter case, the last of equal keys
+counts, `null` is ignored, unknown keys are skipped, invalid UTF-8 becomes U+FFFD; but one value of a wrong type makes
+the line invalid. Numbers are unsigned 64-bit integers: `1.0` and `1e2` are invalid.
 
-Nearly every line has exactly the keys of one of three shapes, each once. Those are read at once by msgspec, a third
-of the time. As many colons as a shape has keys say that nothing else can be there: none twice, none unknown. Whatever
-does not fit, for whatever reason, is read with care, so that the short way decides nothing by itself.
+Most lines have exactly the keys of one of three shapes, each once; msgspec decodes those in a third of the time. A
+shape applies if the line has as many colons as the shape has keys, so there are no duplicate and no unknown keys. Any
+line that does not fit is parsed by `read_with_care`, so the fast path never rejects a line.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Mapping
-from typing import Annotated, Any, NoReturn, TypeVar
+from typing import Annotated, Any, NamedTuple, NoReturn, TypeVar
 
 import msgspec
 
 U64 = 2**64
 TRIMMED = "\t\n\v\f\r \x85\xa0\u1680" + "".join(map(chr, range(0x2000, 0x200B))) + "\u2028\u2029\u202f\u205f\u3000"
 
-# What a line that is no frame begins with, and what it is then called. The first that fits decides.
+# The `need_code` of a line that is not a frame, by its first characters. The first match counts.
 LOOKS_LIKE = (
     (("GET ", "POST ", "PUT ", "HEAD "), "http_request"),
     (("GIF87a", "GIF89a"), "binary_gif"),
@@ -33,21 +33,22 @@ LOOKS_LIKE = (
 )
 
 
-MAX_NAME_BYTES = 256  # of a name or a field of a manifest, in UTF-8: what heptamini's client sends has some 70
-MAX_AUTH_BYTES = 4096  # of a token, which may be one that says much itself
+MAX_NAME_BYTES = 256  # of a job's name or a manifest's text, in UTF-8; heptamini's client sends about 70
+NO_JOB_NAME = "J_?"  # in replies: a job whose name is unknown or too long
+MAX_AUTH_BYTES = 4096  # of a token, which may be a JWT
 
 
 class NotAFrame(Exception):
-    """The line cannot be read; the message is its `need_code`."""
+    """The line cannot be parsed; the message is its `need_code`."""
 
 
 def size(text: str) -> int:
-    """Its bytes in UTF-8."""
+    """The text's size in UTF-8, in bytes."""
     return len(text) if text.isascii() else len(text.encode("utf-8", "surrogatepass"))
 
 
 class Manifest(msgspec.Struct, gc=False):
-    """What a payload will be. Sizes in bytes; 0 and '' where nothing was said."""
+    """A payload's description. Sizes in bytes; 0 and '' where the client gave no value."""
 
     payload_id: str = ""
     content_type: str = ""
@@ -60,17 +61,17 @@ class Manifest(msgspec.Struct, gc=False):
 
     @property
     def names(self) -> tuple[str, ...]:
-        """All of it that is text."""
+        """Its texts."""
         return self.payload_id, self.content_type, self.content_encoding, self.cipher, self.sha256
 
     @property
     def bytes(self) -> int:
-        """How many bytes of text it holds."""
+        """The size of its texts, in bytes."""
         return sum(map(size, self.names))
 
 
 class Chunk(msgspec.Struct, gc=False):
-    """One piece of a payload, in base64. Its `offset` is read and not believed."""
+    """A part of a payload, in base64. `offset` is parsed but not used."""
 
     payload_id: str = ""
     index: int = 0
@@ -79,8 +80,16 @@ class Chunk(msgspec.Struct, gc=False):
     bytes_b64: str = ""
 
 
+class FrameEnvelope(NamedTuple):
+    """The fields of a frame that its reply repeats; nothing else of a frame is kept."""
+
+    job: str
+    seq: int
+    ttl_ms: int
+
+
 class ProtocolFrame(msgspec.Struct):
-    """A line that could be read: whether it makes sense is for `fault` to say."""
+    """A parsed line; `sound` says whether its envelope is valid."""
 
     v: int = 0
     verb: str = ""
@@ -98,12 +107,17 @@ class ProtocolFrame(msgspec.Struct):
 
     @property
     def sound(self) -> bool:
-        """Whether the envelope is: a known verb with what belongs to it, and nothing that only a server says.
+        """Whether the envelope is valid: a known verb with its fields, and no field of replies only.
 
-        Nor may a name be longer than `MAX_NAME_BYTES`, since names are kept; the original knows no such bound.
+        Names above `MAX_NAME_BYTES`, which are kept, and tokens above `MAX_AUTH_BYTES` are invalid; the original has no
+        such bounds.
         """
         rule = _RULES.get(self.verb)
         return self.v == 0 and self.job != "" and self.seq > 0 and rule is not None and rule(self) and self._short
+
+    @property
+    def unnamed(self) -> FrameEnvelope:
+        return FrameEnvelope(NO_JOB_NAME, self.seq, self.ttl_ms)
 
     @property
     def _short(self) -> bool:
@@ -163,7 +177,7 @@ _SHAPES: Mapping[int, msgspec.json.Decoder[ProtocolFrame]] = {
     6 + 8: msgspec.json.Decoder(_WithManifest),
     6 + 5: msgspec.json.Decoder(_WithChunk),
 }
-"""By how many keys there are, those of the payload included."""
+"""By the number of keys, including those of the payload."""
 
 _RULES: Mapping[str, Callable[[ProtocolFrame], bool]] = {
     "ping": lambda frame: frame._payloads == 0 and not frame._has_reply_fields,
@@ -174,17 +188,17 @@ _RULES: Mapping[str, Callable[[ProtocolFrame], bool]] = {
 
 
 class _Pairs(list[tuple[str, Any]]):
-    """An object, with every key it had, in order."""
+    """A JSON object with duplicate keys, in order."""
 
 
 class _Number(str):
-    """A number, as it was written."""
+    """A number as it was written."""
 
     __slots__ = ()
 
 
 class _WrongType(Exception):
-    """A value that its key cannot have."""
+    """A value has the wrong type for its key."""
 
 
 def _no_constant(name: str) -> NoReturn:
@@ -198,19 +212,19 @@ _SURROGATES = re.compile("[\ud800-\udfff]")
 
 
 def read(line: bytes) -> ProtocolFrame | None:
-    """The frame on this line; None for a blank one. Raises NotAFrame."""
+    """The frame on this line; None for a blank line. Raises NotAFrame."""
     shape = _SHAPES.get(line.count(b":"))
-    if shape is not None and b"-0" not in line:  # the one number that only a version may be
+    if shape is not None and b"-0" not in line:  # -0 is valid for a version only
         try:
             return shape.decode(line)
         except (ValueError, RecursionError):
-            pass  # another frame with as many colons, or none
+            pass  # another frame with as many colons, or not a frame
     return read_with_care(line)
 
 
 def read_with_care(line: bytes) -> ProtocolFrame | None:
-    """The same for any line."""
-    text = line.decode("utf-8", "surrogateescape").strip(TRIMMED)  # so each bad byte becomes one U+FFFD, as there
+    """As `read`, for any line, without the fast path."""
+    text = line.decode("utf-8", "surrogateescape").strip(TRIMMED)  # an invalid byte becomes one U+FFFD, as in Go
     if not text:
         return None
     try:
@@ -226,7 +240,7 @@ def _looks_like(text: str) -> str:
 
 T = TypeVar("T", ProtocolFrame, Manifest, Chunk)
 Reader = Callable[[Any, Any], Any]
-"""What a value becomes, given what its key had before. Raises _WrongType."""
+"""Converts a value, given the key's previous value. Raises _WrongType."""
 
 
 def _fill(into: T, pairs: Any, readers: Mapping[str, Reader]) -> T:
@@ -241,7 +255,7 @@ def _fill(into: T, pairs: Any, readers: Mapping[str, Reader]) -> T:
 
 
 def _folded(key: str) -> str:
-    """Go compares letters by Unicode's simple folding: two of them look like none of ASCII's and are."""
+    """Go compares letters by Unicode's simple folding, by which two non-ASCII letters equal ASCII ones."""
     return key.lower() if key.isascii() else key.replace("\u017f", "s").lower()
 
 
@@ -254,7 +268,7 @@ def _text(value: Any, before: str) -> str:
 
 
 def _optional_text(value: Any, before: str) -> str:
-    """Of a key that the original does not know, and whose value it therefore lets be anything."""
+    """For a key that the original does not know, so any type is accepted."""
     return _text(value, before) if type(value) is str else before
 
 
@@ -267,7 +281,7 @@ def _unsigned(value: Any, before: int) -> int:
 
 
 def _version(value: Any, before: int) -> int:
-    """The one signed number."""
+    """The only signed number."""
     if type(value) is _Number and len(value) <= 20 and value.removeprefix("-").isdigit():
         number = int(value)
         if -U64 // 2 <= number < U64 // 2:
@@ -286,7 +300,7 @@ def _chunk(value: Any, before: Chunk | None) -> Chunk | None:
 
 
 def _receipts(value: Any, _: int) -> int:
-    """How many there are: a client has none to give."""
+    """The number of receipts; a client should send none."""
     if value is None:
         return 0
     if type(value) is not list:

@@ -1,19 +1,15 @@
-"""What all connections share: the job slots, the held bytes, and when a client that found neither should retry.
+"""What all connections share: job slots, held bytes, and the retry hint for a client that found neither.
 
-A slot counts against the core's hard cap: it is taken at the last good chunk without waiting, or not at all. Bytes are
-reserved by manifests, and held by job names, by lines that are not parsed yet and by replies that the client has not
-read. One bound applies to each connection and one to all of them.
-
-A client that finds no slot gets a time to retry. If `waiting` jobs are deferred, and each job occupies one of `cap`
+A slot counts against the core's hard cap. It is taken at the last good chunk without waiting, or not at all. Held bytes
+are bounded for each connection and for all together. If `waiting` jobs are deferred, and each job occupies one of `cap`
 slots for `mean_s`, the last of them finds a slot after about
 
     hint = mean_s * waiting / cap        at least 50 ms, at most 5 s, and up to a fifth more (jitter)
 
-A client keeps its connection while it waits, so a client that has left is not counted. Five seconds is the longest wait
-of the original's client by default: it would cut a longer hint itself, without the jitter. Clients whose hint is cut
-would all return after five seconds, one of them would find a slot, and the slot would idle until the next round. So
-their hints are spread over the upper half of the five seconds. That costs them tries, of which the original's client
-has fifty; where the wait is very long (FAR_S) the spread is small, to save tries.
+Five seconds is the longest wait of the original's client by default, which would cut a longer hint and its jitter. If
+all hints were cut to five seconds, those clients would return together, one would find a slot, and the slot would idle
+until the next round. So they are spread over the upper half of the five seconds. That costs retries, of which the
+original's client has fifty, so very long waits (FAR_S) are spread less.
 """
 
 from __future__ import annotations
@@ -27,10 +23,10 @@ from services.governor.reply import GovernorStatus
 
 SOONEST_S, LATEST_S = 0.05, 5.0
 JITTER = 0.2
-SPREAD = 0.5  # of a wait that was cut to LATEST_S
-FAR_S = 60.0  # a wait above this gets JITTER only: a client has few tries, and they are worth more than an idle slot
-FIRST_GUESS_S = 0.5  # of how long a job takes, before one was seen: the original's constant hint
-NEWEST_SHARE = 0.1  # of the last job's time in the mean
+SPREAD = 0.5  # share of LATEST_S, for waits cut to it
+FAR_S = 60.0  # waits above this get JITTER only: the client's retries matter more than an idle slot
+FIRST_GUESS_S = 0.5  # mean run time before the first job ended: the original's constant hint
+NEWEST_SHARE = 0.1  # weight of the last job in the mean
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +41,7 @@ class GovernorLimits:
 
 
 class Slot:
-    """A slot that a job holds. It is released once; further calls do nothing."""
+    """A job's slot. It is released once; further calls have no effect."""
 
     __slots__ = ("_gate", "_held")
 
@@ -61,14 +57,14 @@ class Slot:
 
 
 class Gate:
-    """Slots, held bytes and retry hints of all connections. Pure: it reads no clock; `random` draws from [0, 1)."""
+    """Slots, held bytes and retry hints of all connections. Reads no clock; `random` draws from [0, 1)."""
 
     def __init__(
         self, *, cap: int, bounds: GovernorLimits, random: Callable[[], float], tokens: frozenset[str] = frozenset()
     ) -> None:
         self.bounds = bounds
         self.tokens = tokens
-        self.leaving = False  # jobs are still taken, and health reports that new ones should go elsewhere
+        self.leaving = False  # jobs are still accepted; health reports that new ones should go elsewhere
         self.draining = False
         self.held_bytes = 0
         self.waiting = 0
@@ -85,11 +81,10 @@ class Gate:
 
     @property
     def saturated(self) -> bool:
-        """No slot is free."""
         return self._slots.inflight >= self._slots.cap
 
     def try_acquire(self) -> Slot | None:
-        """A slot now, or none."""
+        """A slot, or None if none is free."""
         return Slot(self) if self._slots.try_take() else None
 
     def release_slot(self, seconds: float | None) -> None:
@@ -109,7 +104,6 @@ class Gate:
         return True
 
     def release(self, fewer_bytes: int) -> None:
-        """Release reserved bytes."""
         self.held_bytes -= fewer_bytes
         assert self.held_bytes >= 0, f"{fewer_bytes} bytes were released twice: {self!r}"
 
@@ -139,7 +133,7 @@ class Use(Enum):
 
 
 class ConnectionMemory:
-    """The bytes that one connection holds in the gate, by what they are used for."""
+    """The bytes that one connection holds in the gate, by use."""
 
     __slots__ = ("_by_use", "_gate", "held_bytes")
 
@@ -149,7 +143,7 @@ class ConnectionMemory:
         self.held_bytes = 0
 
     def resize(self, use: Hashable, size: int) -> bool:
-        """Hold `size` bytes for `use`, a `Use` or a `Use` and a name. False without room, and nothing has changed."""
+        """Hold `size` bytes for `use`: a `Use`, or a `Use` and a name. False, and no change, without room."""
         more = size - self._by_use.get(use, 0)
         if more > 0 and not self._gate.reserve(more, self.held_bytes):
             return False
@@ -164,11 +158,10 @@ class ConnectionMemory:
         return True
 
     def release(self, use: Hashable) -> None:
-        """Hold nothing for `use` any more."""
         self.resize(use, 0)
 
     def release_all(self) -> None:
-        """The connection is closed. What it holds has to be the sum of its uses."""
+        """Release everything; the connection is closed. Asserts that the sum of its uses is what it held."""
         known = sum(self._by_use.values())
         assert self.held_bytes == known, (
             f"{self.held_bytes} bytes were held, of which {known} are known: {self._gate!r}"

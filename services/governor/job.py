@@ -1,4 +1,4 @@
-"""A job between the protocol and the backend: the work that is handed over, and the result that comes back."""
+"""A job between the protocol and the backend: the work and its result."""
 
 from __future__ import annotations
 
@@ -16,14 +16,12 @@ class Ended(Enum):
     FAILED = "failed"
     LATE = "late"
     CANCELLED = "cancelled"
-    REFUSED = "refused"  # by a backend that is full itself: the client may retry
+    REFUSED = "refused"  # by a full backend: the client may retry
 
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """The outcome of a job. `shown` goes to the client; `retry_s`: the retry hint of a backend that refused, in
-    seconds.
-    """
+    """How a job ended. `shown` goes to the client; `retry_s`: the retry hint in seconds of a backend that refused."""
 
     ended: Ended
     seconds: float = 0.0
@@ -33,7 +31,7 @@ class Result:
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """A whole payload, to be run by `deadline` (`now`'s clock; None: no limit), in the slot that it holds."""
+    """A whole payload to run in `slot` by `deadline` (`now`'s clock; None: no limit)."""
 
     job: str
     payload: bytes

@@ -1,4 +1,4 @@
-"""What the governor counts: the original's five names, for dashboards that have them, and its own."""
+"""The governor's metrics: the original's five names, for existing dashboards, and its own."""
 
 from __future__ import annotations
 
@@ -13,35 +13,23 @@ from services.governor.job import Ended
 from services.runtime.telemetry import SECONDS_BUCKETS
 
 
-class _AsTheOriginal(Collector):
-    """Read from the gate when asked: what the replies say and what a scrape says cannot differ."""
+class _OriginalMetrics(Collector):
+    """Read from the gate at each scrape, so that metrics and replies agree."""
 
     def __init__(self, gate: Gate) -> None:
         self._gate = gate
 
     def collect(self) -> Iterable[Metric]:
         status = self._gate.status
-        yield _gauge("heptamini_backend_inflight", "jobs that run", status.inflight)
-        yield _gauge("heptamini_backend_cap", "jobs that may run at once", status.cap)
-        yield _gauge("heptamini_server_health", "1: a slot is free, and it does not leave", status.health)
-        yield _counter("heptamini_executed", "jobs that were started", status.executed_total)
-        yield _counter("heptamini_yielded", "times a client was told to come back", status.yielded_total)
-
-
-def _gauge(name: str, help_text: str, value: float) -> Metric:
-    family = GaugeMetricFamily(name, help_text)
-    family.add_metric([], value)
-    return family
-
-
-def _counter(name: str, help_text: str, value: float) -> Metric:
-    family = CounterMetricFamily(name, help_text)
-    family.add_metric([], value)
-    return family
+        yield GaugeMetricFamily("heptamini_backend_inflight", "jobs that run", status.inflight)
+        yield GaugeMetricFamily("heptamini_backend_cap", "jobs that may run at once", status.cap)
+        yield GaugeMetricFamily("heptamini_server_health", "1: a slot is free, and it does not leave", status.health)
+        yield CounterMetricFamily("heptamini_executed", "jobs that were started", status.executed_total)
+        yield CounterMetricFamily("heptamini_yielded", "times a client was told to come back", status.yielded_total)
 
 
 class GovernorMetrics:
-    """Children are made once."""
+    """The governor's own metrics; labelled children are created once."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self._registry = registry
@@ -60,13 +48,12 @@ class GovernorMetrics:
         )
 
     def ended(self, ended: Ended, seconds: float) -> None:
-        """A job gave its slot back."""
+        """A job released its slot after `seconds`."""
         self._jobs[ended].inc()
         self._seconds.observe(seconds)
 
     def watch(self, gate: Gate, connections: Callable[[], int]) -> None:
-        """What is read when a scrape asks."""
-        self._registry.register(_AsTheOriginal(gate))
+        self._registry.register(_OriginalMetrics(gate))
         for name, help_text, read in (
             ("weir_governor_connections", "connections that are held", connections),
             (

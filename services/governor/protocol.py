@@ -1,23 +1,16 @@
 """One connection with the governor, without a socket: bytes in, replies and actions out.
 
     client                                   governor
-    share manifest  ------------------------>  clarify ok      what will come, and how much of it
+    share manifest  ------------------------>  clarify ok      its size is reserved
     share chunk     ------------------------>  clarify ok      checked before it is kept
-    share chunk (the last)  ---------------->  confirm done    a slot was free: it ran
-                                           or  clarify yield   none was: keep it, send this chunk again later
+    share chunk (the last)  ---------------->  confirm done    a slot was free: the job ran
+                                           or  clarify yield   none was: send this chunk again later
 
-Each line gets one reply, in order; while a job runs, lines that have arrived already wait. The protocol is the
-original's (heptamini v1) with these differences. The last chunk sent again after a yield is a new attempt, where the
-original answered an error for ever. A manifest is deferred at once, before its payload is sent, when there is no slot
-or no memory. `ttl_ms` is a deadline. A payload that turns out wrong has to start again. A line cut by the idle timeout
-is no line. A name longer than `frame.MAX_NAME_BYTES` makes the envelope invalid, because names are kept.
+Each line gets one reply, in order; while a job runs, further lines wait. Differences from the original (heptamini v1)
+are listed in docs/architecture/governor.md. Everything that a connection keeps is reserved in the gate
+(`ConnectionMemory`); without room the client gets a reply, and nothing is kept.
 
-All that a connection keeps is reserved in the gate (`ConnectionMemory`): unread lines, job names, payloads at their
-declared size, the token of the running job, the name in the last frame, and replies that the client has not read. If
-the gate has no room, the client gets a reply that says so, and nothing is kept.
-
-Each call that can change anything returns `Actions` for the socket side to carry out. The protocol reads no clock:
-`now` is in seconds of any monotonic clock.
+Each call that can change anything returns `Actions` for the socket side. `now` is in seconds of any monotonic clock.
 """
 
 from __future__ import annotations
@@ -25,13 +18,14 @@ from __future__ import annotations
 import hmac
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import NamedTuple
 
 from services.governor import reply
 from services.governor.frame import (
     MAX_AUTH_BYTES,
     MAX_NAME_BYTES,
+    NO_JOB_NAME,
     Chunk,
+    FrameEnvelope,
     Manifest,
     NotAFrame,
     ProtocolFrame,
@@ -43,15 +37,14 @@ from services.governor.job import Ended, Result, Work
 from services.governor.reply import ReplyTemplate
 from services.governor.upload import Upload, declared_bytes
 
-READ_AHEAD_BYTES = 65_536  # of lines that wait while a job runs, beyond one whole line
-MAX_OUT_BYTES = 65_536  # of replies in one step, and one reply more: a line of 2 bytes gets a reply of 400
+READ_AHEAD_BYTES = 65_536  # of lines that wait, beyond one whole line
+MAX_OUT_BYTES = 65_536  # of replies in one step, plus one reply: a line of 2 bytes gets a reply of 400
 OVERHEAD_BYTES = 7 * MAX_NAME_BYTES + MAX_AUTH_BYTES  # held besides a line and a payload: the names of one job
-NO_JOB_NAME = "J_?"
 
 
 @dataclass(slots=True)
 class Actions:
-    """What to do now: write `out`, run `work`, then `close`. `more`: call `go_on` once `out` is written."""
+    """What to do: write `out`, run `work`, then `close`. `more`: call `go_on` once `out` is written."""
 
     out: bytearray = field(default_factory=bytearray)
     work: Work | None = None
@@ -59,22 +52,12 @@ class Actions:
     more: bool = False
 
 
-class FrameEnvelope(NamedTuple):
-    """The fields of a frame that its reply repeats; nothing else of a frame is kept."""
-
-    job: str
-    seq: int
-    ttl_ms: int
-
-
 @dataclass(slots=True)
 class _Job:
-    """A job of this connection: its upload, and its deadline."""
-
     name: str
     upload: Upload | None = None
     deadline: float | None = None
-    deferred: bool = False  # its client got a retry hint and has not retried yet
+    deferred: bool = False  # it got a retry hint and was not retried yet
 
 
 class GovernorSession:
@@ -97,12 +80,12 @@ class GovernorSession:
 
     @property
     def running(self) -> bool:
-        """A job of this connection runs, so further lines wait."""
+        """A job runs, so further lines wait."""
         return self._running is not None
 
     @property
     def full(self) -> bool:
-        """The buffer is full: the socket should not be read."""
+        """True: do not read the socket."""
         return len(self._buffer) > self._bounds.line_bytes + READ_AHEAD_BYTES
 
     @property
@@ -111,13 +94,12 @@ class GovernorSession:
         return self._waits_since + self._bounds.idle_s
 
     def receive(self, data: bytes, now: float) -> Actions:
-        """Take bytes that the client sent."""
         if not self._over:
             self._buffer += data
         return self._proceed(now)
 
     def ended(self, result: Result, now: float) -> Actions:
-        """The running job ended with `result`, and its slot is released. Raises RuntimeError if no job ran."""
+        """The running job ended, and its slot is released. Raises RuntimeError if no job ran."""
         actions = Actions()
         frame, self._running = self._running, None
         if frame is None:
@@ -146,14 +128,12 @@ class GovernorSession:
         )
 
     def half_closed(self, now: float) -> Actions:
-        """The client sends nothing more, or has left: only a write can show which. A running job goes on."""
+        """The client sends nothing more, or has left: only a write can show which. A running job continues."""
         self._half_closed = True
         return self._proceed(now)
 
     def stop(self, unread_bytes: int) -> bool:
-        """The client does not read: its lines wait, and `unread_bytes` of replies are reserved. False: no room for
-        them.
-        """
+        """The client does not read: its lines wait, and `unread_bytes` are reserved. False: no room for them."""
         self._stopped = True
         return self._memory.resize(Use.REPLIES, unread_bytes)
 
@@ -170,9 +150,7 @@ class GovernorSession:
         return actions
 
     def keepalive(self) -> bytes:
-        """A keepalive line (empty without a running job). A client skips it; a connection whose client left answers a
-        reset.
-        """
+        """A keepalive line; empty without a running job. A client skips it, or answers with a reset if it has left."""
         actions = Actions()
         if self._running is not None and not self._over:
             self._reply(actions, reply.OK, self._running, bytes_in=self._bytes_in(self._running.job))
@@ -183,7 +161,7 @@ class GovernorSession:
         return self._closed(reply.IDLE_TOO_LONG) if self._waits and now >= self.idle_at else Actions()
 
     def drain(self) -> Actions:
-        """The governor shuts down: close, unless a job runs."""
+        """Close, unless a job runs."""
         return self._closed(reply.DRAINING) if self._waits else Actions()
 
     def refuse(self) -> Actions:
@@ -200,7 +178,7 @@ class GovernorSession:
         return actions
 
     def lost(self) -> None:
-        """The connection is closed: release its memory. The slot of a running job is released by its task."""
+        """The connection is closed: release its memory. The task of a running job releases its slot."""
         self._over = True
         self._buffer.clear()
         for job in list(self._jobs):
@@ -251,7 +229,7 @@ class GovernorSession:
         if frame is None:
             return
         if not frame.sound:
-            self._reply(actions, reply.ENVELOPE_BAD, frame if size(frame.job) <= MAX_NAME_BYTES else _unnamed(frame))
+            self._reply(actions, reply.ENVELOPE_BAD, frame if size(frame.job) <= MAX_NAME_BYTES else frame.unnamed)
             return
         self._remember(frame)
         if frame.verb == "ping":
@@ -266,7 +244,7 @@ class GovernorSession:
         return not tokens or any(hmac.compare_digest(token.encode(), value) for token in tokens)
 
     def _remember(self, frame: ProtocolFrame) -> None:
-        """Keep the envelope, for replies to lines that have none. Without room for the name, it is dropped."""
+        """Keep the envelope for replies to lines without one; without room for the name, drop the name."""
         held = self._memory.resize(Use.NAME, size(frame.job))
         if not held:
             self._memory.release(Use.NAME)
@@ -285,7 +263,6 @@ class GovernorSession:
             self._reply(actions, reply.NO_PAYLOAD, frame, bytes_in=self._bytes_in(frame.job))
 
     def _new_job(self, actions: Actions, frame: ProtocolFrame) -> _Job | None:
-        """A new job; None if there is no room for one, and the client has its reply."""
         if len(self._jobs) >= self._bounds.jobs:
             self._close(actions, reply.TOO_MANY_JOBS, frame)
             return None
@@ -332,7 +309,6 @@ class GovernorSession:
             self._reply(actions, reply.OK, frame, bytes_in=job.upload.bytes_in)
 
     def _run(self, actions: Actions, frame: ProtocolFrame, job: _Job, upload: Upload) -> None:
-        """Admission: run the job in a slot now, or defer it."""
         slot = self._gate.try_acquire() if self._memory.resize(Use.TOKEN, size(frame.auth)) else None
         if slot is None:
             self._memory.release(Use.TOKEN)
@@ -363,7 +339,6 @@ class GovernorSession:
             assert self._gate.waiting >= 0, f"a job was resumed twice: {self._gate!r}"
 
     def _drop(self, name: str) -> None:
-        """Forget the job: its name can be used again."""
         job = self._jobs.pop(name, None)
         if job is not None:
             self._resume(job)
@@ -371,7 +346,6 @@ class GovernorSession:
             self._memory.release((Use.JOB, name))
 
     def _forget(self, job: _Job) -> None:
-        """Drop the upload and its bytes."""
         if job.upload is not None:
             self._memory.release((Use.UPLOAD, job.name))
             job.upload = None
@@ -405,11 +379,6 @@ class GovernorSession:
         self._buffer.clear()
         self._searched = 0
         self._memory.release(Use.LINES)
-
-
-def _unnamed(frame: ProtocolFrame) -> FrameEnvelope:
-    """The envelope without its name, which is too long to be repeated."""
-    return FrameEnvelope(NO_JOB_NAME, frame.seq, frame.ttl_ms)
 
 
 def _deadline(frame: ProtocolFrame, now: float) -> float | None:

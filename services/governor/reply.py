@@ -1,7 +1,7 @@
-"""What the governor says: one table of every reply, and the line that each becomes.
+"""Every reply of the governor, and its encoding as a line.
 
-Keys come in a fixed order, and those that have nothing to say are left out. No sentence ever goes on the wire, only
-codes. What is escaped is what Go escapes: `<`, `>` and `&` as well, and all controls but three by their number.
+Keys have a fixed order, and keys without a value are left out. Replies contain codes only, no sentences. Strings are
+escaped as Go does: `<`, `>` and `&` too, and all control characters but three by number.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from services.governor.frame import U64
 DONE, ABORT, YIELD, IDLE, GONE = 1, 2, 3, 4, 5
 """`conn.outcome`"""
 BUSY, BAD_FRAME, BAD_MANIFEST, QUOTA, PEER_GONE, BACKEND, TIMED_OUT, LATE = 1, 2, 3, 5, 7, 8, 9, 10
-"""`conn.outcome_reason`. The last is this governor's own: a deadline has passed."""
+"""`conn.outcome_reason`. `LATE` (a deadline has passed) is not in the original."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReplyTemplate:
-    """A kind of reply. `step` is what the reply's `seq` is ahead of the frame's."""
+    """A kind of reply. The reply's `seq` is the frame's plus `step`."""
 
     verb: str
     status: str
@@ -57,17 +57,16 @@ DRAINING = ReplyTemplate("confirm", "abort", "server_draining", "draining", outc
 
 
 def not_a_frame(need: str) -> ReplyTemplate:
-    """The reply to a line that cannot be read."""
+    """The reply to a line that cannot be parsed."""
     return ReplyTemplate("clarify", "need", need, "bad_frame", reason=BAD_FRAME)
 
 
 def chunk_refused(need: str) -> ReplyTemplate:
-    """The reply to a chunk that does not fit."""
     return ReplyTemplate("clarify", "need", need, "need_more")
 
 
 class GovernorStatus(NamedTuple):
-    """How the governor stands: what every reply reports."""
+    """The governor's state, which every reply reports."""
 
     inflight: int
     cap: int
@@ -77,7 +76,7 @@ class GovernorStatus(NamedTuple):
 
     @property
     def health(self) -> int:
-        """1 where a job is welcome: a slot is free, and the governor is not about to leave."""
+        """1 if a slot is free and the governor is not about to leave, else 0."""
         return int(self.inflight < self.cap and not self.leaving)
 
 
@@ -87,7 +86,7 @@ _ESCAPED = re.compile('[\x00-\x1f"\\\\<>&\u2028\u2029]')
 
 
 def quoted(text: str) -> str:
-    """A JSON string, as Go writes it."""
+    """A JSON string, escaped as Go does."""
     if _PLAIN.fullmatch(text):
         return f'"{text}"'
     return '"' + _ESCAPED.sub(lambda found: _SHORT.get(found[0]) or f"\\u{ord(found[0]):04x}", text) + '"'
@@ -105,7 +104,7 @@ def line(
     backend_ms: int | None = None,
     result: Iterable[tuple[str, object]] = (),
 ) -> bytes:
-    """One reply. `seq` is that of the frame it answers; `result` what the backend returned, which old clients skip."""
+    """One reply. `seq` is the answered frame's; `result` the backend's, in a key that old clients skip."""
     parts = [
         f'{{"v":0,"verb":"{template.verb}","job":{quoted(job)},"seq":{(seq + template.step) % U64},"ttl_ms":{ttl_ms},'
         f'"status":"{template.status}"'

@@ -1,13 +1,12 @@
-"""The governor's protocol on sockets: carries out what the protocol decides, and decides nothing itself.
+"""The governor's protocol on sockets: carries out the actions that the protocol decides.
 
-One buffer serves all connections, because bytes are handed to the protocol before any other socket is read: an idle
-connection costs only its objects. One step reads at most that buffer, so a client that pipelines cannot hold the loop.
+One read buffer serves all connections, because bytes reach the protocol before another socket is read; one step reads
+at most that buffer, so a client that pipelines cannot block the loop.
 
-The cost of a client is bounded. Replies wait in the kernel's send buffer; a client that leaves more unread is not read
-from, its replies are reserved in the gate, and it is disconnected after `write_s`. A client that hangs up while its job
-runs has its job cancelled: a half-close may be all it is, so the server sends a keepalive line, and a client that has
-left answers with a reset. Only another write shows that reset, so a second keepalive follows soon, and later ones at
-growing intervals. A connection beyond the bound gets a reply that says so; descriptors are reserved for that.
+The cost of a client is bounded. A client that does not read its replies is not read from and is disconnected after
+`write_s`. A half-close while a job runs may be a disconnect, so the server sends keepalive lines at growing intervals:
+a client that has left answers with a reset, which the next write reports, and the job is cancelled. A connection beyond
+the bound gets a reply; descriptors are reserved for that.
 """
 
 from __future__ import annotations
@@ -31,18 +30,18 @@ from services.runtime.ordered import OrderedSet
 
 READ_BYTES = 65_536
 BACKLOG = 2048
-MAX_KEEPALIVES = 50  # for one job: as many lines as the original's client skips
+MAX_KEEPALIVES = 50  # for one job: the original's client skips as many lines
 FIRST_RESET_CHECK_S = 0.25  # after a half-close, when a reset has arrived; doubled each time
 
 
 @dataclass(frozen=True, slots=True)
 class ServerLimits:
-    """Timeouts in seconds, and how many connections are accepted."""
+    """Timeouts in seconds, and bounds of connections."""
 
     write_s: float = 10.0
     keepalive_every_s: float = 10.0
     connections: int = 1024
-    source_share: float = 1.0  # of the connections, for one address
+    source_share: float = 1.0  # share of the connections for one address
 
 
 class GovernorServer:
@@ -63,16 +62,15 @@ class GovernorServer:
         self._server: asyncio.Server | None = None
 
     async def open(self, sock: socket.socket) -> None:
-        """Start to accept connections on `sock`."""
         loop = asyncio.get_running_loop()
         self._server = await loop.create_server(lambda: _Connection(self), sock=sock, backlog=BACKLOG)
 
     def announce(self) -> None:
-        """Go on serving, and report in health that new jobs should go elsewhere."""
+        """Keep serving; health reports that new jobs should go elsewhere."""
         self.gate.leaving = True
 
     async def close(self, grace_s: float) -> None:
-        """Stop accepting; close idle connections; let jobs end within `grace_s` seconds, and cancel the others."""
+        """Stop accepting, close idle connections, let jobs end within `grace_s` seconds, then cancel the others."""
         self.gate.draining = True
         if self._server is not None:
             self._server.close()
@@ -99,7 +97,7 @@ class _Connection(asyncio.BufferedProtocol):
         self._reading = True
         self._ended = False  # the client sends nothing more
         self._lost = False
-        self._counted = False  # it is counted against the bound of connections
+        self._counted = False  # against the bound of connections
         self._source: bytes | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -127,7 +125,7 @@ class _Connection(asyncio.BufferedProtocol):
         self._perform(self._session.half_closed(self._loop.time()))
         self._keepalive_in_s = FIRST_RESET_CHECK_S
         self._send_keepalive()
-        return True  # replies may still be read: `Actions.close` says when to close
+        return True  # the client may still read: `Actions.close` says when to close
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._server.connections.discard(self)
@@ -149,7 +147,7 @@ class _Connection(asyncio.BufferedProtocol):
 
     def resume_writing(self) -> None:
         if self._lost or self._transport is None or self._transport.is_closing():
-            return  # its last reply still has to be read in time
+            return  # the write timeout still applies to its last reply
         if self._stalled is not None:
             self._stalled.cancel()
             self._stalled = None
@@ -159,7 +157,7 @@ class _Connection(asyncio.BufferedProtocol):
         self._perform(self._session.go_on(self._loop.time()))
 
     def _run_step(self, step: Callable[[], None]) -> None:
-        """Run a step from the loop. If it fails, abort the connection: nothing else would serve it again."""
+        """Run a step from the loop. If it raises, abort the connection, which nothing else would serve again."""
         try:
             step()
         except BaseException:
@@ -167,21 +165,19 @@ class _Connection(asyncio.BufferedProtocol):
             raise
 
     def _hold_unread(self) -> None:
-        """Reserve the unread replies in the gate; without room for them, abort."""
+        """Reserve the unread replies in the gate; abort without room."""
         if self._transport is not None and not self._session.stop(self._transport.get_write_buffer_size()):
             self._abort_unread()
 
     def _continue_reading(self) -> None:
-        """Go on with lines that were left when one step had MAX_OUT_BYTES of replies."""
+        """Process lines that were left because one step had MAX_OUT_BYTES of replies."""
         if self._stalled is None and not self._lost and self._transport is not None:
             self._go_on()
 
     def drain(self) -> None:
-        """Close, unless a job runs."""
         self._perform(self._session.drain())
 
     def abort(self) -> None:
-        """Close at once, without sending what waits."""
         if self._transport is not None:
             self._transport.abort()
 
@@ -199,7 +195,7 @@ class _Connection(asyncio.BufferedProtocol):
         if actions.work is not None:
             self._begin(actions.work)
         if actions.close:
-            transport.close()  # once the client has read what was written, or `write_s` later
+            transport.close()  # after the client has read everything, or after `write_s`
             self._stalled = self._stalled or self._loop.call_later(self._server.limits.write_s, self._abort_unread)
         else:
             self._update_reading()
@@ -232,7 +228,7 @@ class _Connection(asyncio.BufferedProtocol):
         self._keepalive = self._loop.call_later(self._keepalive_in_s, self._run_step, self._send_keepalive)
 
     def _job_ended(self, task: asyncio.Task[None]) -> None:
-        """A job whose result could not be sent is a bug: log it, and abort, so that the client does not wait."""
+        """If the result could not be sent, which is a bug, log it and abort, so that the client does not wait."""
         self._server.tasks.discard(task)
         error = None if task.cancelled() else task.exception()
         if error is not None:
@@ -240,7 +236,7 @@ class _Connection(asyncio.BufferedProtocol):
             self.abort()
 
     async def _run(self, work: Work) -> None:
-        """Release the slot when the backend is done, before the reply is written."""
+        """Run a job. The slot is released when the backend is done, before the reply is written."""
         began = self._loop.time()
         result = await self._result(work)
         seconds = self._loop.time() - began
@@ -259,14 +255,13 @@ class _Connection(asyncio.BufferedProtocol):
                 return await self._server.backend.run(work)
         except TimeoutError:
             return Result(Ended.LATE)
-        except asyncio.CancelledError:  # the client left, or the governor shuts down: the task ends here either way
+        except asyncio.CancelledError:  # the client left, or the governor shuts down; the task ends here
             return Result(Ended.CANCELLED)
-        except Exception as error:  # a bug here must not cost the client its reply
+        except Exception as error:  # a bug in the backend must not cost the client its reply
             self._server.log.error("the backend failed", fault=repr(error))
             return Result(Ended.FAILED)
 
     def _send_keepalive(self) -> None:
-        """Send a keepalive line while a job runs: a client that has left answers with a reset."""
         if self._transport is None or not self._session.running or self._keepalives >= MAX_KEEPALIVES:
             return
         self._keepalives += 1

@@ -1,11 +1,8 @@
-"""A payload on its way in: a manifest that says what will come, then chunks that must be just that.
+"""A payload's upload: a manifest, then its chunks in order.
 
-Every byte is accounted for before it is kept: by its place, its length, its digest, and at the end by the length and
-the digest of the whole. The first thing that is wrong is the answer, and what is kept stays as it was; only where
-the whole turns out wrong is the attempt over, and its bytes are dropped.
-
-What a manifest declares is reserved at once, `chunk_bytes * chunks` or `total_bytes` if that is less. So what may
-ever be kept is known before the first byte comes.
+Each chunk is checked (index, length, digest) before it is kept, and the last also the length and digest of the whole. A
+wrong chunk changes nothing and can be sent again; if the whole is wrong, the attempt ends. The declared size,
+`chunk_bytes * chunks` or `total_bytes` if less, is reserved before the first byte.
 """
 
 from __future__ import annotations
@@ -18,19 +15,19 @@ from dataclasses import dataclass
 from services.governor.frame import Chunk, Manifest
 
 MAX_PAYLOAD_BYTES = 52_428_800
-DIGEST_BYTES = 64  # of the last chunk's, in hexadecimal
+DIGEST_BYTES = 64  # of the last chunk's digest, in hexadecimal
 
 
 @dataclass(frozen=True, slots=True)
 class Wrong:
-    """Why a chunk is not taken, as a `need_code`; `over` when the attempt has ended with it."""
+    """Why a chunk is rejected, as a `need_code`; `over` if the attempt has ended."""
 
     need: str
     over: bool = False
 
 
 def declared_bytes(manifest: Manifest) -> int | None:
-    """The most bytes this payload can have; None where the manifest cannot be accepted."""
+    """The payload's largest size in bytes; None if the manifest is not acceptable."""
     if (
         not manifest.payload_id
         or manifest.chunk_bytes == 0
@@ -46,7 +43,7 @@ def declared_bytes(manifest: Manifest) -> int | None:
 
 
 class Upload:
-    """One attempt at a payload. `reserved` bytes are set aside for it while it lives."""
+    """One attempt at a payload, for which `reserved` bytes are reserved."""
 
     __slots__ = ("_data", "_digest", "_last", "_manifest", "_next", "_payload", "reserved")
 
@@ -55,13 +52,13 @@ class Upload:
         self._data = bytearray()
         self._digest = hashlib.sha256()
         self._next = 0
-        self._last = ""  # the digest of the chunk that came last
-        self._payload = b""  # once it is whole: then `_data` is empty, so that a payload is never held twice
+        self._last = ""  # the last chunk's digest
+        self._payload = b""  # set when it is whole; `_data` is empty then, so a payload is never held twice
         self.reserved = reserved
 
     @property
     def held_bytes(self) -> int:
-        """What it may ever keep: the payload, what its manifest says, and a digest."""
+        """The most it may hold: the payload, the manifest's texts, and a digest."""
         return self.reserved + self._manifest.bytes + DIGEST_BYTES
 
     @property
@@ -70,12 +67,12 @@ class Upload:
 
     @property
     def whole(self) -> bool:
-        """Every chunk is here, and right."""
+        """Every chunk has been accepted."""
         return self._next == self._manifest.chunks
 
     @property
     def payload(self) -> bytes:
-        """All of it, once it is whole; not a copy."""
+        """The payload once it is whole; not a copy."""
         return self._payload
 
     @property
@@ -83,7 +80,7 @@ class Upload:
         return self._manifest.content_type
 
     def take(self, chunk: Chunk) -> Wrong | None:
-        """Keep this chunk; or what is wrong with it. The last one sent again is taken again: a new attempt to run."""
+        """Keep this chunk, or return what is wrong. The last chunk may be sent again, to retry the run."""
         if chunk.payload_id != self._manifest.payload_id:
             return Wrong("payload_id_mismatch")
         if self.whole and chunk.index == self._next - 1 and _plain(chunk.sha256) == self._last:

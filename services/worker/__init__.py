@@ -1,6 +1,6 @@
-"""An inference worker: one engine, a few slots, a short bounded line, and no work for those who have left.
+"""An inference worker: one engine, a fixed number of slots and a bounded queue.
 
-api       HTTP in, events out
-batching  the loop: who joins, one step, deliver
-engine    the protocol; engines/ holds those that speak it
+api       HTTP requests in, events out
+batching  the loop: admit, compute one step, deliver
+engine    the engine protocol; engines/ holds the implementations
 """

@@ -1,4 +1,4 @@
-"""`python -m services.worker`: one inference worker, settings from the environment."""
+"""`python -m services.worker`: run one inference worker with settings from the environment."""
 
 from __future__ import annotations
 

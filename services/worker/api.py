@@ -1,7 +1,7 @@
-"""The worker's HTTP face: read a request, hand it to the engine loop, send what comes out.
+"""The worker's HTTP routes.
 
-A stream's status is sent with its first token. Until then whatever ends a request has a status of its own (429, 503,
-504), so the router may still retry; after that it is a `failed` event, and the stream ends.
+The status of a stream is sent with the first token. A request that ends earlier gets a status of its own (429, 503,
+504), so the router can retry it. A request that ends later gets a `failed` event, and the stream ends.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ EXAMPLES = (
         full_step_ms=28.0,
     ),
 )
-GARBAGE = b'{"event":"done","finish_reason":\xff\xfe'  # in place of an answer's last event, where that is asked for
+GARBAGE = b'{"event":"done","finish_reason":\xff\xfe'  # sent in place of the last event when the garbage fault applies
 MAX_STOP_CHARS = 256
 MAX_TENANT_CHARS = 128
 
@@ -79,7 +79,7 @@ class WorkerApi:
         leaving: Callable[[], bool] = lambda: False,
     ) -> None:
         self._loop = loop
-        self._leaving = leaving  # it still serves, and wants no new requests
+        self._leaving = leaving  # true: still serving, but `/status` reports draining
         self._faults = faults
         self._metrics = metrics
         self._worker_name = worker_name
@@ -89,33 +89,33 @@ class WorkerApi:
         self._encode: Callable[[object], bytes] = msgspec.json.Encoder().encode
 
     def add_to(self, api: FastAPI) -> None:
-        """The routes that the router asks, and `/infer`."""
+        """Add `/generate`, `/cancel/{id}` and `/status`, which the router calls, and `/infer`."""
         generated = describe("One answer, as newline-delimited events or as its last event.", request=GenerateRequest)
         generated["responses"][200]["content"] = {NDJSON.decode(): {"schema": {"type": "string"}}}
         api.add_api_route("/generate", native(self.generate), methods=["POST"], **generated)
-        inferred = describe("One answer in plain JSON, for a person with curl.", request=InferRequest, reply=InferReply)
+        inferred = describe("One answer in plain JSON, for use with curl.", request=InferRequest, reply=InferReply)
         api.add_api_route("/infer", self.infer, methods=["POST"], **inferred)
-        cancelled = describe("Cancel a request that waits or runs here.", reply=CancelReply, refusals=())
+        cancelled = describe("Cancel a queued or running request.", reply=CancelReply, refusals=())
         api.add_api_route("/cancel/{id}", self.cancel, methods=["POST"], **cancelled)
-        shown = describe("What the router reads of this worker.", reply=WorkerStatus, refusals=(Outcome.NO_CAPACITY,))
+        shown = describe("Capacity and speed of this worker.", reply=WorkerStatus, refusals=(Outcome.NO_CAPACITY,))
         api.add_api_route("/status", self.status, methods=["GET"], **shown)
 
     def ready(self) -> Readiness:
-        """Ready while the loop turns. A full worker is ready: it says `yield`, at once."""
+        """Ready while the engine loop runs. A full worker is ready: it rejects at once with `yield`."""
         name = self._loop.executor.name
         detail: dict[str, object] = {"worker": self._worker_name, "engine": name, "model": self._model}
         return Readiness(self._loop.alive, detail)
 
     async def generate(self, exchange: Exchange) -> None:
-        """POST /generate: one answer, as a stream of events or as its last one."""
+        """POST /generate: stream an answer as events, or send it whole as its last event."""
         job = await self._admit(exchange, _read_generate)
         try:
             await (self._send_stream if job.sequence.request.stream else self._send_whole)(exchange, job)
         finally:
-            self._loop.abandon(job)  # changes nothing unless this handler was cut short
+            self._loop.abandon(job)  # no effect if the job has ended
 
     async def infer(self, exchange: Call) -> Response:
-        """POST /infer: the plain form, for people with curl."""
+        """POST /infer: one answer as plain JSON, for use with curl."""
         job = await self._admit(exchange, self._read_infer)
         try:
             text, done = await _whole(job)
@@ -125,11 +125,11 @@ class WorkerApi:
         return json_answer(InferReply(text, done.usage.completion_tokens, done.batch_size, done.timings.total_ms))
 
     async def cancel(self, id: str) -> Response:
-        """POST /cancel/{id}: true if it waited or ran here, and then it is gone."""
+        """POST /cancel/{id}: `cancelled` is true if the request was queued or running here."""
         return json_answer(CancelReply(id, self._loop.cancel(id)))
 
     async def status(self) -> Response:
-        """GET /status: what the router sizes its ledger from, and begins its estimates with. 503 without an engine."""
+        """GET /status: capacity and speed, from which the router initializes its estimates. 503 without an engine."""
         loop, executor = self._loop, self._loop.executor
         loop.check_engine()
         expected, step_s, kv_tokens = executor.expected, loop.pace.step_s, executor.kv_tokens
@@ -146,7 +146,7 @@ class WorkerApi:
         return json_answer(reply)
 
     async def _admit(self, exchange: Exchange, read: Callable[[bytes], GenerateRequest]) -> Job:
-        """Read a request and submit it. What is refused here never becomes a job, so it is counted here."""
+        """Read a request and submit it. A request rejected here never becomes a job, so it is counted here."""
         try:
             request = read(exchange.body)
             check(request, self._model)
@@ -159,14 +159,14 @@ class WorkerApi:
         return job
 
     def _read_infer(self, body: bytes) -> GenerateRequest:
-        asked = decode(body, InferRequest)
+        infer = decode(body, InferRequest)
         return GenerateRequest(
-            id=f"infer-{next(self._infer_numbers)}", tenant=asked.tenant, deadline_ms=self._infer_deadline_ms,
-            max_tokens=asked.max_tokens, prompt=asked.prompt, stream=False,
+            id=f"infer-{next(self._infer_numbers)}", tenant=infer.tenant, deadline_ms=self._infer_deadline_ms,
+            max_tokens=infer.max_tokens, prompt=infer.prompt, stream=False,
         )  # fmt: skip
 
     async def _send_stream(self, exchange: Exchange, job: Job) -> None:
-        """Events as they come; all that has gathered in one write, the last event with the last token."""
+        """Send all pending tokens in one write; the last event goes with the last token."""
         texts = await job.stream.take()
         if not texts and isinstance(job.stream.ending, Dropped):
             raise _refused(job.stream.ending)
@@ -196,7 +196,7 @@ def _read_generate(body: bytes) -> GenerateRequest:
 
 
 def check(request: GenerateRequest, model: str) -> None:
-    """What the wire type cannot say. Raises BadInput or NoSuchModel."""
+    """Check what the wire type cannot express. Raises BadInput or NoSuchModel."""
     if (request.prompt is None) == (request.messages is None):
         raise BadInput("prompt: give either prompt or messages, not both and not neither", "prompt")
     if request.prompt == "":
@@ -212,7 +212,7 @@ def check(request: GenerateRequest, model: str) -> None:
 
 
 async def _whole(job: Job) -> tuple[str, Done]:
-    """The whole answer, or the refusal that took its place."""
+    """Wait for the whole answer. Raises Refused if the request ended without one."""
     texts = await job.stream.take()
     ending = job.stream.ending
     if isinstance(ending, Done):

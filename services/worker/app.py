@@ -1,4 +1,4 @@
-"""The composition root: every part of a worker is made here, and nowhere else."""
+"""The composition root: the parts of a worker are created and connected here only."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from services.worker.job import Job
 from services.worker.metrics import WorkerMetrics
 from services.worker.process import EngineProcess
 
-RUNNING_SHARE_OF_GRACE = 0.9  # the rest is for sending the last events
+RUNNING_SHARE_OF_GRACE = 0.9  # the rest is left for sending the last events
 
 
 def build(
@@ -40,9 +40,10 @@ def build(
     rng: random.Random | None = None,
     log: Log | None = None,
 ) -> Process:
-    """A worker, ready to be run; `also` gives it more routes than its own, before the same engine.
+    """A worker that is ready to run. `also` adds routes in front of the same engine.
 
-    `rng`: all its chance; by default a generator seeded by SIM_SEED, and ids that the operating system makes.
+    `rng` drives every random choice, ids included. By default SIM_SEED seeds a generator, and the operating system
+    makes the ids.
     """
     log = log or Log(settings.worker_name, settings.log_level)
     drain = Drain()
@@ -103,7 +104,7 @@ def build(
 def engine_loop(
     settings: WorkerSettings, executor: EngineExecutor, metrics: WorkerMetrics, log: Log, chance: random.Random
 ) -> EngineLoop:
-    """The line before an engine, and the loop that turns it."""
+    """The queue in front of an engine, and the loop that steps it."""
     scheduler: BatchFormer[Job] = BatchFormer(
         Batching(settings.batching),
         slots=settings.max_batch_size,
@@ -122,14 +123,14 @@ def engine_loop(
 
 
 def make_executor(settings: WorkerSettings, chance: random.Random, faults: Faults) -> EngineExecutor:
-    """Where the engine runs: beside the loop if it only pretends to compute, else in a process of its own."""
+    """The simulated engine runs in this process; an engine that computes gets a process of its own."""
     if settings.engine == "simulated":
         return LocalExecutor(simulated_engine(settings, chance, faults))
     return EngineProcess(torch_spec(settings), start_within_s=settings.engine_start_s)
 
 
 def engine(settings: WorkerSettings) -> Engine:
-    """The engine in this process, for whoever steps it by hand: calibration and measurements."""
+    """The engine in this process, for callers that step it themselves: calibration and measurements."""
     chance = own_chance(settings)
     if settings.engine == "simulated":
         return simulated_engine(settings, chance, sim_faults(settings, chance))
@@ -137,7 +138,6 @@ def engine(settings: WorkerSettings) -> Engine:
 
 
 def simulated_engine(settings: WorkerSettings, chance: random.Random, faults: Faults) -> SimulatedEngine:
-    """The lab's default engine."""
     latency = LatencyModel(
         step_ms=settings.sim_step_ms,
         per_sequence_ms=settings.sim_step_per_sequence_ms,
@@ -158,7 +158,7 @@ def simulated_engine(settings: WorkerSettings, chance: random.Random, faults: Fa
 
 
 def torch_spec(settings: WorkerSettings) -> engine_wire.Torch:
-    """The torch engine as its process is told of it."""
+    """The torch engine's description, as it is sent to its process."""
     spec = TorchSpec(
         model_id=settings.model_id,
         revision=settings.model_revision,
@@ -176,12 +176,11 @@ def torch_spec(settings: WorkerSettings) -> engine_wire.Torch:
 
 
 def own_chance(settings: WorkerSettings) -> random.Random:
-    """The same at every start, and another for each worker: replicas must not draw the same."""
+    """A generator seeded by SIM_SEED and the worker's name: the same at every start, different for each replica."""
     return random.Random(f"{settings.sim_seed} {settings.worker_name}")
 
 
 def sim_faults(settings: WorkerSettings, chance: random.Random) -> Faults:
-    """What goes wrong on purpose."""
     plan = FaultPlan(
         slow_factor=settings.sim_slow_factor,
         hang_after_tokens=settings.sim_hang_after,

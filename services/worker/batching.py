@@ -1,15 +1,8 @@
-"""The loop that turns an engine: decide who joins, compute a step, deliver.
+"""The engine loop: admit sequences, compute one step, deliver its tokens (docs/architecture/mechanisms/batching.md).
 
-One task per engine. The decisions are made elsewhere and without waiting (`core.batcher` says who starts, the engine
-what comes out, its host where and how long it computes); this file owns the clock, the timers and the endings.
-
-A request is a `Job` whose ticket is finished once: served, its deadline passed, its client gone, its reader stalled,
-the worker leaving, the engine failed. Whoever comes first ends it, and the ticket gives back its place in the line,
-its slot and memory, its timer and its id. The slot is free from that moment: no token is computed for it in any later
-step, and one that was being computed is thrown away. So leaving costs at most the step that runs.
-
-An engine that died, or has not finished a step for `stall_s`, is replaced. Those that ran in it have failed; those in
-line are handed back, since another worker can serve them while this one loads its model again.
+`core.batcher` decides which requests start and the engine computes. This module owns the clock, the timers and how a
+request ends: its ticket is finished once, which frees its queue place, slot, memory, timer and id at once. The token
+that the running step still computes for it is discarded.
 """
 
 from __future__ import annotations
@@ -33,8 +26,8 @@ from services.worker.stops import StopFilter
 from services.worker.stream import AnswerStream, Dropped
 from services.worker.ticket import Ticket
 
-HINT_JITTER = 0.2  # those refused together should not return together
-ENGINE_DIED = "engine_died"  # the code that tells the router apart from an ordinary failure: as good as a lost worker
+HINT_JITTER = 0.2  # requests rejected at the same time should not retry at the same time
+ENGINE_DIED = "engine_died"  # the router treats this code like a lost worker, not like an ordinary failure
 
 
 class EngineLoop:
@@ -63,12 +56,12 @@ class EngineLoop:
         self._stall_s = stall_s
         self._jobs: dict[str, Job] = {}
         self._running: dict[Sequence, Job] = {}
-        self._reserved_tokens = 0  # by those that run
-        self._preparing = 0  # let in, and not in line yet: their prompts are being counted
+        self._reserved_tokens = 0  # by running sequences
+        self._preparing = 0  # admitted but not queued: their prompts are being tokenized
         self._woken = asyncio.Event()
-        executor.on_death = self._woken.set  # one that dies while it rests is replaced before anybody asks
+        executor.on_death = self._woken.set  # an engine that dies while idle is replaced at once
         self._task: asyncio.Task[None] | None = None
-        self._grace: asyncio.TimerHandle | None = None  # when a drain ends what still runs
+        self._grace: asyncio.TimerHandle | None = None  # ends the requests that still run when a drain's grace is over
 
     @property
     def running(self) -> int:
@@ -77,28 +70,28 @@ class EngineLoop:
 
     @property
     def waiting(self) -> int:
-        """Requests in line for one."""
+        """Requests queued for a slot."""
         return len(self._scheduler) + self._preparing
 
     @property
     def queue_size(self) -> int:
-        """How many may wait while every slot is taken."""
+        """How many requests may wait while every slot is taken."""
         return self._scheduler.queue_size
 
     @property
     def free_tokens(self) -> int:
-        """Memory that nobody who runs has reserved. Below 0 after the engine has shrunk."""
+        """KV tokens that no running sequence has reserved. Negative after the engine has shrunk."""
         return self.executor.kv_tokens - self._reserved_tokens
 
     @property
     def alive(self) -> bool:
-        """The loop turns, and there is an engine in it."""
+        """The loop runs and has an engine."""
         return self._task is not None and not self._task.done() and not self.replacing
 
     # Requests
 
     async def submit(self, request: GenerateRequest) -> Job:
-        """Let a request into the line. Raises Refused where there is no place, BadInput for one that cannot run."""
+        """Queue a request. Raises Refused if there is no place, BadInput if the request cannot run here."""
         arrived_at = _now()
         self._check_capacity(request)
         self._preparing += 1
@@ -109,13 +102,13 @@ class EngineLoop:
         finally:
             self._preparing -= 1
         try:
-            self._check_capacity(request)  # again: it may have changed while the prompt was counted
+            self._check_capacity(request)  # again: capacity may have changed while the prompt was tokenized
         except WeirError:
             self.executor.drop(sequence)
             raise
-        return self._line_up(request, sequence, arrived_at)
+        return self._enqueue(request, sequence, arrived_at)
 
-    def _line_up(self, request: GenerateRequest, sequence: Sequence, arrived_at: float) -> Job:
+    def _enqueue(self, request: GenerateRequest, sequence: Sequence, arrived_at: float) -> Job:
         deadline = arrived_at + request.deadline_ms / 1000
         sequence.deadline = deadline
         job = Job(
@@ -144,11 +137,11 @@ class EngineLoop:
         )  # fmt: skip
 
     def abandon(self, job: Job) -> None:
-        """Nobody waits for this one any more. One that has ended stays as it ended."""
+        """The client has disconnected. No effect on a job that has ended."""
         self._drop(job, Outcome.CLIENT_GONE, "the client went away")
 
     def cancel(self, id: str) -> bool:
-        """Abandon by id. False when no such request waits or runs here: it is over, or never came."""
+        """Abandon a request by its id. False if no such request is queued or running."""
         job = self._jobs.get(id)
         if job is None:
             return False
@@ -156,7 +149,7 @@ class EngineLoop:
         return True
 
     def predicted_wait_s(self) -> float:
-        """What a newcomer would wait for a slot, were it let in now."""
+        """How long a request submitted now would wait for a slot, in seconds."""
         if self.running + self.waiting < self._scheduler.slots:
             return 0.0
         now = _now()
@@ -164,7 +157,6 @@ class EngineLoop:
         return self.pace.predicted_wait_s(waiting=self.waiting, slots=self._scheduler.slots, oldest_s=oldest_s)
 
     def _check_capacity(self, request: GenerateRequest) -> None:
-        """Everything that refuses a request before a byte of its prompt is looked at."""
         if self.draining:
             raise Refused(Outcome.DRAINING, "this worker is shutting down; send the request to another")
         self.check_engine()
@@ -179,7 +171,7 @@ class EngineLoop:
             )  # fmt: skip
 
     def check_engine(self) -> None:
-        """Raises Refused while there is no engine: it is loading, being replaced, or its loop has stopped."""
+        """Raises Refused while there is no engine: loading, being replaced, or its loop has stopped."""
         if self._task is None or self.replacing:
             raise Refused(Outcome.NO_CAPACITY, "this worker's engine is being made ready; send the request to another")
         if self._task.done():
@@ -188,7 +180,7 @@ class EngineLoop:
     # The loop
 
     async def start(self) -> None:
-        """Make the engine ready, and begin to turn it. Raises EngineUnusable."""
+        """Load the engine and start the loop. Raises EngineUnusable."""
         await self.executor.start()
         self._log.info("the engine is ready", engine=self.executor.description)
         self._follow_engine()
@@ -197,7 +189,7 @@ class EngineLoop:
 
     async def _run(self) -> None:
         while True:
-            if self.executor.died and not self._running:  # with somebody running, the step says so
+            if self.executor.died and not self._running:  # with running sequences, the step raises EngineDied
                 await self._replace_engine(self.executor.died)
                 continue
             decision = self._scheduler.decide(_now(), self.running, self.free_tokens)
@@ -221,7 +213,7 @@ class EngineLoop:
             job.started_at = now
             self._running[job.sequence] = job
             self._reserved_tokens += job.sequence.reserved_tokens
-            job.ticket.hold(partial(self._leave_slot, job.sequence))
+            job.ticket.hold(partial(self._release_slot, job.sequence))
             assert self.running <= self._scheduler.slots, f"{job.id} has no slot: {self!r}"
             self._metrics.queue_delay_seconds.observe(now - job.arrived_at)
             self._metrics.prompt_tokens.inc(job.sequence.prompt_tokens)
@@ -233,16 +225,15 @@ class EngineLoop:
         del self._jobs[job.id]
         self._scheduler.discard(job.id)
         if job.started_at is None:
-            self.executor.drop(job.sequence)  # prepared, and never to be admitted
+            self.executor.drop(job.sequence)  # prepared, but never admitted
 
-    def _leave_slot(self, sequence: Sequence) -> None:
+    def _release_slot(self, sequence: Sequence) -> None:
         del self._running[sequence]
         left = self._reserved_tokens = self._reserved_tokens - sequence.reserved_tokens
         self.executor.drop(sequence)
         assert left > 0 if self._running else left == 0, f"{left} tokens are reserved after {sequence.id}: {self!r}"
 
     async def _step(self) -> None:
-        """One step for all. While it is computed requests come and go; its results find those that are still here."""
         try:
             async with asyncio.timeout(self._stall_s):
                 step = await self.executor.step()
@@ -256,7 +247,7 @@ class EngineLoop:
             self._deliver(step)
 
     async def _rest(self, until: float | None) -> None:
-        """Until someone arrives, or the former wants waking. Costs nothing while it lasts."""
+        """Sleep until a request arrives or the scheduler's time `until` is reached."""
         self.executor.rest()
         self._woken.clear()
         timer = None if until is None else asyncio.get_running_loop().call_at(until, self._woken.set)
@@ -294,10 +285,10 @@ class EngineLoop:
         elif job.stops.stopped:
             self._finish(job, "stop", now)
 
-    # The engine's own troubles
+    # Engine failures
 
     def _follow_engine(self) -> None:
-        """Take over its slots; whoever waits and can never fit into its memory goes elsewhere."""
+        """Adopt the engine's slots, and reject queued requests that no longer fit into its memory."""
         if self.executor.slots != self._scheduler.slots:
             self._log.warning("the engine has other slots now", slots=self.executor.slots, before=self._scheduler.slots)
             self._scheduler.resize(self.executor.slots)
@@ -306,13 +297,12 @@ class EngineLoop:
                 self._drop(job, Outcome.NO_CAPACITY, "this worker's memory has shrunk, and the request does not fit")
 
     def _engine_failed(self, doing: str, error: Exception, jobs: list[Job]) -> None:
-        """The engine's fault ends those it concerns, and nobody else."""
         self._log.error("the engine failed", doing=doing, requests=len(jobs), traceback=place_of(error))
         for job in jobs:
             self._drop(job, Outcome.INTERNAL, f"the engine failed to {doing}; the worker's log says why")
 
     async def _replace_engine(self, why: str) -> None:
-        """A new engine, however long it takes. Its requests have failed, and nobody new comes in meanwhile."""
+        """Fail the running requests, reject the queued ones, and restart the engine for as long as that takes."""
         self.replacing = True
         self._metrics.engine_restarts.inc()
         self._log.error("the engine is replaced", why=why, requests=self.running, waiting=len(self._scheduler))
@@ -336,7 +326,7 @@ class EngineLoop:
             job.stream.end(job.done(reason, now))
 
     def _drop(self, job: Job, outcome: Outcome, message: str, *, waste: str = "", code: str = "") -> None:
-        """End a request without an answer; `waste` names why its slot time was in vain, by default the outcome."""
+        """End a request without an answer. `waste` labels its wasted slot time; the default is the outcome."""
         if not job.ticket.finish(outcome):
             return
         self._metrics.requests[outcome].inc()
@@ -360,10 +350,10 @@ class EngineLoop:
         behind = f"the reader is {self._stream_buffer_tokens} tokens behind"
         self._drop(job, Outcome.CLIENT_GONE, f"{behind}; read faster, or ask with stream: false", waste="write_stall")
 
-    # Leaving
+    # Shutdown
 
     def drain(self, grace_s: float) -> None:
-        """Take nobody in, hand back those in line, and give those that run `grace_s` to finish."""
+        """Accept no requests, reject the queued ones, and give the running ones `grace_s` seconds to finish."""
         self.draining = True
         for waiting in self._scheduler.flush():
             self._drop(waiting.item, Outcome.DRAINING, "this worker is shutting down; the request had not started")
@@ -371,7 +361,7 @@ class EngineLoop:
         self._grace = loop.call_later(grace_s, self._drop_all, "this worker shut down before the answer's end")
 
     async def stop(self) -> None:
-        """End whatever is left, the loop, and the engine."""
+        """End the remaining requests, the loop and the engine."""
         self.draining = True
         self._drop_all("this worker has shut down")
         if self._grace is not None:
@@ -386,7 +376,7 @@ class EngineLoop:
             self._drop(job, Outcome.DRAINING, message)
 
     def _stopped(self, task: asyncio.Task[None]) -> None:
-        """The loop ended. By `stop` is as it should be; by a fault, nobody may be left waiting for it."""
+        """The loop's task ended. If it failed, fail every request, since nothing would serve them."""
         if task.cancelled():
             return
         error = task.exception()

@@ -1,11 +1,8 @@
-"""`weir worker calibrate`: measure an engine, and give the simulated one its speed.
+"""`weir worker calibrate`: measure the engine of the settings and print the simulated engine's settings for its speed.
 
-The engine that the settings name (`ENGINE`, `MODEL_ID`, `DEVICE`) is turned by hand: 1, 2, 4 ... sequences that write,
-and prompts of several lengths that are read, alone and beside others that write. Every step tells how long it took, how
-many sequences were in it and how many prompt tokens it read, and that is all that the fit looks at.
-
-The result is three lines for `.env`. What it cannot tell is what makes a model's steps differ otherwise: attention over
-long contexts, the first steps of a new size.
+It steps the engine with 1, 2, 4 ... decoding sequences, and with prompts of several lengths, alone and beside decoding
+sequences. The fit uses the duration, batch size and prefill tokens of each step. It does not cover attention over long
+contexts or the first steps of a new size.
 """
 
 from __future__ import annotations
@@ -40,7 +37,7 @@ WRITTEN_STEPS = 3
 SHORTEST_PROMPT_TOKENS = 16
 LONGEST_PROMPT_TOKENS = 512
 MEASURED_CHUNK_TOKENS = 256
-WARM_UP_ROUNDS = 1  # the first step of a size may set things up
+WARM_UP_ROUNDS = 1  # the first step of a size may initialize things
 EXIT_CANNOT_FIT = 1
 HEADER = "# The simulated engine's speed"
 Clock = Callable[[], float]
@@ -49,7 +46,7 @@ WORDS = ("water", "gate", "level", "lock", "river")
 
 @dataclass(frozen=True, slots=True)
 class EngineCalibration:
-    """An engine's speed, and whose it is."""
+    """An engine's measured speed, and the engine's name."""
 
     fit: Fit
     steps: int
@@ -57,7 +54,6 @@ class EngineCalibration:
     model: str
 
     def settings(self, *, device: str, date: str) -> str:
-        """As lines of an environment file."""
         fit = self.fit
         return (
             f"{HEADER}, as measured on {date} by `weir worker calibrate`:\n"
@@ -71,22 +67,22 @@ class EngineCalibration:
 
 
 def calibrate(engine: Engine, *, repeats: int = DEFAULT_REPEATS, clock: Clock | None = None) -> EngineCalibration:
-    """Measure an engine that nobody else uses; it is left empty. Raises CannotFit.
+    """Measure an engine that has no other user; it is left empty. Raises CannotFit.
 
-    With a `clock` its seconds count, and not what the engine says of its steps.
+    With a `clock`, step durations are measured in its seconds instead of taken from `Step.duration_s`.
     """
     bench = _Bench(engine, clock)
     for _ in range(WARM_UP_ROUNDS):
         bench.round()
     bench.samples_ms.clear()
-    for _ in range(repeats):  # round by round: what disturbs for a while disturbs each kind of step a little
+    for _ in range(repeats):  # by rounds, so that a disturbance affects each kind of step a little, not one kind a lot
         bench.round()
     found = fit(typical(bench.samples_ms))
     return EngineCalibration(found, sum(map(len, bench.samples_ms.values())), engine.name, engine.model)
 
 
 class _Bench:
-    """An engine, and the steps it took."""
+    """An engine and its measured steps, in ms by kind."""
 
     def __init__(self, engine: Engine, clock: Clock | None) -> None:
         self.engine = engine
@@ -98,7 +94,6 @@ class _Bench:
             raise CannotFit(f"this engine's context is too short to measure it: {error}") from None
 
     def round(self) -> None:
-        """Everything there is to measure, once."""
         for count in powers_of_two(1, self.engine.slots):
             self._write(count)
         room = min(LONGEST_PROMPT_TOKENS, self.engine.context_tokens // 2)
@@ -107,7 +102,6 @@ class _Bench:
                 self._read(max(1, int(tokens / self._tokens_per_word)), beside)
 
     def _write(self, count: int) -> None:
-        """Steps of so many sequences that write, or of as many as there is memory for."""
         running = self._admit_writers(count)
         while any(sequence.unread_tokens for sequence in running):
             self._step()
@@ -116,7 +110,6 @@ class _Bench:
         self._drop(running)
 
     def _read(self, words: int, beside: int) -> None:
-        """The steps that read one prompt, while others write."""
         running = self._admit_writers(beside)
         while any(sequence.unread_tokens for sequence in running):
             self._step()
@@ -126,12 +119,11 @@ class _Bench:
         self._drop([*running, *([prompt] if prompt else [])])
 
     def _admit_writers(self, count: int) -> list[Running]:
-        """As many as asked for and fit; they write for as long as the measurement takes, if there is memory for it."""
+        """At most `count` sequences, as many as fit. They decode throughout the measurement if memory allows."""
         writers = (self._admit(WRITER_WORDS, WRITER_TOKENS) for _ in range(count))
         return [writer for writer in writers if writer is not None]
 
     def _admit(self, words: int, max_tokens: int) -> Running | None:
-        """None: it does not fit."""
         highest = self.engine.context_tokens - math.ceil(words * self._tokens_per_word) - 8
         try:
             sequence = self.engine.prepare(self._request(words, max(1, min(max_tokens, highest))))
@@ -161,7 +153,7 @@ class _Bench:
 
 
 def powers_of_two(lowest: int, highest: int) -> Iterator[int]:
-    """least, twice that, and so on, and `highest` itself."""
+    """`lowest`, twice that, and so on, then `highest`."""
     while lowest < highest:
         yield lowest
         lowest *= 2
@@ -169,7 +161,7 @@ def powers_of_two(lowest: int, highest: int) -> Iterator[int]:
 
 
 def write(path: Path, text: str) -> None:
-    """The whole file or none of it: under another name first."""
+    """Replace the file atomically: write another file, then rename it."""
     with tempfile.NamedTemporaryFile(
         "w", dir=path.parent, prefix=f".{path.name}.", encoding="utf-8", delete=False
     ) as new:
@@ -178,7 +170,7 @@ def write(path: Path, text: str) -> None:
 
 
 def main(words: Sequence[str] | None = None) -> int:
-    """Settings from the environment, as the worker's."""
+    """The command. Settings come from the environment, as for the worker. Returns the exit status."""
     arguments = _arguments(words)
     settings = load(WorkerSettings, **NO_LISTENER)
     try:
@@ -204,7 +196,7 @@ def main(words: Sequence[str] | None = None) -> int:
 
 
 def for_measurement(settings: WorkerSettings) -> WorkerSettings:
-    """With long chunks where their length is left open: what reading costs shows in steps that read much."""
+    """Use long chunks if the settings choose none: the cost of prefill shows in steps with many prompt tokens."""
     return settings.model_copy(update={"prefill_chunk_tokens": settings.prefill_chunk_tokens or MEASURED_CHUNK_TOKENS})
 
 
@@ -226,7 +218,7 @@ def _arguments(words: Sequence[str] | None) -> argparse.Namespace:
 
 
 def _obstacle(path: Path) -> str:
-    """Why nothing should be written there; empty: it may. Only what came from here is written over."""
+    """Why the file must not be written; empty if it may. Only a file that this command wrote is replaced."""
     try:
         with path.open(encoding="utf-8", errors="replace") as old:
             ours = old.readline().startswith(HEADER)

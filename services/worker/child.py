@@ -1,12 +1,11 @@
-"""The process of an engine: `python -m services.worker.child FD`, with one end of a socket pair as FD.
+"""The engine's process: `python -m services.worker.child FD`, where FD is one end of a socket pair.
 
-    reader     reads every frame and hands it on; ends the process when the other end is gone, whatever else runs
+    reader     passes on each frame; ends the process when the other end is closed
     preparer   tokenizes and checks prompts, while a step runs
-    main       makes the engine, then drops, admits and computes one step for each `StepRequest`
+    main       creates the engine, then drops, admits and computes one step for each `StepRequest`
 
-Nothing is decided here and nothing happens unasked: the same questions in the same order give the same answers. The
-process has no children of its own to look after, ignores SIGINT and SIGTERM, since it ends when the worker says so or
-is gone, and logs nothing but the traceback of what an engine raises, without its message, which might quote a prompt.
+The same requests in the same order give the same answers. SIGINT and SIGTERM are ignored, because the worker ends the
+process. Tracebacks are logged without the error's message, which might quote a prompt.
 """
 
 from __future__ import annotations
@@ -55,10 +54,10 @@ class Channel:
             with self._writing:
                 self._connection.sendall(data)
         except ConnectionError:
-            leave()
+            exit_now()
 
     def read(self, hand_on: Callable[[wire.Question], None]) -> None:
-        """Until the other end is gone."""
+        """Pass on each message until the other end is closed."""
         frames, decoder = wire.Frames(), msgspec.msgpack.Decoder(wire.Question)
         with contextlib.suppress(ConnectionError):
             while data := self._connection.recv(READ_BYTES):
@@ -67,7 +66,7 @@ class Channel:
 
 
 class PromptPreparer:
-    """Turns requests into sequences, one after the other, and keeps those that are not admitted yet."""
+    """Turns requests into sequences, one at a time, and keeps those that are not admitted yet."""
 
     def __init__(self, engine: Engine, channel: Channel) -> None:
         self._engine = engine
@@ -84,11 +83,11 @@ class PromptPreparer:
                 self._channel.send(self._answer(question))
 
     def take(self, handle: int) -> Sequence:
-        """A prepared sequence, to be admitted. Called by the main thread."""
+        """Remove and return a prepared sequence, to admit it. Called by the main thread."""
         return self._prepared.pop(handle)
 
     def forget(self, handle: int) -> None:
-        """It will not be admitted, or was never here."""
+        """Drop a prepared sequence. Unknown handles are ignored."""
         self._prepared.pop(handle, None)
 
     def _answer(self, question: wire.Prepare) -> wire.Answer:
@@ -104,7 +103,7 @@ class PromptPreparer:
 
 
 class Stepper:
-    """Applies what the worker decided, computes, and tells what came out, by handles."""
+    """Applies the worker's decisions, computes, and reports the results by handle."""
 
     def __init__(self, engine: Engine, preparer: PromptPreparer) -> None:
         self._engine = engine
@@ -114,7 +113,7 @@ class Stepper:
         self._reading: dict[int, Sequence] = {}
 
     def step(self, request: wire.StepRequest) -> wire.Answer:
-        """Drop, admit, step."""
+        """Drop, admit, then compute one step. Ends the process if the device has failed."""
         try:
             self._drop(request.drops)
             lost = [(handle, why) for handle, deadline in request.admits if (why := self._admit(handle, deadline))]
@@ -122,7 +121,7 @@ class Stepper:
             return self._step_result(request.number, step, lost)
         except EngineDied as error:
             report("the engine died in a step", error)
-            leave(os.EX_SOFTWARE)
+            exit_now(os.EX_SOFTWARE)
         except Exception as error:
             report("the engine failed in a step", error)
             return wire.StepFailed(request.number, describe_error(error))
@@ -140,11 +139,13 @@ class Stepper:
             sequence = self._left(handle)
             if sequence is not None:
                 self._engine.drop(sequence)
-            else:  # finished before the worker's drop came, or its admission was never reached
+            else:  # it finished before the drop arrived, or its admission was never reached
                 self._preparer.forget(handle)
 
     def _admit(self, handle: int, deadline: float) -> str:
-        """Why the engine would not take it; empty if it did. Who decided knew slots and memory, so this is rare."""
+        """Why the engine refused the sequence; empty if it was admitted. Rare, since the worker checks slots and
+        memory.
+        """
         sequence = self._preparer.take(handle)
         sequence.deadline = deadline
         try:
@@ -184,7 +185,7 @@ class Stepper:
 
 
 def serve(connection: socket.socket, make: Make) -> None:
-    """The life of the process; ends it."""
+    """The process's main function. It does not return."""
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
     end_with_worker()
@@ -199,14 +200,14 @@ def serve(connection: socket.socket, make: Make) -> None:
         else:
             to_main.put(question)
 
-    beside("reader", channel.read, hand_on)
+    start_thread("reader", channel.read, hand_on)
     start = to_main.get()
     assert isinstance(start, wire.Start)
-    engine = made(start, make, channel)
+    engine = make_engine_or_exit(start, make, channel)
     gc.collect()
-    gc.freeze()  # libraries and weights stay: looking through them again would be a pause between tokens
+    gc.freeze()  # no collection scans libraries and weights again, which would pause between tokens
     preparer = PromptPreparer(engine, channel)
-    beside("preparer", preparer.serve, to_preparer)
+    start_thread("preparer", preparer.serve, to_preparer)
     stepper = Stepper(engine, preparer)
     channel.send(ready(start.number, engine))
     while True:
@@ -218,37 +219,36 @@ def serve(connection: socket.socket, make: Make) -> None:
                 channel.send(stepper.free(question))
             case wire.Stop():
                 close(engine)
-                leave()
+                exit_now()
             case wire.Start():
                 raise AssertionError("one process, one engine")
             case _:
                 assert_never(question)
 
 
-def beside(name: str, run: Callable[[T], None], argument: T) -> None:
-    """A thread without which the process would be deaf or dumb: its end is the end."""
+def start_thread(name: str, run: Callable[[T], None], argument: T) -> None:
+    """Run `run` on a thread. The process cannot work without the thread, so it exits when the thread ends."""
 
-    def life() -> None:
+    def target() -> None:
         try:
             run(argument)
         except Exception as error:
             report(f"the {name} of the engine's process failed", error)
-        leave()
+        exit_now()
 
-    threading.Thread(target=life, name=name, daemon=True).start()
+    threading.Thread(target=target, name=name, daemon=True).start()
 
 
 def end_with_worker() -> None:
-    """Have the kernel kill this process when the worker is gone, where it can (Linux).
-
-    The reader ends it too, and anywhere; but not one that is stopped, or whose driver holds the interpreter's lock.
+    """Let the kernel kill this process when the worker is gone (Linux): the reader cannot, if the process is stopped or
+    a driver holds the interpreter's lock.
     """
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
-def made(start: wire.Start, make: Make, channel: Channel) -> Engine:
-    """The engine, or the end."""
+def make_engine_or_exit(start: wire.Start, make: Make, channel: Channel) -> Engine:
+    """The engine. If it cannot be created, reports why and exits."""
     try:
         return make(start.spec)
     except EngineUnusable as unusable:
@@ -259,11 +259,11 @@ def made(start: wire.Start, make: Make, channel: Channel) -> Engine:
         report("the engine could not be made", error)
         message = f"the engine could not be made: {describe_error(error)}"
     channel.send(wire.Unusable(start.number, message))
-    leave()
+    exit_now()
 
 
 def make_engine(spec: wire.EngineSpec) -> Engine:
-    """The engine that the worker asked for. Torch is imported here and nowhere else in the worker."""
+    """The engine that `spec` describes. The only place in the worker that imports torch."""
     match spec:
         case wire.Simulated():
             return _simulated(spec)
@@ -311,21 +311,21 @@ def close(engine: Engine) -> None:
 
 
 def describe_error(error: Exception) -> str:
-    """For the worker, which decides who may read it."""
+    """The error's type and message, for the worker only: the message might quote a prompt."""
     return f"{type(error).__name__}: {error}"[:MAX_ERROR_CHARS]
 
 
 def report(what: str, error: Exception) -> None:
-    """Where it was raised and what kind it is. Its message is left out: it might quote a prompt."""
+    """Log the error's type and traceback, without its message."""
     trace = "".join(traceback.format_tb(error.__traceback__))
     sys.stderr.write(f"{what}: {type(error).__name__}\n{trace}")
     sys.stderr.flush()
 
 
-def leave(status: int = 0) -> NoReturn:
-    """End now, from any thread, also while another computes: nobody would read its results, and it holds memory.
+def exit_now(status: int = 0) -> NoReturn:
+    """Exit at once, from any thread, even while another computes.
 
-    Nothing is flushed, since a standard stream that nobody reads could keep the process for ever.
+    Nothing is flushed: a standard stream that is not read could block the process.
     """
     os._exit(status)
 

@@ -11,7 +11,7 @@ from pydantic import Field
 
 from services.runtime.settings import ServiceSettings
 
-MIN_CONTEXT_TOKENS = 128  # a sequence with less could not hold a question
+MIN_CONTEXT_TOKENS = 128  # less could not hold a question
 SIMULATED_MODEL = "weir-sim"
 SIMULATED_CONTEXT_TOKENS = 32_768
 SIMULATED_KV_TOKENS = 262_144
@@ -19,7 +19,7 @@ MAX_TOKENS = 2**31
 
 
 class WorkerSettings(ServiceSettings):
-    """One worker: one engine, its slots, and the line before them."""
+    """One worker: its engine, slots and queue."""
 
     worker_port: int = Field(8010, ge=0, le=65535, description="port of the worker")
     metrics_port: int = Field(9010, ge=0, le=65535, description="port of the worker's metrics listener")
@@ -95,16 +95,16 @@ class WorkerSettings(ServiceSettings):
 
     @property
     def sim_context_tokens(self) -> int:
-        """Of one sequence of the simulated engine."""
+        """Longest prompt and answer of one sequence of the simulated engine, in tokens."""
         return min(self.max_context_tokens or SIMULATED_CONTEXT_TOKENS, self.sim_kv_tokens)
 
     @property
     def sim_kv_tokens(self) -> int:
-        """Of all sequences of the simulated engine."""
+        """KV memory of the simulated engine, in tokens."""
         return self.kv_tokens or SIMULATED_KV_TOKENS
 
     def contradictions(self) -> Iterator[str]:
-        """What is wrong with settings together."""
+        """Settings that are valid alone but not together."""
         yield from super().contradictions()
         yield from self.inner_faults("HOST", "METRICS_HOST")
         for name, tokens in (("KV_TOKENS", self.kv_tokens), ("MAX_CONTEXT_TOKENS", self.max_context_tokens)):

@@ -1,9 +1,7 @@
-"""Where an engine runs, so that the event loop beside it never waits for a step.
+"""Where an engine runs, so that the event loop does not wait for its computation.
 
-The batching loop turns a `EngineExecutor`, not an engine: it has the engine's facts and verbs, and a `step` that can be
-awaited. There are two. `LocalExecutor` keeps the engine in this process and suits one that computes in no time (the
-simulated one): it takes the step and then waits as long as the engine says the step lasts. `EngineProcess` (see
-`process`) keeps the engine in a process of its own and suits one that computes for real.
+`LocalExecutor` steps the simulated engine in this process and sleeps for the step's duration; `EngineProcess` (in
+`process`) runs an engine that computes in its own process.
 """
 
 from __future__ import annotations
@@ -17,26 +15,26 @@ from services.contracts.generate import GenerateRequest
 from services.runtime.starting import CannotStart
 from services.worker.engine import Engine, Expected, Sequence, Step
 
-MAX_LAG_S = 0.05  # timers fire late; the next steps make that up, but a longer stall is not replayed
+MAX_LAG_S = 0.05  # a timer's delay up to this is made up by the next step; a longer stall is not
 
 
 class EngineDied(Exception):
-    """The engine is gone, and with it every sequence it ran. `EngineExecutor.restart` makes a new one."""
+    """The engine is gone, with every sequence it ran. `EngineExecutor.restart` creates a new one."""
 
 
 class EngineUnusable(CannotStart):
-    """The engine cannot be made: no such model or device, not enough memory. The message says what to do."""
+    """The engine cannot be created: no such model or device, not enough memory. The message says what to do."""
 
 
 class EngineExecutor(Protocol):
-    """An engine and the place where it runs. What is no coroutine answers at once."""
+    """An engine and the place where it runs. Methods that are not coroutines return at once."""
 
     on_death: Callable[[], None]
-    """Called when the engine ends by itself, also while nothing is asked of it."""
+    """Called when the engine ends by itself, even while it is idle."""
 
     @property
     def died(self) -> str:
-        """How it ended; empty while it lives."""
+        """How the engine ended; empty while it lives."""
 
     @property
     def name(self) -> str: ...
@@ -56,39 +54,39 @@ class EngineExecutor(Protocol):
     def description(self) -> str: ...
 
     async def start(self) -> None:
-        """Make the engine ready to step. Raises EngineUnusable; takes as long as a model takes to load."""
+        """Load the engine, which takes as long as loading the model. Raises EngineUnusable."""
 
     async def prepare(self, request: GenerateRequest) -> Sequence:
-        """`Engine.prepare`. Raises BadInput, or EngineDied."""
+        """As `Engine.prepare`. Raises BadInput or EngineDied."""
 
     def admit(self, sequence: Sequence) -> None:
-        """`Engine.admit`, in force from the next step on."""
+        """As `Engine.admit`, from the next step on."""
 
     def drop(self, sequence: Sequence) -> None:
-        """`Engine.drop`, in force before the next step: at most the step that runs computes a token for it."""
+        """As `Engine.drop`, before the next step: at most the running step still computes a token for the sequence."""
 
     async def step(self) -> Step:
-        """`Engine.step`. Raises EngineDied; any other exception fails the running sequences, which are then dropped."""
+        """As `Engine.step`. Raises EngineDied; after any other exception the caller drops the running sequences."""
 
     def rest(self) -> None:
-        """Nothing runs and nobody waits: the next step follows no other."""
+        """The engine becomes idle: the next step does not follow directly on the last one."""
 
     async def restart(self) -> None:
-        """A new engine in place of one that died or stands still; nothing runs in it. Raises EngineUnusable."""
+        """Replace an engine that died or hangs; nothing runs in the new one. Raises EngineUnusable."""
 
     async def stop(self) -> None:
-        """Give everything back. Called once, also when `start` failed."""
+        """Release everything. Called once, even if `start` failed."""
 
 
 class LocalExecutor:
-    """An engine in this process whose steps take no time to compute and some time to be over."""
+    """Runs a simulated engine in this process and waits out the duration of each step."""
 
-    died = ""  # not without this process
+    died = ""  # it cannot die without this process
 
     def __init__(self, engine: Engine) -> None:
         self.engine = engine
         self.on_death: Callable[[], None] = self.rest  # never called
-        self._due_at = -math.inf  # when the last step was over, or should have been
+        self._due_at = -math.inf  # when the last step ended, without the timer's delay
 
     @property
     def name(self) -> str:
@@ -135,7 +133,7 @@ class LocalExecutor:
         self.engine.drop(sequence)
 
     async def step(self) -> Step:
-        """Computed at once, returned when it would be over. A timer that fired late shortens the next wait."""
+        """Compute at once and return when the step would be over. A timer's delay shortens the next wait."""
         step = self.engine.step()
         now = asyncio.get_running_loop().time()
         began = self._due_at if now - self._due_at <= MAX_LAG_S else now
@@ -147,7 +145,7 @@ class LocalExecutor:
         self._due_at = -math.inf
 
     async def restart(self) -> None:
-        """It cannot have died without this process, but a step of it may have been cut short that never ended."""
+        """Forget the time of a step that was cancelled; the engine itself cannot have died."""
         self.rest()
 
     async def stop(self) -> None:

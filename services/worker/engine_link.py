@@ -1,9 +1,7 @@
-"""One process of an engine, from its start to its burial, and the socket to it.
+"""One engine process, from start to exit, and the socket to it. A restart makes a new link.
 
-A question is answered by a message with its number, or by `Died`, which says how the process ended. An end is noticed
-by the socket or by the process, whichever is first; the other then has a moment to follow, so that last words are heard
-and the exit status is the process's own, and is forced to. A restart makes a new link: what an old process may still
-say has nobody to reach.
+A request is answered by a message with its number, or by `Died`. When the socket or the process ends, the other has
+STDERR_WAIT_S to follow, so that last messages and the exit status arrive; then the process is killed.
 """
 
 from __future__ import annotations
@@ -37,13 +35,13 @@ KILLED_WITHIN_S = 10.0
 
 @dataclass(frozen=True, slots=True)
 class Died:
-    """The answer to every question that was open when the process ended."""
+    """The answer to every request that was open when the process ended."""
 
     why: str
 
 
 class EngineLink(asyncio.Protocol):
-    """Made by `spawn`. Nothing here raises when the process is gone: every answer may be `Died`."""
+    """Created by `spawn`. No method raises because the process is gone: any answer may be `Died`."""
 
     def __init__(self, process: asyncio.subprocess.Process) -> None:
         self.process = process
@@ -53,15 +51,15 @@ class EngineLink(asyncio.Protocol):
         self._open: dict[int, asyncio.Future[Answer | Died]] = {}
         self._broken = ""
         self._transport: asyncio.Transport | None = None
-        self._cut = asyncio.Event()
+        self._disconnected = asyncio.Event()
         self._loop = asyncio.get_running_loop()
-        self._life = self._loop.create_task(self._live(), name="engine-link")
+        self._watcher = self._loop.create_task(self._watch(), name="engine-link")
 
     @classmethod
     async def spawn(cls, command: Sequence[str]) -> EngineLink:
         """Start the command with a file descriptor as its last argument. Raises OSError.
 
-        It gets a session of its own: Ctrl-C reaches the worker alone, which may have answers to finish.
+        It has its own session, so Ctrl-C reaches only the worker, which may have answers to finish.
         """
         ours, theirs = socket.socketpair()
         with theirs:
@@ -77,14 +75,14 @@ class EngineLink(asyncio.Protocol):
         try:
             await asyncio.get_running_loop().create_unix_connection(lambda: link, sock=ours)
         except BaseException:
-            link._cut.set()
+            link._disconnected.set()
             link.kill()
             ours.close()
             raise
         return link
 
     def ask(self, question: Start | Prepare | StepRequest | Free) -> asyncio.Future[Answer | Died]:
-        """Raises FrameTooLarge."""
+        """Send a message that is answered. Raises FrameTooLarge."""
         data = frame(question)
         answer: asyncio.Future[Answer | Died] = self._loop.create_future()
         if self.died is not None or self._broken:
@@ -95,16 +93,16 @@ class EngineLink(asyncio.Protocol):
         return answer
 
     def post(self, message: Question) -> None:
-        """Without an answer."""
+        """Send a message that is not answered."""
         if self.died is None:
             self._write(frame(message))
 
     def give_up(self, number: int) -> None:
-        """Nobody waits for this answer any more."""
+        """Discard the answer with this number."""
         self._open.pop(number, None)
 
     def broken(self, how: str) -> None:
-        """It does not speak as it should: that is its end, and why."""
+        """Kill the process; `how` becomes the reason in `died`."""
         self._broken = self._broken or how
         self.kill()
 
@@ -114,18 +112,18 @@ class EngineLink(asyncio.Protocol):
                 self.process.kill()
 
     async def ended_within(self, seconds: float) -> None:
-        """Until it has ended and is buried, but not longer; `died` tells which."""
-        await asyncio.wait([self._life], timeout=seconds)
+        """Wait up to `seconds` for the process to end. Check `died` afterwards."""
+        await asyncio.wait([self._watcher], timeout=seconds)
 
     async def end(self, why: str) -> None:
-        """Kill it and bury it, unless even that does not end it: the kernel may hold it in a call to a device."""
+        """Kill the process and wait up to KILLED_WITHIN_S: a device call in the kernel can outlast the kill."""
         self.broken(why)
         await self.ended_within(KILLED_WITHIN_S)
 
     def when_dead(self, call: Callable[[EngineLink], None]) -> None:
-        self._life.add_done_callback(lambda _: call(self))
+        self._watcher.add_done_callback(lambda _: call(self))
 
-    # asyncio's side
+    # asyncio.Protocol
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)  # uvloop's does not inherit from it
@@ -139,7 +137,7 @@ class EngineLink(asyncio.Protocol):
             self.broken(f"it sent {error}")
 
     def connection_lost(self, error: Exception | None) -> None:
-        self._cut.set()
+        self._disconnected.set()
 
     def _answered(self, answer: Answer) -> None:
         waiting = self._open.pop(answer.number, None)
@@ -150,15 +148,15 @@ class EngineLink(asyncio.Protocol):
         if self._transport is not None and not self._transport.is_closing():
             self._transport.write(data)
 
-    async def _live(self) -> None:
+    async def _watch(self) -> None:
         exited = asyncio.ensure_future(self.process.wait())
-        cut = asyncio.ensure_future(self._cut.wait())
-        await asyncio.wait([exited, cut], return_when=asyncio.FIRST_COMPLETED)
-        await asyncio.wait([exited, cut], timeout=STDERR_WAIT_S)
+        closed = asyncio.ensure_future(self._disconnected.wait())
+        await asyncio.wait([exited, closed], return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait([exited, closed], timeout=STDERR_WAIT_S)
         self.kill()
         self._close()
         await exited
-        await cut
+        await closed
         self.died = Died(self._broken or ended(exited.result()))
         for waiting in self._open.values():
             if not waiting.done():
@@ -175,7 +173,6 @@ class EngineLink(asyncio.Protocol):
 
 
 def ended(status: int) -> str:
-    """How a process ended, from its return code."""
     if status >= 0:
         return f"its process ended with status {status}"
     with contextlib.suppress(ValueError):

@@ -1,7 +1,6 @@
-"""Making an engine again after it died or stood still: at once, then at growing intervals, for as long as it takes.
+"""Restarting an engine that died or hung: at once, then after growing pauses, without a limit.
 
-The pauses double up to a bound and are spread, so that the replicas of one host, whose engines may have died of one
-cause, do not load their models again in step.
+The jitter keeps replicas on one host from loading their models in step.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ SPREAD = 0.2
 
 
 async def restart_engine(executor: EngineExecutor, log: Log, chance: random.Random) -> None:
-    """Returns when the host has an engine again."""
+    """Return when the executor has an engine again."""
     pause_s = FIRST_PAUSE_S
     while not await _restarted(executor, log):
         await asyncio.sleep(pause_s * (1 + chance.uniform(0, SPREAD)))

@@ -1,12 +1,11 @@
-"""What a worker and the process of its engine say to each other.
+"""The messages between a worker and its engine's process.
 
-    frame     four bytes of length, most significant first, then that many bytes of msgpack
-    question  parent to child: `Start`, then any of the others
-    answer    child to parent, with the question's number; `Forget` and `Stop` have none
+    frame    four bytes of length, big-endian, then that many bytes of msgpack, at most MAX_FRAME_BYTES
+    request  worker to process: `Start` first
+    answer   process to worker, with the request's number; `Forget` and `Stop` have none
 
-Numbers are never used again. A sequence is named by the number of the `Prepare` that made it: its handle. Both sides
-are one program, so there are no versions and nothing optional; a frame that cannot be read means that one of them is
-broken, and neither can say which. Frames are bounded, so that four wild bytes do not ask for four gigabytes.
+Numbers are never reused. The number of the `Prepare` that created a sequence is its handle. Both sides are the same
+version of one program, so there are no versions and no optional fields.
 """
 
 from __future__ import annotations
@@ -28,15 +27,15 @@ M = TypeVar("M")
 
 
 class BrokenFrame(Exception):
-    """The other side sent what cannot be a message; the text says what was wrong with it."""
+    """The other side sent bytes that are not a message; the text says what is wrong with them."""
 
 
 class FrameTooLarge(Exception):
-    """A message longer than the other side would read."""
+    """A message above MAX_FRAME_BYTES."""
 
 
 class Simulated(msgspec.Struct, frozen=True, tag=True):
-    """A simulated engine behind a process: what tests use where there is no torch. Nobody waits its steps out."""
+    """A simulated engine in a process, for tests without torch. Its steps are not waited out."""
 
     model: str = "weir-sim"
     slots: int = 8
@@ -51,7 +50,7 @@ class Simulated(msgspec.Struct, frozen=True, tag=True):
 
 
 class Torch(msgspec.Struct, frozen=True, tag=True):
-    """A torch engine. What describes it imports no torch; what makes it, does."""
+    """A torch engine. Describing it does not import torch."""
 
     spec: TorchSpec
 
@@ -76,16 +75,14 @@ EngineSpec = Simulated | Torch
 
 
 class Start(msgspec.Struct, frozen=True, tag=True, array_like=True):
-    """Make this engine. Answered by `Ready` or `Unusable`."""
+    """Create this engine. Answered by `Ready` or `Unusable`."""
 
     number: int
     spec: EngineSpec
 
 
 class Prepare(msgspec.Struct, frozen=True, tag=True, array_like=True):
-    """Answered by `Prepared`, `Rejected` or `StepFailed`. The request is a message of its own: a bad one breaks only
-    it.
-    """
+    """Answered by `Prepared`, `Rejected` or `StepFailed`. The request is encoded separately: a bad one fails alone."""
 
     number: int
     request: bytes
@@ -98,7 +95,7 @@ class Forget(msgspec.Struct, frozen=True, tag=True, array_like=True):
 
 
 class StepRequest(msgspec.Struct, frozen=True, tag=True, array_like=True):
-    """Drop, then admit with deadlines, then take one step. Answered by `StepResult` or `StepFailed`."""
+    """Drop, then admit with deadlines, then compute one step. Answered by `StepResult` or `StepFailed`."""
 
     number: int
     drops: list[int]
@@ -106,18 +103,18 @@ class StepRequest(msgspec.Struct, frozen=True, tag=True, array_like=True):
 
 
 class Free(msgspec.Struct, frozen=True, tag=True, array_like=True):
-    """Drop these; no step follows for now. Answered by `Freed` or `StepFailed`."""
+    """Drop these sequences without a step. Answered by `Freed` or `StepFailed`."""
 
     number: int
     drops: list[int]
 
 
 class Stop(msgspec.Struct, frozen=True, tag=True, array_like=True):
-    """Give everything back and end. Answered by the end."""
+    """Close the engine and exit. Not answered."""
 
 
 class EngineState(msgspec.Struct, frozen=True, array_like=True):
-    """What about an engine changes."""
+    """The properties of an engine that change."""
 
     running: int
     kv_usage: float
@@ -126,7 +123,7 @@ class EngineState(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Ready(msgspec.Struct, frozen=True, tag=True, array_like=True):
-    """The engine is there. `description` is a line for the log."""
+    """The engine is ready. `description` is a line for the log."""
 
     number: int
     name: str
@@ -138,7 +135,7 @@ class Ready(msgspec.Struct, frozen=True, tag=True, array_like=True):
 
 
 class Unusable(msgspec.Struct, frozen=True, tag=True, array_like=True):
-    """The engine cannot be made; the child ends."""
+    """The engine cannot be created; the process exits."""
 
     number: int
     message: str
@@ -151,7 +148,7 @@ class Prepared(msgspec.Struct, frozen=True, tag=True, array_like=True):
 
 
 class Rejected(msgspec.Struct, frozen=True, tag=True, array_like=True):
-    """A `BadInput`, whole."""
+    """The fields of a `BadInput`."""
 
     number: int
     message: str
@@ -161,14 +158,14 @@ class Rejected(msgspec.Struct, frozen=True, tag=True, array_like=True):
 
 
 class StepFailed(msgspec.Struct, frozen=True, tag=True, array_like=True):
-    """The engine raised something else, which is also in the log of the child. It is still there."""
+    """The engine raised another exception, which its process also logs. The engine still runs."""
 
     number: int
     error: str
 
 
 class StepResult(msgspec.Struct, frozen=True, tag=True, array_like=True):
-    """A step's results. Each count is the engine's own, of the sequence as it is now."""
+    """A step's results. Counts are the engine's own, as of now."""
 
     number: int
     duration_s: float
@@ -177,9 +174,9 @@ class StepResult(msgspec.Struct, frozen=True, tag=True, array_like=True):
     tokens: list[tuple[int, str, int]]
     """Handle, text, completion tokens so far."""
     reading: list[tuple[int, int]]
-    """Handle and unread tokens of those whose prompt was not yet read before this step."""
+    """Handle and unread tokens, for sequences whose prompt was unread before this step."""
     finished: list[tuple[int, FinishReason, int]]
-    """Handle, reason, completion tokens in all."""
+    """Handle, reason, completion tokens."""
     lost: list[tuple[int, str]]
     state: EngineState
 
@@ -194,7 +191,7 @@ Answer = Ready | Unusable | Prepared | Rejected | StepFailed | StepResult | Free
 
 
 def frame(message: Question | Answer) -> bytes:
-    """The message as it goes over the wire. Raises FrameTooLarge."""
+    """The message as bytes on the wire. Raises FrameTooLarge."""
     body = _encoder.encode(message)
     if len(body) > MAX_FRAME_BYTES:
         raise FrameTooLarge(f"{type(message).__name__} of {len(body)} bytes; at most {MAX_FRAME_BYTES}")
@@ -206,7 +203,7 @@ def pack_request(request: GenerateRequest) -> bytes:
 
 
 class Frames:
-    """Bytes as they come in, messages as they go out. One for each connection."""
+    """Splits received bytes into frames. One for each connection."""
 
     __slots__ = ("_buffer",)
 
@@ -214,7 +211,7 @@ class Frames:
         self._buffer = bytearray()
 
     def feed(self, data: bytes) -> Iterator[bytes]:
-        """The bodies that are complete now. Raises BrokenFrame where one would be too large."""
+        """The bodies of the frames that are complete. Raises BrokenFrame for a frame above the limit."""
         self._buffer += data
         while len(self._buffer) >= _HEAD_BYTES:
             end = _HEAD_BYTES + int.from_bytes(self._buffer[:_HEAD_BYTES], "big")
@@ -231,7 +228,7 @@ class Frames:
 
 
 def unpack(decoder: msgspec.msgpack.Decoder[M], body: bytes) -> M:
-    """The message in a frame. Raises BrokenFrame, without quoting what it held."""
+    """Decode a frame's body. Raises BrokenFrame, whose text does not quote the body."""
     try:
         return decoder.decode(body)
     except msgspec.MsgspecError as error:

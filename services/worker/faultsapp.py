@@ -1,13 +1,12 @@
-"""The worker's metrics listener: /metrics, and for a simulated engine in a lab the faults that are in force.
+"""The worker's metrics listener: /metrics, and in a lab the faults of a simulated engine.
 
-    GET /faults      what goes wrong on purpose, as JSON
-    PUT /faults      {"slow_factor": 4}: from now on this, and nothing that is not named; {} heals
-                     {"slow_factor": 4, "for_s": 3}: this for three seconds, and then what was in force before
-    DELETE /faults   what was put for a time is over; what was put for good stays
+    GET /faults      the faults in force, as JSON
+    PUT /faults      {"slow_factor": 4}: replace all faults by these; {} removes all
+                     {"slow_factor": 4, "for_s": 3}: these for three seconds, then those before
+    DELETE /faults   end temporary faults now; permanent ones stay
 
-A fault that is put for a time needs nobody to take it away, so that whoever put it may die. The route is for a lab: a
-listener on loopback, or a network that only this machine reaches (LAB_NETWORK). Elsewhere, and where the engine is a
-real one, it is not there.
+A temporary fault ends by itself, so the test that set it may die. The route exists only for a simulated engine, on a
+loopback listener or with LAB_NETWORK.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ MAX_FOR_S = 600.0
 
 
 class SetFaults(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The body of PUT /faults; see `engines.faults.FaultPlan`. `for_s` 0: for good."""
+    """The body of PUT /faults; see `engines.faults.FaultPlan`. `for_s` is in seconds, 0: permanent."""
 
     slow_factor: Annotated[float, Meta(ge=1, le=MAX_SLOW_FACTOR)] = 1.0
     hang_after_tokens: Annotated[int, Meta(ge=0)] = 0
@@ -44,14 +43,13 @@ class SetFaults(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     for_s: Annotated[float, Meta(ge=0, le=MAX_FOR_S)] = 0.0
 
     def plan(self) -> FaultPlan:
-        """What shall go wrong, however long."""
         return FaultPlan(
             self.slow_factor, self.hang_after_tokens, self.die_after_answers, self.garbage_share, self.poison
         )
 
 
 class Temporary:
-    """Faults for a time, over those that are there for good."""
+    """Temporary faults on top of permanent ones."""
 
     def __init__(self, faults: Faults) -> None:
         self._faults = faults
@@ -59,17 +57,16 @@ class Temporary:
         self._timer: asyncio.TimerHandle | None = None
 
     def put(self, plan: FaultPlan, for_s: float) -> None:
-        """This from now on; 0: for good."""
+        """Put these faults in force, for `for_s` seconds; 0: permanently."""
         lasting = self._faults.plan if self._lasting is None else self._lasting
         self._forget()
         if for_s > 0:
             self._lasting = lasting
             self._timer = asyncio.get_running_loop().call_later(for_s, self.heal)
-        if plan != self._faults.plan or not for_s:  # what is only put for longer counts on
+        if plan != self._faults.plan or not for_s:  # a plan that is only prolonged keeps its counts
             self._faults.replace(plan)
 
     def heal(self) -> None:
-        """What was put for a time is over."""
         lasting = self._lasting
         self._forget()
         if lasting is not None:
@@ -84,7 +81,7 @@ class Temporary:
 def metrics_listener(
     registry: CollectorRegistry, log: Log, faults: Faults | None, *, host: str, lab_network: bool = False
 ) -> App:
-    """What answers on the metrics listener: the metrics, and `/faults` where this is a lab's simulated engine."""
+    """The metrics listener's app, with `/faults` for a simulated engine in a lab."""
     api = new_api(
         "Weir worker, metrics listener",
         "Metrics, and faults on demand in a lab.",
@@ -107,8 +104,8 @@ def _add_faults(api: FastAPI, faults: Faults, lab_network: bool) -> None:
     async def show() -> Response:
         return json_answer(faults.plan)
 
-    async def put(asked: Annotated[SetFaults, Depends(body_of(SetFaults))]) -> Response:
-        temporary.put(asked.plan(), asked.for_s)
+    async def put(wanted: Annotated[SetFaults, Depends(body_of(SetFaults))]) -> Response:
+        temporary.put(wanted.plan(), wanted.for_s)
         return json_answer(faults.plan)
 
     async def heal() -> Response:
@@ -118,7 +115,7 @@ def _add_faults(api: FastAPI, faults: Faults, lab_network: bool) -> None:
     description: dict[str, Any] = {"reply": FaultPlan, "refusals": (Outcome.BAD_INPUT,)}
     for method, endpoint, more in (
         ("GET", show, describe("The faults that are in force.", **description)),
-        ("PUT", put, describe("Put faults in place, for a time or for good.", request=SetFaults, **description)),
-        ("DELETE", heal, describe("End the faults that were put for a time.", **description)),
+        ("PUT", put, describe("Set faults, temporarily or permanently.", request=SetFaults, **description)),
+        ("DELETE", heal, describe("End temporary faults.", **description)),
     ):
         api.add_api_route("/faults", endpoint, methods=[method], dependencies=[Depends(not_for_pages)], **more)

@@ -1,13 +1,11 @@
-"""Three numbers for a model's speed, from the steps it took.
+"""Fit of the simulated engine's latency model to measured steps.
 
-    duration = a + b * n + c * prefill_tokens
+    duration = a + b * n + c * prefill_tokens        (ms; n: sequences in the step)
 
-by least squares over the medians of steps of the same kind (same n, same prefill_tokens), each weighed by its own
-length: what counts is by how much of itself a step is missed, as noise grows with what it disturbs. None of the three
-may be negative; with three unknowns the best such fit is found by trying every set of them that is not zero (what
-Lawson and Hanson's method of 1974 does by search). A median is not moved by the few steps that something disturbed.
-
-A fit that would mislead is refused: too few kinds of steps, steps that got shorter with more work, a line far off.
+Weighted least squares over the median duration of each kind of step (n, prefill_tokens), weighted by 1 / duration, so
+that relative errors count. Medians ignore the few steps that were disturbed. No coefficient may be negative: with three
+unknowns, trying every subset of them finds the best such fit (Lawson and Hanson, 1974, find it by search). A misleading
+fit is refused: too few kinds, durations that fall with more work, or a large residual.
 """
 
 from __future__ import annotations
@@ -18,22 +16,22 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean, median
 
-MIN_SAMPLES = 3  # of a kind, so that one disturbed step is outvoted
+MIN_SAMPLES = 3  # of one kind, so that the median ignores one disturbed step
 MIN_KINDS = 4
 MAX_RESIDUAL = 0.5
-MAX_DECLINE = 0.1  # of a typical step, over the whole range of n or of prefill_tokens
+MAX_DECLINE = 0.1  # share of a typical step, over the whole range of n or prefill_tokens
 
 Kind = tuple[int, int]
-"""How many sequences were in a step, and how many prompt tokens it read."""
+"""Sequences in a step, and prompt tokens that it prefilled."""
 
 
 class CannotFit(Exception):
-    """What was measured tells nothing. The message says what to do."""
+    """The measurements do not determine a fit. The message says what to do."""
 
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """The typical step of a kind."""
+    """The median duration of a kind of step."""
 
     batch_size: int
     prefill_tokens: int
@@ -44,17 +42,16 @@ class Point:
         return 1.0, float(self.batch_size), float(self.prefill_tokens)
 
     def expected_ms(self, coefficients: Sequence[float]) -> float:
-        """What the formula says of it."""
         return sum(factor * value for factor, value in zip(coefficients, self._row, strict=True))
 
     def weighed(self) -> tuple[float, ...]:
-        """Its row of the equations and its right side, as shares of its length."""
+        """Its row of the equations and its right side, divided by its duration."""
         return tuple(value / self.duration_ms for value in (*self._row, self.duration_ms))
 
 
 @dataclass(frozen=True, slots=True)
 class Fit:
-    """The three numbers, and how well they describe what was measured."""
+    """The coefficients a, b and c, and how well they fit."""
 
     step_ms: float
     per_sequence_ms: float
@@ -62,20 +59,20 @@ class Fit:
     kinds: int
     r_squared: float
     worst_residual: float
-    """The largest miss of a typical step, as a share of it."""
+    """The largest relative error of a point."""
 
 
 def typical(samples_ms: Mapping[Kind, Sequence[float]]) -> list[Point]:
-    """A point for each kind of step that was seen often enough."""
+    """A point for each kind of step with at least MIN_SAMPLES samples."""
     seen = {kind: durations for kind, durations in samples_ms.items() if len(durations) >= MIN_SAMPLES}
     return [Point(*kind, median(durations)) for kind, durations in sorted(seen.items())]
 
 
 def fit(points: Sequence[Point]) -> Fit:
-    """Raises CannotFit."""
+    """The best fit. Raises CannotFit."""
     _check(points)
     several = len({point.batch_size for point in points}) > 1
-    unknowns = (0, 1, 2) if several else (0, 2)  # one slot: what a sequence costs is part of every step
+    unknowns = (0, 1, 2) if several else (0, 2)  # one batch size: b cannot be told from a
     rows = [point.weighed() for point in points]
     _check_growth(points, _solve(rows, unknowns) or (0.0, 0.0, 0.0))
     coefficients = _least_squares(rows, unknowns)
@@ -99,7 +96,7 @@ def _check(points: Sequence[Point]) -> None:
 
 
 def _check_growth(points: Sequence[Point], free: Sequence[float]) -> None:
-    """More work must not have taken less time, but for noise."""
+    """More work must not have taken less time, apart from noise."""
     typical_ms = median(point.duration_ms for point in points)
     highest = (0, max(point.batch_size for point in points), max(point.prefill_tokens for point in points))
     for each, count, what in zip(free[1:], highest[1:], ("running sequence", "prompt token"), strict=True):
@@ -111,7 +108,7 @@ def _check_growth(points: Sequence[Point], free: Sequence[float]) -> None:
 
 
 def _least_squares(rows: Sequence[Sequence[float]], unknowns: Sequence[int]) -> tuple[float, float, float]:
-    """The best coefficients of which none is negative."""
+    """The best coefficients that are all at least 0."""
     best, lowest = (0.0, 0.0, 0.0), math.inf
     for count in range(1, len(unknowns) + 1):
         for free in itertools.combinations(unknowns, count):
@@ -125,7 +122,7 @@ def _least_squares(rows: Sequence[Sequence[float]], unknowns: Sequence[int]) -> 
 
 
 def _solve(rows: Sequence[Sequence[float]], free: Sequence[int]) -> tuple[float, float, float] | None:
-    """Least squares over the `free` unknowns, the others 0: the normal equations, by elimination. None: no answer."""
+    """Least squares over the `free` unknowns, the others 0, by the normal equations. None if they are singular."""
     matrix = [[sum(row[i] * row[j] for row in rows) for j in (*free, 3)] for i in free]
     size = len(free)
     for place in range(size):
@@ -144,7 +141,7 @@ def _solve(rows: Sequence[Sequence[float]], free: Sequence[int]) -> tuple[float,
 
 
 def _quality(points: Sequence[Point], coefficients: Sequence[float]) -> tuple[float, float]:
-    """The worst miss as a share, and R squared: the share of the points' variance that the line explains."""
+    """The largest relative error, and R squared: the share of the variance that the fit explains."""
     misses = [point.expected_ms(coefficients) - point.duration_ms for point in points]
     worst = max(abs(miss) / point.duration_ms for miss, point in zip(misses, points, strict=True))
     mean_ms = fmean(point.duration_ms for point in points)

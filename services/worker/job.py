@@ -1,4 +1,4 @@
-"""One request inside the worker, from submission to its one ending."""
+"""One request inside the worker, from submission to its end."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from services.worker.ticket import Ticket
 
 @dataclass(eq=False, slots=True)
 class Job:
-    """What is known of a request. Times are seconds on the loop's clock; None until it has happened."""
+    """The state of a request. Times are seconds on the loop's clock; None until the event has happened."""
 
     sequence: Sequence
     ticket: Ticket
@@ -33,11 +33,11 @@ class Job:
         return self.ticket.started_at
 
     def held_s(self, now: float) -> float:
-        """How long it has held a slot."""
+        """How long it has held a slot, in seconds."""
         return 0.0 if self.started_at is None else now - self.started_at
 
     def done(self, reason: FinishReason, now: float) -> Done:
-        """The last event of its answer, whole at `now`."""
+        """The last event of an answer that is complete at `now`."""
         usage = Usage(self.sequence.prompt_tokens, self.sequence.completion_tokens)
         timings = Timings(
             queue_ms=self._ms_until(self.started_at, now),

@@ -1,7 +1,7 @@
-"""Every metric of a worker, declared once; labelled children are made here and kept.
+"""Every metric of a worker; labelled children are created once and kept.
 
-Counts that can be read off an object are read when Prometheus asks, so the steps pay nothing for them. The `vllm:`
-gauges carry the names that inference gateways already scrape, so a worker can stand behind one of those as well.
+Gauges are computed when Prometheus scrapes, so they cost the steps nothing. The `vllm:` gauges have the names that
+inference gateways already scrape.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ WASTE_REASONS = ("client_gone", "deadline_exceeded", "write_stall", "draining", 
 
 
 class WorkerMetrics:
-    """What the batching loop reports as it happens."""
+    """The metrics that the engine loop updates."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self.registry = registry
@@ -53,14 +53,13 @@ class WorkerMetrics:
         )
 
     def stepped(self, step: Step) -> None:
-        """One engine step is over."""
         self.step_seconds.observe(step.duration_s)
         self.batch_size.observe(step.batch_size)
         self.prefill_tokens.inc(step.prefill_tokens)
         self.completion_tokens.inc(len(step.tokens))
 
     def wasted(self, reason: str, held_s: float, tokens: int) -> None:
-        """A slot was held for this long, and so many tokens were computed, for an answer that nobody got."""
+        """Count slot time and tokens that were spent on an answer that was not delivered."""
         self.wasted_seconds[reason].inc(held_s)
         self.wasted_tokens[reason].inc(tokens)
 
@@ -73,7 +72,6 @@ class WorkerMetrics:
         waiting: Callable[[], float],
         kv_usage: Callable[[], float],
     ) -> None:
-        """Declare the gauges that are read off the worker at each scrape."""
         self._gauge("weir_worker_slots", "Sequences that may run at once", slots)
         self._gauge("weir_worker_inflight", "Sequences running now", inflight)
         self._gauge("weir_worker_queue_depth", "Requests waiting for a slot", waiting)

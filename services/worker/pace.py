@@ -1,8 +1,7 @@
-"""How fast this worker has been going, and so how long a newcomer would wait.
+"""Moving averages of step duration and slot time, and the wait they predict for a new request.
 
-Two moving averages: the length of a step, and the time a sequence holds its slot. By Little's law a line of q before
-s slots that each turn over every r seconds moves up at s/r a second, so its tail waits (q + 1) * r / s. Answers vary
-in length, so this is an expectation, not a promise; the router's own estimator makes those.
+With s slots that are each held for r seconds, a queue of q moves up at s/r requests per second (Little's law), so a new
+request waits (q + 1) * r / s: an expectation, not a bound.
 """
 
 from __future__ import annotations
@@ -21,23 +20,20 @@ class EnginePace:
         self.service_s: float | None = None
 
     def stepped(self, duration_s: float) -> None:
-        """A step took this long."""
         self.step_s = _moved(self.step_s, duration_s, STEP_WEIGHT)
 
     def served(self, held_s: float) -> None:
-        """A sequence gave its slot back after this long."""
         self.service_s = _moved(self.service_s, held_s, SERVICE_WEIGHT)
 
     def predicted_wait_s(self, *, waiting: int, slots: int, oldest_s: float) -> float:
-        """What a newcomer at the end of the line would wait while every slot is taken.
-
-        Before the first answer, the age of the oldest running sequence stands in: the least a slot can take.
+        """Seconds that a new request waits while every slot is taken. Before the first answer, `oldest_s`, the age of
+        the oldest running sequence, is used for the service time.
         """
         service_s = oldest_s if self.service_s is None else self.service_s
         return (waiting + 1) * service_s / slots
 
     def __repr__(self) -> str:
-        return f"<Pace step {_ms(self.step_s)}, service {_ms(self.service_s)}>"
+        return f"<EnginePace step {_ms(self.step_s)}, service {_ms(self.service_s)}>"
 
 
 def _moved(average: float | None, sample: float, weight: float) -> float:

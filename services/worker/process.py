@@ -1,19 +1,14 @@
-"""An engine in a process of its own, so that the worker's event loop never shares an interpreter with it.
+"""An engine in a process of its own, so that its steps do not hold the worker's interpreter lock.
 
-A step of a torch engine is some thousand calls, each of which takes the interpreter's lock; in one process, each would
-wait for the event loop and the loop for it. Apart they share processors only, and a driver that hangs, a segmentation
-fault or the kernel's out-of-memory killer takes the engine and leaves the worker, which answers for it.
-
-    worker                                        engine's process (`child`)
+    worker                                         engine's process (`child`)
     admit, drop: noted (`sequence_table`)
-    step        -- Turn(drops, admits) -->        drop, admit, compute one step
-                <-- Turned(tokens, ...) --
-    prepare     -- Prepare(request) -->           tokenize, beside the step that runs
-                <-- Prepared(counts) --
+    step      -- StepRequest(drops, admits) -->    drop, admit, compute one step
+              <-- StepResult(tokens, ...) --
+    prepare   -- Prepare(request) -->              tokenize, while a step runs
+              <-- Prepared(counts) --
 
-The two go in lock step: the process computes nothing that it was not asked for. So a dropped sequence
-gets at most the token of the step that runs when it is dropped, and an answer belongs to the step that asked for it.
-The price is one round trip a step, in which nothing is computed.
+The process computes only what it was asked for (lock step), which costs one round trip a step. Reasons and
+alternatives: docs/decisions/029-an-engine-computes-in-a-process-of-its-own.md.
 """
 
 from __future__ import annotations
@@ -39,11 +34,11 @@ REPLACED = "it was replaced, or stopped, meanwhile"
 
 
 class EngineFault(RuntimeError):
-    """The engine raised, in its own process, and is still there. The text is its error's kind and message."""
+    """The engine raised in its process and still runs. The text is the error's type and message."""
 
 
 class EngineProcess:
-    """A `EngineExecutor`. Until `start` its facts are those that were asked for, then the engine's own."""
+    """A `EngineExecutor`. Before `start` its properties are those of `spec`, then those of the engine."""
 
     def __init__(self, spec: wire.EngineSpec, *, start_within_s: float, command: Texts[str] = COMMAND) -> None:
         self._spec = spec
@@ -53,10 +48,10 @@ class EngineProcess:
         self._table = SequenceTable()
         self._link: EngineLink | None = None
         self._pending: asyncio.Future[wire.Answer | Died] | None = None
-        self._ready = _asked_for(spec)
+        self._ready = _facts_of(spec)
         self._state = self._ready.state
-        self.on_death: Callable[[], None] = _cancelled_caller
-        """Called when a process that was ready ends by itself, also when no question is open: see `died`."""
+        self.on_death: Callable[[], None] = _do_nothing
+        """Called when a process that was ready ends by itself, even while it is idle: see `died`."""
 
     @property
     def name(self) -> str:
@@ -92,29 +87,29 @@ class EngineProcess:
 
     @property
     def description(self) -> str:
-        """A line for the log: the engine's own account of itself when it was made."""
+        """A line for the log, from the engine when it was created."""
         return self._ready.description
 
     @property
     def pid(self) -> int | None:
-        """Of the engine's process, while there is one."""
+        """The process id; None without a live process."""
         return None if self._link is None or self._link.died else self._link.process.pid
 
     @property
     def died(self) -> str:
-        """How the process ended by itself; empty while there is one that lives, and where there is none."""
+        """How the process ended by itself; empty while it lives, and before `start`."""
         return "" if self._link is None or self._link.died is None else self._link.died.why
 
-    # Beginning and end
+    # Start and stop
 
     async def start(self) -> None:
         try:
             self._link = await EngineLink.spawn(self._command)
         except OSError as error:
             raise EngineUnusable(f"the engine's process cannot be started: {error}") from None
-        asked = self._link.ask(wire.Start(next(self._numbers), self._spec))
-        await asyncio.wait([asked], timeout=self._start_within_s)
-        answer = asked.result() if asked.done() else None
+        started = self._link.ask(wire.Start(next(self._numbers), self._spec))
+        await asyncio.wait([started], timeout=self._start_within_s)
+        answer = started.result() if started.done() else None
         if isinstance(answer, wire.Ready):
             self._ready, self._state = answer, answer.state
             self._link.when_dead(self._ended)
@@ -127,25 +122,25 @@ class EngineProcess:
         await self.start()
 
     async def stop(self) -> None:
-        """Asks the engine to close, and does not wait long. May be called again."""
+        """Ask the engine to close, wait up to STOP_WITHIN_S, then kill it. May be called again."""
         with contextlib.suppress(EngineUnusable):
             await self._end(STOP_WITHIN_S)
 
-    async def _end(self, asked_s: float = 0.0) -> None:
-        """No process and nothing noted for it. Raises EngineUnusable if it cannot be killed."""
+    async def _end(self, close_s: float = 0.0) -> None:
+        """End the process and forget its sequences. Raises EngineUnusable if the process cannot be killed."""
         link, self._link = self._link, None
         self._table = SequenceTable()
         self._pending = None
         if link is None:
             return
         try:
-            if asked_s:
+            if close_s:
                 link.post(wire.Stop())
-                await link.ended_within(asked_s)
+                await link.ended_within(close_s)
             await link.end(REPLACED)
         finally:
             if link.died is None:
-                self._link = link  # for whoever tries next
+                self._link = link  # so that the next call tries again
         if link.died is None:
             raise EngineUnusable(f"the engine's process {link.process.pid} was killed and does not end")
 
@@ -205,7 +200,7 @@ class EngineProcess:
             self._link.post(wire.Forget(forgotten))
 
     async def step(self) -> Step:
-        """One round trip. Where a caller gave up waiting for the last step, that is still the one that runs."""
+        """One round trip. If the caller of the last step was cancelled, waits for that step, which still runs."""
         link = self._alive()
         pending = self._pending
         if pending is None:
@@ -226,7 +221,7 @@ class EngineProcess:
                 raise self._wrong(link, answer)
 
     def rest(self) -> None:
-        """Those who were dropped last are told now, since no step will tell it: their memory is given back."""
+        """Send pending drops now, since no step will carry them, so that their memory is freed."""
         link = self._link
         if link is not None and self._pending is None and self._table.owes_drops:
             link.ask(wire.Free(next(self._numbers), self._table.drops())).add_done_callback(self._freed)
@@ -252,7 +247,7 @@ class EngineProcess:
         return self._link
 
     def _wrong(self, link: EngineLink, answer: wire.Answer) -> EngineDied:
-        """It answered what nobody asked: nothing it says can be believed."""
+        """Kill a process that sent an unexpected answer."""
         link.broken(f"it sent a {type(answer).__name__} that answers nothing")
         return EngineDied(f"it sent a {type(answer).__name__} that answers nothing")
 
@@ -260,10 +255,10 @@ class EngineProcess:
         return f"<EngineProcess {self.pid or 'of no process'}, {self._table!r}>"
 
 
-def _cancelled_caller() -> None:
+def _do_nothing() -> None:
     pass
 
 
-def _asked_for(spec: wire.EngineSpec) -> wire.Ready:
+def _facts_of(spec: wire.EngineSpec) -> wire.Ready:
     state = wire.EngineState(0, 0.0, spec.slots, spec.kv_tokens)
     return wire.Ready(0, type(spec).__name__.lower(), spec.model, spec.context_tokens, Expected(), state)

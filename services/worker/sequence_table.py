@@ -1,13 +1,11 @@
-"""Who is prepared, who runs and what the engine's process has yet to be told of it: the worker's side of the lock step.
-
-The worker decides between two steps, the process learns of it with the next one. So a slot is free the moment its
-sequence is dropped, whatever the process computes just then; what it yields for that sequence is left out here.
+"""The worker's record of the sequences in its engine's process.
 
     prepare -> prepared -> admit -> running -> finished, lost
                   |                    |
                   +------- drop -------+
 
-Prepared sequences are bounded: with more than `max_prepared` the oldest is forgotten, since no line is that long.
+The process learns of a decision with the next step. So a slot is free as soon as its sequence is dropped, and later
+results for that sequence are discarded here.
 """
 
 from __future__ import annotations
@@ -20,7 +18,7 @@ MAX_PREPARED = 4096
 
 
 class SequenceTable:
-    """The sequences of one process, by handle. Decides nothing but what is impossible."""
+    """The sequences of one process, by handle. With more than `max_prepared` prepared, the oldest is forgotten."""
 
     __slots__ = ("_admits", "_drops", "_known", "_max_prepared", "_prepared", "_reserved_tokens", "_running")
 
@@ -28,9 +26,9 @@ class SequenceTable:
         self._max_prepared = max_prepared
         self._prepared: dict[Sequence, int] = {}
         self._running: dict[Sequence, int] = {}
-        self._known: dict[int, Sequence] = {}  # whom a step may name: those that run, and those in `_drops`
-        self._admits: dict[int, Sequence] = {}  # running here, and there from the next step on
-        self._drops: list[int] = []  # running there until the next step
+        self._known: dict[int, Sequence] = {}  # handles that a step may name: running, and in `_drops`
+        self._admits: dict[int, Sequence] = {}  # running here, and in the process from the next step on
+        self._drops: list[int] = []  # running in the process until the next step
         self._reserved_tokens = 0
 
     @property
@@ -43,23 +41,21 @@ class SequenceTable:
 
     @property
     def owes_drops(self) -> bool:
-        """The process still holds somebody who was dropped."""
         return bool(self._drops)
 
     def add(self, handle: int, request: GenerateRequest, prompt_tokens: int, unread_tokens: int) -> Sequence:
-        """A sequence that the process has prepared."""
         sequence = Sequence(request, prompt_tokens, unread_tokens)
         self._prepared[sequence] = handle
         return sequence
 
     def surplus(self) -> int | None:
-        """The handle of one that waits in no line any more: the process may forget it."""
+        """The handle of a sequence beyond `max_prepared`, which the process should forget; None if there is none."""
         if len(self._prepared) <= self._max_prepared:
             return None
         return self._prepared.pop(next(iter(self._prepared)))
 
     def admit(self, sequence: Sequence, *, slots: int, kv_tokens: int) -> None:
-        """Raises RuntimeError without a free slot, without memory, or for one that is not prepared."""
+        """Raises RuntimeError without a free slot, without memory, or for a sequence that is not prepared."""
         if sequence not in self._prepared:
             raise RuntimeError(f"{sequence.id} was admitted to an engine that has not prepared it")
         if len(self._running) >= slots:
@@ -72,7 +68,7 @@ class SequenceTable:
         self._reserved_tokens += sequence.reserved_tokens
 
     def drop(self, sequence: Sequence) -> int | None:
-        """A handle if the process has it prepared and must be told to forget it; no step would tell it."""
+        """The handle, if the process must be sent a `Forget` because no step carries the drop."""
         if sequence in self._prepared:
             return self._prepared.pop(sequence)
         if sequence not in self._running:
@@ -85,19 +81,19 @@ class SequenceTable:
         return None
 
     def drops(self) -> list[int]:
-        """Whom to drop, told once: from now on the process does not name them."""
+        """Remove and return the handles to drop. The process does not name them afterwards."""
         drops, self._drops = self._drops, []
         for handle in drops:
-            self._known.pop(handle, None)  # it may have finished meanwhile
+            self._known.pop(handle, None)  # unless it has finished meanwhile
         return drops
 
     def admits(self) -> list[tuple[int, float]]:
-        """Whom to admit and their deadlines, told once."""
+        """Remove and return the handles to admit, with their deadlines."""
         admits, self._admits = self._admits, {}
         return [(handle, sequence.deadline) for handle, sequence in admits.items()]
 
     def take(self, step_result: StepResult) -> Step:
-        """What came out of a step, without those who were dropped meanwhile. KeyError: it names nobody's handle."""
+        """The step without sequences that were dropped meanwhile. Raises KeyError for an unknown handle."""
         step = Step(step_result.duration_s, step_result.batch_size, step_result.prefill_tokens)
         for handle, unread_tokens in step_result.reading:
             self._known[handle].unread_tokens = unread_tokens
@@ -125,5 +121,5 @@ class SequenceTable:
         return self._running.pop(sequence)
 
     def __repr__(self) -> str:
-        owed = f"{len(self._admits)} to admit, {len(self._drops)} to drop"
-        return f"<Roster {self.prepared} prepared, {self.running} running, {owed}>"
+        pending = f"{len(self._admits)} to admit, {len(self._drops)} to drop"
+        return f"<SequenceTable {self.prepared} prepared, {self.running} running, {pending}>"

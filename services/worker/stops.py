@@ -1,11 +1,8 @@
-"""Stop strings over a stream of tokens: never emitted, not even in part, wherever the token borders fall.
+"""Stop strings over a token stream: not emitted, not even in part, wherever the tokens' boundaries fall.
 
-Text that might be the beginning of a stop string is held back until the next token settles it. The cut is at the stop
-string that is complete first, whatever the tokens were, so the answer is the same for every tokenizer.
-
-Stop strings are a client's, and may be as long as its body. So they are matched letter by letter, and no letter is
-looked at again (Knuth, Morris, Pratt: Fast pattern matching in strings, SIAM J. Comput. 6, 1977): the steps are
-proportional to the text, whatever the stop strings are.
+Text that may begin a stop string is held back until the next token decides. Stop strings are untrusted input and may be
+long, so matching is linear in the text (Knuth, Morris, Pratt: Fast pattern matching in strings, SIAM J. Comput. 6,
+1977).
 """
 
 from __future__ import annotations
@@ -16,19 +13,19 @@ from itertools import islice
 
 
 class _Match:
-    """How much of one stop string the text ends with."""
+    """The length of one stop string's prefix that the text ends with."""
 
     __slots__ = ("_fallback", "length", "stop")
 
     def __init__(self, stop: str) -> None:
         self.stop = stop
         self.length = 0
-        self._fallback = [0, 0]  # by length matched: the next shorter match; as far as was needed
+        self._fallback = [0, 0]  # by matched length: the next shorter match; computed as needed
 
     def follow(self, letter: str) -> None:
-        """One more letter; not after the stop string is complete."""
+        """Add a letter. Not called after the stop string is complete."""
         length = self._next(self.length, letter)
-        if length > self.length > 0:  # the first time that it grows to here
+        if length > self.length > 0:  # possibly the first time at this length
             self._learn(length)
         self.length = length
 
@@ -44,7 +41,7 @@ class _Match:
 
 
 class StopFilter:
-    """Feed it token texts; it returns what may be shown. After `stopped` nothing more may be fed."""
+    """Feed it the texts of tokens; it returns what may be shown. Nothing may be fed after `stopped`."""
 
     __slots__ = ("_held", "_matches", "stopped")
 
@@ -56,7 +53,7 @@ class StopFilter:
         self.stopped = False
 
     def feed(self, text: str) -> str:
-        """What this token makes certain; may be empty. Sets `stopped` when a stop string is complete."""
+        """The text that may be shown now; may be empty. Sets `stopped` when a stop string is complete."""
         if not self._matches:
             return text
         held = self._held
@@ -66,7 +63,7 @@ class StopFilter:
             for match in self._matches:
                 match.follow(letter)
                 if match.length == len(match.stop):
-                    complete = max(complete, match.length)  # of two that end together, the longer one
+                    complete = max(complete, match.length)  # if two end here, the longer one is cut
             if complete:
                 self.stopped = True
                 shown = "".join(islice(held, len(held) - complete))
@@ -76,7 +73,7 @@ class StopFilter:
         return "".join(held.popleft() for _ in range(len(held) - keep))
 
     def flush(self) -> str:
-        """What was held back, once it is certain that no more text comes."""
+        """Return the text that was held back. Called when no more text follows."""
         held = "".join(self._held)
         self._held.clear()
         return held

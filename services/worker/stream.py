@@ -1,8 +1,7 @@
-"""One answer on its way out: a bounded buffer between the batch and its reader.
+"""One answer between the engine loop and its reader, in a bounded buffer.
 
-The batch puts a token and never waits; the reader takes whatever has gathered and is woken once for all of it. When
-the reader is so slow that the buffer is full, `put` says so and the batch drops the sequence: one client that does not
-read must not stall the seven that do, and must not make the worker hold its answer in memory either.
+The loop never waits for a reader. If the buffer is full, `put` returns False and the loop drops the sequence: a slow
+reader must neither stall the batch nor fill the memory.
 """
 
 from __future__ import annotations
@@ -16,24 +15,23 @@ from services.core.outcome import Outcome
 
 @dataclass(frozen=True, slots=True)
 class Dropped:
-    """The ending of an answer that is not whole."""
+    """The end of an answer that is not complete."""
 
     outcome: Outcome
     message: str
     reason: str = ""
-    """A code that says more to the router than the outcome's own."""
+    """A code that is more specific than the outcome's."""
 
     @property
     def code(self) -> str:
-        """What goes over the wire."""
         return self.reason or self.outcome.value
 
 
 class AnswerStream:
     """Token texts in order, then one ending. For a single reader.
 
-    `whole` is for a reader that wants the answer in one piece: it is woken only by the ending, and the buffer is then
-    bounded by the request's own `max_tokens`, which the caller passes as `capacity_tokens`.
+    With `whole` the reader is woken only by the ending. `capacity_tokens` must then hold every text: `max_tokens`, and
+    one more for text that the stop strings held back.
     """
 
     __slots__ = ("_capacity_tokens", "_texts", "_waiter", "_whole", "ending")
@@ -48,7 +46,7 @@ class AnswerStream:
         self._waiter: asyncio.Future[None] | None = None
 
     def put(self, text: str) -> bool:
-        """Add a token's text; False when the reader is a whole buffer behind."""
+        """Add a token's text. False if the reader is `capacity_tokens` behind."""
         assert self.ending is None, f"{len(text)} characters after the end: {self!r}"
         if len(self._texts) >= self._capacity_tokens:
             return False
@@ -58,13 +56,13 @@ class AnswerStream:
         return True
 
     def end(self, ending: Done | Dropped) -> None:
-        """Nothing follows. What was put before is still taken first."""
+        """Set the ending. Texts that were put before are still taken first."""
         assert self.ending is None, f"a second end, {type(ending).__name__}: {self!r}"
         self.ending = ending
         self._wake()
 
     async def take(self) -> list[str]:
-        """What has gathered, waiting for something where nothing has. Empty: read `ending`, it is over."""
+        """The pending texts; waits until there are some. Empty: the stream is over, see `ending`."""
         if self.ending is None and (self._whole or not self._texts):
             self._waiter = asyncio.get_running_loop().create_future()
             await self._waiter
@@ -77,4 +75,4 @@ class AnswerStream:
 
     def __repr__(self) -> str:
         state = "open" if self.ending is None else type(self.ending).__name__.lower()
-        return f"<Stream {state}, {len(self._texts)}/{self._capacity_tokens} unread>"
+        return f"<AnswerStream {state}, {len(self._texts)}/{self._capacity_tokens} unread>"

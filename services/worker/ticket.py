@@ -1,9 +1,7 @@
-"""One ticket per request, settled once.
+"""One ticket per request: it holds the request's resources and releases all of them exactly once.
 
-Everything a request holds hangs on its ticket: the place under the cap, the worker's slot, later its queue place and
-its charge. `finish` gives all of it back, in reverse order of taking, exactly once, whoever calls first: the answer,
-the deadline, the client that left, or the drain. A leak of one place a day turns into a permanent 429 after a week
-(litellm #27955, ray #44644), which is why no hold may exist outside a ticket.
+A leak of one slot a day becomes a permanent 429 after a week (litellm #27955, ray #44644), so no resource may be held
+outside a ticket.
 """
 
 from __future__ import annotations
@@ -16,10 +14,10 @@ Release = Callable[[], None]
 
 
 class Ticket:
-    """A request's holds and its one ending. `second_finishes` counts calls after the first.
+    """A request's resources (slot, queue place, timer, id) and its end.
 
-    `strict` makes a second call an error, for tests of what must end once by construction. In production, where an
-    answer, a deadline and a client that leaves may race, it is a counted no-op.
+    `strict` makes a second `finish` an error, for tests. In production answer, deadline and disconnect may race, so a
+    second call is only counted, in `second_finishes`.
     """
 
     __slots__ = ("_holds", "id", "outcome", "second_finishes", "started_at", "strict")
@@ -33,19 +31,19 @@ class Ticket:
         self._holds: list[Release] = []
 
     def hold(self, release: Release) -> None:
-        """Hang a hold on the ticket. On a ticket that has ended it is released at once: it came too late."""
+        """Attach a resource's release function. If the ticket has ended, it is called at once."""
         if self.outcome is not None:
             release()
             return
         self._holds.append(release)
 
     def release(self, release: Release) -> None:
-        """Give one hold back early (a failed attempt's slot). A hold that is not there raises ValueError."""
+        """Release one resource early. Raises ValueError if the ticket does not hold it."""
         self._holds.remove(release)
         release()
 
     def finish(self, outcome: Outcome) -> bool:
-        """End the request. True the first time; later calls change nothing, are counted, and return False."""
+        """End the request and release its resources, the last first. False if it has ended before."""
         if self.outcome is not None:
             self.second_finishes += 1
             if self.strict:

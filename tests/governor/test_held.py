@@ -12,10 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from services.governor.backends import StubBackend
-from services.governor.frame import MAX_AUTH_BYTES, MAX_NAME_BYTES
+from services.governor.frame import MAX_AUTH_BYTES, MAX_NAME_BYTES, NO_JOB_NAME
 from services.governor.gate import Gate, GovernorLimits
 from services.governor.job import Ended
-from services.governor.protocol import MAX_OUT_BYTES, NO_JOB_NAME, GovernorSession
+from services.governor.protocol import MAX_OUT_BYTES, GovernorSession
 from services.governor.server import ServerLimits
 from tests.governor.stand import governor, until
 from tests.governor.talk import Peer, Rig, chunk, frame, manifest, ping, short, upload

@@ -85,9 +85,9 @@ async def memory_reserved_by_nobody() -> None:
 
 
 FAULTS: list[tuple[Callable[[], Any], str]] = [
-    (a_token_after_the_end, "4 characters after the end: <Stream dropped"),
-    (a_second_end, "a second end, Dropped: <Stream dropped"),
-    (memory_of_a_process_given_back_twice, "-7 tokens are left, 7 were of a: <Roster"),
+    (a_token_after_the_end, "4 characters after the end: <AnswerStream dropped"),
+    (a_second_end, "a second end, Dropped: <AnswerStream dropped"),
+    (memory_of_a_process_given_back_twice, "-7 tokens are left, 7 were of a: <SequenceTable"),
     (more_held_than_reserved, "more is held than was reserved: <SimulatedEngine 1/2 slots"),
     (more_reserved_than_there_is, "more is held than was reserved: <SimulatedEngine 1/2 slots"),
     (more_given_back_than_held, "a held more than it had: <SimulatedEngine"),

@@ -51,7 +51,7 @@ def test_a_reader_of_the_whole_is_woken_only_by_the_ending():
 def test_a_full_buffer_says_so_and_keeps_what_it_has():
     stream = AnswerStream(capacity_tokens=2)
     assert [stream.put(text) for text in "abc"] == [True, True, False]
-    assert repr(stream) == "<Stream open, 2/2 unread>"
+    assert repr(stream) == "<AnswerStream open, 2/2 unread>"
 
 
 def test_a_reader_that_was_cancelled_does_not_break_the_writer():

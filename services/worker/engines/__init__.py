@@ -1,1 +1,1 @@
-"""Engines: each holds a few sequences and takes one step for all of them at a time."""
+"""Implementations of the engine protocol (`services.worker.engine`)."""

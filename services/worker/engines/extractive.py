@@ -1,12 +1,8 @@
-"""What the simulated engine says: sentences of the passages in its prompt, chosen by the question.
+"""The simulated engine's answers: the prompt's sentences that match the question best, with their passage's number.
 
-A model's latency can be simulated with any text, but an answer that visibly depends on the documents shows that
-retrieval, prompt and engine are joined. So this is the oldest trick of question answering: score each sentence by the
-content words it shares with the question, rare words more (inverse sentence frequency), long sentences less, and quote
-the best with their passage's number. It is a function of the prompt and the seed, and knows nothing else.
-
-A prompt has the router's form: `<passage id="1" doc="docs/x.md">text</passage>` blocks, then `Question: ...`. Without
-a `Question:` the last message is the question. Everything takes linear time: a hostile prompt costs no more.
+A sentence's score is the content words that it shares with the question, weighted by inverse sentence frequency, with a
+penalty for length. The prompt has the router's form: `<passage id="1" doc="docs/x.md">text</passage>` blocks, then
+`Question: ...`, or else the last user message. Everything takes linear time, since prompts are untrusted.
 """
 
 from __future__ import annotations
@@ -25,9 +21,9 @@ MAX_SENTENCE_WORDS = 60
 MIN_SENTENCE_WORDS = 4
 MAX_TOPIC_WORDS = 14
 QUOTES = 3
-MIN_QUOTE_SCORE = 0.4  # of the best sentence's score
+MIN_QUOTE_SCORE = 0.4  # share of the best sentence's score
 OPENING_WORDS = 3
-OPENING_BONUS = 1.5  # "A lock is ..." defines a lock; a sentence that mentions one may not
+OPENING_BONUS = 1.5  # a sentence that begins with the word ("A lock is ...") likely defines it
 
 _HEAD = re.compile(r'<passage id="(\d{1,4})"[^<>]{0,1024}>')
 _CLOSE = "</passage>"
@@ -36,7 +32,7 @@ _BLOCK = re.compile(r"\n[ \t]*\n\s*|\n(?=[ \t]*(?:[-*+#|>]|\d{1,3}[.)])\s?)")
 _MARKER = re.compile(r"^(?:[-*+#>]+|\d{1,3}[.)])\s+")
 _LINK = re.compile(r"\[([^\[\]\n]{1,300})\]\([^()\n]{0,300}\)")
 _SENTENCE = re.compile(r"(?<=[.!?])\s+(?=[\w\"'“(])")
-_HEADINGS = re.compile(r"\A\s*+([^\n]{1,1000}+)\n[ \t]*+\n")  # a chunk begins with them: services/retrieval/chunks.py
+_HEADINGS = re.compile(r"\A\s*+([^\n]{1,1000}+)\n[ \t]*+\n")  # chunks begin with headings: services/retrieval/chunks.py
 _FENCE = re.compile(r"^[ \t]*+(?:```|~~~)[ \t]*+(\w*+)[^\n`]*+$", re.MULTILINE)
 _CODE = re.compile(  # a line that is a command, JSON, HTTP or a statement
     r"^[ \t]*(?:\$ |[{}]|\[[{\"\]]|HTTP/\d|-[dH] '|(?:from [\w.]+ )?import [\w.]+(?:,|$)|[\w.]+(?:\[.*\])?:? ?=[ {])"
@@ -50,13 +46,13 @@ _STOPWORDS = frozenset(
         "happens"
     )
 )
-_EVERYWHERE = frozenset({"weir"})  # in every sentence of the first corpus: it tells nothing beside another word
+_EVERYWHERE = frozenset({"weir"})  # in every sentence of the sample documents, so it discriminates nothing
 _LEADS = ("From the documents: ", "The documents say: ", "In the words of the documents: ")
 
 
 @dataclass(frozen=True, slots=True)
 class Quotable:
-    """One sentence of a passage, and the stems of its content words."""
+    """A sentence of a passage, and the stems of its content words."""
 
     passage: str
     rank: int
@@ -66,34 +62,34 @@ class Quotable:
 
 
 def answer(request: GenerateRequest) -> str:
-    """The whole natural answer to a request."""
+    """The full natural answer to a request."""
     prompt = prompt_text(request)
     passages, rest = split_prompt(prompt)
-    asked = _question(request, rest)
+    question = _question(request, rest)
     variant = zlib.crc32(prompt.encode("utf-8", "surrogatepass"), (request.seed or 0) & 0xFFFFFFFF)
     if not passages:
-        return _without_documents(asked)
-    quotes = best_quotes(asked, passages)
+        return _without_documents(question)
+    quotes = best_quotes(question, passages)
     if not quotes:
-        return f"None of the passages in the prompt speaks of {_topic(asked)}."
+        return f"None of the passages in the prompt speaks of {_topic(question)}."
     lead = _LEADS[variant % len(_LEADS)]
     return lead + " ".join(f"{quote.text.rstrip('.;:, ')} [{quote.passage}]." for quote in quotes)
 
 
 def prompt_text(request: GenerateRequest) -> str:
-    """The prompt as the model sees it: a completion's own text, or the messages in the chat template."""
+    """The prompt as one text: the completion's prompt, or a `role: content` line for each message."""
     if request.prompt is not None:
         return request.prompt
     return "".join(f"{message.role}: {message.content}\n" for message in request.messages or [])
 
 
 def split_prompt(prompt: str) -> tuple[list[tuple[str, str]], str]:
-    """The passages as (number, text), and the text behind the last of them."""
+    """The passages as (number, text), and the text after the last passage."""
     passages: list[tuple[str, str]] = []
     at = 0
     for head in _HEAD.finditer(prompt):
         if head.start() < at:
-            continue  # an opening inside a passage is text
+            continue  # an opening tag inside a passage is text
         end = prompt.find(_CLOSE, head.end())
         if end < 0 or len(passages) == MAX_PASSAGES:
             break
@@ -103,7 +99,7 @@ def split_prompt(prompt: str) -> tuple[list[tuple[str, str]], str]:
 
 
 def best_quotes(question: str, passages: list[tuple[str, str]]) -> list[Quotable]:
-    """The few sentences closest to the question, in the order of the passages."""
+    """At most QUOTES sentences that match the question best, in the order of the passages."""
     sentences = _sentences(passages)
     wanted = stems(question) - _EVERYWHERE or stems(question)
     seen = Counter(stem for sentence in sentences for stem in sentence.stems & wanted)
@@ -120,7 +116,7 @@ def best_quotes(question: str, passages: list[tuple[str, str]]) -> list[Quotable
 
 
 def stems(text: str) -> frozenset[str]:
-    """The content words of a text, lower-cased and without their commonest endings."""
+    """The content words of a text, in lower case and without common endings."""
     words = (word.lower() for word in _WORD.findall(text))
     return frozenset(_stem(word) for word in words if word not in _STOPWORDS and len(word) > 1)
 
@@ -133,7 +129,7 @@ def _stem(word: str) -> str:
 
 
 def _score(sentence: Quotable, rarity: dict[str, float]) -> float:
-    """Shared words by rarity; long sentences and late passages count a little less."""
+    """Shared words weighted by rarity; long sentences and late passages count less."""
     shared = sum(rarity[stem] for stem in sorted(sentence.stems & rarity.keys()))
     bonus = OPENING_BONUS if sentence.opening & rarity.keys() else 1.0
     return bonus * shared / (1 + len(sentence.stems) / 30) * (1 - 0.01 * sentence.rank)
@@ -146,7 +142,7 @@ def _sentences(passages: list[tuple[str, str]]) -> list[Quotable]:
             for text in _SENTENCE.split(_plain(block)):
                 words = text.split()
                 if len(words) < MIN_SENTENCE_WORDS or len(found) >= MAX_SENTENCES or " | " in text:
-                    continue  # a row of a table is no sentence
+                    continue  # a table row is not a sentence
                 shown = " ".join(words[:MAX_SENTENCE_WORDS]) + ("…" if len(words) > MAX_SENTENCE_WORDS else "")
                 opening = stems(" ".join(words[:OPENING_WORDS]))
                 found.append(Quotable(number, rank, shown, stems(shown), opening))
@@ -154,7 +150,7 @@ def _sentences(passages: list[tuple[str, str]]) -> list[Quotable]:
 
 
 def prose(body: str) -> str:
-    """A passage without the headings it begins with, and without code: neither of them is a sentence to quote."""
+    """A passage without its leading headings and without code."""
     headings = _HEADINGS.match(body)
     if headings and (" > " in headings[1] or not headings[1].rstrip().endswith((".", "!", ":", ";"))):
         body = body[headings.end() :]
@@ -162,7 +158,7 @@ def prose(body: str) -> str:
 
 
 def _unfenced(body: str) -> str:
-    """Without fenced code. A passage may be cut in the middle of it: then its first fence, a bare one, ends it."""
+    """Without fenced code. A passage may start inside a fence: then its first fence has no language and ends it."""
     fences = list(_FENCE.finditer(body))
     inside = len(fences) % 2 == 1 and not fences[0][1]
     kept, at = [], 0
@@ -173,7 +169,7 @@ def _unfenced(body: str) -> str:
 
 
 def _plain(block: str) -> str:
-    """A Markdown block as prose: no markers, no emphasis, a table row as `cell: cell`."""
+    """A Markdown block as plain text: no markers, no emphasis, a table row as `cell: cell`."""
     text = _MARKER.sub("", block.strip())
     if text.startswith("|"):
         cells = [cell.strip() for cell in text.strip("|").split("|")]

@@ -1,14 +1,13 @@
-"""What goes wrong with a simulated worker on purpose, so that whoever depends on it can be tried.
+"""Injected faults of a simulated worker.
 
-    slow      every step lasts `slow_factor` times as long         a device that is throttled, or shared
-    hang      after so many tokens comes a step without an end     a driver that waits for ever
-    die       after so many answers the process ends at once       a segmentation fault, the kernel out of memory
-    garbage   so many of the answers hold a line that is no event  a bug, a proxy that writes into the stream
-    poison    a prompt that contains the text ends the process     an input that kills whoever reads it
+    slow      every step lasts `slow_factor` times as long         a throttled or shared device
+    hang      the step after so many tokens never ends             a driver that blocks
+    die       the process exits after so many answers              a segmentation fault, the OOM killer
+    garbage   a share of the answers ends in a line that is no     a bug, a proxy that writes into the stream
+              event (applied by the HTTP layer)
+    poison    a prompt that contains the text ends the process     an input that crashes the engine
 
-A `FaultPlan` is what shall go wrong: plain data, checked when it is made. `Faults` is what is in force: the plan, how
-far it has come, and the means. It decides and the engine obeys, all but for garbage, which is asked for by the HTTP
-layer: an engine has no wire to break. The plan can be replaced while the worker runs, and its counts begin anew.
+`FaultPlan` is the configuration, `Faults` the state in force. Replacing the plan resets the counts.
 """
 
 from __future__ import annotations
@@ -19,23 +18,23 @@ import random
 from collections.abc import Callable
 from dataclasses import dataclass
 
-DEATH_STATUS = 70  # EX_SOFTWARE of sysexits.h: told apart from a kill and from an orderly end
+DEATH_STATUS = 70  # EX_SOFTWARE of sysexits.h: neither a kill nor a regular exit
 MAX_SLOW_FACTOR = 1000.0
 MAX_POISON_CHARS = 1024
 
 
 @dataclass(frozen=True, slots=True)
 class FaultPlan:
-    """What shall go wrong. Raises ValueError with everything in it that makes no sense."""
+    """The faults to inject. Raises ValueError with every field that is out of range."""
 
     slow_factor: float = 1.0
     hang_after_tokens: int = 0
-    """Of all answers together, then again after as many. 0: never."""
+    """Counted over all answers, and repeated after as many more. 0: never."""
     die_after_answers: int = 0
-    """The step that follows the last of them kills, so it may not have got through to its reader. 0: never."""
+    """The next step exits, so the last answer may not reach its reader. 0: never."""
     garbage_share: float = 0.0
     poison: str = ""
-    """Empty: no prompt is poison."""
+    """Empty: disabled."""
 
     def __post_init__(self) -> None:
         checks = {
@@ -54,12 +53,12 @@ NO_FAULTS = FaultPlan()
 
 
 def hard_exit() -> None:
-    """End the process now: nothing is flushed, closed or said."""
+    """Exit at once, without flushing or closing anything."""
     os._exit(DEATH_STATUS)
 
 
 class Faults:
-    """The faults in force. `die` is how the process ends; a test gives one that does not."""
+    """The faults in force. `die` ends the process; tests pass a function that does not."""
 
     __slots__ = ("_answers", "_chance", "_die", "_tokens", "plan")
 
@@ -73,34 +72,33 @@ class Faults:
         self._answers = 0
 
     def replace(self, plan: FaultPlan) -> None:
-        """From now on this goes wrong, counted from now."""
+        """Replace the plan and reset the counts."""
         self.plan = plan
         self._tokens = self._answers = 0
 
     def begin_step(self) -> None:
-        """A step begins: dies if the answers it was to live for are given."""
+        """Exit if as many answers as configured have ended."""
         if 0 < self.plan.die_after_answers <= self._answers:
             self._die()
 
     def prompt_read(self, prompt: str) -> None:
-        """An engine has read the whole of a prompt: dies of it if it is poison."""
+        """A prompt was prefilled: exit if it is poison."""
         if self.plan.poison and self.plan.poison in prompt:
             self._die()
 
     def lasting_s(self, duration_s: float) -> float:
-        """How long a step lasts that should last this long; infinite where it hangs."""
+        """The duration of a step that would take `duration_s`; infinite if it hangs."""
         if 0 < self.plan.hang_after_tokens <= self._tokens:
             self._tokens = 0
             return math.inf
         return duration_s * self.plan.slow_factor
 
     def end_step(self, *, tokens: int, answers: int) -> None:
-        """A step has yielded this many tokens, and ended this many answers."""
         self._tokens += tokens
         self._answers += answers
 
     def garbage_now(self) -> bool:
-        """Whether this answer shall be broken on the wire. Asked once an answer."""
+        """Whether to break this answer on the wire. Called once per answer."""
         return self.plan.garbage_share > 0 and self._chance.random() < self.plan.garbage_share
 
     def __repr__(self) -> str:

@@ -1,19 +1,12 @@
-"""An engine with a model's latency and none of its weights: the lab's default.
-
-One step that computes something for n sequences lasts
+"""The default engine: a model's latency without its weights. A step that computes something for n sequences lasts
 
     (a + b * n + c * prefill_tokens) * (1 + jitter) * time_scale      milliseconds
 
-which is how real batched decoding behaves: the weights are read once for all (a), each sequence adds its attention
-(b), and a prompt is computed in proportion to its length (c). Fitted to transformers' continuous batching the line
-holds from 1 to 32 sequences; `calibrate` fits it to any engine.
+with a for reading the weights, b for the attention of a sequence and c for the prefill of a token. `calibrate` fits
+them to an engine; for transformers' continuous batching the formula holds from 1 to 32 sequences. The default chunk is
+(a + b * slots) / c tokens, so that prefill at most doubles a step (Sarathi-Serve, OSDI'24).
 
-Prompts are read in chunks, the earliest deadline first, at most `prefill_chunk_tokens` a step. Of itself that is what
-costs as much as a decode step with every slot taken, (a + b * slots) / c: so a step with reading in it lasts at most
-twice as long as one without, however long the prompt that joins (Sarathi-Serve, OSDI'24).
-
-Memory is counted in tokens, prompt and answer alike: one budget for all, of which each sequence reserves what it may
-come to hold. The text is a function of the prompt and the seed; temperature and top_p are accepted and change nothing.
+The text is a function of the prompt and the seed; temperature and top_p have no effect.
 """
 
 from __future__ import annotations
@@ -31,12 +24,12 @@ from services.worker.engines.faults import Faults
 from services.worker.engines.tokenizer import count_tokens, min_tokens, tokenize
 
 DEFAULT_CONTEXT_TOKENS = 32_768
-EXACT = 1e-9  # 0.3 / 0.1 is 3, not 2.9999999999999996
+EXACT = 1e-9  # so that 0.3 / 0.1 is 3, not 2.9999999999999996
 
 
 @dataclass(frozen=True, slots=True)
 class LatencyModel:
-    """The parameters of the formula above. `jitter` is the half-width of a uniform error, as a share."""
+    """The parameters of the formula. `jitter` is the half-width of a uniform relative error."""
 
     step_ms: float = 20.0
     per_sequence_ms: float = 0.5
@@ -45,25 +38,27 @@ class LatencyModel:
     time_scale: float = 1.0
 
     def step_s(self, batch_size: int, prefill_tokens: int, chance: random.Random) -> float:
-        """How long a step lasts, in seconds."""
+        """The duration of a step in seconds, with jitter."""
         error = chance.uniform(-self.jitter, self.jitter) if self.jitter else 0.0
         return self.mean_ms(batch_size, prefill_tokens) * (1 + error) / 1000
 
     def mean_ms(self, batch_size: int, prefill_tokens: int) -> float:
-        """The formula without its error."""
+        """The duration of a step in milliseconds, without jitter."""
         mean_ms = self.step_ms + self.per_sequence_ms * batch_size + self.prefill_ms_per_token * prefill_tokens
         return mean_ms * self.time_scale
 
     def chunk_tokens(self, slots: int, max_tokens: int) -> int:
-        """How many prompt tokens cost one decode step of `slots` sequences: from 1 to `max_tokens`."""
+        """How many prompt tokens cost as much as a decode step of `slots` sequences: from 1 to `max_tokens`."""
         decode_ms = self.step_ms + self.per_sequence_ms * slots
-        if decode_ms >= max_tokens * self.prefill_ms_per_token:  # reading may cost nothing at all
+        if decode_ms >= max_tokens * self.prefill_ms_per_token:  # prefill may cost nothing
             return max_tokens
         return max(1, int(decode_ms / self.prefill_ms_per_token + EXACT))
 
 
 class SimulatedEngine:
-    """See `services.worker.engine.Engine` for the protocol. `prefill_chunk_tokens=0` chooses by the latency."""
+    """An `Engine`. `prefill_chunk_tokens=0` chooses the chunk by the latency model. Raises ValueError for a size below
+    1.
+    """
 
     name = "simulated"
 
@@ -93,7 +88,7 @@ class SimulatedEngine:
         self._latency = latency
         self._chance = chance
         self._answers: dict[Sequence, Texts[str]] = {}
-        self._unread: list[Sequence] = []  # those whose prompt is not read, the earliest deadline first
+        self._unread: list[Sequence] = []  # sequences in prefill, the earliest deadline first
         self._reserved_tokens = 0
         self._held_tokens = 0
 
@@ -112,7 +107,7 @@ class SimulatedEngine:
         )
 
     def prepare(self, request: GenerateRequest) -> Sequence:
-        """Count the prompt. The answer is only written once the sequence has a slot."""
+        """Count the prompt's tokens. The answer is computed when the sequence is admitted."""
         field = "messages" if request.prompt is None else "prompt"
         prompt = prompt_text(request)
         if min_tokens(prompt) > self.context_tokens:
@@ -168,10 +163,10 @@ class SimulatedEngine:
             self._unread.remove(sequence)
 
     def close(self) -> None:
-        """Nothing is held but memory of this process."""
+        """Nothing to release."""
 
     def _read(self) -> tuple[int, int]:
-        """Read on in the prompts, the most urgent first: in how many of them, and how many tokens."""
+        """Prefill one chunk, the earliest deadline first. Returns how many prompts it read, and how many tokens."""
         prompts, left = 0, self.prefill_chunk_tokens
         while left and self._unread:
             sequence = self._unread[0]
@@ -197,7 +192,7 @@ def _deadline(sequence: Sequence) -> float:
 
 
 def _answer_tokens(request: GenerateRequest) -> Texts[str]:
-    """The natural answer as tokens; with `ignore_eos`, a text that can be repeated without end."""
+    """The natural answer as tokens; with `ignore_eos`, a text to repeat."""
     text = answer(request)
     return tokenize(f"{text}\n" if request.ignore_eos else text)
 

@@ -1,8 +1,7 @@
-"""The simulated engine's tokenizer: pieces of text, counted exactly and joined without loss.
+"""The simulated engine's tokenizer: exact counts without a vocabulary.
 
-A token is a word fragment with the space before it, a short run of punctuation, or a run of white space: the shape of
-byte-pair encodings, at about four characters a token in English prose. Every character is in exactly one of the three
-classes, so the pieces of a text joined together are the text, byte for byte, and counting needs no vocabulary.
+A token is a word fragment with the space before it, a run of punctuation or of white space: about four characters of
+English.
 """
 
 from __future__ import annotations
@@ -19,10 +18,9 @@ def tokenize(text: str) -> list[str]:
 
 
 def count_tokens(text: str) -> int:
-    """How many tokens the text has."""
     return len(_PIECE.findall(text))
 
 
 def min_tokens(text: str) -> int:
-    """A lower bound on the count, without looking at the text: what refuses an absurd prompt for free."""
+    """A lower bound on the count in constant time, to reject oversized prompts."""
     return -(-len(text) // MAX_CHARS_PER_TOKEN)

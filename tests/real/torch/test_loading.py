@@ -327,5 +327,5 @@ def test_a_model_of_another_family_with_another_attention_is_batched_as_well(cop
 def test_a_containers_memory_is_what_its_limit_leaves(limit: str, left: int, tmp_path: Path):
     (tmp_path / "memory.max").write_text(limit)
     (tmp_path / "memory.current").write_text("600\n")
-    assert device._container_has_left(tmp_path) == left
-    assert device._container_has_left(tmp_path / "nowhere") == sys.maxsize
+    assert device._container_available(tmp_path) == left
+    assert device._container_available(tmp_path / "nowhere") == sys.maxsize

@@ -1,12 +1,12 @@
-"""Where a model is computed, in which number format, and how much memory there is for it."""
+"""Choice of the device and the number format, and the device's free memory."""
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 from pathlib import Path
 
+import psutil
 import torch
 
 from services.worker.engine_executor import EngineUnusable
@@ -16,7 +16,7 @@ DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch
 
 
 def choose_device(wanted: str) -> torch.device:
-    """auto: the first GPU, else the processor. Raises EngineUnusable for one that is not there."""
+    """auto: the first GPU, else the CPU. Raises EngineUnusable if the device does not exist."""
     gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
     if wanted == "auto":
         wanted = "cuda:0" if gpus else "cpu"
@@ -33,7 +33,7 @@ def choose_device(wanted: str) -> torch.device:
 
 
 def choose_dtype(wanted: str, device: torch.device) -> torch.dtype:
-    """auto: bfloat16 on a GPU that has it, else float16; float32 on a processor."""
+    """auto: bfloat16 on a GPU that supports it, else float16; float32 on a CPU. Raises EngineUnusable."""
     if wanted == "auto":
         wanted = _natural_dtype(device)
     if wanted not in DTYPES:
@@ -49,7 +49,7 @@ def choose_dtype(wanted: str, device: torch.device) -> torch.dtype:
 
 
 def _computes(dtype: str) -> bool:
-    """Try it where nobody is hurt: the fault is an illegal instruction, and ends its process."""
+    """Try the format in another process: an unsupported instruction kills the process."""
     words = f"import torch; x = torch.ones(8, 128, dtype=torch.{dtype}); x @ x.T"
     linear = f"torch.nn.functional.linear(x, torch.ones(64, 128, dtype=torch.{dtype}))"
     return (
@@ -64,31 +64,15 @@ def _natural_dtype(device: torch.device) -> str:
 
 
 def free_bytes(device: torch.device) -> int:
-    """What could be taken now."""
+    """Memory that can be allocated now, in bytes."""
     if device.type == "cuda":
         free, _ = torch.cuda.mem_get_info(device)
         return int(free)
-    return _available_ram()
+    return min(psutil.virtual_memory().available, _container_available())
 
 
-def _available_ram() -> int:
-    """What the machine has left, or the container, whichever is less."""
-    return min(_machine_has_left(), _container_has_left())
-
-
-def _machine_has_left() -> int:
-    """What the kernel says it could give without swapping; where it does not say, the pages that are free."""
-    try:
-        for line in Path("/proc/meminfo").read_text(encoding="ascii").splitlines():
-            if line.startswith("MemAvailable:"):
-                return int(line.split()[1]) * 1024
-    except OSError:
-        pass
-    return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-
-
-def _container_has_left(folder: Path = CGROUP) -> int:
-    """Up to the limit of this process's control group (version 2), beyond which the kernel kills; none: no limit."""
+def _container_available(folder: Path = CGROUP) -> int:
+    """Bytes below the limit of this process's control group (version 2); `sys.maxsize` without a limit."""
     try:
         limit = (folder / "memory.max").read_text(encoding="ascii").strip()
         used = int((folder / "memory.current").read_text(encoding="ascii"))

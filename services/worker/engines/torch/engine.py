@@ -1,19 +1,11 @@
-"""A real model behind the engine protocol: a step is a forward pass over the new tokens of all running sequences.
+"""The engine protocol for a real model: a step is a forward pass over the new tokens of all running sequences.
 
-    admit   claim a slot and, in the books, the memory for prompt and longest answer
-    step    write one token for each sequence that has been read, and read on in the prompts of the others
-    drop    give slot and pages back at once; nothing is computed for it again
+When device memory runs out, the step is undone, the newest half of the sequences (at least one) is lost, the slots
+shrink to the rest, chunks to half, and the others continue. After any other exception in a step the engine is empty and
+usable, except after a device failure, which raises `EngineDied`.
 
-Memory: `kv_tokens` is what the books may promise. A sequence wastes less than one page, so with one page per slot on
-top, whatever the books allow can be run to its end (`loading` sizes it so).
-
-Running out of device memory does not end the engine. The step is undone, the newest half of the sequences (at least
-one) is lost, the slots shrink to the rest, chunks of prompts to half, and the others go on where they were. Any other
-fault of a step drops whoever ran and is raised; the engine is empty then, and usable. Only a GPU that has failed is
-beyond repair within this process: that is `EngineDied`.
-
-An end-of-sequence token ends the answer with `stop`. It is counted among the completion tokens and has no text, as in
-OpenAI's API and vLLM. At `max_tokens` the reason is `length`, unless the last token is that one.
+An end-of-sequence token ends the answer with `stop`. It counts as a completion token and has no text, as in OpenAI's
+API and vLLM. At `max_tokens` the reason is `length`, unless the last token is such a token.
 """
 
 from __future__ import annotations
@@ -40,7 +32,7 @@ LOST = "out of memory on this worker"
 
 @dataclass(eq=False, slots=True)
 class Prompted(Sequence):
-    """A sequence and its prompt's tokens."""
+    """A sequence with its prompt's token ids."""
 
     prompt_ids: tuple[int, ...] = ()
 
@@ -54,8 +46,6 @@ class _Running:
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """How much of everything an engine has."""
-
     slots: int
     kv_tokens: int
     context_tokens: int
@@ -63,7 +53,7 @@ class Limits:
 
 
 class TorchEngine:
-    """See `services.worker.engine.Engine` for the protocol. Made by `loading.load`."""
+    """An `Engine`. Made by `loading.load`."""
 
     name = "torch"
 
@@ -85,14 +75,14 @@ class TorchEngine:
         self.kv_tokens = limits.kv_tokens
         self.context_tokens = limits.context_tokens
         self.prefill_chunk_tokens = limits.prefill_chunk_tokens
-        self.steady: SteadySteps | None = None  # chooses the chunk, unless it is given
+        self.steady: SteadySteps | None = None  # adapts the chunk, unless the settings fix it
         self.expected = Expected()
         self._batch = batch
         self._prompts = prompts
         self._decode = decode
         self._eos = eos
         self._chance = chance
-        self._running: dict[Sequence, _Running] = {}  # the newest last
+        self._running: dict[Sequence, _Running] = {}  # in order of admission
         self._reserved_tokens = 0
         self._numbers = itertools.count(1)
 
@@ -137,7 +127,7 @@ class TorchEngine:
                 raise
         else:
             return self._as_step(computed, began)
-        # outside the handler: the traceback held the step's tensors
+        # outside the handler, whose traceback keeps the step's tensors alive
         return self._given_up(1, began) if exhausted else self._shrunk(began)
 
     def drop(self, sequence: Sequence) -> None:
@@ -152,7 +142,7 @@ class TorchEngine:
         _empty_cache()
 
     def request_of(self, sequence: Sequence) -> PagedRequest:
-        """What a running sequence is below: its tokens."""
+        """The transformers request of a running sequence."""
         return self._running[sequence].request
 
     def _check_room(self, sequence: Sequence) -> None:
@@ -168,7 +158,6 @@ class TorchEngine:
         return TokenSampling(request.temperature, request.top_p, seed)
 
     def _as_step(self, computed: Computed, began: float) -> Step:
-        """Tokens to texts, and the books brought up to date."""
         texts: dict[str, tuple[int, bool]] = {
             request.request_id: (token, request.finished) for request, token in computed.tokens
         }
@@ -194,7 +183,7 @@ class TorchEngine:
         return step
 
     def _shrunk(self, began: float) -> Step:
-        """The device has less memory than it seemed: lose half of those that run, and never run as many again."""
+        """After running out of memory: lose half of the running sequences, and keep slots and chunks smaller."""
         step = self._given_up((len(self._running) + 1) // 2, began)
         self.slots = max(1, min(self.slots, len(self._running)))
         self.prefill_chunk_tokens = max(MIN_CHUNK_TOKENS, self.prefill_chunk_tokens // 2)
@@ -204,7 +193,6 @@ class TorchEngine:
         return step
 
     def _given_up(self, count: int, began: float) -> Step:
-        """The step did not happen. Lose the newest, so that the others can take it."""
         batch_size = len(self._running)
         lost = list(self._running)[-count:]
         self._batch.rewind()
@@ -228,7 +216,7 @@ def _piece(text: Detokenizer, token: int, *, stops: bool, ends: bool) -> str:
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Each device says it in its own way."""
+    """Whether a device reported that its memory ran out. Each device has its own error."""
     if isinstance(error, MemoryError | torch.OutOfMemoryError):
         return True
     text = str(error).lower()

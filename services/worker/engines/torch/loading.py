@@ -1,11 +1,7 @@
-"""From a `TorchSpec` to a `TorchEngine`, or to one clear sentence about why not.
+"""Make a `TorchEngine` from a `TorchSpec`, or raise EngineUnusable with one clear sentence.
 
-    where      tiny: made here; a folder: as it is; anything else: a name on the hub, downloaded once
-    what       safetensors only, and no code from the model's folder is ever run
-    how large  slots x context tokens of memory, where that fits into a part of what is free
-
-The memory of a step is its attention mask, [tokens of the step, tokens of memory + tokens of the step]: `sdpa` over
-pages has all sequences in one row and masks what is not one's own. So the longest chunk is bounded too.
+Only safetensors are loaded, and code from the model's folder is never run. The chunk is bounded by the attention mask,
+[step tokens, KV tokens + step tokens]: `sdpa` over pages puts all sequences in one row and masks the others' tokens.
 """
 
 from __future__ import annotations
@@ -39,7 +35,7 @@ MAX_REASON_CHARS = 300
 
 
 def load(spec: TorchSpec) -> TorchEngine:
-    """Make the engine, whose `repr` says how. Raises EngineUnusable; takes as long as the model takes to load."""
+    """Load the model and make the engine; takes as long as the model takes to load. Raises EngineUnusable."""
     quiet()
     torch.set_num_threads(spec.threads)
     device = choose_device(spec.device)
@@ -79,7 +75,7 @@ def _engine(spec: TorchSpec, model: Any, tokenizer: Any, sizes: MemorySizes, *, 
 
 
 def _try_out(engine: TorchEngine, model: Any, spec: TorchSpec, sizes: MemorySizes) -> None:
-    """Take a few steps: a model that cannot be batched says so now, and not to the first request."""
+    """Take a few steps, so that a model that cannot be batched fails now and not at the first request."""
     try:
         doubt = doubted(engine, model)
         if doubt:
@@ -138,7 +134,6 @@ def _downloaded(spec: TorchSpec, cache: Path) -> Path:
 
 
 def _check_weights(folder: Path, model_id: str, dtype: torch.dtype, device: torch.device) -> None:
-    """Before anything is loaded: are there weights of the right kind, and is there room for them?"""
     if not (folder / "config.json").is_file():
         raise EngineUnusable(f"MODEL_ID={model_id}: {folder} holds no config.json, so it is no model.")
     weights = [file for file in folder.glob("*.safetensors") if not file.name.startswith("consolidated")]
@@ -160,7 +155,7 @@ def _loaded(folder: Path, model_id: str, dtype: torch.dtype, device: torch.devic
         return _model(folder, model_id, dtype).to(device).eval(), _tokenizer(folder)
     except EngineUnusable:
         raise
-    except Exception as error:  # files can be wrong in any way
+    except Exception as error:  # a broken file can raise anything
         raise _unloadable(model_id, error) from error
 
 
@@ -180,7 +175,7 @@ def _model(folder: Path, model_id: str, dtype: torch.dtype) -> Any:
         output_loading_info=True,
     )
     missing = sorted(report["missing_keys"])
-    if missing:  # transformers would go on with random numbers in their place
+    if missing:  # transformers would initialize them at random
         raise ValueError(f"{len(missing)} weights are missing, {missing[0]} is the first")
     return model
 
@@ -203,7 +198,7 @@ def _unbatchable(model_id: str, reason: str) -> EngineUnusable:
 
 
 def _eos(model: Any, tokenizer: Any) -> tuple[int, ...]:
-    """Every token that ends an answer: a model may name several."""
+    """Every token that ends an answer; a model may have several."""
     named = model.generation_config.eos_token_id
     if named is None:
         named = tokenizer.eos_token_id
@@ -213,6 +208,6 @@ def _eos(model: Any, tokenizer: Any) -> tuple[int, ...]:
 
 
 def quiet() -> None:
-    """Transformers talks to the console and draws progress bars; a worker logs JSON."""
+    """Turn off transformers' log output and progress bars: a worker logs JSON."""
     transformers.utils.logging.set_verbosity_error()
-    transformers.utils.logging.disable_progress_bar()  # the hub's, too
+    transformers.utils.logging.disable_progress_bar()  # also those of the hub

@@ -1,24 +1,16 @@
-"""Transformers' continuous batching, taken one step at a time. The only module that touches its private parts.
+"""Transformers' continuous batching, driven step by step. The only module that uses its private API.
 
-Its manager turns a loop of its own on a thread of its own: idle, it polls; a cancelled request gets no last word; a
-full queue blocks the caller. None of that is used. Here the machinery below it is driven by hand, a step being
+Its manager runs a loop on a thread, polls when idle and blocks the caller when its queue is full, so it is not used. A
+step here is
 
-    prepare_next_batch()      choose who computes what, give them pages of memory, fill the input tensors
+    prepare_next_batch()      schedule, allocate pages, fill the input tensors
     _generation_step(model)   one forward pass over the tokens of all, packed into one row
-    update_batch()            note each new token, free those that are done
+    update_batch()            store each new token, free the finished requests
 
-It is private, so the version is pinned, and `tests/real/torch/test_paged.py` names what is needed:
-`ContinuousBatchingManager._create_batch_processor`, its `logit_processor` and `output_router`; of the processor the
-three calls above, `scheduler`, `offloading_manager.scheduler`, `cache`, and of `inputs_and_outputs` the stream and the
-`requests_in_batch`; of the scheduler `active_requests`, `finish_request` and `_process_candidates`; of a request's
-state the fields that `_Saved` keeps.
-
-Pages are not shared between prompts with a common beginning. The cache could, but keeps such pages until someone runs
-short and then gives up whole requests first, which breaks the promise that what is admitted can be run to its end; and
-how fast a prompt is read would tell one tenant what another has asked.
-
-Memory is preallocated and needs the bounds given here: left to itself the cache takes 60 % of the machine. CUDA graphs
-stay off: transformers uses them only with flash attention, which is not asked for (`sdpa` is everywhere).
+The version is pinned, and `tests/real/torch/test_paged.py` checks the private names. Pages of a common prefix are not
+shared: the cache would evict whole requests when it runs short, and prefill time would leak what another tenant has
+asked. By default the cache takes 60 % of the machine, so it is sized explicitly. CUDA graphs are off: transformers uses
+them only with flash attention.
 """
 
 from __future__ import annotations
@@ -43,12 +35,12 @@ GREEDY = TokenSampling(temperature=0.0, top_p=1.0, seed=0)
 
 
 class CacheExhausted(Exception):
-    """There is no page for a running sequence. Only a model whose layers share memory unevenly can come to it."""
+    """There is no page for a running sequence. Happens only if a model's layers share memory unevenly."""
 
 
 @dataclass(eq=False)
 class PagedRequest(RequestState):
-    """A sequence as transformers keeps it. `request_id` names its pages and must be nobody else's."""
+    """A sequence as transformers keeps it. `request_id` names its pages and must be unique."""
 
     deadline: float = math.inf
     sampling: TokenSampling = GREEDY
@@ -65,7 +57,7 @@ class PagedRequest(RequestState):
 def paged_request(
     request_id: str, prompt: list[int], max_tokens: int, eos: tuple[int, ...], deadline: float, sampling: TokenSampling
 ) -> PagedRequest:
-    """A request that is ready to be read. `eos` are the tokens that end it."""
+    """A request that is ready for prefill. `eos` are the tokens that end it."""
     request = PagedRequest(
         request_id=request_id,
         initial_tokens=prompt,
@@ -80,7 +72,7 @@ def paged_request(
 
 @dataclass(frozen=True, slots=True)
 class Computed:
-    """What a step did. A finished request has left, and its pages are free."""
+    """What a step computed. Finished requests are removed and their pages free."""
 
     batch_size: int
     prefill_tokens: int
@@ -110,14 +102,14 @@ class PagedBatch:
             ),
         )
         manager.logit_processor = _Sampler()
-        manager.output_router = _Nowhere()
+        manager.output_router = _NoOutput()
         self._model = model
         self._processor = manager._create_batch_processor()
         self._cache = self._processor.cache
         self._scheduler = _EarliestDeadlineFirst(self._cache, 0.0, slots)
         self._processor.scheduler = self._scheduler
         self._processor.offloading_manager.scheduler = self._scheduler
-        # its own stream would not wait for the inputs, which are written on the current one
+        # a stream of its own would not wait for the inputs, which are written on the current stream
         self._processor.inputs_and_outputs.compute_stream = None
         self._saved: list[_Saved] = []
 
@@ -127,21 +119,20 @@ class PagedBatch:
 
     @property
     def used_share(self) -> float:
-        """The share of the pages that somebody has."""
         return 1.0 - float(self._cache.compute_free_capacity())
 
     def add(self, request: PagedRequest) -> None:
-        """Let it be part of the next step."""
+        """Include the request from the next step on."""
         self._scheduler.active_requests[request.request_id] = request
 
     def remove(self, request: PagedRequest) -> None:
-        """Free its pages now, in whatever state it is."""
+        """Free the request's pages now, in any state."""
         self._scheduler.finish_request(request.request_id)
 
     def step(self, prefill_chunk_tokens: int) -> Computed:
-        """One token for each that has been read, and at most a chunk of the prompts of the others.
+        """One token for each decoding request, and at most a chunk of the others' prompts.
 
-        After an exception the requests are half done: `rewind` makes them as they were, `remove` works too.
+        After an exception call `rewind`, or `remove` each request.
         """
         self._scheduler.prefill_chunk_tokens = prefill_chunk_tokens
         self._save()
@@ -153,7 +144,7 @@ class PagedBatch:
         return self._computed({saved.request.request_id for saved in self._saved if saved.reads})
 
     def rewind(self) -> None:
-        """Undo a step that did not come to its end: it can be taken again. Pages written twice hold the same."""
+        """Undo a failed step, so that it can be repeated. Pages written twice hold the same values."""
         for saved in self._saved:
             saved.restore()
 
@@ -171,15 +162,16 @@ class PagedBatch:
 
 
 def _share_heads() -> None:
-    """Let attention read grouped heads where they are. By default they are first copied to the size of all the heads,
-    in every layer and step, which on a processor costs as much as the rest of a step beside a long prompt; on a GPU the
-    copy is the faster way. Transformers asks for this switch in the environment and nowhere else.
+    """Let attention read grouped heads in place, which only this environment variable switches on.
+
+    By default transformers copies them to all heads. On a CPU, beside a long prompt, that doubles a step; a GPU is
+    faster with it.
     """
     os.environ.setdefault("TRANSFORMERS_SDPA_FORCE_GQA", "1")  # noqa: TID251
 
 
 class _EarliestDeadlineFirst(FIFOScheduler):
-    """Those that write go first, all of them; then a chunk of the prompts, the most urgent prompt before others."""
+    """Schedules all decoding requests, then a chunk of prompts by earliest deadline."""
 
     prefill_chunk_tokens = 1
 
@@ -189,13 +181,13 @@ class _EarliestDeadlineFirst(FIFOScheduler):
         reading.sort(key=_deadline)
         budget = min(token_budget, len(writing) + self.prefill_chunk_tokens)
         batch, starved, *rest = self._process_candidates(writing + reading, budget, cache_budget, set())
-        if starved:  # left alone, transformers would now give up whole requests and read them again later
+        if starved:  # transformers would now evict whole requests and prefill them again later
             raise CacheExhausted(f"no free page for one of {len(self.active_requests)} sequences")
         return (batch, *rest)
 
 
 class _Sampler(ContinuousBatchingLogitsProcessorList):
-    """Adds noise to the rows of those that sample. A step in which nobody does skips it."""
+    """Adds noise to the rows of sampled requests. Skipped in steps without any."""
 
     def __init__(self) -> None:
         super().__init__(LogitsProcessorList())
@@ -215,8 +207,8 @@ class _Sampler(ContinuousBatchingLogitsProcessorList):
         return perturbed(scores, self._rows)
 
 
-class _Nowhere(OutputRouter):
-    """Results are read off the requests; the queue that would collect them is unbounded."""
+class _NoOutput(OutputRouter):
+    """Discards results, which are read from the requests: the manager's queue is unbounded."""
 
     def deliver(self, output: Any) -> None: ...
 
@@ -225,7 +217,7 @@ class _Nowhere(OutputRouter):
 
 @dataclass(frozen=True, slots=True)
 class _Saved:
-    """A request before a step. Its lists are replaced by a step, never changed."""
+    """A request's state before a step. A step replaces these lists and never changes them."""
 
     request: PagedRequest
     position: int

@@ -1,18 +1,17 @@
-"""Choosing the next token: greedy, or a sample that depends on the request's seed and on nothing else.
+"""Token sampling that depends only on the logits, the request's seed and the position.
 
 The Gumbel-max trick (Gumbel 1954): with g_v independent standard Gumbel variables,
 
     argmax_v (logit_v / T + g_v)    is a sample from    softmax(logit / T),
 
-and argmax_v (logit_v + T * g_v) is the same token, without a division: T = 0 is greedy, in the same formula. So the
-batch's one argmax serves greedy and sampled rows alike, and only sampled rows pay for noise.
+and argmax_v (logit_v + T * g_v) is the same token, without a division, and greedy at T = 0. So one argmax serves greedy
+and sampled rows, and only sampled rows need noise.
 
-g is not drawn but computed: a hash of (seed, how many tokens the answer has, v). It is the same whichever row the
-sequence has in a step, whoever else is in it, and whether a step had to be repeated. The hash is the finaliser of
-SplitMix64 (Steele, Lea, Flood, OOPSLA'14), which PyTorch's wrapping int64 can compute on any device.
+g is a hash of (seed, tokens so far, v): the finalizer of SplitMix64 (Steele, Lea, Flood, OOPSLA'14), in PyTorch's
+wrapping int64. It does not depend on the row, the other sequences, or a repetition of the step.
 
-Top-p keeps the smallest set of tokens whose probability reaches p (Holtzman et al., ICLR'20); only rows that ask for
-it are sorted.
+Top-p keeps the smallest set of tokens whose probability reaches p (Holtzman et al., ICLR'20); only rows that ask for it
+are sorted.
 """
 
 from __future__ import annotations
@@ -24,14 +23,14 @@ import torch
 GOLDEN = 0x9E3779B97F4A7C15
 MULTIPLIERS = (0xBF58476D1CE4E5B9, 0x94D049BB133111EB)
 SHIFTS = (30, 27, 31)
-MIN_TEMPERATURE = 1e-4  # below it a division overflows; the result is greedy long before
-UNIFORM_BITS = 31  # what float32 holds exactly near 0, where u decides who wins
+MIN_TEMPERATURE = 1e-4  # avoids overflow in the division; sampling is greedy far above this
+UNIFORM_BITS = 31  # float32 holds these exactly near 0, where u decides the maximum
 ALMOST_ONE = 1 - 2**-24
 
 
 @dataclass(frozen=True, slots=True)
 class TokenSampling:
-    """How one request's tokens are chosen. `temperature` 0 is greedy."""
+    """How a request's tokens are chosen. `temperature` 0 is greedy."""
 
     temperature: float
     top_p: float
@@ -40,7 +39,7 @@ class TokenSampling:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A row of a step's logits that is to be sampled: the answer's token number `position`."""
+    """A sampled row of a step's logits. `position` is the number of tokens that the answer has."""
 
     index: int
     sampling: TokenSampling
@@ -68,7 +67,7 @@ def gumbel(keys: list[int], vocabulary: int, device: torch.device) -> torch.Tens
 
 
 def _nucleus(logits: torch.Tensor, temperature: torch.Tensor, top_p: list[float]) -> torch.Tensor:
-    """The logits, -inf outside the nucleus where a row has one."""
+    """The logits with -inf outside each row's nucleus."""
     narrow = [row for row, share in enumerate(top_p) if share < 1]
     if not narrow:
         return logits
@@ -87,12 +86,12 @@ def _column(values: list[float], like: torch.Tensor) -> torch.Tensor:
 
 
 def _key(seed: int, position: int) -> int:
-    """64 bits out of a seed of any size and a position."""
+    """64 bits from a seed of any size and a position."""
     return _mixed_int(_mixed_int(seed) + position)
 
 
 def _mixed_int(value: int) -> int:
-    """SplitMix64's step, in Python's integers."""
+    """SplitMix64's step in Python integers."""
     z = (value + GOLDEN) % 2**64
     for shift, multiplier in zip(SHIFTS, (*MULTIPLIERS, 1), strict=True):
         z = ((z ^ (z >> shift)) * multiplier) % 2**64
@@ -100,7 +99,7 @@ def _mixed_int(value: int) -> int:
 
 
 def _mix(z: torch.Tensor) -> torch.Tensor:
-    """The same finaliser, in tensors."""
+    """SplitMix64's finalizer in tensors."""
     for shift, multiplier in zip(SHIFTS, (*MULTIPLIERS, 1), strict=True):
         z = (z ^ _unsigned_shift(z, shift)) * _signed(multiplier)
     return z

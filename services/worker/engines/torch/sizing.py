@@ -1,7 +1,7 @@
-"""How much memory an engine gets: pages, tokens of a step, context. Arithmetic only.
+"""The memory of a torch engine: pages, tokens per step, context. Arithmetic only.
 
-A page holds `page_tokens` tokens of one sequence. What the books promise, `kv_tokens`, needs that many pages and one
-more for each slot, since the last page of every sequence is only partly used:
+A page holds `page_tokens` tokens of one sequence. `kv_tokens` needs one more page per slot, because the last page of a
+sequence is only partly used:
 
     sum of ceil(tokens_i / page)  <=  kv_tokens / page + slots.
 """
@@ -18,15 +18,15 @@ from services.worker.engine_executor import EngineUnusable
 from services.worker.engines.torch.spec import TorchSpec
 
 PAGE_TOKENS = 16
-MAX_CHUNK_TOKENS = {False: 512, True: 2048}  # by whether there is a GPU; bounds the attention mask
-MEMORY_SHARE = 0.5  # of what is free after the weights; the rest is for activations, and for others
+MAX_CHUNK_TOKENS = {False: 512, True: 2048}  # by whether there is a GPU; bounds the attention mask's size
+MEMORY_SHARE = 0.5  # of the memory left after the weights; the rest is for activations and other processes
 UNKNOWN_CONTEXT_TOKENS = 4096
 GIB = 2**30
 
 
 @dataclass(frozen=True, slots=True)
 class MemorySizes:
-    """What `PagedBatch` and the engine are made with."""
+    """The sizes of `PagedBatch` and the engine."""
 
     kv_tokens: int
     context_tokens: int
@@ -36,7 +36,10 @@ class MemorySizes:
 
 
 def size(spec: TorchSpec, config: Any, dtype: torch.dtype, free: int, *, on_gpu: bool) -> MemorySizes:
-    """Explicit values are kept or refused; automatic ones are as large as they are useful and fit."""
+    """Explicit values are kept or rejected; automatic ones are as large as is useful and fits. Raises EngineUnusable.
+
+    `free` is in bytes. Half of it may be used.
+    """
     if getattr(config, "num_attention_heads", None) is None:
         raise EngineUnusable(
             f"MODEL_ID={spec.model_id} cannot be batched continuously: a model of type {config.model_type!r} "
@@ -44,7 +47,7 @@ def size(spec: TorchSpec, config: Any, dtype: torch.dtype, free: int, *, on_gpu:
         )
     context_tokens = _context_tokens(spec, config)
     step_tokens = spec.slots + max(MAX_CHUNK_TOKENS[on_gpu], spec.prefill_chunk_tokens)
-    per_token = _bytes_per_token(config, dtype) + step_tokens * dtype.itemsize  # its keys and values, its mask column
+    per_token = _bytes_per_token(config, dtype) + step_tokens * dtype.itemsize  # keys, values, mask column
     room = int(free * MEMORY_SHARE) // per_token - spec.slots * PAGE_TOKENS
     kv_tokens = spec.kv_tokens or min(spec.slots * context_tokens, room)
     if kv_tokens > room or kv_tokens < 2 * PAGE_TOKENS:
@@ -58,7 +61,6 @@ def size(spec: TorchSpec, config: Any, dtype: torch.dtype, free: int, *, on_gpu:
 
 
 def _context_tokens(spec: TorchSpec, config: Any) -> int:
-    """The model's own, unless the settings want less. More than it was made for is no use."""
     own = getattr(config, "max_position_embeddings", None) or UNKNOWN_CONTEXT_TOKENS
     if spec.context_tokens > own:
         raise EngineUnusable(f"MAX_CONTEXT_TOKENS={spec.context_tokens}: the model was made for {own} tokens.")
@@ -66,7 +68,7 @@ def _context_tokens(spec: TorchSpec, config: Any) -> int:
 
 
 def _bytes_per_token(config: Any, dtype: torch.dtype) -> int:
-    """Keys and values of every layer, and once more for one of them: gathered for the attention of a step."""
+    """Keys and values of every layer, and those of one layer once more, gathered for attention."""
     heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
     width = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
     kept = 2 * heads * width * dtype.itemsize * config.num_hidden_layers

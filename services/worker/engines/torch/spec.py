@@ -1,21 +1,21 @@
-"""Which model, on what, and how large: plain values that can cross a process border. Imports no torch."""
+"""The description of a torch engine, to be sent to its process. Imports no torch."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-TINY = "tiny"  # the model that this project makes itself: see `tiny`
+TINY = "tiny"  # the model that `tiny` builds
 
 
 @dataclass(frozen=True, slots=True)
 class TorchSpec:
-    """Everything `loading.load` needs. 0 and "auto" mean: chosen by what the model and the device allow."""
+    """The arguments of `loading.load`. 0 and "auto": chosen from the model and the device. Raises ValueError."""
 
     model_id: str = TINY
-    """`tiny`, a folder with a model, or a name on the hub."""
+    """`tiny`, a model's folder, or a name on the hub."""
     revision: str = "main"
     cache_dir: str = ""
-    """Where downloads and the tiny model are kept; "" is ~/.cache/weir/models."""
+    """The folder of downloads and of the tiny model; "" is ~/.cache/weir/models."""
     device: str = "auto"
     dtype: str = "auto"
     slots: int = 8
@@ -24,9 +24,9 @@ class TorchSpec:
     prefill_chunk_tokens: int = 0
     threads: int = 1
     seed: int = 0
-    """Of the seeds drawn for requests that bring none."""
+    """Seeds the generator of seeds for requests without one."""
     warm_up: bool = True
-    """Measure a step before the first request; without it an automatic chunk is a guess."""
+    """Measure steps before the first request; without it an automatic chunk has a fixed size."""
 
     def __post_init__(self) -> None:
         if self.slots < 1 or self.threads < 1:

@@ -1,14 +1,10 @@
-"""How much of a prompt a step may read, so that those who write hardly notice.
+"""Adapts the prefill chunk to measured steps, since the cost of prefill grows along a prompt and with the memory in
+use.
 
-A step that also reads lasts longer than one that only writes, by what reading costs; and that grows along a prompt,
-because each of its tokens attends to all before it, and with the prompts already in memory. A chunk that was chosen
-once, from a short prompt, is too large at the end of a long one. So the chunk follows what is seen:
-
-    share = (time of a step with a full chunk) / (time of steps without any, a moving average) - 1
+    share = (time of a step with a full chunk) / (time of steps without prefill, a moving average) - 1
     chunk = chunk * TARGET_SHARE / share        at most halved, at most a quarter more, in one step
 
-With a share of 1 a step with reading takes twice as long as one without. The target is lower, since what is bounded is
-not the mean but nearly every step.
+A share of 1 doubles a step. TARGET_SHARE is lower so that nearly every step, not only the mean, stays below that.
 """
 
 from __future__ import annotations
@@ -22,7 +18,9 @@ DECODE_WEIGHT = 0.2
 
 
 class SteadySteps:
-    """The chunk of one engine. Tokens stay between `min_tokens` and `max_tokens`; of each full chunk it learns once."""
+    """The chunk of one engine, between `min_tokens` and `max_tokens`. Raises ValueError for bounds that exclude any
+    chunk.
+    """
 
     __slots__ = ("_decode_s", "_tokens", "max_tokens", "min_tokens")
 
@@ -36,7 +34,7 @@ class SteadySteps:
 
     @property
     def tokens(self) -> int:
-        """Most prompt tokens of the next step."""
+        """The most prompt tokens of the next step."""
         return int(self._bounded)
 
     @property
@@ -45,7 +43,7 @@ class SteadySteps:
         return min(max(self._tokens, self.min_tokens), self.max_tokens)
 
     def took(self, step: Step) -> None:
-        """A step is over. One with less than a full chunk says nothing about full ones."""
+        """Learn from a step. A step with less than a full chunk is ignored."""
         if step.prefill_tokens == 0:
             self._decode_s += DECODE_WEIGHT * (step.duration_s - self._decode_s)
         elif step.prefill_tokens >= self.tokens:

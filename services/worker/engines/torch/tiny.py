@@ -1,11 +1,8 @@
-"""A model made here: for tests, for the offline demonstration, and to measure batching without a download.
+"""A small Llama with seeded random weights, built without a download: for tests, the offline demonstration,
+measurements.
 
-A Llama of about a million parameters with random weights. It writes nonsense, but everything around the words is
-real: a byte-level BPE tokenizer trained on `corpus.txt`, a chat template, grouped-query attention, tied embeddings,
-end-of-sequence tokens. The weights come from a seeded generator, parameter by parameter in the order of their names.
-
-A model is kept in a folder named after its recipe's digest, and is made beside it and renamed into place: two workers
-that start together make it twice and keep one.
+It has a byte-level BPE tokenizer trained on `corpus.txt`, a chat template, grouped-query attention and tied embeddings.
+Its folder is named after the recipe's digest and renamed into place, so workers may build it at the same time.
 """
 
 from __future__ import annotations
@@ -23,7 +20,7 @@ import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 from transformers import GenerationConfig, LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
-FORMAT = 2  # raise it when the code below makes another model of the same recipe
+FORMAT = 2  # raise it when the code below makes a different model from the same recipe
 BEGIN, END = "<|begin|>", "<|end|>"
 ROLES = ("system", "user", "assistant")
 SPECIAL = (BEGIN, END, *(f"<|{role}|>" for role in ROLES))
@@ -37,14 +34,14 @@ TEMPLATE = (
     "{% endfor %}"
     "{% if add_generation_prompt %}{{ '<|assistant|>' }}{% endif %}"
 )
-BYTES = slice(len(SPECIAL), len(SPECIAL) + 256)  # the tokens of single bytes come first
-RARE = 0.1  # small embeddings: it writes words rather than bytes, which would make halves of characters
+BYTES = slice(len(SPECIAL), len(SPECIAL) + 256)  # the single-byte tokens come first
+RARE = 0.1  # small embeddings for bytes: the model writes words, not parts of characters
 CORPUS = Path(__file__).with_name("corpus.txt")
 
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """What determines a model, to the byte."""
+    """Everything that determines a model, to the byte."""
 
     hidden: int
     layers: int
@@ -67,11 +64,11 @@ RECIPES: dict[str, Recipe] = {
     "tiny-5m": Recipe(hidden=256, layers=6, heads=8, kv_heads=4, wide=704),
     "tiny-30m": Recipe(hidden=512, layers=10, heads=8, kv_heads=4, wide=1408),
 }
-"""By the name that MODEL_ID gives; the larger ones are for measurements."""
+"""By MODEL_ID. The larger ones are for measurements."""
 
 
 def build(cache_dir: Path, size: str = "tiny") -> Path:
-    """The folder of the model, made if it is not there yet."""
+    """The model's folder, built if it does not exist."""
     recipe = RECIPES[size]
     folder = cache_dir / f"{size}-{recipe.digest()}"
     if folder.is_dir():
@@ -80,7 +77,7 @@ def build(cache_dir: Path, size: str = "tiny") -> Path:
     making = Path(tempfile.mkdtemp(prefix=f".{size}-", dir=cache_dir))
     try:
         _write(recipe, making)
-        with suppress(OSError):  # another worker was first: the two are the same
+        with suppress(OSError):  # another worker was first, with the same model
             making.rename(folder)
     finally:
         shutil.rmtree(making, ignore_errors=True)
@@ -88,7 +85,7 @@ def build(cache_dir: Path, size: str = "tiny") -> Path:
 
 
 def tokenizer(recipe: Recipe) -> Any:
-    """A byte-level BPE, so that any text can be written and read."""
+    """A byte-level BPE, which can encode any text."""
     trained = Tokenizer(models.BPE())
     trained.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     trained.decoder = decoders.ByteLevel()

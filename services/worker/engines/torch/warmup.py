@@ -1,9 +1,7 @@
-"""The first steps of an engine: they prove that the model can be batched, and say how long a step takes.
+"""An engine's first steps: they check that the model can be batched, and measure its speed.
 
-Measured are a decode step with every slot taken (a + b * slots) and a step that reads a chunk as well; the difference
-is what reading costs (c per token). An automatic chunk begins as what costs as much as the decode step, so that a step
-with reading takes at most about twice a step without:   (a + b * slots) / c   tokens. From then on it follows what is
-seen (`steady`).
+Decode with every slot taken lasts a + b * slots; what a chunk adds gives c per token. An automatic chunk starts at (a +
+b * slots) / c tokens, so that a step at most about doubles; then `steady` adapts it.
 """
 
 from __future__ import annotations
@@ -19,18 +17,18 @@ from services.worker.engines.torch.steady import SteadySteps
 
 STEPS, CHUNKS = 4, 3
 PROMPT_TOKENS = 8
-"""Of those that write during the measurement."""
+"""Prompt of each decoding sequence."""
 MAX_TOKENS = STEPS + CHUNKS + 2
 EACH_TOKENS = PROMPT_TOKENS + MAX_TOKENS
 TRIAL_CHUNK_TOKENS = 128
 TRIAL_TOKENS = 24
-"""Of the prompt that a model is tried with: more than one chunk and more than one page."""
+"""Prompt of the check: more than one chunk and more than one page."""
 DOUBTFUL_DEVIATIONS = 0.5
-"""Of a row's logits. Rounding moves them by a few hundredths, a wrong reading by several."""
+"""Standard deviations of a row's logits. Rounding moves them by a few hundredths, a wrong result by several."""
 
 
 def warm_up(engine: TorchEngine, *, chunk_tokens: int, max_chunk_tokens: int, measure: bool) -> None:
-    """Set the engine's `expected` and its chunk; `chunk_tokens` 0 chooses one of at most `max_chunk_tokens`."""
+    """Set the engine's `expected` and its chunk. `chunk_tokens` 0 chooses one of at most `max_chunk_tokens`."""
     engine.prefill_chunk_tokens = chunk_tokens or min(TRIAL_CHUNK_TOKENS, max_chunk_tokens)
     if not measure:
         return
@@ -38,16 +36,17 @@ def warm_up(engine: TorchEngine, *, chunk_tokens: int, max_chunk_tokens: int, me
     engine.expected = Expected(1000 * decode_s, 1000 * prefill_s_per_token)
     if not chunk_tokens:
         max_tokens = max(MIN_CHUNK_TOKENS, max_chunk_tokens)
-        tokens = int(decode_s / max(prefill_s_per_token, 1e-9))  # a chunk that takes as long as a decode step
+        tokens = int(decode_s / max(prefill_s_per_token, 1e-9))  # takes as long as a decode step
         engine.steady = SteadySteps(decode_s, tokens=tokens, min_tokens=MIN_CHUNK_TOKENS, max_tokens=max_tokens)
         engine.prefill_chunk_tokens = engine.steady.tokens
 
 
 def doubted(engine: TorchEngine, model: Any) -> str:
-    """Why its steps cannot be trusted, or nothing: a prompt read in chunks, and what the model says of it as a whole.
+    """Why the engine's steps cannot be trusted, or an empty text: chunked prefill is compared with one pass over the
+    whole.
 
-    A model that attends in its own way ignores the pages without a word and writes nonsense. The tokens need not be
-    equal, since rounding differs; none may be one that the whole reading holds for clearly worse than its best.
+    A model with its own attention may silently ignore pages. Tokens may differ by rounding, but not be clearly worse
+    than the best.
     """
     engine.prefill_chunk_tokens = MIN_CHUNK_TOKENS
     sequence = _admit(engine, 1, TRIAL_TOKENS)
@@ -65,7 +64,7 @@ def doubted(engine: TorchEngine, model: Any) -> str:
 
 
 def _logits(model: Any, ids: Any) -> Any:
-    """Of a whole text, without pages; an attention that can only do pages is exchanged meanwhile."""
+    """Logits of a whole text without pages; a paged-only attention is replaced for the call."""
     attention = model.config._attn_implementation
     try:
         model.set_attn_implementation(attention.removeprefix("paged|"))
@@ -75,9 +74,8 @@ def _logits(model: Any, ids: Any) -> Any:
 
 
 def _measured(engine: TorchEngine) -> tuple[float, float]:
-    """Seconds of a decode step with every slot taken, and what a prompt token adds to one.
-
-    The least of a few: what disturbs a measurement makes it longer, and the first of a kind is always slow.
+    """Seconds of a decode step with every slot taken, and what each prompt token adds: minima, since noise only
+    lengthens.
     """
     count = max(1, min(engine.slots, engine.kv_tokens // EACH_TOKENS - 1))
     writing = [_admit(engine, number, PROMPT_TOKENS) for number in range(count)]
