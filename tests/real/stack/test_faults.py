@@ -1,6 +1,6 @@
 """Each part of a real stack killed, frozen, filled or asked to leave, under questions that go on being asked.
 
-The table "How each failure is answered" of docs/architecture, line by line. Nothing is restarted but what was broken:
+The page "How each failure is answered" of docs/architecture, line by line. Nothing is restarted but what was broken:
 the rest has to find it again by itself.
 """
 
