@@ -76,16 +76,16 @@ class Dispatcher:
         for spec in tenants:
             self.scheduler.configure(spec)
 
-    def estimator(self, turn: InferenceRequest) -> Estimator:
+    def estimator(self, request: InferenceRequest) -> Estimator:
         """What is known of the workers that serve it."""
-        estimator = self.scheduler.estimator(turn.pool)
-        assert estimator is not None, f"{turn!r} was admitted to a pool of which nothing is known"
+        estimator = self.scheduler.estimator(request.pool)
+        assert estimator is not None, f"{request!r} was admitted to a pool of which nothing is known"
         return estimator
 
-    def prefill_s(self, turn: InferenceRequest) -> float:
+    def prefill_s(self, request: InferenceRequest) -> float:
         """How long reading its prompt takes, by what is known; 0 while nothing is."""
-        estimator = self.scheduler.estimator(self.fleet.pool_of(turn.model) or turn.model)
-        return 0.0 if estimator is None else estimator.prefill_s(turn.prompt_tokens + turn.context_tokens)
+        estimator = self.scheduler.estimator(self.fleet.pool_of(request.model) or request.model)
+        return 0.0 if estimator is None else estimator.prefill_s(request.prompt_tokens + request.context_tokens)
 
     def capacity_changed(self) -> None:
         """Workers came, went, or take more or less than before."""
@@ -107,113 +107,113 @@ class Dispatcher:
         """Requests that wait are rejected; those that run go on."""
         self.draining = True
         now = asyncio.get_running_loop().time()
-        for turn in list(self.waiting):
-            self.scheduler.leave(now, turn)
-            self._turn_away(turn, self.refusing.leaving())
+        for request in list(self.waiting):
+            self.scheduler.leave(now, request)
+            self._reject(request, self.refusing.leaving())
         if self._timer is not None:  # nothing waits any more, and nothing will
             self._timer.cancel()
             self._timer, self._timer_at = None, inf
 
     # ---- the door
 
-    def admit(self, now: float, turn: InferenceRequest) -> Refused | None:
+    def admit(self, now: float, request: InferenceRequest) -> Refused | None:
         """A place in line, or at a worker at once (None); or a refusal. A refusal here is a result, never raised."""
         if self.draining:
             return self.refusing.leaving()
-        turn.pool = self.fleet.pool_of(turn.model) or turn.model
-        if not self.fleet.alive(turn.model) and self.fleet.slots(turn.pool):  # of a pool without slots the core knows
-            return self.refusing.nobody_serves(turn.model)
-        decision = self.scheduler.admit(now, turn)
+        request.pool = self.fleet.pool_of(request.model) or request.model
+        if not self.fleet.alive(request.model) and self.fleet.slots(request.pool):  # the core rejects at 0 slots
+            return self.refusing.nobody_serves(request.model)
+        decision = self.scheduler.admit(now, request)
         if isinstance(decision, Rejection):
-            return self.refusing.at_the_door(turn, decision, self.scheduler.usage.requests)
-        if turn.ready:
-            self._pump(now, turn.pool)
-        if turn.worker is None:
-            if turn.refusal is not None:
-                return turn.refusal
-            self.waiting[turn] = None
+            return self.refusing.at_the_door(request, decision, self.scheduler.usage.requests)
+        if request.ready:
+            self._pump(now, request.pool)
+        if request.worker is None:
+            if request.refusal is not None:
+                return request.refusal
+            self.waiting[request] = None
             self._set_timer(now)
         return None
 
     # ---- the line
 
-    def ready(self, now: float, turn: InferenceRequest, prompt_tokens: int) -> None:
+    def ready(self, now: float, request: InferenceRequest, prompt_tokens: int) -> None:
         """Its retrieval is done, and its prompt is this long: it could start from now on."""
-        self.scheduler.counted(now, turn, prompt_tokens)
-        self.scheduler.ready(now, turn)
-        if turn.stage is Stage.WAITING:
-            self._pump(now, turn.pool)
+        self.scheduler.counted(now, request, prompt_tokens)
+        self.scheduler.ready(now, request)
+        if request.stage is Stage.WAITING:
+            self._pump(now, request.pool)
             self._set_timer(now)  # its client's patience counts from now, and may end before anyone else's time
 
-    async def wait_for_slot(self, turn: InferenceRequest) -> Worker:
+    async def wait_for_slot(self, request: InferenceRequest) -> Worker:
         """Wait for a slot. Raises Refused when its time comes first. Cancelled, its owner releases it."""
-        while turn.worker is None:
-            if turn.refusal is not None:
-                raise turn.refusal
-            await self._sleep(turn)
-        return turn.worker
+        while request.worker is None:
+            if request.refusal is not None:
+                raise request.refusal
+            await self._sleep(request)
+        return request.worker
 
-    async def requeue_for_retry(self, turn: InferenceRequest) -> Worker:
+    async def requeue_for_retry(self, request: InferenceRequest) -> Worker:
         """For the one retry: another worker's place, before all who wait; its own again, when it has rested, if alone.
 
         Raises Refused when for NOBODY_S no worker has been left that could. It keeps its place under MAX_INFLIGHT, so
         that bounds these too.
         """
-        turn.failed_worker = turn.worker
-        self._leave(turn)
-        self._retries.append(turn)
+        request.failed_worker = request.worker
+        self._leave(request)
+        self._retries.append(request)
         now = asyncio.get_running_loop().time()
         self._dispatch_retries()
         self._pump_all(now)
         try:
-            while turn.worker is None:
-                if turn.refusal is not None:
-                    raise turn.refusal
-                await self._sleep(turn)
+            while request.worker is None:
+                if request.refusal is not None:
+                    raise request.refusal
+                await self._sleep(request)
         finally:
-            if turn in self._retries:
-                self._retries.remove(turn)
-        return turn.worker
+            if request in self._retries:
+                self._retries.remove(request)
+        return request.worker
 
-    async def _sleep(self, turn: InferenceRequest) -> None:
-        turn.waiter = asyncio.get_running_loop().create_future()
+    async def _sleep(self, request: InferenceRequest) -> None:
+        request.waiter = asyncio.get_running_loop().create_future()
         try:
-            await turn.waiter
+            await request.waiter
         finally:
-            turn.waiter = None
+            request.waiter = None
 
-    def first_token(self, at: float, turn: InferenceRequest) -> None:
+    def first_token(self, at: float, request: InferenceRequest) -> None:
         """Its prompt has been read. A second try says nothing about reading: the first one is in its time as well."""
-        if turn.retried:
-            turn.first_token_at = at
+        if request.retried:
+            request.first_token_at = at
         else:
-            self.scheduler.first_token(at, turn)
+            self.scheduler.first_token(at, request)
 
     # ---- the slots
 
     def release(
-        self, now: float, turn: InferenceRequest, outcome: Outcome, prompt_tokens: float = 0.0,
+        self, now: float, request: InferenceRequest, outcome: Outcome, prompt_tokens: float = 0.0,
         completion_tokens: float = 0.0, pace_s: float | None = None,
     ) -> None:  # fmt: skip
         """It has ended. Out of the line, or off its worker with what it used; then the next may start. Once."""
-        if turn.stage is Stage.WAITING:
-            self.waiting.pop(turn, None)
-            self.scheduler.leave(now, turn)
+        if request.stage is Stage.WAITING:
+            self.waiting.pop(request, None)
+            self.scheduler.leave(now, request)
             self._pump_all(now)  # whom it stood before may fit where it did not
-        elif turn.stage is Stage.RUNNING:
-            self.scheduler.finish(now, turn, outcome, prompt_tokens, completion_tokens)
-            self._leave(turn, pace_s, served=outcome is Outcome.SERVED)
+        elif request.stage is Stage.RUNNING:
+            self.scheduler.finish(now, request, outcome, prompt_tokens, completion_tokens)
+            self._leave(request, pace_s, served=outcome is Outcome.SERVED)
             self.cap.give_back()
             if self._retries:
                 self._dispatch_retries()
             if self.waiting:
                 self._pump_all(now)
 
-    def next_attempt(self, turn: InferenceRequest) -> str:
+    def next_attempt(self, request: InferenceRequest) -> str:
         """A name for one try at one worker. It is the router's own: two clients may use the same `x-request-id`."""
-        turn.attempts += 1
-        turn.attempt_id = f"{self._prefix}-{next(self._attempts):x}"
-        return turn.attempt_id
+        request.attempts += 1
+        request.attempt_id = f"{self._prefix}-{next(self._attempts):x}"
+        return request.attempt_id
 
     def _pump_all(self, now: float) -> None:
         """Every pool starts what it can; with more than one, they take turns at being first under MAX_INFLIGHT."""
@@ -223,55 +223,55 @@ class Dispatcher:
                 self._first_pool = (at + 1) % len(pools)
 
     def _pump(self, now: float, pool: str) -> bool:
-        """Start what can start in this pool, and turn away what turned out to fit no more. Whether anything started."""
+        """Start what can start in this pool, and reject what can no longer be in time. Whether anything started."""
         before = self.cap.taken_total
         cap, fleet, waiting = self.cap, self.fleet, self.scheduler.usage
         while waiting.requests and cap.inflight < cap.cap and fleet.room(pool):
             started, gone = self.scheduler.next(now, pool, self._fits)
             for other in gone:
-                self._turn_away(cast(InferenceRequest, other), self._evicted(now, other))
+                self._reject(cast(InferenceRequest, other), self._evicted(now, other))
             if started is None:
                 break
-            turn = cast(InferenceRequest, started)
+            request = cast(InferenceRequest, started)
             taken = cap.try_take()
-            turn.worker = fleet.take(turn)
-            assert taken, f"{turn!r} was started above MAX_INFLIGHT: {self!r}"
-            assert turn.worker is not None, f"{turn!r} fitted, and found no place: {self!r}"
-            self.waiting.pop(turn, None)
-            turn.wake()
+            request.worker = fleet.take(request)
+            assert taken, f"{request!r} was started above MAX_INFLIGHT: {self!r}"
+            assert request.worker is not None, f"{request!r} fitted, and found no place: {self!r}"
+            self.waiting.pop(request, None)
+            request.wake()
         return self.cap.taken_total > before
 
     def _fits(self, request: Request) -> bool:
         return self.fleet.fits(cast(InferenceRequest, request))
 
-    def _leave(self, turn: InferenceRequest, pace_s: float | None = None, *, served: bool = False) -> None:
-        worker, turn.worker = turn.worker, None
+    def _leave(self, request: InferenceRequest, pace_s: float | None = None, *, served: bool = False) -> None:
+        worker, request.worker = request.worker, None
         if worker is not None:
-            self.fleet.give_back(worker, turn, pace=pace_s, overloaded=turn.overloaded, served=served)
+            self.fleet.give_back(worker, request, pace=pace_s, overloaded=request.overloaded, served=served)
 
     def _evicted(self, now: float, request: Request) -> Refused:
         hint_s = self.scheduler.hint_s(now, request) if request.expires_for == "patience" else 0.0
         return self.refusing.evicted(now, request, hint_s)
 
-    def _turn_away(self, turn: InferenceRequest, refusal: Refused) -> None:
-        assert turn.worker is None, f"{turn!r} is turned away, and has a place at {turn.worker!r}"
-        self.waiting.pop(turn, None)
-        turn.refusal = refusal
-        turn.wake()
+    def _reject(self, request: InferenceRequest, refusal: Refused) -> None:
+        assert request.worker is None, f"{request!r} is rejected, and has a slot at {request.worker!r}"
+        self.waiting.pop(request, None)
+        request.refusal = refusal
+        request.wake()
 
     def _dispatch_retries(self) -> None:
         """Those who wait for a second place take what is free, first come first served."""
         now = asyncio.get_running_loop().time() + LATE_S
-        for turn in list(self._retries):
-            assert turn.worker is None, f"{turn!r} waits for a place, and has one at {turn.worker!r}"
-            if self._abandoned(turn.model, now):
-                turn.refusal = self.refusing.nobody_serves(turn.model)
+        for request in list(self._retries):
+            assert request.worker is None, f"{request!r} waits for a place, and has one at {request.worker!r}"
+            if self._abandoned(request.model, now):
+                request.refusal = self.refusing.nobody_serves(request.model)
             else:
-                others = self.fleet.alive(turn.model, turn.failed_worker)
-                turn.worker = self.fleet.take(turn, turn.failed_worker if others else None)
-            if turn.worker is not None or turn.refusal is not None:
-                self._retries.remove(turn)
-                turn.wake()
+                others = self.fleet.alive(request.model, request.failed_worker)
+                request.worker = self.fleet.take(request, request.failed_worker if others else None)
+            if request.worker is not None or request.refusal is not None:
+                self._retries.remove(request)
+                request.wake()
 
     # ---- no worker left
 
@@ -293,10 +293,10 @@ class Dispatcher:
     def _refuse_the_abandoned(self) -> None:
         """Requests for a worker that may come back in a moment wait on; those for none are rejected."""
         now = asyncio.get_running_loop().time() + LATE_S
-        for turn in list(self.waiting):
-            if now - self._dead_since.get(turn.model, now) >= NOBODY_S:
-                self.scheduler.leave(now, turn)
-                self._turn_away(turn, self.refusing.nobody_serves(turn.model))
+        for request in list(self.waiting):
+            if now - self._dead_since.get(request.model, now) >= NOBODY_S:
+                self.scheduler.leave(now, request)
+                self._reject(request, self.refusing.nobody_serves(request.model))
         self._dispatch_retries()
         self._pump_all(now)
 
@@ -315,7 +315,7 @@ class Dispatcher:
         self._timer, self._timer_at = None, inf
         gone = self.scheduler.expire(now)
         for request in gone:
-            self._turn_away(cast(InferenceRequest, request), self._evicted(now, request))
+            self._reject(cast(InferenceRequest, request), self._evicted(now, request))
         if gone:
             self._pump_all(now)  # as above: those behind them may fit
         if self.waiting:

@@ -2,7 +2,7 @@
 
     operating/state.py     the JSON of /admin/state
     console/feed.py        the console's frame
-    observing/holdings.py  the gauges
+    telemetry/holdings.py  the gauges
 
 `take` is bounded by what its caller asks for: tenants one by one, workers, requests. The rest is counted.
 """
@@ -15,7 +15,7 @@ from typing import NamedTuple, cast
 
 from services.core.account import TenantAccount
 from services.core.request import Request
-from services.core.schedulable import RingPosition as RingTurn
+from services.core.schedulable import RingPosition
 from services.core.snapshot import SchedulerSnapshot, in_service_order, of_deadline
 from services.core.snapshot import take as take_of_scheduler
 from services.router.deciding.dispatcher import Dispatcher
@@ -96,7 +96,7 @@ class RouterSnapshot(NamedTuple):
 def take(
     now: float,
     dispatcher: Dispatcher,
-    tenants: Mapping[TenantAccount, RingTurn],
+    tenants: Mapping[TenantAccount, RingPosition],
     *,
     heads: int = 0,
     full: bool = False,
@@ -123,11 +123,11 @@ def take(
         take_of_scheduler(dispatcher.scheduler, now, tenants, heads=heads, full=full),
         tuple(found),
         len(fleet.workers) + len(fleet.leaving) - len(found),
-        tuple([_request(now, turn) for turn in islice(dispatcher.waiting, waiting)]),
+        tuple([_request(now, request) for request in islice(dispatcher.waiting, waiting)]),
     )
 
 
-def tenants_in_service_order(dispatcher: Dispatcher, most: int) -> dict[TenantAccount, RingTurn]:
+def tenants_in_service_order(dispatcher: Dispatcher, most: int) -> dict[TenantAccount, RingPosition]:
     """The tenants whose requests start next; then those with nothing to start now, as far as there is room."""
 
     def busy() -> Iterable[Request]:
@@ -164,21 +164,21 @@ def _worker(worker: Worker, requests: tuple[RequestSnapshot, ...]) -> WorkerSnap
     )
 
 
-def _request(now: float, turn: InferenceRequest) -> RequestSnapshot:
+def _request(now: float, request: InferenceRequest) -> RequestSnapshot:
     return RequestSnapshot(
-        str(turn.id),
-        turn.tenant,
-        of_deadline(now, turn),
-        turn.model,
-        turn.level,
-        turn.stage.value,
-        turn.ready,
-        None if turn.worker is None else turn.worker.name,
-        now - turn.arrived_at,
-        (turn.started_at or now) - turn.queued_at,
-        turn.predicted_wait_s,
-        turn.deadline - now,
-        turn.charge_tokens,
-        turn.granted_tokens,
-        turn.retried,
+        str(request.id),
+        request.tenant,
+        of_deadline(now, request),
+        request.model,
+        request.level,
+        request.stage.value,
+        request.ready,
+        None if request.worker is None else request.worker.name,
+        now - request.arrived_at,
+        (request.started_at or now) - request.queued_at,
+        request.predicted_wait_s,
+        request.deadline - now,
+        request.charge_tokens,
+        request.granted_tokens,
+        request.retried,
     )
