@@ -18,7 +18,6 @@ from msgspec import Meta
 MAX_SLIDERS = 16
 MAX_KEPT_RUNS = 20
 
-RunId = Annotated[str, Meta(pattern=r"^[a-z0-9]{1,32}\Z")]
 Name = Annotated[str, Meta(min_length=1, max_length=64)]
 Phase = Literal["preparing", "storming", "settling"]
 Ended = Literal["done", "stopped", "failed"]
@@ -56,7 +55,7 @@ class Slider(msgspec.Struct, frozen=True):
     kind: Literal["range", "switch"] = "range"
 
 
-class ScenarioTold(msgspec.Struct, frozen=True):
+class ScenarioDescription(msgspec.Struct, frozen=True):
     """One scenario, as a button shows it."""
 
     name: str
@@ -101,7 +100,7 @@ class Second(Counts, kw_only=True):
     sources: dict[str, int] = {}
 
 
-class TenantTold(Counts, kw_only=True):
+class TenantCounts(Counts, kw_only=True):
     """One tenant. `answered`: people who got an answer on time, by whichever attempt."""
 
     id: str
@@ -111,7 +110,7 @@ class TenantTold(Counts, kw_only=True):
     p95_ms: float | None = None
 
 
-class PolicyTold(msgspec.Struct, frozen=True):
+class PolicySwitches(msgspec.Struct, frozen=True):
     """The router's switches, as its frames tell them."""
 
     admission: bool
@@ -143,7 +142,7 @@ class Running(Counts, kw_only=True):
     p95_ms: float | None
     deadline_ms: float
     series: list[Second]
-    tenants: list[TenantTold]
+    tenants: list[TenantCounts]
     marks: list[Mark]
 
 
@@ -163,7 +162,7 @@ class Summary(Counts, kw_only=True):
     ended: Ended
     why: str
     sliders: dict[str, float]
-    policy: PolicyTold | None
+    policy: PolicySwitches | None
     policy_changed: bool
     capacity_per_s: float | None
     capped: bool
@@ -183,7 +182,7 @@ class Run(Summary, kw_only=True):
     caption: str
     watch: list[str]
     series: list[Second]
-    tenants: list[TenantTold]
+    tenants: list[TenantCounts]
     refused_by_code: dict[str, int]
     failed_by_code: dict[str, int]
     sources: dict[str, int]
@@ -204,6 +203,6 @@ class State(msgspec.Struct, frozen=True):
     """What GET answers."""
 
     running: Running | None
-    scenarios: list[ScenarioTold]
+    scenarios: list[ScenarioDescription]
     runs: list[Summary]
     bounds: Bounds
