@@ -48,7 +48,7 @@ def console_routes(
     return {
         ("GET", "/console"): files.page,
         ("GET", "/console/"): files.page,
-        ("GET", "/console/static/{path:path}"): files.file,
+        ("GET", "/console/static/{path:rest}"): files.file,
         **{route: handler if key is None else _behind(key, handler) for route, handler in told.items()},
     }
 

@@ -115,7 +115,7 @@ class AdminRoutes:
         for (method, path), (endpoint, told) in self._routes.items():
             api.add_api_route(path, endpoint, methods=[method], dependencies=allowed, **told)
         api.add_api_route(
-            "/admin/{rest:path}", self._unknown, methods=METHODS, dependencies=allowed, include_in_schema=False,
+            "/admin/{rest:rest}", self._unknown, methods=METHODS, dependencies=allowed, include_in_schema=False,
             response_model=None,
         )  # fmt: skip
 

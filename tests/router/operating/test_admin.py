@@ -208,6 +208,24 @@ def test_a_token_once_set_is_asked_for_and_beyond_loopback_the_routes_are_off_wi
     run(main)
 
 
+@pytest.mark.parametrize("path", ["/admin/secrets", "/admin/x%0ay", "/admin/%0a", "/admin/x%0d%0ay"])
+def test_an_unknown_admin_path_asks_for_the_key_and_is_logged_whatever_characters_it_has(
+    path: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    token = "s3cret-s3cret-s3cret"
+
+    async def main() -> None:
+        async with standing(FakeWorker(answer), admin_token=SecretStr(token), log_level="INFO") as stand:
+            refused = await stand.metrics.get(path)
+            assert (refused.status_code, error_of(refused)["code"]) == (401, "invalid_api_key")
+            with_key = await stand.metrics.get(path, headers={"Authorization": f"Bearer {token}"})
+            assert with_key.status_code == 404
+            assert "there is nothing here; there are /admin/state" in error_of(with_key)["message"]
+
+    run(main)
+    assert capfd.readouterr().out.count('"admin request refused"') == 2
+
+
 def test_a_web_page_in_a_browser_on_this_machine_gets_nothing() -> None:
     async def main() -> None:
         async with standing(FakeWorker(answer)) as stand:
