@@ -202,8 +202,8 @@ class MetricsListener:
 
     async def handle(self, exchange: Exchange) -> None:
         """Answer one request."""
-        of_console = self._console is not None and exchange.path.startswith("/console")
-        await (self._console if of_console and self._console is not None else self._others).handle(exchange)
+        console = self._console if exchange.path.startswith("/console") else None
+        await (console or self._others).handle(exchange)
 
 
 def metrics_listener(registry: CollectorRegistry, log: Log, admin: AdminRoutes, console: App | None) -> App:
