@@ -1,8 +1,7 @@
-"""`/console/storm`: passed on to the storm bench, a process of its own (`loadtests.storm`), and its answer back.
+"""`/console/storm`: forwards to the storm bench, a separate process (`loadtests.storm`).
 
-A lab's thing: where tenants have keys, or where no bench is set (STORM_URL), these routes are not there. Who may write
-is asked before (`x-weir-console`, and an Origin that is this host); here every exchange is bounded, in bytes, time and
-number, and a bench that is gone is an answer as well.
+In lab mode with STORM_URL only. The caller checks writes (`services/console/guard.py`); here every exchange is bounded
+in bytes, time and number, and an unreachable bench is a 503.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ GONE = "the storm bench does not answer; start it with `python -m loadtests.stor
 
 
 def storm_routes(settings: RouterSettings) -> dict[tuple[str, str], Handler]:
-    """(METHOD, path) -> handler; empty where there is no storm bench."""
+    """(METHOD, path) -> handler; empty without a storm bench."""
     if not settings.storm_url or settings.tenants_file is not None:
         return {}
     pool = Pool(settings.storm_url, max_connections=MOST_AT_ONCE, max_idle=4, token=settings.shared_token)

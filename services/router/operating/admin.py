@@ -1,16 +1,15 @@
-"""The operator's side, on the metrics listener: what the router sees, and the few things that a person may turn.
+"""/admin on the metrics listener: the router's state, and what an operator can change.
 
-    GET  /admin/state                                          everything that decides, as JSON
+    GET  /admin/state                                          every number behind the decisions, as JSON
     POST /admin/level    {"class": "batch", "level": 2}        hold a class (null: all) at a level; null: automatic
     GET  /admin/policy                                         which mechanisms are on
     POST /admin/policy   {"admission": false}                  switch one off or on (`policy.py`)
-    POST /admin/pause    {"tenant": "acme", "paused": true}    refuse a tenant's new requests, or let it go on
-    POST /admin/drain    {"worker": "gpu-0", "drain": true}    nothing new for a worker; with false it goes on
-    POST /admin/drain    {}                                    the router itself refuses from now on, for good
+    POST /admin/pause    {"tenant": "acme", "paused": true}    reject a tenant's new requests; false: accept them again
+    POST /admin/drain    {"worker": "gpu-0", "drain": true}    send a worker nothing new; false: use it again
+    POST /admin/drain    {}                                    the router rejects everything from now on, for good
 
-The listener is for loopback or an inner network. Who may use these routes is `adminkey`'s to say: what they show is
-every tenant's, and what they do concerns everyone. Each request to them is a line in the log; of those that are refused
-`REFUSED_LINES` at once and one a second, with the count of the others.
+The listener is for loopback or an internal network, and `adminkey.py` checks the token. Every request is logged; of
+rejected ones REFUSED_LINES at once and then one a second, with the count of those left out.
 """
 
 from __future__ import annotations
@@ -49,14 +48,14 @@ class SetLevel(msgspec.Struct, frozen=True, rename={"class_name": "class"}):
 
 
 class Pause(msgspec.Struct, frozen=True):
-    """Hold a tenant back, or let it go on."""
+    """Pause a tenant, or resume it."""
 
     tenant: str
     paused: bool = True
 
 
 class SetDrain(msgspec.Struct, frozen=True):
-    """Empty a worker, or let it take requests again; without a worker, the router."""
+    """Drain a worker, or use it again; without a worker, drain the router."""
 
     worker: str | None = None
     drain: bool = True
@@ -70,12 +69,12 @@ REFUSED_LINES = 10
 
 
 def has_its_own_key(path: str) -> bool:
-    """What this listener keeps with `AdminKey`; the console's page has to be here to ask for that key."""
+    """Whether AdminKey, and not the listener's own check, protects this path."""
     return path.startswith(("/admin/", "/console/")) or path == "/console"
 
 
 class AdminRoutes:
-    """/admin on the metrics listener."""
+    """The routes of /admin."""
 
     def __init__(
         self, dispatcher: Dispatcher, tenants: Tenants, drain: Drain, switches: Switches, log: Log, key: AdminKey
@@ -110,7 +109,7 @@ class AdminRoutes:
         }
 
     def add_to(self, api: FastAPI) -> None:
-        """The routes. Who may use them is asked before anything is read, an unknown path included."""
+        """Add the routes. Each checks the key before it reads anything, an unknown path included."""
         allowed = [Depends(self._audited)]
         for (method, path), (endpoint, told) in self._routes.items():
             api.add_api_route(path, endpoint, methods=[method], dependencies=allowed, **told)
@@ -120,7 +119,7 @@ class AdminRoutes:
         )  # fmt: skip
 
     async def _audited(self, exchange: Call) -> AsyncIterator[None]:
-        """Check who asks, and write a line in the log for each request."""
+        """Check the key, and log the request."""
         try:
             self._check_key(exchange)
             yield
@@ -138,7 +137,7 @@ class AdminRoutes:
         self._untold = 0
 
     def _check_key(self, exchange: Exchange) -> None:
-        """A page in a browser on this machine reaches loopback, and may not use /admin: a page names its origin."""
+        """Raises BadInput, 403, for a web page: a browser on this machine reaches loopback, and sends an Origin."""
         if exchange.header(b"origin") is not None:
             raise BadInput("/admin is not for web pages", status=403, code="forbidden")
         self._key.check(exchange)
@@ -192,7 +191,7 @@ class AdminRoutes:
 
 
 class MetricsListener:
-    """What answers on the metrics listener: the console where it is here, which is logged, and everything else."""
+    """The application of the metrics listener: the console, if there is one, and all other routes."""
 
     always = b""
 
@@ -207,7 +206,7 @@ class MetricsListener:
 
 
 def metrics_listener(registry: CollectorRegistry, log: Log, admin: AdminRoutes, console: App | None) -> App:
-    """/metrics, /admin, and the console if it is here."""
+    """/metrics, /admin, and the console if there is one."""
     api = new_api("Weir router, metrics listener", "Metrics, and what an operator sees and turns.", examples=EXAMPLES)
     add_metrics(api, registry)
     admin.add_to(api)

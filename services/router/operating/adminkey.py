@@ -1,12 +1,11 @@
-"""Who may see and turn what concerns everyone, on the metrics listener.
+"""Who may use /admin and the console on the metrics listener.
 
-Whoever shows ADMIN_TOKEN; where none is set, the token of Weir's own services (INTERNAL_TOKEN), which `make up` makes
-and writes to its data folder. Without either, on loopback, whoever is on this machine and is no web page; anywhere else
-nobody.
+The token is ADMIN_TOKEN or, where that is not set, INTERNAL_TOKEN, which `make up` creates in its data folder. Without
+either, any program on this machine has access if the listener is on loopback; otherwise there is no access.
 
-Wrong tokens are counted by one bucket for the listener: after `GUESSES` in a row it takes one every `GUESS_EVERY_S`
-seconds, and until then every request is told 429 before its token is looked at. So a flood of guesses keeps the
-operator out as well; it takes a client that reaches this listener, which is for loopback or an inner network.
+One bucket counts the wrong tokens of the listener: after GUESSES in a row it accepts one every GUESS_EVERY_S seconds,
+and answers 429 meanwhile without looking at the token. A flood of guesses locks the operator out too; the listener is
+for loopback or an internal network.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ GUESS_EVERY_S = 6.0
 
 
 class AdminKey:
-    """Asks for it."""
+    """Checks the admin token."""
 
     def __init__(self, host: str, token: bytes, log: Log) -> None:
         self._open = is_loopback(host)
@@ -36,7 +35,9 @@ class AdminKey:
         self._guesses = Bucket(1 / GUESS_EVERY_S, GUESSES)
 
     def check(self, exchange: Exchange) -> None:
-        """Raises BadInput, 403, Unauthorized, or WeirError, 429, after too many wrong tokens."""
+        """Raises BadInput, 403, without a token off loopback; Unauthorized; or WeirError, 429, after too many wrong
+        tokens.
+        """
         if not self._token:
             if self._open and names_loopback(exchange.header(b"host")):
                 return

@@ -1,7 +1,7 @@
-"""The JSON of /admin/state: every number that a decision was made with. A projection of one snapshot.
+"""The JSON of /admin/state: every number behind the decisions. A projection of one snapshot.
 
-Bounded, whatever the load: of tenants, of requests and of workers the first so many are shown, and the rest counted.
-What has no bound, or is not known yet, is None.
+Bounded: MAX_TENANTS tenants, MAX_WORKERS workers, and MAX_REQUESTS each of running and queued requests; the remaining
+tenants are summed. A value without a bound, or not known yet, is None.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ Json = dict[str, Any]
 
 
 def state(now: float, dispatcher: Dispatcher, tenants: Tenants, *, draining: bool) -> Json:
-    """Everything, as of now. Work is in token-equivalents."""
+    """The router at `now`. Work is in token-equivalents."""
     chosen = busiest(dispatcher.scheduler, MOST_TENANTS)
     seen = take(now, dispatcher, chosen, full=True, running=MOST_TURNS, waiting=MOST_TURNS)
     running = chain.from_iterable(worker.requests for worker in seen.workers)
@@ -52,7 +52,7 @@ def state(now: float, dispatcher: Dispatcher, tenants: Tenants, *, draining: boo
 
 
 def scheduler_state(seen: SchedulerSnapshot) -> Json:
-    """Of a full snapshot: all of it."""
+    """The scheduler's part. `seen` must be a full snapshot."""
     return {
         "policies": asdict(seen.policies),
         "waiting": _waiting(seen.waiting) | {"bounds": _bounds(seen.waiting.bounds)},
@@ -151,7 +151,7 @@ def _flow(flow: FlowSnapshot) -> Json:
 
 
 def _others(seen: SchedulerSnapshot) -> Json:
-    """The sums over the tenants that are not shown one by one."""
+    """The sums over the tenants that are not listed."""
     shown, waiting, totals = seen.tenants, seen.waiting, seen.totals
     assert totals is not None, "only a full snapshot knows the sums over all tenants"
     return {
