@@ -1,13 +1,12 @@
-"""YAML that a person wrote: read whole, within bounds, and without YAML's silent surprises.
+"""Reads YAML files written by people: whole, bounded, and without YAML's silent surprises.
 
-Of two equal keys in one mapping the usual loaders keep the last without a word, so that a second `rate:` further down
-undoes the first. Here that is a fault. What is wrong is told by line, never by quoting the line: it might hold a
-secret. Values are built from the parser's events at once, without the tree of nodes between, which for 10,000 tenants
-costs five times more than all the rest, most of it in the garbage collector.
+Duplicate keys in a mapping are a fault; the usual loaders keep the last one, so that a second `rate:` undoes the first.
+Faults name a line and never quote it, since it may hold a secret. Values are built directly from the parser's events:
+for 10,000 tenants the tree of nodes would cost five times more than the rest.
 
-Reading takes time that is proportional to the file's size, whoever wrote it. So there is a bound on what makes YAML
-dearer: aliases that multiply what they stand for ("billion laughs", CWE-776), numbers of many digits (CVE-2020-10735;
-YAML 1.1 has some in base 60), and directives, which libyaml compares with one another.
+Reading takes time proportional to the file's size. So there are bounds on aliases that multiply ("billion laughs",
+CWE-776), on the digits of numbers (CVE-2020-10735; YAML 1.1 has some in base 60), and on directives, which libyaml
+compares with one another.
 """
 
 from __future__ import annotations
@@ -20,20 +19,20 @@ import yaml
 
 LARGEST_FILE_BYTES = 16 * 1024 * 1024
 DEEPEST = 32
-LONGEST_NUMBER_CHARS = 128  # or date, or truth value; longer plain words are text
+LONGEST_NUMBER_CHARS = 128  # also for dates and truth values; longer plain scalars are text
 MOST_DIRECTIVES = 8
-VALUES_PER_BYTE = 10  # with those that aliases stand for
+VALUES_PER_BYTE = 10  # including those that aliases stand for
 FREE_VALUES = 100_000
 
-_Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # libyaml where PyYAML was built with it: ten times faster
+_Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # with libyaml ten times faster
 
 
 class Unreadable(ValueError):
-    """What is wrong with the file, in one line."""
+    """The fault of a file, in one line."""
 
 
 def read_yaml(path: Path) -> Any:
-    """What the file says: plain values, with text as every key. Raises Unreadable."""
+    """The content of the file: plain values, with text as keys. Raises Unreadable."""
     try:
         with path.open("rb") as file:
             before = state(file.fileno())
@@ -41,7 +40,7 @@ def read_yaml(path: Path) -> Any:
             after = state(file.fileno())
     except OSError as error:
         raise Unreadable(error.strerror or str(error)) from None
-    if before != after:  # the first half of a list is a shorter list, and as good YAML
+    if before != after:  # the first half of a list is valid YAML too
         raise Unreadable("was changed while it was read: read it again once it is written")
     if len(content) > LARGEST_FILE_BYTES:
         raise Unreadable(f"is larger than {LARGEST_FILE_BYTES} bytes")
@@ -58,17 +57,17 @@ def read_yaml(path: Path) -> Any:
 
 
 def state(file: int | Path) -> tuple[int, int, int]:
-    """What changes when this file does. Raises OSError."""
+    """Inode, size and modification time of a file. Raises OSError."""
     found = os.stat(file)
     return found.st_ino, found.st_size, found.st_mtime_ns
 
 
 class _Document:
-    """The one document of a stream of events."""
+    """Builds the value of the only document from events."""
 
     def __init__(self, content: bytes) -> None:
         self._loader = _Loader(content)
-        self._anchors: dict[str, tuple[Any, int]] = {}  # with how many values each is
+        self._anchors: dict[str, tuple[Any, int]] = {}  # (value, number of values in it)
         self._values = 0
         self._most_values = FREE_VALUES + VALUES_PER_BYTE * len(content)
 

@@ -1,8 +1,7 @@
-"""A request's life, told to people: what happened to it when, and the numbers that decided it.
+"""The timeline of one request for the operator: its events, and the numbers that decided them.
 
-It is made from the record that the request itself was served by, when somebody opens it, and tells nothing of what was
-asked or answered. What happened is told in the order of time; the first token of an answer in one piece is told by its
-worker's word, or by what reading and writing cost.
+It is built from the request's own record on demand and contains nothing of the prompt or the answer. The first token of
+a plain answer is as its worker reported it, or estimated from the token counts.
 """
 
 from __future__ import annotations

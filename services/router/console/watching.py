@@ -1,7 +1,7 @@
-"""The console's routes: its page, the stream of frames, a request's life, and what may be changed from there.
+"""The console's routes: the page, the stream of frames, a request's timeline, and the changes it can make.
 
-In lab mode they are on the public port, where everybody is believed anyway. With a tenants file they show every tenant
-to whoever looks, so they are on the metrics listener only, and behind its token; the public port has nothing of them.
+In lab mode they are on the public port, where identities are not checked anyway. With a tenants file they show every
+tenant, so they are only on the metrics listener, behind the admin token.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ POLICY = "/console/policy"
 def console_routes(
     pipeline: Pipeline, log: Log, *, lab: bool, key: AdminKey | None, more: Mapping[tuple[str, str], Handler]
 ) -> Routes:
-    """(METHOD, path) -> handler. `more`: what else is under /console; `key`: who may come, where that is asked.
+    """(METHOD, path) -> handler. `more`: further routes under /console. `key`: None where no key is needed.
 
-    The page's own files are for everybody who reaches them: a page has to be here to ask for a key.
+    The page's own files need no key, since the page has to load before it can ask for one.
     """
     looking = Looking(pipeline, log, lab=lab, storm=_has(more, "/console/storm"), policy=_has(more, POLICY))
     files = Files()
@@ -58,7 +58,7 @@ def _has(routes: Mapping[tuple[str, str], Handler], path: str) -> bool:
 
 
 def switching(switches: Switches) -> Handler:
-    """POST /console/policy: switch as the body says."""
+    """POST /console/policy: apply the policies of the body."""
 
     async def handle(exchange: Exchange) -> None:
         policies = switches.turn(decode(exchange.body, SetPolicies))
@@ -76,7 +76,7 @@ def _behind(key: AdminKey, handler: Handler) -> Handler:
 
 
 class Looking:
-    """What those who look at one router are told."""
+    """Handlers of the stream and of a request's timeline."""
 
     def __init__(self, pipeline: Pipeline, log: Log, *, lab: bool, storm: bool, policy: bool) -> None:
         self._pipeline = pipeline
