@@ -27,9 +27,7 @@ def guarded(handler: Handler) -> Handler:
 
 
 def check_write(exchange: Exchange) -> None:
-    """Raises BadInput, 403, for a write that lacks the header, or comes from another site or under another host
-    name.
-    """
+    """Raises BadInput, 403, for a write without the header, from another site or under another host name."""
     host, origin = exchange.header(b"host"), exchange.header(b"origin")
     if exchange.header(HEADER) != b"1":
         raise _forbidden("what changes something needs the header `x-weir-console: 1`")

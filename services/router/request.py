@@ -63,7 +63,7 @@ class InferenceRequest(Request):
     timer: DeadlineTimer | None = None
     waiter: asyncio.Future[None] | None = None
     refusal: Refused | None = None
-    """Set if the request is evicted after admission: it ran out of time, or the router drains."""
+    """Set if the request is evicted after admission: it ran out of time, or no worker is left for it."""
     found: Found | None = None
     """The result of retrieval."""
     dispatched_at: float = 0.0
@@ -136,9 +136,7 @@ class InferenceRequest(Request):
 
     @property
     def cuts(self) -> tuple[str, ...]:
-        """What was cut. A lowered `max_tokens` counts until the end, and after it only if the answer reached the
-        limit.
-        """
+        """What was cut. A lowered `max_tokens` counts until the end, and then only if the answer reached it."""
         lowered = self.dispatched_at and self.answer_tokens < self.max_tokens // self.copies
         if lowered and (self.end is None or self.end.finish_reason == "length"):
             return (*self.degraded, "max_tokens")

@@ -15,7 +15,7 @@ from services.router.rag.prompt import BYTES_PER_TOKEN
 
 FIRST_TOKENS_PER_BYTE = 1 / BYTES_PER_TOKEN
 FIRST_WEIGHT_BYTES = 4000.0
-"""Bytes that the first guess counts for beside those that were counted."""
+"""The first guess weighs as much as this many counted bytes."""
 MESSAGE_BYTES = 16
 """Roughly what a chat template adds to each message."""
 FIRST_PASSAGE_TOKENS = 120.0

@@ -35,9 +35,7 @@ class AdminKey:
         self._guesses = Bucket(1 / GUESS_EVERY_S, GUESSES)
 
     def check(self, exchange: Exchange) -> None:
-        """Raises BadInput, 403, without a token off loopback; Unauthorized; or WeirError, 429, after too many wrong
-        tokens.
-        """
+        """Raises BadInput, 403, without a token off loopback; Unauthorized; WeirError, 429, after too many guesses."""
         if not self._token:
             if self._open and names_loopback(exchange.header(b"host")):
                 return

@@ -1,16 +1,15 @@
 """The SLO of a request: its deadline, its limit for the first token, its longest wait in the queue, its class.
 
-Read once, at the arrival, in one pass over the headers, since every request pays for it.
+Read once on arrival, in one pass over the headers, since every request pays for it.
 
     deadline      X-Weir-Deadline-Ms, x-llm-d-inference-ttl, x-envoy-expected-rq-timeout-ms, grpc-timeout
     first token   X-Weir-TTFT-Ms, x-llm-d-slo-ttft-ms       streams: wait and prefill together
-    patience      Prefer: wait=SECONDS (RFC 7240)           0: a slot now or a yield
-    class         X-Weir-Class, x-llm-d-inference-objective, x-smg-priority      the first of these that is there
-    attempt       x-stainless-retry-count                   what the OpenAI clients send: 0 the first time
+    wait limit    Prefer: wait=SECONDS (RFC 7240)           0: a slot now or a rejection
+    class         X-Weir-Class, x-llm-d-inference-objective, x-smg-priority      the first of these that is present
+    attempt       x-stainless-retry-count                   sent by the OpenAI clients: 0 the first time
 
-A duration that cannot be read is an error, since a wrong guess breaks a promise. A preference that cannot be read is
-ignored, as RFC 7240 demands, and a retry count that cannot be read is 0. A class is taken as it stands: which classes
-there are, and which of them may be asked for, the scheduler knows.
+An unreadable duration is an error, since a wrong guess breaks a promise. An unreadable preference is ignored, as RFC
+7240 demands, and an unreadable retry count is 0. The scheduler, not this module, checks the class.
 """
 
 from __future__ import annotations
@@ -34,9 +33,9 @@ FIELD_OF: Mapping[bytes, str] = {
     b"x-stainless-retry-count": ATTEMPT,
 }
 MOST_ATTEMPTS = 1000
-"""A client that says more has lost count."""
+"""A higher count cannot be right."""
 
-_QUOTED = rb'"(?:[^"\\]|\\.)*\\?(?:"|\Z)'  # one that is never closed reaches to the end
+_QUOTED = rb'"(?:[^"\\]|\\.)*\\?(?:"|\Z)'  # an unclosed quotation reaches to the end
 _PREFERENCE = re.compile(rb'(?:[^,"]|%b)+' % _QUOTED, re.DOTALL)
 _WAIT = re.compile(rb'\s*wait\s*=\s*(?:([0-9]{1,15})|"([0-9]{1,15})")\s*(?:;.*)?', re.IGNORECASE | re.DOTALL)
 _NAMES_WAIT = re.compile(rb"\s*wait\s*(?:[=;]|$)", re.IGNORECASE)
@@ -44,21 +43,21 @@ _COUNT = re.compile(rb"[0-9]{1,9}")
 
 
 class RequestSLO(msgspec.Struct, frozen=True):
-    """What the client asked for, or the defaults where it asked for nothing."""
+    """The client's limits, or the defaults."""
 
     deadline_ms: float
     ttft_ms: float
-    """Until the first token; of an answer that is not streamed, its deadline."""
+    """Until the first token; for a plain answer, the deadline."""
     ttft_asked: bool = False
-    """Whether the client named it: then it is a promise to keep, not only the usual time."""
+    """Whether the client named it: then it is enforced, and not only expected."""
     max_wait_s: float | None = None
-    """The longest wait in the queue that the client accepts; None: as long as its deadline allows."""
+    """The longest wait in the queue that the client accepts; None: limited only by the deadline."""
     class_name: str | None = None
     attempt: int = 0
 
 
 NO_SLO = RequestSLO(0.0, 0.0)
-"""Of a request whose headers have not been read."""
+"""The value before the headers are read."""
 
 
 def read(
@@ -70,9 +69,9 @@ def read(
     stream: bool,
     tenant_ms: float | None = None,
 ) -> RequestSLO:
-    """The SLO of one request. `tenant_ms`: its tenant's own deadline, which it can only shorten.
+    """The SLO of one request. `tenant_ms`: the tenant's own deadline, which the client can only shorten.
 
-    Raises BadInput naming the header that cannot be used.
+    Raises BadInput naming the header.
     """
     if tenant_ms is not None:
         default_ms = tenant_ms
@@ -98,7 +97,7 @@ def read(
 
 
 def _patience_s(given: Sequence[Header]) -> float | None:
-    """`Prefer: wait=S`. The first instance counts (RFC 7240, 2), and where it is malformed there is none."""
+    """The first `Prefer: wait=S` in seconds (RFC 7240, section 2); None if it is malformed or absent."""
     for _, value in given:
         for preference in _preferences(value):
             if _NAMES_WAIT.match(preference):
@@ -108,12 +107,12 @@ def _patience_s(given: Sequence[Header]) -> float | None:
 
 
 def _preferences(value: bytes) -> Iterator[bytes]:
-    """The parts between commas; a comma inside a quoted string parts nothing."""
+    """The parts between commas, except commas within a quoted string."""
     return (match[0] for match in _PREFERENCE.finditer(value))
 
 
 def _class_name(given: Sequence[Header]) -> str | None:
-    """What the first of `CLASSES` says that says anything."""
+    """The value of the first of CLASSES that is present; None if it is empty."""
     _, value = min(given, key=lambda header: CLASSES.index(header[0]))
     return value.strip().decode("latin-1") or None
 

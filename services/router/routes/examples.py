@@ -1,4 +1,4 @@
-"""One example of each wire type of the public routes, and the headers of a request, for the API's description."""
+"""One example of each wire type of the public routes, and the request headers, for the OpenAPI document."""
 
 from __future__ import annotations
 
@@ -62,4 +62,4 @@ HEADERS = (
     _header("X-Weir-Class", "The priority class.", _TEXT),
     _header("X-Request-Id", "The client's own id of the request, 1 to 128 of A-Z a-z 0-9 . _ : -", _TEXT),
 )
-"""Those that the hot routes read. docs/api.md names the headers of other gateways that mean the same."""
+"""The headers that the hot routes read. docs/api/README.md lists the other gateways' headers of the same meaning."""

@@ -1,23 +1,22 @@
-"""From a prompt to the first output of a worker: one try, and at most one more.
+"""From a prompt to the first output of a worker: one attempt, and at most one retry.
 
-A retry is for bad luck, never for overload. It happens before the first output only, since what a client has read
-cannot be taken back; once, with less context where there is any to leave out; within a budget of a tenth of the
-traffic, so that a fleet that fails gets no more work than it was given (`core.retries`); and not at all when every
-other worker has just refused. Which failure leads where is this table:
+A retry is for a failure, never for overload. It happens only before the first output; once, with less context if there
+is any; within a budget of a tenth of the traffic, so that a failing fleet gets no extra load (`core.retries`); and not
+at all if every other worker has just refused.
 
     the worker                          then
     was never reached                   another one; costs no retry, since nothing was tried
-    refused (429, 503), or our pool of
-    connections to it is full           another one that has not; if it is alone, itself again when it has rested, for
-                                        the delay that it named (`prober`)
+    refused (429, 503), or the pool of
+    connections to it is full           another one that has not refused; the only worker again, after its rest
+                                        (`prober`)
     cannot be connected to, since this
-    process has no descriptor left      none: 503 at once. It is our lack, so it says nothing about the worker
-    says that it failed                 another one
+    process has no descriptor left      none: 503 at once, which says nothing about the worker
+    answered with an error              another one
     was lost while it worked on it,
-    or its engine was                   another one; a second one lost makes the request poison: it is tried no more
+    or its engine was                   another one; at the second loss the request is poison and not retried
 
-A worker therefore receives a request once, and all workers together receive it at most twice: the pool of connections
-sends nothing again by itself once a byte was written (`runtime/keepalive.py`).
+So a worker receives a request once, and all workers together at most twice: the connection pool sends nothing again
+once a byte was written (`runtime/keepalive.py`).
 """
 
 from __future__ import annotations
@@ -38,13 +37,13 @@ from services.runtime.errors import Refused
 from services.runtime.upstream import ConnectionLost, NoDescriptors, PoolFull, UpstreamError
 
 LEAST_SLACK_S = 0.02
-"""A retry with less time than this left would only be late."""
+"""A retry with less time than this left would be late."""
 MOST_WORKER_CRASHES = 2
 NO_CONNECTION_REST_MS = 50.0
 
 
 class Attempts:
-    """Sends what has a place. Raises Refused, UpstreamFailed or BadInput; the place is its caller's to release."""
+    """Sends requests that hold a slot. Raises Refused, UpstreamFailed or BadInput; the caller releases the slot."""
 
     def __init__(self, dispatcher: Dispatcher, prober: Prober, budget: RetryBudget, metrics: RouterMetrics) -> None:
         self._dispatcher = dispatcher
@@ -53,7 +52,7 @@ class Attempts:
         self._metrics = metrics
 
     async def send(self, request: InferenceRequest) -> Whole | Begun:
-        """The answer, or a stream with its first output."""
+        """The whole answer, or a stream with its first output."""
         loop = asyncio.get_running_loop()
         self._budget.sent(loop.time())
         while True:
@@ -85,7 +84,7 @@ class Attempts:
             raise
 
     def broke(self, request: InferenceRequest, error: UpstreamError) -> None:
-        """Its stream was cut, or fell silent, after the first output: no retry, but the worker is probed."""
+        """The stream was cut or went silent after the first output: no retry, but the worker is probed."""
         worker = request.worker
         if worker is None:
             return
@@ -95,9 +94,9 @@ class Attempts:
             self._prober.suspect(worker, error)
 
     def _failed(self, request: InferenceRequest, error: UpstreamError) -> str:
-        """Why a try failed, for the metric.
+        """Why an attempt failed, for the metric.
 
-        Raises Refused for a request that has cost its second worker, and for one that no socket is left for.
+        Raises Refused for a request that has lost its second worker, or if this process has no descriptor left.
         """
         worker = _place_of(request)
         if isinstance(error, NoDescriptors):
@@ -122,7 +121,7 @@ class Attempts:
         return "failed"
 
     async def _again(self, request: InferenceRequest, reason: str, failure: Exception) -> None:
-        """Another place, if there may be a retry. A worker that was never reached costs none."""
+        """Wait for another slot if the request may be retried. A worker that was never reached costs no retry."""
         now = asyncio.get_running_loop().time()
         if request.trace is not None:
             failed(request.trace, reason, now)

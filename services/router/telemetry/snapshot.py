@@ -1,10 +1,10 @@
-"""What the router is doing at one moment, as immutable values. Every view is a projection of one such snapshot.
+"""The router at one moment, as immutable values. Every view is a projection of one such snapshot:
 
     operating/state.py     the JSON of /admin/state
     console/feed.py        the console's frame
     telemetry/holdings.py  the gauges
 
-`take` is bounded by what its caller asks for: tenants one by one, workers, requests. The rest is counted.
+`take` is bounded by its arguments: single tenants, workers and requests. The rest is counted.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from services.router.request import InferenceRequest
 from services.router.workers.worker import Worker
 
 LOOKED_AT = 512
-"""Requests that wait, and requests that run, among which tenants without anything to start are looked for."""
+"""How many queued and running requests are searched for tenants that have nothing to start."""
 
 
 class RequestSnapshot(NamedTuple):
-    """A request that waits or runs. Times are seconds."""
+    """A queued or running request. Times are in seconds."""
 
     id: str
     tenant: str
@@ -48,14 +48,14 @@ class RequestSnapshot(NamedTuple):
 
 
 class LimitSnapshot(NamedTuple):
-    """A concurrency limit that is learned."""
+    """A learned concurrency limit."""
 
     now: int
     baseline_s: float
 
 
 class WorkerSnapshot(NamedTuple):
-    """A worker, and the first of the requests that it holds."""
+    """A worker and some of its requests."""
 
     name: str
     kind: str
@@ -81,7 +81,7 @@ class WorkerSnapshot(NamedTuple):
 
 
 class RouterSnapshot(NamedTuple):
-    """Everything, as of `now`."""
+    """The router at `now`."""
 
     now: float
     inflight: int
@@ -89,7 +89,7 @@ class RouterSnapshot(NamedTuple):
     scheduler: SchedulerSnapshot
     workers: tuple[WorkerSnapshot, ...]
     other_workers: int
-    """Beside those that were asked for."""
+    """Workers that `workers` leaves out."""
     waiting: tuple[RequestSnapshot, ...]
 
 
@@ -105,10 +105,10 @@ def take(
     running_of_one: int | None = None,
     waiting: int = 0,
 ) -> RouterSnapshot:
-    """The snapshot.
+    """Take the snapshot.
 
-    `tenants`, `heads` and `full` are those of the scheduler's. `workers`: at most so many (None: all), with at most
-    `running` requests in all and `running_of_one` of each. `waiting`: at most so many requests of the queue.
+    `tenants`, `heads` and `full` are passed to the scheduler's snapshot. `workers`: at most so many (None: all), with
+    at most `running` requests in all and `running_of_one` each. `waiting`: at most so many queued requests.
     """
     fleet, cap = dispatcher.fleet, dispatcher.cap
     found: list[WorkerSnapshot] = []
@@ -128,7 +128,7 @@ def take(
 
 
 def tenants_in_service_order(dispatcher: Dispatcher, most: int) -> dict[TenantAccount, RingPosition]:
-    """The tenants whose requests start next; then those with nothing to start now, as far as there is room."""
+    """Tenants in the order in which their requests start; then, up to `limit`, those with nothing to start now."""
 
     def busy() -> Iterable[Request]:
         held = (request for worker in dispatcher.fleet.workers for request in worker.held)

@@ -1,4 +1,4 @@
-"""A Weir worker: `POST /generate`, newline-delimited events, and `/status` for what it announces."""
+"""A Weir worker: `POST /generate` with newline-delimited events, and `/status`."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class WeirUpstream:
         headers = (_JSON, (b"x-request-id", id), *attempt.trace)
         reply = await self._pool.request(b"POST", b"/generate", body=body, headers=headers)
         named = reply.header(b"x-request-id")
-        if named != id and (named is not None or reply.status == 200):  # a proxy that refuses for it names none
+        if named != id and (named is not None or reply.status == 200):  # a proxy that refuses for the worker names none
             reply.discard()
             raise UpstreamError("the worker's answer is to another request: it is one behind, or was not asked for")
         if reply.status == 200:
@@ -112,7 +112,7 @@ def _decoded(line: bytes) -> Event:
 
 
 def _end(done: Done, most_tokens: int, *, told: bool) -> End:
-    """What the last event says. Counts that cannot be are believed by nobody: shares and rates are charged by them."""
+    """The end of an answer. Raises UpstreamError for impossible counts, since shares and rates are charged by them."""
     usage = done.usage
     if not int(told) <= usage.completion_tokens <= most_tokens:
         raise UpstreamError(f"the worker counts {usage.completion_tokens} tokens, of {most_tokens} that it was granted")
@@ -126,7 +126,7 @@ def _end(done: Done, most_tokens: int, *, told: bool) -> End:
 
 
 def refusal_of(status: int, body: bytes) -> Exception:
-    """A worker's refusal as Busy, its word on bad input as ours, anything else as its failure."""
+    """The exception for an error status: Busy, BadInput, or the worker's failure."""
     try:
         error = _problem.decode(body).error
     except UNREADABLE:
@@ -138,7 +138,7 @@ def refusal_of(status: int, body: bytes) -> Exception:
 
 
 class WeirStream:
-    """Events of one answer, several at a time where they arrived together."""
+    """Events of one answer; those that arrive together become one delta."""
 
     def __init__(self, reply: Reply, most_tokens: int) -> None:
         self.end: End | None = None

@@ -1,22 +1,21 @@
-"""All workers, who serves what, and the one step that chooses a worker and takes a place at it.
+"""All workers, the models that they serve, and the choice of a worker together with a slot at it.
 
-Choosing. A worker with a free slot goes before one with only a look-ahead place. Among those the least loaded wins:
-work that the router has outstanding there (token-equivalents, as charged), per slot. The number of requests says
-little where one is a hundred times another; polled load says what was. Among workers within one request of the least,
-the one that last served the same beginning of a prompt is preferred, since its prefix cache may still hold it; so
-affinity costs at most one request's imbalance. Else the longest unused.
+Choosing. A worker with a free slot precedes one with only a look-ahead place. Among those the least loaded wins: work
+outstanding there by the router's ledger (token-equivalents, as charged), per slot. Request counts say little if sizes
+differ a hundredfold, and polled load is out of date. Among workers within one request of the least loaded, the one that
+last served the same prompt prefix wins, since its prefix cache may hold it; so affinity costs at most one request's
+imbalance. Ties go to the longest unused.
 
-Above CHOICES candidates two at random are compared instead of all (Mitzenmacher 2001: the longest queue falls from
-log n / log log n to log log n): the cost of a choice does not grow with the fleet, and several routers do not all run
-to the same worker.
+Above CHOICES candidates two random ones are compared (Mitzenmacher 2001: the longest queue falls from log n / log log n
+to log log n): the cost of a choice does not grow with the fleet, and several routers do not all choose one worker.
 
-Pools. A pool is the set of workers that a queue waits for, so models that share a worker share a pool. A model is
-given its pool once, when it is first seen, since requests may be waiting in it: that of any model that shares a worker
-with it, else a new one of its own name. A worker that joins later and serves models of two pools counts its slots in
-both: each pool then promises a part of them twice, until the router is started again.
+Pools. A pool is the set of workers that a queue waits for, so models that share a worker share a pool. A model gets its
+pool once, when it is first seen, since requests may be queued for it: that of any model that shares a worker with it,
+else a new one of its own name. A worker that joins later and serves models of two pools counts its slots in both: until
+the router restarts, each pool promises a part of them twice.
 
-Bounds: places and memory as in `worker.py`; MAX_POOLED models have a pool (further ones are not served, which a log
-line says), MAX_PREFIXES beginnings are remembered. A choice is O(1) in workers while any candidate has room.
+Bounds: slots and memory as in `worker.py`; MAX_POOLED models have a pool (others are not served, which is logged), and
+MAX_PREFIXES prefixes are remembered. A choice is O(1) in workers while any candidate has room.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ Connect = Callable[[WorkerSpec], Worker]
 
 
 def _ignore() -> None:
-    """Until a dispatcher asks to be called."""
+    """The default until a dispatcher subscribes."""
 
 
 class Fleet:
@@ -48,13 +47,13 @@ class Fleet:
     def __init__(self, workers: list[Worker], rng: Random) -> None:
         self.workers = list(workers)
         self.leaving: list[Worker] = []
-        """Out of the list, and not yet done with what they hold."""
+        """Removed from the list, and still holding requests."""
         self.models: list[str] = []
-        """Every model served, in the order of the worker list; the first is the default. Alive or not."""
+        """Every model served, in the order of the worker list, live or not; the first is the default."""
         self.pools: list[str] = []
-        """Every pool there has been, oldest first: requests may wait in one whose workers have gone."""
+        """Every pool so far, oldest first: requests may be queued for a pool whose workers have left."""
         self.unpooled = 0
-        """How many models are left out, since MAX_POOLED have a pool."""
+        """Models left out since MAX_POOLED models have a pool."""
         self._changed: Callable[[], None] = _ignore
         self._rng = rng
         self._uses = 0
@@ -66,45 +65,45 @@ class Fleet:
         self._line_up()
 
     def on_change(self, call: Callable[[], None]) -> None:
-        """Call this after any change of health, slots, models or membership, when the fleet is in order again."""
+        """Call `call` after any change of health, slots, models or membership, once the fleet is consistent again."""
         self._changed = call
 
-    # ---- who serves what
+    # ---- models and pools
 
     def pool_of(self, model: str) -> str | None:
-        """Where requests for it wait; None for one that no worker has ever announced."""
+        """The pool in which requests for this model wait; None if no worker has ever reported the model."""
         return self._pools.get(model)
 
     def slots(self, pool: str) -> int:
-        """Slots that live now, over all workers that serve any model of the pool."""
+        """Slots of all live workers that serve any model of the pool."""
         return sum(worker.slots for worker in self.workers if pool in worker.pools and worker.live)
 
     def alive(self, model: str, excluding: Worker | None = None) -> bool:
-        """Whether anyone (else) serves it now, if not at this moment."""
+        """Whether any live worker (except `excluding`) serves the model, busy or not."""
         line = self._lines.get(model)
         return line is not None and len(line.live) > (excluding in line.live)
 
     def serving(self, model: str) -> frozenset[Worker]:
-        """Those who serve it now, if not at this moment."""
+        """The live workers that serve the model, busy or not."""
         line = self._lines.get(model)
         return frozenset(line.live) if line is not None else frozenset()
 
     def allowed(self, model: str) -> frozenset[str] | None:
-        """Fields that every server which may serve it is allowed to get; None where none gets a client's own fields.
+        """Client fields that every possible server of the model allows; None if none gets any.
 
         A request is priced before a worker is chosen, so it has to fit all of them.
         """
         line = self._lines.get(model)
         return frozenset() if line is None else line.allowed
 
-    # ---- places
+    # ---- slots
 
     def room(self, pool: str) -> bool:
-        """Whether any worker of the pool has a place, for whichever of its models."""
+        """Whether any worker of the pool has a slot or a look-ahead place, for whichever of its models."""
         return self._open.get(pool, 0) > 0
 
     def fits(self, request: InferenceRequest, excluding: Worker | None = None) -> bool:
-        """Whether `take` would find a place now."""
+        """Whether `take` would succeed now."""
         line = self._lines.get(request.model)
         if line is None:
             return False
@@ -118,7 +117,7 @@ class Fleet:
         return False
 
     def take(self, request: InferenceRequest, excluding: Worker | None = None) -> Worker | None:
-        """Choose a worker and take a place at it, in one step; None when there is none."""
+        """Choose a worker and take a slot at it, in one step; None if there is none."""
         line = self._lines.get(request.model)
         if line is None:
             return None
@@ -146,10 +145,10 @@ class Fleet:
         overloaded: bool = False,
         served: bool = False,
     ) -> None:
-        """The request holds nothing there any more.
+        """Free the request's slot.
 
-        `served`: it was answered. `pace`, of an answer from a worker whose limit is learned: see `pace.py`.
-        `overloaded`: it was refused for want of capacity, or not answered.
+        `served`: it was answered. `pace`, of an answer from a worker with a learned limit: see `pace.py`. `overloaded`:
+        it was refused for lack of capacity, or not answered.
         """
         resized = worker.release(request, pace, overloaded=overloaded)
         if served and worker.health.failures:
@@ -163,7 +162,7 @@ class Fleet:
     # ---- changes
 
     def learn(self, worker: Worker, seen: Probe) -> None:
-        """It announced this."""
+        """Apply a worker's reported state."""
         models = worker.models
         new = worker.learn(seen)
         if worker.models != models and not worker.leaving:
@@ -171,20 +170,20 @@ class Fleet:
         self._put_right(worker, new)
 
     def looked(self, worker: Worker) -> None:
-        """Its health, or whether it drains or rests, may have changed."""
+        """Update the fleet after a change of the worker's health, draining or rest."""
         self._put_right(worker, new=False)
 
     def needs(self, worker: Worker) -> bool:
-        """Whether fewer than half of those who serve some model of its would be left without it."""
+        """Whether without it fewer than half of the workers of one of its models would be live."""
         return any(
             2 * (len(line.live) - (worker in line.live)) < line.members for line in self._lines_of.get(worker, ())
         )
 
     def reload(self, specs: Iterable[WorkerSpec], connect: Connect) -> None:
-        """The list has changed: these are the workers from now on.
+        """Replace the worker list.
 
-        One that stays at its address keeps what it holds and what is known of it, under its new entry. One that is
-        gone, or has moved, takes nothing new, finishes what it holds and is closed.
+        A worker at the same address keeps its requests and all that was learned, under its new entry. One that is gone,
+        or has moved, gets nothing new, finishes its requests and is closed.
         """
         before = {worker.name: worker for worker in self.workers}
         workers = []
@@ -201,7 +200,7 @@ class Fleet:
         self._line_up()
         self._changed()
 
-    # ---- inside
+    # ---- internals
 
     def _choose(
         self, candidates: list[Worker], request: InferenceRequest, work: float, tokens: int, excluding: Worker | None
@@ -232,12 +231,12 @@ class Fleet:
             self._lasts.popitem(last=False)
 
     def _counted(self, worker: Worker) -> None:
-        """The ledger has moved, and nothing else."""
+        """The ledger has changed, and nothing else."""
         if worker.availability is not DOWN and (offers := worker.offers()) is not worker.availability:
             self._move(worker, offers)
 
     def _update_availability(self, worker: Worker) -> bool:
-        """Put it where it now belongs. Whether it was elsewhere."""
+        """Move the worker to its current availability; returns whether that changed."""
         current_availability = worker.current_availability()
         if current_availability is worker.availability:
             return False
@@ -261,7 +260,7 @@ class Fleet:
         self._changed()
 
     def _line_up(self) -> None:
-        """Membership or models have changed: who stands in which line, from nothing."""
+        """Rebuild models, pools and candidate sets after a change of membership or models."""
         announced = dict.fromkeys(model for worker in self.workers for model in worker.models)
         for worker in self.workers:
             self._give_pools(worker)
@@ -281,7 +280,7 @@ class Fleet:
             self._open[pool] += 1
 
     def _made_lines(self) -> dict[str, Line]:
-        """Models that the same workers serve share a line: a worker may have hundreds, and moves in each."""
+        """One candidate set for all models of the same workers: a worker may have hundreds, and moves in each set."""
         serving: dict[str, list[Worker]] = {model: [] for model in self.models}
         for worker in self.workers:
             for model in worker.models:
@@ -322,22 +321,22 @@ class Fleet:
 
 
 def kv_tokens(request: InferenceRequest) -> int:
-    """Memory that it may come to take: its prompt and its longest answer, as granted where that is known."""
+    """The memory that the request may need: its prompt and its longest answer, as granted if that is known."""
     return request.prompt_tokens + request.context_tokens + (request.granted_tokens or request.max_tokens)
 
 
 def _asked_tokens(request: InferenceRequest) -> int:
-    """The same before anything was granted, which is never more: what fits by this is taken by that."""
+    """The same as if nothing was granted, which is never less: what fits by this number can be taken."""
     return request.prompt_tokens + request.context_tokens + request.max_tokens
 
 
 def _takes(worker: Worker, tokens: int, excluding: Worker | None) -> bool:
-    """Whether one that has a place can take so many tokens, and may."""
+    """Whether a worker with a free slot can take so many tokens, and is not excluded."""
     return worker is not excluding and worker.has_room(tokens)
 
 
 def _least(candidates: list[Worker], tokens: int, excluding: Worker | None) -> Worker | None:
-    """The least loaded, the longest unused on a tie. `_takes` is written out: this is the router's innermost loop."""
+    """The least loaded, the longest unused on a tie. `_takes` is inlined: this is the router's innermost loop."""
     least: Worker | None = None
     least_load = 0.0
     for worker in candidates:
@@ -351,7 +350,7 @@ def _least(candidates: list[Worker], tokens: int, excluding: Worker | None) -> W
 
 
 def _kept(worker: Worker, spec: WorkerSpec, connect: Connect) -> Worker:
-    """The same worker under a new entry. Its connections are made anew only where the key or the models differ."""
+    """The same worker under a new entry. Its connections are replaced only if the entry changed."""
     if spec != worker.spec:
         before = worker.upstream
         worker.adopt(spec, connect(spec).upstream)

@@ -1,4 +1,4 @@
-"""The worker list: WORKERS_FILE, or WORKERS as addresses of Weir workers. Checked whole, every fault listed."""
+"""The worker list: WORKERS_FILE, or WORKERS as addresses of Weir workers. Validated whole; every fault is listed."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ class WorkerSpec(BaseModel):
         return self
 
     def api_key(self) -> str | None:
-        """The key for this upstream, read from the variable that the file names; keys never stand in files."""
+        """The upstream's API key, from the environment variable that the file names; keys are never in files."""
         return os.environ[self.api_key_env] if self.api_key_env else None  # noqa: TID251  named by the file
 
 
@@ -102,7 +102,7 @@ def read(path: Path) -> list[WorkerSpec]:
 
 
 def from_urls(urls: str) -> list[WorkerSpec]:
-    """Weir workers by their addresses, comma-separated. Raises ValueError listing every fault."""
+    """Weir workers from comma-separated addresses. Raises ValueError listing every fault."""
     named = [url.strip() for url in urls.split(",") if url.strip()]
     return _checked(
         {"workers": [{"name": f"worker-{i}", "kind": "weir", "url": url} for i, url in enumerate(named)]}, "WORKERS"
