@@ -6,8 +6,8 @@
     answers probes (an outlier)                      ejected, and by one more failure after its return
     a good probe                                     it returns, if its ejection is over
 
-An ejection lasts at least 1 s, twice as long each time, up to 30 s: a worker that restarts in a loop, or only answers probes,
-gets one request at each return, less and less often. After FORGIVEN_AFTER_S in good health the count starts anew.
+An ejection lasts at least 1 s, twice as long each time, up to 30 s: a worker that restarts in a loop, or only answers
+probes, gets one request at each return, less and less often. After FORGIVEN_AFTER_S in good health the count starts anew.
 (Envoy's outlier detection counts the same way; its ejections end by time alone.)
 
 If fewer than half of the workers of one of its models would be left, an outlier is not ejected, and an ejection ends
