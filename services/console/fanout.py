@@ -52,7 +52,6 @@ class Viewer:
         self._wake()
 
     def end(self) -> None:
-        """End the stream."""
         self.over = True
         self._wake()
 

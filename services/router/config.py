@@ -17,8 +17,6 @@ from services.runtime.tls import TlsFiles, tls_faults
 
 
 class RouterSettings(ServiceSettings):
-    """Every setting of the router."""
-
     router_port: int = Field(8000, ge=0, le=65535, description="port of the public API")
     metrics_port: int = Field(9000, ge=0, le=65535, description="port of the metrics and admin listener")
     tls_cert_file: Path | None = Field(None, description="certificate chain (PEM) of the public port: HTTPS")

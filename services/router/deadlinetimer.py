@@ -44,7 +44,6 @@ class DeadlineTimer:
             self._handle = self._loop.call_at(limit, self._look)
 
     def stop(self) -> None:
-        """Disarm the timer."""
         if self._handle is not None:
             self._handle.cancel()
             self._handle = None

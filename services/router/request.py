@@ -98,7 +98,6 @@ class InferenceRequest(Request):
 
     @property
     def deadline_ms(self) -> float:
-        """The deadline relative to the arrival."""
         return self.slo.deadline_ms
 
     @property
@@ -143,7 +142,6 @@ class InferenceRequest(Request):
         return self.degraded
 
     def cut(self, what: str) -> None:
-        """Record that `what` was left out."""
         if what not in self.degraded:
             self.degraded += (what,)
 

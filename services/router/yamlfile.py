@@ -63,8 +63,6 @@ def state(file: int | Path) -> tuple[int, int, int]:
 
 
 class _Document:
-    """Builds the value of the only document from events."""
-
     def __init__(self, content: bytes) -> None:
         self._loader = _Loader(content)
         self._anchors: dict[str, tuple[Any, int]] = {}  # (value, number of values in it)

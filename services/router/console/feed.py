@@ -42,8 +42,6 @@ STALE_S = 1.0
 
 
 class Feed:
-    """Makes the frames of one router."""
-
     def __init__(self, dispatcher: Dispatcher, metrics: RouterMetrics, journal: Journal, drain: Drain) -> None:
         self._dispatcher = dispatcher
         self._metrics = metrics
@@ -55,7 +53,6 @@ class Feed:
         self._made_at = -inf
 
     def frame(self, now: float) -> Frame:
-        """The frame at `now`."""
         journal, seen = self._journal, look(now, self._dispatcher)
         scheduler, waiting = seen.scheduler, seen.scheduler.waiting
         at_ms = unix_milliseconds()
@@ -109,7 +106,6 @@ class Feed:
 
 
 def policy_now(policies: Policies) -> PolicyNow:
-    """Which mechanisms are on."""
     return PolicyNow(policies.admission, policies.fairness, policies.cancellation)
 
 

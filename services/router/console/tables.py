@@ -22,7 +22,6 @@ POSITIONS: dict[RingPosition, Position] = {NEW: "new", NOW: "now", NEXT: "next",
 
 
 def look(now: float, dispatcher: Dispatcher) -> RouterSnapshot:
-    """The snapshot behind a frame."""
     return take(
         now,
         dispatcher,
@@ -63,13 +62,11 @@ def _length(flow: FlowSnapshot) -> int:
 
 
 def other_tenants(seen: SchedulerSnapshot) -> OtherTenants:
-    """Sums over the tenants without a row."""
     shown = sum(tenant.waiting.requests for tenant in seen.tenants)
     return OtherTenants(seen.known_tenants - len(seen.tenants), seen.waiting.requests - shown)
 
 
 def worker_row(worker: WorkerSnapshot) -> WorkerNow:
-    """One worker and its requests."""
     return WorkerNow(
         name=worker.name,
         kind=worker.kind,

@@ -72,12 +72,10 @@ class Dispatcher:
         return model
 
     def configure(self, tenants: Iterable[TenantSpec]) -> None:
-        """Add or change the tenants of a file."""
         for spec in tenants:
             self.scheduler.configure(spec)
 
     def estimator(self, request: InferenceRequest) -> Estimator:
-        """The estimates for the workers of its pool."""
         estimator = self.scheduler.estimator(request.pool)
         assert estimator is not None, f"{request!r} was admitted to a pool of which nothing is known"
         return estimator

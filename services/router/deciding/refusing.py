@@ -102,21 +102,17 @@ class Refusing:
         )  # fmt: skip
 
     def leaving(self) -> Refused:
-        """The router is shutting down."""
         hint_ms = self.about_ms(LEAVING_HINT_MS)
         return Refused(Outcome.DRAINING, "this router is shutting down", reason="draining", retry_hint_ms=hint_ms)
 
     def no_capacity(self, message: str) -> Refused:
-        """There is no live worker."""
         hint_ms = self.about_ms(NO_CAPACITY_HINT_MS)
         return Refused(Outcome.NO_CAPACITY, message, reason="no_worker", retry_hint_ms=hint_ms)
 
     def nobody_serves(self, model: str) -> Refused:
-        """The workers of this model are all down."""
         return self.no_capacity(f"no worker that serves {model} is alive")
 
     def paused(self) -> Refused:
-        """An operator has paused the tenant."""
         hint_ms = self.about_ms(PAUSED_HINT_MS)
         return Refused(Outcome.YIELD, "this tenant is paused", reason="paused", scope="tenant", retry_hint_ms=hint_ms)
 

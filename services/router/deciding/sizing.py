@@ -54,7 +54,6 @@ class Sizes:
         return min(most, ceil(top_k * each))
 
     def passages(self, count: int, tokens: int) -> None:
-        """Learn from `count` passages with `tokens` tokens in all."""
         if count > 0:
             self._passages.add(tokens, count)
 

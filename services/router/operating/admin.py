@@ -1,12 +1,4 @@
-"""/admin on the metrics listener: the router's state, and what an operator can change.
-
-    GET  /admin/state                                          every number behind the decisions, as JSON
-    POST /admin/level    {"class": "batch", "level": 2}        hold a class (null: all) at a level; null: automatic
-    GET  /admin/policy                                         which mechanisms are on
-    POST /admin/policy   {"admission": false}                  switch one off or on (`policy.py`)
-    POST /admin/pause    {"tenant": "acme", "paused": true}    reject a tenant's new requests; false: accept them again
-    POST /admin/drain    {"worker": "gpu-0", "drain": true}    send a worker nothing new; false: use it again
-    POST /admin/drain    {}                                    the router rejects everything from now on, for good
+"""/admin on the metrics listener: docs/operations/admin.md lists the routes.
 
 The listener is for loopback or an internal network, and `adminkey.py` checks the token. Every request is logged; of
 rejected ones REFUSED_LINES at once and then one a second, with the count of those left out.
@@ -74,8 +66,6 @@ def has_its_own_key(path: str) -> bool:
 
 
 class AdminRoutes:
-    """The routes of /admin."""
-
     def __init__(
         self, dispatcher: Dispatcher, tenants: Tenants, drain: Drain, switches: Switches, log: Log, key: AdminKey
     ) -> None:
@@ -200,13 +190,11 @@ class MetricsListener:
         self._console = console
 
     async def handle(self, exchange: Exchange) -> None:
-        """Answer one request."""
         console = self._console if exchange.path.startswith("/console") else None
         await (console or self._others).handle(exchange)
 
 
 def metrics_listener(registry: CollectorRegistry, log: Log, admin: AdminRoutes, console: App | None) -> App:
-    """/metrics, /admin, and the console if there is one."""
     api = new_api("Weir router, metrics listener", "Metrics, and what an operator sees and turns.", examples=EXAMPLES)
     add_metrics(api, registry)
     admin.add_to(api)

@@ -26,8 +26,6 @@ GUESS_EVERY_S = 6.0
 
 
 class AdminKey:
-    """Checks the admin token."""
-
     def __init__(self, host: str, token: bytes, log: Log) -> None:
         self._open = is_loopback(host)
         self._token = token

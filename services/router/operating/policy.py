@@ -1,9 +1,7 @@
-"""The switches: which mechanisms are on, for the operator and for the lab.
+"""The switches: which mechanisms are on (docs/decisions/040-switches-that-show-what-each-mechanism-is-worth.md).
 
 They can change while requests are queued and running. Queued requests keep their places and follow the new policy from
 then on. Cancellation applies as it was when a request arrived, except that switching it on ends detached requests.
-
-What is off is in the log, in `/admin/state` and in the gauge `weir_policy`.
 """
 
 from __future__ import annotations

@@ -1,11 +1,8 @@
-"""SIGHUP: read the tenants file and the worker list again, for all requests from then on.
+"""SIGHUP: read the tenants file and the worker list again (docs/operations/tenants.md#reloading-files).
 
-No request is dropped: those queued or running continue as they were admitted. A file with a fault changes nothing, and
-every fault is logged. The tenants file is read in a thread, since 10,000 tenants take long to validate.
-
-A half-written list is valid YAML and shorter. So both files are read once neither has changed for SETTLED_S seconds, or
-after TRIES looks at the latest; `read_yaml` refuses a file that changes while it is read, and the old one stays in
-force.
+The tenants file is read in a thread, since 10,000 tenants take long to validate. A half-written list is valid YAML and
+shorter: so both files are read once neither has changed for SETTLED_S seconds, or after TRIES looks at the latest, and
+`read_yaml` refuses a file that changes while it is read.
 """
 
 from __future__ import annotations
@@ -50,7 +47,6 @@ class Reloading:
         self._again = False
 
     def begin(self) -> None:
-        """Schedule a reload of both files."""
         self._again = True
         if self._task is None or self._task.done():
             self._task = asyncio.get_running_loop().create_task(self._run())

@@ -1,18 +1,13 @@
 """Fields of OpenAI requests that change the cost, the order or the bill of an answer, and the rule for each.
 
-Other fields reach an OpenAI-compatible server unchanged. Fair shares and admission count the prompt and `max_tokens`,
-so a field that makes the server do more, or do it sooner, or at the operator's expense, must not pass unchecked. FIELDS
-lists all of them:
+FIELDS lists all of them; other fields reach an OpenAI-compatible server unchanged (docs/api/openai.md, and decision
+045). A value must be within its `bound`; a field that `changes` something unpriced is refused unless the value has no
+effect or every server of the model allows the field (`allow` in the worker list); `best_of` is priced.
 
-    bound      the value must be within what is priced, else 400
-    changes    400, unless the value has no effect, or every server of the model allows the field (`allow` in the
-               worker list)
-    best_of    priced: as many answers are charged as are computed
-
-Names and meanings are those documented in 2026 for the request classes of OpenAI, vLLM, SGLang, llama.cpp's server, and
-of routers and providers with the same API. Options for templates and multi-modal processors are refused, since they
-have stopped servers (CVE-2025-61620, CVE-2025-62426), and so are embeddings in place of a prompt (CVE-2025-62164).
-Grammars and patterns for structured output pass: the server has to bound their cost.
+Names and meanings are those documented in 2026 for OpenAI, vLLM, SGLang, llama.cpp's server, and routers and providers
+with the same API. Options for templates and multi-modal processors are refused, since they have stopped servers
+(CVE-2025-61620, CVE-2025-62426), and so are embeddings in place of a prompt (CVE-2025-62164). Grammars and patterns for
+structured output pass: the server has to bound their cost.
 """
 
 from __future__ import annotations

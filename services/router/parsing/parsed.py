@@ -19,8 +19,6 @@ class Format(Enum):
 
 
 class RetrievalQuery(msgspec.Struct, frozen=True):
-    """The arguments of a retrieval."""
-
     query: str
     top_k: int
     cache_ttl_s: float | None

@@ -52,7 +52,6 @@ def estimate_tokens(text: str) -> int:
 
 
 def build(query: str, passages: Sequence[Passage]) -> list[Message]:
-    """The system message and the user message."""
     if not passages:
         return [Message("system", SYSTEM_WITHOUT), Message("user", f"Question: {query}")]
     blocks = [_block(number, passage) for number, passage in enumerate(passages, start=1)]

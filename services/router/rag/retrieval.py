@@ -128,7 +128,6 @@ class RetrievalClient:
         return health.degraded if reply.status == 200 else ["retrieval", *health.degraded]
 
     def close(self) -> None:
-        """Close idle connections."""
         self._pool.close()
 
 
@@ -141,11 +140,9 @@ class RetrievalWatch:
         self.lacking = ["retrieval"]
 
     def start(self) -> None:
-        """Start polling."""
         self._task = asyncio.create_task(self._watch())
 
     async def stop(self) -> None:
-        """Stop polling."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)

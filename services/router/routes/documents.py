@@ -25,8 +25,6 @@ PATH = "/documents/{id:rest}"
 
 
 def add_documents(api: FastAPI, pipeline: Pipeline) -> None:
-    """Add the routes."""
-
     async def serve(exchange: Exchange) -> None:
         await pipeline.live(exchange, partial(_pass_on, pipeline))
 

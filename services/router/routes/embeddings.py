@@ -25,7 +25,6 @@ from services.runtime.strictjson import decode
 
 
 async def embed(pipeline: Pipeline, exchange: Exchange) -> None:
-    """Serve one request."""
     await pipeline.live(exchange, partial(_embed, pipeline))
 
 

@@ -1,14 +1,10 @@
-"""Detached requests: with cancellation off, the work continues after its client disconnects or its deadline passes.
+"""Detached requests: with cancellation off, work continues after its client disconnects or its deadline passes.
 
-With cancellation such a request ends and frees its slot at once. Without it the client gets the same refusal and the
-request counts as ended for the client, but the work runs to its end, as behind a proxy that ignores closed connections.
-All of that work is wasted, and the request is settled when it ends.
+The client gets the same refusal and the request counts as ended for it, but the work runs to its end, as behind a proxy
+that ignores closed connections; the request is settled then. The switch applies as it was when the request arrived.
+Switching cancellation on ends every detached request, and later each one that arrived while it was off (decision 040).
 
-The switch applies as it was when the request arrived, so the usual request pays nothing for this. Switching
-cancellation on again ends every detached request, and later each one that arrived while it was off.
-
-Bounds: a detached request holds its slot or place in the queue as any other, and at most until `hold_s` after its
-arrival.
+Bounds: a detached request holds its slot or place as any other, at most until `hold_s` after its arrival.
 """
 
 from __future__ import annotations

@@ -34,7 +34,6 @@ _encode = msgspec.json.Encoder().encode
 
 
 def event(value: Any, name: str | None = None) -> bytes:
-    """One server-sent event."""
     head = b"" if name is None else b"event: " + name.encode("ascii") + b"\n"
     return head + b"data: " + _encode(value) + b"\n\n"
 
@@ -147,7 +146,6 @@ class AskSerializer:
 
 
 def serializer_for(format: Format) -> Serializer:
-    """A new serializer, for one request."""
     return _SERIALIZERS[format]()
 
 

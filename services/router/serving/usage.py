@@ -28,7 +28,6 @@ NOTHING = Usage(0.0, 0.0, None)
 
 
 def used(request: InferenceRequest, estimator: Estimator, now: float) -> Usage:
-    """The usage up to now."""
     if not request.dispatched_at:
         return NOTHING
     end = request.end

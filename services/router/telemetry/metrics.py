@@ -131,14 +131,12 @@ class RouterMetrics:
             series.admitted.inc()
 
     def started(self, tenant: str, waited_s: float, predicted_s: float) -> None:
-        """A request left the queue for a worker."""
         (self._tenants.get(tenant) or self._meet(tenant)).queue_wait.observe(waited_s)
         self._predicted.observe(predicted_s)
         if predicted_s >= LEAST_PREDICTED_S:
             self._prediction_ratio.observe(waited_s / predicted_s)
 
     def refused(self, tenant: str, outcome: Outcome) -> None:
-        """A request was rejected at admission."""
         key = (tenant, outcome)
         child = self._refusals.get(key)
         if child is None:
@@ -154,12 +152,10 @@ class RouterMetrics:
         self.sums.outcomes[outcome] += 1
 
     def served(self, tenant: str, cost_tokens: float) -> None:
-        """The cost of a served request."""
         self.sums.served_tokens += cost_tokens
         (self._tenants.get(tenant) or self._meet(tenant)).served_cost.inc(cost_tokens)
 
     def first_token(self, tenant: str, seconds: float) -> None:
-        """The first output of a streamed answer."""
         (self._tenants.get(tenant) or self._meet(tenant)).first_token.observe(seconds)
 
     def degraded(self, reasons: Iterable[str]) -> None:
@@ -168,7 +164,6 @@ class RouterMetrics:
             self._degradation.labels(reason).inc()
 
     def retry(self, reason: str) -> None:
-        """A second attempt begins."""
         self._retries.labels(reason).inc()
 
     def wasted(self, outcome: Outcome, seconds: float) -> None:
@@ -177,7 +172,6 @@ class RouterMetrics:
         self._wasted.labels(outcome).inc(seconds)
 
     def retrieved(self, source: str, seconds: float) -> None:
-        """A retrieval ended, whatever its source."""
         self._retrieval.labels(source).observe(seconds)
 
     def _meet(self, tenant: str) -> _OfTenant:

@@ -55,8 +55,6 @@ class LimitSnapshot(NamedTuple):
 
 
 class WorkerSnapshot(NamedTuple):
-    """A worker and some of its requests."""
-
     name: str
     kind: str
     models: tuple[str, ...]
@@ -81,8 +79,6 @@ class WorkerSnapshot(NamedTuple):
 
 
 class RouterSnapshot(NamedTuple):
-    """The router at `now`."""
-
     now: float
     inflight: int
     inflight_cap: int

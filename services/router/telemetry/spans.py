@@ -1,11 +1,4 @@
-"""The spans of a request, called only for requests with a trace.
-
-    POST /v1/chat/completions     server     from arrival to the end; outcome, tenant, level
-      admission                   internal   the decision, with the predicted wait
-      retrieval                   client     passages, while queued; the parent of retrieval's own span
-      queue                       internal   from admission to the start
-      chat MODEL                  client     one per attempt; the parent of the worker's own span
-      stream                      internal   from the first output to the last
+"""The spans of a request, called only for requests with a trace (docs/operations/observability.md lists them).
 
 Times come from the request's record; only a call of another service writes its span at the start, since the callee
 needs its id. An attempt follows OpenTelemetry's conventions for generative AI and carries its tokens; no other span
@@ -28,7 +21,6 @@ PROVIDERS = {"openai": "openai"}  # the provider name of a kind of worker; other
 
 
 def admission(trace: Trace, request: InferenceRequest, refusal: Refused | None, now: float) -> None:
-    """The span of the decision."""
     if not trace.recording:
         return
     decision = ("degrade" if request.level else "admit") if refusal is None else str(refusal.outcome)
@@ -52,7 +44,6 @@ def calling(trace: Trace | None, name: str, now: float) -> tuple[Headers, Span |
 
 
 def found(span: Span, passages: Found, now: float) -> None:
-    """End the span of the retrieval."""
     span.ended_at = now
     span.attributes = {"weir.source": passages.source, "weir.passages": len(passages.passages)}
     if passages.reason is not None:

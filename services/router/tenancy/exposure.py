@@ -1,11 +1,8 @@
-"""Where lab mode and the example keys are allowed.
+"""Where lab mode and the example keys are allowed: on this machine only (docs/operations/tenants.md).
 
-Lab mode believes the name that a client gives, and the example keys are public. Both are for this machine, or for a
-network that only this machine reaches. In a container HOST means nothing, since containers listen on all of their
-addresses; there PUBLISHED_ADDRESS counts, which compose sets from ROUTER_ADDRESS. For any other network the operator
-sets LAB_NETWORK=true. Otherwise the router does not start.
-
-The check knows only these settings: a port published by an override file, or a proxy on this machine that forwards to
+In a container HOST means nothing, since containers listen on all of their addresses; there PUBLISHED_ADDRESS counts,
+which compose sets from ROUTER_ADDRESS. LAB_NETWORK=true allows another network that only this machine reaches. The
+check knows only these settings: a port published by an override file, or a proxy on this machine that forwards to
 loopback, makes lab mode public.
 """
 

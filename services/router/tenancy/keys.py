@@ -1,8 +1,7 @@
 """Maps a secret key to its tenant. Only digests are stored (`runtime/apikey.py`).
 
-**A lookup by hash leaks nothing.** Comparing keys byte by byte reveals by its time how much of a guess is right. The
-time of a dictionary lookup may depend on the guess's hash, but a guesser cannot choose hashes: the first n bits cost
-2^n tries, and all of them would still need a second preimage. The result is compared once more, whole and in constant
+The lookup leaks nothing by its time: it depends on the guess's hash, and a guesser cannot choose hashes; the first n
+bits cost 2^n tries, and all of them would still need a second preimage. The result is compared once more in constant
 time (`hmac.compare_digest`, on bytes, since on text it fails for anything but ASCII). A wrong key costs as much as a
 right one, one hash and one comparison, and leaves no state.
 """
@@ -33,15 +32,12 @@ def bearer(authorization: bytes | None) -> bytes | None:
 
 
 class KeyRing:
-    """Digests of keys and their tenants."""
-
     __slots__ = ("_owners",)
 
     def __init__(self, owners: Mapping[bytes, str]) -> None:
         self._owners = {kept: (kept, tenant) for kept, tenant in owners.items()}
 
     def owner(self, key: bytes) -> str | None:
-        """The tenant of this key, or None."""
         shown = digest(key)
         kept, tenant = self._owners.get(shown, (_NO_DIGEST, None))
         return tenant if hmac.compare_digest(kept, shown) else None

@@ -42,7 +42,7 @@ class Tenant:
     slo_ms: float | None = None
     """The deadline of requests that name none; None: DEFAULT_SLO_MS."""
     degrade: bool = False
-    """Whether its answers may be degraded under load."""
+    """The deadline of requests that name none, and the longest that they may name; None: the settings."""
     models: frozenset[str] | None = None
     """The models that it may use; None: all."""
     rate: Rate | None = None
@@ -52,7 +52,6 @@ class Tenant:
     """Its quota of documents, as headers for retrieval, which enforces it."""
 
     def allows(self, model: str) -> bool:
-        """Whether it may use this model."""
         return self.models is None or model in self.models
 
 
@@ -88,7 +87,6 @@ class Tenants:
         return []
 
     def classes(self) -> tuple[ClassSpec, ...]:
-        """The configured classes."""
         return (ClassSpec(DEFAULT_CLASS),)
 
     def ids(self) -> list[str]:
@@ -96,7 +94,6 @@ class Tenants:
         return [id for id in self._known if id != OTHER]
 
     def get(self, id: str) -> Tenant | None:
-        """The tenant of this name, or None."""
         return self._known.get(id)
 
     def pause(self, id: str, paused: bool = True) -> bool:
@@ -188,7 +185,6 @@ class FileTenants(Tenants):
         return self._reading.specs
 
     def classes(self) -> tuple[ClassSpec, ...]:
-        """The classes of the file, in its order."""
         return self._reading.classes
 
     def read(self) -> Reading:

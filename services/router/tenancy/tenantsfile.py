@@ -1,23 +1,11 @@
-"""TENANTS_FILE: tenants, their keys, and what each may use. Read and validated as a whole.
+"""TENANTS_FILE: tenants, their keys, and what each may use. docs/operations/tenants.md lists the fields.
 
     classes: [{name: interactive, weight: 8}, {name: batch, weight: 1, floor: 0.05}]
-    tenants:
-      - id: acme
-        keys: ["sha256:<hex of the key>"]                       # one, or two while a key is being replaced
-        weight: 2                                               # within its class; default 1
-        class: interactive                                      # see below
-        slo_ms: 2000                                            # deadline of requests that name none
-        rate: {requests_per_s: 50, tokens_per_s: 20000}         # either or both; default: no limit
-        queue: {requests: 64, cost_tokens: 200000}              # queue bounds; default TENANT_QUEUE_SIZE, no limit
-        documents: {count: 1000, bytes: 50000000}               # quota; default: retrieval's settings
-        degrade: true                                           # whether answers may be degraded; default false
-        models: ["*"]                                           # models that it may use; default all
+    tenants: [{id: acme, keys: ["sha256:<hex of the key>"], class: interactive, rate: {requests_per_s: 50}}]
 
-Only `id` and `keys` are required. Without a `classes` section there is one class, `default`. A tenant without a class
-is in the class `default`, or in the first one if there is no such class.
-
-Every fault is reported at once, with its place and remedy. An unknown name is a fault, since a misspelt limit would be
-no limit. Messages never quote `keys`, since they might hold a key.
+Without `classes` there is one class, `default`. A tenant without a class is in `default`, or in the first class if
+there is none of this name. Every fault is reported at once, with its place and remedy. An unknown name is a fault,
+since a misspelt limit would be no limit. Messages never quote `keys`, since they might hold a key.
 """
 
 from __future__ import annotations
@@ -76,8 +64,6 @@ class RateEntry(_Section):
 
 
 class QueueEntry(_Section):
-    """The bounds of the tenant's queue."""
-
     requests: Annotated[int, Field(ge=1, le=100_000)] | None = None
     cost_tokens: Positive | None = None
 
@@ -90,8 +76,6 @@ class DocumentsEntry(_Section):
 
 
 class TenantEntry(_Section):
-    """One tenant's entry."""
-
     id: Name
     keys: list[str] = Field(min_length=1, max_length=MOST_KEYS)
     weight: Weight = 1.0
@@ -131,13 +115,10 @@ class TenantEntry(_Section):
 
 
 class TenantsFile(_Section):
-    """A valid file."""
-
     classes: tuple[ClassEntry, ...]
     tenants: tuple[TenantEntry, ...]
 
     def class_of(self, tenant: TenantEntry) -> str:
-        """The class of a tenant."""
         return tenant.class_name or default_class([entry.name for entry in self.classes])
 
     @property

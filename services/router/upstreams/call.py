@@ -62,8 +62,6 @@ class End(msgspec.Struct, frozen=True):
 
 
 class Whole(msgspec.Struct, frozen=True):
-    """An answer in one piece."""
-
     text: str
     end: End
     raw: bytes | None = None

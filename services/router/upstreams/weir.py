@@ -24,8 +24,6 @@ _problem = msgspec.json.Decoder(Problem)
 
 
 class WeirUpstream:
-    """One Weir worker."""
-
     def __init__(self, pool: Pool) -> None:
         self._pool = pool
 

@@ -20,8 +20,6 @@ MOST = 256
 
 
 class _Line:
-    """The cancels of one worker."""
-
     __slots__ = ("attempts", "lanes")
 
     def __init__(self) -> None:

@@ -1,18 +1,13 @@
 """All workers, the models that they serve, and the choice of a worker together with a slot at it.
 
-Choosing. A worker with a free slot precedes one with only a look-ahead place. Among those the least loaded wins: work
-outstanding there by the router's ledger (token-equivalents, as charged), per slot. Request counts say little if sizes
-differ a hundredfold, and polled load is out of date. Among workers within one request of the least loaded, the one that
-last served the same prompt prefix wins, since its prefix cache may hold it; so affinity costs at most one request's
-imbalance. Ties go to the longest unused.
+Choosing (decision 023). A worker with a free slot precedes one with only a look-ahead place. Among those the least
+loaded wins: work outstanding there by the router's ledger (token-equivalents, as charged), per slot. Among workers
+within one request of it, the one that last served the same prompt prefix wins, since its prefix cache may hold it. Ties
+go to the longest unused. Above CHOICES candidates two random ones are compared (Mitzenmacher 2001: the longest queue
+falls from log n / log log n to log log n), so that several routers do not all choose one worker.
 
-Above CHOICES candidates two random ones are compared (Mitzenmacher 2001: the longest queue falls from log n / log log n
-to log log n): the cost of a choice does not grow with the fleet, and several routers do not all choose one worker.
-
-Pools. A pool is the set of workers that a queue waits for, so models that share a worker share a pool. A model gets its
-pool once, when it is first seen, since requests may be queued for it: that of any model that shares a worker with it,
-else a new one of its own name. A worker that joins later and serves models of two pools counts its slots in both: until
-the router restarts, each pool promises a part of them twice.
+Pools: docs/operations/workers.md#pools. A model gets its pool once, since requests may be queued for it: that of any
+model that shares a worker with it, else a new one of its own name.
 
 Bounds: slots and memory as in `worker.py`; MAX_POOLED models have a pool (others are not served, which is logged), and
 MAX_PREFIXES prefixes are remembered. A choice is O(1) in workers while any candidate has room.
@@ -162,7 +157,6 @@ class Fleet:
     # ---- changes
 
     def learn(self, worker: Worker, seen: Probe) -> None:
-        """Apply a worker's reported state."""
         models = worker.models
         new = worker.learn(seen)
         if worker.models != models and not worker.leaving:

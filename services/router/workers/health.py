@@ -1,18 +1,11 @@
-"""A worker's health, from probes and from how its requests end.
-
-    a missed probe, or a connection lost             no new requests until it answers a probe
-    two missed in a row, or a refused connection     dead: ejected
-    FAILURES failed requests in a row, though it
-    answers probes (an outlier)                      ejected, and by one more failure after its return
-    a good probe                                     it returns, if its ejection is over
+"""A worker's health, from probes and from how its requests end: docs/operations/workers.md#health-and-ejection.
 
 An ejection lasts at least 1 s, twice as long each time, up to 30 s: a worker that restarts in a loop, or only answers
-probes, gets one request at each return, less and less often. After FORGIVEN_AFTER_S in good health the count starts anew.
-(Envoy's outlier detection counts the same way; its ejections end by time alone.)
+probes, gets one request at each return, less and less often. After FORGIVEN_AFTER_S in good health the count starts
+anew. (Envoy's outlier detection counts the same way; its ejections end by time alone.)
 
 If fewer than half of the workers of one of its models would be left, an outlier is not ejected, and an ejection ends
-with the first good probe. So failing requests never eject a model's last worker: some of its answers are good, and its
-failures have a status and a reason. (Envoy's panic threshold, 50 % as well.)
+with the first good probe. So failing requests never eject a model's last worker. (Envoy's panic threshold, 50 % too.)
 """
 
 from __future__ import annotations
@@ -72,7 +65,6 @@ class Health:
         return self.failures >= FAILURES
 
     def served(self) -> None:
-        """A request was answered."""
         self.failures = 0
 
     def __repr__(self) -> str:

@@ -17,7 +17,6 @@ class Bag:
         self._at: dict[Worker, int] = {}
 
     def add(self, worker: Worker) -> None:
-        """Add a worker."""
         self._at[worker] = len(self.workers)
         self.workers.append(worker)
 

@@ -1,24 +1,18 @@
 """The speed of a worker regardless of the answer's size: the input of its learned limit.
 
-`core.adaptive` needs a figure that rises with congestion but not with length. End-to-end time is mostly length. Time
-per token after the first misses the server's own queue: vLLM and llama.cpp run a fixed number of sequences and queue
-the others before their first token, so a limit on it grows without end (tests/router/workers/test_pace.py). Hence
+docs/architecture/mechanisms/limits.md explains the choice; tests/router/workers/test_pace.py shows that a limit on the
+time per token grows without end.
 
     pace = seconds from dispatch to end / units,      units = overhead + prompt_tokens * reading + completion_tokens
 
-in seconds per token of the answer. The wait in the server's queue, a slower step and a slower prefill all raise it; it
-needs only the total time and the counts, so streams and plain answers count alike. `overhead` and `reading` are prices
-in tokens of the answer: of a request before its prompt, and of a prompt token.
-
-They are learned while the limit is at its minimum, where an answer runs alone, as for the baseline that it is compared
-with. Least squares on relative errors, with forgetting:
+`overhead` and `reading` are prices in completion tokens, learned while the limit is at its minimum, where an answer
+runs alone. Least squares on relative errors, with forgetting:
 
     seconds ~ a + b * prompt_tokens + c * completion_tokens      overhead = a / c, reading = b / c, neither below 0
 
 A first guess of small weight holds the fit where samples leave it open (prompts of one length say nothing about
-reading). Under load the prices are frozen: learned there, a queue would count as overhead, and congestion as normal.
-
-An answer without counts has no pace, nor has a failed one. O(1); nothing at all for workers with announced slots.
+reading). Under load the prices are frozen: learned there, a queue would count as overhead, and congestion as normal. An
+answer without counts has no pace, nor has a failed one. O(1); nothing at all for workers with announced slots.
 """
 
 from __future__ import annotations
@@ -84,7 +78,6 @@ class Pace:
             self.reading = max(0.0, reading_s) / writing_s
 
     def _column(self, i: int) -> float:
-        """The mean of one column of the samples."""
         return self._sums[i][3] / self._weight
 
     def __repr__(self) -> str:

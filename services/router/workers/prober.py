@@ -1,17 +1,13 @@
 """Probes every worker at a steady pace, and at once when it is suspected; `health.py` decides.
 
-Probes report a worker's state and whether it is alive; its free slots are the ledger's. Requests count as much: a lost
-connection keeps new requests away until a probe is answered, failures in a row eject the worker, and a worker that
-refuses rests as long as it asked for.
+Each worker is probed once per interval, and all healthy ones at most MAX_PROBES_PER_S times a second: with 256 of them
+the interval is 8 s, since requests notice faults first. Unhealthy ones have a budget of the same size, so that a return
+is seen soon. Pauses vary at random, so that the probes of a large fleet do not coincide; a suspect is probed after
+LOOK_AGAIN_S, however many requests suspect it.
 
-Cost. Each worker is probed once per interval, and all healthy ones at most MAX_PROBES_PER_S times a second: with 256 of
-them the interval is 8 s, since requests notice faults first. Unhealthy ones have a budget of the same size, so that a
-return is seen soon. Pauses vary at random, so that the probes of a large fleet do not coincide; a suspect is probed
-after LOOK_AGAIN_S, however many requests suspect it.
-
-A stall of the router is not the worker's silence. After a second without a processor a timeout has passed and every
-answer is unread, and the whole fleet would be taken for dead; so the timeout is counted in pieces (`awake_for`).
-Lifeguard has the idea of doubting the watcher first (Dadgar et al., 2018).
+A stall of the router is not the worker's silence: after a second without a processor every answer is unread, and the
+whole fleet would be taken for dead. So the timeout is counted in pieces (`awake_for`). Lifeguard has the idea of
+doubting the watcher first (Dadgar et al., 2018).
 """
 
 from __future__ import annotations

@@ -103,12 +103,10 @@ class Worker:
 
     @property
     def url(self) -> str:
-        """Its address."""
         return self.spec.url
 
     @property
     def kind(self) -> str:
-        """Its protocol."""
         return self.spec.kind
 
     @property

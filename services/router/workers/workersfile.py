@@ -21,8 +21,6 @@ Model = Annotated[str, Field(min_length=1, max_length=256)]
 
 
 class WorkerSpec(BaseModel):
-    """One entry of the worker list."""
-
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     name: str = Field(pattern=r"^[A-Za-z0-9._-]{1,64}$")
@@ -76,8 +74,6 @@ class WorkerSpec(BaseModel):
 
 
 class WorkerList(BaseModel):
-    """The whole file: `workers: [...]`."""
-
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     workers: Annotated[list[WorkerSpec], Field(min_length=1, max_length=MAX_WORKERS)]
