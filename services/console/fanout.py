@@ -18,7 +18,7 @@ from services.runtime.http import Exchange
 from services.runtime.log import Log
 from services.runtime.ordered import OrderedSet
 
-MOST_VIEWERS = 64
+MAX_VIEWERS = 64
 EVERY_S = 0.2
 FULL_HINT_MS = 5000
 EVENT_STREAM = b"text/event-stream; charset=utf-8"
@@ -76,14 +76,14 @@ class Fanout:
     """All viewers of one frame. `pictures` counts the frames made."""
 
     def __init__(
-        self, hello: Picture, picture: Picture, log: Log, *, most: int = MOST_VIEWERS, every_s: float = EVERY_S
+        self, hello: Picture, picture: Picture, log: Log, *, max_viewers: int = MAX_VIEWERS, every_s: float = EVERY_S
     ) -> None:
         self.pictures = 0
         self.viewers: OrderedSet[Viewer] = OrderedSet()
         self._hello = hello
         self._picture = picture
         self._log = log
-        self._most = most
+        self._max_viewers = max_viewers
         self._every_s = every_s
         self._newest: bytes | None = None
         self._timer: asyncio.TimerHandle | None = None
@@ -91,8 +91,8 @@ class Fanout:
 
     async def watch(self, exchange: Exchange) -> None:
         """Serve one viewer until it disconnects, or until `close`. Raises WeirError, 503, if there are too many."""
-        if len(self.viewers) >= self._most:
-            raise _too_many(self._most)
+        if len(self.viewers) >= self._max_viewers:
+            raise _too_many(self._max_viewers)
         task = asyncio.current_task()
         assert task is not None
         exchange.on_gone(task.cancel)
@@ -153,13 +153,13 @@ class Fanout:
         self._timer = loop.call_at(self._due_at, self._show)
 
     def __repr__(self) -> str:
-        return f"<Fanout {len(self.viewers)}/{self._most} look, {self.pictures} pictures>"
+        return f"<Fanout {len(self.viewers)}/{self._max_viewers} look, {self.pictures} pictures>"
 
 
-def _too_many(most: int) -> WeirError:
+def _too_many(max_viewers: int) -> WeirError:
     return WeirError(
         Outcome.YIELD,
-        f"{most} viewers look at this console already; close one of them, or come back later",
+        f"{max_viewers} viewers look at this console already; close one of them, or come back later",
         status=503,
         code="too_many_viewers",
         details=Details(retry_hint_ms=FULL_HINT_MS),

@@ -159,8 +159,8 @@ def readiness(fleet: Fleet, lacking: list[str], *, named: bool) -> Readiness:
     up = [worker.name for worker in fleet.workers if worker.live]
     down = [f"worker {worker.name}" for worker in fleet.workers if worker.name not in up]
     if not named:
-        told = [f"{len(down)} of {len(fleet.workers)} workers"] if down else []
-        return Readiness(bool(up), {"workers": len(up), "degraded": told + lacking})
+        counts = [f"{len(down)} of {len(fleet.workers)} workers"] if down else []
+        return Readiness(bool(up), {"workers": len(up), "degraded": counts + lacking})
     return Readiness(bool(up), {"workers": up, "degraded": down + lacking})
 
 

@@ -20,7 +20,7 @@ import yaml
 LARGEST_FILE_BYTES = 16 * 1024 * 1024
 DEEPEST = 32
 LONGEST_NUMBER_CHARS = 128  # also for dates and truth values; longer plain scalars are text
-MOST_DIRECTIVES = 8
+MAX_DIRECTIVES = 8
 VALUES_PER_BYTE = 10  # including those that aliases stand for
 FREE_VALUES = 100_000
 
@@ -46,8 +46,8 @@ def read_yaml(path: Path) -> Any:
         raise Unreadable(f"is larger than {LARGEST_FILE_BYTES} bytes")
     if content.startswith((b"\xff\xfe", b"\xfe\xff")):
         raise Unreadable("is not YAML: it is UTF-16, and UTF-8 was expected")
-    if (b"\n" + content.replace(b"\r", b"\n")).count(b"\n%") > MOST_DIRECTIVES:
-        raise Unreadable(f"has more than {MOST_DIRECTIVES} lines that begin with %")
+    if (b"\n" + content.replace(b"\r", b"\n")).count(b"\n%") > MAX_DIRECTIVES:
+        raise Unreadable(f"has more than {MAX_DIRECTIVES} lines that begin with %")
     try:
         return _Document(content).read()
     except yaml.MarkedYAMLError as error:
@@ -67,7 +67,7 @@ class _Document:
         self._loader = _Loader(content)
         self._anchors: dict[str, tuple[Any, int]] = {}  # (value, number of values in it)
         self._values = 0
-        self._most_values = FREE_VALUES + VALUES_PER_BYTE * len(content)
+        self._max_values = FREE_VALUES + VALUES_PER_BYTE * len(content)
 
     def read(self) -> Any:
         self._loader.get_event()  # the stream begins
@@ -103,8 +103,8 @@ class _Document:
             raise Unreadable(f"*{name} stands before &{name} is complete{_line(event.start_mark)}")
         value, values = self._anchors[event.anchor]
         self._values += values
-        if self._values > self._most_values:
-            raise Unreadable(f"its aliases stand for more than {self._most_values} values{_line(event.start_mark)}")
+        if self._values > self._max_values:
+            raise Unreadable(f"its aliases stand for more than {self._max_values} values{_line(event.start_mark)}")
         return value
 
     def _scalar(self, event: Any) -> Any:

@@ -131,8 +131,8 @@ async def over_for_its_client_twice() -> None:
 
 async def a_lane_given_back_twice() -> None:
     cancels, one = Cancels(), worker("one")
-    cancels.tell(one, "a")
-    cancels._lines[one].lanes = 0
+    cancels.send(one, "a")
+    cancels._queues[one].lanes = 0
     (telling,) = cancels._tasks
     await telling
 

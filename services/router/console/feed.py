@@ -33,7 +33,7 @@ from services.router.telemetry.metrics import RouterMetrics
 from services.runtime.clock import unix_milliseconds
 from services.runtime.drain import Drain
 
-MOST_DECISIONS = 40
+MAX_DECISIONS = 40
 LOOKED_AT = 1000
 LATENCY_S = 1.0
 GOT_S = 2.0
@@ -101,7 +101,7 @@ class Feed:
         journal = self._journal
         since = self._decided if now - self._made_at <= STALE_S else journal.decided
         self._decided, self._made_at = journal.decided, now
-        entries, left_out = journal.since(since, MOST_DECISIONS)
+        entries, left_out = journal.since(since, MAX_DECISIONS)
         return [_decision(entry, at_ms - int((now - entry.at) * 1000)) for entry in entries], left_out
 
 

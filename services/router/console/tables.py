@@ -12,11 +12,11 @@ from services.core.snapshot import FlowSnapshot, SchedulerSnapshot, TenantSnapsh
 from services.router.deciding.dispatcher import Dispatcher
 from services.router.telemetry.snapshot import RouterSnapshot, WorkerSnapshot, take, tenants_in_service_order
 
-MOST_TENANTS = 24
-MOST_HEADS = 32
-MOST_WORKERS = 32
-MOST_RUNNING = 32
-MOST_RUNNING_IN_ALL = 512
+MAX_TENANTS = 24
+MAX_HEADS = 32
+MAX_WORKERS = 32
+MAX_RUNNING = 32
+MAX_RUNNING_TOTAL = 512
 
 POSITIONS: dict[RingPosition, Position] = {NEW: "new", NOW: "now", NEXT: "next", LATER: "later", OUT: "away"}
 
@@ -25,11 +25,11 @@ def look(now: float, dispatcher: Dispatcher) -> RouterSnapshot:
     return take(
         now,
         dispatcher,
-        tenants_in_service_order(dispatcher, MOST_TENANTS),
-        heads=MOST_HEADS,
-        workers=MOST_WORKERS,
-        running=MOST_RUNNING_IN_ALL,
-        running_of_one=MOST_RUNNING,
+        tenants_in_service_order(dispatcher, MAX_TENANTS),
+        heads=MAX_HEADS,
+        workers=MAX_WORKERS,
+        running=MAX_RUNNING_TOTAL,
+        running_of_one=MAX_RUNNING,
     )
 
 

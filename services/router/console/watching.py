@@ -15,9 +15,9 @@ from services.console.fanout import EVERY_S, Fanout
 from services.console.files import Files
 from services.console.guard import guarded
 from services.contracts.console import Hello
-from services.router.console.feed import MOST_DECISIONS, Feed
-from services.router.console.story import story
-from services.router.console.tables import MOST_TENANTS, MOST_WORKERS
+from services.router.console.feed import MAX_DECISIONS, Feed
+from services.router.console.tables import MAX_TENANTS, MAX_WORKERS
+from services.router.console.timeline import timeline
 from services.router.operating.adminkey import AdminKey
 from services.router.operating.policy import SetPolicies, Switches
 from services.router.serving.pipeline import Pipeline
@@ -38,18 +38,18 @@ def console_routes(
 
     The page's own files need no key, since the page has to load before it can ask for one.
     """
-    looking = Looking(pipeline, log, lab=lab, storm=_has(more, "/console/storm"), policy=_has(more, POLICY))
+    handlers = _Handlers(pipeline, log, lab=lab, storm=_has(more, "/console/storm"), policy=_has(more, POLICY))
     files = Files()
-    told: Routes = {
-        ("GET", "/console/events"): looking.fanout.watch,
-        ("GET", "/console/requests/{id}"): looking.request,
+    protected: Routes = {
+        ("GET", "/console/events"): handlers.fanout.watch,
+        ("GET", "/console/requests/{id}"): handlers.request,
         **{route: handler if route[0] in READS else guarded(handler) for route, handler in more.items()},
     }
     return {
         ("GET", "/console"): files.page,
         ("GET", "/console/"): files.page,
         ("GET", "/console/static/{path:rest}"): files.file,
-        **{route: handler if key is None else _behind(key, handler) for route, handler in told.items()},
+        **{route: handler if key is None else _behind(key, handler) for route, handler in protected.items()},
     }
 
 
@@ -75,7 +75,7 @@ def _behind(key: AdminKey, handler: Handler) -> Handler:
     return handle
 
 
-class Looking:
+class _Handlers:
     """Handlers of the stream and of a request's timeline."""
 
     def __init__(self, pipeline: Pipeline, log: Log, *, lab: bool, storm: bool, policy: bool) -> None:
@@ -83,7 +83,7 @@ class Looking:
         self._encoder = msgspec.json.Encoder()
         self._feed = Feed(pipeline.dispatcher, pipeline.metrics, pipeline.journal, pipeline.drain)
         hello = self._encoder.encode(
-            Hello(lab, storm, policy, MOST_TENANTS, MOST_WORKERS, MOST_DECISIONS, round(EVERY_S * 1000))
+            Hello(lab, storm, policy, MAX_TENANTS, MAX_WORKERS, MAX_DECISIONS, round(EVERY_S * 1000))
         )
         self.fanout = Fanout(lambda: hello, self._frame, log)
         pipeline.drain.on_begin(self.fanout.close)
@@ -98,5 +98,5 @@ class Looking:
         found = journal.find(id)
         if found is None:
             raise BadInput("no request of this id is known here, or not any more", status=404, code="not_found")
-        told = story(found, self._pipeline.dispatcher.scheduler, now)
-        await exchange.reply(200, self._encoder.encode(told), headers=[(b"cache-control", b"no-store")])
+        life = timeline(found, self._pipeline.dispatcher.scheduler, now)
+        await exchange.reply(200, self._encoder.encode(life), headers=[(b"cache-control", b"no-store")])

@@ -36,7 +36,7 @@ from services.runtime.errors import NoSuchModel, Refused
 LATE_S = 0.0005
 """A timer may fire slightly early by the loop's clock; whatever is due this soon is due."""
 
-NOBODY_S = 1.0
+NO_WORKER_GRACE_S = 1.0
 """How long admitted requests wait for a model's last worker to return: the next probe usually finds it up again."""
 
 
@@ -120,7 +120,7 @@ class Dispatcher:
             return self.refusing.leaving()
         request.pool = self.fleet.pool_of(request.model) or request.model
         if not self.fleet.alive(request.model) and self.fleet.slots(request.pool):  # without slots the core rejects
-            return self.refusing.nobody_serves(request.model)
+            return self.refusing.no_live_worker(request.model)
         decision = self.scheduler.admit(now, request)
         if isinstance(decision, Rejection):
             return self.refusing.at_the_door(request, decision, self.scheduler.usage.requests)
@@ -264,7 +264,7 @@ class Dispatcher:
         for request in list(self._retries):
             assert request.worker is None, f"{request!r} waits for a place, and has one at {request.worker!r}"
             if self._abandoned(request.model, now):
-                request.refusal = self.refusing.nobody_serves(request.model)
+                request.refusal = self.refusing.no_live_worker(request.model)
             else:
                 others = self.fleet.alive(request.model, request.failed_worker)
                 request.worker = self.fleet.take(request, request.failed_worker if others else None)
@@ -281,21 +281,21 @@ class Dispatcher:
                 self._dead_since.pop(model, None)
             elif model not in self._dead_since:
                 self._dead_since[model] = now
-                asyncio.get_running_loop().call_later(NOBODY_S, self._refuse_the_abandoned)
+                asyncio.get_running_loop().call_later(NO_WORKER_GRACE_S, self._refuse_the_abandoned)
 
     def _abandoned(self, model: str, now: float) -> bool:
         """Whether no worker has served it for NO_WORKER_GRACE_S, or it has left the worker list."""
         if self.fleet.alive(model):
             return False
-        return model not in self._dead_since or now - self._dead_since[model] >= NOBODY_S
+        return model not in self._dead_since or now - self._dead_since[model] >= NO_WORKER_GRACE_S
 
     def _refuse_the_abandoned(self) -> None:
         """Reject the requests of models that have had no worker for NO_WORKER_GRACE_S; others keep waiting."""
         now = asyncio.get_running_loop().time() + LATE_S
         for request in list(self.waiting):
-            if now - self._dead_since.get(request.model, now) >= NOBODY_S:
+            if now - self._dead_since.get(request.model, now) >= NO_WORKER_GRACE_S:
                 self.scheduler.leave(now, request)
-                self._reject(request, self.refusing.nobody_serves(request.model))
+                self._reject(request, self.refusing.no_live_worker(request.model))
         self._dispatch_retries()
         self._pump_all(now)
 

@@ -109,7 +109,7 @@ class Refusing:
         hint_ms = self.about_ms(NO_CAPACITY_HINT_MS)
         return Refused(Outcome.NO_CAPACITY, message, reason="no_worker", retry_hint_ms=hint_ms)
 
-    def nobody_serves(self, model: str) -> Refused:
+    def no_live_worker(self, model: str) -> Refused:
         return self.no_capacity(f"no worker that serves {model} is alive")
 
     def paused(self) -> Refused:

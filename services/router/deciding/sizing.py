@@ -48,10 +48,10 @@ class Sizes:
             ratio.add(FIRST_TOKENS_PER_BYTE * FIRST_WEIGHT_BYTES, FIRST_WEIGHT_BYTES)
         ratio.add(tokens, bytes)
 
-    def context_tokens(self, top_k: int, most: int) -> int:
+    def context_tokens(self, top_k: int, limit: int) -> int:
         """The estimated tokens that `top_k` passages add to a prompt, at most `limit`."""
         each = self._passages.value or FIRST_PASSAGE_TOKENS
-        return min(most, ceil(top_k * each))
+        return min(limit, ceil(top_k * each))
 
     def passages(self, count: int, tokens: int) -> None:
         if count > 0:

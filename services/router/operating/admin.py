@@ -76,7 +76,7 @@ class AdminRoutes:
         self._log = log
         self._key = key
         self._refused_lines = Bucket(1.0, REFUSED_LINES)
-        self._untold = 0
+        self._unlogged = 0
         self._routes: dict[tuple[str, str], tuple[Callable[..., Any], dict[str, Any]]] = {
             ("GET", "/admin/state"): (self._state, describe("Everything that decides.")),
             ("POST", "/admin/level"): (
@@ -101,8 +101,8 @@ class AdminRoutes:
     def add_to(self, api: FastAPI) -> None:
         """Add the routes. Each checks the key before it reads anything, an unknown path included."""
         allowed = [Depends(self._audited)]
-        for (method, path), (endpoint, told) in self._routes.items():
-            api.add_api_route(path, endpoint, methods=[method], dependencies=allowed, **told)
+        for (method, path), (endpoint, description) in self._routes.items():
+            api.add_api_route(path, endpoint, methods=[method], dependencies=allowed, **description)
         api.add_api_route(
             "/admin/{rest:rest}", self._unknown, methods=METHODS, dependencies=allowed, include_in_schema=False,
             response_model=None,
@@ -120,11 +120,11 @@ class AdminRoutes:
 
     def _log_refusal(self, exchange: Exchange, error: WeirError) -> None:
         if not self._refused_lines.try_take(asyncio.get_running_loop().time()):
-            self._untold += 1
+            self._unlogged += 1
             return
         asked = {"method": exchange.method, "path": exchange.path[:200]}
-        self._log.warning("admin request refused", **asked, status=error.status, code=error.code, untold=self._untold)
-        self._untold = 0
+        self._log.warning("admin request refused", **asked, status=error.status, code=error.code, untold=self._unlogged)
+        self._unlogged = 0
 
     def _check_key(self, exchange: Exchange) -> None:
         """Raises BadInput, 403, for a web page: a browser on this machine reaches loopback, and sends an Origin."""
@@ -148,36 +148,36 @@ class AdminRoutes:
     async def _policy(self) -> Response:
         return json_answer(self._switches.now)
 
-    async def _set_policy(self, wish: Annotated[SetPolicies, Depends(body_of(SetPolicies))]) -> Response:
-        return json_answer(self._switches.turn(wish))
+    async def _set_policy(self, change: Annotated[SetPolicies, Depends(body_of(SetPolicies))]) -> Response:
+        return json_answer(self._switches.turn(change))
 
-    async def _set_level(self, wish: Annotated[SetLevel, Depends(body_of(SetLevel))]) -> Response:
+    async def _set_level(self, change: Annotated[SetLevel, Depends(body_of(SetLevel))]) -> Response:
         try:
-            self._dispatcher.scheduler.hold_level(wish.class_name, wish.level)
+            self._dispatcher.scheduler.hold_level(change.class_name, change.level)
         except ValueError as error:
             raise BadInput(f"class: {error}", "class") from None
-        self._log.warning("level held by the operator", of_class=wish.class_name, at=wish.level)
-        return json_answer(wish)
+        self._log.warning("level held by the operator", of_class=change.class_name, at=change.level)
+        return json_answer(change)
 
-    async def _pause(self, wish: Annotated[Pause, Depends(body_of(Pause))]) -> Response:
-        if not self._tenants.pause(wish.tenant, wish.paused):
+    async def _pause(self, change: Annotated[Pause, Depends(body_of(Pause))]) -> Response:
+        if not self._tenants.pause(change.tenant, change.paused):
             raise BadInput("tenant: nobody is known by this name", "tenant", status=404, code="not_found")
-        self._log.warning("tenant paused" if wish.paused else "tenant goes on", tenant=wish.tenant)
-        return json_answer(wish)
+        self._log.warning("tenant paused" if change.paused else "tenant goes on", tenant=change.tenant)
+        return json_answer(change)
 
-    async def _set_drain(self, wish: Annotated[SetDrain, Depends(body_of(SetDrain))]) -> Response:
-        if wish.worker is None:
-            if not wish.drain:
+    async def _set_drain(self, change: Annotated[SetDrain, Depends(body_of(SetDrain))]) -> Response:
+        if change.worker is None:
+            if not change.drain:
                 raise BadInput("drain: a router that drains does not come back; start it again", "drain")
             self._drain.begin()
-            return json_answer(wish)
-        worker = next((one for one in self._dispatcher.fleet.workers if one.name == wish.worker), None)
+            return json_answer(change)
+        worker = next((one for one in self._dispatcher.fleet.workers if one.name == change.worker), None)
         if worker is None:
             raise BadInput("worker: there is none of this name", "worker", status=404, code="not_found")
-        worker.held_back = wish.drain
+        worker.held_back = change.drain
         self._dispatcher.fleet.looked(worker)
-        self._log.warning("worker held back" if wish.drain else "worker goes on", worker=worker.name)
-        return json_answer(wish)
+        self._log.warning("worker held back" if change.drain else "worker goes on", worker=worker.name)
+        return json_answer(change)
 
 
 class MetricsListener:

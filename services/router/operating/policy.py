@@ -39,15 +39,15 @@ class Switches:
         """The policies in force."""
         return self._dispatcher.scheduler.policies
 
-    def turn(self, wish: SetPolicies) -> Policies:
-        """Apply `wish` and return the policies in force."""
-        self.switch(msgspec.structs.asdict(wish))
+    def turn(self, change: SetPolicies) -> Policies:
+        """Apply `change` and return the policies in force."""
+        self.switch(msgspec.structs.asdict(change))
         return self.now
 
-    def switch(self, wish: dict[str, bool | UnsetType]) -> None:
+    def switch(self, change: dict[str, bool | UnsetType]) -> None:
         """Apply the named policies; does nothing if they are in force already."""
         before = self.now
-        after = replace(before, **{name: on for name, on in wish.items() if isinstance(on, bool)})
+        after = replace(before, **{name: on for name, on in change.items() if isinstance(on, bool)})
         if after == before:
             return
         ended = self._detached.switch(after.cancellation)

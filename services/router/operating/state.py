@@ -28,24 +28,24 @@ from services.router.deciding.dispatcher import Dispatcher
 from services.router.telemetry.snapshot import RequestSnapshot, WorkerSnapshot, take
 from services.router.tenancy.tenants import Tenants
 
-MOST_TENANTS = 100
-MOST_TURNS = 100
-MOST_WORKERS = 256
+MAX_TENANTS = 100
+MAX_REQUESTS = 100
+MAX_WORKERS = 256
 
 Json = dict[str, Any]
 
 
 def state(now: float, dispatcher: Dispatcher, tenants: Tenants, *, draining: bool) -> Json:
     """The router at `now`. Work is in token-equivalents."""
-    chosen = busiest(dispatcher.scheduler, MOST_TENANTS)
-    seen = take(now, dispatcher, chosen, full=True, running=MOST_TURNS, waiting=MOST_TURNS)
+    chosen = busiest(dispatcher.scheduler, MAX_TENANTS)
+    seen = take(now, dispatcher, chosen, full=True, running=MAX_REQUESTS, waiting=MAX_REQUESTS)
     running = chain.from_iterable(worker.requests for worker in seen.workers)
     return {
         "draining": draining,
         "inflight": {"now": seen.inflight, "cap": seen.inflight_cap},
         "scheduler": scheduler_state(seen.scheduler),
         "paused": [id for id in tenants.ids() if (known := tenants.get(id)) is not None and known.paused],
-        "workers": [_worker(worker) for worker in seen.workers[:MOST_WORKERS]],
+        "workers": [_worker(worker) for worker in seen.workers[:MAX_WORKERS]],
         "running": [_request(request) for request in running],
         "in_line": [_request(request) for request in seen.waiting],
     }

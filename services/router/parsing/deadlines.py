@@ -56,18 +56,18 @@ READERS: Mapping[bytes, Reader] = {
 }
 
 
-def least_ms(headers: Sequence[Header], readers: Mapping[bytes, Reader], max_ms: float) -> float:
+def shortest_ms(headers: Sequence[Header], readers: Mapping[bytes, Reader], max_ms: float) -> float:
     """The shortest duration that these headers name. Raises BadInput naming a header.
 
     A Weir header above the maximum is an error. The aliases come from proxies that do not know the maximum and send the
     same to every server: those are cut to it.
     """
-    least = math.inf
+    shortest = math.inf
     for name, value in headers:
         asked_ms = readers[name](value.strip())
         ours = name.startswith(OURS)
         if asked_ms is None or not 0 < asked_ms < math.inf or (ours and asked_ms > max_ms):
             header = name.decode("ascii")
             raise BadInput(f"{header}: a duration above 0 and at most {max_ms:g} ms was expected", header)
-        least = min(least, asked_ms, max_ms)
-    return least
+        shortest = min(shortest, asked_ms, max_ms)
+    return shortest

@@ -18,11 +18,11 @@ from typing import Any, NamedTuple
 from services.router.parsing.parsed import ParsedRequest
 from services.runtime.errors import BadInput
 
-MOST_LOGPROBS = 20
+MAX_LOGPROBS = 20
 """OpenAI's bound for chat, and vLLM's default."""
-MOST_BEST_OF = 20
-MOST_TOKEN_IDS = 128
-MOST_SALT_CHARS = 1024
+MAX_BEST_OF = 20
+MAX_TOKEN_IDS = 128
+MAX_SALT_CHARS = 1024
 
 Harmless = Callable[[Any, dict[str, Any]], bool]
 """(value, body) -> whether the field has no effect with this value."""
@@ -50,12 +50,12 @@ def _whole(value: Any) -> bool:
     return isinstance(value, int) and not isinstance(value, bool)
 
 
-def _up_to(most: int) -> Bound:
-    return lambda value, _: "" if _whole(value) and 0 <= value <= most else f"a number from 0 to {most} was expected"
+def _up_to(limit: int) -> Bound:
+    return lambda value, _: "" if _whole(value) and 0 <= value <= limit else f"a number from 0 to {limit} was expected"
 
 
-def _flag_or_up_to(most: int) -> Bound:
-    within = _up_to(most)
+def _flag_or_up_to(limit: int) -> Bound:
+    within = _up_to(limit)
     return lambda value, max_tokens: "" if isinstance(value, bool) else within(value, max_tokens)
 
 
@@ -68,18 +68,18 @@ def _official_length(value: Any, max_tokens: int) -> str:
     return "the length of an answer is named by `max_tokens` or `max_completion_tokens` here, and by nothing else"
 
 
-def _from_one(most: int) -> Bound:
-    return lambda value, _: "" if _whole(value) and 1 <= value <= most else f"a number from 1 to {most} was expected"
+def _from_one(limit: int) -> Bound:
+    return lambda value, _: "" if _whole(value) and 1 <= value <= limit else f"a number from 1 to {limit} was expected"
 
 
-def _short_list(most: int) -> Bound:
-    expected = f"a list of at most {most} was expected"
-    return lambda value, _: "" if isinstance(value, list) and len(value) <= most else expected
+def _short_list(limit: int) -> Bound:
+    expected = f"a list of at most {limit} was expected"
+    return lambda value, _: "" if isinstance(value, list) and len(value) <= limit else expected
 
 
-def _text(most: int) -> Bound:
-    expected = f"a text of 1 to {most} characters was expected"
-    return lambda value, _: "" if isinstance(value, str) and 1 <= len(value) <= most else expected
+def _text(limit: int) -> Bound:
+    expected = f"a text of 1 to {limit} characters was expected"
+    return lambda value, _: "" if isinstance(value, str) and 1 <= len(value) <= limit else expected
 
 
 def _only_clients_tools(value: Any, body: dict[str, Any]) -> bool:
@@ -115,13 +115,13 @@ _LARGE = "makes the answer much larger than its text"
 
 FIELDS: dict[str, Rule] = {
     # within what is priced
-    "logprobs": Rule(bound=_flag_or_up_to(MOST_LOGPROBS)),
-    "top_logprobs": Rule(bound=_up_to(MOST_LOGPROBS)),
-    "n_probs": Rule(bound=_up_to(MOST_LOGPROBS)),  # llama.cpp
-    "logprob_token_ids": Rule(bound=_short_list(MOST_TOKEN_IDS)),  # vLLM
+    "logprobs": Rule(bound=_flag_or_up_to(MAX_LOGPROBS)),
+    "top_logprobs": Rule(bound=_up_to(MAX_LOGPROBS)),
+    "n_probs": Rule(bound=_up_to(MAX_LOGPROBS)),  # llama.cpp
+    "logprob_token_ids": Rule(bound=_short_list(MAX_TOKEN_IDS)),  # vLLM
     "min_tokens": Rule(bound=_within_length),  # vLLM, SGLang
     "min_new_tokens": Rule(bound=_within_length),
-    "cache_salt": Rule(bound=_text(MOST_SALT_CHARS)),  # vLLM, SGLang
+    "cache_salt": Rule(bound=_text(MAX_SALT_CHARS)),  # vLLM, SGLang
     # the length under other names, some of which take precedence over `max_tokens`
     "n_predict": Rule(bound=_official_length),  # llama.cpp
     "max_new_tokens": Rule(bound=_official_length),  # SGLang, Hugging Face
@@ -130,10 +130,10 @@ FIELDS: dict[str, Rule] = {
     "max_length": Rule(bound=_official_length),
     "num_predict": Rule(bound=_official_length),  # Ollama
     # more work
-    "best_of": Rule(_WORK, _one_of(1), _from_one(MOST_BEST_OF)),
+    "best_of": Rule(_WORK, _one_of(1), _from_one(MAX_BEST_OF)),
     "n_cmpl": Rule(_WORK, _one_of(1)),  # llama.cpp's name of n
     "use_beam_search": Rule(_WORK, _one_of(False)),  # vLLM
-    "prompt_logprobs": Rule(_WORK, bound=_up_to(MOST_LOGPROBS)),  # vLLM
+    "prompt_logprobs": Rule(_WORK, bound=_up_to(MAX_LOGPROBS)),  # vLLM
     "echo": Rule(_WORK, _no_logprobs_beside),
     "mm_processor_kwargs": Rule(_WORK),  # vLLM
     "media_io_kwargs": Rule(_WORK),  # vLLM

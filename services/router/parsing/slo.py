@@ -20,19 +20,19 @@ from collections.abc import Iterator, Mapping, Sequence
 import msgspec
 
 from services.router.parsing.deadlines import READERS as DEADLINES
-from services.router.parsing.deadlines import Header, least_ms, milliseconds
+from services.router.parsing.deadlines import Header, milliseconds, shortest_ms
 
 FIRST_TOKENS = {b"x-weir-ttft-ms": milliseconds, b"x-llm-d-slo-ttft-ms": milliseconds}
 CLASSES = (b"x-weir-class", b"x-llm-d-inference-objective", b"x-smg-priority")
-DEADLINE, FIRST_TOKEN, PATIENCE, CLASS, ATTEMPT = "deadline", "first token", "patience", "class", "attempt"
+DEADLINE, FIRST_TOKEN, WAIT_LIMIT, CLASS, ATTEMPT = "deadline", "first token", "patience", "class", "attempt"
 FIELD_OF: Mapping[bytes, str] = {
     **dict.fromkeys(DEADLINES, DEADLINE),
     **dict.fromkeys(FIRST_TOKENS, FIRST_TOKEN),
-    b"prefer": PATIENCE,
+    b"prefer": WAIT_LIMIT,
     **dict.fromkeys(CLASSES, CLASS),
     b"x-stainless-retry-count": ATTEMPT,
 }
-MOST_ATTEMPTS = 1000
+MAX_ATTEMPTS = 1000
 """A higher count cannot be right."""
 
 _QUOTED = rb'"(?:[^"\\]|\\.)*\\?(?:"|\Z)'  # an unclosed quotation reaches to the end
@@ -83,20 +83,20 @@ def read(
         by_field.setdefault(FIELD_OF[header[0]], []).append(header)
     deadline_ms, ttft_ms, ttft_asked = default_ms, default_ttft_ms, False
     if DEADLINE in by_field:
-        deadline_ms = least_ms(by_field[DEADLINE], DEADLINES, max_ms)
+        deadline_ms = shortest_ms(by_field[DEADLINE], DEADLINES, max_ms)
     if FIRST_TOKEN in by_field:
-        ttft_ms, ttft_asked = least_ms(by_field[FIRST_TOKEN], FIRST_TOKENS, max_ms), stream
+        ttft_ms, ttft_asked = shortest_ms(by_field[FIRST_TOKEN], FIRST_TOKENS, max_ms), stream
     return RequestSLO(
         deadline_ms if tenant_ms is None else min(deadline_ms, tenant_ms),
         min(ttft_ms, deadline_ms) if stream else deadline_ms,
         ttft_asked,
-        _patience_s(by_field[PATIENCE]) if PATIENCE in by_field else None,
+        _max_wait_s(by_field[WAIT_LIMIT]) if WAIT_LIMIT in by_field else None,
         _class_name(by_field[CLASS]) if CLASS in by_field else None,
         _attempt(by_field[ATTEMPT]) if ATTEMPT in by_field else 0,
     )
 
 
-def _patience_s(given: Sequence[Header]) -> float | None:
+def _max_wait_s(given: Sequence[Header]) -> float | None:
     """The first `Prefer: wait=S` in seconds (RFC 7240, section 2); None if it is malformed or absent."""
     for _, value in given:
         for preference in _preferences(value):
@@ -119,4 +119,4 @@ def _class_name(given: Sequence[Header]) -> str | None:
 
 def _attempt(given: Sequence[Header]) -> int:
     value = given[0][1].strip()
-    return min(int(value), MOST_ATTEMPTS) if _COUNT.fullmatch(value) else 0
+    return min(int(value), MAX_ATTEMPTS) if _COUNT.fullmatch(value) else 0

@@ -68,8 +68,8 @@ class RetrievalClient:
         try:
             async with asyncio.timeout(max(budget_ms, MIN_BUDGET_MS) / 1000):
                 inner_ms = max(budget_ms - WIRE_RESERVE_MS, budget_ms / 2, MIN_BUDGET_MS)
-                least = max(effort, MIN_EFFORT)
-                request = RetrieveRequest(query, tenant, top_k, cache_ttl_s, inner_ms, least)
+                work = max(effort, MIN_EFFORT)
+                request = RetrieveRequest(query, tenant, top_k, cache_ttl_s, inner_ms, work)
                 reply = _reply.decode(await self._post(b"/retrieve", _encode(request), trace))
         except TimeoutError:
             return Found("none", reason="retrieval_timeout", seconds=loop.time() - began)
@@ -105,10 +105,10 @@ class RetrievalClient:
         error = _problem.decode(answer).error
         outcome = REFUSED_BY_STATUS.get(reply.status)
         if outcome is not None:
-            told = error.details
-            reason = told.reason or "retrieval_busy"
+            details = error.details
+            reason = details.reason or "retrieval_busy"
             words = readable(error.message)
-            raise Refused(outcome, words, reason=reason, scope=told.scope, retry_hint_ms=told.retry_hint_ms)
+            raise Refused(outcome, words, reason=reason, scope=details.scope, retry_hint_ms=details.retry_hint_ms)
         if reply.status < 500:
             raise BadInput(readable(error.message), error.param, status=reply.status, code=error.code)
         raise UpstreamError(error.message)

@@ -31,12 +31,12 @@ def add_documents(api: FastAPI, pipeline: Pipeline) -> None:
     put = describe("Add a document, or replace it.", request=PutDocument, reply=DocumentPut)
     put["responses"][201] = put["responses"][200]
     paged = describe("The tenant's documents, by id, in pages.", reply=DocumentList, parameters=PAGE_PARAMETERS)
-    for method, path, told in (
+    for method, path, description in (
         ("GET", "/documents", paged),
         ("PUT", PATH, put),
         ("DELETE", PATH, describe("Remove a document.", reply=DocumentDeleted)),
     ):
-        add_native(api, {(method, path): serve}, {path: told})
+        add_native(api, {(method, path): serve}, {path: description})
 
 
 async def _pass_on(pipeline: Pipeline, exchange: Exchange, request: InferenceRequest) -> None:

@@ -30,15 +30,15 @@ from services.router.request import InferenceRequest
 from services.router.telemetry.metrics import RouterMetrics
 from services.router.telemetry.spans import attempt as attempt_span
 from services.router.telemetry.spans import failed
-from services.router.upstreams.call import Attempt, Begun, Busy, EngineLost, Whole, WorkerFailed
+from services.router.upstreams.call import Attempt, Busy, EngineLost, StartedStream, Whole, WorkerFailed
 from services.router.workers.prober import Prober
 from services.router.workers.worker import Worker
 from services.runtime.errors import Refused
 from services.runtime.upstream import ConnectionLost, NoDescriptors, PoolFull, UpstreamError
 
-LEAST_SLACK_S = 0.02
+MIN_SLACK_S = 0.02
 """A retry with less time than this left would be late."""
-MOST_WORKER_CRASHES = 2
+MAX_WORKER_CRASHES = 2
 NO_CONNECTION_REST_MS = 50.0
 
 
@@ -51,7 +51,7 @@ class Attempts:
         self._budget = budget
         self._metrics = metrics
 
-    async def send(self, request: InferenceRequest) -> Whole | Begun:
+    async def send(self, request: InferenceRequest) -> Whole | StartedStream:
         """The whole answer, or a stream with its first output."""
         loop = asyncio.get_running_loop()
         self._budget.sent(loop.time())
@@ -65,7 +65,7 @@ class Attempts:
                 self._prober.refused(_place_of(request), busy)
                 await self._again(request, "refused", busy)
 
-    async def _once(self, request: InferenceRequest, now: float) -> Whole | Begun:
+    async def _once(self, request: InferenceRequest, now: float) -> Whole | StartedStream:
         worker = request.worker
         assert worker is not None, f"{request!r} was sent without a place"
         remaining_ms = (request.work_until - now) * 1000
@@ -78,7 +78,7 @@ class Attempts:
             return await worker.upstream.whole(request, attempt)
         stream = await worker.upstream.open(request, attempt)
         try:
-            return Begun(stream, await stream.next())
+            return StartedStream(stream, await stream.next())
         except BaseException:
             stream.close()
             raise
@@ -113,7 +113,7 @@ class Attempts:
                 return "unreachable"
         if isinstance(error, (ConnectionLost, EngineLost)):
             request.worker_crashes = crashes = request.worker_crashes + 1
-            if crashes >= MOST_WORKER_CRASHES:
+            if crashes >= MAX_WORKER_CRASHES:
                 lost = f"{crashes} workers were lost while they worked on this request; it is not tried again"
                 poison = Refused(Outcome.POISON, lost, reason="poison")
                 poison.why = str(error)
@@ -138,12 +138,12 @@ class Attempts:
 
     def _may_retry(self, request: InferenceRequest, now: float, failure: Exception, delay_s: float) -> bool:
         due = request.work_until
-        if request.retried or now + LEAST_SLACK_S > due:
+        if request.retried or now + MIN_SLACK_S > due:
             return False
         if isinstance(failure, Busy):
             refused = _place_of(request)
             others = [other for other in self._dispatcher.fleet.serving(request.model) if other is not refused]
-            if all(other.resting for other in others) and (others or now + delay_s + LEAST_SLACK_S > due):
+            if all(other.resting for other in others) and (others or now + delay_s + MIN_SLACK_S > due):
                 return False
         return self._budget.try_retry(now)
 
@@ -155,7 +155,7 @@ class Attempts:
         if isinstance(failure, PoolFull):
             return refusing.no_connection(str(failure))
         if not self._dispatcher.fleet.alive(request.model):
-            return refusing.nobody_serves(request.model)
+            return refusing.no_live_worker(request.model)
         public = failure.public if isinstance(failure, UpstreamError) else UpstreamError.public
         return refusing.failed(f"{'two workers' if request.retried else 'the worker'} failed: {public}", str(failure))
 

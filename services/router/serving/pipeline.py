@@ -36,7 +36,7 @@ from services.router.telemetry import spans
 from services.router.telemetry.journal import Journal
 from services.router.telemetry.metrics import RouterMetrics
 from services.router.tenancy.tenants import Tenant, Tenants
-from services.router.upstreams.call import Begun, Whole
+from services.router.upstreams.call import StartedStream, Whole
 from services.router.workers.cancels import Cancels
 from services.runtime.drain import Drain
 from services.runtime.errors import NoSuchModel, Refused, WeirError
@@ -46,7 +46,7 @@ from services.runtime.tracing import Headers
 from services.runtime.upstream import UpstreamError, readable
 
 STILL_RUNNING = (Outcome.CLIENT_GONE, Outcome.DEADLINE_EXCEEDED, Outcome.DRAINING)
-AT_THE_DOOR = (Ending.REJECTED, Ending.EVICTED)
+REFUSED_ENDINGS = (Ending.REJECTED, Ending.EVICTED)
 LEVELS = tuple(block([(b"x-weir-level", b"%d" % level)]) for level in range(len(LADDER)))
 
 Work = Callable[[Exchange, InferenceRequest], Awaitable[Refused | None]]
@@ -289,19 +289,19 @@ class Pipeline:
             timer.set(request.first_token_by)
         keep_alive = SseKeepAlive(exchange, request)
         try:
-            begun = await self.attempts.send(request)
+            started = await self.attempts.send(request)
         finally:
             keep_alive.stop()
-        assert isinstance(begun, Begun)
+        assert isinstance(started, StartedStream)
         try:
             first_at = loop.time()
             self.dispatcher.first_token(first_at, request)
             self.metrics.first_token(request.tenant, first_at - request.arrived_at)
             if timer is not None:
                 timer.set(first_at + silence_s, silence=True)
-            await send_stream(exchange, request, begun, silence_s)
+            await send_stream(exchange, request, started, silence_s)
         finally:
-            begun.stream.close()
+            started.stream.close()
 
     # ---- the end
 
@@ -323,7 +323,7 @@ class Pipeline:
             exchange.log["why"] = readable(failure.why)
         if request.admitted:
             self._account(exchange, request, outcome, now)
-        elif outcome.ending in AT_THE_DOOR:
+        elif outcome.ending in REFUSED_ENDINGS:
             self.metrics.refused(tenant, outcome)
         if request.trace is not None:
             spans.settled(request.trace, request, outcome, now)
@@ -340,7 +340,7 @@ class Pipeline:
             exchange.log["worker"] = request.last_worker = worker.name
             fired = request.timer is not None and request.timer.fired
             if request.attempt_id and request.end is None and (fired or outcome in STILL_RUNNING):
-                self.cancels.tell(worker, request.attempt_id)
+                self.cancels.send(worker, request.attempt_id)
         whole = request.client_outcome is not None and request.end is not None  # a sample as any other
         work = Outcome.SERVED if whole else outcome
         self.dispatcher.release(now, request, work, usage.prompt_tokens, usage.completion_tokens, usage.pace_s)

@@ -13,7 +13,7 @@ import asyncio
 from services.router.request import InferenceRequest
 from services.router.serving.serializers import passed_through, serializer_for
 from services.router.serving.timing import headers, timing
-from services.router.upstreams.call import Begun, Whole
+from services.router.upstreams.call import StartedStream, Whole
 from services.runtime.clock import unix_seconds
 from services.runtime.errors import WeirError, problem
 from services.runtime.http import Exchange
@@ -40,11 +40,11 @@ async def open_stream(exchange: Exchange, request: InferenceRequest) -> None:
         await exchange.start(200, EVENT_STREAM, [NO_CACHE, *headers(request, None)])
 
 
-async def send_stream(exchange: Exchange, request: InferenceRequest, begun: Begun, silence_s: float) -> None:
+async def send_stream(exchange: Exchange, request: InferenceRequest, started: StartedStream, silence_s: float) -> None:
     """Send a stream to its end. Raises UpstreamError if it is cut, TimeoutError if it ends past the deadline."""
     loop, timer, serializer = asyncio.get_running_loop(), request.timer, serializer_for(request.parsed.format)
     created = unix_seconds()
-    stream, delta = begun.stream, begun.first
+    stream, delta = started.stream, started.first
     await open_stream(exchange, request)
     head = serializer.head(request, created) if delta is None or delta.raw is None else b""
     if head:

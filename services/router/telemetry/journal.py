@@ -22,9 +22,9 @@ from services.core.outcome import Outcome
 from services.router.request import InferenceRequest
 from services.runtime.errors import WeirError
 
-MOST_OF_A_KIND = 40
-MOST_LIVES = 2000
-UNSEEN_LIVES = 100
+MAX_PER_KIND = 40
+MAX_RECORDS = 2000
+UNWATCHED_RECORDS = 100
 LOOKING_S = 10.0
 """How long a viewer's visit keeps MAX_RECORDS in force."""
 
@@ -54,9 +54,9 @@ KIND: dict[Outcome | None, What] = {
 """The console's word for an outcome; None is an admission."""
 
 WHATS: tuple[What, ...] = ("admit", "degrade", "yield", "refuse", "expire", "served", "late", "gone", "failed")
-BEGINNINGS: frozenset[What] = frozenset({"admit", "degrade"})
+ADMISSIONS: frozenset[What] = frozenset({"admit", "degrade"})
 """Decisions after which the request continues."""
-NOTHING_SAID = Details()
+NO_DETAILS = Details()
 
 
 class Entry(NamedTuple):
@@ -84,7 +84,7 @@ class Journal:
         self.worker_s = 0.0
         self._looking_until = -inf
         self._dropped_at = -inf  # when the last forgotten of the admitted requests ended
-        self._rings: dict[What, deque[Kept]] = {what: deque(maxlen=MOST_OF_A_KIND) for what in WHATS}
+        self._rings: dict[What, deque[Kept]] = {what: deque(maxlen=MAX_PER_KIND) for what in WHATS}
         self._living: dict[str, InferenceRequest] = {}
         self._placed: deque[Kept] = deque()
         self._refused: deque[Kept] = deque()
@@ -93,7 +93,7 @@ class Journal:
         """Record an admission; above level 0 it is a degraded one."""
         self.decided = n = self.decided + 1
         what: What = "degrade" if request.level else "admit"
-        self._rings[what].append((n, request.arrived_at, what, None, request, NOTHING_SAID, ""))
+        self._rings[what].append((n, request.arrived_at, what, None, request, NO_DETAILS, ""))
         self._living[request.id] = request
 
     def detached(self, request: InferenceRequest) -> None:
@@ -101,7 +101,7 @@ class Journal:
         self.decided = n = self.decided + 1
         outcome = request.client_outcome
         what = KIND[outcome]
-        self._rings[what].append((n, request.client_outcome_at, what, outcome, request, NOTHING_SAID, ""))
+        self._rings[what].append((n, request.client_outcome_at, what, outcome, request, NO_DETAILS, ""))
 
     def ended(self, request: InferenceRequest, failure: WeirError | None, now: float) -> None:
         """Record the end of a request. Afterwards its record is only read."""
@@ -112,7 +112,7 @@ class Journal:
         elif admitted and outcome is Outcome.YIELD:
             what = "expire"  # the client's wait limit, reached in the queue
         if failure is None:
-            entry: Kept = (n, now, what, outcome, request, NOTHING_SAID, "")
+            entry: Kept = (n, now, what, outcome, request, NO_DETAILS, "")
         else:
             entry = (n, now, what, outcome, request, failure.details, failure.message)
         if request.client_outcome is None:
@@ -120,7 +120,7 @@ class Journal:
             self._rings[what].append(entry)
         ended = self._placed if admitted else self._refused
         ended.append(entry)
-        if len(ended) > UNSEEN_LIVES and (now > self._looking_until or len(ended) > MOST_LIVES):
+        if len(ended) > UNWATCHED_RECORDS and (now > self._looking_until or len(ended) > MAX_RECORDS):
             self._forget(ended)
         if admitted and self._living.get(request.id) is request:
             del self._living[request.id]
@@ -128,7 +128,7 @@ class Journal:
 
     def _forget(self, ended: deque[Kept]) -> None:
         """Drop the oldest record, or two while there are too many, so that no call takes long."""
-        for _ in range(min(2, len(ended) - UNSEEN_LIVES)):
+        for _ in range(min(2, len(ended) - UNWATCHED_RECORDS)):
             gone = ended.popleft()
             if ended is self._placed:
                 self._dropped_at = gone[1]
@@ -139,20 +139,20 @@ class Journal:
         """A viewer is present: keep more records for LOOKING_S."""
         self._looking_until = now + LOOKING_S
 
-    def since(self, n: int, most: int) -> tuple[list[Entry], int]:
+    def since(self, n: int, limit: int) -> tuple[list[Entry], int]:
         """At most `limit` decisions, oldest first, and how many after the `n`th are left out.
 
         The kinds share the decisions after the `n`th equally, newest first; the remaining room goes to earlier ones.
         """
         lines = [[entry for entry in reversed(ring) if entry[0] > n] for ring in self._rings.values()]
-        chosen = _in_turns(lines, most)
+        chosen = _in_turns(lines, limit)
         left_out = self.decided - n - len(chosen)
-        if len(chosen) < most:
+        if len(chosen) < limit:
             before = sorted((entry for ring in self._rings.values() for entry in ring if entry[0] <= n), key=_number)
-            chosen += before[len(chosen) - most :]
+            chosen += before[len(chosen) - limit :]
         return [Entry(*entry) for entry in sorted(chosen, key=_number)], left_out
 
-    def served_since(self, at: float, most: int) -> tuple[list[tuple[float, InferenceRequest]], float]:
+    def served_since(self, at: float, limit: int) -> tuple[list[tuple[float, InferenceRequest]], float]:
         """(time of the end, request) of those served after `at`, and the time since which none of these is missing.
 
         That time is `at`, unless more requests ended since than are kept, or than `limit`, the number looked at.
@@ -161,7 +161,7 @@ class Journal:
         for looked_at, (_, ended_at, _, outcome, request, _, _) in enumerate(reversed(self._placed)):
             if ended_at <= at:
                 break
-            if looked_at == most:
+            if looked_at == limit:
                 return found, ended_at
             if outcome is Outcome.SERVED:
                 found.append((ended_at, request))
@@ -174,7 +174,7 @@ class Journal:
 
     def _ended(self, id: str) -> Iterator[Entry]:
         """The entries of ended requests with this id, newest first, among those kept or shown."""
-        lines = (self._placed, self._refused, *(ring for what, ring in self._rings.items() if what not in BEGINNINGS))
+        lines = (self._placed, self._refused, *(ring for what, ring in self._rings.items() if what not in ADMISSIONS))
         found = [next((entry for entry in reversed(line) if entry[4].id == id), None) for line in lines]
         yield from (Entry(*entry) for entry in sorted((entry for entry in found if entry), key=_number, reverse=True))
 
@@ -187,8 +187,8 @@ def _number(entry: Kept) -> int:
     return entry[0]
 
 
-def _in_turns(lines: list[list[Kept]], most: int) -> list[Kept]:
+def _in_turns(lines: list[list[Kept]], limit: int) -> list[Kept]:
     """The first of each list, then the second of each, up to `limit` in all."""
     longest = max(map(len, lines))
     turns = (line[at] for at in range(longest) for line in lines if at < len(line))
-    return [entry for _, entry in zip(range(most), turns, strict=False)]
+    return [entry for _, entry in zip(range(limit), turns, strict=False)]

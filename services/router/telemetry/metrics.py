@@ -13,7 +13,7 @@ from services.runtime.instruments import Counter, CounterChild, Histogram, Histo
 from services.runtime.telemetry import SECONDS_BUCKETS
 
 CUTS = ("retrieval", "context", "max_tokens")
-LEAST_PREDICTED_S = 0.001
+MIN_PREDICTED_S = 0.001
 RATIO_BUCKETS = (0.1, 0.2, 0.35, 0.5, 0.7, 0.85, 1.0, 1.2, 1.5, 2.0, 3.0, 5.0, 10.0)
 RETRY_REASONS = ("refused", "failed", "unreachable")
 
@@ -133,7 +133,7 @@ class RouterMetrics:
     def started(self, tenant: str, waited_s: float, predicted_s: float) -> None:
         (self._tenants.get(tenant) or self._meet(tenant)).queue_wait.observe(waited_s)
         self._predicted.observe(predicted_s)
-        if predicted_s >= LEAST_PREDICTED_S:
+        if predicted_s >= MIN_PREDICTED_S:
             self._prediction_ratio.observe(waited_s / predicted_s)
 
     def refused(self, tenant: str, outcome: Outcome) -> None:

@@ -123,14 +123,14 @@ def take(
     )
 
 
-def tenants_in_service_order(dispatcher: Dispatcher, most: int) -> dict[TenantAccount, RingPosition]:
+def tenants_in_service_order(dispatcher: Dispatcher, limit: int) -> dict[TenantAccount, RingPosition]:
     """Tenants in the order in which their requests start; then, up to `limit`, those with nothing to start now."""
 
     def busy() -> Iterable[Request]:
         held = (request for worker in dispatcher.fleet.workers for request in worker.held)
         return chain(islice(dispatcher.waiting, LOOKED_AT), islice(held, LOOKED_AT))
 
-    return in_service_order(dispatcher.scheduler, most, busy)
+    return in_service_order(dispatcher.scheduler, limit, busy)
 
 
 def _worker(worker: Worker, requests: tuple[RequestSnapshot, ...]) -> WorkerSnapshot:

@@ -119,8 +119,8 @@ class LabTenants(Tenants):
 
     def by_header(self, header: ReadHeader) -> Tenant | None:
         """The tenant of `X-Tenant`, if there is one. Raises BadInput."""
-        said = header(b"x-tenant")
-        return None if said is None else self._by_name(said.decode("latin-1"), "X-Tenant")
+        name = header(b"x-tenant")
+        return None if name is None else self._by_name(name.decode("latin-1"), "X-Tenant")
 
     def by_body(self, named: str | None) -> Tenant:
         """The tenant that the body names, else demo. Raises BadInput."""

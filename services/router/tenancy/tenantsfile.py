@@ -23,9 +23,9 @@ from services.router.tenancy.keys import EXAMPLE_KEYS
 from services.router.yamlfile import Unreadable, read_yaml
 from services.runtime import apikey
 
-MOST_TENANTS = 10_000
-MOST_CLASSES = 16
-MOST_KEYS = 2
+MAX_TENANTS = 10_000
+MAX_CLASSES = 16
+MAX_KEYS = 2
 DEFAULT_CLASS = "default"
 RESERVED = ("other",)
 """Tenant names of metrics and logs, for names that are not configured."""
@@ -77,7 +77,7 @@ class DocumentsEntry(_Section):
 
 class TenantEntry(_Section):
     id: Name
-    keys: list[str] = Field(min_length=1, max_length=MOST_KEYS)
+    keys: list[str] = Field(min_length=1, max_length=MAX_KEYS)
     weight: Weight = 1.0
     class_name: Name | None = Field(None, alias="class")
     slo_ms: Positive | None = None
@@ -167,7 +167,7 @@ def read(path: Path, max_slo_ms: float = inf) -> TenantsFile:
     return TenantsFile(classes=tuple(classes.values()), tenants=tuple(tenants.values()))
 
 
-_SECTIONS = {"classes": MOST_CLASSES, "tenants": MOST_TENANTS}
+_SECTIONS = {"classes": MAX_CLASSES, "tenants": MAX_TENANTS}
 
 
 def _section(name: str, entries: Any, faults: list[str]) -> list[Any]:
@@ -189,7 +189,7 @@ def _entries(kind: type[E], section: str, entries: list[Any], faults: list[str])
         try:
             sound[place] = kind.model_validate(entry)
         except ValidationError as error:
-            faults += [f"{place}{_said(fault)}" for fault in error.errors(include_url=False)]
+            faults += [f"{place}{_message(fault)}" for fault in error.errors(include_url=False)]
     return sound
 
 
@@ -204,7 +204,7 @@ def _word(text: str) -> str:
     return text if text.isprintable() and len(text) <= 64 else ascii(text[:64])
 
 
-_SAYS = {
+_MESSAGES = {
     "extra_forbidden": "is not known here",
     "missing": "is missing",
     "model_type": "is no mapping",
@@ -212,11 +212,11 @@ _SAYS = {
 }
 
 
-def _said(fault: ErrorDetails) -> str:
+def _message(fault: ErrorDetails) -> str:
     """`, rate.requests_per_s: Input should be greater than 0, not -1`. Quotes only plain numbers and words."""
     path = "".join(f"[{part}]" if isinstance(part, int) else f".{_word(part)}" for part in fault["loc"])[1:]
-    message = _SAYS.get(fault["type"], fault["msg"].removeprefix("Value error, "))
-    shown = fault["type"] not in _SAYS and not path.startswith("keys")
+    message = _MESSAGES.get(fault["type"], fault["msg"].removeprefix("Value error, "))
+    shown = fault["type"] not in _MESSAGES and not path.startswith("keys")
     value = fault["input"]
     if shown and isinstance(value, str | int | float) and len(repr(value)) <= 80:
         message += f", not {value!r}"

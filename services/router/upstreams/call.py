@@ -87,7 +87,7 @@ class Stream(Protocol):
         """Release the connection; an unfinished answer is aborted at the worker."""
 
 
-class Begun(msgspec.Struct, frozen=True):
+class StartedStream(msgspec.Struct, frozen=True):
     """A stream with its first output, after which there is no retry. `first` is None for an empty answer."""
 
     stream: Stream

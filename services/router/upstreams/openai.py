@@ -28,7 +28,7 @@ from services.runtime.upstream import UpstreamError
 MAX_ANSWER_BYTES = 16 * 1_048_576
 MAX_ERROR_BYTES = 65_536
 MAX_MODEL_CHARS = 256
-LEAST = ("min_tokens", "min_new_tokens")
+MINIMUMS = ("min_tokens", "min_new_tokens")
 
 _encode = msgspec.json.Encoder().encode
 
@@ -84,8 +84,8 @@ class OpenAIUpstream:
         if reply.status == 200:
             return reply
         with reply:
-            said = await reply.read(MAX_ERROR_BYTES)
-            raise refusal_of(reply, said.replace(self._secret, b"[key]") if self._secret else said)
+            answer = await reply.read(MAX_ERROR_BYTES)
+            raise refusal_of(reply, answer.replace(self._secret, b"[key]") if self._secret else answer)
 
     async def cancel(self, attempt_id: str) -> None:
         """OpenAI has no such call; the closed connection cancels."""
@@ -121,7 +121,7 @@ def request_body(call: Call, *, salted: bool = False) -> dict[str, Any]:
     for name in ("max_tokens", "max_completion_tokens"):
         body.pop(name, None)  # only one is sent, since some servers reject two that differ
     body[longest] = call.answer_tokens
-    for name in LEAST if call.parsed.costly else ():
+    for name in MINIMUMS if call.parsed.costly else ():
         if (body.get(name) or 0) > call.answer_tokens:
             body[name] = call.answer_tokens
     if salted:

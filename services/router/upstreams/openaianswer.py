@@ -20,14 +20,14 @@ from services.runtime.upstream import UpstreamError
 
 DEFAULT_DELAY_MS = 100.0
 LONGEST_DELAY_MS = 30_000.0
-MOST_TOKENS = 2**31
+MAX_TOKENS = 2**31
 OVERLOADED = (429, 503, 529)
 REFUSES_REQUEST = (400, 404, 413, 415, 422)
 GAVE_UP = frozenset({"abort", "aborted", "cancelled", "error"})
 """Finish reasons by which servers report that they gave up."""
 
 
-class _Said(msgspec.Struct):
+class _Message(msgspec.Struct):
     content: str | list[Any] | None = None
     reasoning_content: Any = None
     reasoning: Any = None
@@ -56,17 +56,17 @@ class _Said(msgspec.Struct):
 class _Choice(msgspec.Struct):
     index: Any = 0
     finish_reason: str | None = None
-    message: _Said | None = None
-    delta: _Said | None = None
+    message: _Message | None = None
+    delta: _Message | None = None
     text: str | None = None
 
     def words(self) -> str:
-        said = self.message or self.delta
-        return said.words() if said is not None else self.text or ""
+        message = self.message or self.delta
+        return message.words() if message is not None else self.text or ""
 
     def is_output(self) -> bool:
-        said = self.message or self.delta
-        return said.is_output() if said is not None else bool(self.text)
+        message = self.message or self.delta
+        return message.is_output() if message is not None else bool(self.text)
 
 
 class _Usage(msgspec.Struct):
@@ -151,10 +151,10 @@ def _details(fault: _Fault) -> tuple[str | None, str | None, str | int | None]:
     error = fault.error
     if isinstance(error, str):
         return error, None, None
-    told: _Error | _Fault = fault if error is None else error
-    param, code = told.param, told.code
+    source: _Error | _Fault = fault if error is None else error
+    param, code = source.param, source.code
     return (
-        told.message if isinstance(told.message, str) else None,
+        source.message if isinstance(source.message, str) else None,
         param if isinstance(param, str) else None,
         code if isinstance(code, (str, int)) else None,
     )
@@ -185,7 +185,7 @@ def _delay_ms(reply: Reply) -> float:
 
 
 def _count(tokens: float | None) -> int:
-    return int(tokens) if tokens is not None and 0 <= tokens <= MOST_TOKENS else 0
+    return int(tokens) if tokens is not None and 0 <= tokens <= MAX_TOKENS else 0
 
 
 def _part(part: Any) -> str:

@@ -68,13 +68,13 @@ def ended(code: str, message: str) -> Refused:
 
 def bad_input(status: int, message: str | None, param: str | None, code: str | None) -> BadInput | None:
     """The request's own fault, by the worker's status; None for any other status."""
-    told = REFUSED_BY_STATUS.get(status)
-    if told is None:
+    text = REFUSED_BY_STATUS.get(status)
+    if text is None:
         if status not in JUDGED:
             return None
-        told = readable(message or "the worker found the request invalid")
+        text = readable(message or "the worker found the request invalid")
     code = code if code and CODE.fullmatch(code) else None
     param = param if param and PARAM.fullmatch(param) else None
-    bad = BadInput(told, param, status=status, code=code)
+    bad = BadInput(text, param, status=status, code=code)
     bad.why = message or ""
     return bad

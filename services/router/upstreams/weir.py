@@ -36,7 +36,7 @@ class WeirUpstream:
             raise meaning(event.code, event.message)
         if not isinstance(event, Done) or event.text is None:
             raise UpstreamError("the worker's answer holds no text")
-        return Whole(event.text, _end(event, call.answer_tokens, told=bool(event.text)))
+        return Whole(event.text, _end(event, call.answer_tokens, has_text=bool(event.text)))
 
     async def open(self, call: Call, attempt: Attempt) -> WeirStream:
         return WeirStream(await self._post(call, attempt), call.answer_tokens)
@@ -109,11 +109,11 @@ def _decoded(line: bytes) -> Event:
     return event
 
 
-def _end(done: Done, most_tokens: int, *, told: bool) -> End:
+def _end(done: Done, max_tokens: int, *, has_text: bool) -> End:
     """The end of an answer. Raises UpstreamError for impossible counts, since shares and rates are charged by them."""
     usage = done.usage
-    if not int(told) <= usage.completion_tokens <= most_tokens:
-        raise UpstreamError(f"the worker counts {usage.completion_tokens} tokens, of {most_tokens} that it was granted")
+    if not int(has_text) <= usage.completion_tokens <= max_tokens:
+        raise UpstreamError(f"the worker counts {usage.completion_tokens} tokens, of {max_tokens} that it was granted")
     return End(
         done.finish_reason,
         usage.prompt_tokens,
@@ -138,13 +138,13 @@ def refusal_of(status: int, body: bytes) -> Exception:
 class WeirStream:
     """Events of one answer; those that arrive together become one delta."""
 
-    def __init__(self, reply: Reply, most_tokens: int) -> None:
+    def __init__(self, reply: Reply, max_tokens: int) -> None:
         self.end: End | None = None
         self.tail: list[bytes] = []
         self._reply = reply
         self._cut = Cut(b"\n")
-        self._over = self._told = False
-        self._most_tokens = most_tokens
+        self._over = self._has_text = False
+        self._max_tokens = max_tokens
 
     async def next(self) -> Delta | None:
         if self._over:
@@ -167,11 +167,11 @@ class WeirStream:
             raise UpstreamError("the worker sent an event after its last one")
         if isinstance(event, Token):
             texts.append(event.text)
-            self._told = self._told or bool(event.text)
+            self._has_text = self._has_text or bool(event.text)
         elif isinstance(event, Done):
             if event.text is not None:
                 raise UpstreamError("the worker answered in one piece where a stream was asked for")
-            self.end = _end(event, self._most_tokens, told=self._told)
+            self.end = _end(event, self._max_tokens, has_text=self._has_text)
             self._over = True
             self._reply.linger()
         else:

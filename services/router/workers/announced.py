@@ -19,10 +19,10 @@ from services.router.workers.worker import Worker
 
 def begin_with(scheduler: Scheduler, fleet: Fleet, completion_weight: float) -> None:
     """Set the unit, unless it is given (above 0), and each pool's first estimates. Call before the first request."""
-    telling = [worker for worker in fleet.workers if worker.live and worker.step_ms > 0]
-    scheduler.weigh(_weights(telling, completion_weight))
+    reporting = [worker for worker in fleet.workers if worker.live and worker.step_ms > 0]
+    scheduler.weigh(_weights(reporting, completion_weight))
     for pool in fleet.pools:
-        own = [worker for worker in telling if pool in worker.pools]
+        own = [worker for worker in reporting if pool in worker.pools]
         if own:
             scheduler.announce(pool, _estimator(own, scheduler.settings.weights))
 

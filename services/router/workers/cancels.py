@@ -15,11 +15,11 @@ from services.runtime.upstream import UpstreamError
 WITHIN_S = 1.0
 LANES = 4
 """Cancels in progress at once to one worker."""
-MOST = 256
+MAX_WAITING = 256
 """Cancels that wait for one worker; beyond that the closed socket has to do."""
 
 
-class _Line:
+class _Queue:
     __slots__ = ("attempts", "lanes")
 
     def __init__(self) -> None:
@@ -31,38 +31,38 @@ class Cancels:
     """Sends cancels in the background. State: at most MAX_WAITING attempt ids per worker, while there are any."""
 
     def __init__(self) -> None:
-        self._lines: dict[Worker, _Line] = {}
+        self._queues: dict[Worker, _Queue] = {}
         self._tasks: set[asyncio.Task[None]] = set()
 
-    def tell(self, worker: Worker, attempt_id: str) -> None:
+    def send(self, worker: Worker, attempt_id: str) -> None:
         """Cancel this attempt at the worker."""
-        line = self._lines.setdefault(worker, _Line())
-        if len(line.attempts) >= MOST:
+        queue = self._queues.setdefault(worker, _Queue())
+        if len(queue.attempts) >= MAX_WAITING:
             return
-        line.attempts.append(attempt_id)
-        if line.lanes < LANES:
-            line.lanes += 1
-            task = asyncio.get_running_loop().create_task(self._run(worker, line))
+        queue.attempts.append(attempt_id)
+        if queue.lanes < LANES:
+            queue.lanes += 1
+            task = asyncio.get_running_loop().create_task(self._run(worker, queue))
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
 
-    async def _run(self, worker: Worker, line: _Line) -> None:
+    async def _run(self, worker: Worker, queue: _Queue) -> None:
         try:
-            while line.attempts:
-                if not await _told(worker, line.attempts.popleft()):
-                    line.attempts.clear()  # unreachable: the others would fail too
+            while queue.attempts:
+                if not await _cancel(worker, queue.attempts.popleft()):
+                    queue.attempts.clear()  # unreachable: the others would fail too
         finally:
-            line.lanes -= 1
-            assert 0 <= line.lanes < LANES, f"{line.lanes} cancels to {worker!r} are under way: {self!r}"
-            if not line.lanes:
-                del self._lines[worker]
+            queue.lanes -= 1
+            assert 0 <= queue.lanes < LANES, f"{queue.lanes} cancels to {worker!r} are under way: {self!r}"
+            if not queue.lanes:
+                del self._queues[worker]
 
     def __repr__(self) -> str:
-        waiting = {worker.name: len(line.attempts) for worker, line in self._lines.items()}
-        return f"<Cancels {waiting or 'nothing to tell'}>"
+        waiting = {worker.name: len(queue.attempts) for worker, queue in self._queues.items()}
+        return f"<Cancels {waiting or 'nothing to cancel'}>"
 
 
-async def _told(worker: Worker, attempt_id: str) -> bool:
+async def _cancel(worker: Worker, attempt_id: str) -> bool:
     """Send one cancel; False if it fails."""
     try:
         async with asyncio.timeout(WITHIN_S):

@@ -21,8 +21,8 @@ from random import Random
 
 from services.router.request import InferenceRequest
 from services.router.upstreams.call import Probe
-from services.router.workers.line import Line
-from services.router.workers.worker import AHEAD, DOWN, LEAST_WORK_TOKENS, Availability, Worker
+from services.router.workers.line import CandidateSet
+from services.router.workers.worker import AHEAD, DOWN, MIN_WORK_TOKENS, Availability, Worker
 from services.router.workers.workersfile import WorkerSpec
 
 CHOICES = 8
@@ -54,10 +54,10 @@ class Fleet:
         self._uses = 0
         self._pools: dict[str, str] = {}
         self._open: dict[str, int] = {}
-        self._lines: dict[str, Line] = {}
-        self._lines_of: dict[Worker, list[Line]] = {}
+        self._candidates: dict[str, CandidateSet] = {}
+        self._candidates_of: dict[Worker, list[CandidateSet]] = {}
         self._lasts: OrderedDict[tuple[str, int], Worker] = OrderedDict()
-        self._line_up()
+        self._rebuild()
 
     def on_change(self, call: Callable[[], None]) -> None:
         """Call `call` after any change of health, slots, models or membership, once the fleet is consistent again."""
@@ -75,21 +75,21 @@ class Fleet:
 
     def alive(self, model: str, excluding: Worker | None = None) -> bool:
         """Whether any live worker (except `excluding`) serves the model, busy or not."""
-        line = self._lines.get(model)
-        return line is not None and len(line.live) > (excluding in line.live)
+        candidates = self._candidates.get(model)
+        return candidates is not None and len(candidates.live) > (excluding in candidates.live)
 
     def serving(self, model: str) -> frozenset[Worker]:
         """The live workers that serve the model, busy or not."""
-        line = self._lines.get(model)
-        return frozenset(line.live) if line is not None else frozenset()
+        candidates = self._candidates.get(model)
+        return frozenset(candidates.live) if candidates is not None else frozenset()
 
     def allowed(self, model: str) -> frozenset[str] | None:
         """Client fields that every possible server of the model allows; None if none gets any.
 
         A request is priced before a worker is chosen, so it has to fit all of them.
         """
-        line = self._lines.get(model)
-        return frozenset() if line is None else line.allowed
+        candidates = self._candidates.get(model)
+        return frozenset() if candidates is None else candidates.allowed
 
     # ---- slots
 
@@ -99,29 +99,29 @@ class Fleet:
 
     def fits(self, request: InferenceRequest, excluding: Worker | None = None) -> bool:
         """Whether `take` would succeed now."""
-        line = self._lines.get(request.model)
-        if line is None:
+        candidates = self._candidates.get(request.model)
+        if candidates is None:
             return False
-        if excluding is None and not line.bounded:
-            return bool(line.free.workers or line.ahead.workers)
-        tokens = line.needed(_asked_tokens(request), _asked_tokens(request))
-        for bag in (line.free, line.ahead):
-            for worker in bag.workers:
+        if excluding is None and not candidates.bounded:
+            return bool(candidates.free.workers or candidates.ahead.workers)
+        tokens = candidates.needed(_asked_tokens(request), _asked_tokens(request))
+        for group in (candidates.free, candidates.ahead):
+            for worker in group.workers:
                 if _takes(worker, tokens, excluding):
                     return True
         return False
 
     def take(self, request: InferenceRequest, excluding: Worker | None = None) -> Worker | None:
         """Choose a worker and take a slot at it, in one step; None if there is none."""
-        line = self._lines.get(request.model)
-        if line is None:
+        candidates = self._candidates.get(request.model)
+        if candidates is None:
             return None
         assert request.granted_tokens <= request.max_tokens, f"{request!r} was granted {request.granted_tokens}"
-        work, tokens = max(request.charge_tokens, LEAST_WORK_TOKENS), kv_tokens(request)
-        needed = line.needed(_asked_tokens(request), tokens)
-        worker = self._choose(line.free.workers, request, work, needed, excluding)
+        work, tokens = max(request.charge_tokens, MIN_WORK_TOKENS), kv_tokens(request)
+        needed = candidates.needed(_asked_tokens(request), tokens)
+        worker = self._choose(candidates.free.workers, request, work, needed, excluding)
         if worker is None:
-            worker = self._choose(line.ahead.workers, request, work, needed, excluding)
+            worker = self._choose(candidates.ahead.workers, request, work, needed, excluding)
         if worker is not None:
             self._uses += 1
             worker.last_used = self._uses
@@ -160,7 +160,7 @@ class Fleet:
         models = worker.models
         new = worker.learn(seen)
         if worker.models != models and not worker.leaving:
-            self._line_up()
+            self._rebuild()
         self._put_right(worker, new)
 
     def looked(self, worker: Worker) -> None:
@@ -170,7 +170,8 @@ class Fleet:
     def needs(self, worker: Worker) -> bool:
         """Whether without it fewer than half of the workers of one of its models would be live."""
         return any(
-            2 * (len(line.live) - (worker in line.live)) < line.members for line in self._lines_of.get(worker, ())
+            2 * (len(candidates.live) - (worker in candidates.live)) < candidates.members
+            for candidates in self._candidates_of.get(worker, ())
         )
 
     def reload(self, specs: Iterable[WorkerSpec], connect: Connect) -> None:
@@ -191,7 +192,7 @@ class Fleet:
         self.workers = workers
         for worker in before.values():
             self._dismiss(worker)
-        self._line_up()
+        self._rebuild()
         self._changed()
 
     # ---- internals
@@ -202,15 +203,15 @@ class Fleet:
         if not candidates:
             return None
         if len(candidates) > CHOICES:
-            least = _least(self._two_of(candidates), tokens, excluding) or _least(candidates, tokens, excluding)
+            best = _lightest(self._two_of(candidates), tokens, excluding) or _lightest(candidates, tokens, excluding)
         else:
-            least = _least(candidates, tokens, excluding)
-        if least is None or not request.affinity:
-            return least
+            best = _lightest(candidates, tokens, excluding)
+        if best is None or not request.affinity:
+            return best
         last = self._lasts.get((request.model, request.affinity))
-        if last is None or last.availability is not least.availability or not _takes(last, tokens, excluding):
-            return least
-        return last if last.work_tokens - work <= least.work_tokens / least.slots * last.slots else least
+        if last is None or last.availability is not best.availability or not _takes(last, tokens, excluding):
+            return best
+        return last if last.work_tokens - work <= best.work_tokens / best.slots * last.slots else best
 
     def _two_of(self, candidates: list[Worker]) -> list[Worker]:
         first = int(self._rng.random() * len(candidates))
@@ -238,8 +239,8 @@ class Fleet:
         return True
 
     def _move(self, worker: Worker, current_availability: Availability) -> None:
-        for line in self._lines_of.get(worker, ()):
-            line.move(worker, current_availability)
+        for candidates in self._candidates_of.get(worker, ()):
+            candidates.move(worker, current_availability)
         opens = (current_availability >= AHEAD) - (worker.availability >= AHEAD)
         for pool in worker.pools if opens else ():
             self._open[pool] += opens
@@ -249,11 +250,11 @@ class Fleet:
     def _put_right(self, worker: Worker, new: bool) -> None:
         if not self._update_availability(worker) and not new:
             return
-        for line in self._lines_of.get(worker, ()):
-            line.measure()
+        for candidates in self._candidates_of.get(worker, ()):
+            candidates.measure()
         self._changed()
 
-    def _line_up(self) -> None:
+    def _rebuild(self) -> None:
         """Rebuild models, pools and candidate sets after a change of membership or models."""
         announced = dict.fromkeys(model for worker in self.workers for model in worker.models)
         for worker in self.workers:
@@ -262,10 +263,10 @@ class Fleet:
         self.unpooled = len(announced) - len(self.models)
         self.pools = list(dict.fromkeys(self._pools.values()))
         self._open = dict.fromkeys(self.pools, 0)
-        self._lines_of = {worker: [] for worker in self.workers}
+        self._candidates_of = {worker: [] for worker in self.workers}
         for worker in self.workers:
             self._reset_availability(worker)
-        self._lines = self._made_lines()
+        self._candidates = self._candidate_sets()
 
     def _reset_availability(self, worker: Worker) -> None:
         worker.pools = tuple(dict.fromkeys(self._pools[model] for model in worker.models if model in self._pools))
@@ -273,20 +274,20 @@ class Fleet:
         for pool in worker.pools if worker.availability >= AHEAD else ():
             self._open[pool] += 1
 
-    def _made_lines(self) -> dict[str, Line]:
+    def _candidate_sets(self) -> dict[str, CandidateSet]:
         """One candidate set for all models of the same workers: a worker may have hundreds, and moves in each set."""
         serving: dict[str, list[Worker]] = {model: [] for model in self.models}
         for worker in self.workers:
             for model in worker.models:
                 if model in serving:
                     serving[model].append(worker)
-        lines: dict[tuple[Worker, ...], Line] = {}
+        sets: dict[tuple[Worker, ...], CandidateSet] = {}
         for workers in map(tuple, serving.values()):
-            if workers not in lines:
-                lines[workers] = line = Line(workers)
+            if workers not in sets:
+                sets[workers] = candidates = CandidateSet(workers)
                 for worker in workers:
-                    self._lines_of[worker].append(line)
-        return {model: lines[tuple(workers)] for model, workers in serving.items()}
+                    self._candidates_of[worker].append(candidates)
+        return {model: sets[tuple(workers)] for model, workers in serving.items()}
 
     def _give_pools(self, worker: Worker) -> None:
         new = [model for model in worker.models if model not in self._pools]
@@ -329,18 +330,18 @@ def _takes(worker: Worker, tokens: int, excluding: Worker | None) -> bool:
     return worker is not excluding and worker.has_room(tokens)
 
 
-def _least(candidates: list[Worker], tokens: int, excluding: Worker | None) -> Worker | None:
+def _lightest(candidates: list[Worker], tokens: int, excluding: Worker | None) -> Worker | None:
     """The least loaded, the longest unused on a tie. `_takes` is inlined: this is the router's innermost loop."""
-    least: Worker | None = None
-    least_load = 0.0
+    best: Worker | None = None
+    best_load = 0.0
     for worker in candidates:
         memory = worker.kv_tokens
         if worker is excluding or (memory is not None and worker.kv_held_tokens + tokens > memory):
             continue
         load = worker.work_tokens / worker.slots
-        if least is None or load < least_load or (load == least_load and worker.last_used < least.last_used):
-            least, least_load = worker, load
-    return least
+        if best is None or load < best_load or (load == best_load and worker.last_used < best.last_used):
+            best, best_load = worker, load
+    return best
 
 
 def _kept(worker: Worker, spec: WorkerSpec, connect: Connect) -> Worker:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from services.router.workers.worker import AHEAD, DOWN, FREE, Availability, Worker
 
 
-class Bag:
+class IndexedSet:
     """An indexed set: adding, removing and drawing at random take constant time."""
 
     __slots__ = ("_at", "workers")
@@ -31,7 +31,7 @@ class Bag:
             self._at[last] = place
 
 
-class Line:
+class CandidateSet:
     """The workers of one model, or of several models with the same workers, by availability.
 
     `bounded`: at least one live worker has reported its memory. `allowed`: client fields that each worker may get, live
@@ -43,8 +43,8 @@ class Line:
     def __init__(self, workers: Sequence[Worker]) -> None:
         self.members = len(workers)
         self.allowed = _allowed_by_all(workers)
-        self.free = Bag()
-        self.ahead = Bag()
+        self.free = IndexedSet()
+        self.ahead = IndexedSet()
         self.live: set[Worker] = set()
         self.bounded = False
         self.largest_kv_tokens: int | None = None
@@ -89,7 +89,7 @@ class Line:
 
     def __repr__(self) -> str:
         free, ahead = len(self.free.workers), len(self.ahead.workers)
-        return f"<Line {free} with a free slot, {ahead} with a look-ahead place, of {len(self.live)}>"
+        return f"<CandidateSet {free} with a free slot, {ahead} with a look-ahead place, of {len(self.live)}>"
 
 
 def _allowed_by_all(workers: Sequence[Worker]) -> frozenset[str] | None:

@@ -27,7 +27,7 @@ FIRST_OVERHEAD = 1.0
 ENOUGH = 6
 HOLD = 0.03
 """Weight of the first guess, a sample having 1: answers vary by 10 to 20 %, a guess may be wrong by 100 %."""
-LEAST_SHARE = 1e-3
+MIN_SHARE = 1e-3
 """A fitted time per token below this share of the guessed one is rejected."""
 
 Row = tuple[float, float, float]
@@ -73,7 +73,7 @@ class Pace:
             row[i] = size * requests_per_s  # relative, as the samples are
             _add(sums, (row[0], row[1], row[2]), row[i] * price * guess_s, HOLD)
         overhead_s, reading_s, writing_s = _solved(sums)
-        if writing_s > LEAST_SHARE * guess_s:
+        if writing_s > MIN_SHARE * guess_s:
             self.overhead_tokens = max(0.0, overhead_s) / writing_s
             self.reading = max(0.0, reading_s) / writing_s
 

@@ -31,7 +31,7 @@ PIECES = 10
 LOOK_AGAIN_S = 0.1
 MAX_PROBES_PER_S = 32
 SPREAD = 0.2
-LEAST_REST_S, LONGEST_REST_S = 0.05, 5.0
+MIN_REST_S, LONGEST_REST_S = 0.05, 5.0
 LACKING_LINE_S = 1.0
 """The minimum time between two log lines about a lack of connections."""
 
@@ -57,7 +57,7 @@ class Prober:
         self._watches: dict[Worker, _Watch] = {}
         self._rests: dict[Worker, asyncio.TimerHandle] = {}
         self._unpooled = 0
-        self._lacking_told_at = -inf
+        self._lacking_logged_at = -inf
 
     async def look_at_all(self) -> None:
         """Probe every worker once, before the first request."""
@@ -101,7 +101,7 @@ class Prober:
         was = _state(worker)
         worker.health.suspect()
         self.failed(worker)
-        self._tell(worker, was, str(error))
+        self._report(worker, was, str(error))
         self._hurry(worker)
 
     def failed(self, worker: Worker) -> None:
@@ -109,16 +109,16 @@ class Prober:
         was = _state(worker)
         if worker.health.failed() and not self._fleet.needs(worker):
             worker.health.eject(_now())
-        self._tell(worker, was, f"{worker.health.failures} requests in a row failed")
+        self._report(worker, was, f"{worker.health.failures} requests in a row failed")
 
     def refused(self, worker: Worker, busy: Busy) -> None:
         """It has no room, or is draining: it gets nothing new for the delay it named, within bounds."""
         if busy.draining:
             was = _state(worker)
             worker.draining = True
-            self._tell(worker, was, "it said so")
+            self._report(worker, was, "it said so")
             return
-        rest_s = min(max(busy.delay_ms / 1000, LEAST_REST_S), LONGEST_REST_S)
+        rest_s = min(max(busy.delay_ms / 1000, MIN_REST_S), LONGEST_REST_S)
         if (running := self._rests.pop(worker, None)) is not None:
             running.cancel()
         self._rests[worker] = asyncio.get_running_loop().call_later(rest_s, self._rested, worker)
@@ -128,8 +128,8 @@ class Prober:
     def lacking(self, error: PoolFull) -> None:
         """This router has no connection or descriptor left; no worker is at fault."""
         now = _now()
-        if now - self._lacking_told_at >= LACKING_LINE_S:
-            self._lacking_told_at = now
+        if now - self._lacking_logged_at >= LACKING_LINE_S:
+            self._lacking_logged_at = now
             self._log.warning("this router can open no connection to its workers", why=str(error))
 
     def _rested(self, worker: Worker) -> None:
@@ -194,7 +194,7 @@ class Prober:
         was = _state(worker)
         worker.health.answered(_now(), needed=self._fleet.needs(worker))
         self._fleet.learn(worker, seen)
-        self._tell(worker, was, "")
+        self._report(worker, was, "")
         if self._fleet.unpooled > self._unpooled:
             self._log.warning("too many models: some are not served", left_out=self._fleet.unpooled)
         self._unpooled = self._fleet.unpooled
@@ -203,15 +203,15 @@ class Prober:
         was, why = _state(worker), f"no answer to a probe in {PROBE_TIMEOUT_S:g} s"
         if worker.health.missed():
             self._dead(worker, why)
-        self._tell(worker, was, why)
+        self._report(worker, was, why)
 
     def _dead(self, worker: Worker, why: str) -> None:
         was = _state(worker)
         worker.health.eject(_now())
-        self._tell(worker, was, why)
+        self._report(worker, was, why)
         worker.upstream.give_up(f"the worker is gone: {why}")
 
-    def _tell(self, worker: Worker, was: str, why: str) -> None:
+    def _report(self, worker: Worker, was: str, why: str) -> None:
         """Update the fleet, and log a change of state."""
         state = _state(worker)
         self._fleet.looked(worker)

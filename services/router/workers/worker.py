@@ -23,8 +23,8 @@ from services.router.workers.health import Health
 from services.router.workers.pace import Pace
 from services.router.workers.workersfile import WorkerSpec
 
-LEAST_LIMIT = 1
-LEAST_WORK_TOKENS = 1.0
+MIN_LIMIT = 1
+MIN_WORK_TOKENS = 1.0
 
 
 class Availability(IntEnum):
@@ -206,8 +206,8 @@ class Worker:
             assert not self.kv_held_tokens, self._fault(request)
         if self.limit is None:
             return False
-        heard = pace if pace is not None and 0 < pace < inf else None
-        self.limit.give_back(heard, overloaded=overloaded)
+        sample = pace if pace is not None and 0 < pace < inf else None
+        self.limit.give_back(sample, overloaded=overloaded)
         before, self.slots = self.slots, self.limit.cap
         return before != self.slots
 
@@ -222,6 +222,6 @@ class Worker:
 
 
 def _limit(most: int, inflight: int) -> AdaptiveLimit:
-    limit = AdaptiveLimit(least=min(LEAST_LIMIT, most), most=most)
+    limit = AdaptiveLimit(least=min(MIN_LIMIT, most), most=most)
     limit.inflight = inflight  # taken before there was a limit
     return limit

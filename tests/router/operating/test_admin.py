@@ -67,7 +67,7 @@ def test_the_state_shows_who_runs_who_waits_and_what_was_predicted() -> None:
 
 
 def test_the_state_is_bounded_whatever_waits(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("services.router.operating.state.MOST_TURNS", 5)
+    monkeypatch.setattr("services.router.operating.state.MAX_REQUESTS", 5)
 
     async def main() -> None:
         async with standing(FakeWorker(hang, slots=1)) as stand:

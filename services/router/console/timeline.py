@@ -15,7 +15,7 @@ from services.core.request import Stage
 from services.core.scheduler import Scheduler
 from services.router.console.feed import milliseconds, predicted_ms, waited_ms
 from services.router.request import InferenceRequest
-from services.router.telemetry.journal import KIND, NOTHING_SAID, Entry
+from services.router.telemetry.journal import KIND, NO_DETAILS, Entry
 
 ENDS = {
     Outcome.CLIENT_GONE: "its client left",
@@ -23,9 +23,9 @@ ENDS = {
 }
 
 
-def story(found: Entry | InferenceRequest, scheduler: Scheduler, now: float) -> RequestLife:
+def timeline(found: Entry | InferenceRequest, scheduler: Scheduler, now: float) -> RequestLife:
     """One request from its arrival to its end, or to now."""
-    entry = found if isinstance(found, Entry) else Entry(0, now, "admit", None, found, NOTHING_SAID, "")
+    entry = found if isinstance(found, Entry) else Entry(0, now, "admit", None, found, NO_DETAILS, "")
     request = entry.request
     return RequestLife(
         id=request.id,
@@ -97,10 +97,10 @@ def _weighed(request: InferenceRequest, margin: float) -> str:
     """What its deadline was tested with: the sum that had to fit."""
     wait, work = request.counted_wait_s * 1000, request.counted_service_s * 1000
     share, whole = f"{100 * margin:.0f} %", (request.deadline - request.arrived_at) * 1000
-    told = f"{wait:.0f} ms of wait and {work:.0f} ms of work were to fit into {share} of {whole:.0f} ms"
+    text = f"{wait:.0f} ms of wait and {work:.0f} ms of work were to fit into {share} of {whole:.0f} ms"
     if request.first_token_by == inf:
-        return told
-    return f"{told}, and its first token into {share} of {(request.first_token_by - request.arrived_at) * 1000:.0f} ms"
+        return text
+    return f"{text}, and its first token into {share} of {(request.first_token_by - request.arrived_at) * 1000:.0f} ms"
 
 
 def _since(request: InferenceRequest, at: float) -> float:
