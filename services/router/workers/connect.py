@@ -21,7 +21,7 @@ def connect(spec: WorkerSpec, max_inflight: int, token: bytes = b"") -> Worker:
     """
     shown = token if spec.kind == "weir" else b""
     pool = Pool(spec.url, max_connections=max_inflight + SPARE_CONNECTIONS, token=shown)
-    return Worker(spec, _upstream(spec, pool), most=max_inflight)
+    return Worker(spec, _upstream(spec, pool), max_limit=max_inflight)
 
 
 def _upstream(spec: WorkerSpec, pool: Pool) -> Upstream:

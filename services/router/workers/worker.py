@@ -43,7 +43,7 @@ Held = tuple[float, int]
 
 
 class Worker:
-    """State and ledger; `Fleet` decides. `limit` bounds a learned limit."""
+    """State and ledger; `Fleet` decides. `max_limit` bounds a learned limit."""
 
     __slots__ = (
         "availability",
@@ -59,8 +59,8 @@ class Worker:
         "leaving",
         "limit",
         "lookahead",
+        "max_limit",
         "models",
-        "most",
         "name",
         "paces",
         "pools",
@@ -73,9 +73,9 @@ class Worker:
         "work_tokens",
     )
 
-    def __init__(self, spec: WorkerSpec, upstream: Upstream, *, most: int = 64) -> None:
+    def __init__(self, spec: WorkerSpec, upstream: Upstream, *, max_limit: int = 64) -> None:
         self.name = spec.name
-        self.most = most
+        self.max_limit = max_limit
         self.health = Health()
         self.draining = False
         self.leaving = False
@@ -130,7 +130,7 @@ class Worker:
         self.lookahead = spec.lookahead
         self.models = tuple(spec.models) or self.models
         if spec.slots == "auto":
-            self.limit = self.limit or _limit(self.most, self.inflight)
+            self.limit = self.limit or _limit(self.max_limit, self.inflight)
             self.slots = self.limit.cap
         else:
             self.limit = None
@@ -221,7 +221,7 @@ class Worker:
         return f"<Worker {self.name} {state}, {held}>"
 
 
-def _limit(most: int, inflight: int) -> AdaptiveLimit:
-    limit = AdaptiveLimit(least=min(MIN_LIMIT, most), most=most)
+def _limit(max_limit: int, inflight: int) -> AdaptiveLimit:
+    limit = AdaptiveLimit(least=min(MIN_LIMIT, max_limit), most=max_limit)
     limit.inflight = inflight  # taken before there was a limit
     return limit
