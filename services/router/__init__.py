@@ -1,4 +1,4 @@
-"""The router. `app` assembles it from these packages, from the outside in:
+"""The router. `app` assembles it; the packages, from the outside in:
 
     console, operating, routes   the routes
     serving                      one request, step by step: `serving/pipeline.py` has the order
@@ -7,5 +7,5 @@
     workers, upstreams           the workers, their health, and their protocols
     rag, tenancy, parsing        retrieval, tenants, and the parsing of requests
 
-Each package imports only from those below it; the import contracts in pyproject.toml enforce that.
+Each imports only from those below it; the import contracts in pyproject.toml enforce that.
 """

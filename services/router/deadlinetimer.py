@@ -1,8 +1,8 @@
 """The timer of a request: it cancels the request's task at its limit, and records which limit that was.
 
-A request has up to three limits: for the first token, for the silence between two outputs, and the deadline above both.
-One timer serves all. Moving it later is an assignment, since it checks its limit when it fires and re-arms;
-`asyncio.timeout` costs three times as much for one limit.
+One timer serves the limit for the first token, for the silence between two outputs, and the deadline above both. Moving
+it later is an assignment, since it checks its limit when it fires and re-arms; `asyncio.timeout` costs three times as
+much for one limit.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
 """One client request from its arrival to its end: one object, and each value in it once.
 
-The pipeline creates an `InferenceRequest` on arrival and fills it in. The scheduler gets the same object, since its
-`Request` is the base class. A request for embeddings or documents is never scheduled and leaves the scheduler's fields
-at their defaults. After the end the console's records keep the object; `drop_contents` removes what is large or
-private.
+The pipeline creates an `InferenceRequest` on arrival and fills it in. The scheduler gets the same object. A request for
+embeddings or documents is never scheduled and leaves the scheduler's fields at their defaults. After the end the
+console's records keep the object; `drop_contents` removes what is large or private.
 """
 
 from __future__ import annotations

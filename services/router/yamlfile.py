@@ -1,12 +1,10 @@
 """Reads YAML files written by people: whole, bounded, and without YAML's silent surprises.
 
-Duplicate keys in a mapping are a fault; the usual loaders keep the last one, so that a second `rate:` undoes the first.
-Faults name a line and never quote it, since it may hold a secret. Values are built directly from the parser's events:
-for 10,000 tenants the tree of nodes would cost five times more than the rest.
-
-Reading takes time proportional to the file's size. So there are bounds on aliases that multiply ("billion laughs",
-CWE-776), on the digits of numbers (CVE-2020-10735; YAML 1.1 has some in base 60), and on directives, which libyaml
-compares with one another.
+Duplicate keys in a mapping are a fault; the usual loaders keep the last. Faults name a line and never quote it, since
+it may hold a secret. Values are built directly from the parser's events: for 10,000 tenants the tree of nodes would
+cost five times more than the rest. Bounds keep the time proportional to the file's size: on aliases that multiply
+("billion laughs", CWE-776), on digits (CVE-2020-10735; YAML 1.1 has numbers in base 60), and on directives, which
+libyaml compares with one another.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""The console's frame: a projection of the router's own state, made on request.
-
-Making a frame changes nothing: a watched router decides as an unwatched one. `python -m loadtests.bench console`
-measures the cost.
+"""The console's frame: a projection of the router's own state, made on request. Making one changes nothing.
 
 Bounds: MAX_DECISIONS, the bounds of `tables.py`, and the last LOOKED_AT served requests, which above 1,000 answers/s
 cover less than a second.

@@ -1,12 +1,8 @@
 """The asynchronous side of scheduling: which request starts, and on which worker.
 
-    admit          decides in one step of the event loop: rejected, queued, or started in the same step
-    wait_for_slot  waits for the start; the request that frees a slot starts the next one and wakes only that one
-    release        ends a request: it leaves the queue or its worker, is charged and learned from, and the next starts
-
 The scheduler (`core.scheduler`) decides which request starts and the fleet where there is room; both are synchronous. A
-freed slot is reused in the same step, so no task polls. A timer evicts a request at the moment from which it can no
-longer be in time, without waiting for a slot.
+freed slot is reused in the same step of the event loop and wakes only the request that gets it; no task polls. A timer
+evicts a request at the moment from which it can no longer be in time, without waiting for a slot.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""Who may use /admin and the console on the metrics listener.
-
-The token is ADMIN_TOKEN or, where that is not set, INTERNAL_TOKEN, which `make up` creates in its data folder. Without
-either, any program on this machine has access if the listener is on loopback; otherwise there is no access.
+"""Who may use /admin and the console on the metrics listener: docs/operations/admin.md.
 
 One bucket counts the wrong tokens of the listener: after GUESSES in a row it accepts one every GUESS_EVERY_S seconds,
 and answers 429 meanwhile without looking at the token. A flood of guesses locks the operator out too; the listener is

@@ -1,10 +1,7 @@
 """Deadline headers: one relative budget per request, read on arrival and passed on as the remaining time.
 
-Only relative times are used, since clocks differ. The shortest of several durations counts, and none may exceed the
-platform's maximum. The aliases are those of llm-d, Envoy and gRPC.
-
-Each reader matches one anchored pattern once, on a value of bounded length. Go durations are those of
-`time.ParseDuration`, without signs and with at most 8 parts.
+Only relative times are used, since clocks differ. Each reader matches one anchored pattern once, on a value of bounded
+length. Go durations are those of `time.ParseDuration`, without signs and with at most 8 parts.
 """
 
 from __future__ import annotations

@@ -1,15 +1,8 @@
-"""The SLO of a request: its deadline, its limit for the first token, its longest wait in the queue, its class.
+"""The SLO of a request: its deadline, its limits for the first token and the wait in the queue, its class.
 
-Read once on arrival, in one pass over the headers, since every request pays for it.
-
-    deadline      X-Weir-Deadline-Ms, x-llm-d-inference-ttl, x-envoy-expected-rq-timeout-ms, grpc-timeout
-    first token   X-Weir-TTFT-Ms, x-llm-d-slo-ttft-ms       streams: wait and prefill together
-    wait limit    Prefer: wait=SECONDS (RFC 7240)           0: a slot now or a rejection
-    class         X-Weir-Class, x-llm-d-inference-objective, x-smg-priority      the first of these that is present
-    attempt       x-stainless-retry-count                   sent by the OpenAI clients: 0 the first time
-
-An unreadable duration is an error, since a wrong guess breaks a promise. An unreadable preference is ignored, as RFC
-7240 demands, and an unreadable retry count is 0. The scheduler, not this module, checks the class.
+docs/api/README.md lists the headers, read in one pass since every request pays for it. An unreadable duration is an
+error, since a wrong guess breaks a promise. An unreadable preference is ignored, as RFC 7240 demands, and an unreadable
+retry count is 0. The scheduler, not this module, checks the class.
 """
 
 from __future__ import annotations

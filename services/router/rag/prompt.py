@@ -1,12 +1,10 @@
 """A question and passages -> chat messages, within a token budget. Pure functions.
 
-Passages are data, never instructions: each is in its own element, and the question comes last. A passage can neither
-close its element nor open another: wherever its text spells the tag's name after a bracket, in capitals, with white
-space, invisible or combining characters between the letters, or full-width, the bracket becomes a `‹`. In a document's
-id every bracket does. Look-alike letters of other scripts stay: they spell another word. This protects programs that
-read the prompt; it does not stop a model from following text inside a passage.
-
-The worker's model applies its own chat template.
+Passages are data, never instructions: each is in its own element, and the question comes last. Wherever a passage
+spells the element's name after a bracket (in capitals, full-width, or with white space, invisible or combining
+characters in between) the bracket becomes a `‹`; in a document's id every bracket does. Look-alike letters of other
+scripts stay: they spell another word. This protects programs that read the prompt; it does not stop a model from
+following text inside a passage. The worker's model applies its own chat template.
 """
 
 from __future__ import annotations

@@ -1,14 +1,9 @@
-"""From a prompt to the first output of a worker: one attempt, and at most one retry.
-
-A retry is for a failure, never for overload. It happens only before the first output; once, with less context if there
-is any; within a budget of a tenth of the traffic, so that a failing fleet gets no extra load (`core.retries`); and not
-at all if every other worker has just refused.
+"""From a prompt to the first output of a worker: one attempt, and at most one retry (docs/decisions/022).
 
     the worker                          then
     was never reached                   another one; costs no retry, since nothing was tried
     refused (429, 503), or the pool of
     connections to it is full           another one that has not refused; the only worker again, after its rest
-                                        (`prober`)
     cannot be connected to, since this
     process has no descriptor left      none: 503 at once, which says nothing about the worker
     answered with an error              another one

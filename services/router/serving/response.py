@@ -1,9 +1,8 @@
 """The response to the client: a whole answer, a stream, or a failure, each unmistakable for another.
 
-A stream's head is sent with the first output, so that a failure before it has its own status. A client and the proxies
-before it cannot tell a slow worker from a dead connection: so five seconds after the dispatch the head is sent without
-output, and comments keep the connection alive (as advised in the WHATWG's section on server-sent events). After the
-head a failure is an `error` event, and a failed stream has no `[DONE]`.
+A stream's head is sent with the first output, so that a failure before it has its own status. KEEP_ALIVE_S after the
+dispatch it is sent without output, and comments keep the connection alive, as the WHATWG's section on server-sent
+events advises. After the head a failure is an `error` event, and a failed stream has no `[DONE]`.
 """
 
 from __future__ import annotations

@@ -1,12 +1,9 @@
-"""Recent decisions and the requests that ended last, for the console only.
+"""Recent decisions and the requests that ended last, for the console only (docs/decisions/037-console-by-sse.md).
 
 A request writes here on admission and at its end. A record is a tuple that refers to the request: nothing is copied or
-formatted until it is read.
-
-Bounds: the last MAX_PER_KIND decisions of each kind, so that many rejections do not displace rare kinds; the last
-MAX_RECORDS admitted requests and as many rejected ones. Without a viewer these are UNWATCHED_RECORDS: 2,000 records are
-several megabytes, which would pass through the processor's caches and cost each request more than writing them.
-Prompts, passages and answers are never kept.
+formatted until it is read. Each kind of decision has its own bound, so that many rejections do not displace rare kinds.
+Without a viewer only UNWATCHED_RECORDS are kept: 2,000 records are several megabytes, which would pass through the
+processor's caches and cost each request more than writing them.
 """
 
 from __future__ import annotations

@@ -1,10 +1,7 @@
-"""The router at one moment, as immutable values. Every view is a projection of one such snapshot:
+"""The router at one moment, as immutable values.
 
-    operating/state.py     the JSON of /admin/state
-    console/feed.py        the console's frame
-    telemetry/holdings.py  the gauges
-
-`take` is bounded by its arguments: single tenants, workers and requests. The rest is counted.
+/admin/state (`operating/state.py`), the console's frame (`console/feed.py`) and the gauges (`holdings.py`) are
+projections of it. `take` is bounded by its arguments: single tenants, workers and requests. The rest is counted.
 """
 
 from __future__ import annotations

@@ -1,18 +1,11 @@
-"""A tenant's rate limit: requests and tokens per second.
+"""A tenant's rate limit: requests and tokens per second, a fixed maximum even without other tenants.
 
-Fair shares (the scheduler) divide the capacity; a rate is a fixed maximum, even without other tenants. Two buckets, and
-a request takes from both or from neither:
+A request takes 1 from the bucket of requests and its estimated tokens from the bucket of tokens, or nothing from
+either; the tokens are settled at the end. Both hold one second's worth, and at least one request (one token).
 
-    requests    1 per request
-    tokens      estimated at admission, settled at the end with the tokens used
-
-Both hold one second's worth, and at least one request (one token). A request that does not fit gets the wait in
-seconds.
-
-**A request larger than the burst** is admitted when the bucket is full, and leaves a debt that the rate pays off before
-the next one. Otherwise a rate would be a limit on size, and sizes are only estimated here. So every wait is finite. For
-the same reason an answer longer than estimated is charged in full, as debt. Bound, for charges as estimated: over any t
-seconds, what is taken less what is given back is at most
+A request larger than the burst is admitted when the bucket is full and leaves a debt; otherwise a rate would limit
+sizes, which are only estimated here. So every wait is finite. Bound, for charges as estimated: over any t seconds, what
+is taken less what is given back is at most
 
     max(burst, the last request taken) + rate * t
 

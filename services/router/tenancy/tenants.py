@@ -1,13 +1,8 @@
-"""Identifies a request's tenant. One record holds all that a tenant is and may use; two ways find it.
-
-    FileTenants   by the key in `Authorization: Bearer KEY`. A tenant named in a header or a body is ignored.
-    LabTenants    by the name that the client gives: X-Tenant, or the body's `tenant`. For networks in which lying gains
-                  nothing (`exposure.py`). Keys are ignored.
+"""Identifies a request's tenant: by its key (`FileTenants`), or in lab mode by the name it gives (`LabTenants`).
 
 A tenant is state and a metric label, so the set is closed: by the file, and in lab mode by `max_names`, after which all
-others share `other`. So invented names cost nothing, however many there are.
-
-Records are replaced, never changed: a request keeps the record of its admission through every reload.
+others share `other`. So invented names cost nothing, however many there are. Records are replaced, never changed: a
+request keeps the record of its admission through every reload.
 """
 
 from __future__ import annotations

@@ -1,11 +1,9 @@
 """Any OpenAI-compatible server as a worker: vLLM, SGLang, llama.cpp, another Weir.
 
 Requests and answers in the client's own format pass through; only usage, the end and errors are read. The router sets
-the model, the length limit, `stream`, the request for usage, `min_tokens` if the limit was lowered below it, and
-`cache_salt` if the worker list says so. Fields that change the cost or the order are held back (`parsing/fields.py`):
-at admission by the rules of all servers of the model, and here by this server's, since the list may have changed. Of
-the client's headers only the trace context is forwarded; the server also gets a request id, the remaining milliseconds,
-and its API key.
+the fields of `request_body`. Fields that change the cost or the order are held back (`parsing/fields.py`): at admission
+by the rules of all servers of the model, and here by this server's, since the list may have changed. Of the client's
+headers only the trace context is forwarded.
 """
 
 from __future__ import annotations

@@ -1,14 +1,9 @@
 """The server-sent events of one answer, relayed as whole events.
 
-A piece of the body is cut at its last blank line; plain text events pass unread. Events that begin, end, count or fail
-are read:
-
-    before the first output   events without output (a role, a comment, Azure's filter results) are held back and sent
-                              with it: the first output decides about a retry and TTFT
-    the finishing event       held back with all that follows until `[DONE]`, so that a cut stream is never taken for
-                              a complete one
-    without `[DONE]`          the stream is complete if it finished and its body ended as HTTP demands; else it was cut
-    an error                  raised, whatever its form
+Plain text events pass unread. Events without output (a role, a comment, Azure's filter results) are held back until the
+first output, which decides about a retry and TTFT. The finishing event and all that follows are held back until
+`[DONE]`, so that a cut stream is never taken for a complete one; without `[DONE]` a stream is complete if it finished
+and its body ended as HTTP demands. An error is raised, whatever its form.
 """
 
 from __future__ import annotations

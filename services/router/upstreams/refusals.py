@@ -1,8 +1,5 @@
 """A worker's error code -> the exception that the router raises.
 
-Faults of the request go to the client; deadlines end the request; everything else is the worker's failure and may be
-retried elsewhere.
-
 A worker's own message reaches a client only with a status that judges the request itself (JUDGED), such as "the context
 is too long"; `readable` cuts it and removes control characters. With any other status the client gets a fixed sentence
 and the message goes to the log, since it may name the provider, an address, or a part of the operator's key.

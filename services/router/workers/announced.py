@@ -1,9 +1,8 @@
 """Workers' reported speeds -> the unit of work and the first estimates, before any request has run.
 
-A worker that reports the time of a step and of reading a prompt token gives two things: the cost of a completion token
-in prompt tokens (a step serves all slots, so a token takes its share of one), and the speed of a slot. The estimates
-hold until requests replace them; the unit holds until the router stops, since charges, queues and shares are kept in
-it. Without any report a completion token costs 2 prompt tokens.
+The time of a step and of reading a prompt token give the cost of a completion token in prompt tokens (a step serves all
+slots, so a token takes its share of one) and the speed of a slot. The estimates hold until requests replace them; the
+unit holds until the router stops. Without any report a completion token costs 2 prompt tokens.
 """
 
 from __future__ import annotations

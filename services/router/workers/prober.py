@@ -1,13 +1,11 @@
 """Probes every worker at a steady pace, and at once when it is suspected; `health.py` decides.
 
-Each worker is probed once per interval, and all healthy ones at most MAX_PROBES_PER_S times a second: with 256 of them
-the interval is 8 s, since requests notice faults first. Unhealthy ones have a budget of the same size, so that a return
-is seen soon. Pauses vary at random, so that the probes of a large fleet do not coincide; a suspect is probed after
-LOOK_AGAIN_S, however many requests suspect it.
+Healthy workers share MAX_PROBES_PER_S: with 256 of them the interval is 8 s, since requests notice faults first.
+Unhealthy ones have a budget of the same size, so that a return is seen soon. Pauses vary at random, so that the probes
+of a large fleet do not coincide; a suspect is probed after LOOK_AGAIN_S, however many requests suspect it.
 
-A stall of the router is not the worker's silence: after a second without a processor every answer is unread, and the
-whole fleet would be taken for dead. So the timeout is counted in pieces (`awake_for`). Lifeguard has the idea of
-doubting the watcher first (Dadgar et al., 2018).
+A stall of the router is not the worker's silence, so the timeout counts only time in which the router ran (`awake_for`,
+after Lifeguard: Dadgar et al., 2018).
 """
 
 from __future__ import annotations

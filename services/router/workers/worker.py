@@ -1,13 +1,10 @@
 """One worker: its reported state, its health, and the ledger of the requests that it holds.
 
 The ledger is the router's own and synchronous: polled figures lag, and routers that trusted them overshot or stalled
-(vLLM #49538, llm-d #2100). A worker's reports only set the bounds:
+(vLLM #49538, llm-d #2100). A worker's reports only set the bounds: slots (learned if none are reported), one look-ahead
+request in its own queue, and KV tokens for prompts and answers.
 
-    slots       requests that run side by side; a learned limit if none are reported
-    look-ahead  one more request, which waits in the worker's own queue and hides the router's round trip
-    KV tokens   memory for prompts and answers, if it is reported
-
-Bounds, while these do not shrink: at most `slots + lookahead` requests, and at most `kv_tokens` by prompt and longest
+While these do not shrink, it holds at most `slots + lookahead` requests, and at most `kv_tokens` by prompt and longest
 answer. If they shrink nothing is taken back; nothing new is sent until what is held fits again.
 """
 
