@@ -53,9 +53,7 @@ DESCRIPTION = (
 
 
 def build(settings: RouterSettings, *, rng: Random | None = None, log: Log | None = None) -> Process:
-    """The router as a process, which listens when it is run. `rng` is its only source of randomness; by default a
-    generator that the operating system seeds, and request ids from the operating system.
-    """
+    """The router, which listens when it is run. `rng`: all its randomness; default: the system's, also for ids."""
     log, drain, registry = log or Log("router", settings.log_level), Drain(), new_registry()
     chance = Random() if rng is None else rng
     shared_token, lab = settings.shared_token, settings.tenants_file is None

@@ -15,11 +15,7 @@ WRITING_S = 1.0
 
 
 class DeadlineTimer:
-    """Cancels a task at the earlier of `deadline`, set once, and `limit`, which moves as the answer goes on.
-
-    `work_until` is the deadline for the worker: the request's own, or later if the work may outlive the client
-    (`detached.py`).
-    """
+    """Cancels a task at the earlier of `deadline`, set once, and `limit`, which moves; `work_until` is the worker's."""
 
     __slots__ = ("_handle", "_loop", "_task", "client_writing", "deadline", "fired", "limit", "silence", "work_until")
 

@@ -34,10 +34,7 @@ POLICY = "/console/policy"
 def console_routes(
     pipeline: Pipeline, log: Log, *, lab: bool, key: AdminKey | None, more: Mapping[tuple[str, str], Handler]
 ) -> Routes:
-    """(METHOD, path) -> handler. `more`: further routes under /console. `key`: None where no key is needed.
-
-    The page's own files need no key, since the page has to load before it can ask for one.
-    """
+    """(METHOD, path) -> handler. `more`: further routes. `key` protects all but the page's files, which ask for it."""
     handlers = _Handlers(pipeline, log, lab=lab, storm=_has(more, "/console/storm"), policy=_has(more, POLICY))
     files = Files()
     protected: Routes = {

@@ -119,7 +119,7 @@ class Dispatcher:
             return self.refusing.no_live_worker(request.model)
         decision = self.scheduler.admit(now, request)
         if isinstance(decision, Rejection):
-            return self.refusing.at_the_door(request, decision, self.scheduler.usage.requests)
+            return self.refusing.at_admission(request, decision, self.scheduler.usage.requests)
         if request.ready:
             self._pump(now, request.pool)
         if request.worker is None:

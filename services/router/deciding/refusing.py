@@ -65,9 +65,9 @@ class Refusing:
         """`hint_ms`, and up to a fifth more."""
         return hint_ms * (1.0 + SPREAD * self._random())
 
-    def at_the_door(self, request: Request, decision: Rejection, queue_depth: int) -> Refused:
-        """Rejected at admission. For NO_CAPACITY the core's reservations do not apply: they would give the latest time
-        that they know, and workers are usable as soon as one answers a probe.
+    def at_admission(self, request: Request, decision: Rejection, queue_depth: int) -> Refused:
+        """Rejected at admission. For NO_CAPACITY the hint is fixed: workers are usable as soon as one answers a
+        probe.
         """
         say = SAY.get(decision.reason, _infeasible)
         hint_s = decision.retry_hint_s

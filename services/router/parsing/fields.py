@@ -208,10 +208,8 @@ def in_table(body: dict[str, Any]) -> tuple[str, ...]:
 
 
 def judge(asked: ParsedRequest, allowed: frozenset[str] | None) -> int:
-    """How many answers of `max_tokens` the request is charged for.
-
-    `allowed`: fields that every possible server of the request allows; None if none of them gets any field of the
-    client. Raises BadInput naming the field.
+    """How many answers of `max_tokens` are charged. `allowed`: see `Fleet.allowed`. Raises BadInput naming the
+    field.
     """
     body = asked.body
     if allowed is None or body is None:

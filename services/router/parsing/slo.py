@@ -62,10 +62,7 @@ def read(
     stream: bool,
     tenant_ms: float | None = None,
 ) -> RequestSLO:
-    """The SLO of one request. `tenant_ms`: the tenant's own deadline, which the client can only shorten.
-
-    Raises BadInput naming the header.
-    """
+    """The SLO of one request. `tenant_ms`: the tenant's own maximum deadline. Raises BadInput naming the header."""
     if tenant_ms is not None:
         default_ms = tenant_ms
     given = [header for header in headers if header[0] in FIELD_OF]

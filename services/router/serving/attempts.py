@@ -89,10 +89,7 @@ class Attempts:
             self._prober.suspect(worker, error)
 
     def _failed(self, request: InferenceRequest, error: UpstreamError) -> str:
-        """Why an attempt failed, for the metric.
-
-        Raises Refused for a request that has lost its second worker, or if this process has no descriptor left.
-        """
+        """Why an attempt failed, for the metric. Raises Refused at the second lost worker, or without a descriptor."""
         worker = _place_of(request)
         if isinstance(error, NoDescriptors):
             self._prober.lacking(error)

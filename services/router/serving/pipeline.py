@@ -74,9 +74,8 @@ class Pipeline:
         await self.live(exchange, partial(self._answer, parse))
 
     async def live(self, exchange: Exchange, work: Work) -> None:
-        """Run `work` for one request, settle it once however it ends, and then send the failure if there is one.
-
-        The slot is freed before the failure is sent, so a client that does not read delays no other request.
+        """Run `work`, settle the request once however it ends, and then send the failure, so that the slot is free
+        first.
         """
         now = asyncio.get_running_loop().time
         request = InferenceRequest(exchange.id, arrived_at=exchange.began_at, trace=exchange.trace)
@@ -147,9 +146,8 @@ class Pipeline:
     # ---- admission
 
     def introduce(self, exchange: Exchange, request: InferenceRequest, named: str | None) -> None:
-        """Identify the tenant and set the deadline. `named`: the tenant that the body names.
-
-        Raises BadInput, Unauthorized, or Refused while draining.
+        """Identify the tenant and set the deadline; the body names `named`. Raises BadInput, Unauthorized or
+        Refused.
         """
         tenant = request.account
         if tenant is None:

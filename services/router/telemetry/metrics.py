@@ -108,10 +108,7 @@ class RouterMetrics:
                 self._wasted.labels(outcome)
 
     def expect(self, tenant: str) -> None:
-        """Create a tenant's series at zero, since Prometheus sees no increase in a series that starts above zero.
-
-        In lab mode a tenant first appears with a request, and its rare outcomes would start above zero.
-        """
+        """Create a tenant's series at zero, since Prometheus sees no increase in a series that starts above it."""
         for outcome in Outcome:
             self._requests.labels(tenant, outcome)
             if outcome.ending is Ending.REJECTED:

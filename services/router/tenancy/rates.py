@@ -87,11 +87,7 @@ class Rate:
             self.tokens.settle(now, estimated, actual)
 
     def hint_s(self, now: float, wait_s: float, tokens: float, random: Callable[[], float]) -> float:
-        """The retry hint in seconds after `try_take` returned `wait_s`: a reservation, so that clients do not return
-        together.
-
-        Reservations are in seconds of this rate, so that one schedule serves both units.
-        """
+        """The retry hint after `try_take` returned `wait_s`: a reservation, in seconds of this rate for both units."""
         work_s = 0.0 if self.requests is None else 1.0 / self.requests.rate_per_s
         if self.tokens is not None:
             work_s = max(work_s, tokens / self.tokens.rate_per_s)

@@ -151,10 +151,7 @@ class Reading:
 
 
 class FileTenants(Tenants):
-    """Tenants of TENANTS_FILE, by their keys. Raises tenantsfile.Faulty.
-
-    `queue_requests` and `queue_bytes` bound each tenant's queue; the file may override the first.
-    """
+    """Tenants of TENANTS_FILE, by key. `queue_requests`: where the file names none. Raises tenantsfile.Faulty."""
 
     def __init__(
         self, path: Path, queue_requests: int = 64, max_slo_ms: float = inf, *, queue_bytes: float = inf

@@ -105,10 +105,7 @@ class OpenAIUpstream:
 
 
 def request_body(call: Call, *, salted: bool = False) -> dict[str, Any]:
-    """The body for the server: the client's own fields, with the model, the granted limit, and exact usage requested.
-
-    `salted`: the server separates cached prefixes by `cache_salt`, and each tenant has its own.
-    """
+    """The client's fields with the model, the granted limit and exact usage; `salted`: with the tenant's salt."""
     if call.parsed.format is Format.ASK:
         body: dict[str, Any] = {"messages": _plain(call.messages or [])}
     else:

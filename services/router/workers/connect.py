@@ -14,11 +14,7 @@ SPARE_CONNECTIONS = 8
 
 
 def connect(spec: WorkerSpec, max_inflight: int, token: bytes = b"") -> Worker:
-    """A worker from its entry. `max_inflight` bounds the requests that the router sends to all workers, so also to this
-    one.
-
-    `token` is sent to Weir workers only, since any other server would learn it.
-    """
+    """A worker from its entry. `max_inflight` bounds all requests in flight. Only Weir workers get `token`."""
     shown = token if spec.kind == "weir" else b""
     pool = Pool(spec.url, max_connections=max_inflight + SPARE_CONNECTIONS, token=shown)
     return Worker(spec, _upstream(spec, pool), max_limit=max_inflight)

@@ -84,10 +84,7 @@ class Fleet:
         return frozenset(candidates.live) if candidates is not None else frozenset()
 
     def allowed(self, model: str) -> frozenset[str] | None:
-        """Client fields that every possible server of the model allows; None if none gets any.
-
-        A request is priced before a worker is chosen, so it has to fit all of them.
-        """
+        """Client fields that every server of the model allows, as pricing precedes the choice; None: none gets any."""
         candidates = self._candidates.get(model)
         return frozenset() if candidates is None else candidates.allowed
 

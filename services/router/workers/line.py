@@ -80,10 +80,7 @@ class CandidateSet:
         self.largest_kv_tokens = max(known) if known and len(known) == len(sizes) else None
 
     def needed(self, asked_tokens: int, kv_tokens: int) -> int:
-        """The memory to require of a worker: 0 for a request larger than any worker's memory.
-
-        Such a request is sent all the same: the engine counts exactly, and explains its refusal.
-        """
+        """The memory to require of a worker: 0 for a request above every worker's memory, which the engine refuses."""
         largest = self.largest_kv_tokens
         return 0 if largest is not None and asked_tokens > largest else kv_tokens
 
