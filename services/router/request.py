@@ -43,7 +43,7 @@ class InferenceRequest(Request):
     slo: RequestSLO = NO_SLO
     trace: Trace | None = None
 
-    # ---- as it was weighed
+    # ---- estimates
 
     model: str = ""
     copies: int = 1
@@ -57,7 +57,7 @@ class InferenceRequest(Request):
     reserved_tokens: float = 0.0
     """Taken from the tenant's rate until it is settled."""
 
-    # ---- on its way
+    # ---- progress
 
     timer: DeadlineTimer | None = None
     waiter: asyncio.Future[None] | None = None
@@ -85,7 +85,7 @@ class InferenceRequest(Request):
     degraded: tuple[str, ...] = ()
     """What was left out of the context."""
 
-    # ---- its end
+    # ---- the end
 
     end: End | None = None
     """The end of a complete answer, as the worker reported it."""

@@ -60,7 +60,7 @@ def _state(entry: Entry) -> Progress:
     return "running" if request.admitted and request.stage is Stage.RUNNING else "waiting"
 
 
-# ---- what happened
+# ---- events
 
 
 def _timeline(entry: Entry, margin: float) -> Iterator[Moment]:
@@ -134,7 +134,7 @@ def _count(number: int, what: str) -> str:
     return f"{number} {what}{'' if number == 1 else 's'}"
 
 
-# ---- what decided
+# ---- numbers
 
 
 def _numbers(entry: Entry, scheduler: Scheduler) -> Numbers:

@@ -35,9 +35,9 @@ class Tenant:
     id: str
     class_name: str = DEFAULT_CLASS
     slo_ms: float | None = None
-    """The deadline of requests that name none; None: DEFAULT_SLO_MS."""
-    degrade: bool = False
     """The deadline of requests that name none, and the longest that they may name; None: the settings."""
+    degrade: bool = False
+    """Whether its answers may be degraded under load."""
     models: frozenset[str] | None = None
     """The models that it may use; None: all."""
     rate: Rate | None = None
