@@ -318,7 +318,7 @@ def kv_tokens(request: InferenceRequest) -> int:
 
 
 def _asked_tokens(request: InferenceRequest) -> int:
-    """The same as if nothing was granted, which is never less: what fits by this number can be taken."""
+    """The same without a grant, which is never less: what fits by this number can be taken."""
     return request.prompt_tokens + request.context_tokens + request.max_tokens
 
 

@@ -1,7 +1,7 @@
 """One worker: its reported state, its health, and the ledger of the requests that it holds.
 
 The ledger is the router's own and synchronous: polled figures lag, and routers that trusted them overshot or stalled
-(vLLM #49538, llm-d #2100). A worker's reports only set the bounds: slots (learned if none are reported), one look-ahead
+(vLLM #49538, llm-d #2100). A worker's reports only set the bounds: slots (learned with `slots: auto`), one look-ahead
 request in its own queue, and KV tokens for prompts and answers.
 
 While these do not shrink, it holds at most `slots + lookahead` requests, and at most `kv_tokens` by prompt and longest
