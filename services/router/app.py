@@ -102,7 +102,7 @@ def build(settings: RouterSettings, *, rng: Random | None = None, log: Log | Non
     hot, api = hot_routes(pipeline), new_api("Weir", DESCRIPTION, examples=EXAMPLES)
     add_health(api, "router", ready, drain)
     add_routes(api, pipeline, hot)
-    apart = api if lab else new_api("Weir console", "What an operator sees.")  # on the metrics listener
+    apart = api if lab else new_api("Weir console", "The operator's console.")  # on the metrics listener
     add_native(apart, console, {})
     admin = AdminRoutes(dispatcher, tenants, drain, switches, log, admin_key)
     console_app = None if lab else Service("console", apart, log=log, drain=drain, rng=rng)

@@ -78,7 +78,7 @@ class AdminRoutes:
         self._refused_lines = Bucket(1.0, REFUSED_LINES)
         self._unlogged = 0
         self._routes: dict[tuple[str, str], tuple[Callable[..., Any], dict[str, Any]]] = {
-            ("GET", "/admin/state"): (self._state, describe("Everything that decides.")),
+            ("GET", "/admin/state"): (self._state, describe("The router's state: every number behind its decisions.")),
             ("POST", "/admin/level"): (
                 self._set_level,
                 describe("Hold a class at a degradation level.", request=SetLevel, reply=SetLevel),
@@ -90,7 +90,7 @@ class AdminRoutes:
             ),
             ("POST", "/admin/pause"): (
                 self._pause,
-                describe("Pause a tenant, or let it go on.", request=Pause, reply=Pause),
+                describe("Pause or resume a tenant.", request=Pause, reply=Pause),
             ),
             ("POST", "/admin/drain"): (
                 self._set_drain,
@@ -195,7 +195,7 @@ class MetricsListener:
 
 
 def metrics_listener(registry: CollectorRegistry, log: Log, admin: AdminRoutes, console: App | None) -> App:
-    api = new_api("Weir router, metrics listener", "Metrics, and what an operator sees and turns.", examples=EXAMPLES)
+    api = new_api("Weir router, metrics listener", "Metrics, the router's state, and its switches.", examples=EXAMPLES)
     add_metrics(api, registry)
     admin.add_to(api)
     return MetricsListener(AsgiApp(api, log), console)
