@@ -9,7 +9,7 @@ import openai
 import pytest
 
 from services.contracts.generate import GenerateRequest
-from services.router.serving import telling
+from services.router.serving import response as sending
 from services.runtime.http import Exchange
 from services.runtime.serve import FineClockLoop
 from tests.router.rig import FakeWorker, Stand, answer, cut_after, standing
@@ -32,7 +32,7 @@ class Gate:
 
 @pytest.fixture
 def soon_awake(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(telling, "AWAKE_S", 0.02)
+    monkeypatch.setattr(sending, "KEEP_ALIVE_S", 0.02)
 
 
 def package(stand: Stand, retries: int = 0) -> openai.AsyncOpenAI:
